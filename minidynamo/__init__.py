@@ -1,0 +1,1 @@
+"""minidynamo: a frame-evaluation JIT compiler for PyTorch."""

@@ -1,0 +1,56 @@
+"""`CompileOptions`: what one `compile()` call asked for, as the front end sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+__all__ = ["BackendFn", "CompileOptions"]
+
+# (graph module, example inputs) -> callable(*inputs) -> the graph's outputs, a tuple or list
+BackendFn = Callable[..., Callable[..., Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class CompileOptions:
+    """One configuration of `compile()`; equal ones (by `key()`) share their compiled code.
+
+    backend: the function from the registry or the user's own. backend_name: its name in messages.
+    fullgraph: a graph break is an error.
+    dynamic: None: symbolic where a size changed; True: symbolic sizes; False: constants.
+    mode, options: as given; `call_backend` hands them on.
+    """
+
+    backend: BackendFn
+    backend_name: str
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    mode: str | None = None
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def call_backend(self, graph_module: Any, example_inputs: Any) -> Any:
+        """Run the backend; as in torch `mode=` and `options=` are passed only where given."""
+        extra: dict[str, Any] = {}
+        if self.mode not in (None, "default"):
+            extra["mode"] = self.mode
+        if self.options:
+            extra["options"] = dict(self.options)
+        return self.backend(graph_module, example_inputs, **extra)
+
+    def key(self) -> Hashable:
+        """Equal for configurations that may share compiled code. The backend counts by identity."""
+        options = frozenset((name, _frozen(value)) for name, value in self.options.items())
+        mode = self.mode or "default"
+        return (id(self.backend), self.fullgraph, self.dynamic, mode, options)
+
+
+def _frozen(value: Any) -> Hashable:
+    if isinstance(value, Mapping):
+        return ("dict", frozenset((key, _frozen(item)) for key, item in value.items()))
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *map(_frozen, value))
+    if isinstance(value, (bool, int, float, str, bytes, type(None))):
+        return (type(value).__name__, value)
+    return ("object", id(value))

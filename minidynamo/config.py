@@ -1,0 +1,52 @@
+"""The front end's flags, one line each.
+
+Set as attributes, by `patch()`, or by the environment variables `MINIDYNAMO_<NAME>`:
+
+    minidynamo.config.recompile_limit = 4
+    with minidynamo.config.patch(capture_scalar_outputs=True): ...
+    @minidynamo.config.patch("verbose", True)
+
+Names, defaults and meanings follow `torch._dynamo.config` where that has the flag. Unknown names
+are refused.
+"""
+# ruff: noqa: E501  (one row, one line)
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from .config_module import field, install
+
+# fmt: off
+disable: bool = field(False, "compile() returns what it was given; nothing is captured.")
+recompile_limit: int = field(8, "Compiled versions of one code object; past it the frame runs in eager.", aliases=("cache_size_limit",))
+accumulated_recompile_limit: int = field(256, "The same over all the objects (self) that share one code object.", aliases=("accumulated_cache_size_limit",))
+fail_on_recompile_limit_hit: bool = field(False, "Raise RecompileLimitExceeded where the limit would mean eager.")
+error_on_recompile: bool = field(False, "Raise RecompileError on the second compilation of a code object.")
+suppress_errors: bool = field(False, "On an error inside the compiler or the backend, warn and run the frame in eager.")
+verbose: bool = field(False, "Errors carry the compiler's own stack as well as the user's.")
+verify_correctness: bool = field(False, "Run each new compiled graph once against eager and raise when they differ.")
+assume_static_by_default: bool = field(True, "Sizes are constants until they are seen to change or are marked dynamic.")
+automatic_dynamic_shapes: bool = field(True, "A size that changed between calls becomes symbolic at the next compilation.")
+force_parameter_static_shapes: bool = field(True, "Sizes of parameters and buffers stay constants, whatever `dynamic` says.")
+allow_ignore_mark_dynamic: bool = field(False, "A dimension marked dynamic may be specialised without an error.")
+specialize_int: bool = field(False, "int arguments and attributes are constants, also after they changed.")
+specialize_float: bool = field(False, "float arguments and attributes are constants, also after they changed.")
+capture_scalar_outputs: bool = field(False, "Capture `.item()` and the like as unbacked symbols instead of breaking the graph.")
+capture_dynamic_output_shape_ops: bool = field(False, "Capture operators whose output size depends on data, such as nonzero().")
+replay_side_effects: bool = field(True, "Write mutations of Python objects back after the graph; False leaves them out.")
+trace_numpy: bool = field(True, "Capture numpy calls as their torch counterparts.")
+cache_dir: str = field(os.path.join(os.path.expanduser("~"), ".cache", "minidynamo"), "Folder of everything compiled that is kept on disk.")
+# fmt: on
+
+if TYPE_CHECKING:
+    cache_size_limit: int
+    accumulated_cache_size_limit: int
+
+    def to_dict() -> dict[str, Any]: ...
+    def defaults() -> dict[str, Any]: ...
+    def describe() -> str: ...
+
+
+patch = install(__name__, env_prefix="MINIDYNAMO")

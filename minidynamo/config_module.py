@@ -1,0 +1,219 @@
+"""Turns a module of `name: type = field(default, doc)` lines into a typed, checked set of flags.
+
+Used by `minidynamo.config` and `minidynamo.inductor.config`:
+
+    recompile_limit: int = field(8, "Compiled versions of a code object.", aliases=("limit",))
+    patch = install(__name__, env_prefix="MINIDYNAMO")
+
+Afterwards the module's attributes are the plain values (a read costs one dict lookup), a store
+checks the name and the type, and an environment variable `<env_prefix>_<NAME>` overrides the
+default at import.
+Flags belong to the process, not to a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from contextlib import ContextDecorator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .utils import known_names
+
+__all__ = ["ConfigModule", "Field", "field", "install"]
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class Field:
+    """One flag: default, one line of documentation, other names, and the values it may have."""
+
+    default: Any
+    doc: str
+    aliases: tuple[str, ...]
+    choices: tuple[Any, ...]
+    hint: Any = None
+
+
+def field(
+    default: T, doc: str, *, aliases: tuple[str, ...] = (), choices: tuple[Any, ...] = ()
+) -> T:
+    """Declare a flag. `install` replaces the `Field` by its value, hence the declared type."""
+    return typing.cast(T, Field(default, doc, aliases, choices))
+
+
+class ConfigModule(types.ModuleType):
+    """The class that `install` gives to a module of flags."""
+
+    __fields__: dict[str, Field]
+    __aliases__: dict[str, str]
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__[_resolve(self, name, AttributeError)]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__") and name.endswith("__"):
+            return super().__setattr__(name, value)
+        name = _resolve(self, name, AttributeError)
+        self.__dict__[name] = _checked(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{self.__name__}.{name} cannot be deleted; flags are set or patched")
+
+    def __dir__(self) -> list[str]:
+        return [*self.__fields__, *self.__aliases__, "patch", "to_dict", "defaults", "describe"]
+
+
+class Patch(ContextDecorator):
+    """Sets flags on entry, puts the former values back on exit; nests, and may be reused."""
+
+    def __init__(self, module: ConfigModule, changes: Mapping[str, Any]) -> None:
+        self._module = module
+        names = {name: _resolve(module, name, AttributeError) for name in changes}
+        self._changes = {
+            names[name]: _checked(module, names[name], value) for name, value in changes.items()
+        }
+        self._saved: list[dict[str, Any]] = []
+
+    def __call__(self, func: F) -> F:
+        if isinstance(func, type):
+            raise TypeError(f"config.patch decorates functions, not the class {func.__qualname__}")
+        return super().__call__(func)
+
+    def __enter__(self) -> None:
+        values = self._module.__dict__
+        self._saved.append({name: values[name] for name in self._changes})
+        values.update(self._changes)
+
+    def __exit__(self, *_exc: object) -> None:
+        self._module.__dict__.update(self._saved.pop())
+
+
+def install(module_name: str, *, env_prefix: str) -> Callable[..., Patch]:
+    """Make `sys.modules[module_name]` a `ConfigModule`; returns its `patch`.
+
+    Raises ValueError when an environment variable cannot be read as its flag's type.
+    """
+    module = sys.modules[module_name]
+    fields = {name: value for name, value in vars(module).items() if isinstance(value, Field)}
+    hints = typing.get_type_hints(module)
+    aliases = {alias: name for name, row in fields.items() for alias in row.aliases}
+    clash = set(aliases) & set(fields)
+    if clash or len(aliases) != sum(len(row.aliases) for row in fields.values()):
+        raise ValueError(f"{module_name}: an alias is used twice: {sorted(clash or aliases)}")
+    module.__class__ = ConfigModule
+    config = typing.cast(ConfigModule, module)
+    config.__fields__, config.__aliases__ = fields, aliases
+    for name, row in fields.items():
+        row.hint = hints[name]
+        config.__dict__[name] = _checked(config, name, row.default)
+        for spelling in (name, *row.aliases):
+            text = os.environ.get(f"{env_prefix}_{spelling.upper()}")
+            if text is not None:
+                config.__dict__[name] = _from_env(
+                    config, name, f"{env_prefix}_{spelling.upper()}", text
+                )
+
+    def patch(
+        name: str | Mapping[str, Any] | None = None, value: Any = None, **changes: Any
+    ) -> Patch:
+        """`patch(flag=value, ...)`, `patch("flag", value)` or `patch({"flag": value})`.
+
+        The result serves in a `with` and as a decorator. Raises AttributeError for an unknown flag,
+        TypeError or ValueError for a value that it cannot have.
+        """
+        if isinstance(name, str):
+            changes = {name: value, **changes}
+        elif name is not None:
+            changes = {**name, **changes}
+        return Patch(config, changes)
+
+    def to_dict() -> dict[str, Any]:
+        """Every flag and its present value."""
+        return {name: config.__dict__[name] for name in fields}
+
+    def defaults() -> dict[str, Any]:
+        """Every flag and its default, environment variables left aside."""
+        return {name: row.default for name, row in fields.items()}
+
+    def describe() -> str:
+        """The table of flags: name, type, default, documentation."""
+        rows = (
+            (name, _type_name(row.hint), repr(row.default), row.doc) for name, row in fields.items()
+        )
+        return "\n".join(
+            f"{name}: {kind} = {default}  # {doc}" for name, kind, default, doc in rows
+        )
+
+    config.__dict__.update(to_dict=to_dict, defaults=defaults, describe=describe)
+    return patch
+
+
+def _resolve(config: ConfigModule, name: str, error: type[Exception]) -> str:
+    if name in config.__fields__:
+        return name
+    if name in config.__aliases__:
+        return config.__aliases__[name]
+    names = (*config.__fields__, *config.__aliases__)
+    raise error(f"{config.__name__} has no flag {name!r}; {known_names(name, names)}")
+
+
+def _allowed_types(hint: Any) -> tuple[type, ...]:
+    members = (
+        typing.get_args(hint)
+        if typing.get_origin(hint) in (types.UnionType, typing.Union)
+        else (hint,)
+    )
+    return tuple(typing.get_origin(member) or member for member in members)
+
+
+def _checked(config: ConfigModule, name: str, value: Any) -> Any:
+    row = config.__fields__[name]
+    allowed = _allowed_types(row.hint)
+    if type(value) is int and float in allowed and int not in allowed:
+        value = float(value)
+    if type(value) not in allowed and (isinstance(value, bool) or not isinstance(value, allowed)):
+        found = f"{type(value).__name__} {value!r}"
+        raise TypeError(f"{config.__name__}.{name} must be {_type_name(row.hint)}, not {found}")
+    if row.choices and value not in row.choices:
+        known = ", ".join(map(repr, row.choices))
+        raise ValueError(f"{config.__name__}.{name} must be one of {known}, not {value!r}")
+    return value
+
+
+_WORDS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+def _from_env(config: ConfigModule, name: str, variable: str, text: str) -> Any:
+    allowed = _allowed_types(config.__fields__[name].hint)
+    if type(None) in allowed and text.lower() in ("", "none"):
+        return None
+    try:
+        if bool in allowed and text.lower() in _WORDS:
+            return _checked(config, name, _WORDS[text.lower()])
+        for kind in (int, float, str):
+            if kind in allowed:
+                return _checked(config, name, kind(text))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"environment variable {variable}={text!r}: {error}") from error
+    expected = _type_name(config.__fields__[name].hint)
+    raise ValueError(f"environment variable {variable}={text!r} is not {expected}")
+
+
+def _type_name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)

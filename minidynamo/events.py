@@ -1,0 +1,377 @@
+"""The stream of typed events that every phase writes; logs, `explain()` and reports are its views.
+
+    if events.wants(events.GraphBreakEvent):                 # one dict lookup when nobody listens
+        events.emit(events.GraphBreakEvent(...))
+    with events.timed("lowering"): ...                       # a TimingEvent, when wanted
+
+    with events.subscribe(callback, events.GraphEvent): ...  # in the emitting thread
+
+`MINIDYNAMO_LOGS=graph_breaks,recompiles` and `set_logs(graph_breaks=True)` print the views named in
+`VIEWS` to stderr.
+An exception raised by a listener propagates into the compiler, so listeners do not raise.
+"""
+
+from __future__ import annotations
+
+import dis
+import io
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from .exc import format_user_stack
+from .utils import known_names, plural
+
+__all__ = [
+    "Event",
+    "Subscription",
+    "active_logs",
+    "emit",
+    "set_logs",
+    "subscribe",
+    "timed",
+    "wants",
+]
+
+UserStack = Sequence[traceback.FrameSummary]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all; subscribing to it is subscribing to everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameEvent(Event):
+    """A frame was offered to the compiler.
+
+    outcome: "start", then one of "compiled", "skipped", "eager" or "failed"; reason says why.
+    """
+
+    code: types.CodeType
+    outcome: str
+    frame_id: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BytecodeEvent(Event):
+    """A frame was rewritten from `original` to `modified`."""
+
+    original: types.CodeType
+    modified: types.CodeType
+
+
+@dataclass(frozen=True, slots=True)
+class GuardEvent(Event):
+    """The guards that one compiled version of `code` stands under, one readable line each."""
+
+    code: types.CodeType
+    guards: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreakEvent(Event):
+    """Capture ended at `user_stack` (outermost frame first).
+
+    kind: the stable name of the row in the table of graph breaks; reason: one sentence.
+    """
+
+    kind: str
+    reason: str
+    context: str = ""
+    hints: Sequence[str] = ()
+    user_stack: UserStack = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEvent(Event):
+    """A graph was captured.
+
+    graph: the torch.fx.GraphModule handed to the backend; ops: the targets of its calls in order.
+    """
+
+    graph: Any
+    ops: Sequence[Any]
+    name: str = ""
+    user_stack: UserStack = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AotGraphEvent(Event):
+    """The graph after AOTAutograd. kind: "inference", "forward" or "backward"."""
+
+    graph: Any
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class FusionEvent(Event):
+    """The scheduler's decision about two nodes: fused or not, and why."""
+
+    first: str
+    second: str
+    fused: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEvent(Event):
+    """A kernel was generated. language: "cpp" or "triton"; source: its text."""
+
+    name: str
+    language: str
+    source: str
+    origins: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCodeEvent(Event):
+    """The product of one graph as readable text (a Plan's rendering), and where it is kept."""
+
+    name: str
+    text: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AutotuneEvent(Event):
+    """A choice was measured: milliseconds of each candidate, and the one taken."""
+
+    name: str
+    timings: dict[str, float]
+    chosen: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecompileEvent(Event):
+    """A code object is compiled again; failures: the guard that failed, per earlier version."""
+
+    code: types.CodeType
+    failures: Sequence[str]
+    user_stack: UserStack = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEvent(Event):
+    """A look into the disk cache. kind: what was looked for; hit: whether it was there."""
+
+    kind: str
+    key: str
+    hit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimingEvent(Event):
+    """A phase ended after `seconds`; `start` is in time.perf_counter(), `depth` its nesting."""
+
+    phase: str
+    start: float
+    seconds: float
+    depth: int = 0
+    thread: int = field(default_factory=threading.get_ident)
+
+
+Listener = Callable[[Any], None]
+# For each concrete event type the listeners to call; absent means nobody wants it.
+_listeners: dict[type[Event], tuple[Listener, ...]] = {}
+_subscriptions: list[Subscription] = []
+_lock = threading.Lock()
+_depth = threading.local()
+
+
+class Subscription:
+    """What `subscribe` returns: a context manager, or `close()` it."""
+
+    def __init__(self, listener: Listener, kinds: tuple[type[Event], ...]) -> None:
+        self.listener = listener
+        self.kinds = kinds
+
+    def close(self) -> None:
+        """Stop listening; closing twice does nothing."""
+        with _lock:
+            if self in _subscriptions:
+                _subscriptions.remove(self)
+                _rebuild()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def subscribe(listener: Listener, *kinds: type[Event]) -> Subscription:
+    """Call `listener(event)` for each event of `kinds` (default: all), where it is emitted."""
+    subscription = Subscription(listener, kinds or (Event,))
+    with _lock:
+        _subscriptions.append(subscription)
+        _rebuild()
+    return subscription
+
+
+def _rebuild() -> None:
+    table: dict[type[Event], tuple[Listener, ...]] = {}
+    for kind in Event.__subclasses__():
+        wanted = tuple(s.listener for s in _subscriptions if issubclass(kind, s.kinds))
+        if wanted:
+            table[kind] = wanted
+    _listeners.clear()
+    _listeners.update(table)
+
+
+def wants(kind: type[Event]) -> bool:
+    """Whether anybody listens for events of this type; ask before building a costly one."""
+    return kind in _listeners
+
+
+def emit(event: Event) -> None:
+    """Hand `event` to its listeners, in the order in which they subscribed."""
+    for listener in _listeners.get(type(event), ()):
+        listener(event)
+
+
+def timed(phase: str) -> AbstractContextManager[None]:
+    """Emit a TimingEvent for the block, also when it raises; does nothing when nobody wants it."""
+    return _timed(phase) if TimingEvent in _listeners else nullcontext()
+
+
+@contextmanager
+def _timed(phase: str) -> Iterator[None]:
+    depth = getattr(_depth, "value", 0)
+    _depth.value = depth + 1
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        _depth.value = depth
+        emit(TimingEvent(phase, start, time.perf_counter() - start, depth))
+
+
+def _where(code: types.CodeType) -> str:
+    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def _frame_text(event: FrameEvent) -> str:
+    reason = f": {event.reason}" if event.reason else ""
+    took = f" in {event.seconds * 1e3:.1f} ms" if event.seconds else ""
+    return f"{event.frame_id} {_where(event.code)} {event.outcome}{took}{reason}".lstrip()
+
+
+def _bytecode_text(event: BytecodeEvent) -> str:
+    out = io.StringIO()
+    for title, code in (("original", event.original), ("modified", event.modified)):
+        out.write(f"{title} bytecode of {_where(event.original)}\n")
+        dis.dis(code, file=out, depth=0)
+    return out.getvalue().rstrip()
+
+
+def _guard_text(event: GuardEvent) -> str:
+    lines = "".join(f"\n  {line}" for line in event.guards)
+    return f"{_where(event.code)}: {plural(len(event.guards), 'guard')}{lines}"
+
+
+def _graph_break_text(event: GraphBreakEvent) -> str:
+    lines = [f"graph break: {event.kind}: {event.reason}"]
+    lines += [f"  Hint: {hint}" for hint in event.hints]
+    lines += [f"  Context: {event.context}"] if event.context else []
+    return "\n".join([*lines, format_user_stack(event.user_stack)]).rstrip()
+
+
+def _graph_text(event: GraphEvent | AotGraphEvent) -> str:
+    return event.graph.print_readable(print_output=False)
+
+
+def _recompile_text(event: RecompileEvent) -> str:
+    lines = "".join(f"\n  - {line}" for line in event.failures)
+    return f"recompiling {_where(event.code)}, because{lines}"
+
+
+def _autotune_text(event: AutotuneEvent) -> str:
+    rows = sorted(event.timings.items(), key=lambda row: row[1])
+    return f"{event.name}: {event.chosen}" + "".join(f"\n  {ms:9.4f} ms  {key}" for key, ms in rows)
+
+
+# Name of the log -> the events it shows and how it prints one.
+VIEWS: dict[str, tuple[type[Event], Callable[[Any], str]]] = {
+    "frames": (FrameEvent, _frame_text),
+    "bytecode": (BytecodeEvent, _bytecode_text),
+    "guards": (GuardEvent, _guard_text),
+    "graph_breaks": (GraphBreakEvent, _graph_break_text),
+    "graph_code": (GraphEvent, _graph_text),
+    "aot_graphs": (AotGraphEvent, _graph_text),
+    "fusion": (
+        FusionEvent,
+        lambda e: (
+            f"{e.first} + {e.second}: {'fused' if e.fused else 'not fused'} {e.reason}".rstrip()
+        ),
+    ),
+    "kernel_code": (KernelEvent, lambda e: f"{e.language} kernel {e.name}\n{e.source}"),
+    "output_code": (OutputCodeEvent, lambda e: f"{e.name} {e.path}\n{e.text}"),
+    "autotuning": (AutotuneEvent, _autotune_text),
+    "recompiles": (RecompileEvent, _recompile_text),
+    "cache": (CacheEvent, lambda e: f"{'hit' if e.hit else 'miss'} {e.kind} {e.key}"),
+    "timing": (TimingEvent, lambda e: f"{'  ' * e.depth}{e.phase}: {e.seconds * 1e3:.2f} ms"),
+}
+_active_logs: dict[str, Subscription] = {}
+_logger = logging.getLogger("minidynamo.logs")
+
+
+class _StderrHandler(logging.StreamHandler[Any]):
+    """Writes to what sys.stderr is at that moment, so that redirection works."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def set_logs(*names: str, **switches: bool) -> None:
+    """Choose what is printed to stderr: `set_logs("graph_breaks")`, `set_logs(guards=True)`.
+
+    The call replaces the former choice: `set_logs()` is silence. "all" is every view.
+    Raises ValueError for an unknown view.
+    """
+    wanted = {*names, *(name for name, on in switches.items() if on)}
+    unknown = sorted({*names, *switches} - {*VIEWS, "all"})
+    if unknown:
+        raise ValueError(f"unknown log {unknown[0]!r}; {known_names(unknown[0], [*VIEWS, 'all'])}")
+    for subscription in _active_logs.values():
+        subscription.close()
+    _active_logs.clear()
+    for name in VIEWS if "all" in wanted else sorted(wanted):
+        _active_logs[name] = subscribe(_printer(name), VIEWS[name][0])
+
+
+def active_logs() -> tuple[str, ...]:
+    """Names of the views that are printed now."""
+    return tuple(_active_logs)
+
+
+def _printer(name: str) -> Listener:
+    if not _logger.handlers:
+        handler = _StderrHandler()
+        handler.setFormatter(logging.Formatter("[%(view)s] %(message)s"))
+        _logger.addHandler(handler)
+        _logger.propagate = False
+        _logger.setLevel(logging.INFO)
+    render = VIEWS[name][1]
+    return lambda event: _logger.info("%s", render(event), extra={"view": name})
+
+
+def _logs_from_environment() -> None:
+    text = os.environ.get("MINIDYNAMO_LOGS", "")
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if names:
+        set_logs(*names)
+
+
+_logs_from_environment()

@@ -1,0 +1,157 @@
+"""The errors that minidynamo raises by itself; all are `MinidynamoError`, a RuntimeError.
+
+    Unsupported              what cannot be captured: kind, context, explanation, hints
+    UserError                a wrong use of the public interface
+    InvalidBackend           no backend of that name: name
+    BackendCompilerFailed    the backend raised: backend_name, inner_exception
+    TorchRuntimeError        an operator cannot run on these (fake) inputs
+    RecompileLimitExceeded   config.recompile_limit, with fullgraph or fail_on_recompile_limit_hit
+    RecompileError           config.error_on_recompile
+    VerificationFailed       config.verify_correctness found other results
+    CppCompileError          the C++ compiler refused a kernel: command, output, source_path
+    TritonCompileError       the same of Triton
+    InternalError            a bug of minidynamo
+
+Every one has `user_stack`, the user's frames, outermost first; the text ends with them.
+An error of the user's own program is raised as it is, never wrapped.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+__all__ = [
+    "BackendCompilerFailed",
+    "CppCompileError",
+    "InternalError",
+    "InvalidBackend",
+    "KernelCompileError",
+    "MinidynamoError",
+    "RecompileError",
+    "RecompileLimitExceeded",
+    "TorchRuntimeError",
+    "TritonCompileError",
+    "Unsupported",
+    "UserError",
+    "VerificationFailed",
+    "format_user_stack",
+]
+
+UserStack = Sequence[traceback.FrameSummary]
+
+
+def format_user_stack(stack: Iterable[traceback.FrameSummary]) -> str:
+    """`stack` as Python prints a traceback, without the heading; "" for none."""
+    return "".join(traceback.StackSummary.from_list(list(stack)).format())
+
+
+class MinidynamoError(RuntimeError):
+    """Base of all. `user_stack` may be given when it is raised or set by whoever knows it later."""
+
+    def __init__(self, message: str = "", *, user_stack: UserStack = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.user_stack: UserStack = user_stack
+
+    def __str__(self) -> str:
+        if not self.user_stack:
+            return self.message
+        return f"{self.message}\n\nfrom user code:\n{format_user_stack(self.user_stack)}"
+
+
+class InternalError(MinidynamoError):
+    """minidynamo contradicted itself; the program is not at fault."""
+
+
+class UserError(MinidynamoError):
+    """The public interface was used in a way that has no meaning."""
+
+
+class TorchRuntimeError(MinidynamoError):
+    """An operator raised while the graph was traced with fake tensors; the cause is `__cause__`."""
+
+
+class RecompileError(MinidynamoError):
+    """A frame had to be compiled again under `config.error_on_recompile`; names the guards."""
+
+
+class VerificationFailed(MinidynamoError):
+    """A compiled graph disagreed with eager under `config.verify_correctness`."""
+
+
+class Unsupported(MinidynamoError):
+    """What the front end does not capture: a graph break, or an error with `fullgraph=True`.
+
+    kind: the stable name of the reason, a row of the table of graph breaks.
+    context: what it was about here. explanation: why it cannot be captured.
+    hints: what the user may do.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        context: str = "",
+        explanation: str = "",
+        hints: Sequence[str] = (),
+        user_stack: UserStack = (),
+    ) -> None:
+        lines = [kind]
+        lines += [f"  Explanation: {explanation}"] if explanation else []
+        lines += [f"  Hint: {hint}" for hint in hints]
+        lines += [f"  Context: {context}"] if context else []
+        super().__init__("\n".join(lines), user_stack=user_stack)
+        self.args = (kind, context, explanation, tuple(hints))
+        self.kind = kind
+        self.context = context
+        self.explanation = explanation
+        self.hints = tuple(hints)
+
+
+class RecompileLimitExceeded(Unsupported):
+    """`config.recompile_limit` versions of one code object; the context names the failing guard."""
+
+
+class InvalidBackend(MinidynamoError):
+    """No backend goes by `name`."""
+
+    def __init__(self, name: object, known: str = "") -> None:
+        super().__init__(f"unknown backend {name!r}" + (f"; {known}" if known else ""))
+        self.args = (name, known)
+        self.name = name
+
+
+class BackendCompilerFailed(MinidynamoError):
+    """The backend raised `inner_exception`, or returned what cannot be called."""
+
+    def __init__(
+        self, backend: Any, inner_exception: BaseException, *, user_stack: UserStack = ()
+    ) -> None:
+        name = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
+        cause = f"{type(inner_exception).__name__}: {inner_exception}"
+        super().__init__(f"backend={name!r} raised:\n{cause}", user_stack=user_stack)
+        self.args = (name, inner_exception)
+        self.backend_name = name
+        self.inner_exception = inner_exception
+
+
+class KernelCompileError(MinidynamoError):
+    """A native compiler refused generated code; `output` is all it printed, the message its end."""
+
+    def __init__(self, command: Sequence[str], output: str, source_path: str = "") -> None:
+        tail = "\n".join(output.splitlines()[-40:])
+        where = f"\nsource: {source_path}" if source_path else ""
+        super().__init__(f"compiler failed: {' '.join(command)}{where}\n{tail}")
+        self.args = (tuple(command), output, source_path)
+        self.command = tuple(command)
+        self.output = output
+        self.source_path = source_path
+
+
+class CppCompileError(KernelCompileError):
+    """The C++ compiler failed on a generated kernel, or is missing."""
+
+
+class TritonCompileError(KernelCompileError):
+    """Triton failed on a generated kernel."""

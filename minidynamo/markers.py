@@ -1,0 +1,225 @@
+"""What the user said about functions and tensors, kept where every layer can read it.
+
+Functions: `allow_in_graph`, `disallow_in_graph`, `assume_constant_result`, `force_inline` and
+`disable` write a decision here; the front end asks `decision(fn)`. A function is known by identity;
+the table forgets it when it dies (one without weak references it keeps alive).
+Tensors: `mark_dynamic` and the like use the attribute names of torch's own functions, so marks made
+with either count.
+`graph_break` and `is_compiling` are ordinary functions here; the front end knows them by identity.
+"""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from .exc import UserError
+
+__all__ = [
+    "Decision",
+    "allow_in_graph",
+    "assume_constant_result",
+    "decision",
+    "disallow_in_graph",
+    "dynamic_dims",
+    "dynamic_range",
+    "force_inline",
+    "graph_break",
+    "is_compiling",
+    "mark_dynamic",
+    "mark_static",
+    "mark_static_address",
+    "maybe_dynamic_dims",
+    "maybe_mark_dynamic",
+    "set_decision",
+    "static_dims",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Decision(enum.Enum):
+    """How a call of a marked function is captured."""
+
+    ALLOW = "allow_in_graph"  # one node of the graph, its inside is not looked at
+    DISALLOW = "disallow_in_graph"  # always a graph break
+    CONSTANT = "assume_constant_result"  # called while tracing; the result is a constant
+    INLINE = "force_inline"  # traced through, also where the rules would skip it
+    DISABLE = "disable"  # a graph break, and nothing below it is compiled
+    DISABLE_SHALLOW = "disable(recursive=False)"  # a graph break; what it calls may be compiled
+
+
+_decisions: dict[int, tuple[Callable[[], Any], Decision]] = {}
+
+
+def set_decision(fn: Any, choice: Decision) -> None:
+    """Record `choice` for the object `fn`, in place of an earlier one."""
+    if not callable(fn):
+        raise TypeError(f"{choice.value} takes a callable, not {type(fn).__name__} {fn!r}")
+    key = id(fn)
+    try:
+        holder: Callable[[], Any] = weakref.ref(fn, lambda _dead: _decisions.pop(key, None))
+    except TypeError:
+
+        def holder() -> Any:
+            return fn
+
+    _decisions[key] = (holder, choice)
+
+
+def decision(fn: Any) -> Decision | None:
+    """What was decided about the object `fn` (compared by identity), or None.
+
+    A bound method has the decision of its function.
+    """
+    for candidate in (fn, getattr(fn, "__func__", None)):
+        row = _decisions.get(id(candidate))
+        if row is not None and row[0]() is candidate:
+            return row[1]
+    return None
+
+
+def _mark(fn: Any, choice: Decision) -> Any:
+    if isinstance(fn, (list, tuple)):
+        return [_mark(item, choice) for item in fn]
+    # A bound method is made anew at each access: the function is what lasts.
+    set_decision(getattr(fn, "__func__", fn), choice)
+    return fn
+
+
+def allow_in_graph(fn: F) -> F:
+    """Put calls of `fn` (or of each in a list) into the graph as one node, without looking inside.
+
+    As in torch, that `fn` is safe to trace later (no Python side effects) is the caller's promise.
+    """
+    return _mark(fn, Decision.ALLOW)
+
+
+def disallow_in_graph(fn: F) -> F:
+    """Break the graph at each call of `fn` (or of each in a list)."""
+    return _mark(fn, Decision.DISALLOW)
+
+
+def assume_constant_result(fn: F) -> F:
+    """Call `fn` once while tracing and take its result as a constant."""
+    return _mark(fn, Decision.CONSTANT)
+
+
+def force_inline(fn: F) -> F:
+    """Trace through `fn` also where the rules for its module would skip it."""
+    return _mark(fn, Decision.INLINE)
+
+
+def graph_break(msg: str = "") -> None:
+    """End the graph here when compiling; in eager nothing happens. `msg` appears as the reason."""
+
+
+def is_compiling() -> bool:
+    """False in eager; the front end puts True in its place."""
+    return False
+
+
+_DYNAMIC, _WEAK, _STATIC = (
+    "_dynamo_dynamic_indices",
+    "_dynamo_weak_dynamic_indices",
+    "_dynamo_static_indices",
+)
+_RANGE = "_dynamo_dynamic_range"
+
+
+class DimRange(NamedTuple):
+    """Bounds of one dimension; torch's own marks have the same three attributes."""
+
+    dim: int
+    min: int | None
+    max: int | None
+
+
+def _dims(t: Any, index: Any, what: str) -> list[int]:
+    if not isinstance(t, torch.Tensor):
+        raise TypeError(f"{what} takes a tensor, not {type(t).__name__}")
+    dims = index if isinstance(index, (list, tuple)) else [index]
+    for dim in dims:
+        if isinstance(dim, bool) or not isinstance(dim, int):
+            raise TypeError(f"{what}: a dimension is an int, not {type(dim).__name__} {dim!r}")
+        if not -t.dim() <= dim < t.dim():
+            raise IndexError(f"{what}: dimension {dim} of a tensor with {t.dim()} dimensions")
+    return [dim % t.dim() for dim in dims]
+
+
+def _add(t: torch.Tensor, attribute: str, dims: Iterable[int], remove_from: Sequence[str]) -> None:
+    setattr(t, attribute, {*getattr(t, attribute, ()), *dims})
+    for other in remove_from:
+        if hasattr(t, other):
+            setattr(t, other, getattr(t, other) - set(dims))
+
+
+def mark_dynamic(t: Any, index: Any, *, min: int | None = None, max: int | None = None) -> None:
+    """Make the size of dimension `index` (int, list, tuple) symbolic at the first compilation.
+
+    Specialising it is then an error, and `min` and `max` bound it.
+    Raises TypeError or IndexError for a bad index.
+    """
+    dims = _dims(t, index, "mark_dynamic")
+    if min is not None and max is not None and min > max:
+        raise UserError(f"mark_dynamic: min={min} is above max={max}")
+    _add(t, _DYNAMIC, dims, (_STATIC,))
+    if min is not None or max is not None:
+        kept = {row for row in getattr(t, _RANGE, ()) if row.dim % t.dim() not in dims}
+        setattr(t, _RANGE, kept | {DimRange(dim, min, max) for dim in dims})
+
+
+def maybe_mark_dynamic(t: Any, index: Any) -> None:
+    """As `mark_dynamic`, but the dimension may still be specialised without an error."""
+    _add(t, _WEAK, _dims(t, index, "maybe_mark_dynamic"), (_STATIC,))
+
+
+def mark_static(t: Any, index: Any = None) -> None:
+    """Keep the size of dimension `index` (default: all) a constant, also when it changes.
+
+    Given a class of nn.Module instead, keep the int attributes of its instances constants.
+    """
+    if isinstance(t, type) and issubclass(t, torch.nn.Module):
+        t._dynamo_marked_static = True  # type: ignore[attr-defined]
+        return
+    if index is None and isinstance(t, torch.Tensor):
+        index = list(range(t.dim()))
+    _add(t, _STATIC, _dims(t, index, "mark_static"), (_DYNAMIC, _WEAK))
+
+
+def mark_static_address(t: Any, guard: bool = False) -> None:
+    """Promise that `t` keeps its data pointer from call to call; with `guard` it is checked."""
+    if not isinstance(t, torch.Tensor):
+        raise TypeError(f"mark_static_address takes a tensor, not {type(t).__name__}")
+    t._dynamo_static_input_type = "guarded" if guard else "unguarded"  # type: ignore[attr-defined]
+
+
+def _read(t: torch.Tensor, attribute: str) -> frozenset[int]:
+    return frozenset(dim % t.dim() for dim in getattr(t, attribute, ()) if t.dim())
+
+
+def dynamic_dims(t: torch.Tensor) -> frozenset[int]:
+    """Dimensions marked dynamic, by us or by torch."""
+    return _read(t, _DYNAMIC)
+
+
+def maybe_dynamic_dims(t: torch.Tensor) -> frozenset[int]:
+    """Dimensions that may be dynamic if possible."""
+    return _read(t, _WEAK)
+
+
+def static_dims(t: torch.Tensor) -> frozenset[int]:
+    """Dimensions marked static."""
+    return _read(t, _STATIC)
+
+
+def dynamic_range(t: torch.Tensor, dim: int) -> tuple[int | None, int | None]:
+    """The (min, max) given to `mark_dynamic` for `dim`; None where not given."""
+    for row in getattr(t, _RANGE, ()):
+        if row.dim % t.dim() == dim:
+            return row.min, row.max
+    return None, None

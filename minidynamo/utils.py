@@ -1,0 +1,48 @@
+"""Helpers that several layers need: error texts about names, one-time warnings.
+
+A helper with one user lives beside that user, so this file stays under 100 lines.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+import warnings
+from collections.abc import Iterable
+
+__all__ = ["forget_warnings", "known_names", "plural", "warn_once"]
+
+_warned: set[str] = set()
+_warned_lock = threading.Lock()
+
+
+def known_names(name: object, known: Iterable[str]) -> str:
+    """Second half of an "unknown name" message: the nearest known name and all, sorted."""
+    ordered = sorted(known)
+    close = difflib.get_close_matches(str(name), ordered, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}known: {', '.join(ordered) or '(none)'}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`plural(2, "graph break")` is "2 graph breaks"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def warn_once(message: str, key: str | None = None, *, stacklevel: int = 2) -> bool:
+    """Issue `message` as a UserWarning the first time that `key` (default: the message) is seen.
+
+    Returns whether it was issued. `minidynamo.reset()` forgets the keys.
+    """
+    with _warned_lock:
+        if (key or message) in _warned:
+            return False
+        _warned.add(key or message)
+    warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
+    return True
+
+
+def forget_warnings() -> None:
+    """Let every one-time warning be issued again."""
+    with _warned_lock:
+        _warned.clear()
