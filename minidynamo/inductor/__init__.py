@@ -1,0 +1,1 @@
+"""The compiler below the FX graph: aten graph -> loop IR -> fused kernels -> Plan."""

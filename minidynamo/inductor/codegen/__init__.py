@@ -1,0 +1,1 @@
+"""Printers: from kernel specs to source text, and the Plan that strings kernels together."""

@@ -1,0 +1,75 @@
+"""What a printer is given: one fused kernel, independent of the graph it came from.
+
+`KernelSpec` is the contract between the scheduler and the printers. `codegen_cpp(spec)` and `codegen_triton(spec)` turn
+it into source. Buffers are named `a0 .. an` by their position in the argument list, so two places of a graph (two
+layers of a model) that do the same work give equal specs, which are compiled once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from minidynamo.inductor.loop_body import LoopBody
+from minidynamo.inductor.symbolic import IntLike, Symbol
+
+
+@dataclass(frozen=True)
+class KernelArg:
+    """One pointer argument.
+
+    Attributes:
+        name: `a<position>`; what the body's loads and stores call the buffer.
+        numel: elements that may be touched, counted from the pointer (offsets are part of the index expressions).
+        role: `in`, `out` (fully or partly written, never read before) or `inout`.
+    """
+
+    name: str
+    dtype: torch.dtype
+    numel: IntLike
+    role: str
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One kernel: for all `body.iters` (in parallel), what `body` says; see `loop_body.py` for its reading.
+
+    The loop symbols are already merged and ordered: `iters[-1]` (without reductions) or the symbol with the most
+    unit-stride accesses is innermost; `body.reduces` are inside of all `iters`, in row-major order.
+
+    Attributes:
+        args: pointers, in call order; every buffer of the body is here exactly once and no two alias
+            (an in-place update is one `inout` argument).
+        sizes: names of size symbols (dynamic shapes) that the caller passes as int64, in order. Empty when static.
+        device: `cpu` or `cuda`.
+        origins: names of the graph's operators that this kernel does, for comments and logs; not part of the identity.
+    """
+
+    body: LoopBody
+    args: tuple[KernelArg, ...]
+    sizes: tuple[str, ...] = ()
+    device: str = "cpu"
+    origins: tuple[str, ...] = ()
+
+    @property
+    def iters(self) -> tuple[Symbol, ...]:
+        return self.body.iters
+
+    @property
+    def reduces(self) -> tuple[Symbol, ...]:
+        return self.body.reduces
+
+    @cached_property
+    def text(self) -> str:
+        """The whole meaning as text: equal texts, equal kernels."""
+        header = [f"device {self.device}", *(f"size {name}" for name in self.sizes)]
+        header += [f"{arg.role} {arg.name}: {str(arg.dtype)[6:]}[{arg.numel}]" for arg in self.args]
+        return "\n".join([*header, self.body.text()])
+
+    @cached_property
+    def key(self) -> str:
+        """Content hash of `text`."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:32]

@@ -1,0 +1,383 @@
+"""A kernel's body in SSA form.
+
+A `LoopBody` says what happens at one point of an iteration space: `iters` are the parallel loop symbols (outermost
+first), `reduces` the reduction symbols. `nodes` is a list in which every node's operands stand before it; operands are
+positions in the list. For example `y[i] = sum_j exp(x[i, j] - m[i])`:
+
+    %0 = load x[16*x0 + r0]   float32
+    %1 = load m[x0]           float32
+    %2 = sub %0 %1            float32
+    %3 = exp %2               float32
+    %4 = reduction sum %3     float32
+    %5 = store y[x0] %4       float32
+
+A node is *inner* when its value changes with a reduction symbol, else *outer* (`levels`). A `reduction` takes an inner
+value (or an outer one: then every iteration contributes it) and gives an outer one. Inner nodes may use reductions'
+results: softmax is one body, which needs several walks over the reduction symbols (`passes`).
+
+Index expressions (`symbolic.Expr`) are in elements of the buffer, over the loop symbols and, for indirect indexing,
+`ValueRef`s to earlier nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from minidynamo.inductor.ops import OPS, REDUCTIONS
+from minidynamo.inductor.symbolic import Atom, Expr, IntLike, Symbol, ValueRef, as_expr, symbol_expr
+
+LOW_PRECISION = (torch.float16, torch.bfloat16)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One SSA node.
+
+    Attributes:
+        op: a name in `ops.OPS`.
+        args: operands, as positions in the body's list.
+        dtype: of the result (of the stored value, for a store: the buffer's).
+        buffer: of load, store, atomic_add.
+        index: of load, store, atomic_add (element of the buffer) and index_expr (the value).
+        value: the number of a constant; the name of a reduction.
+    """
+
+    op: str
+    args: tuple[int, ...]
+    dtype: torch.dtype
+    buffer: str | None = None
+    index: Expr | None = None
+    value: bool | int | float | str | None = None
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for nodes that compute the same thing in one body."""
+        constant = (type(self.value), repr(self.value)) if self.op == "constant" else self.value
+        return self.op, self.args, self.dtype, self.buffer, self.index, constant
+
+    def operands(self) -> tuple[int, ...]:
+        """SSA operands and the values that the index refers to."""
+        refs = self.index.value_refs() if self.index is not None else ()
+        return (*self.args, *sorted(refs)) if refs else self.args
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@dataclass(slots=True, eq=False)
+class LoopBody:
+    """What one iteration does; see the module's docstring."""
+
+    iters: tuple[Symbol, ...]
+    reduces: tuple[Symbol, ...]
+    nodes: list[Node] = field(default_factory=list)
+
+    def text(self) -> str:
+        """Readable form, one node a line; equal for equal bodies."""
+        ranges = ", ".join(f"{s.name}<{s.size}" for s in self.iters)
+        reduces = ", ".join(f"{s.name}<{s.size}" for s in self.reduces)
+        lines = [f"for [{ranges}]" + (f" reduce [{reduces}]" if reduces else "")]
+        for position, node in enumerate(self.nodes):
+            words = [f"%{position} = {node.op}"]
+            if node.value is not None:
+                words.append(repr(node.value) if node.op == "constant" else str(node.value))
+            if node.buffer is not None:
+                words.append(f"{node.buffer}[{node.index}]")
+            elif node.index is not None:
+                words.append(str(node.index))
+            words += [f"%{arg}" for arg in node.args]
+            lines.append(f"  {' '.join(words)}  {_dtype_name(node.dtype)}")
+        return "\n".join(lines)
+
+    def loads(self) -> Iterator[Node]:
+        return (node for node in self.nodes if node.op == "load")
+
+    def stores(self) -> Iterator[Node]:
+        return (node for node in self.nodes if node.op in ("store", "atomic_add"))
+
+    def has_reduction(self) -> bool:
+        return any(node.op == "reduction" for node in self.nodes)
+
+    def levels(self) -> list[bool]:
+        """For every node, whether it is inner: computed or done anew for every value of the reduction symbols."""
+        reduces = frozenset(self.reduces)
+        inner: list[bool] = []
+        for node in self.nodes:
+            if node.op == "reduction":
+                inner.append(False)
+                continue
+            depends = any(inner[arg] for arg in node.operands())
+            inner.append(
+                depends or (node.index is not None and bool(reduces) and node.index.uses(reduces))
+            )
+        return inner
+
+    def reindex(
+        self, iters: Sequence[Symbol], reduces: Sequence[Symbol], mapping: Mapping[Atom, IntLike]
+    ) -> LoopBody:
+        """The same work over other loop symbols; `mapping` gives this body's symbols in terms of the new ones."""
+        nodes = [
+            node if node.index is None else replace(node, index=node.index.subs(mapping))
+            for node in self.nodes
+        ]
+        return LoopBody(tuple(iters), tuple(reduces), nodes)
+
+    def rename_buffers(self, names: Mapping[str, str]) -> LoopBody:
+        nodes = [
+            node
+            if node.buffer is None
+            else replace(node, buffer=names.get(node.buffer, node.buffer))
+            for node in self.nodes
+        ]
+        return LoopBody(self.iters, self.reduces, nodes)
+
+    def without_dead_nodes(
+        self, keep_store: Callable[[Node], bool] = lambda node: True
+    ) -> LoopBody:
+        """Drop stores that `keep_store` refuses and every node whose value then reaches no store."""
+        alive = [False] * len(self.nodes)
+        for position in range(len(self.nodes) - 1, -1, -1):
+            node = self.nodes[position]
+            if node.op in ("store", "atomic_add") and keep_store(node):
+                alive[position] = True
+            if alive[position]:
+                for arg in node.operands():
+                    alive[arg] = True
+        if all(alive):
+            return self
+        builder = NodeList()
+        for position, node in enumerate(self.nodes):
+            if alive[position]:
+                builder.copy(node, position)
+        return LoopBody(self.iters, self.reduces, builder.nodes)
+
+
+class NodeList:
+    """Nodes under construction, with common subexpressions found; copies nodes of other bodies."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._known: dict[tuple[object, ...], int] = {}
+        self.renumbered: dict[int, int] = {}
+
+    def add(self, node: Node) -> int:
+        """Position of the node, or of an equal one that is already there. Stores are never merged."""
+        if node.op in ("store", "atomic_add"):
+            self.nodes.append(node)
+            return len(self.nodes) - 1
+        key = node.key()
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self.nodes)
+            self.nodes.append(node)
+        return found
+
+    def copy(self, node: Node, position: int) -> int:
+        """Add `node`, which stood at `position` of another list; its operands must have been copied before."""
+        moved = self.renumbered
+        index = node.index
+        if index is not None:
+            refs = [atom for atom in index.atoms() if isinstance(atom, ValueRef)]
+            if refs:
+                index = index.subs(
+                    {ref: symbol_expr(ValueRef(moved[ref.node], ref.size)) for ref in refs}
+                )
+        new = self.add(replace(node, args=tuple(moved[arg] for arg in node.args), index=index))
+        moved[position] = new
+        return new
+
+
+Value = int
+"""A value while a body is being built: a node's position."""
+
+
+class BodyBuilder:
+    """Traces a kernel body: what lowerings' inner functions are given.
+
+    `b.load(...)`, `b.op("add", x, y)`, `b.constant(0.5, torch.float32)` return values. `b.dtype(v)` is a value's dtype.
+    Loads of float16 and bfloat16 buffers are widened to float32; constants fold where it is trivial.
+    """
+
+    def __init__(self, iters: Sequence[Symbol], reduces: Sequence[Symbol] = ()) -> None:
+        self.iters = tuple(iters)
+        self.reduces = tuple(reduces)
+        self._list = NodeList()
+        self._mask: Value | None = None
+
+    def finish(self) -> LoopBody:
+        return LoopBody(self.iters, self.reduces, self._list.nodes).without_dead_nodes()
+
+    def node(self, value: Value) -> Node:
+        return self._list.nodes[value]
+
+    def dtype(self, value: Value) -> torch.dtype:
+        return self._list.nodes[value].dtype
+
+    def load(self, buffer: str, index: Expr, dtype: torch.dtype) -> Value:
+        args = () if self._mask is None else (self._mask,)
+        value = self._list.add(Node("load", args, dtype, buffer=buffer, index=index))
+        return self.cast(value, torch.float32) if dtype in LOW_PRECISION else value
+
+    def store(self, buffer: str, index: Expr, value: Value, dtype: torch.dtype) -> None:
+        self._list.add(Node("store", (self.cast(value, dtype),), dtype, buffer=buffer, index=index))
+
+    def atomic_add(self, buffer: str, index: Expr, value: Value, dtype: torch.dtype) -> None:
+        self._list.add(
+            Node("atomic_add", (self.cast(value, dtype),), dtype, buffer=buffer, index=index)
+        )
+
+    def constant(self, value: bool | float, dtype: torch.dtype) -> Value:
+        if dtype in LOW_PRECISION:
+            value, dtype = torch.tensor(value, dtype=dtype).item(), torch.float32
+        if dtype == torch.bool:
+            value = bool(value)
+        else:
+            value = float(value) if dtype.is_floating_point else int(value)
+        return self._list.add(Node("constant", (), dtype, value=value))
+
+    def index_expr(self, index: IntLike, dtype: torch.dtype = torch.int64) -> Value:
+        index = as_expr(index)
+        if index.is_const:
+            return self.constant(index.const, dtype)
+        return self._list.add(Node("index_expr", (), dtype, index=index))
+
+    def cast(self, value: Value, dtype: torch.dtype) -> Value:
+        node = self.node(value)
+        if node.dtype == dtype:
+            return value
+        if node.op == "constant" and dtype not in LOW_PRECISION and _foldable(node, dtype):
+            assert not isinstance(node.value, str) and node.value is not None
+            return self.constant(node.value, dtype)
+        if node.op == "index_expr" and dtype in (torch.int64, torch.int32):
+            return self._list.add(replace(node, dtype=dtype))
+        return self._list.add(Node("cast", (value,), dtype))
+
+    def compute(self, value: Value) -> Value:
+        """The value in a dtype that arithmetic knows: float16 and bfloat16 widened to float32."""
+        return self.cast(value, torch.float32) if self.dtype(value) in LOW_PRECISION else value
+
+    def bitcast(self, value: Value, dtype: torch.dtype) -> Value:
+        return self._list.add(Node("bitcast", (value,), dtype))
+
+    def op(self, name: str, *args: Value) -> Value:
+        """A pointwise operation whose dtype follows from its operands."""
+        row = OPS[name]
+        assert row.kind == "pointwise" and row.arity == len(args) and row.dtype != "explicit", name
+        return self._list.add(
+            Node(name, args, torch.bool if row.dtype == "bool" else self.dtype(args[-1]))
+        )
+
+    def reduction(self, name: str, value: Value) -> Value:
+        assert name in REDUCTIONS, name
+        dtype = torch.int64 if name in ("argmax", "argmin") else self.dtype(value)
+        return self._list.add(Node("reduction", (value,), dtype, value=name))
+
+    def indirect(self, value: Value, size: IntLike) -> Expr:
+        """Use a computed integer as an index into a dimension of `size`; negative ones count from the end."""
+        value = self.cast(value, torch.int64)
+        node = self.node(value)
+        if node.op == "constant":
+            assert isinstance(node.value, int)
+            return as_expr(node.value if node.value >= 0 else node.value + size)
+        negative = self.op("lt", value, self.constant(0, torch.int64))
+        wrapped = self.op("add", value, self.index_expr(size))
+        return symbol_expr(ValueRef(self.op("where", negative, wrapped, value), size))
+
+    @contextmanager
+    def masked(self, mask: Value) -> Iterator[None]:
+        """Loads traced inside read memory only where `mask` (and the enclosing mask) is true."""
+        outer = self._mask
+        self._mask = mask if outer is None else self.op("bitwise_and", outer, mask)
+        try:
+            yield
+        finally:
+            self._mask = outer
+
+
+def _foldable(node: Node, dtype: torch.dtype) -> bool:
+    if not isinstance(node.value, (bool, int, float)):
+        return False
+    if node.dtype.is_floating_point and not dtype.is_floating_point:
+        return dtype == torch.bool
+    if dtype == torch.float32 and node.dtype.is_floating_point:
+        return True
+    return dtype in (torch.float32, torch.float64) or (
+        dtype != torch.bool and torch.iinfo(dtype).min <= node.value <= torch.iinfo(dtype).max
+    )
+
+
+@dataclass(slots=True)
+class Pass:
+    """One walk over the reduction symbols, or straight code between two walks.
+
+    Attributes:
+        nodes: positions to compute in this pass, in order. Inner nodes that an earlier pass had already computed
+            stand here again where this pass needs them: recompute them, or keep them in a scratch row.
+        inner: True for a walk over the reduction symbols; False for outer nodes (computed once).
+    """
+
+    nodes: list[int]
+    inner: bool
+
+
+def passes(body: LoopBody) -> list[Pass]:
+    """Order the nodes of a body with reductions into alternating outer code and walks over the reduction symbols.
+
+    A body without reduction symbols is one outer pass. Otherwise each reduction is finished at the end of the earliest
+    walk that has its operands; outer nodes stand in the earliest outer pass possible.
+    """
+    if not body.reduces:
+        return [Pass(list(range(len(body.nodes))), False)]
+    inner = body.levels()
+    stage: list[
+        int
+    ] = []  # outer node: number of walks before it; inner node: the first walk that can compute it
+    for position, node in enumerate(body.nodes):
+        earliest = max((stage[arg] for arg in node.operands()), default=0)
+        stage.append(earliest + 1 if node.op == "reduction" else earliest)
+    last = max(
+        (s for s, i, n in zip(stage, inner, body.nodes, strict=True) if i or n.op == "reduction"),
+        default=0,
+    )
+    out: list[Pass] = []
+    for step in range(last + 1):
+        outer = [
+            p
+            for p, node in enumerate(body.nodes)
+            if not inner[p] and stage[p] == step and node.op != "reduction"
+        ]
+        if outer:
+            out.append(Pass(outer, False))
+        roots = [
+            p
+            for p, node in enumerate(body.nodes)
+            if (node.op == "reduction" and stage[p] == step + 1)
+            or (inner[p] and stage[p] == step and node.op in ("store", "atomic_add"))
+        ]
+        walk = _closure(body, inner, roots)
+        if walk:
+            out.append(Pass(walk, True))
+    tail = [
+        p
+        for p, node in enumerate(body.nodes)
+        if not inner[p] and stage[p] > last and node.op != "reduction"
+    ]
+    if tail:
+        out.append(Pass(tail, False))
+    return out
+
+
+def _closure(body: LoopBody, inner: list[bool], roots: Iterable[int]) -> list[int]:
+    """`roots` and the inner nodes that they need, in order."""
+    needed: set[int] = set()
+    work = list(roots)
+    while work:
+        position = work.pop()
+        if position not in needed:
+            needed.add(position)
+            work += [arg for arg in body.nodes[position].operands() if inner[arg]]
+    return sorted(needed)

@@ -1,0 +1,540 @@
+"""Integer expressions for loop indices and sizes.
+
+An `Expr` is a polynomial with integer coefficients over *atoms*. An atom is a `Symbol` (a loop variable, with the
+number of values it takes, or a size known only at run time), a `FloorDiv`, a `Mod`, or a `ValueRef` (a number that the
+kernel computes or loads: indirect indexing). Almost every index that occurs is affine, so the class is a plain
+dictionary from monomial to coefficient: building, adding and substituting cost microseconds, which a general computer
+algebra system does not offer.
+
+Everything is immutable, hashable and compared structurally. Python's operators work on expressions and ints:
+`x * 4 + 1`, `x // 4`, `x % 4`; the last two simplify with the ranges of the symbols (`(x * 4 + y) // 4 == x` when
+`0 <= y < 4`). `Expr.subs` substitutes, `Expr.render` prints through a printer's own functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from math import gcd
+from typing import Union
+
+Monomial = tuple["Atom", ...]
+IntLike = Union[int, "Expr"]
+
+
+class Atom:
+    """An indivisible factor of a monomial. `key` orders atoms and is unique for one meaning."""
+
+    __slots__ = ("_hash", "key")
+    key: str
+
+    def _finish(self, key: str) -> None:
+        self.key = key
+        self._hash = hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(self) is type(other) and self.key == other.key)  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return self.key
+
+
+class Symbol(Atom):
+    """A variable. A loop variable takes the values 0 <= s < `size`; a size symbol has `size` None and is >= `lower`."""
+
+    __slots__ = ("lower", "name", "size")
+
+    def __init__(self, name: str, size: IntLike | None = None, lower: int = 0) -> None:
+        self.name = name
+        self.size = size
+        self.lower = lower
+        self._finish(name if size is None else f"{name}:{size}")
+
+
+class ValueRef(Atom):
+    """The integer that node `node` of the loop body computes; 0 <= value < `size` where `size` is given."""
+
+    __slots__ = ("node", "size")
+
+    def __init__(self, node: int, size: IntLike | None = None) -> None:
+        self.node = node
+        self.size = size
+        self._finish(f"%{node}:{size}")
+
+
+class FloorDiv(Atom):
+    """floor(num / den), den > 0, in a form that did not simplify."""
+
+    __slots__ = ("den", "num")
+
+    def __init__(self, num: Expr, den: Expr) -> None:
+        self.num = num
+        self.den = den
+        self._finish(f"({num} // {den})")
+
+
+class Mod(Atom):
+    """num - den * floor(num / den), den > 0, in a form that did not simplify; 0 <= value < den."""
+
+    __slots__ = ("den", "num")
+
+    def __init__(self, num: Expr, den: Expr) -> None:
+        self.num = num
+        self.den = den
+        self._finish(f"({num} % {den})")
+
+
+class Expr:
+    """`const` plus the sum of coefficient times monomial; `terms` never holds a zero coefficient."""
+
+    __slots__ = ("_hash", "_text", "const", "terms")
+
+    def __init__(self, const: int, terms: dict[Monomial, int]) -> None:
+        self.const = const
+        self.terms = terms
+        self._hash: int | None = None
+        self._text: str | None = None
+
+    # -- basic protocol -------------------------------------------------------------------------------------------
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = (
+                hash(self.const)
+                if not self.terms
+                else hash((self.const, frozenset(self.terms.items())))
+            )
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, int):
+            return not self.terms and self.const == other
+        return isinstance(other, Expr) and self.const == other.const and self.terms == other.terms
+
+    def __repr__(self) -> str:
+        if self._text is None:
+            self._text = self.render(
+                lambda atom: atom.key if not isinstance(atom, Symbol) else atom.name,
+            )
+        return self._text
+
+    @property
+    def is_const(self) -> bool:
+        return not self.terms
+
+    def __int__(self) -> int:
+        if self.terms:
+            raise TypeError(f"not a constant: {self}")
+        return self.const
+
+    def sorted_terms(self) -> list[tuple[Monomial, int]]:
+        return sorted(self.terms.items(), key=lambda item: tuple(atom.key for atom in item[0]))
+
+    def render(self, atom_text: Callable[[Atom], str]) -> str:
+        """Text of the expression with `+`, `-`, `*` and parentheses, atoms printed by `atom_text`."""
+        out = ""
+        for monomial, coeff in self.sorted_terms():
+            text = "*".join(atom_text(atom) for atom in monomial)
+            if abs(coeff) != 1:
+                text = f"{abs(coeff)}*{text}"
+            if out:
+                out += f" + {text}" if coeff > 0 else f" - {text}"
+            else:
+                out = text if coeff > 0 else f"-{text}"
+        if not out:
+            return str(self.const)
+        if self.const:
+            out += f" + {self.const}" if self.const > 0 else f" - {-self.const}"
+        return f"({out})" if len(self.terms) > 1 or self.const else out
+
+    # -- arithmetic -----------------------------------------------------------------------------------------------
+    def __add__(self, other: IntLike) -> Expr:
+        if isinstance(other, int):
+            return self if other == 0 else Expr(self.const + other, self.terms)
+        if not other.terms:
+            return self if other.const == 0 else Expr(self.const + other.const, self.terms)
+        if not self.terms:
+            return other if self.const == 0 else Expr(self.const + other.const, other.terms)
+        return _recombine(_sum(self.const + other.const, self.terms, other.terms.items()))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Expr:
+        return Expr(-self.const, {m: -c for m, c in self.terms.items()})
+
+    def __sub__(self, other: IntLike) -> Expr:
+        return self + (-other)
+
+    def __rsub__(self, other: IntLike) -> Expr:
+        return -self + other
+
+    def __mul__(self, other: IntLike) -> Expr:
+        if isinstance(other, Expr):
+            if other.terms and self.terms:
+                return _product(self, other)
+            if self.terms:
+                other = other.const
+            else:
+                return other * self.const
+        if other == 0:
+            return ZERO
+        if other == 1:
+            return self
+        return Expr(self.const * other, {m: c * other for m, c in self.terms.items()})
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, den: IntLike) -> Expr:
+        return floordiv(self, as_expr(den))
+
+    def __mod__(self, den: IntLike) -> Expr:
+        return mod(self, as_expr(den))
+
+    # -- structure ------------------------------------------------------------------------------------------------
+    def atoms(self) -> Iterator[Atom]:
+        """Every atom, those inside FloorDiv and Mod included."""
+        for monomial in self.terms:
+            for atom in monomial:
+                yield atom
+                if isinstance(atom, (FloorDiv, Mod)):
+                    yield from atom.num.atoms()
+                    yield from atom.den.atoms()
+
+    def symbols(self) -> set[Symbol]:
+        return {atom for atom in self.atoms() if isinstance(atom, Symbol)}
+
+    def value_refs(self) -> set[int]:
+        return {atom.node for atom in self.atoms() if isinstance(atom, ValueRef)}
+
+    def uses(self, symbols: Iterable[Symbol]) -> bool:
+        wanted = symbols if isinstance(symbols, (set, frozenset)) else set(symbols)
+        return any(atom in wanted for atom in self.atoms())
+
+    def coeff(self, symbol: Symbol) -> Expr | None:
+        """The factor of `symbol` if the expression is linear in it, else None (0 where it does not occur)."""
+        out: dict[Monomial, int] = {}
+        const = 0
+        for monomial, coeff in self.terms.items():
+            count = monomial.count(symbol)
+            if count > 1:
+                return None
+            if count == 1:
+                rest = tuple(atom for atom in monomial if atom != symbol)
+                if any(_mentions(atom, symbol) for atom in rest):
+                    return None
+                if rest:
+                    out[rest] = out.get(rest, 0) + coeff
+                else:
+                    const += coeff
+            elif any(_mentions(atom, symbol) for atom in monomial):
+                return None
+        return Expr(const, out)
+
+    def subs(self, mapping: Mapping[Atom, IntLike]) -> Expr:
+        """Replace atoms (symbols and value references) by expressions; FloorDiv and Mod simplify again."""
+        total = as_expr(self.const)
+        changed = False
+        for monomial, coeff in self.terms.items():
+            new = as_expr(coeff)
+            for atom in monomial:
+                value = _subs_atom(atom, mapping)
+                changed = changed or value is not None
+                new = new * (value if value is not None else Expr(0, {(atom,): 1}))
+            total = total + new
+        return total if changed else self
+
+
+def _mentions(atom: Atom, symbol: Symbol) -> bool:
+    if isinstance(atom, (FloorDiv, Mod)):
+        return any(inner == symbol for inner in (*atom.num.atoms(), *atom.den.atoms()))
+    return atom == symbol
+
+
+def _subs_atom(atom: Atom, mapping: Mapping[Atom, IntLike]) -> Expr | None:
+    if atom in mapping:
+        return as_expr(mapping[atom])
+    if isinstance(atom, (FloorDiv, Mod)):
+        num, den = atom.num.subs(mapping), atom.den.subs(mapping)
+        if num is atom.num and den is atom.den:
+            return None
+        return floordiv(num, den) if isinstance(atom, FloorDiv) else mod(num, den)
+    return None
+
+
+def _sum(const: int, terms: Mapping[Monomial, int], more: Iterable[tuple[Monomial, int]]) -> Expr:
+    out = dict(terms)
+    for monomial, coeff in more:
+        value = out.get(monomial, 0) + coeff
+        if value:
+            out[monomial] = value
+        else:
+            del out[monomial]
+    return Expr(const, out)
+
+
+def _product(a: Expr, b: Expr) -> Expr:
+    total = b * a.const
+    for left, coeff in a.terms.items():
+        terms = {
+            tuple(sorted(left + right, key=lambda atom: atom.key)): coeff * c
+            for right, c in b.terms.items()
+        }
+        if b.const:
+            terms[left] = terms.get(left, 0) + coeff * b.const
+        total = total + Expr(0, {m: c for m, c in terms.items() if c})
+    return total
+
+
+def _recombine(e: Expr) -> Expr:
+    """Rewrite `c * (a % d) + c * d * (a // d)` to `c * a`."""
+    mods = [m[0] for m in e.terms if len(m) == 1 and isinstance(m[0], Mod)]
+    for atom in mods:
+        coeff = e.terms.get((atom,), 0)
+        quotient = floordiv(atom.num, atom.den) * atom.den
+        if not coeff or len(quotient.terms) != 1 or quotient.const:
+            continue
+        ((monomial, factor),) = quotient.terms.items()
+        if e.terms.get(monomial) == coeff * factor:
+            rest = {m: c for m, c in e.terms.items() if m not in ((atom,), monomial)}
+            return Expr(e.const, rest) + atom.num * coeff
+    return e
+
+
+ZERO = Expr(0, {})
+ONE = Expr(1, {})
+_SMALL = [Expr(i, {}) for i in range(-16, 1025)]
+
+
+def as_expr(value: IntLike) -> Expr:
+    if isinstance(value, Expr):
+        return value
+    return _SMALL[value + 16] if -16 <= value <= 1024 else Expr(value, {})
+
+
+def symbol_expr(symbol: Atom) -> Expr:
+    return Expr(0, {(symbol,): 1})
+
+
+@lru_cache(maxsize=4096)
+def loop_symbol(name: str, size: IntLike) -> Symbol:
+    """The loop variable `name` with 0 <= name < size; equal arguments give the same object."""
+    return Symbol(name, size)
+
+
+# -- ranges -------------------------------------------------------------------------------------------------------
+
+
+def _atom_size(atom: Atom) -> Expr | None:
+    """An exclusive upper bound of an atom that is known to be >= 0; None where there is none."""
+    if isinstance(atom, (Symbol, ValueRef)):
+        return None if atom.size is None else as_expr(atom.size)
+    if isinstance(atom, Mod):
+        return atom.den
+    if isinstance(atom, FloorDiv) and atom.den.is_const:
+        top = upper(atom.num)
+        if top is not None and top.is_const and is_nonneg(atom.num):
+            return as_expr(top.const // atom.den.const + 1)
+    return None
+
+
+def _is_loop_atom(atom: Atom) -> bool:
+    return not (isinstance(atom, Symbol) and atom.size is None)
+
+
+def _extreme(e: Expr, largest: bool) -> Expr | None:
+    """The largest or smallest value over the loop variables, as an expression in size symbols."""
+    total = as_expr(e.const)
+    for monomial, coeff in e.terms.items():
+        loops = [atom for atom in monomial if _is_loop_atom(atom)]
+        if not loops:
+            total = total + Expr(0, {monomial: coeff})
+            continue
+        if (coeff > 0) == largest:
+            term = as_expr(coeff)
+            for atom in monomial:
+                size = _atom_size(atom) if _is_loop_atom(atom) else symbol_expr(atom)
+                if size is None:
+                    return None
+                term = term * (size - 1 if _is_loop_atom(atom) else size)
+            total = total + term
+        elif any(not _is_nonneg_atom(atom) for atom in loops):
+            return None
+    return total
+
+
+def upper(e: Expr) -> Expr | None:
+    """The largest value that `e` takes over the ranges of its loop variables, in size symbols; None if unknown."""
+    return _extreme(e, True)
+
+
+def _is_nonneg_atom(atom: Atom) -> bool:
+    if isinstance(atom, FloorDiv):
+        return is_nonneg(atom.num)
+    if isinstance(atom, ValueRef):
+        return atom.size is not None
+    return True
+
+
+def is_nonneg(e: Expr) -> bool:
+    """True where `e` is proven to be >= 0."""
+    if not e.terms:
+        return e.const >= 0
+    low = e
+    if any(_is_loop_atom(atom) for monomial in e.terms for atom in monomial):
+        smallest = _extreme(e, False)
+        if smallest is None:
+            return False
+        low = smallest
+    total = low.const
+    for monomial, coeff in low.terms.items():
+        if coeff < 0:
+            return False
+        for atom in monomial:
+            coeff *= atom.lower if isinstance(atom, Symbol) else 0
+        total += coeff
+    return total >= 0
+
+
+def is_less(e: Expr, bound: Expr) -> bool:
+    """True where `e < bound` is proven for all values of the loop variables."""
+    top = upper(e)
+    return top is not None and is_nonneg(bound - top - 1)
+
+
+# -- division -----------------------------------------------------------------------------------------------------
+
+
+def _divide_term(
+    monomial: Monomial, coeff: int, den_monomial: Monomial, den_coeff: int
+) -> tuple[Monomial, int] | None:
+    if coeff % den_coeff:
+        return None
+    rest = list(monomial)
+    for atom in den_monomial:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest), coeff // den_coeff
+
+
+def _split(e: Expr, den: Expr) -> tuple[Expr, Expr]:
+    """(q, r) with e == q * den + r, q as large as the terms allow; den is one monomial or a constant."""
+    if den.is_const:
+        den_monomial: Monomial = ()
+        den_coeff = den.const
+    elif len(den.terms) == 1 and den.const == 0:
+        ((den_monomial, den_coeff),) = den.terms.items()
+    else:
+        return (ONE, ZERO) if e == den else (ZERO, e)
+    quotient, rest = ZERO, ZERO
+    for monomial, coeff in e.terms.items():
+        divided = _divide_term(monomial, coeff, den_monomial, den_coeff)
+        if divided is None:
+            rest = rest + Expr(0, {monomial: coeff})
+        elif divided[0]:
+            quotient = quotient + Expr(0, {divided[0]: divided[1]})
+        else:
+            quotient = quotient + divided[1]
+    if den_monomial:
+        return quotient, rest + e.const
+    return quotient + e.const // den_coeff, rest + e.const % den_coeff
+
+
+def _in_range(e: Expr, den: Expr) -> bool:
+    return is_nonneg(e) and is_less(e, den)
+
+
+def _coarsen(e: Expr, den: int) -> tuple[int, Expr, Expr]:
+    """(factor, coarse, fine) with e == factor * coarse + fine, 0 <= fine < factor, factor dividing den; else factor 1."""
+    for factor in sorted({gcd(den, coeff) for coeff in e.terms.values()} - {1}, reverse=True):
+        fine = Expr(e.const % factor, {m: c for m, c in e.terms.items() if c % factor})
+        if fine.terms != e.terms and _in_range(fine, as_expr(factor)):
+            coarse = {m: c // factor for m, c in e.terms.items() if c % factor == 0}
+            return factor, Expr(e.const // factor, coarse), fine
+    return 1, e, ZERO
+
+
+def floordiv(num: Expr, den: Expr) -> Expr:
+    """floor(num / den) for den > 0, simplified with what the ranges of the symbols tell."""
+    if den == 1:
+        return num
+    if num.is_const and den.is_const:
+        return as_expr(num.const // den.const)
+    quotient, rest = _split(num, den)
+    if _in_range(rest, den):
+        return quotient
+    if den.is_const:
+        common = gcd(den.const, *rest.terms.values())
+        if common > 1:
+            rest = Expr(rest.const // common, {m: c // common for m, c in rest.terms.items()})
+            return quotient + floordiv(rest, as_expr(den.const // common))
+        factor, coarse, _ = _coarsen(rest, den.const)
+        if factor > 1:
+            return quotient + floordiv(coarse, as_expr(den.const // factor))
+    if len(rest.terms) == 1 and rest.const == 0:
+        ((monomial, coeff),) = rest.terms.items()
+        if len(monomial) == 1 and coeff == 1:
+            atom = monomial[0]
+            if isinstance(atom, FloorDiv):
+                return quotient + floordiv(atom.num, atom.den * den)
+            if isinstance(atom, Mod):
+                inner, left = _split(atom.den, den)
+                if left == 0:
+                    return quotient + mod(floordiv(atom.num, den), inner)
+    return quotient + symbol_expr(FloorDiv(rest, den))
+
+
+def mod(num: Expr, den: Expr) -> Expr:
+    """num modulo den for den > 0, in [0, den), simplified with what the ranges of the symbols tell."""
+    if den == 1:
+        return ZERO
+    if num.is_const and den.is_const:
+        return as_expr(num.const % den.const)
+    _, rest = _split(num, den)
+    if _in_range(rest, den):
+        return rest
+    if den.is_const:
+        common = gcd(den.const, rest.const, *rest.terms.values())
+        if common > 1:
+            rest = Expr(rest.const // common, {m: c // common for m, c in rest.terms.items()})
+            return mod(rest, as_expr(den.const // common)) * common
+        factor, coarse, fine = _coarsen(rest, den.const)
+        if factor > 1:
+            return mod(coarse, as_expr(den.const // factor)) * factor + fine
+    if len(rest.terms) == 1 and rest.const == 0:
+        ((monomial, coeff),) = rest.terms.items()
+        if len(monomial) == 1 and coeff == 1 and isinstance(monomial[0], Mod):
+            atom = monomial[0]
+            if _split(atom.den, den)[1] == 0:
+                return mod(atom.num, den)
+    return symbol_expr(Mod(rest, den))
+
+
+def product(values: Iterable[IntLike]) -> IntLike:
+    """The product, an int where it is constant."""
+    total: IntLike = 1
+    for value in values:
+        total = total * value
+    return total
+
+
+def contiguous_strides(size: Iterable[IntLike]) -> tuple[IntLike, ...]:
+    """Row-major strides in elements; dimensions of size 0 count as 1, as torch does."""
+    strides: list[IntLike] = []
+    step: IntLike = 1
+    for extent in reversed(tuple(size)):
+        strides.append(step)
+        step = step * (max(extent, 1) if isinstance(extent, int) else extent)
+    return tuple(reversed(strides))
+
+
+def dot(index: Iterable[IntLike], strides: Iterable[IntLike], offset: IntLike = 0) -> Expr:
+    """offset + sum(index * stride)."""
+    total = as_expr(offset)
+    for i, stride in zip(index, strides, strict=True):
+        total = total + as_expr(i) * stride
+    return total
