@@ -1,1 +1,104 @@
-"""minidynamo: a frame-evaluation JIT compiler for PyTorch."""
+"""minidynamo: a frame-evaluation JIT compiler for PyTorch.
+
+    import minidynamo
+    fast = minidynamo.compile(model)         # as torch.compile
+    print(minidynamo.explain(model)(x))      # graphs, breaks and their reasons, guards
+
+Names, defaults and meanings follow torch.compile, torch._dynamo and torch._inductor.
+
+What is listed in `_EXPORTS` is imported when it is first used: importing the package costs little, and
+its parts that need no torch (`minidynamo.bytecode`) work without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import config, exc
+from .events import set_logs
+
+if TYPE_CHECKING:
+    from . import inductor
+    from .backends.modes import list_mode_options, list_options
+    from .backends.registry import list_backends, lookup_backend, register_backend
+    from .eval_frame import compile, compile_, disable, reset, run
+    from .explanation import ExplainOutput, explain
+    from .markers import (
+        allow_in_graph,
+        assume_constant_result,
+        disallow_in_graph,
+        graph_break,
+        is_compiling,
+        mark_dynamic,
+        mark_static,
+        mark_static_address,
+        maybe_mark_dynamic,
+    )
+    from .optimized_module import OptimizedModule
+
+__version__ = "0.1.0"
+
+# module -> the public names that come from it
+_EXPORTS = {
+    "backends.modes": ("list_mode_options", "list_options"),
+    "backends.registry": ("list_backends", "lookup_backend", "register_backend"),
+    "eval_frame": ("compile", "compile_", "disable", "reset", "run"),
+    "explanation": ("ExplainOutput", "explain"),
+    "markers": (
+        "allow_in_graph",
+        "assume_constant_result",
+        "disallow_in_graph",
+        "graph_break",
+        "is_compiling",
+        "mark_dynamic",
+        "mark_static",
+        "mark_static_address",
+        "maybe_mark_dynamic",
+    ),
+    "optimized_module": ("OptimizedModule",),
+}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
+
+__all__ = [
+    "ExplainOutput",
+    "OptimizedModule",
+    "allow_in_graph",
+    "assume_constant_result",
+    "compile",
+    "compile_",
+    "config",
+    "disable",
+    "disallow_in_graph",
+    "exc",
+    "explain",
+    "graph_break",
+    "inductor",
+    "is_compiling",
+    "list_backends",
+    "list_mode_options",
+    "list_options",
+    "lookup_backend",
+    "mark_dynamic",
+    "mark_static",
+    "mark_static_address",
+    "maybe_mark_dynamic",
+    "register_backend",
+    "reset",
+    "run",
+    "set_logs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "inductor":
+        return importlib.import_module(".inductor", __name__)
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

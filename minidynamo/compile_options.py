@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from .exc import BackendCompilerFailed
+
 __all__ = ["BackendFn", "CompileOptions"]
 
 # (graph module, example inputs) -> callable(*inputs) -> the graph's outputs, a tuple or list
@@ -31,13 +33,24 @@ class CompileOptions:
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def call_backend(self, graph_module: Any, example_inputs: Any) -> Any:
-        """Run the backend; as in torch `mode=` and `options=` are passed only where given."""
+        """Run the backend; as in torch `mode=` and `options=` are passed only where given.
+
+        Raises BackendCompilerFailed when it raises or returns what cannot be called.
+        """
         extra: dict[str, Any] = {}
         if self.mode not in (None, "default"):
             extra["mode"] = self.mode
         if self.options:
             extra["options"] = dict(self.options)
-        return self.backend(graph_module, example_inputs, **extra)
+        try:
+            compiled = self.backend(graph_module, example_inputs, **extra)
+            if not callable(compiled):
+                raise TypeError(f"a backend returns a callable, not {type(compiled).__name__}")
+        except BackendCompilerFailed:
+            raise
+        except Exception as error:
+            raise BackendCompilerFailed(self.backend_name, error) from error
+        return compiled
 
     def key(self) -> Hashable:
         """Equal for configurations that may share compiled code. The backend counts by identity."""

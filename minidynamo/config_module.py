@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from .utils import known_names
 
-__all__ = ["ConfigModule", "Field", "field", "install"]
+__all__ = ["ConfigModule", "Field", "check_value", "field", "install"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,7 +61,7 @@ class ConfigModule(types.ModuleType):
         if name.startswith("__") and name.endswith("__"):
             return super().__setattr__(name, value)
         name = _resolve(self, name, AttributeError)
-        self.__dict__[name] = _checked(self, name, value)
+        self.__dict__[name] = check_value(self, name, value)
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{self.__name__}.{name} cannot be deleted; flags are set or patched")
@@ -77,7 +77,7 @@ class Patch(ContextDecorator):
         self._module = module
         names = {name: _resolve(module, name, AttributeError) for name in changes}
         self._changes = {
-            names[name]: _checked(module, names[name], value) for name, value in changes.items()
+            names[name]: check_value(module, names[name], value) for name, value in changes.items()
         }
         self._saved: list[dict[str, Any]] = []
 
@@ -112,7 +112,7 @@ def install(module_name: str, *, env_prefix: str) -> Callable[..., Patch]:
     config.__fields__, config.__aliases__ = fields, aliases
     for name, row in fields.items():
         row.hint = hints[name]
-        config.__dict__[name] = _checked(config, name, row.default)
+        config.__dict__[name] = check_value(config, name, row.default)
         for spelling in (name, *row.aliases):
             text = os.environ.get(f"{env_prefix}_{spelling.upper()}")
             if text is not None:
@@ -173,7 +173,8 @@ def _allowed_types(hint: Any) -> tuple[type, ...]:
     return tuple(typing.get_origin(member) or member for member in members)
 
 
-def _checked(config: ConfigModule, name: str, value: Any) -> Any:
+def check_value(config: Any, name: str, value: Any) -> Any:
+    """`value` as the flag `name` of the module `config` keeps it; TypeError or ValueError if it cannot."""
     row = config.__fields__[name]
     allowed = _allowed_types(row.hint)
     if type(value) is int and float in allowed and int not in allowed:
@@ -205,10 +206,10 @@ def _from_env(config: ConfigModule, name: str, variable: str, text: str) -> Any:
         return None
     try:
         if bool in allowed and text.lower() in _WORDS:
-            return _checked(config, name, _WORDS[text.lower()])
+            return check_value(config, name, _WORDS[text.lower()])
         for kind in (int, float, str):
             if kind in allowed:
-                return _checked(config, name, kind(text))
+                return check_value(config, name, kind(text))
     except (TypeError, ValueError) as error:
         raise ValueError(f"environment variable {variable}={text!r}: {error}") from error
     expected = _type_name(config.__fields__[name].hint)

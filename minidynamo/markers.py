@@ -11,6 +11,7 @@ with either count.
 from __future__ import annotations
 
 import enum
+import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -24,6 +25,7 @@ __all__ = [
     "allow_in_graph",
     "assume_constant_result",
     "decision",
+    "decision_reason",
     "disallow_in_graph",
     "dynamic_dims",
     "dynamic_range",
@@ -53,11 +55,11 @@ class Decision(enum.Enum):
     DISABLE_SHALLOW = "disable(recursive=False)"  # a graph break; what it calls may be compiled
 
 
-_decisions: dict[int, tuple[Callable[[], Any], Decision]] = {}
+_decisions: dict[int, tuple[Callable[[], Any], Decision, str]] = {}
 
 
-def set_decision(fn: Any, choice: Decision) -> None:
-    """Record `choice` for the object `fn`, in place of an earlier one."""
+def set_decision(fn: Any, choice: Decision, reason: str | None = None) -> None:
+    """Record `choice` for the object `fn`, in place of an earlier one, and the user's reason for it."""
     if not callable(fn):
         raise TypeError(f"{choice.value} takes a callable, not {type(fn).__name__} {fn!r}")
     key = id(fn)
@@ -68,7 +70,7 @@ def set_decision(fn: Any, choice: Decision) -> None:
         def holder() -> Any:
             return fn
 
-    _decisions[key] = (holder, choice)
+    _decisions[key] = (holder, choice, reason or "")
 
 
 def decision(fn: Any) -> Decision | None:
@@ -76,18 +78,27 @@ def decision(fn: Any) -> Decision | None:
 
     A bound method has the decision of its function.
     """
-    for candidate in (fn, getattr(fn, "__func__", None)):
+    return _row(fn)[0]
+
+
+def decision_reason(fn: Any) -> str:
+    """The reason that the user gave with the decision, or ""."""
+    return _row(fn)[1]
+
+
+def _row(fn: Any) -> tuple[Decision | None, str]:
+    for candidate in (fn, fn.__func__ if isinstance(fn, types.MethodType) else None):
         row = _decisions.get(id(candidate))
         if row is not None and row[0]() is candidate:
-            return row[1]
-    return None
+            return row[1:]
+    return None, ""
 
 
 def _mark(fn: Any, choice: Decision) -> Any:
     if isinstance(fn, (list, tuple)):
         return [_mark(item, choice) for item in fn]
     # A bound method is made anew at each access: the function is what lasts.
-    set_decision(getattr(fn, "__func__", fn), choice)
+    set_decision(fn.__func__ if isinstance(fn, types.MethodType) else fn, choice)
     return fn
 
 

@@ -1,0 +1,49 @@
+"""torch's AOTAutograd as a building block of backends. Importing it takes a second, so that is done
+when the first graph is compiled, not with this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..events import AotGraphEvent, emit, timed, wants
+
+__all__ = ["aot_autograd"]
+
+GraphCompiler = Callable[[Any, Sequence[Any]], Callable[..., Any]]
+
+
+def aot_autograd(
+    gm: Any,
+    example_inputs: Sequence[Any],
+    *,
+    fw_compiler: GraphCompiler,
+    bw_compiler: GraphCompiler | None = None,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+) -> Callable[..., Any]:
+    """Compile `gm` by way of functional aten graphs; returns a callable over the inputs of `gm`.
+
+    fw_compiler, bw_compiler(graph, inputs): make a callable of the inference or forward graph and of
+    the backward graph (default: the same compiler). Mutation, aliasing and autograd are AOTAutograd's.
+    """
+    from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+
+    def boxed(compiler: GraphCompiler, kind: str) -> GraphCompiler:
+        def compile_graph(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+            if wants(AotGraphEvent):
+                emit(AotGraphEvent(graph, kind))
+            compiled = compiler(graph, inputs)
+            return compiled if hasattr(compiled, "_boxed_call") else make_boxed_func(compiled)
+
+        return compile_graph
+
+    with timed("aot_autograd"):
+        return aot_module_simplified(
+            gm,
+            example_inputs,
+            fw_compiler=boxed(fw_compiler, "forward"),
+            bw_compiler=boxed(bw_compiler or fw_compiler, "backward"),
+            inference_compiler=boxed(fw_compiler, "inference"),
+            decompositions=decompositions,
+        )

@@ -1,0 +1,287 @@
+"""The public entry points: `compile` and what steers it.
+
+`compile(f)` returns a C callable of `_C` that checks the guards of what is compiled for `f` and runs
+it, and otherwise runs `f` inside the region of its configuration, where every frame is offered to the
+front end (convert_frame).
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from . import _C, config
+from .backends.modes import validate_mode, validate_options
+from .backends.registry import BUILTIN_BACKENDS, backend_name, lookup_backend
+from .compile_options import BackendFn, CompileOptions
+from .exc import UserError
+from .markers import Decision, set_decision
+from .optimized_module import OptimizedModule
+from .regions import forget_regions, live_regions, region_for, run_only
+from .utils import forget_warnings
+
+__all__ = ["compile", "compile_", "disable", "reset", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """The arguments of one `compile()`, applied to a function: also the decorator form.
+
+    It can be pickled when the backend can, which is how an OptimizedModule is.
+    """
+
+    backend: str | BackendFn
+    fullgraph: bool
+    dynamic: bool | None
+    mode: str | None
+    options: Mapping[str, Any] | None
+
+    def region(self) -> _C.Region:
+        """The region that this and every equal configuration runs in."""
+        options = CompileOptions(
+            backend=lookup_backend(self.backend),
+            backend_name=backend_name(self.backend),
+            fullgraph=self.fullgraph,
+            dynamic=self.dynamic,
+            mode=self.mode,
+            options=MappingProxyType(dict(self.options or {})),
+        )
+        return region_for(options, named_backend=isinstance(self.backend, str))
+
+    def __call__(self, model: Any) -> Any:
+        _check_model(model)
+        if isinstance(model, torch.nn.Module):
+            return OptimizedModule(innermost(model), self.callable)
+        if isinstance(model, (staticmethod, classmethod)):
+            return type(model)(self.callable(model.__func__))
+        if isinstance(model, type):
+            return self.compile_class(model)
+        return self.callable(model)
+
+    def callable(self, fn: Any) -> Any:
+        """The C callable for a function or any other callable object."""
+        fn = innermost(fn)
+        return _dressed(_C.compiled_function(_with_frame(fn), self.region()), fn)
+
+    def compile_class(self, cls: type) -> type:
+        """As torch does, compile the calls of its instances; the class itself is returned."""
+        call = getattr(cls, "__call__", None)
+        if not isinstance(call, types.FunctionType):
+            raise TypeError(
+                f"compile: model is the class {cls.__qualname__}, whose instances cannot be called; "
+                "compile a function, a method or an instance"
+            )
+        cls.__call__ = self.callable(call)  # type: ignore[operator]
+        return cls
+
+
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | BackendFn = "inductor",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """Compile `model` when it is first called, and again when the assumptions fail; as torch.compile.
+
+    model: a function, method, callable object or nn.Module; a module gives an `OptimizedModule`,
+    anything else a callable. Without it, a decorator.
+    fullgraph: raise `Unsupported` where the graph would break. dynamic: None: sizes become symbolic
+    when they change; True: at once; False: never. backend: a name (`list_backends()`) or a callable
+    `(gm, example_inputs) -> callable`. mode, options: one or the other, see `list_mode_options()` and
+    `list_options()`. disable: return `model` as it is.
+    Raises TypeError for an argument of the wrong type, InvalidBackend or UserError for unknown names.
+    """
+    compiler = _compiler(backend, fullgraph, dynamic, mode, options)
+    if not isinstance(disable, bool):
+        raise TypeError(f"compile: disable must be a bool, not {disable!r}")
+    if disable or config.disable:
+        return model if model is not None else _unchanged
+    return compiler if model is None else compiler(model)
+
+
+def compile_(model: torch.nn.Module, **kwargs: Any) -> None:
+    """Compile an nn.Module in place, as `nn.Module.compile` does; takes the arguments of `compile`.
+
+    The module keeps its class, its structure and its `state_dict()`; calling it runs compiled code.
+    Calling this again replaces the former configuration.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"compile_: model must be an nn.Module, not {_type_name(model)}")
+    model = innermost(model)
+    model._compiled_call_impl = compile(model._call_impl, **kwargs)  # type: ignore[assignment]
+
+
+def _compiler(backend: Any, fullgraph: Any, dynamic: Any, mode: Any, options: Any) -> Compiler:
+    for name, value, allowed, expected in (
+        ("fullgraph", fullgraph, bool, "a bool"),
+        ("dynamic", dynamic, (bool, type(None)), "True, False or None"),
+        ("mode", mode, (str, type(None)), "a str or None"),
+        ("options", options, (Mapping, type(None)), "a dict or None"),
+    ):
+        if not isinstance(value, allowed):
+            raise TypeError(
+                f"compile: {name} must be {expected}, not {_type_name(value)} {value!r}"
+            )
+    if mode is not None and options is not None:
+        raise UserError("compile: give mode or options; list_mode_options() has a mode's options")
+    lookup_backend(backend)
+    if isinstance(backend, str) and backend in BUILTIN_BACKENDS:
+        validate_mode(mode)
+    if backend == "inductor":
+        validate_options(options or {})
+    return Compiler(backend, fullgraph, dynamic, mode, options)
+
+
+def _check_model(model: Any) -> None:
+    if not callable(model) and not isinstance(model, classmethod):
+        raise TypeError(f"compile: model must be callable, not {_type_name(model)} {model!r}")
+
+
+def _type_name(value: object) -> str:
+    return type(value).__qualname__
+
+
+def _unchanged(model: Any) -> Any:
+    return model
+
+
+def innermost(fn: Any) -> Any:
+    """What `fn` was before `compile()` was applied to it, any number of times."""
+    while True:
+        if isinstance(fn, _C.CompiledFunction):
+            fn = fn.__wrapped__
+        elif isinstance(fn, OptimizedModule):
+            fn = fn._orig_mod
+        else:
+            return fn
+
+
+def _with_frame(fn: Any) -> Any:
+    """`fn`, or a Python function calling it where it has no Python frame that could be captured."""
+    core = fn
+    while isinstance(core, (functools.partial, types.MethodType)):
+        core = core.func if isinstance(core, functools.partial) else core.__func__
+    if isinstance(core, types.FunctionType) or isinstance(fn, torch.nn.Module):
+        return fn
+    if isinstance(getattr(type(core), "__call__", None), types.FunctionType):
+        return fn
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    # A code object of its own: compiled code, limits and skipping go by code object.
+    call.__code__ = call.__code__.replace(co_name=getattr(fn, "__name__", "call"))
+    return call
+
+
+def _dressed(wrapper: Any, fn: Any) -> Any:
+    for name in functools.WRAPPER_ASSIGNMENTS:
+        if hasattr(fn, name):
+            setattr(wrapper, name, getattr(fn, name))
+    own = getattr(fn, "__dict__", {}) if isinstance(fn, types.FunctionType) else {}
+    wrapper.__dict__.update({name: value for name, value in own.items() if name != "__wrapped__"})
+    return wrapper
+
+
+class _Disable:
+    """`disable()` without a function: a decorator, or a context manager for the calling thread."""
+
+    def __init__(self, recursive: bool, reason: str | None) -> None:
+        self._recursive = recursive
+        self._reason = reason
+        self._former: list[Any] = []
+
+    def __call__(self, fn: Any) -> Any:
+        return disable(fn, self._recursive, reason=self._reason)
+
+    def __enter__(self) -> None:
+        self._former.append(_C.enter_region(None))
+
+    def __exit__(self, *_exc: object) -> None:
+        _C.leave_region(self._former.pop())
+
+
+def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+    """Run `fn` without compiling it; in a compiled caller its call is a graph break.
+
+    recursive: nothing that it calls is compiled either. Otherwise `fn` is a Python function, is marked
+    and returned itself, and what it calls may be compiled. reason: shown with the graph break.
+    Without `fn`: a decorator; also a context manager, inside of which nothing is compiled.
+    """
+    if fn is None:
+        return _Disable(recursive, reason)
+    if not callable(fn):
+        raise TypeError(f"disable: fn must be callable, not {_type_name(fn)} {fn!r}")
+    fn = innermost(fn)
+    if not recursive:
+        function = getattr(fn, "__func__", fn)
+        if not isinstance(function, types.FunctionType):
+            raise TypeError(
+                f"disable(recursive=False) takes a Python function, not {_type_name(fn)}"
+            )
+        _C.skip_code(function.__code__, False)
+        set_decision(function, Decision.DISABLE_SHALLOW, reason)
+        return fn
+    if isinstance(fn, torch.nn.Module):
+        return OptimizedModule(fn, _C.disabled)
+    if isinstance(fn, type):
+        raise TypeError(f"disable: fn is the class {fn.__qualname__}; disable its methods")
+    wrapper = _dressed(_C.disabled(fn), fn)
+    set_decision(wrapper, Decision.DISABLE, reason)
+    return wrapper
+
+
+def run(fn: Any = None) -> Any:
+    """Run `fn`, compiled before, with what is compiled; where nothing fits, in eager.
+
+    fn: what `compile()` returned, or the function that was compiled (then in the region of the newest
+    `compile()` that has code for it). Without `fn`, a decorator.
+    """
+    if fn is None:
+        return run
+    if not callable(fn):
+        raise TypeError(f"run: fn must be callable, not {_type_name(fn)} {fn!r}")
+    if isinstance(fn, OptimizedModule):
+        return OptimizedModule(fn._orig_mod, _RunOnly(fn._compiled))
+    runner = _RunOnly(fn)(innermost(fn))
+    return functools.update_wrapper(runner, innermost(fn))
+
+
+class _RunOnly:
+    """Makes callables that run in the region of `compiled` and compile nothing."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._region = getattr(compiled, "region", None)
+
+    def __call__(self, fn: Any) -> Callable[..., Any]:
+        def runner(*args: Any, **kwargs: Any) -> Any:
+            region = self._region or _region_with_code(fn)
+            if region is None:
+                return fn(*args, **kwargs)
+            with run_only(region):
+                return _C.compiled_function(fn, region)(*args, **kwargs)
+
+        return runner
+
+
+def _region_with_code(fn: Any) -> Any:
+    code = getattr(getattr(fn, "__func__", fn), "__code__", None)
+    having = [region for region in live_regions() if code and _C.entries(code, region)]
+    return having[-1] if having else None
+
+
+def reset() -> None:
+    """Forget everything that is compiled, and the one-time warnings."""
+    _C.reset()
+    forget_regions()
+    forget_warnings()

@@ -1,0 +1,129 @@
+"""`OptimizedModule`: an nn.Module whose call is compiled and whose everything else is the original's.
+
+Attributes, hooks, parameters and buffers are read from, stored in and deleted from the original
+module, whichever of the two is used; only the child `_orig_mod` belongs to the wrapper, so names in
+`state_dict()` and `named_parameters()` begin with `_orig_mod.`, as with torch.compile.
+`copy.deepcopy` and `pickle` take the original and the arguments of `compile()`; compiled code is
+made anew. Pickling needs a backend that can be pickled: a name, or a function of a module.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+__all__ = ["OptimizedModule"]
+
+# What nn.Module's constructor makes and the wrapper does without, so that reads find the original's.
+_SHARED = (
+    "training",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+    "_is_full_backward_hook",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+_OWN = frozenset(
+    {
+        "_orig_mod",
+        "_compiled",
+        "_recompile",
+        "_parameters",
+        "_buffers",
+        "_modules",
+        "_non_persistent_buffers_set",
+        "_state_dict_hooks",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+        "_compiled_call_impl",
+    }
+)
+
+Wrap = Callable[[torch.nn.Module], Callable[..., Any]]
+
+
+class OptimizedModule(torch.nn.Module):
+    """What `compile(module)` returns.
+
+    wrap(module) makes the compiled callable; it is kept for copies, which must compile themselves.
+    """
+
+    _orig_mod: torch.nn.Module
+    _compiled: Callable[..., Any]
+    _recompile: Wrap
+
+    def __init__(self, module: torch.nn.Module, wrap: Wrap) -> None:
+        super().__init__()
+        for name in _SHARED:
+            self.__dict__.pop(name, None)
+        self._modules["_orig_mod"] = module
+        self.__dict__["_recompile"] = wrap
+        self.__dict__["_compiled"] = wrap(module)
+
+    # Looked up on the class and called in C: no Python frame of ours lies on the way to the code.
+    __call__ = property(operator.attrgetter("_compiled"))  # type: ignore[assignment]
+
+    @property
+    def forward(self) -> Callable[..., Any]:  # type: ignore[override]
+        """The compiled call, hooks included."""
+        return self._compiled
+
+    def __getattr__(self, name: str) -> Any:
+        module = self.__dict__["_modules"]["_orig_mod"]
+        return module if name == "_orig_mod" else getattr(module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_orig_mod":
+            self._modules["_orig_mod"] = value
+            self.__dict__["_compiled"] = self._recompile(value)
+        elif name in _OWN or "_orig_mod" not in self.__dict__.get("_modules", ()):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._orig_mod, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._orig_mod, name)
+
+    def register_buffer(self, *args: Any, **kwargs: Any) -> None:
+        """As `nn.Module.register_buffer`, of the original module."""
+        self._orig_mod.register_buffer(*args, **kwargs)
+
+    def register_parameter(self, *args: Any, **kwargs: Any) -> None:
+        """As `nn.Module.register_parameter`, of the original module."""
+        self._orig_mod.register_parameter(*args, **kwargs)
+
+    def add_module(self, *args: Any, **kwargs: Any) -> None:
+        """As `nn.Module.add_module`, of the original module."""
+        self._orig_mod.add_module(*args, **kwargs)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._orig_mod)})
+
+    def __bool__(self) -> bool:
+        return bool(self._orig_mod)
+
+    def __len__(self) -> int:
+        return len(self._orig_mod)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._orig_mod)  # type: ignore[call-overload]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._orig_mod[key]  # type: ignore[index]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._orig_mod  # type: ignore[operator]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_compiled"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__dict__["_compiled"] = self._recompile(self._orig_mod)
