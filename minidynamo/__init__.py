@@ -6,8 +6,8 @@
 
 Names, defaults and meanings follow torch.compile, torch._dynamo and torch._inductor.
 
-What is listed in `_EXPORTS` is imported when it is first used: importing the package costs little, and
-its parts that need no torch (`minidynamo.bytecode`) work without it.
+What is listed in `_EXPORTS` is imported when it is first used: importing the package costs little,
+and its parts that need no torch (`minidynamo.bytecode`) work without it.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def _allowed_types(hint: Any) -> tuple[type, ...]:
 
 
 def check_value(config: Any, name: str, value: Any) -> Any:
-    """`value` as the flag `name` of the module `config` keeps it; TypeError or ValueError if it cannot."""
+    """`value` as the flag `name` of the module `config` keeps it; else TypeError or ValueError."""
     row = config.__fields__[name]
     allowed = _allowed_types(row.hint)
     if type(value) is int and float in allowed and int not in allowed:

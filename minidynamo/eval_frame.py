@@ -1,13 +1,14 @@
 """The public entry points: `compile` and what steers it.
 
-`compile(f)` returns a C callable of `_C` that checks the guards of what is compiled for `f` and runs
-it, and otherwise runs `f` inside the region of its configuration, where every frame is offered to the
-front end (convert_frame).
+`compile(f)` returns a C callable of `_C` that checks the guards of what is compiled for `f` and
+runs it, and otherwise runs `f` inside the region of its configuration, where every frame is offered
+to the front end (convert_frame).
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -71,11 +72,11 @@ class Compiler:
 
     def compile_class(self, cls: type) -> type:
         """As torch does, compile the calls of its instances; the class itself is returned."""
-        call = getattr(cls, "__call__", None)
+        call = inspect.getattr_static(cls, "__call__", None)
         if not isinstance(call, types.FunctionType):
             raise TypeError(
-                f"compile: model is the class {cls.__qualname__}, whose instances cannot be called; "
-                "compile a function, a method or an instance"
+                f"compile: model is the class {cls.__qualname__}, whose instances cannot be "
+                "called; compile a function, a method or an instance"
             )
         cls.__call__ = self.callable(call)  # type: ignore[operator]
         return cls
@@ -91,15 +92,16 @@ def compile(
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
 ) -> Any:
-    """Compile `model` when it is first called, and again when the assumptions fail; as torch.compile.
+    """Compile `model` when it is first called, and again when assumptions fail; as torch.compile.
 
     model: a function, method, callable object or nn.Module; a module gives an `OptimizedModule`,
     anything else a callable. Without it, a decorator.
     fullgraph: raise `Unsupported` where the graph would break. dynamic: None: sizes become symbolic
     when they change; True: at once; False: never. backend: a name (`list_backends()`) or a callable
-    `(gm, example_inputs) -> callable`. mode, options: one or the other, see `list_mode_options()` and
-    `list_options()`. disable: return `model` as it is.
-    Raises TypeError for an argument of the wrong type, InvalidBackend or UserError for unknown names.
+    `(gm, example_inputs) -> callable`. mode, options: one or the other, see `list_mode_options()`
+    and `list_options()`. disable: return `model` as it is.
+    Raises TypeError for an argument of the wrong type, InvalidBackend or UserError for unknown
+    names.
     """
     compiler = _compiler(backend, fullgraph, dynamic, mode, options)
     if not isinstance(disable, bool):
@@ -173,7 +175,7 @@ def _with_frame(fn: Any) -> Any:
         core = core.func if isinstance(core, functools.partial) else core.__func__
     if isinstance(core, types.FunctionType) or isinstance(fn, torch.nn.Module):
         return fn
-    if isinstance(getattr(type(core), "__call__", None), types.FunctionType):
+    if isinstance(inspect.getattr_static(type(core), "__call__", None), types.FunctionType):
         return fn
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -214,8 +216,9 @@ class _Disable:
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
     """Run `fn` without compiling it; in a compiled caller its call is a graph break.
 
-    recursive: nothing that it calls is compiled either. Otherwise `fn` is a Python function, is marked
-    and returned itself, and what it calls may be compiled. reason: shown with the graph break.
+    recursive: nothing that it calls is compiled either. Otherwise `fn` is a Python function, is
+    marked and returned itself, and what it calls may be compiled. reason: shown with the graph
+    break.
     Without `fn`: a decorator; also a context manager, inside of which nothing is compiled.
     """
     if fn is None:
@@ -244,8 +247,8 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 def run(fn: Any = None) -> Any:
     """Run `fn`, compiled before, with what is compiled; where nothing fits, in eager.
 
-    fn: what `compile()` returned, or the function that was compiled (then in the region of the newest
-    `compile()` that has code for it). Without `fn`, a decorator.
+    fn: what `compile()` returned, or the function that was compiled (then in the region of the
+    newest `compile()` that has code for it). Without `fn`, a decorator.
     """
     if fn is None:
         return run

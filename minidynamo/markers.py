@@ -59,7 +59,7 @@ _decisions: dict[int, tuple[Callable[[], Any], Decision, str]] = {}
 
 
 def set_decision(fn: Any, choice: Decision, reason: str | None = None) -> None:
-    """Record `choice` for the object `fn`, in place of an earlier one, and the user's reason for it."""
+    """Record `choice` for the object `fn`, in place of an earlier one, and the user's reason."""
     if not callable(fn):
         raise TypeError(f"{choice.value} takes a callable, not {type(fn).__name__} {fn!r}")
     key = id(fn)

@@ -1,4 +1,4 @@
-"""`OptimizedModule`: an nn.Module whose call is compiled and whose everything else is the original's.
+"""`OptimizedModule`: an nn.Module whose call is compiled and which otherwise is the original.
 
 Attributes, hooks, parameters and buffers are read from, stored in and deleted from the original
 module, whichever of the two is used; only the child `_orig_mod` belongs to the wrapper, so names in
@@ -17,7 +17,7 @@ import torch
 
 __all__ = ["OptimizedModule"]
 
-# What nn.Module's constructor makes and the wrapper does without, so that reads find the original's.
+# Made by nn.Module's constructor; the wrapper does without, so that reads find the original's.
 _SHARED = (
     "training",
     "_backward_pre_hooks",

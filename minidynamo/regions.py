@@ -1,8 +1,8 @@
 """One `_C.Region` per distinct compile configuration, so that equal `compile()` calls share code.
 
-Compiled code belongs to a region and is dropped with it. A region lives as long as a compiled function
-uses it; beyond that, those of named backends stay, and of the others the most recent ones, so that
-`compile(f, backend=mine)(x)` twice in a row compiles once.
+Compiled code belongs to a region and is dropped with it. A region lives as long as a compiled
+function uses it; beyond that, those of named backends stay, and of the others the most recent ones,
+so that `compile(f, backend=mine)(x)` twice in a row compiles once.
 """
 
 from __future__ import annotations

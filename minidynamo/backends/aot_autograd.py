@@ -24,8 +24,9 @@ def aot_autograd(
 ) -> Callable[..., Any]:
     """Compile `gm` by way of functional aten graphs; returns a callable over the inputs of `gm`.
 
-    fw_compiler, bw_compiler(graph, inputs): make a callable of the inference or forward graph and of
-    the backward graph (default: the same compiler). Mutation, aliasing and autograd are AOTAutograd's.
+    fw_compiler, bw_compiler(graph, inputs): make a callable of the inference or forward graph and
+    of the backward graph (default: the same compiler). Mutation, aliasing and autograd are
+    AOTAutograd's.
     """
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 

@@ -21,5 +21,5 @@ def inductor(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compile `gm` to fused kernels. `mode` stands for a set of options, which `options` override."""
+    """Compile `gm` to fused kernels. `mode` names a set of options; `options` override them."""
     return compile_fx(gm, example_inputs, options={**mode_options(mode), **(options or {})})

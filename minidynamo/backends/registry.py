@@ -5,8 +5,8 @@
     compile(f, backend="mine")            # or backend=mine, any callable
 
 A backend takes a torch.fx.GraphModule and its example inputs and returns a callable that takes the
-inputs and returns the graph's outputs as a tuple or list. Our own are named by module and attribute and
-imported at the first look-up; those of other packages come from the entry-point group
+inputs and returns the graph's outputs as a tuple or list. Our own are named by module and attribute
+and imported at the first look-up; those of other packages come from the entry-point group
 `torch_dynamo_backends`, the one that torch itself reads.
 """
 
