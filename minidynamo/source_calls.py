@@ -1,0 +1,66 @@
+"""The functions that generated code and guard programs call to get at an object.
+
+They are what a source stands for where no instruction does: see CallSource and its like in source.py.
+None of them runs code of the user.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+
+def class_attribute(cls: type, name: str, after: type | None = None) -> Any:
+    """`cls.name` as the MRO has it (from behind class `after`, if given), without binding."""
+    mro = cls.__mro__
+    for base in mro[mro.index(after) + 1 if after is not None else 0 :]:
+        if name in vars(base):
+            return vars(base)[name]
+    raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+
+
+def builtins_of(module_globals: dict[str, Any]) -> dict[str, Any]:
+    """The dict of builtins that functions with these globals use."""
+    found = module_globals["__builtins__"]
+    return found if isinstance(found, dict) else vars(found)
+
+
+def dict_key_at(mapping: Mapping[Any, Any], index: int) -> Any:
+    """The key at a position of a mapping; raises IndexError when it is shorter."""
+    for key in itertools.islice(mapping, index, None):
+        return key
+    raise IndexError(f"a dict of {len(mapping)} has no key {index}")
+
+
+def dict_value_at(mapping: Mapping[Any, Any], index: int) -> Any:
+    """The value at a position of a mapping; raises IndexError when it is shorter."""
+    for value in itertools.islice(mapping.values(), index, None):
+        return value
+    raise IndexError(f"a dict of {len(mapping)} has no value {index}")
+
+
+def iterator_sequence(iterator: Any) -> Any:
+    """What a list, tuple, str, range or dict iterator iterates; None when it is exhausted.
+
+    For a range iterator on CPython 3.12 and later it is the range of what is left.
+    """
+    reduced = iterator.__reduce__() if type(iterator) is type(iter(range(0))) else ()
+    found = reduced[1] if reduced else gc.get_referents(iterator)
+    return found[0] if found else None
+
+
+def iterator_index(iterator: Any) -> int:
+    """How many items of `iterator_sequence` were handed out; -1 when the iterator is exhausted.
+
+    A dict iterator does not tell its position: the answer is right unless the dict was resized
+    meanwhile, which makes the iterator's next step raise anyhow.
+    """
+    sequence = iterator_sequence(iterator)
+    if sequence is None:
+        return -1
+    if isinstance(sequence, dict):
+        return len(sequence) - iterator.__length_hint__()
+    reduced = iterator.__reduce__()
+    return reduced[2] or 0 if len(reduced) > 2 else -1
