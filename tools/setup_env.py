@@ -1,4 +1,4 @@
-"""Makes `.venv` for this checkout: an interpreter that has torch, what was asked for, and `_C` built.
+"""Makes `.venv` for this checkout: torch, the packages asked for, and the extension, built.
 
     python3 tools/setup_env.py [--venv .venv] [--torch "torch==2.13.0"] [test] [check]
 
@@ -77,8 +77,8 @@ def make_venv(folder: Path) -> Path:
 def show_packages(python: Path) -> None:
     """Let `python` see the packages of the interpreter that runs this script.
 
-    `--system-site-packages` would show those of the base interpreter, which is another one when this
-    script runs in a virtual environment.
+    `--system-site-packages` would show those of the base interpreter, which is another one when
+    this script runs in a virtual environment.
     """
     ours = {Path(path) for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
     ours.discard(python.parent.parent / site_packages(python))
