@@ -136,7 +136,7 @@ def run(command: list[str], target: Path):
     target.parent.mkdir(parents=True, exist_ok=True)
     record = Path(f"{target}.cmd")
     record.unlink(missing_ok=True)
-    print("building", target, flush=True)
+    print(f"building {target}\n", end="", flush=True)
     if subprocess.run(command).returncode != 0:
         target.unlink(missing_ok=True)
         fail("a command failed, see above: " + shlex.join(command))

@@ -1,6 +1,299 @@
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+// The PEP 523 evaluator: looks up what is compiled for a frame that is about to run, runs that in
+// place of it, or asks the region's callback.
+#include "hook.h"
+
+vectorcallfunc md_function_vectorcall;
+static PyCodeObject* stub_code;  // no locals, returns None; see md_frame_discard
+
+// The callback's answers that are not entries --------------------------------------------------
+
+typedef struct {
+  PyObject_HEAD
+  const char* name;
+  MdSkip skip;
+} Answer;
+
+static PyObject* answer_repr(Answer* self) { return PyUnicode_FromString(self->name); }
+
+static PyTypeObject Answer_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "minidynamo._C.Answer",
+    .tp_doc = "What a Region's callback can say without compiling.",
+    .tp_basicsize = sizeof(Answer),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_repr = (reprfunc)answer_repr,
+};
+
+static int add_answer(PyObject* module, const char* name, MdSkip skip) {
+  Answer* answer = PyObject_New(Answer, &Answer_Type);
+  if (answer == NULL) {
+    return -1;
+  }
+  answer->name = name;
+  answer->skip = skip;
+  int status = PyModule_AddObjectRef(module, name, (PyObject*)answer);
+  Py_DECREF(answer);
+  return status;
+}
+
+// Running frames ------------------------------------------------------------------------------
+
+// The frame's own code, callees offered as the region in force says.
+static PyObject* run_original(PyThreadState* ts, MdFrame* frame, int throwflag) {
+  if (md_stack_room() == MD_ROOM_NONE && !throwflag) {
+    return md_eval_exhausted(ts, frame);
+  }
+  md_lend_recursion(ts);
+  PyObject* result = md_former_evaluator(ts, frame, throwflag);
+  md_take_recursion(ts);
+  return result;
+}
+
+// The frame's own code, and nothing below it is offered.
+static PyObject* run_outside(PyThreadState* ts, MdFrame* frame) {
+  MdRegion* former = md_region_switch(NULL);
+  PyObject* result = run_original(ts, frame, 0);
+  md_region_restore(former);
+  return result;
+}
+
+// Fallback where the frame cannot become a frame of the entry's code: generators, whose frame
+// moves into an object sized by the original code, and a full chunk of the data stack.
+static PyObject* call_entry(PyThreadState* ts, MdFrame* frame, MdEntry* entry, PyObject* fetched) {
+  PyObject* result = NULL;
+  PyObject* function = md_entry_function(entry, md_frame_func(frame));
+  if (function != NULL) {
+    // The slot after the arguments is a local or stack slot, and empty: the frame has not run.
+    PyObject** args = frame->localsplus;
+    int nargs = entry->nargs;
+    PyObject* kept = args[nargs];
+    if (entry->inputs_slot) {
+      args[nargs] = fetched;
+    }
+    result = PyObject_Vectorcall(function, args, nargs + entry->inputs_slot, NULL);
+    args[nargs] = kept;
+    Py_DECREF(function);
+  }
+  Py_XDECREF(fetched);
+  md_frame_discard(ts, frame, stub_code);
+  return result;
+}
+
+static PyObject* swap_and_run(PyThreadState* ts, MdFrame* frame, MdEntry* entry,
+                              PyObject* fetched) {
+  int flags = md_frame_code(frame)->co_flags | entry->code->co_flags;
+  if ((flags & MD_GENERATOR_FLAGS) || !md_frame_swap(ts, frame, entry->code, entry->nargs)) {
+    return call_entry(ts, frame, entry, fetched);
+  }
+  if (entry->inputs_slot) {
+    frame->localsplus[entry->nargs] = fetched;
+  }
+  md_lend_recursion(ts);
+  PyObject* result = _PyEval_EvalFrameDefault(ts, frame, 0);
+  md_take_recursion(ts);
+  if (md_is_tail_call(result)) {
+    md_frame_returned(frame);
+  }
+  return result;
+}
+
+// Takes the references to `entry` and `fetched`. `through`: this frame is itself a trampolined
+// call, whose caller makes the next one.
+static PyObject* run_entry(PyThreadState* ts, MdFrame* frame, MdEntry* entry, PyObject* fetched,
+                           int through) {
+  PyObject* result;
+  if (entry->needs_hook) {
+    result = swap_and_run(ts, frame, entry, fetched);
+  } else {
+    MdRegion* former = md_region_switch(NULL);
+    result = swap_and_run(ts, frame, entry, fetched);
+    md_region_restore(former);
+  }
+  Py_DECREF(entry);
+  return through ? result : md_tail_loop(result);
+}
+
+// Asking the callback --------------------------------------------------------------------------
+
+static PyObject* ask_callback(MdFrame* frame, MdRegion* region, MdRegionState* state,
+                              Py_ssize_t failed) {
+  PyObject* info = md_frame_info_new(md_frame_func(frame), md_frame_code(frame),
+                                     frame->localsplus, region, state, failed);
+  if (info == NULL) {
+    return NULL;
+  }
+  PyObject* callback = Py_NewRef(region->callback);
+  MdRegion* former = md_region_switch(NULL);
+  PyObject* answer = PyObject_CallOneArg(callback, info);
+  md_region_restore(former);
+  Py_DECREF(callback);
+  Py_DECREF(info);
+  return answer;
+}
+
+// Puts a new entry on the frame's code. 1 when it serves this very call too, 0 when its guards
+// do not hold for it, -1 with an exception set.
+static int install_entry(MdFrame* frame, MdRegion* region, MdEntry* entry, PyObject** fetched) {
+  PyCodeObject* code = md_frame_code(frame);
+  if (md_entry_fits(entry, code) < 0) {
+    return -1;
+  }
+  MdCodeState* state = md_state_ensure(code);
+  if (state == NULL || md_state_add(state, region, entry) < 0) {
+    return -1;
+  }
+  if (!md_entry_check(entry, frame->localsplus, md_frame_func(frame), fetched)) {
+    return 0;
+  }
+  entry->hits++;
+  return 1;
+}
+
+static int remember_skip(MdFrame* frame, MdRegion* region, MdSkip skip) {
+  MdCodeState* state = md_state_ensure(md_frame_code(frame));
+  MdRegionState* list = state != NULL ? md_region_state_ensure(state, region) : NULL;
+  if (list == NULL) {
+    return -1;
+  }
+  list->skip = (char)skip;
+  return 0;
+}
+
+static PyObject* run_answer(PyThreadState* ts, MdFrame* frame, MdRegion* region, PyObject* answer,
+                            int through) {
+  if (answer == Py_None) {
+    return run_original(ts, frame, 0);
+  }
+  if (Py_IS_TYPE(answer, &Answer_Type)) {
+    MdSkip skip = ((Answer*)answer)->skip;
+    if (remember_skip(frame, region, skip) == 0) {
+      return skip == MD_SKIP_RECURSIVE ? run_outside(ts, frame) : run_original(ts, frame, 0);
+    }
+  } else if (Py_IS_TYPE(answer, &MdEntry_Type)) {
+    PyObject* fetched = NULL;
+    int serves = install_entry(frame, region, (MdEntry*)answer, &fetched);
+    if (serves > 0 && !md_is_tracing(ts)) {
+      return run_entry(ts, frame, (MdEntry*)Py_NewRef(answer), fetched, through);
+    }
+    Py_XDECREF(fetched);
+    if (serves >= 0) {
+      return run_original(ts, frame, 0);
+    }
+  } else {
+    PyErr_Format(PyExc_TypeError, "a Region's callback must return an Entry, SKIP, "
+                 "SKIP_RECURSIVE or None, not %.100s", Py_TYPE(answer)->tp_name);
+  }
+  md_frame_discard(ts, frame, stub_code);
+  return NULL;
+}
+
+static PyObject* compile_and_run(PyThreadState* ts, MdFrame* frame, MdRegion* region,
+                                 MdRegionState* state, Py_ssize_t failed, int through) {
+  if (region->run_only || region->callback == NULL) {
+    return run_original(ts, frame, 0);
+  }
+  Py_INCREF(region);
+  PyObject* result = NULL;
+  PyObject* answer = ask_callback(frame, region, state, failed);
+  if (answer == NULL) {
+    md_frame_discard(ts, frame, stub_code);
+  } else {
+    result = run_answer(ts, frame, region, answer, through);
+    Py_DECREF(answer);
+  }
+  Py_DECREF(region);
+  return result;
+}
+
+// The evaluator --------------------------------------------------------------------------------
+
+// A frame that this thread's region may have something compiled for.
+static PyObject* run_offered(PyThreadState* ts, MdFrame* frame, MdRegion* region, int through) {
+  MdCodeState* state = md_state_get(md_frame_code(frame));
+  MdRegionState* list = NULL;
+  MdSkip skip = MD_ASK;
+  Py_ssize_t failed = 0;
+  if (state != NULL) {
+    list = md_region_state_get(state, region);
+    skip = (MdSkip)state->skip;
+    if (list != NULL && skip == MD_ASK) {
+      if (list->count > 0) {
+        PyObject* fetched;
+        Py_INCREF(region);
+        MdEntry* entry =
+            md_lookup(list, frame->localsplus, md_frame_func(frame), &fetched, &failed);
+        Py_DECREF(region);
+        if (entry != NULL) {
+          return run_entry(ts, frame, entry, fetched, through);
+        }
+      }
+      skip = (MdSkip)list->skip;
+    }
+  }
+  if (skip == MD_ASK) {
+    return compile_and_run(ts, frame, region, list, failed, through);
+  }
+  return skip == MD_SKIP_RECURSIVE ? run_outside(ts, frame) : run_original(ts, frame, 0);
+}
+
+PyObject* md_eval_frame(PyThreadState* ts, MdFrame* frame, int throwflag) {
+  int through = 0;
+  MdTailCall* pending = md_thread.pending;
+  if (pending != NULL && pending->fn == (PyObject*)md_frame_func(frame)) {
+    md_thread.pending = NULL;
+    md_tail_call_release(pending);
+    through = 1;
+  }
+  MdRegion* region = md_thread.region;
+  if (region == NULL) {
+    md_evaluator_expire();
+    return run_original(ts, frame, throwflag);
+  }
+  if (throwflag || md_thread.quiet || !md_frame_on_stack(frame) ||
+      !(md_frame_code(frame)->co_flags & CO_OPTIMIZED) || md_is_tracing(ts)) {
+    return run_original(ts, frame, throwflag);
+  }
+  if (md_stack_room() != MD_ROOM_FINE) {
+    return run_outside(ts, frame);
+  }
+  return run_offered(ts, frame, region, through);
+}
+
+// Initialisation -------------------------------------------------------------------------------
+
+// A function that returns None without a RESUME, so that running it runs nothing of anybody.
+static const char stub_source[] =
+    "import opcode\n"
+    "def stub(): pass\n"
+    "stub.__code__ = stub.__code__.replace(\n"
+    "    co_code=bytes([opcode.opmap['LOAD_CONST'], 0, opcode.opmap['RETURN_VALUE'], 0]),\n"
+    "    co_consts=(None,), co_stacksize=1, co_linetable=b'', co_exceptiontable=b'')\n";
+
+static int make_stub(void) {
+  PyObject* scope = PyDict_New();
+  PyObject* done = NULL;
+  PyObject* stub = NULL;
+  if (scope != NULL) {
+    done = PyRun_String(stub_source, Py_file_input, scope, scope);
+  }
+  if (done != NULL) {
+    stub = PyDict_GetItemString(scope, "stub");
+    stub_code = (PyCodeObject*)Py_NewRef(PyFunction_GET_CODE(stub));
+    md_function_vectorcall = ((PyFunctionObject*)stub)->vectorcall;
+  }
+  Py_XDECREF(done);
+  Py_XDECREF(scope);
+  return done != NULL ? 0 : -1;
+}
 
 int md_init_eval_frame(PyObject* module) {
-  return PyModule_AddIntConstant(module, "hook", 1);
+  if (make_stub() < 0 || PyType_Ready(&Answer_Type) < 0 ||
+      add_answer(module, "SKIP", MD_SKIP) < 0 ||
+      add_answer(module, "SKIP_RECURSIVE", MD_SKIP_RECURSIVE) < 0) {
+    return -1;
+  }
+  if (md_init_code_state(module) < 0 || md_init_region(module) < 0 || md_init_entry(module) < 0 ||
+      md_init_frame_info(module) < 0 || md_init_tail_call(module) < 0) {
+    return -1;
+  }
+  return md_init_callable(module);
 }

@@ -1,0 +1,133 @@
+// Recognises calls of an nn.Module that come down to its forward: what torch's Module.__call__
+// and Module._call_impl check on every call (torch/nn/modules/module.py), checked here in C.
+#include "hook.h"
+
+#pragma weak md_torch_is_tracing  // absent in a build without torch
+
+enum { FORWARD, CALL, WRAPPED_CALL_IMPL, CALL_IMPL, COMPILED_CALL_IMPL, GETATTRIBUTE, N_NAMES };
+static PyObject* names[N_NAMES];
+static const char* name_texts[N_NAMES] = {"forward",    "__call__",            "_wrapped_call_impl",
+                                          "_call_impl", "_compiled_call_impl", "__getattribute__"};
+
+#define N_HOOKS 4
+static PyObject* hook_names[N_HOOKS];
+static PyObject* global_hook_names[N_HOOKS];
+static const char* hook_texts[N_HOOKS] = {"_backward_hooks", "_backward_pre_hooks",
+                                          "_forward_hooks", "_forward_pre_hooks"};
+
+int md_init_module_call(void) {
+  for (int i = 0; i < N_NAMES; i++) {
+    names[i] = PyUnicode_InternFromString(name_texts[i]);
+    if (names[i] == NULL) {
+      return -1;
+    }
+  }
+  for (int i = 0; i < N_HOOKS; i++) {
+    hook_names[i] = PyUnicode_InternFromString(hook_texts[i]);
+    global_hook_names[i] = PyUnicode_FromFormat("_global%s", hook_texts[i]);
+    if (hook_names[i] == NULL || global_hook_names[i] == NULL) {
+      return -1;
+    }
+    PyUnicode_InternInPlace(&global_hook_names[i]);
+  }
+  return 0;
+}
+
+// The dict of the module that defines torch.nn.Module, borrowed, or NULL while it is not loaded.
+static PyObject* torch_module_globals(void) {
+  static PyObject* globals;
+  if (globals == NULL) {
+    PyObject* modules = PyImport_GetModuleDict();
+    PyObject* module = PyDict_GetItemString(modules, "torch.nn.modules.module");
+    if (module != NULL && PyModule_Check(module)) {
+      globals = Py_NewRef(PyModule_GetDict(module));
+    }
+  }
+  return globals;
+}
+
+// An attribute of a class, borrowed from it.
+static PyObject* class_attribute(PyTypeObject* type, PyObject* name) {
+  PyObject* value = md_type_lookup(type, name);
+  Py_XDECREF(value);
+  return value;
+}
+
+// Whether `value` is the function that torch defines under this qualified name.
+static int is_torch_function(PyObject* value, PyObject* globals, const char* qualname) {
+  if (value == NULL || !PyFunction_Check(value)) {
+    return 0;
+  }
+  PyFunctionObject* function = (PyFunctionObject*)value;
+  PyCodeObject* code = (PyCodeObject*)function->func_code;
+  return function->func_globals == globals &&
+         PyUnicode_CompareWithASCIIString(code->co_qualname, qualname) == 0;
+}
+
+// The class's forward when its instances are called the way torch.nn.Module defines.
+static PyObject* plain_forward(PyTypeObject* type, PyObject* globals) {
+  PyObject* module_class = PyDict_GetItemString(globals, "Module");
+  if (module_class == NULL || !PyType_Check(module_class) ||
+      !PyType_IsSubtype(type, (PyTypeObject*)module_class)) {
+    return NULL;
+  }
+  PyObject* call = class_attribute(type, names[CALL]);
+  PyObject* compiled = class_attribute(type, names[COMPILED_CALL_IMPL]);
+  if (!is_torch_function(call, globals, "Module._wrapped_call_impl") ||
+      call != class_attribute(type, names[WRAPPED_CALL_IMPL]) ||
+      !is_torch_function(class_attribute(type, names[CALL_IMPL]), globals, "Module._call_impl") ||
+      (compiled != NULL && compiled != Py_None) ||
+      class_attribute(type, names[GETATTRIBUTE]) !=
+          class_attribute(&PyBaseObject_Type, names[GETATTRIBUTE])) {
+    return NULL;
+  }
+  for (int i = 0; i < N_HOOKS; i++) {
+    if (class_attribute(type, hook_names[i]) != NULL) {
+      return NULL;
+    }
+  }
+  PyObject* forward = class_attribute(type, names[FORWARD]);
+  return forward != NULL && PyFunction_Check(forward) ? forward : NULL;
+}
+
+static int all_empty(PyObject* dict, PyObject** keys) {
+  for (int i = 0; i < N_HOOKS; i++) {
+    PyObject* hooks = PyDict_GetItemWithError(dict, keys[i]);
+    if (hooks == NULL || !PyDict_Check(hooks) || PyDict_GET_SIZE(hooks) != 0) {
+      return 0;
+    }
+  }
+  return 1;
+}
+
+static int instance_is_plain(PyObject* object) {
+  PyObject* dict = PyObject_GenericGetDict(object, NULL);
+  if (dict == NULL) {
+    return 0;
+  }
+  PyObject* compiled = PyDict_GetItemWithError(dict, names[COMPILED_CALL_IMPL]);
+  int plain = (compiled == NULL || compiled == Py_None) &&
+              PyDict_GetItemWithError(dict, names[FORWARD]) == NULL && all_empty(dict, hook_names);
+  Py_DECREF(dict);
+  return plain;
+}
+
+PyFunctionObject* md_module_forward(PyObject* object, MdModuleClass* known) {
+  PyObject* globals = torch_module_globals();
+  if (globals == NULL || md_torch_is_tracing == NULL) {
+    return NULL;
+  }
+  PyTypeObject* type = Py_TYPE(object);
+  if (type != known->type || type->tp_version_tag != known->version || known->version == 0) {
+    known->forward = plain_forward(type, globals);
+    known->type = type;
+    known->version = type->tp_version_tag;  // the look-ups gave it one, if it can have one
+  }
+  int plain = known->forward != NULL && known->version != 0 && instance_is_plain(object) &&
+              all_empty(globals, global_hook_names) && !md_torch_is_tracing();
+  if (PyErr_Occurred()) {
+    PyErr_Clear();  // a dict or key that cannot be read: not certain
+    return NULL;
+  }
+  return plain ? (PyFunctionObject*)known->forward : NULL;
+}
