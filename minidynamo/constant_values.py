@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from dataclasses import dataclass
 from typing import Any
 
 CONSTANT_TYPES = frozenset(
@@ -25,9 +26,18 @@ def constant_key(value: Any) -> Any:
     return "object", id(value)
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Stands for an object of which only the text is kept."""
+
+    text: str
+
+
 def constant_text(value: Any) -> str:
     """repr of a constant, else a short description: no repr of the user is run."""
     kind = type(value)
+    if kind is Shown:
+        return value.text
     if kind is tuple:
         items = ", ".join(constant_text(item) for item in value)
         return f"({items},)" if len(value) == 1 else f"({items})"
