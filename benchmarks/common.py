@@ -1,0 +1,100 @@
+"""What the benchmarks share: a timer that interleaves its subjects, and tables.
+
+Absolute times drift with the machine's load and clock, so the subjects of a comparison take turns
+in short rounds, and what is reported is the minimum and the median over the rounds and ratios of
+them.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["Timing", "device_name", "interleaved", "table"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call over the rounds of one subject."""
+
+    rounds: tuple[float, ...]
+
+    @property
+    def best(self) -> float:
+        """Seconds of the fastest round: what the code costs when nothing disturbs it."""
+        return min(self.rounds)
+
+    @property
+    def median(self) -> float:
+        """Seconds of the middle round."""
+        return statistics.median(self.rounds)
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _round(call: Callable[[], object], count: int) -> float:
+    _synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    _synchronize()
+    return (time.perf_counter() - start) / count
+
+
+def interleaved(
+    subjects: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 15,
+    round_seconds: float = 0.05,
+    warmup: int = 3,
+) -> dict[str, Timing]:
+    """Time every subject `rounds` times, taking turns; a round is as many calls as fill its time.
+
+    Subjects are called without arguments and warmed up before; garbage is not collected meanwhile.
+    """
+    counts = {}
+    for name, call in subjects.items():
+        for _ in range(warmup):
+            call()
+        counts[name] = max(1, int(round_seconds / max(_round(call, 1), 1e-9)))
+        counts[name] = max(1, int(round_seconds / max(_round(call, min(counts[name], 100)), 1e-9)))
+    seconds: dict[str, list[float]] = {name: [] for name in subjects}
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, call in subjects.items():
+                seconds[name].append(_round(call, counts[name]))
+    finally:
+        if was_enabled:
+            gc.enable()
+    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows as aligned text; the first column to the left, the others to the right."""
+    cells = [list(header), *map(list, rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    lines = []
+    for row in cells:
+        left = row[0].ljust(widths[0])
+        right = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join([left, *right]).rstrip())
+    lines.insert(1, "-" * len(lines[0]))
+    return "\n".join(lines)
+
+
+def device_name(device: str) -> str:
+    """What the subjects run on: the GPU's name, or the CPU with its number of threads."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads"
