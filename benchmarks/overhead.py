@@ -24,8 +24,9 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-import minidynamo  # noqa: E402
 from common import Timing, interleaved, table  # noqa: E402
+
+import minidynamo  # noqa: E402
 
 Subjects = dict[str, Callable[[], object]]
 

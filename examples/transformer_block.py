@@ -20,8 +20,9 @@ from torch import nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-import minidynamo  # noqa: E402
 from common import device_name, interleaved, table  # noqa: E402
+
+import minidynamo  # noqa: E402
 
 TOLERANCE = 1e-4
 
