@@ -1,7 +1,8 @@
 """Modes and options of the inductor backend, and their validation.
 
 An option is a flag of `minidynamo.inductor.config`; a mode is a name for a set of options. Names of
-modes follow torch.compile.
+modes are those of torch.compile. The three beside "default" stand for CUDA graphs and autotuning;
+until there are flags for these, they give the same code as "default".
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ __all__ = ["list_mode_options", "list_options", "mode_options", "validate_mode",
 
 _MODES: dict[str, dict[str, Any]] = {
     "default": {},
+    "reduce-overhead": {},
+    "max-autotune-no-cudagraphs": {},
+    "max-autotune": {},
 }
 
 

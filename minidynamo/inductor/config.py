@@ -1,0 +1,24 @@
+"""The flags of the inductor backend, one line each; also what `compile(options=...)` may set.
+
+Set as attributes, by `patch()`, or by the environment variables `MINIDYNAMO_INDUCTOR_<NAME>`.
+"""
+# ruff: noqa: E501  (one row, one line)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..config_module import field, install
+
+# fmt: off
+cpu_backend: str = field("cpp", "Code for CPU tensors: C++, or Triton run by its interpreter (for tests).", choices=("cpp", "triton"))
+# fmt: on
+
+if TYPE_CHECKING:
+
+    def to_dict() -> dict[str, Any]: ...
+    def defaults() -> dict[str, Any]: ...
+    def describe() -> str: ...
+
+
+patch = install(__name__, env_prefix="MINIDYNAMO_INDUCTOR")
