@@ -1,0 +1,220 @@
+"""From an offered frame to a cache entry: `make_callback` gives the function that the hook calls on a miss.
+
+One attempt interprets the frame (`symbolic_convert`); where it stops the frame is finished by
+`graph_break`. An attempt that learns too late that it has to stop is repeated from the start with
+what was learnt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import config, events, trace_rules
+from ._C import SKIP, Entry
+from .exc import (
+    InternalError,
+    MinidynamoError,
+    RecompileError,
+    RecompileLimitExceeded,
+    TorchRuntimeError,
+    Unsupported,
+)
+from .graph_break import CompiledFrame, SkipFrame, finish_break, finish_return
+from .guards import Check, GuardSet
+from .output_graph import OutputGraph
+from .resume_execution import is_continuation
+from .source import GlobalsSource
+from .symbolic_convert import RestartTracing, RootTranslator
+
+if TYPE_CHECKING:
+    from .compile_options import CompileOptions
+
+log = logging.getLogger("minidynamo")
+MAX_ATTEMPTS = 64
+# After so many versions of a frame without any tensor operation, it is left alone.
+MAX_EMPTY_VERSIONS = 3
+
+
+@dataclass(slots=True)
+class EntryData:
+    """What the compiler keeps with an entry: its guards (to explain failures) and whether it holds a graph."""
+
+    guards: GuardSet
+    is_empty: bool
+
+
+def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
+    """The callback for a `_C.Region`: FrameInfo -> Entry, SKIP or None."""
+
+    def callback(frame: Any) -> Any:
+        code = frame.code
+        if not is_continuation(code):
+            reason = trace_rules.skip_code(code)
+            if reason is not None:
+                _emit_frame(code, "skipped", reason)
+                return SKIP
+        if frame.entries and not _may_recompile(options, frame):
+            return SKIP
+        _emit_frame(code, "start")
+        try:
+            return _convert(options, frame)
+        except SkipFrame as skip:
+            _emit_frame(code, "skipped", str(skip))
+            return SKIP
+        except MinidynamoError as error:
+            _emit_frame(code, "failed", str(error))
+            if not config.suppress_errors or isinstance(error, Unsupported):
+                raise
+            log.warning("minidynamo failed on %s, which runs in eager: %s", code.co_qualname, error)
+            return SKIP
+        except Exception as error:
+            _emit_frame(code, "failed", str(error))
+            if not config.suppress_errors:
+                raise
+            log.warning("minidynamo failed on %s, which runs in eager: %r", code.co_qualname, error)
+            return SKIP
+
+    return callback
+
+
+def _emit_frame(code: types.CodeType, outcome: str, reason: str = "") -> None:
+    if events.wants(events.FrameEvent):
+        events.emit(events.FrameEvent(code=code, outcome=outcome, reason=reason))
+
+
+# -- recompiling ------------------------------------------------------------------------------------
+
+
+def _failures(frame: Any) -> list[str]:
+    """Why the existing entries do not fit this call, one sentence each."""
+    texts = []
+    for entry in frame.entries:
+        data: EntryData = entry.data
+        failure = data.guards.explain_failure(entry.guards, frame)
+        texts.append(str(failure) if failure is not None else "the entry was invalidated")
+    return texts
+
+
+def _may_recompile(options: CompileOptions, frame: Any) -> bool:
+    """Report a recompilation; False once the limit is reached (with one warning)."""
+    code: types.CodeType = frame.code
+    failures = _failures(frame)
+    if config.error_on_recompile:
+        raise RecompileError(f"{code.co_qualname} would be recompiled: {failures[0]}")
+    if events.wants(events.RecompileEvent):
+        events.emit(events.RecompileEvent(code=code, failures=failures))
+    empty = sum(entry.data.is_empty for entry in frame.entries)
+    if empty >= MAX_EMPTY_VERSIONS:
+        return False
+    if len(frame.entries) < config.recompile_limit:
+        return True
+    message = (
+        f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled"
+        f" {len(frame.entries)} times, which is config.recompile_limit; the guard that keeps"
+        f" failing: {failures[0]}"
+    )
+    if options.fullgraph or config.fail_on_recompile_limit_hit:
+        raise RecompileLimitExceeded("recompile limit", context=message)
+    log.warning("%s. From now on it runs in eager where no compiled version fits.", message)
+    return False
+
+
+# -- converting -------------------------------------------------------------------------------------
+
+
+def _convert(options: CompileOptions, frame: Any) -> Any:
+    """One frame to an Entry. Raises Unsupported (fullgraph), SkipFrame, or a compiler error."""
+    breaks: dict[int, Unsupported] = {}
+    for _ in range(MAX_ATTEMPTS):
+        try:
+            with _kept_global_state(), events.timed("frame"):
+                return _attempt(options, frame, breaks)
+        except RestartTracing as restart:
+            breaks[restart.step] = restart.reason
+    raise InternalError(f"{frame.code.co_qualname}: analysis did not settle")
+
+
+def _attempt(options: CompileOptions, frame: Any, breaks: dict[int, Unsupported]) -> Any:
+    output = OutputGraph(options)
+    tx = RootTranslator(output, frame, breaks)
+    tx.guard(GlobalsSource(), "ID_IS", frame.globals)
+    output.guards.add(None, Check.GLOBAL_STATE)
+    try:
+        value = tx.run()
+    except Unsupported as reason:
+        _report_break(options, reason)
+        compiled = finish_break(tx, reason)
+        return _make_entry(frame, output, compiled, is_empty=False)
+    compiled = finish_return(tx, value)
+    return _make_entry(frame, output, compiled, is_empty=output.is_empty())
+
+
+def _report_break(options: CompileOptions, reason: Unsupported) -> None:
+    """A graph break is an error with fullgraph, except where the program itself raises."""
+    if reason.kind == "exception":
+        return
+    if options.fullgraph:
+        if reason.kind == "operator raised":
+            cause = reason.__cause__
+            raise TorchRuntimeError(reason.context, user_stack=reason.user_stack) from cause
+        raise reason
+    if events.wants(events.GraphBreakEvent):
+        events.emit(
+            events.GraphBreakEvent(
+                kind=reason.kind,
+                reason=reason.explanation or reason.kind,
+                context=reason.context,
+                hints=reason.hints,
+                user_stack=reason.user_stack,
+            )
+        )
+
+
+def _make_entry(frame: Any, output: OutputGraph, compiled: CompiledFrame, *, is_empty: bool) -> Any:
+    guards = output.guards
+    code = frame.code if is_empty and output.side_effects.is_empty() else compiled.code
+    fetch = [] if code is frame.code else compiled.fetch
+    program = guards.build(frame.code, fetch)
+    entry = Entry(
+        program,
+        code,
+        needs_hook=compiled.needs_hook or code is frame.code,
+        inputs_slot=bool(fetch),
+    )
+    entry.data = EntryData(guards, is_empty)
+    if events.wants(events.GuardEvent):
+        events.emit(events.GuardEvent(code=frame.code, guards=guards.describe()))
+    if events.wants(events.BytecodeEvent):
+        events.emit(events.BytecodeEvent(original=frame.code, modified=code))
+    _emit_frame(frame.code, "compiled")
+    return entry
+
+
+@contextlib.contextmanager
+def _kept_global_state() -> Iterator[None]:
+    """Tracing changes grad mode, autocast and random states as the program does; here they come back."""
+    grad = torch.is_grad_enabled()
+    python_random = random.getstate()
+    torch_random = torch.random.get_rng_state()
+    autocast = {
+        d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")
+    }
+    cache = torch.is_autocast_cache_enabled()
+    try:
+        yield
+    finally:
+        torch._C._set_grad_enabled(grad)
+        random.setstate(python_random)
+        torch.random.set_rng_state(torch_random)
+        for device, (enabled, dtype) in autocast.items():
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(cache)

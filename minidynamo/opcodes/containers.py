@@ -1,0 +1,127 @@
+"""Building, extending and unpacking containers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..variables.base import VariableTracker
+from ..variables.constant import ConstantVariable
+from .registry import op
+
+if TYPE_CHECKING:
+    from ..bytecode import Instruction
+    from ..symbolic_convert import Translator
+
+
+@op("BUILD_TUPLE")
+def build_tuple(tx: Translator, inst: Instruction) -> None:
+    tx.push(tx.wrap_items(tuple, tx.popn_raw(inst.arg)))
+
+
+@op("BUILD_LIST")
+def build_list(tx: Translator, inst: Instruction) -> None:
+    tx.push(tx.wrap_items(list, tx.popn_raw(inst.arg)))
+
+
+@op("BUILD_SET")
+def build_set(tx: Translator, inst: Instruction) -> None:
+    tx.push(tx.wrap_items(set, tx.popn(inst.arg)))
+
+
+@op("BUILD_MAP")
+def build_map(tx: Translator, inst: Instruction) -> None:
+    flat = tx.popn_raw(2 * inst.arg)
+    tx.push(_new_dict(tx, flat[::2], flat[1::2]))
+
+
+@op("BUILD_CONST_KEY_MAP")
+def build_const_key_map(tx: Translator, inst: Instruction) -> None:
+    keys = [ConstantVariable(key) for key in tx.pop().as_python_constant()]
+    tx.push(_new_dict(tx, keys, tx.popn_raw(inst.arg)))
+
+
+def _new_dict(
+    tx: Translator, keys: list[VariableTracker], values: list[VariableTracker]
+) -> VariableTracker:
+    result = tx.wrap_keywords({})
+    for key, value in zip(keys, values, strict=True):
+        result.setitem(tx, key.realize(), value)
+    return result
+
+
+@op("BUILD_SLICE")
+def build_slice(tx: Translator, inst: Instruction) -> None:
+    tx.push(tx.make_slice(tx.popn(inst.arg)))
+
+
+def _add_to(method: str):
+    """LIST_APPEND and its kin: the container lies `arg` below the value that is popped."""
+
+    def handler(tx: Translator, inst: Instruction) -> None:
+        value = tx.pop_raw()
+        container = tx.stack[-inst.arg].realize()
+        tx.call_function(tx.getattr(container, method), [value], {})
+
+    return handler
+
+
+op("LIST_APPEND")(_add_to("append"))
+op("LIST_EXTEND")(_add_to("extend"))
+op("SET_ADD")(_add_to("add"))
+op("SET_UPDATE")(_add_to("update"))
+op("DICT_UPDATE")(_add_to("update"))
+
+
+@op("DICT_MERGE")
+def dict_merge(tx: Translator, inst: Instruction) -> None:
+    mapping = tx.pop()
+    container = tx.stack[-inst.arg].realize()
+    for name, value in tx.unpack_keywords(mapping).items():
+        key = ConstantVariable(name)
+        if container.contains(tx, key).truth(tx):
+            tx.raise_observed(TypeError, f"got multiple values for keyword argument '{name}'")
+        container.setitem(tx, key, value)
+
+
+@op("MAP_ADD")
+def map_add(tx: Translator, inst: Instruction) -> None:
+    key, value = tx.popn_raw(2)
+    tx.stack[-inst.arg].realize().setitem(tx, key.realize(), value)
+
+
+@op("UNPACK_SEQUENCE")
+def unpack_sequence(tx: Translator, inst: Instruction) -> None:
+    items = _unpack(tx, tx.pop(), inst.arg, exactly=True)
+    for item in reversed(items):
+        tx.push(item)
+
+
+@op("UNPACK_EX")
+def unpack_ex(tx: Translator, inst: Instruction) -> None:
+    before, after = inst.arg
+    items = _unpack(tx, tx.pop(), before + after, exactly=False)
+    end = len(items) - after
+    for item in reversed(items[end:]):
+        tx.push(item)
+    tx.push(tx.wrap_items(list, items[before:end]))
+    for item in reversed(items[:before]):
+        tx.push(item)
+
+
+def _unpack(
+    tx: Translator, value: VariableTracker, count: int, *, exactly: bool
+) -> list[VariableTracker]:
+    items = value.unpack(tx)
+    if len(items) < count:
+        least = "" if exactly else "at least "
+        tx.raise_observed(
+            ValueError, f"not enough values to unpack (expected {least}{count}, got {len(items)})"
+        )
+    if exactly and len(items) > count:
+        tx.raise_observed(ValueError, f"too many values to unpack (expected {count})")
+    return items
+
+
+@op("GET_LEN")
+def get_len(tx: Translator, inst: Instruction) -> None:
+    tx.push(tx.stack[-1].realize().length(tx))

@@ -1,0 +1,168 @@
+"""Jumps, branches, loops, returns, exceptions and `with` blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..variables.base import ObservedException, VariableTracker, unsupported
+from ..variables.constant import ConstantVariable
+from .registry import op
+
+if TYPE_CHECKING:
+    from ..bytecode import Instruction
+    from ..symbolic_convert import Translator
+
+NONE = ConstantVariable(None)
+
+
+@op("JUMP", "JUMP_NO_INTERRUPT")
+def jump(tx: Translator, inst: Instruction) -> None:
+    tx.jump(inst.target)
+
+
+def _pop_jump_if(condition: bool):
+    def handler(tx: Translator, inst: Instruction) -> None:
+        if tx.pop().truth(tx) is condition:
+            tx.jump(inst.target)
+
+    return handler
+
+
+op("POP_JUMP_IF_TRUE")(_pop_jump_if(True))
+op("POP_JUMP_IF_FALSE")(_pop_jump_if(False))
+
+
+def _is_none(tx: Translator, value: VariableTracker) -> bool:
+    return value.is_python_constant() and value.as_python_constant() is None
+
+
+@op("POP_JUMP_IF_NONE")
+def pop_jump_if_none(tx: Translator, inst: Instruction) -> None:
+    if _is_none(tx, tx.pop()):
+        tx.jump(inst.target)
+
+
+@op("POP_JUMP_IF_NOT_NONE")
+def pop_jump_if_not_none(tx: Translator, inst: Instruction) -> None:
+    if not _is_none(tx, tx.pop()):
+        tx.jump(inst.target)
+
+
+def _jump_or_pop(condition: bool):
+    def handler(tx: Translator, inst: Instruction) -> None:
+        if tx.stack[-1].realize().truth(tx) is condition:
+            tx.jump(inst.target)
+        else:
+            tx.pop_raw()
+
+    return handler
+
+
+op("JUMP_IF_TRUE_OR_POP")(_jump_or_pop(True))
+op("JUMP_IF_FALSE_OR_POP")(_jump_or_pop(False))
+
+
+@op("TO_BOOL")
+def to_bool(tx: Translator, inst: Instruction) -> None:
+    tx.push(ConstantVariable(tx.pop().truth(tx)))
+
+
+@op("UNARY_NOT")
+def unary_not(tx: Translator, inst: Instruction) -> None:
+    tx.push(ConstantVariable(not tx.pop().truth(tx)))
+
+
+@op("GET_ITER")
+def get_iter(tx: Translator, inst: Instruction) -> None:
+    tx.push(tx.pop().iter(tx))
+
+
+@op("FOR_ITER")
+def for_iter(tx: Translator, inst: Instruction) -> None:
+    item = tx.stack[-1].realize().next(tx)
+    if item is None:
+        tx.pop_raw()
+        tx.jump(inst.target)
+    else:
+        tx.push(item)
+
+
+@op("RETURN_VALUE")
+def return_value(tx: Translator, inst: Instruction) -> None:
+    tx.return_value(tx.pop_raw())
+
+
+@op("RETURN_GENERATOR")
+def return_generator(tx: Translator, inst: Instruction) -> None:
+    """Runs when the generator is first advanced: the value that the POP_TOP after it drops."""
+    tx.push(NONE)
+
+
+@op("YIELD_VALUE")
+def yield_value(tx: Translator, inst: Instruction) -> None:
+    tx.yield_value(tx.pop_raw())
+
+
+# -- exceptions -----------------------------------------------------------------------------------
+
+
+@op("RAISE_VARARGS")
+def raise_varargs(tx: Translator, inst: Instruction) -> None:
+    if inst.arg == 0:
+        if not tx.exc_info:
+            unsupported("raise", "raise without an active exception")
+        raise ObservedException(tx.exc_info[-1])
+    cause = tx.pop() if inst.arg == 2 else None
+    raise ObservedException(tx.make_exception(tx.pop(), cause))
+
+
+@op("PUSH_EXC_INFO")
+def push_exc_info(tx: Translator, inst: Instruction) -> None:
+    value = tx.pop_raw()
+    tx.push(tx.exc_info[-1] if tx.exc_info else NONE)
+    tx.push(value)
+    tx.exc_info.append(value)
+
+
+@op("POP_EXCEPT")
+def pop_except(tx: Translator, inst: Instruction) -> None:
+    tx.pop_raw()
+    tx.exc_info.pop()
+
+
+@op("CHECK_EXC_MATCH")
+def check_exc_match(tx: Translator, inst: Instruction) -> None:
+    types = tx.pop()
+    error = tx.stack[-1].realize()
+    classes = types.as_python_constant()
+    tx.push(ConstantVariable(issubclass(error.python_type(), classes)))
+
+
+@op("RERAISE")
+def reraise(tx: Translator, inst: Instruction) -> None:
+    raise ObservedException(tx.pop())
+
+
+@op("LOAD_ASSERTION_ERROR")
+def load_assertion_error(tx: Translator, inst: Instruction) -> None:
+    tx.push(tx.wrap_code_constant(AssertionError))
+
+
+# -- with -----------------------------------------------------------------------------------------
+
+
+@op("BEFORE_WITH")
+def before_with(tx: Translator, inst: Instruction) -> None:
+    manager = tx.pop()
+    leave = tx.getattr(manager, "__exit__")
+    result = tx.call_function(tx.getattr(manager, "__enter__"), [], {})
+    tx.push(leave)
+    tx.push(result)
+
+
+@op("WITH_EXCEPT_START")
+def with_except_start(tx: Translator, inst: Instruction) -> None:
+    error = tx.stack[-1].realize()
+    leave = tx.stack[-4].realize()
+    type_ = tx.wrap_code_constant(error.python_type())
+    tx.push(tx.call_function(leave, [type_, error, NONE], {}))

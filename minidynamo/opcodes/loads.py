@@ -1,0 +1,227 @@
+"""Loads, stores and deletes of locals, cells, globals, attributes and items; stack shuffling; imports."""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING, Any
+
+from ..side_effects import DELETED
+from ..source import (
+    BuiltinSource,
+    ConstSource,
+    DictItemSource,
+    GlobalSource,
+)
+from ..variables.base import NULL, VariableTracker, unsupported
+from ..variables.functions import BoundMethodVariable, CellVariable
+from .registry import op
+
+if TYPE_CHECKING:
+    from ..bytecode import Instruction
+    from ..symbolic_convert import Translator
+
+
+@op("NOP", "RESUME", "COPY_FREE_VARS", "CACHE")
+def nop(tx: Translator, inst: Instruction) -> None:
+    """No effect on the traced state: free variables are set up before the first instruction."""
+
+
+@op("MAKE_CELL")
+def make_cell(tx: Translator, inst: Instruction) -> None:
+    tx.make_cell(inst.arg)
+
+
+@op("LOAD_CONST")
+def load_const(tx: Translator, inst: Instruction) -> None:
+    tx.push(tx.wrap_code_constant(inst.arg))
+
+
+@op("LOAD_FAST", "LOAD_FAST_CHECK")
+def load_fast(tx: Translator, inst: Instruction) -> None:
+    value = tx.locals.get(inst.arg)
+    if value is None:
+        message = (
+            f"cannot access local variable '{inst.arg}' where it is not associated with a value"
+        )
+        tx.raise_observed(UnboundLocalError, message)
+    tx.push(value)
+
+
+@op("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(tx: Translator, inst: Instruction) -> None:
+    tx.push(tx.locals.pop(inst.arg, NULL))
+
+
+@op("STORE_FAST")
+def store_fast(tx: Translator, inst: Instruction) -> None:
+    value = tx.pop_raw()
+    if value is NULL:
+        tx.locals.pop(inst.arg, None)
+    else:
+        tx.locals[inst.arg] = value
+
+
+@op("DELETE_FAST")
+def delete_fast(tx: Translator, inst: Instruction) -> None:
+    if tx.locals.pop(inst.arg, None) is None:
+        message = (
+            f"cannot access local variable '{inst.arg}' where it is not associated with a value"
+        )
+        tx.raise_observed(UnboundLocalError, message)
+
+
+@op("LOAD_CLOSURE")
+def load_closure(tx: Translator, inst: Instruction) -> None:
+    tx.push(tx.cells[inst.arg])
+
+
+@op("LOAD_DEREF")
+def load_deref(tx: Translator, inst: Instruction) -> None:
+    value = tx.cells[inst.arg].load(tx)
+    if value is None:
+        message = (
+            f"cannot access free variable '{inst.arg}' where it is not associated with a value"
+        )
+        tx.raise_observed(NameError, message)
+    tx.push(value)
+
+
+@op("STORE_DEREF")
+def store_deref(tx: Translator, inst: Instruction) -> None:
+    tx.cells[inst.arg].store(tx, tx.pop_raw())
+
+
+@op("DELETE_DEREF")
+def delete_deref(tx: Translator, inst: Instruction) -> None:
+    cell = tx.cells[inst.arg]
+    assert isinstance(cell, CellVariable)
+    cell.delete(tx)
+
+
+@op("LOAD_GLOBAL")
+def load_global(tx: Translator, inst: Instruction) -> None:
+    tx.push(lookup_global(tx, inst.arg))
+
+
+def lookup_global(tx: Translator, name: str) -> VariableTracker:
+    """A name of the function's globals, else of its builtins; NameError as the program sees it."""
+    holder = tx.globals_variable()
+    stored = tx.output.side_effects.load_attr(holder, name)
+    if isinstance(stored, VariableTracker):
+        return stored
+    if stored is not DELETED and name in tx.globals:
+        if tx.has_root_globals:
+            return tx.lazy(tx.globals[name], GlobalSource(name))
+        return tx.lazy(tx.globals[name], DictItemSource(tx.globals_source(), name))
+    table = tx.globals.get("__builtins__", builtins)
+    names: dict[str, Any] = table if isinstance(table, dict) else vars(table)
+    if name not in names:
+        tx.raise_observed(NameError, f"name '{name}' is not defined")
+    if tx.has_root_globals:
+        return tx.lazy(names[name], BuiltinSource(name))
+    tx.guard(tx.globals_source(), "DICT_LACKS", name)
+    return tx.lazy(names[name], DictItemSource(ConstSource(names, "__builtins__"), name))
+
+
+@op("STORE_GLOBAL")
+def store_global(tx: Translator, inst: Instruction) -> None:
+    tx.output.side_effects.store_attr(tx.globals_variable(), inst.arg, tx.pop_raw())
+
+
+@op("DELETE_GLOBAL")
+def delete_global(tx: Translator, inst: Instruction) -> None:
+    lookup_global(tx, inst.arg)
+    tx.output.side_effects.delete_attr(tx.globals_variable(), inst.arg)
+
+
+@op("LOAD_ATTR")
+def load_attr(tx: Translator, inst: Instruction) -> None:
+    tx.push(tx.getattr(tx.pop(), inst.arg))
+
+
+@op("LOAD_METHOD")
+def load_method(tx: Translator, inst: Instruction) -> None:
+    value = tx.getattr(tx.pop(), inst.arg)
+    tx.push_callable(value)
+
+
+@op("LOAD_SUPER_ATTR")
+def load_super_attr(tx: Translator, inst: Instruction) -> None:
+    name, is_method, two_args = inst.arg
+    super_, class_, receiver = tx.popn(3)
+    args = [class_, receiver] if two_args else []
+    value = tx.getattr(tx.call_function(super_, args, {}), name)
+    if is_method:
+        tx.push_callable(value)
+    else:
+        tx.push(value)
+
+
+@op("STORE_ATTR")
+def store_attr(tx: Translator, inst: Instruction) -> None:
+    target = tx.pop()
+    tx.setattr(target, inst.arg, tx.pop())
+
+
+@op("DELETE_ATTR")
+def delete_attr(tx: Translator, inst: Instruction) -> None:
+    tx.pop().delattr(tx, inst.arg)
+
+
+@op("STORE_SUBSCR")
+def store_subscr(tx: Translator, inst: Instruction) -> None:
+    value, target, key = tx.popn(3)
+    target.setitem(tx, key, value)
+
+
+@op("DELETE_SUBSCR")
+def delete_subscr(tx: Translator, inst: Instruction) -> None:
+    target, key = tx.popn(2)
+    target.delitem(tx, key)
+
+
+@op("BINARY_SUBSCR")
+def binary_subscr(tx: Translator, inst: Instruction) -> None:
+    target, key = tx.popn(2)
+    tx.push(target.getitem(tx, key))
+
+
+# -- the stack ------------------------------------------------------------------------------------
+
+
+@op("POP_TOP")
+def pop_top(tx: Translator, inst: Instruction) -> None:
+    tx.pop_raw()
+
+
+@op("PUSH_NULL")
+def push_null(tx: Translator, inst: Instruction) -> None:
+    tx.push(NULL)
+
+
+@op("COPY")
+def copy(tx: Translator, inst: Instruction) -> None:
+    tx.push(tx.stack[-inst.arg])
+
+
+@op("SWAP")
+def swap(tx: Translator, inst: Instruction) -> None:
+    tx.stack[-1], tx.stack[-inst.arg] = tx.stack[-inst.arg], tx.stack[-1]
+
+
+# -- imports --------------------------------------------------------------------------------------
+
+
+@op("IMPORT_NAME")
+def import_name(tx: Translator, inst: Instruction) -> None:
+    level, names = tx.popn(2)
+    tx.push(tx.import_name(inst.arg, level.as_python_constant(), names.as_python_constant()))
+
+
+@op("IMPORT_FROM")
+def import_from(tx: Translator, inst: Instruction) -> None:
+    module = tx.stack[-1].realize()
+    tx.push(tx.getattr(module, inst.arg))
+
+
+__all__ = ["BoundMethodVariable", "lookup_global", "unsupported"]

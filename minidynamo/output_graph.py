@@ -1,0 +1,206 @@
+"""The FX graph under construction, its inputs, and the values of its nodes as fake tensors.
+
+One `OutputGraph` belongs to one attempt at one frame. Operations are added by `create_node`, which
+runs the operation on fake tensors (torch's `FakeTensorMode`) to learn shapes and dtypes; tensors of the
+frame become placeholders by `add_input`. `compile` hands the finished GraphModule to the backend.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.fx.node import Node, map_arg
+
+from . import events
+from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
+from .guards import GuardSet
+from .side_effects import SideEffects
+
+if TYPE_CHECKING:
+    from .compile_options import CompileOptions
+    from .source import Source
+
+UserStack = Sequence[traceback.FrameSummary]
+
+# Errors of fake propagation that mean "cannot be known while tracing", with what the user is told.
+_NOT_TRACEABLE: dict[type[Exception], tuple[str, str]] = {
+    DataDependentOutputException: ("data-dependent value", "its result depends on a tensor's data"),
+    DynamicOutputShapeException: ("data-dependent shape", "its output size depends on data"),
+    UnsupportedOperatorException: ("no fake implementation", "it has no meta function"),
+    GuardOnDataDependentSymNode: ("data-dependent branch", "it branches on a tensor's data"),
+}
+
+
+@dataclass(slots=True)
+class GraphInput:
+    """A placeholder: where its value comes from, and the value of this call."""
+
+    node: Node
+    source: Source
+    value: torch.Tensor
+
+
+def example_value(node: Node) -> Any:
+    """The fake value that `node` has (a FakeTensor, or a nest of them and constants)."""
+    return node.meta["example_value"]
+
+
+class OutputGraph:
+    """The graph, the guards and the side effects of one attempt at capturing a frame."""
+
+    def __init__(self, options: CompileOptions) -> None:
+        self.options = options
+        self.graph = torch.fx.Graph()
+        self.shape_env = ShapeEnv()
+        self.fake_mode = FakeTensorMode(shape_env=self.shape_env)
+        self.tracing_context = TracingContext(self.fake_mode)
+        self.guards = GuardSet()
+        self.side_effects = SideEffects()
+        self.inputs: list[GraphInput] = []
+        self._first_op: Node | None = None
+        self._names: set[str] = set()
+        self.op_count = 0
+        # Context managers that the traced code entered and not yet left, innermost last.
+        self.open_contexts: list[Any] = []
+
+    # -- building -------------------------------------------------------------------------------
+
+    def add_input(self, value: torch.Tensor, source: Source) -> Node:
+        """A placeholder for a tensor of the frame; its fake value has static sizes."""
+        fake = self.fake_mode.from_tensor(value, static_shapes=True)
+        if self._first_op is not None:
+            with self.graph.inserting_before(self._first_op):
+                node = self.graph.placeholder(self._input_name(source))
+        else:
+            node = self.graph.placeholder(self._input_name(source))
+        node.meta["example_value"] = fake
+        self.inputs.append(GraphInput(node, source, value))
+        return node
+
+    def _input_name(self, source: Source) -> str:
+        stem = re.sub(r"\W+", "_", source.name).strip("_")[-48:] or "input"
+        name, count = f"l_{stem}_", 0
+        while name in self._names:
+            count += 1
+            name = f"l_{stem}_{count}"
+        self._names.add(name)
+        return name
+
+    def create_node(
+        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], stack: UserStack
+    ) -> Node:
+        """Add an operation. `args` may hold Nodes and constants.
+
+        Raises Unsupported if its result cannot be known on fake tensors.
+        """
+        value = self._run_fake(op, target, args, kwargs)
+        node = self.graph.create_node(op, target, args, kwargs)
+        node.meta["example_value"] = value
+        node.meta["user_stack"] = stack
+        node.stack_trace = "".join(traceback.StackSummary.from_list(list(stack)).format())
+        if self._first_op is None:
+            self._first_op = node
+        self.op_count += 1
+        return node
+
+    def add_state_node(self, target: Callable[..., Any], *args: Any) -> None:
+        """Add a call that only changes global state (grad mode, ...); it is not run now."""
+        node = self.graph.create_node("call_function", target, args, {})
+        node.meta["example_value"] = None
+        if self._first_op is None:
+            self._first_op = node
+
+    def _run_fake(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        fake_args, fake_kwargs = map_arg((args, kwargs), example_value)
+        try:
+            with self.fake_mode, tracing(self.tracing_context):
+                if op == "call_method":
+                    return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
+                return target(*fake_args, **fake_kwargs)
+        except MinidynamoError:
+            raise
+        except Exception as error:
+            raise self._describe_failure(target, error) from error
+
+    def _describe_failure(self, target: Any, error: Exception) -> Unsupported:
+        name = getattr(target, "__name__", str(target))
+        for kind_of_error, (kind, why) in _NOT_TRACEABLE.items():
+            if isinstance(error, kind_of_error):
+                return Unsupported(kind, name, f"{name} cannot be traced: {why}")
+        return Unsupported(
+            "operator raised",
+            f"{name}: {type(error).__name__}: {error}",
+            f"{name} raised {type(error).__name__} on these inputs while tracing; eager will run it",
+        )
+
+    # -- undoing ----------------------------------------------------------------------------------
+
+    def checkpoint(self) -> tuple[int, Node | None]:
+        """A point to which `rollback` can return, as long as no side effect was logged since."""
+        last = next(iter(reversed(self.graph.nodes)), None)
+        return self.side_effects.version, last
+
+    def can_rollback(self, checkpoint: tuple[int, Node | None]) -> bool:
+        return checkpoint[0] == self.side_effects.version
+
+    def rollback(self, checkpoint: tuple[int, Node | None]) -> None:
+        """Erase the operations added since `checkpoint`. Inputs and guards stay (harmless)."""
+        for node in reversed(self.graph.nodes):
+            if node is checkpoint[1]:
+                return
+            if node.op != "placeholder":
+                if node is self._first_op:
+                    self._first_op = None
+                self.op_count -= 1
+                self.graph.erase_node(node)
+
+    # -- finishing ------------------------------------------------------------------------------
+
+    def is_empty(self) -> bool:
+        """Whether no tensor operation was captured."""
+        return self.op_count <= 0
+
+    def finish(self, outputs: Sequence[Node]) -> tuple[torch.fx.GraphModule, list[GraphInput]]:
+        """The GraphModule that returns `outputs`, and the inputs that it uses, in order."""
+        self.graph.output(tuple(outputs))
+        used = []
+        for item in self.inputs:
+            if item.node.users:
+                used.append(item)
+            else:
+                self.graph.erase_node(item.node)
+        order = {node: i for i, node in enumerate(self.graph.nodes)}
+        used.sort(key=lambda item: order[item.node])
+        return torch.fx.GraphModule({}, self.graph), used
+
+    def call_backend(
+        self, module: torch.fx.GraphModule, inputs: list[GraphInput]
+    ) -> Callable[..., Any]:
+        """Compile with the backend. Raises BackendCompilerFailed naming it."""
+        if events.wants(events.GraphEvent):
+            ops = [n.target for n in module.graph.nodes if n.op.startswith("call_")]
+            events.emit(events.GraphEvent(graph=module, ops=ops))
+        try:
+            with tracing(self.tracing_context), events.timed("backend"):
+                compiled = self.options.call_backend(module, [item.value for item in inputs])
+        except MinidynamoError:
+            raise
+        except Exception as error:
+            raise BackendCompilerFailed(self.options.backend_name, error) from error
+        if not callable(compiled):
+            error = TypeError(f"the backend returned {type(compiled).__name__}, not a callable")
+            raise BackendCompilerFailed(self.options.backend_name, error) from error
+        return compiled

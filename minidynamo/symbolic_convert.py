@@ -1,0 +1,351 @@
+"""The symbolic interpreter: runs canonical bytecode over `VariableTracker`s.
+
+`RootTranslator` interprets the frame that the hook offered; calls of Python functions are interpreted
+by an `InliningTranslator` below it. What cannot be traced raises `Unsupported` at an instruction of the
+root frame, which then is where the graph breaks.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import traceback
+import sys
+import types
+from typing import Any
+
+from .bytecode import Instruction, decode
+from .exc import MinidynamoError, Unsupported
+from .opcodes import OPCODES
+from .output_graph import OutputGraph
+from .side_effects import Mutation
+from .source import CellSource, ClosureSource, ConstSource, GlobalsSource, LocalSource, Source
+from .variables.base import NULL, ObservedException, VariableTracker, unsupported
+from .variables.constant import ConstantVariable
+from .variables.functions import (
+    BaseFunctionVariable,
+    CellVariable,
+    bind_arguments,
+)
+from .variables.iterators import GeneratorVariable
+from .variables.protocol import Protocol
+
+MAX_INLINE_DEPTH = 200
+_GENERATOR_FLAG = 0x20
+_NOT_INLINED_FLAGS = 0x80 | 0x100 | 0x200  # coroutines and async generators
+
+
+class GlobalsVariable(VariableTracker):
+    """The globals dict of a function, for the log of stores to it."""
+
+    def __init__(self, globals_: dict[str, Any], source: Source) -> None:
+        super().__init__(source=source, mutation=Mutation.EXISTING)
+        self.globals = globals_
+
+    def apply_setattr(self, codegen: Any, name: str) -> None:
+        codegen.emit("LOAD_FAST", codegen.preload(self))
+        codegen.load_const(name)
+        codegen.emit("STORE_SUBSCR")
+
+    def apply_delattr(self, codegen: Any, name: str) -> None:
+        codegen.emit("LOAD_FAST", codegen.preload(self))
+        codegen.load_const(name)
+        codegen.emit("DELETE_SUBSCR")
+
+
+@functools.lru_cache(maxsize=4096)
+def _index_of(code: types.CodeType) -> dict[int, int]:
+    """Position of each instruction of the decoded code, by id (decode keeps them alive)."""
+    return {id(inst): index for index, inst in enumerate(decode(code))}
+
+
+class Translator(Protocol):
+    """One frame being interpreted: its code, stack, locals and cells."""
+
+    def __init__(
+        self,
+        output: OutputGraph,
+        code: types.CodeType,
+        globals_: dict[str, Any],
+        parent: Translator | None,
+    ) -> None:
+        self.output = output
+        self.code = code
+        self.globals = globals_
+        self.parent = parent
+        self.instructions: list[Instruction] = decode(code)
+        self.ip = 0
+        self.current: Instruction = self.instructions[0]
+        self.stack: list[VariableTracker] = []
+        self.locals: dict[str, VariableTracker] = {}
+        self.cells: dict[str, CellVariable] = {}
+        self.exc_info: list[VariableTracker] = []
+        self.result: VariableTracker | None = None
+        self.yielded: VariableTracker | None = None
+        self._stack_cache: tuple[Instruction, list[traceback.FrameSummary]] | None = None
+        self.root: RootTranslator = parent.root if parent is not None else self  # type: ignore[assignment]
+        self.depth: int = parent.depth + 1 if parent is not None else 0
+        self.has_root_globals = parent is None or globals_ is self.root.globals
+
+    # -- the stack ----------------------------------------------------------------------------------
+
+    def push(self, value: VariableTracker) -> None:
+        self.stack.append(value)
+
+    def pop_raw(self) -> VariableTracker:
+        """The top of the stack, not looked at (it may be lazy or NULL)."""
+        return self.stack.pop()
+
+    def pop(self) -> VariableTracker:
+        return self.stack.pop().realize()
+
+    def popn_raw(self, count: int) -> list[VariableTracker]:
+        if count == 0:
+            return []
+        values = self.stack[-count:]
+        del self.stack[-count:]
+        return values
+
+    def popn(self, count: int) -> list[VariableTracker]:
+        return [value.realize() for value in self.popn_raw(count)]
+
+    def push_callable(self, value: VariableTracker) -> None:
+        """The two slots that LOAD_METHOD fills: (NULL, callable), in an order that CALL accepts."""
+        self.push(NULL)
+        self.push(value)
+
+    # -- control ------------------------------------------------------------------------------------
+
+    def jump(self, target: Instruction | None) -> None:
+        self.ip = _index_of(self.code)[id(target)]
+
+    def return_value(self, value: VariableTracker) -> None:
+        self.result = value
+
+    def yield_value(self, value: VariableTracker) -> None:
+        self.yielded = value
+
+    def step(self) -> None:
+        """Interpret one instruction; an exception of the traced program goes to its handler here."""
+        inst = self.current = self.instructions[self.ip]
+        self.ip += 1
+        handler = OPCODES.get(inst.opname)
+        try:
+            if handler is None:
+                unsupported("opcode", inst.opname, f"{inst.opname} is not traced")
+            handler(self, inst)
+        except ObservedException as error:
+            self.unwind(inst, error)
+        except MinidynamoError as error:
+            if not error.user_stack:
+                error.user_stack = self.user_stack()
+            raise
+
+    def unwind(self, inst: Instruction, error: ObservedException) -> None:
+        """Jump to the handler of `inst` as CPython's exception table says, or leave the frame."""
+        handler = inst.handler
+        if handler is None:
+            raise error
+        del self.stack[handler.depth :]
+        if handler.lasti:
+            self.push(ConstantVariable(self.ip - 1))
+        self.push(error.value)
+        self.jump(handler.target)
+
+    def user_stack(self) -> list[traceback.FrameSummary]:
+        """The user's frames at this point, outermost first. Not to be changed."""
+        cached = self._stack_cache
+        if cached is not None and cached[0] is self.current:
+            return cached[1]
+        code = self.code
+        line = self.current.lineno or code.co_firstlineno
+        frame = traceback.FrameSummary(code.co_filename, line, code.co_name, lookup_line=False)
+        frames = [*(self.parent.user_stack() if self.parent is not None else ()), frame]
+        self._stack_cache = (self.current, frames)
+        return frames
+
+    # -- names ----------------------------------------------------------------------------------------
+
+    def globals_source(self) -> Source:
+        if self.has_root_globals:
+            return GlobalsSource()
+        return ConstSource(self.globals, f"<globals of {self.globals.get('__name__')}>")
+
+    def globals_variable(self) -> VariableTracker:
+        effects = self.output.side_effects
+        key = _GlobalsKey.of(self.globals)
+        known = effects.variable_of(key)
+        if known is None:
+            known = effects.track(key, GlobalsVariable(self.globals, self.globals_source()))
+        return known
+
+    def make_cell(self, name: str) -> None:
+        """MAKE_CELL: a cell of this frame; an argument of that name moves into it."""
+        cell = CellVariable()
+        self.cells[name] = cell
+        value = self.locals.pop(name, None)
+        if value is not None:
+            cell.store(self, value)
+
+    def import_name(self, name: str, level: int, names: Any) -> VariableTracker:
+        """IMPORT_NAME. Modules that are not loaded yet break the graph: importing has side effects."""
+        package = self.globals.get("__package__") or self.globals.get("__name__", "")
+        try:
+            resolved = importlib.util.resolve_name("." * level + name, package) if level else name
+        except ImportError:
+            resolved = ""
+        if resolved not in sys.modules:
+            unsupported("import", name, f"module {name} is imported for the first time here")
+        top = resolved if names or level else resolved.partition(".")[0]
+        return self.wrap(sys.modules[top], ConstSource(sys.modules[top], top))
+
+    # -- calls ------------------------------------------------------------------------------------------
+
+    def inline(
+        self,
+        fn: BaseFunctionVariable,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """Interpret a call of a Python function inside this graph."""
+        code = fn.get_code()
+        if code.co_flags & _NOT_INLINED_FLAGS:
+            unsupported("coroutine", code.co_name, "coroutines and async generators are not traced")
+        if self.depth >= MAX_INLINE_DEPTH:
+            unsupported(
+                "recursion", code.co_name, f"calls are nested more than {MAX_INLINE_DEPTH} deep"
+            )
+        callee = InliningTranslator(self, fn, args, kwargs)
+        if code.co_flags & _GENERATOR_FLAG:
+            return self.make_generator(callee)
+        return callee.run()
+
+    def make_generator(self, callee: InliningTranslator) -> VariableTracker:
+        """What calling a generator function gives: its frame, not started."""
+        return GeneratorVariable(callee)
+
+
+class _GlobalsKey:
+    """Stands for a globals dict in the identity table (the dict itself may be wrapped as a dict value)."""
+
+    _known: dict[int, tuple[dict[str, Any], _GlobalsKey]] = {}
+
+    @classmethod
+    def of(cls, globals_: dict[str, Any]) -> _GlobalsKey:
+        found = cls._known.get(id(globals_))
+        if found is None:
+            found = cls._known[id(globals_)] = (globals_, cls())
+        return found[1]
+
+
+class InliningTranslator(Translator):
+    """A called Python function, interpreted into the caller's graph."""
+
+    def __init__(
+        self,
+        parent: Translator,
+        fn: BaseFunctionVariable,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> None:
+        super().__init__(parent.output, fn.get_code(), fn.get_globals(), parent)
+        self.function = fn
+        self.locals = bind_arguments(parent, fn, args, kwargs)  # type: ignore[arg-type]
+        free = self.code.co_freevars
+        if free:
+            self.cells.update(zip(free, fn.closure(self), strict=True))
+
+    def run(self) -> VariableTracker:
+        while self.result is None:
+            self.step()
+        return self.result
+
+    def resume(self) -> VariableTracker | None:
+        """Run a generator to its next yield: the value, or None when it returned."""
+        self.yielded = None
+        while self.result is None:
+            self.step()
+            if self.yielded is not None:
+                return self.yielded
+        return None
+
+
+class RestartTracing(Exception):
+    """The attempt has to start over with `breaks` extended by (step, reason)."""
+
+    def __init__(self, step: int, reason: Unsupported) -> None:
+        super().__init__(step)
+        self.step = step
+        self.reason = reason
+
+
+class RootTranslator(Translator):
+    """The outermost frame. `breaks[n]` says that the graph has to break before step n."""
+
+    def __init__(self, output: OutputGraph, frame: Any, breaks: dict[int, Unsupported]) -> None:
+        super().__init__(output, frame.code, frame.globals, None)
+        self.frame = frame
+        self.breaks = breaks
+        self.n_steps = 0
+        self.break_reason: Unsupported | None = None
+        for name, value in frame.f_locals.items():
+            self.locals[name] = self.lazy(value, LocalSource(name))
+        for name, cell in zip(self.code.co_freevars, frame.closure or (), strict=True):
+            variable = CellVariable(
+                real=cell,
+                source=CellSource(name),
+                contents_source=ClosureSource(name),
+                root_name=name,
+            )
+            output.side_effects.track(cell, variable)
+            self.cells[name] = variable
+
+    def make_cell(self, name: str) -> None:
+        """The generated code makes the cell too, with the argument in it, so only later stores count."""
+        cell = CellVariable(root_name=name)
+        cell.initial = self.locals.pop(name, None)
+        self.cells[name] = cell
+
+    def run(self) -> VariableTracker:
+        """Interpret to the return value. Raises `Unsupported` where the graph has to break:
+        then stack, locals and `current` are as before that instruction.
+        """
+        while self.result is None:
+            self.root_step()
+        return self.result
+
+    def root_step(self) -> None:
+        self.n_steps += 1
+        inst = self.instructions[self.ip]
+        known = self.breaks.get(self.n_steps)
+        if known is not None:
+            self.current = inst
+            raise known
+        saved = (list(self.stack), dict(self.locals), self.ip, list(self.exc_info))
+        checkpoint = self.output.checkpoint()
+        try:
+            self.step()
+        except ObservedException as error:
+            reason = self._uncaught(error)
+            self._back_to(saved, checkpoint, reason)
+        except Unsupported as reason:
+            self._back_to(saved, checkpoint, reason)
+
+    def _uncaught(self, error: ObservedException) -> Unsupported:
+        reason = Unsupported(
+            "exception",
+            f"{error.value!r}",
+            "the function ends with this exception; eager raises it",
+            user_stack=self.user_stack(),
+        )
+        reason.__cause__ = error
+        return reason
+
+    def _back_to(self, saved: tuple[Any, ...], checkpoint: Any, reason: Unsupported) -> None:
+        """Undo the instruction that failed and raise `reason`; start over if it cannot be undone."""
+        if not self.output.can_rollback(checkpoint):
+            raise RestartTracing(self.n_steps, reason)
+        self.output.rollback(checkpoint)
+        self.stack, self.locals, self.ip, self.exc_info = saved
+        self.current = self.instructions[self.ip]
+        raise reason

@@ -1,0 +1,213 @@
+"""How the tracer treats a real callable or a code object: data about libraries, one row each.
+
+`lookup(fn)` says whether a call of `fn` becomes a node of the graph, is traced through, is run while tracing, or breaks
+the graph. `skip_code(code)` says which frames the hook leaves to eager. What the user said (`markers`) comes first.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import functools
+import itertools
+import math
+import operator
+import os
+import sysconfig
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import markers
+from .markers import Decision
+
+
+class Rule(enum.Enum):
+    """What a call does while tracing."""
+
+    GRAPH = "one node of the graph"
+    INLINE = "traced through"
+    CONSTANT = "run while tracing; the result is a constant"
+    BREAK = "graph break; what it calls may be compiled"
+
+
+_BY_DECISION = {
+    Decision.ALLOW: Rule.GRAPH,
+    Decision.DISALLOW: Rule.BREAK,
+    Decision.CONSTANT: Rule.CONSTANT,
+    Decision.INLINE: Rule.INLINE,
+    Decision.DISABLE: Rule.BREAK,
+    Decision.DISABLE_SHALLOW: Rule.BREAK,
+}
+
+# Public namespaces whose functions are operations of the graph.
+_GRAPH_NAMESPACES: tuple[Any, ...] = (
+    torch,
+    torch.functional,
+    torch.nn.functional,
+    torch.linalg,
+    torch.fft,
+    torch.special,
+    torch._C._VariableFunctions,
+    torch._C._nn,
+    torch._C._linalg,
+    torch._C._fft,
+    torch._C._special,
+)
+# Modules that define such functions; what those namespaces re-export from elsewhere is not one.
+_GRAPH_MODULES = frozenset(
+    "torch torch.functional torch.nn.functional torch.linalg torch.fft torch.special torch._C._nn"
+    " torch._C._linalg torch._C._fft torch._C._special torch._C._VariableFunctions torch._C"
+    " torch._VF torch.nn._reduction torch._jit_internal torch.signal.windows".split()
+)
+# Functions of those namespaces that are no operations: state, files, processes, types.
+_NOT_OPERATIONS = frozenset(
+    "compile compiled_with_cxx11_abi cond export fork get_rng_state import_ir_module init_num_threads initial_seed"
+    " is_autocast_cache_enabled load manual_seed merge_type_from_type_comment parse_ir parse_schema save seed"
+    " set_default_device set_default_dtype set_default_tensor_type set_deterministic_debug_mode"
+    " set_float32_matmul_precision set_num_interop_threads set_num_threads set_printoptions set_rng_state"
+    " set_warn_always sym_constrain_range typename unify_type_list use_deterministic_algorithms vmap wait while_loop"
+    " get_num_threads get_num_interop_threads get_file_path prepare_multiprocessing_environment"
+    " set_autocast_enabled set_flush_denormal from_dlpack to_dlpack from_file frombuffer get_device_module"
+    " set_grad_enabled _initialized _has_cuda import_ir_module_from_buffer".split()
+)
+
+# Pure functions: with constant arguments they run while tracing.
+_PURE_MODULES: tuple[Any, ...] = (math, operator)
+_IMPURE_OPERATORS = frozenset(
+    "setitem delitem iadd iand iconcat ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor call"
+    " attrgetter itemgetter methodcaller".split()
+)
+_PURE_FUNCTIONS: tuple[Any, ...] = (
+    *(getattr(builtins, n) for n in "abs ascii bin chr complex divmod float format hash hex int".split()),
+    *(getattr(builtins, n) for n in "max min oct ord pow repr round str sum bytes bool slice range".split()),
+    os.path.join,
+    os.path.basename,
+    os.fspath,
+    torch.finfo,
+    torch.iinfo,
+    torch.device,
+    torch.promote_types,
+    torch.result_type,
+    torch.can_cast,
+    torch.Size,
+    torch._C._get_privateuse1_backend_name,
+)
+
+# Packages whose Python functions are never traced through: they do input/output, threads, reflection or compiling.
+_SKIPPED_PACKAGES = (
+    "asyncio bdb cProfile concurrent ctypes importlib inspect io linecache logging multiprocessing pdb pickle pprint"
+    " profile queue re signal socket subprocess tempfile threading timeit tokenize trace traceback tracemalloc typing"
+    " unittest urllib warnings weakref random shutil os posixpath codecs json csv sre_compile sre_parse selectors"
+    " _pytest pytest pluggy hypothesis IPython ipdb tqdm"
+).split()
+_SKIPPED_TORCH = (
+    "torch._dynamo torch._inductor torch._functorch torch._subclasses torch._export torch.export torch.fx torch.jit"
+    " torch._logging torch._guards torch._ops torch._library torch.library torch.multiprocessing torch.package"
+    " torch.onnx torch.serialization torch.profiler torch.autograd.profiler torch.autograd.graph torch.random"
+    " torch.utils.data torch.utils.tensorboard torch.utils.cpp_extension torch.distributed torch.hub torch._tensor_str"
+    " torch.cuda torch.testing torch._higher_order_ops torch._prims torch._refs torch._decomp torch.autograd.function"
+    " torch.autograd.functional torch.func torch._compile torch.compiler torch._vmap_internals torch._lowrank"
+    " torch.overrides torch._meta_registrations torch.optim._multi_tensor"
+).split()
+
+
+@functools.cache
+def _graph_functions() -> dict[int, Any]:
+    """The operations, by id."""
+    found: dict[int, Any] = {}
+    for namespace in _GRAPH_NAMESPACES:
+        for name in dir(namespace):
+            value = getattr(namespace, name)
+            if not callable(value) or isinstance(value, type) or name in _NOT_OPERATIONS:
+                continue
+            module = getattr(value, "__module__", None)
+            if module is None or module in _GRAPH_MODULES:
+                found[id(value)] = value
+    return found
+
+
+@functools.cache
+def _pure_functions() -> dict[int, Any]:
+    found = {id(function): function for function in _PURE_FUNCTIONS}
+    for module in _PURE_MODULES:
+        for name, value in vars(module).items():
+            if not name.startswith("__") and callable(value) and name not in _IMPURE_OPERATORS:
+                found[id(value)] = value
+    return found
+
+
+def is_operation(fn: Any) -> bool:
+    """Whether a call of `fn` is one node of the graph."""
+    return id(fn) in _graph_functions() or isinstance(
+        fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+    )
+
+
+def is_pure(fn: Any) -> bool:
+    """Whether `fn`, given constants, may run while tracing."""
+    return id(fn) in _pure_functions()
+
+
+def lookup(fn: Callable[..., Any]) -> Rule:
+    """How a call of the real callable `fn` is captured (handlers of the registry come before)."""
+    said = markers.decision(fn)
+    if said is not None:
+        return _BY_DECISION[said]
+    if is_operation(fn):
+        return Rule.GRAPH
+    if isinstance(fn, types.FunctionType):
+        return Rule.BREAK if is_skipped_module(fn.__module__) else Rule.INLINE
+    return Rule.BREAK
+
+
+@functools.cache
+def is_skipped_module(name: str | None) -> bool:
+    """Whether functions of the module are never traced through."""
+    if name is None:
+        return False
+    parts = name.split(".")
+    if parts[0] == "torch":
+        prefixes = itertools.accumulate(parts, "{}.{}".format)
+        return any(prefix in _SKIPPED_TORCH for prefix in prefixes)
+    return parts[0] in _SKIPPED_PACKAGES or parts[0] == "minidynamo"
+
+
+_STDLIB = sysconfig.get_path("stdlib") + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_HERE = os.path.dirname(__file__) + os.sep
+_SITE = tuple({sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep})
+
+
+@functools.cache
+def is_skipped_file(filename: str) -> bool:
+    """Whether frames of the file are left to eager: the standard library, torch, and minidynamo itself.
+
+    A frame of torch.nn.modules is captured only where the user's frame calls it (inlined), or when it is
+    the forward of a module that is called in eager.
+    """
+    if filename.startswith(_HERE) or filename.startswith("<frozen"):
+        return True
+    if filename.startswith(_TORCH):
+        relative = filename[len(_TORCH) :]
+        return not relative.startswith(("nn" + os.sep, "optim" + os.sep)) or relative.endswith(
+            os.path.join("modules", "module.py")
+        )
+    if filename.startswith(_SITE):
+        package = filename[len(next(s for s in _SITE if filename.startswith(s))) :].split(os.sep)[0]
+        return package.removesuffix(".py") in _SKIPPED_PACKAGES
+    return filename.startswith(_STDLIB)
+
+
+_NOT_CAPTURED_FLAGS = 0x20 | 0x80 | 0x100 | 0x200  # generators, coroutines, async generators
+
+
+def skip_code(code: types.CodeType) -> str | None:
+    """Why a frame of `code` runs in eager, or None if it is to be captured."""
+    if code.co_flags & _NOT_CAPTURED_FLAGS:
+        return "generators and coroutines run in eager"
+    if is_skipped_file(code.co_filename):
+        return "a library's own file"
+    return None

@@ -1,0 +1,245 @@
+"""What every symbolic value is: `VariableTracker`, with one method for each slot of CPython's object protocol.
+
+The interpreter knows values only through these slots, named after the C level (`getattr`, `call`,
+`getitem`, `richcompare`, ...). A slot that a class does not override raises
+`Unsupported`, which becomes a graph break; a Python exception that the traced program would see is
+raised with `raise_observed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..exc import Unsupported
+from ..side_effects import Mutation
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+
+class NotConstant(Exception):
+    """`as_python_constant` was asked of a value that is not a constant."""
+
+
+class ObservedException(Exception):
+    """An exception of the traced program. `value` is the exception's VariableTracker."""
+
+    def __init__(self, value: VariableTracker) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+def unsupported(
+    kind: str, context: str, explanation: str = "", hints: Iterable[str] = ()
+) -> NoReturn:
+    """Raise `Unsupported`: the traced program does something that has to break the graph."""
+    raise Unsupported(kind, context=context, explanation=explanation, hints=list(hints))
+
+
+class VariableTracker:
+    """A value of the traced program.
+
+    `source` says how to load it in the frame (None if the traced code made it);
+    `mutation` whether and how mutations of it have to be replayed.
+    """
+
+    source: Source | None = None
+    mutation: Mutation = Mutation.IMMUTABLE
+    # True if `call` may be given lazily wrapped arguments (it only passes them on).
+    takes_lazy_args = False
+
+    def __init__(self, *, source: Source | None = None, mutation: Mutation | None = None) -> None:
+        if source is not None:
+            self.source = source
+        if mutation is not None:
+            self.mutation = mutation
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.describe()})"
+
+    def describe(self) -> str:
+        """One short phrase for messages: the user's expression where there is one."""
+        return self.source.name if self.source is not None else ""
+
+    # -- what it is -----------------------------------------------------------------------------
+
+    def realize(self) -> VariableTracker:
+        """The value itself; differs from `self` only for `LazyVariable`."""
+        return self
+
+    def python_type(self) -> type:
+        """The type that `type(value)` gives in the traced program."""
+        unsupported("type of value", repr(self), f"the type of {self!r} is not known")
+
+    def is_python_constant(self) -> bool:
+        try:
+            self.as_python_constant()
+        except NotConstant:
+            return False
+        return True
+
+    def as_python_constant(self) -> Any:
+        """The Python object this value equals for sure. Raises NotConstant."""
+        raise NotConstant(self)
+
+    def as_proxy(self) -> Any:
+        """The value as an argument of an FX node (Node, constant or nest of both)."""
+        try:
+            return self.as_python_constant()
+        except NotConstant:
+            unsupported(
+                "value in graph", repr(self), f"{self!r} can't be an argument of a graph operation"
+            )
+
+    def identity(self) -> Any:
+        """An object whose `is` stands for the traced value's identity."""
+        return self
+
+    # -- the object protocol --------------------------------------------------------------------
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        """`PyObject_GetAttr`."""
+        unsupported(
+            "attribute", f"{self!r}.{name}", f"attribute {name!r} of {self!r} is not traced"
+        )
+
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        """`PyObject_SetAttr`."""
+        unsupported("attribute store", f"{self!r}.{name}", "attributes of this value can't be set")
+
+    def delattr(self, tx: Translator, name: str) -> None:
+        """`PyObject_DelAttr`."""
+        unsupported(
+            "attribute delete", f"{self!r}.{name}", "attributes of this value can't be deleted"
+        )
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        """`PyObject_Call`."""
+        unsupported("call", repr(self), f"calling {self!r} is not traced")
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """`getattr(self, name)(*args, **kwargs)`, without making the bound method."""
+        return self.getattr(tx, name).call(tx, args, kwargs)
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        """`PyObject_GetItem`."""
+        return self.call_method(tx, "__getitem__", [key], {})
+
+    def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+        """`PyObject_SetItem`."""
+        self.call_method(tx, "__setitem__", [key, value], {})
+
+    def delitem(self, tx: Translator, key: VariableTracker) -> None:
+        """`PyObject_DelItem`."""
+        self.call_method(tx, "__delitem__", [key], {})
+
+    def length(self, tx: Translator) -> VariableTracker:
+        """`PyObject_Size`."""
+        return self.call_method(tx, "__len__", [], {})
+
+    def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
+        """`PySequence_Contains`."""
+        return self.call_method(tx, "__contains__", [item], {})
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        """`PyObject_GetIter`: a value whose `next` works."""
+        unsupported("iteration", repr(self), f"iterating over {self!r} is not traced")
+
+    def next(self, tx: Translator) -> VariableTracker | None:
+        """`tp_iternext`: the next value, or None when exhausted."""
+        unsupported("iteration", repr(self), f"{self!r} is not an iterator that can be traced")
+
+    def truth(self, tx: Translator) -> bool:
+        """`PyObject_IsTrue`, which must be decided while tracing."""
+        try:
+            return bool(self.as_python_constant())
+        except NotConstant:
+            unsupported("branch", repr(self), f"the truth of {self!r} is not known while tracing")
+
+    def hash_key(self, tx: Translator) -> Any:
+        """A hashable Python object that equals another value's exactly when the values are equal.
+
+        Used as key of traced dicts and sets. Raises `Unsupported` if unknown.
+        """
+        try:
+            value = self.as_python_constant()
+            hash(value)
+        except (NotConstant, TypeError):
+            unsupported("hash", repr(self), f"{self!r} can't be a dict key or set element here")
+        return value
+
+    def unpack(self, tx: Translator) -> list[VariableTracker]:
+        """All items, as `list(value)` gives them. Items may be lazy."""
+        iterator = self.iter(tx)
+        items: list[VariableTracker] = []
+        while (item := iterator.next(tx)) is not None:
+            items.append(item)
+        return items
+
+    # -- leaving the trace ----------------------------------------------------------------------
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        """Emit code that pushes the real object. Called only for values without a source."""
+        unsupported("reconstruct", repr(self), f"{self!r} can't be rebuilt outside the graph")
+
+    # Whether the object has to be at hand in a local before mutations of it are written.
+    needs_preload = True
+
+    def push_contents(self, codegen: PyCodegen) -> None:
+        """Push what `apply_contents` will pop: the new items of a mutated container."""
+        unsupported("mutation", repr(self), f"the mutation of {self!r} can't be replayed")
+
+    def apply_contents(self, codegen: PyCodegen) -> None:
+        """Replace the items of the real container (in a local, see `PyCodegen.preload`)."""
+        unsupported("mutation", repr(self), f"the mutation of {self!r} can't be replayed")
+
+    def apply_setattr(self, codegen: PyCodegen, name: str) -> None:
+        """The value is on the stack: pop it into attribute `name` of the real object."""
+        codegen.emit("LOAD_FAST", codegen.preload(self))
+        codegen.emit("STORE_ATTR", name)
+
+    def apply_delattr(self, codegen: PyCodegen, name: str) -> None:
+        """Delete attribute `name` of the real object."""
+        codegen.emit("LOAD_FAST", codegen.preload(self))
+        codegen.emit("DELETE_ATTR", name)
+
+
+class LazyVariable(VariableTracker):
+    """An object of the frame that nobody looked at yet: it has no guard until it is realised."""
+
+    def __init__(self, value: Any, source: Source, wrap: Callable[[Any, Source], VariableTracker]):
+        super().__init__(source=source)
+        self.value = value
+        self._wrap = wrap
+        self._realized: VariableTracker | None = None
+
+    def realize(self) -> VariableTracker:
+        if self._realized is None:
+            assert self.source is not None
+            self._realized = self._wrap(self.value, self.source)
+        return self._realized
+
+    @property
+    def is_realized(self) -> bool:
+        return self._realized is not None
+
+    def identity(self) -> Any:
+        return self.realize().identity()
+
+
+class NullVariable(VariableTracker):
+    """The NULL that CALL sequences keep on the stack."""
+
+
+NULL = NullVariable()

@@ -1,0 +1,142 @@
+"""From real objects to symbolic values: `wrap` for objects of the frame (with guards), `from_python` for new ones."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..side_effects import Mutation
+from ..source import FuncCodeSource, MethodFuncSource, MethodSelfSource
+from .base import VariableTracker, unsupported
+from .constant import ConstantVariable, is_value
+from .functions import BoundMethodVariable, CallableVariable, UserFunctionVariable
+from .registry import INSTANCE_WRAPPERS, WRAPPERS, wraps, wraps_instances
+from .tensor import wrap_tensor
+
+if TYPE_CHECKING:
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+# type of a plain Python value -> how a new traced value is made of it
+FROM_PYTHON: dict[type, Callable[[Translator, Any], VariableTracker]] = {}
+
+
+def builds(*types_: type) -> Callable[[Any], Any]:
+    """Register how a value of one of `types_` that the tracer computed becomes a traced value."""
+
+    def register(function: Any) -> Any:
+        for type_ in types_:
+            assert type_ not in FROM_PYTHON, f"{type_} is registered twice"
+            FROM_PYTHON[type_] = function
+        return function
+
+    return register
+
+
+def wrap(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    """The traced value for an object that the frame reaches through `source`, with its guards."""
+    if is_value(value):
+        tx.guard(source, "CONST_EQ", value)
+        return ConstantVariable(value, source=source)
+    effects = tx.output.side_effects
+    known = effects.variable_of(value)
+    if known is not None:
+        return _alias(tx, known, source)
+    wrapper = WRAPPERS.get(type(value)) or _instance_wrapper(value)
+    if wrapper is None:
+        unsupported(
+            "unknown kind of object",
+            f"{source.name}: {type(value).__module__}.{type(value).__qualname__}",
+            f"objects of type {type(value).__qualname__} are not traced",
+        )
+    variable = wrapper(tx, value, source)
+    if not isinstance(variable, ConstantVariable):
+        effects.track(value, variable)
+    return variable
+
+
+def _alias(tx: Translator, known: VariableTracker, source: Source) -> VariableTracker:
+    """The same object reached by a second route: one value, and a guard that it stays so."""
+    if known.source is not None and known.source != source:
+        tx.guard(source, "ALIAS", known.source)
+    return known
+
+
+def _instance_wrapper(value: Any) -> Any:
+    for type_, wrapper in INSTANCE_WRAPPERS:
+        if isinstance(value, type_):
+            return wrapper
+    return None
+
+
+def from_python(tx: Translator, value: Any) -> VariableTracker:
+    """The traced value for an object that the tracer itself computed (no source, no guard)."""
+    if is_value(value):
+        return ConstantVariable(value)
+    known = tx.output.side_effects.variable_of(value)
+    if known is not None:
+        return known
+    build = FROM_PYTHON.get(type(value))
+    if build is not None:
+        return build(tx, value)
+    unsupported(
+        "result kind",
+        type(value).__qualname__,
+        f"a result of type {type(value).__qualname__} computed while tracing can't be used further",
+    )
+
+
+wraps(torch.Tensor, torch.nn.Parameter)(wrap_tensor)
+wraps_instances(torch.Tensor)(wrap_tensor)
+
+
+@wraps(types.FunctionType)
+def wrap_function(tx: Translator, value: types.FunctionType, source: Source) -> VariableTracker:
+    """Python functions are known by their code, so a closure made anew for each call still fits."""
+    tx.guard(source, "TYPE_IS", types.FunctionType)
+    tx.guard(FuncCodeSource(source), "ID_IS", value.__code__)
+    return UserFunctionVariable(value, source=source)
+
+
+@wraps(types.MethodType)
+def wrap_method(tx: Translator, value: types.MethodType, source: Source) -> VariableTracker:
+    tx.guard(source, "TYPE_IS", types.MethodType)
+    function = tx.wrap(value.__func__, MethodFuncSource(source))
+    receiver = tx.wrap(value.__self__, MethodSelfSource(source))
+    return BoundMethodVariable(function, receiver, source=source)
+
+
+@wraps(
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MethodWrapperType,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+)
+def wrap_callable(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    """C functions and operators are known by identity."""
+    tx.guard(source, "ID_IS", value)
+    return CallableVariable(value, source=source)
+
+
+@builds(types.FunctionType)
+def build_function(tx: Translator, value: types.FunctionType) -> VariableTracker:
+    return UserFunctionVariable(value)
+
+
+@builds(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+def build_callable(tx: Translator, value: Any) -> VariableTracker:
+    return CallableVariable(value)
+
+
+@builds(types.MethodType)
+def build_method(tx: Translator, value: types.MethodType) -> VariableTracker:
+    return BoundMethodVariable(from_python(tx, value.__func__), from_python(tx, value.__self__))
+
+
+__all__ = ["FROM_PYTHON", "Mutation", "builds", "from_python", "wrap"]

@@ -1,0 +1,107 @@
+"""Values known while tracing: `ConstantVariable` holds the Python object itself.
+
+Operations whose operands are all constants are done by Python itself, so they need no rows here.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .base import NotConstant, ObservedException, VariableTracker, unsupported
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+# Types whose objects are immutable and equal by value: their methods run while tracing.
+VALUE_TYPES: tuple[type, ...] = (
+    int,
+    float,
+    bool,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(Ellipsis),
+    type(NotImplemented),
+    range,
+    slice,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.finfo,
+    torch.iinfo,
+    torch.Size,
+)
+
+
+def is_value(value: Any) -> bool:
+    """Whether `value` is immutable through and through and known by its value alone."""
+    if isinstance(value, (tuple, frozenset)) and type(value) in (tuple, frozenset, torch.Size):
+        return all(is_value(item) for item in value)
+    return type(value) in VALUE_TYPES or isinstance(value, enum.Enum)
+
+
+class ConstantVariable(VariableTracker):
+    """A constant of one of `VALUE_TYPES`, an enum member, or a tuple/frozenset of such."""
+
+    def __init__(self, value: Any, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.value = value
+
+    def describe(self) -> str:
+        return repr(self.value)
+
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def as_python_constant(self) -> Any:
+        return self.value
+
+    def identity(self) -> Any:
+        return self.value
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        return tx.fold(getattr, (self.value, name), {})
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        try:
+            values = [arg.as_python_constant() for arg in args]
+            named = {key: arg.as_python_constant() for key, arg in kwargs.items()}
+        except NotConstant:
+            return self._call_method_on_values(tx, name, args, kwargs)
+        return tx.fold(lambda *a, **k: getattr(self.value, name)(*a, **k), tuple(values), named)
+
+    def _call_method_on_values(
+        self, tx: Translator, name: str, args: list[VariableTracker], kwargs: Any
+    ) -> VariableTracker:
+        """The few methods of constants that take iterables of other values."""
+        if name == "join" and isinstance(self.value, (str, bytes)) and len(args) == 1:
+            parts = [item.realize().as_python_constant() for item in args[0].unpack(tx)]
+            return tx.fold(self.value.join, (parts,), {})
+        unsupported(
+            "constant method",
+            f"{type(self.value).__name__}.{name}",
+            f"{self.value!r}.{name} is called with arguments that are not known while tracing",
+        )
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        try:
+            items = list(self.value)
+        except TypeError as error:
+            raise ObservedException(tx.wrap_exception(error)) from None
+        return tx.sequence_iterator([tx.wrap_constant(item) for item in items])
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.load_const(self.value)

@@ -1,0 +1,479 @@
+"""Callables of the traced program: Python functions (inlined), functions made inside, bound methods, builtins.
+
+How a real callable is treated is decided by `trace_rules.lookup`: a handler of the table, a node of the
+graph, inlining, or a graph break.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from ..side_effects import DELETED, Mutation
+from ..source import (
+    CellContentsSource,
+    FuncClosureCellSource,
+    FuncDefaultsSource,
+    FuncKwDefaultsSource,
+)
+from .base import NotConstant, ObservedException, VariableTracker, unsupported
+from .constant import ConstantVariable
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+
+class CellVariable(VariableTracker):
+    """A closure cell. Its contents are the attribute `cell_contents` in the side-effect log.
+
+    `root_name` is set for cells of the outermost frame: they are reached by name with *_DEREF.
+    `real` is the cell object, if it existed before the frame.
+    """
+
+    def __init__(
+        self,
+        *,
+        real: Any = None,
+        source: Source | None = None,
+        contents_source: Source | None = None,
+        root_name: str | None = None,
+    ) -> None:
+        mutation = Mutation.EXISTING if source is not None or root_name else Mutation.NEW
+        super().__init__(source=source, mutation=mutation)
+        self.real = real
+        self.contents_source = contents_source
+        self.root_name = root_name
+        # What the frame's own prologue puts into the cell (an argument), which needs no replay.
+        self.initial: VariableTracker | None = None
+        self.needs_preload = root_name is None
+
+    def load(self, tx: Translator) -> VariableTracker | None:
+        """The contents, or None if the cell is empty."""
+        stored = tx.output.side_effects.load_attr(self, "cell_contents")
+        if stored is DELETED:
+            return None
+        if isinstance(stored, VariableTracker):
+            return stored
+        if self.real is None:
+            return self.initial
+        try:
+            contents = self.real.cell_contents
+        except ValueError:
+            return None
+        assert self.contents_source is not None
+        return tx.lazy(contents, self.contents_source)
+
+    def store(self, tx: Translator, value: VariableTracker) -> None:
+        tx.output.side_effects.store_attr(self, "cell_contents", value)
+
+    def delete(self, tx: Translator) -> None:
+        tx.output.side_effects.delete_attr(self, "cell_contents")
+
+    def python_type(self) -> type:
+        return types.CellType
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        if self.root_name is not None:
+            codegen.emit("LOAD_CLOSURE", self.root_name)
+            return
+        stored = codegen.side_effects.load_attr(self, "cell_contents")
+        codegen.begin_call(types.CellType)
+        codegen.end_call(0)
+        codegen.save_temp(self)
+        if isinstance(stored, VariableTracker):
+            codegen(stored)
+            self.apply_setattr(codegen, "cell_contents")
+
+    def apply_setattr(self, codegen: PyCodegen, name: str) -> None:
+        if self.root_name is not None:
+            codegen.emit("STORE_DEREF", self.root_name)
+        else:
+            super().apply_setattr(codegen, name)
+
+    def apply_delattr(self, codegen: PyCodegen, name: str) -> None:
+        if self.root_name is not None:
+            codegen.emit("DELETE_DEREF", self.root_name)
+        else:
+            super().apply_delattr(codegen, name)
+
+
+class BaseFunctionVariable(VariableTracker):
+    """What can be inlined: a code object with globals, defaults and closure."""
+
+    takes_lazy_args = True
+
+    def get_code(self) -> types.CodeType:
+        raise NotImplementedError
+
+    def get_globals(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def get_name(self) -> str:
+        return self.get_code().co_name
+
+    def defaults(self, tx: Translator) -> list[VariableTracker]:
+        raise NotImplementedError
+
+    def kwdefaults(self, tx: Translator) -> dict[str, VariableTracker]:
+        raise NotImplementedError
+
+    def closure(self, tx: Translator) -> list[CellVariable]:
+        raise NotImplementedError
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def describe(self) -> str:
+        return super().describe() or self.get_name()
+
+    def truth(self, tx: Translator) -> bool:
+        return True
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        return tx.inline(self, args, kwargs)
+
+
+class UserFunctionVariable(BaseFunctionVariable):
+    """A Python function that exists outside the trace."""
+
+    def __init__(self, fn: types.FunctionType, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.fn = fn
+
+    def get_code(self) -> types.CodeType:
+        return self.fn.__code__
+
+    def get_globals(self) -> dict[str, Any]:
+        return self.fn.__globals__
+
+    def as_python_constant(self) -> Any:
+        return self.fn
+
+    def identity(self) -> Any:
+        return self.fn
+
+    def defaults(self, tx: Translator) -> list[VariableTracker]:
+        source = tx.source_of(self, self.fn)
+        return [
+            tx.lazy(value, FuncDefaultsSource(source, i))
+            for i, value in enumerate(self.fn.__defaults__ or ())
+        ]
+
+    def kwdefaults(self, tx: Translator) -> dict[str, VariableTracker]:
+        source = tx.source_of(self, self.fn)
+        return {
+            name: tx.lazy(value, FuncKwDefaultsSource(source, name))
+            for name, value in (self.fn.__kwdefaults__ or {}).items()
+        }
+
+    def closure(self, tx: Translator) -> list[CellVariable]:
+        source = tx.source_of(self, self.fn)
+        cells = []
+        for index, cell in enumerate(self.fn.__closure__ or ()):
+            known = tx.output.side_effects.variable_of(cell)
+            if known is None:
+                cell_source = FuncClosureCellSource(source, index)
+                known = CellVariable(
+                    real=cell, source=cell_source, contents_source=CellContentsSource(cell_source)
+                )
+                tx.output.side_effects.track(cell, known)
+            assert isinstance(known, CellVariable)
+            cells.append(known)
+        return cells
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        return tx.object_getattr(self, self.fn, name)
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        return tx.call_python_function(self, args, kwargs)
+
+
+class NestedFunctionVariable(BaseFunctionVariable):
+    """A function that the traced code made (def, lambda, comprehension)."""
+
+    def __init__(self, code: types.CodeType, globals_: dict[str, Any], name: str = "") -> None:
+        super().__init__(mutation=Mutation.NEW)
+        self.code = code
+        self.globals = globals_
+        self.name = name or code.co_name
+        # Parts set by MAKE_FUNCTION flags or SET_FUNCTION_ATTRIBUTE.
+        self.parts: dict[str, VariableTracker] = {}
+        self.cells: list[CellVariable] = []
+
+    def get_code(self) -> types.CodeType:
+        return self.code
+
+    def get_globals(self) -> dict[str, Any]:
+        return self.globals
+
+    def defaults(self, tx: Translator) -> list[VariableTracker]:
+        part = self.parts.get("defaults")
+        return [] if part is None else part.unpack(tx)
+
+    def kwdefaults(self, tx: Translator) -> dict[str, VariableTracker]:
+        part = self.parts.get("kwdefaults")
+        return {} if part is None else tx.unpack_keywords(part)
+
+    def closure(self, tx: Translator) -> list[CellVariable]:
+        return self.cells
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        stored = tx.output.side_effects.load_attr(self, name)
+        if isinstance(stored, VariableTracker):
+            return stored
+        known = {
+            "__name__": self.name,
+            "__qualname__": self.code.co_qualname,
+            "__doc__": (self.code.co_consts or (None,))[0],
+            "__module__": self.globals.get("__name__"),
+        }
+        if name in known and stored is None:
+            value = known[name]
+            is_doc_or_str = isinstance(value, str) or value is None
+            return ConstantVariable(value if is_doc_or_str else None)
+        return super().getattr(tx, name)
+
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        tx.output.side_effects.store_attr(self, name, value)
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        annotations = self.parts.get("annotations")
+        closure = self.cells
+        codegen.begin_call(_make_function)
+        codegen.load_const(self.code)
+        codegen.load_const(self.globals)
+        codegen.load_const(self.name)
+        for part in ("defaults", "kwdefaults"):
+            value = self.parts.get(part)
+            if value is None:
+                codegen.load_const(None)
+            else:
+                codegen(value)
+        if annotations is None:
+            codegen.load_const(None)
+        else:
+            codegen(annotations)
+        for cell in closure:
+            codegen(cell)
+        codegen.emit("BUILD_TUPLE", len(closure))
+        codegen.end_call(7)
+        stored = codegen.side_effects.stored_attrs(self)
+        if stored:
+            codegen.save_temp(self)
+        for name, value in stored.items():
+            assert isinstance(value, VariableTracker)
+            codegen(value)
+            self.apply_setattr(codegen, name)
+
+
+def _make_function(
+    code: types.CodeType,
+    globals_: dict[str, Any],
+    name: str,
+    defaults: tuple[Any, ...] | None,
+    kwdefaults: dict[str, Any] | None,
+    annotations: Any,
+    closure: tuple[Any, ...],
+) -> types.FunctionType:
+    """Run by generated code: the function that MAKE_FUNCTION would have made."""
+    function = types.FunctionType(code, globals_, name, defaults, closure or None)
+    function.__kwdefaults__ = kwdefaults
+    if isinstance(annotations, tuple):
+        pairs = iter(annotations)
+        annotations = dict(zip(pairs, pairs, strict=True))
+    if annotations is not None:
+        function.__annotations__ = annotations
+    return function
+
+
+class BoundMethodVariable(VariableTracker):
+    """`function` bound to `receiver`; calling it passes the receiver first."""
+
+    takes_lazy_args = True
+
+    def __init__(
+        self, function: VariableTracker, receiver: VariableTracker, *, source: Source | None = None
+    ) -> None:
+        super().__init__(source=source)
+        self.function = function
+        self.receiver = receiver
+
+    def describe(self) -> str:
+        return super().describe() or f"{self.function.describe()} of {self.receiver.describe()}"
+
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def as_python_constant(self) -> Any:
+        return types.MethodType(
+            self.function.as_python_constant(), self.receiver.as_python_constant()
+        )
+
+    def truth(self, tx: Translator) -> bool:
+        return True
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        return tx.call_function(self.function, [self.receiver, *args], kwargs)
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if name == "__self__":
+            return self.receiver
+        if name == "__func__":
+            return self.function
+        return self.function.getattr(tx, name)
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.begin_call(types.MethodType)
+        codegen(self.function)
+        codegen(self.receiver)
+        codegen.end_call(2)
+
+
+class MethodOfVariable(VariableTracker):
+    """`receiver.name` of a builtin type, not looked at further until it is called."""
+
+    def __init__(self, receiver: VariableTracker, name: str) -> None:
+        super().__init__()
+        self.receiver = receiver
+        self.name = name
+
+    def describe(self) -> str:
+        return f"{self.receiver!r}.{self.name}"
+
+    def python_type(self) -> type:
+        return types.BuiltinMethodType
+
+    def truth(self, tx: Translator) -> bool:
+        return True
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        return self.receiver.call_method(tx, self.name, args, kwargs)
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen(self.receiver)
+        codegen.emit("LOAD_ATTR", self.name)
+
+
+class CallableVariable(VariableTracker):
+    """A real callable that is not a plain Python function: builtins, C functions, torch operators."""
+
+    def __init__(self, value: Any, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.value = value
+
+    def describe(self) -> str:
+        return getattr(self.value, "__qualname__", None) or repr(self.value)
+
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def as_python_constant(self) -> Any:
+        return self.value
+
+    def as_proxy(self) -> Any:
+        return self.value
+
+    def identity(self) -> Any:
+        return self.value
+
+    def truth(self, tx: Translator) -> bool:
+        return True
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        return tx.object_getattr(self, self.value, name)
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        return tx.call_real_callable(self, self.value, args, kwargs)
+
+
+def bind_arguments(
+    tx: Translator,
+    function: BaseFunctionVariable,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> dict[str, VariableTracker]:
+    """The callee's locals at entry, by CPython's rules for positional, keyword, * and ** parameters.
+
+    A call that does not fit breaks the graph, so that eager raises the TypeError.
+    """
+    code = function.get_code()
+    n_positional, n_keyword = code.co_argcount, code.co_kwonlyargcount
+    names = code.co_varnames
+    bound: dict[str, VariableTracker] = dict(zip(names[:n_positional], args, strict=False))
+    extra = args[n_positional:]
+    next_name = n_positional + n_keyword
+    if code.co_flags & 0x04:
+        bound[names[next_name]] = tx.wrap_items(tuple, extra)
+        next_name += 1
+    elif extra:
+        _bad_call(function, f"takes {n_positional} positional arguments, got {len(args)}")
+    by_keyword = set(names[code.co_posonlyargcount : n_positional + n_keyword])
+    rest: dict[str, VariableTracker] = {}
+    for name, value in kwargs.items():
+        if name not in by_keyword:
+            rest[name] = value
+        elif name in bound:
+            _bad_call(function, f"got several values for argument {name!r}")
+        else:
+            bound[name] = value
+    if code.co_flags & 0x08:
+        bound[names[next_name]] = tx.wrap_keywords(rest)
+    elif rest:
+        _bad_call(function, f"got unexpected keyword arguments {sorted(rest)}")
+    _fill_defaults(tx, function, bound)
+    return bound
+
+
+def _fill_defaults(
+    tx: Translator, function: BaseFunctionVariable, bound: dict[str, VariableTracker]
+) -> None:
+    code = function.get_code()
+    positional = code.co_varnames[: code.co_argcount]
+    keyword = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    missing = [name for name in positional if name not in bound]
+    if missing:
+        defaults = function.defaults(tx)
+        by_name = dict(zip(reversed(positional), reversed(defaults), strict=False))
+        for name in missing:
+            if name not in by_name:
+                _bad_call(function, f"missing argument {name!r}")
+            bound[name] = by_name[name]
+    missing = [name for name in keyword if name not in bound]
+    if missing:
+        kwdefaults = function.kwdefaults(tx)
+        for name in missing:
+            if name not in kwdefaults:
+                _bad_call(function, f"missing keyword argument {name!r}")
+            bound[name] = kwdefaults[name]
+
+
+def _bad_call(function: BaseFunctionVariable, why: str) -> None:
+    unsupported(
+        "call does not fit", f"{function.get_name()}() {why}", "eager will raise the TypeError"
+    )
+
+
+__all__ = [
+    "BaseFunctionVariable",
+    "BoundMethodVariable",
+    "CallableVariable",
+    "CellVariable",
+    "MethodOfVariable",
+    "NestedFunctionVariable",
+    "NotConstant",
+    "ObservedException",
+    "UserFunctionVariable",
+    "bind_arguments",
+]

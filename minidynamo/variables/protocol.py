@@ -1,0 +1,69 @@
+"""CPython's abstract operations on traced values, as the opcode handlers need them (`tx.getattr`, `tx.is_same`, ...)."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .base import VariableTracker, unsupported
+from .constant import ConstantVariable
+from .functions import CallableVariable
+from .services import SEQUENCE_BUILDERS, Services
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+
+class Protocol(Services):
+    """Operations on values that do not depend on which frame is interpreted."""
+
+    def getattr(self: Translator, value: VariableTracker, name: str) -> VariableTracker:
+        return value.realize().getattr(self, name)
+
+    def setattr(
+        self: Translator, target: VariableTracker, name: str, value: VariableTracker
+    ) -> None:
+        target.realize().setattr(self, name, value)
+
+    def call_operator(
+        self, function: Callable[..., Any], args: list[VariableTracker]
+    ) -> VariableTracker:
+        """A function of the `operator` module on traced operands."""
+        return self.call_real_callable(CallableVariable(function), function, args, {})
+
+    def is_same(self, left: VariableTracker, right: VariableTracker) -> bool:
+        """`left is right`."""
+        return left.identity() is right.identity()
+
+    def make_slice(self, parts: list[VariableTracker]) -> VariableTracker:
+        """`slice(*parts)`."""
+        if all(part.is_python_constant() for part in parts):
+            return ConstantVariable(slice(*(part.as_python_constant() for part in parts)))
+        return SEQUENCE_BUILDERS[slice](self, slice, parts)
+
+    def format_value(self, value: VariableTracker, spec: str) -> VariableTracker:
+        """`format(value, spec)`, as f-strings do it."""
+        args = [value, ConstantVariable(spec)]
+        return self.call_real_callable(CallableVariable(format), format, args, {})
+
+    def make_exception(
+        self: Translator, value: VariableTracker, cause: VariableTracker | None
+    ) -> VariableTracker:
+        """What `raise value from cause` raises: classes are called without arguments."""
+        if issubclass(value.python_type(), type):
+            value = self.call_function(value, [], {})
+        if not issubclass(value.python_type(), BaseException):
+            self.raise_observed(TypeError, "exceptions must derive from BaseException")
+        if cause is not None:
+            value.setattr(self, "__cause__", cause)
+        return value
+
+    def wrap_code_constant(self, value: Any) -> VariableTracker:
+        """An object of a code object's constants."""
+        if isinstance(value, types.CodeType):
+            return ConstantVariable(value)
+        return self.wrap_constant(value)
+
+
+__all__ = ["Protocol", "unsupported"]

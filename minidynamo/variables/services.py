@@ -1,0 +1,278 @@
+"""What symbolic values ask of the interpreter: wrapping, folding, adding nodes, calling, raising.
+
+`Services` is the base of `symbolic_convert.Translator`; values receive it as `tx`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from .. import markers, trace_rules
+from ..exc import MinidynamoError
+from ..guards import Check
+from ..source import AttrSource, ConstSource
+from ..trace_rules import Rule
+from . import builder
+from .base import LazyVariable, NotConstant, ObservedException, VariableTracker, unsupported
+from .constant import is_value
+from .functions import BaseFunctionVariable, UserFunctionVariable
+from .registry import handler_of
+from .tensor import TensorVariable, wrap_node
+
+if TYPE_CHECKING:
+    from ..output_graph import OutputGraph
+    from ..source import Source
+
+# Graph break kinds that a call of the user's markers gives.
+_MARKED = {
+    markers.Decision.DISALLOW: ("disallowed function", "it was passed to disallow_in_graph"),
+    markers.Decision.DISABLE: ("disabled function", "it was passed to disable"),
+    markers.Decision.DISABLE_SHALLOW: ("disabled function", "it was passed to disable"),
+}
+
+
+class Services:
+    """The tracer's operations on values. `output` is the graph under construction."""
+
+    output: OutputGraph
+
+    # -- wrapping ---------------------------------------------------------------------------------
+
+    def wrap(self, value: Any, source: Source) -> VariableTracker:
+        """The value of an object of the frame, with its guards."""
+        return builder.wrap(self, value, source)  # type: ignore[arg-type]
+
+    def lazy(self, value: Any, source: Source) -> VariableTracker:
+        """The same, but guards are added only when the value is looked at."""
+        return LazyVariable(value, source, self.wrap)
+
+    def wrap_constant(self, value: Any) -> VariableTracker:
+        """A value that the tracer computed."""
+        return builder.from_python(self, value)  # type: ignore[arg-type]
+
+    def wrap_items(self, type_: type, items: Sequence[VariableTracker]) -> VariableTracker:
+        """A new tuple, list, set, namedtuple ... (by `type_`) of traced items."""
+        return SEQUENCE_BUILDERS[_sequence_family(type_)](self, type_, list(items))
+
+    def wrap_keywords(self, items: dict[str, VariableTracker]) -> VariableTracker:
+        """A new dict with string keys."""
+        return SEQUENCE_BUILDERS[dict](self, dict, items)
+
+    def unpack_keywords(self, value: VariableTracker) -> dict[str, VariableTracker]:
+        """The items of a mapping whose keys are strings, as `**value` gives them."""
+        names = value.call_method(self, "keys", [], {}).unpack(self)  # type: ignore[arg-type]
+        result = {}
+        for name in names:
+            key = name.realize()
+            result[key.as_python_constant()] = value.getitem(self, key)  # type: ignore[arg-type]
+        return result
+
+    def sequence_iterator(self, items: Sequence[VariableTracker]) -> VariableTracker:
+        """A new iterator over `items`."""
+        return SEQUENCE_BUILDERS[iter](self, iter, list(items))
+
+    def source_of(self, variable: VariableTracker, value: Any) -> Source:
+        """The value's source, or one that holds the real object itself."""
+        return variable.source if variable.source is not None else ConstSource(value)
+
+    def guard(self, source: Source, kind: str, expected: Any = None) -> None:
+        """Let the compiled code stand only while the check holds; `kind` names a `guards.Check`."""
+        self.output.guards.add(source, Check[kind], expected, self.user_stack())
+
+    def user_stack(self) -> list[traceback.FrameSummary]:
+        raise NotImplementedError
+
+    # -- computing --------------------------------------------------------------------------------
+
+    def fold(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run `fn` on real values now; its exception is the traced program's."""
+        try:
+            result = fn(*args, **kwargs)
+        except MinidynamoError:
+            raise
+        except Exception as error:
+            raise ObservedException(self.wrap_exception(error)) from error
+        return self.wrap_constant(result)
+
+    def wrap_exception(self, error: BaseException) -> VariableTracker:
+        """The traced value of an exception that Python raised while the tracer computed something."""
+        return EXCEPTION_BUILDER[0](self, error)
+
+    def raise_observed(self, type_: type[BaseException], *args: Any) -> NoReturn:
+        """Raise an exception of the traced program."""
+        raise ObservedException(self.wrap_exception(type_(*args)))
+
+    def as_proxy(self, value: VariableTracker) -> Any:
+        return value.realize().as_proxy()
+
+    def add_node(
+        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> VariableTracker:
+        """Add an operation to the graph and wrap its result."""
+        node = self.output.create_node(op, target, args, kwargs, self.user_stack())
+        if _is_inplace(op, target) or "out" in kwargs:
+            self.output.side_effects.version += 1
+        return wrap_node(self, node)  # type: ignore[arg-type]
+
+    # -- calling ----------------------------------------------------------------------------------
+
+    def call_function(
+        self, fn: VariableTracker, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        """Call a traced value with traced arguments."""
+        fn = fn.realize()
+        if not fn.takes_lazy_args:
+            args = [arg.realize() for arg in args]
+            kwargs = {name: arg.realize() for name, arg in kwargs.items()}
+        return fn.call(self, args, kwargs)  # type: ignore[arg-type]
+
+    def inline(
+        self,
+        fn: BaseFunctionVariable,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        raise NotImplementedError
+
+    def call_python_function(
+        self,
+        fn: UserFunctionVariable,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """A call of a Python function: handler, graph node, inlining or break."""
+        handler = handler_of(fn.fn)
+        rule = Rule.INLINE if handler is not None else trace_rules.lookup(fn.fn)
+        if handler is None and rule is Rule.INLINE:
+            return self.inline(fn, args, kwargs)
+        args = [arg.realize() for arg in args]
+        kwargs = {name: arg.realize() for name, arg in kwargs.items()}
+        return self.call_real_callable(fn, fn.fn, args, kwargs)
+
+    def call_real_callable(
+        self,
+        fn: VariableTracker,
+        value: Any,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """A call of a callable known by identity; arguments are realised."""
+        if trace_rules.is_pure(value):
+            constants = self._constants(args, kwargs)
+            if constants is not None:
+                return self.fold(value, *constants)
+        handler = handler_of(value)
+        if handler is not None:
+            result = handler(self, args, kwargs)  # type: ignore[arg-type]
+            if result is not NotImplemented:
+                return result
+        rule = trace_rules.lookup(value)
+        if rule is Rule.CONSTANT:
+            constants = self._constants(args, kwargs)
+            if constants is not None:
+                return self.fold(value, *constants)
+        if rule is Rule.GRAPH:
+            return self.call_operation(value, args, kwargs)
+        return self._call_bound(fn, value, args, kwargs)
+
+    def _call_bound(
+        self,
+        fn: VariableTracker,
+        value: Any,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """Methods of types (`list.append`, `torch.Tensor.add`) and of objects (`"".join`); else a break."""
+        unbound = isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType))
+        if unbound and args and issubclass(args[0].python_type(), value.__objclass__):
+            return args[0].call_method(self, value.__name__, args[1:], kwargs)  # type: ignore[arg-type]
+        receiver = getattr(value, "__self__", None)
+        if receiver is not None and is_value(receiver):
+            return self.wrap_constant(receiver).call_method(  # type: ignore[arg-type]
+                self,  # type: ignore[arg-type]
+                value.__name__,
+                args,
+                kwargs,
+            )
+        said = markers.decision(value)
+        kind, why = _MARKED.get(said, ("call of an untraced function", "")) if said else ("", "")
+        name = getattr(value, "__qualname__", None) or repr(value)
+        module = getattr(value, "__module__", None)
+        unsupported(
+            kind or "call of an untraced function",
+            f"{module}.{name}" if module else name,
+            f"{name} is not traced: {why or 'it is not known to be free of side effects'}",
+            ["move the call out of the compiled function, or accept the graph break"],
+        )
+
+    def _constants(
+        self, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        try:
+            return (
+                tuple(arg.as_python_constant() for arg in args),
+                {name: arg.as_python_constant() for name, arg in kwargs.items()},
+            )
+        except NotConstant:
+            return None
+
+    def call_operation(
+        self,
+        target: Callable[..., Any],
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """`target(*args, **kwargs)` as one node of the graph."""
+        proxies = tuple(self.as_proxy(arg) for arg in args)
+        named = {name: self.as_proxy(arg) for name, arg in kwargs.items()}
+        return self.add_node("call_function", target, proxies, named)
+
+    # -- attributes of real objects -----------------------------------------------------------------
+
+    def object_getattr(self, variable: VariableTracker, value: Any, name: str) -> VariableTracker:
+        """An attribute of a function, class or C object, read from the real object and guarded."""
+        stored = self.output.side_effects.load_attr(variable, name)
+        if isinstance(stored, VariableTracker):
+            return stored
+        try:
+            result = inspect.getattr_static(value, name)
+            result = getattr(value, name)
+        except AttributeError as error:
+            raise ObservedException(self.wrap_exception(error)) from None
+        if variable.source is None:
+            return self.wrap_constant(result)
+        return self.wrap(result, AttrSource(variable.source, name))
+
+    def tensor_getattr(self, variable: TensorVariable, name: str) -> VariableTracker:
+        """Attributes of tensors beyond metadata: methods, user-set attributes, `grad`."""
+        return TENSOR_GETATTR[0](self, variable, name)
+
+
+def _is_inplace(op: str, target: Any) -> bool:
+    name = target if op == "call_method" else getattr(target, "__name__", "")
+    if name in ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow"):
+        return True
+    if name in ("iand", "ior", "ixor", "ilshift", "irshift", "imatmul", "__setitem__"):
+        return True
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _sequence_family(type_: type) -> Any:
+    for family in (tuple, list, set, frozenset, dict):
+        if issubclass(type_, family):
+            return family
+    return type_
+
+
+# Filled by the modules that own the types: family (or `iter`) -> builder(tx, type, items).
+SEQUENCE_BUILDERS: dict[Any, Callable[..., VariableTracker]] = {}
+EXCEPTION_BUILDER: list[Callable[..., VariableTracker]] = []
+TENSOR_GETATTR: list[Callable[..., VariableTracker]] = []
+
+__all__ = ["EXCEPTION_BUILDER", "SEQUENCE_BUILDERS", "TENSOR_GETATTR", "Services", "torch"]

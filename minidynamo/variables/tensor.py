@@ -1,0 +1,201 @@
+"""Tensors of the graph: `TensorVariable`, an FX node with a fake value.
+
+Metadata (shape, dtype, ...) is answered from the fake tensor while tracing; everything else becomes a
+node. Rows: `ATTRIBUTES` (name -> how the attribute is answered) and `METHODS_` by `tensor_method`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx.node import Node
+
+from ..output_graph import example_value
+from ..side_effects import Mutation
+from .base import ObservedException, VariableTracker, unsupported
+from .constant import ConstantVariable, is_value
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+TensorMethod = Callable[["Translator", "TensorVariable", list[Any], dict[str, Any]], Any]
+TENSOR_METHODS: dict[str, TensorMethod] = {}
+
+# Attributes read from the fake tensor and known while tracing.
+METADATA = frozenset(
+    "shape dtype device layout ndim requires_grad is_leaf is_sparse is_sparse_csr is_quantized is_cuda"
+    " is_cpu is_mps is_xpu is_meta is_nested is_mkldnn is_mtia is_vulkan is_ipu is_xla is_maia itemsize"
+    " nbytes names _version output_nr is_inference".split()
+)
+# Attributes that are operations of the graph.
+GRAPH_ATTRIBUTES = frozenset("T mT H mH real imag data".split())
+# Methods answered from the fake tensor: their results are constants.
+METADATA_METHODS = frozenset(
+    "size stride dim ndimension numel nelement element_size is_contiguous is_floating_point is_complex"
+    " is_signed storage_offset get_device is_conj is_neg is_pinned is_inference dense_dim sparse_dim"
+    " is_shared has_names".split()
+)
+
+
+def tensor_method(*names: str) -> Callable[[TensorMethod], TensorMethod]:
+    """Register what a tensor method does while tracing, where it is not simply a node."""
+
+    def register(function: TensorMethod) -> TensorMethod:
+        for name in names:
+            assert name not in TENSOR_METHODS, f"tensor method {name} is registered twice"
+            assert hasattr(torch.Tensor, name), name
+            TENSOR_METHODS[name] = function
+        return function
+
+    return register
+
+
+class TensorVariable(VariableTracker):
+    """A tensor. `node` computes it; `fake` is its fake value, read afresh since in-place operations change it."""
+
+    def __init__(self, node: Node, *, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.node = node
+
+    @property
+    def fake(self) -> torch.Tensor:
+        return example_value(self.node)
+
+    def describe(self) -> str:
+        return super().describe() or str(self.node)
+
+    def python_type(self) -> type:
+        return torch.nn.Parameter if isinstance(self.fake, torch.nn.Parameter) else torch.Tensor
+
+    def as_proxy(self) -> Node:
+        return self.node
+
+    def identity(self) -> Any:
+        return self.fake
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        stored = tx.output.side_effects.load_attr(self, name)
+        if isinstance(stored, VariableTracker):
+            return stored
+        if name in METADATA:
+            return tx.wrap_constant(getattr(self.fake, name))
+        if name in GRAPH_ATTRIBUTES:
+            return tx.add_node("call_function", getattr, (self.node, name), {})
+        return tx.tensor_getattr(self, name)
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        handler = TENSOR_METHODS.get(name)
+        if handler is not None:
+            result = handler(tx, self, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if name in METADATA_METHODS:
+            return self._metadata_method(tx, name, args, kwargs)
+        if not hasattr(torch.Tensor, name):
+            return self.getattr(tx, name).call(tx, args, kwargs)
+        return self.node_method(tx, name, args, kwargs)
+
+    def node_method(
+        self, tx: Translator, name: str, args: list[Any], kwargs: dict[str, Any]
+    ) -> VariableTracker:
+        """`self.name(*args, **kwargs)` as a node of the graph."""
+        proxies = tuple(tx.as_proxy(arg) for arg in args)
+        named = {key: tx.as_proxy(value) for key, value in kwargs.items()}
+        return tx.add_node("call_method", name, (self.node, *proxies), named)
+
+    def _metadata_method(
+        self, tx: Translator, name: str, args: list[Any], kwargs: dict[str, Any]
+    ) -> VariableTracker:
+        values = [arg.as_python_constant() for arg in args]
+        named = {key: arg.as_python_constant() for key, arg in kwargs.items()}
+        return tx.fold(lambda *a, **k: getattr(self.fake, name)(*a, **k), tuple(values), named)
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        return tx.add_node("call_function", operator.getitem, (self.node, tx.as_proxy(key)), {})
+
+    def length(self, tx: Translator) -> VariableTracker:
+        return tx.fold(len, (self.fake,), {})
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        return tx.sequence_iterator(self.unpack(tx))
+
+    def unpack(self, tx: Translator) -> list[VariableTracker]:
+        if self.fake.dim() == 0:
+            error = TypeError("iteration over a 0-d tensor")
+            raise ObservedException(tx.wrap_exception(error))
+        items = tx.add_node("call_method", "unbind", (self.node, 0), {})
+        return items.unpack(tx)
+
+    def truth(self, tx: Translator) -> bool:
+        unsupported(
+            "data-dependent branch",
+            f"bool({self.describe()})",
+            "the branch depends on a tensor's data, which is not known while tracing",
+            ["use torch.where or torch.cond to keep the choice inside the graph"],
+        )
+
+    def hash_key(self, tx: Translator) -> Any:
+        return ("tensor", id(self.fake))
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.graph_output(self.node)
+
+
+def wrap_node(tx: Translator, node: Node) -> VariableTracker:
+    """The value of a new node, by the type of its fake value (tensor, constant, or nest of them)."""
+    value = example_value(node)
+    if isinstance(value, torch.Tensor):
+        known = tx.output.side_effects.variable_of(value)
+        if known is not None:
+            return known
+        return tx.output.side_effects.track(value, TensorVariable(node))
+    if is_value(value):
+        return ConstantVariable(value)
+    if isinstance(value, (tuple, list)):
+        return _wrap_sequence(tx, node, value)
+    unsupported(
+        "graph value", f"{node}: {type(value).__name__}", "the operation's result is not a tensor"
+    )
+
+
+def _wrap_sequence(tx: Translator, node: Node, value: Any) -> VariableTracker:
+    items = []
+    for index, item in enumerate(value):
+        if is_value(item):
+            items.append(ConstantVariable(item))
+            continue
+        child = tx.output.graph.create_node("call_function", operator.getitem, (node, index), {})
+        child.meta["example_value"] = item
+        items.append(wrap_node(tx, child))
+    return tx.wrap_items(type(value), items)
+
+
+def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> VariableTracker:
+    """A tensor of the frame as graph input, with its guard."""
+    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
+        unsupported(
+            "tensor kind", f"{source.name}: {value.layout}", "only strided tensors are captured"
+        )
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        unsupported(
+            "tensor subclass",
+            f"{source.name}: {type(value).__name__}",
+            "subclasses are not captured",
+        )
+    tx.guard(source, "TENSOR_MATCH", value)
+    node = tx.output.add_input(value, source)
+    variable = TensorVariable(node, source=source)
+    variable.mutation = Mutation.EXISTING
+    tx.output.side_effects.track(example_value(node), variable)
+    return variable
