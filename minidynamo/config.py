@@ -14,6 +14,7 @@ are refused.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .config_module import field, install
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
     cache_size_limit: int
     accumulated_cache_size_limit: int
 
-    def to_dict() -> dict[str, Any]: ...
-    def defaults() -> dict[str, Any]: ...
-    def describe() -> str: ...
+    to_dict: Callable[[], dict[str, Any]]
+    defaults: Callable[[], dict[str, Any]]
+    describe: Callable[[], str]
 
 
 patch = install(__name__, env_prefix="MINIDYNAMO")

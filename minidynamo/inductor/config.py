@@ -6,6 +6,7 @@ Set as attributes, by `patch()`, or by the environment variables `MINIDYNAMO_IND
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..config_module import field, install
@@ -15,10 +16,9 @@ cpu_backend: str = field("cpp", "Code for CPU tensors: C++, or Triton run by its
 # fmt: on
 
 if TYPE_CHECKING:
-
-    def to_dict() -> dict[str, Any]: ...
-    def defaults() -> dict[str, Any]: ...
-    def describe() -> str: ...
+    to_dict: Callable[[], dict[str, Any]]
+    defaults: Callable[[], dict[str, Any]]
+    describe: Callable[[], str]
 
 
 patch = install(__name__, env_prefix="MINIDYNAMO_INDUCTOR")
