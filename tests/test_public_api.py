@@ -1,0 +1,551 @@
+"""compile() and what steers it: use, validation, disable, run, reset, backends, explain."""
+
+import functools
+import inspect
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo import exc
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Recorder:
+    """A backend that keeps the graphs it is given."""
+
+    def __init__(self):
+        self.graphs = []
+
+    def __call__(self, gm, example_inputs):
+        self.graphs.append(gm)
+        return gm.forward
+
+
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
+@pytest.fixture
+def x():
+    return torch.linspace(-2, 2, 6)
+
+
+def wave(x, shift=1):
+    """A documented function."""
+    return torch.sin(x) + shift
+
+
+# -- forms of use ----------------------------------------------------------------------------------
+
+
+def test_everything_public_is_there():
+    for name in minidynamo.__all__:
+        assert getattr(minidynamo, name) is not None
+        assert name in dir(minidynamo)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = minidynamo.nothing
+
+
+def test_call(recorder, x):
+    fast = minidynamo.compile(wave, backend=recorder)
+    for _ in range(2):
+        assert torch.equal(fast(x), wave(x))
+    assert len(recorder.graphs) == 1
+    assert fast.__name__ == "wave" and fast.__doc__ == wave.__doc__ and fast.__wrapped__ is wave
+    assert inspect.signature(fast) == inspect.signature(wave)
+
+
+def test_decorators(recorder, x):
+    @minidynamo.compile
+    def bare(x):
+        return x + 1
+
+    @minidynamo.compile(backend=recorder, fullgraph=True)
+    def with_arguments(x):
+        return x + 1
+
+    assert bare.__name__ == "bare"
+    assert torch.equal(with_arguments(x), x + 1) and len(recorder.graphs) == 1
+
+
+def test_methods(recorder, x):
+    class Model:
+        factor = 3
+
+        @minidynamo.compile(backend=recorder)
+        def method(self, x):
+            return x * self.factor
+
+        @minidynamo.compile(backend=recorder)
+        @staticmethod
+        def static(x):
+            return x * 4
+
+        @minidynamo.compile(backend=recorder)
+        @classmethod
+        def of_class(cls, x):
+            return x * cls.factor * 2
+
+        def plain(self, x):
+            return x * self.factor * 5
+
+    model = Model()
+    assert torch.equal(model.method(x), x * 3)
+    assert torch.equal(model.static(x), x * 4) and torch.equal(Model.static(x), x * 4)
+    assert torch.equal(model.of_class(x), x * 6)
+    assert torch.equal(minidynamo.compile(model.plain, backend=recorder)(x), x * 15)
+    assert len(recorder.graphs) == 4
+
+
+def test_callable_objects(recorder, x):
+    class Adder:
+        def __call__(self, x):
+            return x + 7
+
+    assert torch.equal(minidynamo.compile(Adder(), backend=recorder)(x), x + 7)
+    assert len(recorder.graphs) == 1
+
+
+def test_partials(recorder, x):
+    fast = minidynamo.compile(functools.partial(wave, shift=5), backend=recorder)
+    assert torch.equal(fast(x), wave(x, 5)) and len(recorder.graphs) == 1
+
+
+@pytest.mark.parametrize("fn", [torch.sin, functools.partial(torch.add, other=2)])
+def test_builtins_are_captured_too(fn, recorder, x):
+    fast = minidynamo.compile(fn, backend=recorder)
+    assert torch.equal(fast(x), fn(x)) and len(recorder.graphs) == 1
+
+
+def test_classes_get_a_compiled_call(recorder, x):
+    @minidynamo.compile(backend=recorder)
+    class Doubler:
+        def __call__(self, x):
+            return x * 2
+
+    assert isinstance(Doubler, type)
+    assert torch.equal(Doubler()(x), x * 2) and len(recorder.graphs) == 1
+
+
+def test_compiling_twice_compiles_the_original(recorder, x):
+    other = Recorder()
+    fast = minidynamo.compile(minidynamo.compile(wave, backend=other), backend=recorder)
+    assert fast.__wrapped__ is wave
+    fast(x)
+    assert len(recorder.graphs) == 1 and not other.graphs
+
+
+def test_equal_configurations_share_code_and_others_do_not(recorder, x):
+    for _ in range(3):
+        minidynamo.compile(wave, backend=recorder)(x)
+    assert len(recorder.graphs) == 1
+    minidynamo.compile(wave, backend=recorder, fullgraph=True)(x)
+    assert len(recorder.graphs) == 2
+    other = Recorder()
+    minidynamo.compile(wave, backend=other)(x)
+    assert len(other.graphs) == 1
+
+
+def test_disable_argument(x):
+    assert minidynamo.compile(wave, disable=True) is wave
+    assert minidynamo.compile(disable=True)(wave) is wave
+    with minidynamo.config.patch(disable=True):
+        assert minidynamo.compile(wave) is wave
+
+
+def test_mode_and_options_reach_a_users_backend(x):
+    seen = []
+
+    def backend(gm, example_inputs, **kwargs):
+        seen.append(kwargs)
+        return gm.forward
+
+    minidynamo.compile(wave, backend=backend)(x)
+    minidynamo.compile(wave, backend=backend, mode="whatever")(x)
+    minidynamo.compile(wave, backend=backend, options={"level": 3})(x)
+    assert seen == [{}, {"mode": "whatever"}, {"options": {"level": 3}}]
+
+
+# -- wrong arguments -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"model": 3}, "model must be callable, not int 3"),
+        ({"model": "f"}, "model must be callable, not str 'f'"),
+        ({"fullgraph": 1}, "fullgraph must be a bool, not int 1"),
+        ({"dynamic": "yes"}, "dynamic must be True, False or None, not str 'yes'"),
+        ({"mode": 3}, "mode must be a str or None"),
+        ({"options": ["a"]}, "options must be a dict or None"),
+        ({"backend": 3}, "backend must be a name or a callable, not int 3"),
+        ({"disable": None}, "disable must be a bool"),
+    ],
+)
+def test_wrong_types_name_the_argument(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        minidynamo.compile(**{"model": wave, **arguments})
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(exc.InvalidBackend, match="did you mean 'inductor'.*aot_eager, eager"):
+        minidynamo.compile(wave, backend="inducto")
+    with pytest.raises(exc.UserError, match="unknown mode 'fast'; known: default, max-autotune"):
+        minidynamo.compile(wave, mode="fast")
+    with pytest.raises(exc.UserError, match="unknown option 'cpu_bakend'; did you mean 'cpu_back"):
+        minidynamo.compile(wave, options={"cpu_bakend": "cpp"})
+    with pytest.raises(exc.UserError, match="option 'cpu_backend'.*must be str, not int 3"):
+        minidynamo.compile(wave, options={"cpu_backend": 3})
+    with pytest.raises(exc.UserError, match="mode or options"):
+        minidynamo.compile(wave, mode="default", options={})
+
+
+def test_a_class_without_call_is_refused():
+    class Nothing:
+        pass
+
+    with pytest.raises(TypeError, match="class .*Nothing, whose instances cannot be called"):
+        minidynamo.compile(Nothing)
+
+
+def test_wrong_argument_counts_fail_as_in_eager(recorder, x):
+    fast = minidynamo.compile(wave, backend=recorder)
+    for call in (fast, wave):
+        with pytest.raises(TypeError, match=r"wave\(\) takes from 1 to 2 positional arguments"):
+            call(x, 1, 2)
+        with pytest.raises(TypeError, match=r"wave\(\) missing 1 required positional argument"):
+            call()
+
+
+def test_modes_and_options():
+    assert list(minidynamo.list_mode_options())[0] == "default"
+    assert set(torch._inductor.list_mode_options()) - {"lite"} <= set(
+        minidynamo.list_mode_options()
+    )
+    assert minidynamo.list_mode_options("default") == {}
+    assert "cpu_backend" in minidynamo.list_options()
+    for options in minidynamo.list_mode_options().values():
+        assert set(options) <= set(minidynamo.list_options())
+
+
+# -- backends --------------------------------------------------------------------------------------
+
+
+def test_backends_by_name(x):
+    assert minidynamo.list_backends() == sorted(minidynamo.list_backends())
+    assert "inductor" in minidynamo.list_backends()
+    assert "eager" not in minidynamo.list_backends()
+    assert {"eager", "aot_eager"} <= set(minidynamo.list_backends(exclude_tags=()))
+    eager = minidynamo.lookup_backend("eager")
+    assert minidynamo.lookup_backend(eager) is eager
+
+
+def test_registering_a_backend(x):
+    graphs = []
+
+    @minidynamo.register_backend(name="mine", tags=("debug",))
+    def backend(gm, example_inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    assert minidynamo.register_backend(backend, name="mine") is backend
+    assert minidynamo.lookup_backend("mine") is backend
+    with pytest.raises(ValueError, match="'mine' is taken"):
+        minidynamo.register_backend(lambda gm, inputs: gm, name="mine")
+    with pytest.raises(ValueError, match="'inductor' is taken"):
+        minidynamo.register_backend(backend, name="inductor")
+    with pytest.raises(TypeError, match="must be callable"):
+        minidynamo.register_backend("mine")
+    minidynamo.compile(wave, backend="mine")(x)
+    assert len(graphs) == 1
+
+
+def test_a_backend_that_raises_is_named_with_its_cause(x):
+    def broken(gm, example_inputs):
+        raise KeyError("no such thing")
+
+    with pytest.raises(exc.BackendCompilerFailed, match="backend='broken'.*\nKeyError") as caught:
+        minidynamo.compile(wave, backend=broken)(x)
+    assert caught.value.backend_name == "broken"
+    assert isinstance(caught.value.inner_exception, KeyError)
+    assert caught.value.__cause__ is caught.value.inner_exception
+
+
+def test_a_backend_that_returns_nothing_is_named(x):
+    with pytest.raises(exc.BackendCompilerFailed, match="returns a callable, not NoneType"):
+        minidynamo.compile(wave, backend=lambda gm, inputs: None)(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_debugging_backends(backend):
+    w = torch.randn(3, 3, requires_grad=True)
+    x = torch.randn(2, 3)
+
+    def loss(x, w):
+        return (x @ w).relu().sum()
+
+    loss(x, w).backward()
+    expected, w.grad = w.grad, None
+    result = minidynamo.compile(loss, backend=backend)(x, w)
+    assert torch.allclose(result, loss(x, w))
+    result.backward()
+    assert torch.allclose(w.grad, expected)
+
+
+def test_torch_compile_finds_our_backend():
+    points = minidynamo.backends.registry.entry_points(group="torch_dynamo_backends")
+    ours = [point for point in points if point.name == "minidynamo"]
+    if not ours:
+        pytest.skip("the package is not installed, only on the path")
+    assert ours[0].value == "minidynamo.backends.inductor:inductor"
+
+
+# -- disable, run, reset ---------------------------------------------------------------------------
+
+
+def test_disable(recorder, x):
+    def helper(x):
+        return x + 1
+
+    @minidynamo.disable
+    def slow(x):
+        return helper(x)
+
+    fast = minidynamo.compile(lambda x: slow(x * 2) * 2, backend=recorder)
+    assert torch.equal(fast(x), (x * 2 + 1) * 2)
+    assert slow.__name__ == "slow"
+    targets = [node.target for gm in recorder.graphs for node in gm.graph.nodes]
+    assert len(recorder.graphs) == 2, targets
+
+
+def test_disable_not_recursive(recorder, x):
+    def helper(x):
+        return x.cos()
+
+    @minidynamo.disable(recursive=False)
+    def slow(x):
+        return helper(x).sin()
+
+    assert inspect.isfunction(slow)
+    assert torch.equal(minidynamo.compile(slow, backend=recorder)(x), x.cos().sin())
+    names = [node.target for gm in recorder.graphs for node in gm.graph.nodes]
+    assert "cos" in names and "sin" not in names
+
+
+def test_disable_as_context_manager(recorder, x):
+    fast = minidynamo.compile(wave, backend=recorder)
+
+    def helper(x):
+        return x * 3
+
+    @minidynamo.compile(backend=recorder)
+    def outer(x):
+        with minidynamo.disable():
+            return helper(x)
+
+    assert torch.equal(outer(x), x * 3)
+    fast(x)
+    assert len(recorder.graphs) == 1
+
+
+def test_disable_wants_something_to_call():
+    with pytest.raises(TypeError, match="fn must be callable, not int"):
+        minidynamo.disable(3)
+    with pytest.raises(TypeError, match="takes a Python function"):
+        minidynamo.disable(torch.sin, recursive=False)
+
+
+def test_a_disabled_function_stays_so_when_compiled(recorder, x):
+    slow = minidynamo.disable(wave)
+    assert torch.equal(minidynamo.compile(slow, backend=recorder)(x), wave(x))
+    assert not recorder.graphs
+
+
+def test_run_compiles_nothing(recorder, x):
+    fast = minidynamo.compile(wave, backend=recorder)
+    runner = minidynamo.run(fast)
+    assert torch.equal(runner(x), wave(x)) and not recorder.graphs
+    fast(x)
+    assert torch.equal(runner(x), wave(x)) and len(recorder.graphs) == 1
+    assert torch.equal(runner(x.double()), wave(x.double())) and len(recorder.graphs) == 1
+    assert torch.equal(minidynamo.run(wave)(x), wave(x))
+    fast(x.double())
+    assert len(recorder.graphs) == 2
+
+
+def test_run_uses_what_is_compiled(x):
+    def stored(gm, example_inputs):
+        return lambda *inputs: (torch.zeros(1),)
+
+    fast = minidynamo.compile(wave, backend=stored)
+    fast(x)
+    assert torch.equal(minidynamo.run(fast)(x), torch.zeros(1))
+    assert torch.equal(minidynamo.run(wave)(x), torch.zeros(1))
+    minidynamo.reset()
+    assert torch.equal(minidynamo.run(fast)(x), wave(x))
+
+
+def test_reset(recorder, x):
+    fast = minidynamo.compile(wave, backend=recorder)
+    fast(x)
+    minidynamo.reset()
+    fast(x)
+    assert len(recorder.graphs) == 2
+
+
+def test_other_threads_may_call(recorder, x):
+    fast = minidynamo.compile(wave, backend=recorder)
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(fast(x))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4 and all(torch.equal(result, wave(x)) for result in results)
+
+
+# -- markers ---------------------------------------------------------------------------------------
+
+
+def test_markers_do_nothing_in_eager():
+    assert minidynamo.graph_break() is None and minidynamo.graph_break("why") is None
+    assert minidynamo.is_compiling() is False
+    assert minidynamo.allow_in_graph(wave) is wave
+    assert minidynamo.markers.decision(wave) is minidynamo.markers.Decision.ALLOW
+    minidynamo.markers.set_decision(wave, minidynamo.markers.Decision.INLINE)
+    with pytest.raises(TypeError, match="allow_in_graph takes a callable"):
+        minidynamo.allow_in_graph(3)
+
+
+def test_is_compiling_inside(recorder, x):
+    fast = minidynamo.compile(
+        lambda x: x + 1 if minidynamo.is_compiling() else x - 1, backend=recorder
+    )
+    assert torch.equal(fast(x), x + 1)
+
+
+def test_graph_break(recorder, x):
+    def breaking(x):
+        y = x.sin()
+        minidynamo.graph_break()
+        return y.cos()
+
+    assert torch.equal(minidynamo.compile(breaking, backend=recorder)(x), breaking(x))
+    assert len(recorder.graphs) == 2
+    with pytest.raises(exc.Unsupported) as caught:
+        minidynamo.compile(breaking, fullgraph=True, backend=recorder)(x)
+    assert __file__ in str(caught.value) and "minidynamo.graph_break()" in str(caught.value)
+
+
+def test_a_forgotten_function_has_no_decision():
+    for _ in range(10):
+        minidynamo.disallow_in_graph(lambda: None)
+        assert minidynamo.markers.decision(lambda: None) is None
+
+
+def test_marked_tensors_are_those_that_torch_marks():
+    t = torch.zeros(3, 4, 5)
+    minidynamo.mark_dynamic(t, [0, -1], min=2, max=9)
+    minidynamo.mark_static(t, 1)
+    markers = minidynamo.markers
+    assert markers.dynamic_dims(t) == {0, 2} and markers.static_dims(t) == {1}
+    assert markers.dynamic_range(t, 2) == (2, 9) and markers.dynamic_range(t, 1) == (None, None)
+    minidynamo.mark_static(t)
+    assert markers.dynamic_dims(t) == set() and markers.static_dims(t) == {0, 1, 2}
+    theirs = torch.zeros(3, 4)
+    torch._dynamo.mark_dynamic(theirs, 1, min=3)
+    torch._dynamo.maybe_mark_dynamic(theirs, 0)
+    assert markers.dynamic_dims(theirs) == {1} and markers.maybe_dynamic_dims(theirs) == {0}
+    assert markers.dynamic_range(theirs, 1) == (3, None)
+
+
+@pytest.mark.parametrize(
+    "call, error",
+    [
+        (lambda t: minidynamo.mark_dynamic(3, 0), TypeError),
+        (lambda t: minidynamo.mark_dynamic(t, 2), IndexError),
+        (lambda t: minidynamo.mark_dynamic(t, "0"), TypeError),
+        (lambda t: minidynamo.mark_dynamic(t, 0, min=3, max=2), exc.UserError),
+        (lambda t: minidynamo.mark_static(3), TypeError),
+    ],
+)
+def test_bad_marks(call, error):
+    with pytest.raises(error):
+        call(torch.zeros(2, 3))
+
+
+# -- explain ---------------------------------------------------------------------------------------
+
+
+def breaking(x):
+    """Two graphs with a print between them."""
+    y = x.sin() + 1
+    print("in between")
+    return y.cos()
+
+
+def test_explain(x, capsys):
+    report = minidynamo.explain(breaking)(x)
+    assert capsys.readouterr().out == "in between\n"
+    assert (report.graph_count, report.graph_break_count) == (2, 1)
+    assert report.op_count == sum(map(len, report.ops_per_graph)) == 3
+    assert len(report.graphs) == 2 and report.out_guards and report.compile_times
+    (reason,) = report.break_reasons
+    assert "print" in reason.reason
+    assert reason.user_stack[-1].filename == __file__ and reason.user_stack[-1].name == "breaking"
+    assert reason.user_stack[-1].line == 'print("in between")'
+    lines = str(report).splitlines()
+    assert lines[:5] == [
+        "Graph Count: 2",
+        "Graph Break Count: 1",
+        "Op Count: 3",
+        "Break Reasons:",
+        "  Break Reason 1:",
+    ]
+
+
+def test_explain_starts_as_torchs_does(x):
+    ours = str(minidynamo.explain(wave)(x)).splitlines()[:5]
+    theirs = str(torch._dynamo.explain(wave)(x)).splitlines()[:5]
+    strip = [line.partition(":")[0] for line in theirs]
+    assert [line.partition(":")[0] for line in ours] == strip
+
+
+def test_explain_in_one_call_and_of_what_is_compiled(recorder, x):
+    fast = minidynamo.compile(wave, backend=recorder)
+    assert minidynamo.explain(wave, x).graph_count == 1
+    assert minidynamo.explain(fast, x, shift=2).graph_count == 1
+    assert minidynamo.explain(torch.nn.Linear(6, 2))(x).graph_count == 1
+    assert not recorder.graphs
+    fast(x)
+    assert minidynamo.explain(fast)(x).graph_count == 1 and len(recorder.graphs) == 1
+
+
+def test_explain_passes_exceptions_on(x):
+    def failing(x):
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        minidynamo.explain(failing)(x)
+    with pytest.raises(TypeError, match="fn must be callable"):
+        minidynamo.explain(3)
+
+
+# -- the package -----------------------------------------------------------------------------------
+
+
+def test_importing_the_package_needs_no_torch():
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import minidynamo, minidynamo.bytecode\n"
+        "minidynamo.config.recompile_limit = 3\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
