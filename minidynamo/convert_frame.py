@@ -151,10 +151,21 @@ def _attempt(options: CompileOptions, frame: Any, breaks: dict[int, Unsupported]
         value = tx.run()
     except Unsupported as reason:
         _report_break(options, reason)
-        compiled = finish_break(tx, reason)
+        compiled = _finished(options, finish_break, tx, reason)
         return _make_entry(frame, output, compiled, is_empty=False)
-    compiled = finish_return(tx, value)
+    compiled = _finished(options, finish_return, tx, value)
     return _make_entry(frame, output, compiled, is_empty=output.is_empty())
+
+
+def _finished(
+    options: CompileOptions, finish: Callable[[Any, Any], CompiledFrame], tx: Any, argument: Any
+) -> CompiledFrame:
+    """`finish(tx, argument)`; a value that can't be rebuilt outside the graph leaves the frame to eager."""
+    try:
+        return finish(tx, argument)
+    except Unsupported as reason:
+        _report_break(options, reason)
+        raise SkipFrame(f"{reason.kind}: {reason.context}") from reason
 
 
 def _report_break(options: CompileOptions, reason: Unsupported) -> None:
@@ -180,6 +191,7 @@ def _report_break(options: CompileOptions, reason: Unsupported) -> None:
 
 def _make_entry(frame: Any, output: OutputGraph, compiled: CompiledFrame, *, is_empty: bool) -> Any:
     guards = output.guards
+    output.add_alias_guards()
     code = frame.code if is_empty and output.side_effects.is_empty() else compiled.code
     fetch = [] if code is frame.code else compiled.fetch
     program = guards.build(frame.code, fetch)

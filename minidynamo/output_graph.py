@@ -26,7 +26,7 @@ from torch.fx.node import Node, map_arg
 
 from . import events
 from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
-from .guards import GuardSet
+from .guards import Check, GuardSet
 from .side_effects import SideEffects
 
 if TYPE_CHECKING:
@@ -46,11 +46,22 @@ _NOT_TRACEABLE: dict[type[Exception], tuple[str, str]] = {
 
 @dataclass(slots=True)
 class GraphInput:
-    """A placeholder: where its value comes from, and the value of this call."""
+    """A placeholder: where its value comes from, the value of this call, and its version at entry."""
 
     node: Node
     source: Source
     value: torch.Tensor
+    version: int
+
+    @property
+    def is_mutated(self) -> bool:
+        """Whether an operation of the graph wrote to it."""
+        return _version(example_value(self.node)) != self.version
+
+
+def _version(fake: torch.Tensor) -> int:
+    """The version counter; inference tensors have none."""
+    return 0 if fake.is_inference() else fake._version
 
 
 def example_value(node: Node) -> Any:
@@ -87,7 +98,7 @@ class OutputGraph:
         else:
             node = self.graph.placeholder(self._input_name(source))
         node.meta["example_value"] = fake
-        self.inputs.append(GraphInput(node, source, value))
+        self.inputs.append(GraphInput(node, source, value, _version(fake)))
         return node
 
     def _input_name(self, source: Source) -> str:
@@ -168,6 +179,21 @@ class OutputGraph:
                 self.graph.erase_node(node)
 
     # -- finishing ------------------------------------------------------------------------------
+
+    def add_alias_guards(self) -> None:
+        """What was mutated and taken for different objects must stay different objects."""
+        if any(item.is_mutated for item in self.inputs) and len(self.inputs) > 1:
+            group = tuple(item.source for item in self.inputs)
+            self.guards.add(None, Check.NOT_ALIASED_GROUP, group)
+        effects = self.side_effects
+        mutated = {variable: None for variable, _ in effects.pending_attributes()} | effects.contents
+        tracked = [(value, v) for value, v in effects.tracked() if v.source is not None]
+        for variable in mutated:
+            own = [value for value, v in tracked if v is variable]
+            for value, other in tracked:
+                if own and other is not variable and type(value) is type(own[0]):
+                    assert variable.source is not None
+                    self.guards.add(variable.source, Check.NOT_ALIAS, other.source)
 
     def is_empty(self) -> bool:
         """Whether no tensor operation was captured."""

@@ -260,8 +260,13 @@ class InliningTranslator(Translator):
             self.step()
         return self.result
 
-    def resume(self) -> VariableTracker | None:
-        """Run a generator to its next yield: the value, or None when it returned."""
+    def resume(self, sent: VariableTracker | None = None) -> VariableTracker | None:
+        """Run a generator to its next yield: the value, or None when it returned.
+
+        `sent` is what the yield that it stopped at gives (None: the constant None).
+        """
+        if self.yielded is not None:
+            self.push(sent if sent is not None else ConstantVariable(None))
         self.yielded = None
         while self.result is None:
             self.step()

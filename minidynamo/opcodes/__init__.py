@@ -1,6 +1,6 @@
 """Handlers of the canonical opcodes, by group; importing this package fills `registry.OPCODES`."""
 
-from . import calls, containers, control, loads
+from . import calls, containers, control, loads, matching
 from .registry import OPCODES
 
-__all__ = ["OPCODES", "calls", "containers", "control", "loads"]
+__all__ = ["OPCODES", "calls", "containers", "control", "loads", "matching"]

@@ -160,6 +160,10 @@ class VariableTracker:
         """`tp_iternext`: the next value, or None when exhausted."""
         unsupported("iteration", repr(self), f"{self!r} is not an iterator that can be traced")
 
+    def returned_value(self) -> VariableTracker:
+        """What an exhausted iterator returned (generators: their return value)."""
+        unsupported("yield from", repr(self), "the value that this iterator returned is not known")
+
     def truth(self, tx: Translator) -> bool:
         """`PyObject_IsTrue`, which must be decided while tracing."""
         try:

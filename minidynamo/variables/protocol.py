@@ -33,8 +33,13 @@ class Protocol(Services):
         return self.call_real_callable(CallableVariable(function), function, args, {})
 
     def is_same(self, left: VariableTracker, right: VariableTracker) -> bool:
-        """`left is right`."""
-        return left.identity() is right.identity()
+        """`left is right`. That two objects of the frame differ is guarded."""
+        if left.identity() is right.identity():
+            return True
+        sources = [v.source for v in (left, right) if not isinstance(v, ConstantVariable)]
+        if len(sources) == 2 and sources[0] is not None and sources[1] is not None:
+            self.guard(sources[0], "NOT_ALIAS", sources[1])
+        return False
 
     def make_slice(self, parts: list[VariableTracker]) -> VariableTracker:
         """`slice(*parts)`."""
