@@ -10,7 +10,6 @@ changed; only what is missing is installed, into `.venv`. Without arguments: wha
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import subprocess
 import sys
@@ -23,14 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 MIN_TORCH = (2, 11)
 # A version known to work first: the newest may come with a CUDA that the machine's driver lacks.
 TORCH_CHOICES = ("torch==2.13.0", "torch>=2.11")
-# import name -> requirement
-RUNTIME = {"setuptools": "setuptools>=77", "numpy": "numpy"}
-GROUPS = {
-    "test": {"pytest": "pytest>=8", "hypothesis": "hypothesis", "triton": "triton"},
-    "check": {"ruff": "ruff==0.17.5", "mypy": "mypy>=1.18"},
-}
-# The tests that need these are skipped without them.
-OPTIONAL = {"triton"}
+RUNTIME = ["setuptools>=77", "numpy"]
+GROUPS = {"test": ["pytest>=8", "hypothesis"], "check": ["ruff==0.17.5", "mypy>=1.18"]}
+# Tests that need these are skipped where they cannot be had.
+OPTIONAL = {"test": ["triton"]}
 
 
 def main() -> None:
@@ -48,10 +43,12 @@ def main() -> None:
     python = make_venv(arguments.venv)
     if not torch_version(python):
         install_torch(python, arguments.torch)
-    wanted = dict(RUNTIME)
-    for group in arguments.groups:
-        wanted.update(GROUPS[group])
-    install_missing(python, wanted)
+    wanted = [*RUNTIME, *(row for group in arguments.groups for row in GROUPS[group])]
+    if not pip_install(python, wanted):
+        sys.exit("cannot install " + " ".join(wanted))
+    for row in (row for group in arguments.groups for row in OPTIONAL.get(group, [])):
+        if not pip_install(python, [row]):
+            print(f"{row} is not to be had here; tests that need it are skipped")
     build = [str(python), "setup.py", "-q", "build_ext", "--inplace"]
     if subprocess.run(build, cwd=ROOT).returncode != 0:
         sys.exit(1)
@@ -110,46 +107,31 @@ def is_new_enough(text: str) -> bool:
 
 def torch_version(python: Path) -> str:
     """The version of torch that `python` sees and supports, or ""."""
-    found = installed(python, ["torch"])["torch"]
+    code = (
+        "import importlib.metadata as m\n"
+        "try: print(m.version('torch'))\n"
+        "except m.PackageNotFoundError: print()"
+    )
+    done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
+    found = done.stdout.strip()
     return found if found and is_new_enough(found) else ""
 
 
-def installed(python: Path, names: list[str]) -> dict[str, str]:
-    """Name -> version of each distribution that `python` sees, "" for none."""
-    code = (
-        "import importlib.metadata as m, json, sys\n"
-        "have = {d.metadata['Name'].lower(): d.version for d in m.distributions()}\n"
-        "print(json.dumps({name: have.get(name, '') for name in sys.argv[1:]}))"
-    )
-    output = subprocess.run(
-        [python, "-c", code, *names], check=True, capture_output=True, text=True
-    )
-    return json.loads(output.stdout)
-
-
 def pip_install(python: Path, requirements: list[str]) -> bool:
-    """Whether pip could install `requirements` into the environment of `python`."""
+    """Have pip install what is missing of `requirements`; whether it could.
+
+    pip leaves alone what lies outside of the virtual environment.
+    """
     command = [str(python), "-m", "pip", "install", "--quiet", *requirements]
-    print("installing", *requirements, flush=True)
     return subprocess.run(command).returncode == 0
 
 
 def install_torch(python: Path, wanted: str) -> None:
     """Install torch: what the user asked for, or the first of `TORCH_CHOICES` that can be had."""
+    print("installing torch", flush=True)
     choices = [shlex.split(wanted)] if wanted else [[choice] for choice in TORCH_CHOICES]
     if not any(pip_install(python, choice) for choice in choices):
         sys.exit('cannot install torch; choose one that pip can reach: make TORCH="torch==..."')
-
-
-def install_missing(python: Path, wanted: dict[str, str]) -> None:
-    """Install the requirements whose distribution is not there yet."""
-    have = installed(python, list(wanted))
-    needed = [row for name, row in wanted.items() if not have[name] and name not in OPTIONAL]
-    if needed and not pip_install(python, needed):
-        sys.exit("cannot install " + " ".join(needed))
-    for name in OPTIONAL & set(wanted):
-        if not have[name] and not pip_install(python, [wanted[name]]):
-            print(f"{name} is not available here; the tests that need it are skipped")
 
 
 if __name__ == "__main__":
