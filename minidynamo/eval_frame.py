@@ -58,14 +58,14 @@ class Compiler:
     def __call__(self, model: Any) -> Any:
         _check_model(model)
         if isinstance(model, torch.nn.Module):
-            return OptimizedModule(innermost(model), self.callable)
+            return OptimizedModule(innermost(model), self.wrap)
         if isinstance(model, (staticmethod, classmethod)):
-            return type(model)(self.callable(model.__func__))
+            return type(model)(self.wrap(model.__func__))
         if isinstance(model, type):
             return self.compile_class(model)
-        return self.callable(model)
+        return self.wrap(model)
 
-    def callable(self, fn: Any) -> Any:
+    def wrap(self, fn: Any) -> Any:
         """The C callable for a function or any other callable object."""
         fn = innermost(fn)
         return _dressed(_C.compiled_function(_with_frame(fn), self.region()), fn)
@@ -78,7 +78,7 @@ class Compiler:
                 f"compile: model is the class {cls.__qualname__}, whose instances cannot be "
                 "called; compile a function, a method or an instance"
             )
-        cls.__call__ = self.callable(call)  # type: ignore[operator]
+        setattr(cls, "__call__", self.wrap(call))  # noqa: B010  (typed as a method)
         return cls
 
 
@@ -158,11 +158,14 @@ def _unchanged(model: Any) -> Any:
 
 
 def innermost(fn: Any) -> Any:
-    """What `fn` was before `compile()` was applied to it, any number of times."""
+    """What `fn` was before `compile()` was applied to it, any number of times.
+
+    What `disable()` was applied to stays disabled.
+    """
     while True:
-        if isinstance(fn, _C.CompiledFunction):
+        if isinstance(fn, _C.CompiledFunction) and fn.region is not None:
             fn = fn.__wrapped__
-        elif isinstance(fn, OptimizedModule):
+        elif isinstance(fn, OptimizedModule) and fn._compiled.region is not None:
             fn = fn._orig_mod
         else:
             return fn
@@ -173,7 +176,7 @@ def _with_frame(fn: Any) -> Any:
     core = fn
     while isinstance(core, (functools.partial, types.MethodType)):
         core = core.func if isinstance(core, functools.partial) else core.__func__
-    if isinstance(core, types.FunctionType) or isinstance(fn, torch.nn.Module):
+    if isinstance(core, (types.FunctionType, _C.CompiledFunction, torch.nn.Module)):
         return fn
     if isinstance(inspect.getattr_static(type(core), "__call__", None), types.FunctionType):
         return fn
@@ -183,6 +186,7 @@ def _with_frame(fn: Any) -> Any:
 
     # A code object of its own: compiled code, limits and skipping go by code object.
     call.__code__ = call.__code__.replace(co_name=getattr(fn, "__name__", "call"))
+    call.__wrapped__ = fn  # type: ignore[attr-defined]
     return call
 
 
@@ -256,24 +260,25 @@ def run(fn: Any = None) -> Any:
         raise TypeError(f"run: fn must be callable, not {_type_name(fn)} {fn!r}")
     if isinstance(fn, OptimizedModule):
         return OptimizedModule(fn._orig_mod, _RunOnly(fn._compiled))
-    runner = _RunOnly(fn)(innermost(fn))
-    return functools.update_wrapper(runner, innermost(fn))
+    inner = innermost(fn)
+    return functools.update_wrapper(_RunOnly(fn)(inner), inner)
 
 
 class _RunOnly:
     """Makes callables that run in the region of `compiled` and compile nothing."""
 
     def __init__(self, compiled: Any) -> None:
-        self._region = getattr(compiled, "region", None)
+        self.region = getattr(compiled, "region", None)
 
     def __call__(self, fn: Any) -> Callable[..., Any]:
         def runner(*args: Any, **kwargs: Any) -> Any:
-            region = self._region or _region_with_code(fn)
+            region = self.region or _region_with_code(fn)
             if region is None:
                 return fn(*args, **kwargs)
             with run_only(region):
                 return _C.compiled_function(fn, region)(*args, **kwargs)
 
+        runner.region = self.region  # type: ignore[attr-defined]
         return runner
 
 

@@ -95,6 +95,6 @@ def test_lines_are_not_dense():
             docstring = token.type == tokenize.STRING and token.line.lstrip()[:3] in ('"""', "'''")
             if token.type not in LAYOUT and not docstring:
                 tokens += 1
-                rows.add(token.start[0])
+                rows.update(range(token.start[0], token.end[0] + 1))
         lines += len(rows)
     assert tokens <= TOKENS_PER_LINE * lines, f"{tokens / lines:.2f} tokens a line"

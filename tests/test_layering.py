@@ -19,6 +19,8 @@ LAYERS = [
     ["bytecode"],
     [
         "constant_values",
+        "guard_checks",
+        "guard_expr",
         "guards",
         "shapes",
         "side_effects",

@@ -1,0 +1,65 @@
+"""Types of the native extension: what `csrc/` offers to Python."""
+
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+class Region:
+    """One compile configuration; the callback is asked for frames that have no fitting entry."""
+
+    callback: Callable[[FrameInfo], Any]
+    run_only: bool
+    def __init__(self, callback: Callable[[FrameInfo], Any]) -> None: ...
+
+class FrameInfo:
+    """A frame that is about to run, as the callback sees it."""
+
+    code: CodeType
+    func: FunctionType
+    f_locals: dict[str, Any]
+    globals: dict[str, Any]
+    builtins: dict[str, Any]
+    closure: tuple[Any, ...] | None
+    region: Region
+    entries: list[Entry]
+    failed: int
+
+class Entry:
+    """One compiled variant of a code object."""
+
+    guards: Any
+    code: CodeType
+    hits: int
+    valid: bool
+    data: Any
+    needs_hook: bool
+    inputs_slot: bool
+    def __init__(
+        self, guards: Any, code: CodeType, *, needs_hook: bool = True, inputs_slot: bool = False
+    ) -> None: ...
+
+class CompiledFunction:
+    """A callable that runs another one inside a region, or (region None) outside of all."""
+
+    __wrapped__: Any
+    region: Region | None
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+class TailCall:
+    """What generated code returns to have another function called in its place."""
+
+SKIP: Any
+SKIP_RECURSIVE: Any
+
+def compiled_function(fn: Any, region: Region) -> CompiledFunction: ...
+def disabled(fn: Any) -> CompiledFunction: ...
+def enter_region(region: Region | None) -> Any: ...
+def leave_region(previous: Any) -> None: ...
+def current_region() -> Region | None: ...
+def skip_code(code: CodeType, recursive: bool) -> None: ...
+def entries(code: CodeType, region: Region | None = None) -> list[Entry]: ...
+def tail_call(fn: Any, *args: Any) -> TailCall: ...
+def reset() -> None: ...
+def active_count() -> int: ...
+def is_installed() -> bool: ...
+def __getattr__(name: str) -> Any: ...
