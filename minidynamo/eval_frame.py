@@ -165,7 +165,7 @@ def innermost(fn: Any) -> Any:
     while True:
         if isinstance(fn, _C.CompiledFunction) and fn.region is not None:
             fn = fn.__wrapped__
-        elif isinstance(fn, OptimizedModule) and fn._compiled.region is not None:
+        elif isinstance(fn, OptimizedModule) and getattr(fn._compiled, "region", None):
             fn = fn._orig_mod
         else:
             return fn

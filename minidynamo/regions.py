@@ -13,6 +13,8 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import torch  # noqa: F401  (loads the libraries that _C is linked to)
+
 from ._C import Region
 from .compile_options import CompileOptions
 from .convert_frame import make_callback
