@@ -136,27 +136,41 @@ static int bind(PyFunctionObject* func, PyObject* self, PyObject* const* args, P
 
 // Direct dispatch ------------------------------------------------------------------------------
 
+// The function's own frame need not be looked up in the hook, if one is installed. It comes first:
+// the call is positional and full.
+static PyObject* call_generated(MdThread* thread, PyObject* function, PyObject* const* args,
+                                size_t nargs) {
+  thread->expected = thread->region != NULL ? function : NULL;
+  PyObject* result = md_function_vectorcall(function, args, nargs, NULL);
+  thread->expected = NULL;
+  return result;
+}
+
 // Runs an entry on its arguments (with the fetched tuple in place already).
-static PyObject* run_entry(MdCompiled* self, MdEntry* entry, PyFunctionObject* func,
-                           PyObject* const* args, size_t nargs) {
+static PyObject* run_entry(MdThread* thread, MdCompiled* self, MdEntry* entry,
+                           PyFunctionObject* func, PyObject* const* args, size_t nargs) {
   PyObject* function = cached_function(self, entry, func);
   if (function == NULL) {
     return NULL;
   }
-  MdRegion* wanted = entry->needs_hook ? self->region : NULL;
   PyObject* result;
-  if (md_thread.region == wanted) {
-    result = md_function_vectorcall(function, args, nargs, NULL);
+  if (!entry->needs_hook) {
+    MdRegion* hidden = thread->region;
+    thread->region = NULL;
+    result = call_generated(thread, function, args, nargs);
+    thread->region = hidden;
+  } else if (thread->region == self->region) {
+    result = call_generated(thread, function, args, nargs);
   } else {
-    MdRegion* former = md_region_switch(wanted);
-    result = md_function_vectorcall(function, args, nargs, NULL);
-    md_region_restore(former);
+    MdRegion* former = md_region_switch(thread, self->region);
+    result = call_generated(thread, function, args, nargs);
+    md_region_restore(thread, former);
   }
   Py_DECREF(function);
   if (md_is_tail_call(result)) {
-    MdRegion* former = md_region_switch(self->region);
-    result = md_tail_loop(result);
-    md_region_restore(former);
+    MdRegion* former = md_region_switch(thread, self->region);
+    result = md_tail_loop(thread, result);
+    md_region_restore(thread, former);
   }
   return result;
 }
@@ -171,8 +185,9 @@ static MdRegionState* entries_of(MdCompiled* self, PyFunctionObject* func) {
 }
 
 // The call's arguments are the caller's array, in full and in order.
-static int dispatch_array(MdCompiled* self, MdRegionState* list, PyFunctionObject* func,
-                          PyObject* const* args, Py_ssize_t nargs, PyObject** result) {
+static int dispatch_array(MdThread* thread, MdCompiled* self, MdRegionState* list,
+                          PyFunctionObject* func, PyObject* const* args, Py_ssize_t nargs,
+                          PyObject** result) {
   PyObject* code = Py_NewRef(func->func_code);
   PyObject* fetched;
   Py_ssize_t tried;
@@ -182,21 +197,21 @@ static int dispatch_array(MdCompiled* self, MdRegionState* list, PyFunctionObjec
     return 0;
   }
   if (!entry->inputs_slot) {
-    *result = run_entry(self, entry, func, args, nargs);
+    *result = run_entry(thread, self, entry, func, args, nargs);
   } else {
     PyObject* longer[MAX_BOUND + 1];
     memcpy(longer, args, nargs * sizeof(PyObject*));
     longer[nargs] = fetched;
-    *result = run_entry(self, entry, func, longer, nargs + 1);
+    *result = run_entry(thread, self, entry, func, longer, nargs + 1);
     Py_DECREF(fetched);
   }
   Py_DECREF(entry);
   return 1;
 }
 
-static int dispatch_bound(MdCompiled* self, MdRegionState* list, PyFunctionObject* func,
-                          PyObject* receiver, PyObject* const* args, Py_ssize_t nargs,
-                          PyObject* kwnames, PyObject** result) {
+static int dispatch_bound(MdThread* thread, MdCompiled* self, MdRegionState* list,
+                          PyFunctionObject* func, PyObject* receiver, PyObject* const* args,
+                          Py_ssize_t nargs, PyObject* kwnames, PyObject** result) {
   PyObject* bound[MAX_BOUND + 1];
   if (!bind(func, receiver, args, nargs, kwnames, bound)) {
     return 0;
@@ -206,7 +221,7 @@ static int dispatch_bound(MdCompiled* self, MdRegionState* list, PyFunctionObjec
   for (int i = 0; i < total; i++) {
     Py_INCREF(bound[i]);
   }
-  int done = dispatch_array(self, list, func, bound, total, result);
+  int done = dispatch_array(thread, self, list, func, bound, total, result);
   for (int i = 0; i < total; i++) {
     Py_DECREF(bound[i]);
   }
@@ -214,9 +229,9 @@ static int dispatch_bound(MdCompiled* self, MdRegionState* list, PyFunctionObjec
 }
 
 // Calls func(receiver, ...) through the entry that fits. 0 when there is none.
-static int dispatch(MdCompiled* self, PyFunctionObject* func, PyObject* receiver,
-                    PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
-                    PyObject** result) {
+static int dispatch(MdThread* thread, MdCompiled* self, PyFunctionObject* func,
+                    PyObject* receiver, PyObject* const* args, Py_ssize_t nargs,
+                    PyObject* kwnames, PyObject** result) {
   MdRegionState* list = entries_of(self, func);
   if (list == NULL) {
     return 0;
@@ -224,9 +239,9 @@ static int dispatch(MdCompiled* self, PyFunctionObject* func, PyObject* receiver
   PyCodeObject* code = (PyCodeObject*)func->func_code;
   if (kwnames == NULL && receiver == NULL && nargs == code->co_argcount &&
       nargs <= MAX_BOUND && md_code_nargs(code) == nargs) {
-    return dispatch_array(self, list, func, args, nargs, result);
+    return dispatch_array(thread, self, list, func, args, nargs, result);
   }
-  return dispatch_bound(self, list, func, receiver, args, nargs, kwnames, result);
+  return dispatch_bound(thread, self, list, func, receiver, args, nargs, kwnames, result);
 }
 
 // Calling --------------------------------------------------------------------------------------
@@ -248,25 +263,25 @@ static PyFunctionObject* resolve(MdCompiled* self, PyObject** receiver) {
   return md_module_forward(fn, &self->module_class);
 }
 
-static PyObject* call_in_region(MdCompiled* self, PyObject* fn, PyObject* const* args,
-                                size_t nargsf, PyObject* kwnames) {
-  MdRegion* former = md_region_switch(self->region);
+static PyObject* call_in_region(MdThread* thread, MdCompiled* self, PyObject* fn,
+                                PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  MdRegion* former = md_region_switch(thread, self->region);
   PyObject* result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
-  md_region_restore(former);
+  md_region_restore(thread, former);
   return result;
 }
 
-static PyObject* call_normally(MdCompiled* self, PyFunctionObject* func, PyObject* const* args,
-                               size_t nargsf, PyObject* kwnames) {
+static PyObject* call_normally(MdThread* thread, MdCompiled* self, PyFunctionObject* func,
+                               PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   if (func == NULL || PyFunction_Check(self->fn) || PyMethod_Check(self->fn)) {
-    return call_in_region(self, self->fn, args, nargsf, kwnames);
+    return call_in_region(thread, self, self->fn, args, nargsf, kwnames);
   }
   // An nn.Module whose call is its forward: the first frame offered is the user's.
   PyObject* method = PyMethod_New((PyObject*)func, self->fn);
   if (method == NULL) {
     return NULL;
   }
-  PyObject* result = call_in_region(self, method, args, nargsf, kwnames);
+  PyObject* result = call_in_region(thread, self, method, args, nargsf, kwnames);
   Py_DECREF(method);
   return result;
 }
@@ -274,8 +289,9 @@ static PyObject* call_normally(MdCompiled* self, PyFunctionObject* func, PyObjec
 static PyObject* compiled_call(PyObject* object, PyObject* const* args, size_t nargsf,
                                PyObject* kwnames) {
   MdCompiled* self = (MdCompiled*)object;
+  MdThread* thread = &md_thread;
   PyThreadState* ts = PyThreadState_Get();
-  if (md_stack_room() == MD_ROOM_NONE) {
+  if (md_stack_room(thread) == MD_ROOM_NONE) {
     PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded: no C stack is left");
     return NULL;
   }
@@ -283,12 +299,12 @@ static PyObject* compiled_call(PyObject* object, PyObject* const* args, size_t n
   PyObject* receiver = NULL;
   md_lend_recursion(ts);
   if (self->region == NULL || md_is_tracing(ts)) {
-    result = call_in_region(self, self->fn, args, nargsf, kwnames);
+    result = call_in_region(thread, self, self->fn, args, nargsf, kwnames);
   } else {
     PyFunctionObject* func = (PyFunctionObject*)Py_XNewRef((PyObject*)resolve(self, &receiver));
-    if (func == NULL || !dispatch(self, func, receiver, args, PyVectorcall_NARGS(nargsf), kwnames,
-                                  &result)) {
-      result = call_normally(self, func, args, nargsf, kwnames);
+    if (func == NULL || !dispatch(thread, self, func, receiver, args, PyVectorcall_NARGS(nargsf),
+                                  kwnames, &result)) {
+      result = call_normally(thread, self, func, args, nargsf, kwnames);
     }
     Py_XDECREF(func);
   }
@@ -386,8 +402,27 @@ static PyObject* compiled_deepcopy(MdCompiled* self, PyObject* memo) {
   return result;
 }
 
+// The callable given, unless functools.update_wrapper named another one.
+static PyObject* compiled_wrapped(MdCompiled* self, void* closure) {
+  PyObject* named = NULL;
+  if (self->dict != NULL) {
+    named = PyDict_GetItemString(self->dict, "__wrapped__");
+  }
+  return Py_NewRef(named != NULL ? named : self->fn);
+}
+
+static int compiled_set_wrapped(MdCompiled* self, PyObject* value, void* closure) {
+  PyObject* dict = PyObject_GenericGetDict((PyObject*)self, NULL);
+  if (dict == NULL) {
+    return -1;
+  }
+  int status = value != NULL ? PyDict_SetItemString(dict, "__wrapped__", value)
+                             : PyDict_DelItemString(dict, "__wrapped__");
+  Py_DECREF(dict);
+  return status;
+}
+
 static PyMemberDef compiled_members[] = {
-    {"__wrapped__", T_OBJECT, offsetof(MdCompiled, fn), READONLY, "the callable given"},
     {"region", T_OBJECT, offsetof(MdCompiled, region), READONLY, "its Region, or None"},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(MdCompiled, vectorcall), READONLY, NULL},
     {NULL}};
@@ -396,7 +431,9 @@ static PyMethodDef compiled_methods[] = {
     {"__deepcopy__", (PyCFunction)compiled_deepcopy, METH_O, NULL}, {NULL}};
 
 static PyGetSetDef compiled_getset[] = {
-    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL}, {NULL}};
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"__wrapped__", (getter)compiled_wrapped, (setter)compiled_set_wrapped, NULL, NULL},
+    {NULL}};
 
 PyTypeObject MdCompiled_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "minidynamo._C.CompiledFunction",

@@ -2,16 +2,8 @@
 // freed with the code object. All states are also in one list, for reset().
 #include "hook.h"
 
-static Py_ssize_t extra_index = -1;
+Py_ssize_t md_extra_index = -1;
 static MdCodeState registry;  // head of the ring of all states
-
-MdCodeState* md_state_get(PyCodeObject* code) {
-  void* state = NULL;
-  if (code->co_extra == NULL || _PyCode_GetExtra((PyObject*)code, extra_index, &state) < 0) {
-    return NULL;
-  }
-  return (MdCodeState*)state;
-}
 
 // Takes all entries off a list; the caller drops them when nothing is in an unfinished state.
 static void detach_entries(MdRegionState* state, PyObject* doomed) {
@@ -63,7 +55,7 @@ MdCodeState* md_state_ensure(PyCodeObject* code) {
     PyErr_NoMemory();
     return NULL;
   }
-  if (_PyCode_SetExtra((PyObject*)code, extra_index, state) < 0) {
+  if (_PyCode_SetExtra((PyObject*)code, md_extra_index, state) < 0) {
     PyMem_Free(state);
     if (!PyErr_Occurred()) {
       PyErr_NoMemory();
@@ -283,8 +275,8 @@ static PyMethodDef functions[] = {
 
 int md_init_code_state(PyObject* module) {
   registry.next = registry.previous = &registry;
-  extra_index = _PyEval_RequestCodeExtraIndex(free_state);
-  if (extra_index < 0) {
+  md_extra_index = _PyEval_RequestCodeExtraIndex(free_state);
+  if (md_extra_index < 0) {
     PyErr_SetString(PyExc_ImportError, "no code extra index is left in this process");
     return -1;
   }

@@ -25,7 +25,6 @@
 
 #if MD_PY312
 #define _PyEval_RequestCodeExtraIndex PyUnstable_Eval_RequestCodeExtraIndex
-#define _PyCode_GetExtra PyUnstable_Code_GetExtra
 #define _PyCode_SetExtra PyUnstable_Code_SetExtra
 #endif
 
@@ -56,6 +55,16 @@ static inline PyFunctionObject* md_frame_func(MdFrame* frame) {
 // Whether the frame lies on the thread's data stack: a call, not a resumed generator.
 static inline int md_frame_on_stack(MdFrame* frame) {
   return frame->owner == FRAME_OWNED_BY_THREAD;
+}
+
+// What hangs on a code object under an index from _PyEval_RequestCodeExtraIndex, or NULL. The
+// layout is that of _PyCodeObjectExtra (codeobject.c); the exported function takes longer.
+static inline void* md_code_extra(PyCodeObject* code, Py_ssize_t index) {
+  struct {
+    Py_ssize_t size;
+    void* extras[1];
+  }* extra = code->co_extra;
+  return extra != NULL && index < extra->size ? extra->extras[index] : NULL;
 }
 
 // Whether slot `i` of localsplus is a plain local variable, not a cell or free variable.

@@ -37,9 +37,19 @@ static int add_answer(PyObject* module, const char* name, MdSkip skip) {
 
 // Running frames ------------------------------------------------------------------------------
 
+// One frame that is about to run.
+typedef struct {
+  PyThreadState* ts;
+  MdThread* thread;
+  MdFrame* frame;    // gone, from 3.12 on, once it has been run
+  MdRegion* region;  // the region it is offered in; strong while Python code may run
+  int through;       // it is itself the call for a TailCall: that loop makes the next call too
+} Offer;
+
 // The frame's own code, callees offered as the region in force says.
-static PyObject* run_original(PyThreadState* ts, MdFrame* frame, int throwflag) {
-  if (md_stack_room() == MD_ROOM_NONE && !throwflag) {
+static PyObject* run_original(PyThreadState* ts, MdThread* thread, MdFrame* frame,
+                              int throwflag) {
+  if (md_stack_room(thread) == MD_ROOM_NONE && !throwflag) {
     return md_eval_exhausted(ts, frame);
   }
   md_lend_recursion(ts);
@@ -49,21 +59,37 @@ static PyObject* run_original(PyThreadState* ts, MdFrame* frame, int throwflag) 
 }
 
 // The frame's own code, and nothing below it is offered.
-static PyObject* run_outside(PyThreadState* ts, MdFrame* frame) {
-  MdRegion* former = md_region_switch(NULL);
-  PyObject* result = run_original(ts, frame, 0);
-  md_region_restore(former);
+static PyObject* run_outside(PyThreadState* ts, MdThread* thread, MdFrame* frame) {
+  MdRegion* former = md_region_switch(thread, NULL);
+  PyObject* result = run_original(ts, thread, frame, 0);
+  md_region_restore(thread, former);
   return result;
 }
 
+static PyObject* run_declined(Offer* offer, MdSkip skip) {
+  if (skip == MD_SKIP_RECURSIVE) {
+    return run_outside(offer->ts, offer->thread, offer->frame);
+  }
+  return run_original(offer->ts, offer->thread, offer->frame, 0);
+}
+
+static PyObject* run_generated(PyThreadState* ts, MdFrame* frame) {
+  md_lend_recursion(ts);
+  PyObject* result = _PyEval_EvalFrameDefault(ts, frame, 0);
+  md_take_recursion(ts);
+  return result;
+}
+
+static void discard(Offer* offer) { md_frame_discard(offer->ts, offer->frame, stub_code); }
+
 // Fallback where the frame cannot become a frame of the entry's code: generators, whose frame
 // moves into an object sized by the original code, and a full chunk of the data stack.
-static PyObject* call_entry(PyThreadState* ts, MdFrame* frame, MdEntry* entry, PyObject* fetched) {
+static PyObject* call_entry(Offer* offer, MdEntry* entry, PyObject* fetched) {
   PyObject* result = NULL;
-  PyObject* function = md_entry_function(entry, md_frame_func(frame));
+  PyObject* function = md_entry_function(entry, md_frame_func(offer->frame));
   if (function != NULL) {
     // The slot after the arguments is a local or stack slot, and empty: the frame has not run.
-    PyObject** args = frame->localsplus;
+    PyObject** args = offer->frame->localsplus;
     int nargs = entry->nargs;
     PyObject* kept = args[nargs];
     if (entry->inputs_slot) {
@@ -74,57 +100,53 @@ static PyObject* call_entry(PyThreadState* ts, MdFrame* frame, MdEntry* entry, P
     Py_DECREF(function);
   }
   Py_XDECREF(fetched);
-  md_frame_discard(ts, frame, stub_code);
+  discard(offer);
   return result;
 }
 
-static PyObject* swap_and_run(PyThreadState* ts, MdFrame* frame, MdEntry* entry,
-                              PyObject* fetched) {
+static PyObject* swap_and_run(Offer* offer, MdEntry* entry, PyObject* fetched) {
+  MdFrame* frame = offer->frame;
   int flags = md_frame_code(frame)->co_flags | entry->code->co_flags;
-  if ((flags & MD_GENERATOR_FLAGS) || !md_frame_swap(ts, frame, entry->code, entry->nargs)) {
-    return call_entry(ts, frame, entry, fetched);
+  if ((flags & MD_GENERATOR_FLAGS) ||
+      !md_frame_swap(offer->ts, frame, entry->code, entry->nargs)) {
+    return call_entry(offer, entry, fetched);
   }
   if (entry->inputs_slot) {
     frame->localsplus[entry->nargs] = fetched;
   }
-  md_lend_recursion(ts);
-  PyObject* result = _PyEval_EvalFrameDefault(ts, frame, 0);
-  md_take_recursion(ts);
+  PyObject* result = run_generated(offer->ts, frame);
   if (md_is_tail_call(result)) {
     md_frame_returned(frame);
   }
   return result;
 }
 
-// Takes the references to `entry` and `fetched`. `through`: this frame is itself a trampolined
-// call, whose caller makes the next one.
-static PyObject* run_entry(PyThreadState* ts, MdFrame* frame, MdEntry* entry, PyObject* fetched,
-                           int through) {
-  PyObject* result;
-  if (entry->needs_hook) {
-    result = swap_and_run(ts, frame, entry, fetched);
-  } else {
-    MdRegion* former = md_region_switch(NULL);
-    result = swap_and_run(ts, frame, entry, fetched);
-    md_region_restore(former);
+// Takes the references to `entry` and `fetched`.
+static PyObject* run_entry(Offer* offer, MdEntry* entry, PyObject* fetched) {
+  MdThread* thread = offer->thread;
+  MdRegion* hidden = thread->region;
+  if (!entry->needs_hook) {
+    thread->region = NULL;  // the evaluator stays: code that calls little pays little for it
   }
+  PyObject* result = swap_and_run(offer, entry, fetched);
+  thread->region = hidden;
   Py_DECREF(entry);
-  return through ? result : md_tail_loop(result);
+  return offer->through ? result : md_tail_loop(thread, result);
 }
 
 // Asking the callback --------------------------------------------------------------------------
 
-static PyObject* ask_callback(MdFrame* frame, MdRegion* region, MdRegionState* state,
-                              Py_ssize_t failed) {
+static PyObject* ask_callback(Offer* offer, MdRegionState* list, Py_ssize_t failed) {
+  MdFrame* frame = offer->frame;
   PyObject* info = md_frame_info_new(md_frame_func(frame), md_frame_code(frame),
-                                     frame->localsplus, region, state, failed);
+                                     frame->localsplus, offer->region, list, failed);
   if (info == NULL) {
     return NULL;
   }
-  PyObject* callback = Py_NewRef(region->callback);
-  MdRegion* former = md_region_switch(NULL);
+  PyObject* callback = Py_NewRef(offer->region->callback);
+  MdRegion* former = md_region_switch(offer->thread, NULL);
   PyObject* answer = PyObject_CallOneArg(callback, info);
-  md_region_restore(former);
+  md_region_restore(offer->thread, former);
   Py_DECREF(callback);
   Py_DECREF(info);
   return answer;
@@ -132,25 +154,26 @@ static PyObject* ask_callback(MdFrame* frame, MdRegion* region, MdRegionState* s
 
 // Puts a new entry on the frame's code. 1 when it serves this very call too, 0 when its guards
 // do not hold for it, -1 with an exception set.
-static int install_entry(MdFrame* frame, MdRegion* region, MdEntry* entry, PyObject** fetched) {
-  PyCodeObject* code = md_frame_code(frame);
+static int install_entry(Offer* offer, MdEntry* entry, PyObject** fetched) {
+  PyCodeObject* code = md_frame_code(offer->frame);
   if (md_entry_fits(entry, code) < 0) {
     return -1;
   }
   MdCodeState* state = md_state_ensure(code);
-  if (state == NULL || md_state_add(state, region, entry) < 0) {
+  if (state == NULL || md_state_add(state, offer->region, entry) < 0) {
     return -1;
   }
-  if (!md_entry_check(entry, frame->localsplus, md_frame_func(frame), fetched)) {
+  PyFunctionObject* func = md_frame_func(offer->frame);
+  if (!md_entry_check(entry, offer->frame->localsplus, func, fetched)) {
     return 0;
   }
   entry->hits++;
   return 1;
 }
 
-static int remember_skip(MdFrame* frame, MdRegion* region, MdSkip skip) {
-  MdCodeState* state = md_state_ensure(md_frame_code(frame));
-  MdRegionState* list = state != NULL ? md_region_state_ensure(state, region) : NULL;
+static int remember_skip(Offer* offer, MdSkip skip) {
+  MdCodeState* state = md_state_ensure(md_frame_code(offer->frame));
+  MdRegionState* list = state != NULL ? md_region_state_ensure(state, offer->region) : NULL;
   if (list == NULL) {
     return -1;
   }
@@ -158,104 +181,98 @@ static int remember_skip(MdFrame* frame, MdRegion* region, MdSkip skip) {
   return 0;
 }
 
-static PyObject* run_answer(PyThreadState* ts, MdFrame* frame, MdRegion* region, PyObject* answer,
-                            int through) {
+static PyObject* run_answer(Offer* offer, PyObject* answer) {
   if (answer == Py_None) {
-    return run_original(ts, frame, 0);
+    return run_declined(offer, MD_ASK);
   }
   if (Py_IS_TYPE(answer, &Answer_Type)) {
     MdSkip skip = ((Answer*)answer)->skip;
-    if (remember_skip(frame, region, skip) == 0) {
-      return skip == MD_SKIP_RECURSIVE ? run_outside(ts, frame) : run_original(ts, frame, 0);
+    if (remember_skip(offer, skip) == 0) {
+      return run_declined(offer, skip);
     }
   } else if (Py_IS_TYPE(answer, &MdEntry_Type)) {
     PyObject* fetched = NULL;
-    int serves = install_entry(frame, region, (MdEntry*)answer, &fetched);
-    if (serves > 0 && !md_is_tracing(ts)) {
-      return run_entry(ts, frame, (MdEntry*)Py_NewRef(answer), fetched, through);
+    int serves = install_entry(offer, (MdEntry*)answer, &fetched);
+    if (serves > 0 && !md_is_tracing(offer->ts)) {
+      return run_entry(offer, (MdEntry*)Py_NewRef(answer), fetched);
     }
     Py_XDECREF(fetched);
     if (serves >= 0) {
-      return run_original(ts, frame, 0);
+      return run_declined(offer, MD_ASK);
     }
   } else {
     PyErr_Format(PyExc_TypeError, "a Region's callback must return an Entry, SKIP, "
                  "SKIP_RECURSIVE or None, not %.100s", Py_TYPE(answer)->tp_name);
   }
-  md_frame_discard(ts, frame, stub_code);
+  discard(offer);
   return NULL;
 }
 
-static PyObject* compile_and_run(PyThreadState* ts, MdFrame* frame, MdRegion* region,
-                                 MdRegionState* state, Py_ssize_t failed, int through) {
-  if (region->run_only || region->callback == NULL) {
-    return run_original(ts, frame, 0);
+static PyObject* compile_and_run(Offer* offer, MdRegionState* list, Py_ssize_t failed) {
+  if (offer->region->run_only || offer->region->callback == NULL) {
+    return run_declined(offer, MD_ASK);
   }
-  Py_INCREF(region);
-  PyObject* result = NULL;
-  PyObject* answer = ask_callback(frame, region, state, failed);
+  PyObject* answer = ask_callback(offer, list, failed);
   if (answer == NULL) {
-    md_frame_discard(ts, frame, stub_code);
-  } else {
-    result = run_answer(ts, frame, region, answer, through);
-    Py_DECREF(answer);
+    discard(offer);
+    return NULL;
   }
-  Py_DECREF(region);
+  PyObject* result = run_answer(offer, answer);
+  Py_DECREF(answer);
   return result;
 }
 
 // The evaluator --------------------------------------------------------------------------------
 
 // A frame that this thread's region may have something compiled for.
-static PyObject* run_offered(PyThreadState* ts, MdFrame* frame, MdRegion* region, int through) {
-  MdCodeState* state = md_state_get(md_frame_code(frame));
+static PyObject* run_offered(Offer* offer) {
+  PyFunctionObject* func = md_frame_func(offer->frame);
+  MdCodeState* state = md_state_get(md_frame_code(offer->frame));
   MdRegionState* list = NULL;
   MdSkip skip = MD_ASK;
   Py_ssize_t failed = 0;
   if (state != NULL) {
-    list = md_region_state_get(state, region);
+    list = md_region_state_get(state, offer->region);
     skip = (MdSkip)state->skip;
-    if (list != NULL && skip == MD_ASK) {
-      if (list->count > 0) {
-        PyObject* fetched;
-        Py_INCREF(region);
-        MdEntry* entry =
-            md_lookup(list, frame->localsplus, md_frame_func(frame), &fetched, &failed);
-        Py_DECREF(region);
-        if (entry != NULL) {
-          return run_entry(ts, frame, entry, fetched, through);
-        }
-      }
-      skip = (MdSkip)list->skip;
+  }
+  if (list != NULL && skip == MD_ASK) {
+    PyObject* fetched;
+    MdEntry* entry = md_lookup(list, offer->frame->localsplus, func, &fetched, &failed);
+    if (entry != NULL) {
+      return run_entry(offer, entry, fetched);
     }
+    skip = (MdSkip)list->skip;
   }
-  if (skip == MD_ASK) {
-    return compile_and_run(ts, frame, region, list, failed, through);
-  }
-  return skip == MD_SKIP_RECURSIVE ? run_outside(ts, frame) : run_original(ts, frame, 0);
+  return skip == MD_ASK ? compile_and_run(offer, list, failed) : run_declined(offer, skip);
 }
 
 PyObject* md_eval_frame(PyThreadState* ts, MdFrame* frame, int throwflag) {
-  int through = 0;
-  MdTailCall* pending = md_thread.pending;
-  if (pending != NULL && pending->fn == (PyObject*)md_frame_func(frame)) {
-    md_thread.pending = NULL;
-    md_tail_call_release(pending);
-    through = 1;
+  MdThread* thread = &md_thread;
+  Offer offer = {ts, thread, frame, thread->region, 0};
+  if (thread->expected != NULL && thread->expected == (PyObject*)md_frame_func(frame)) {
+    thread->expected = NULL;
+    if (thread->pending == NULL) {
+      return run_generated(ts, frame);
+    }
+    md_tail_call_release(thread->pending);
+    thread->pending = NULL;
+    offer.through = 1;
   }
-  MdRegion* region = md_thread.region;
-  if (region == NULL) {
+  if (offer.region == NULL) {
     md_evaluator_expire();
-    return run_original(ts, frame, throwflag);
+    return run_original(ts, thread, frame, throwflag);
   }
-  if (throwflag || md_thread.quiet || !md_frame_on_stack(frame) ||
+  if (throwflag || thread->quiet || !md_frame_on_stack(frame) ||
       !(md_frame_code(frame)->co_flags & CO_OPTIMIZED) || md_is_tracing(ts)) {
-    return run_original(ts, frame, throwflag);
+    return run_original(ts, thread, frame, throwflag);
   }
-  if (md_stack_room() != MD_ROOM_FINE) {
-    return run_outside(ts, frame);
+  if (md_stack_room(thread) != MD_ROOM_FINE) {
+    return run_outside(ts, thread, frame);
   }
-  return run_offered(ts, frame, region, through);
+  Py_INCREF(offer.region);
+  PyObject* result = run_offered(&offer);
+  Py_DECREF(offer.region);
+  return result;
 }
 
 // Initialisation -------------------------------------------------------------------------------

@@ -61,13 +61,15 @@ typedef struct {
 
 typedef struct {
   MdRegion* region;     // strong; NULL: nothing is offered in this thread
-  MdTailCall* pending;  // borrowed: the call that the trampoline makes right now
+  PyObject* expected;   // borrowed: the function that we call right now, whose frame comes next
+  MdTailCall* pending;  // borrowed: its arguments, when it is called for a TailCall
   int quiet;            // > 0 while guards run Python code
   char* stack_soft;     // C stack bounds, see stack.c; NULL until first asked
   char* stack_hard;
   char* stack_end;
 } MdThread;
 
+// Looked up once in each entry point and handed on: a look-up costs some nanoseconds.
 extern _Thread_local MdThread md_thread;
 
 extern PyTypeObject MdRegion_Type;
@@ -80,8 +82,8 @@ extern PyTypeObject MdCompiled_Type;
 int md_init_region(PyObject* module);
 // Makes `region` (or NULL) this thread's current one; returns the former, owned by the caller,
 // for md_region_restore, which takes it back. Installs and removes the evaluator as needed.
-MdRegion* md_region_switch(MdRegion* region);
-void md_region_restore(MdRegion* former);
+MdRegion* md_region_switch(MdThread* thread, MdRegion* region);
+void md_region_restore(MdThread* thread, MdRegion* former);
 // Whether frames go to our evaluator first.
 int md_evaluator_is_ours(void);
 // Removes the evaluator when it is installed but no thread is in a region.
@@ -91,7 +93,10 @@ extern _PyFrameEvalFunction md_former_evaluator;
 
 // code_state.c -------------------------------------------------------------------------------
 int md_init_code_state(PyObject* module);
-MdCodeState* md_state_get(PyCodeObject* code);     // NULL when there is none; sets no error
+extern Py_ssize_t md_extra_index;
+static inline MdCodeState* md_state_get(PyCodeObject* code) {
+  return (MdCodeState*)md_code_extra(code, md_extra_index);
+}
 MdCodeState* md_state_ensure(PyCodeObject* code);  // NULL with an error set
 MdRegionState* md_region_state_get(MdCodeState* state, MdRegion* region);
 MdRegionState* md_region_state_ensure(MdCodeState* state, MdRegion* region);
@@ -129,7 +134,7 @@ PyObject* md_frame_info_new(PyFunctionObject* func, PyCodeObject* code,
 // tail_call.c --------------------------------------------------------------------------------
 int md_init_tail_call(PyObject* module);
 // Takes what generated code returned; while that is a TailCall, makes the call.
-PyObject* md_tail_loop(PyObject* result);
+PyObject* md_tail_loop(MdThread* thread, PyObject* result);
 // Drops what a call under way holds: its frame has references of its own.
 void md_tail_call_release(MdTailCall* call);
 static inline int md_is_tail_call(PyObject* result) {
@@ -140,16 +145,16 @@ static inline int md_is_tail_call(PyObject* result) {
 // With an evaluator installed a call from Python to Python takes C stack, without one it takes
 // none, so a program's recursion limit says nothing of what we may use.
 enum { MD_ROOM_NONE, MD_ROOM_LOW, MD_ROOM_FINE };
-void md_measure_stack(void);
-static inline int md_stack_room(void) {
+void md_measure_stack(MdThread* thread);
+static inline int md_stack_room(MdThread* thread) {
   char* here = (char*)__builtin_frame_address(0);
-  if (md_thread.stack_end == NULL) {
-    md_measure_stack();
+  if (thread->stack_end == NULL) {
+    md_measure_stack(thread);
   }
-  if (here >= md_thread.stack_soft || here > md_thread.stack_end) {
+  if (here >= thread->stack_soft || here > thread->stack_end) {
     return MD_ROOM_FINE;
   }
-  return here >= md_thread.stack_hard ? MD_ROOM_LOW : MD_ROOM_NONE;
+  return here >= thread->stack_hard ? MD_ROOM_LOW : MD_ROOM_NONE;
 }
 
 // eval_frame.c -------------------------------------------------------------------------------

@@ -57,16 +57,16 @@ static void count_thread(MdRegion* former, MdRegion* current) {
   }
 }
 
-MdRegion* md_region_switch(MdRegion* region) {
-  MdRegion* former = md_thread.region;
-  md_thread.region = (MdRegion*)Py_XNewRef((PyObject*)region);
+MdRegion* md_region_switch(MdThread* thread, MdRegion* region) {
+  MdRegion* former = thread->region;
+  thread->region = (MdRegion*)Py_XNewRef((PyObject*)region);
   count_thread(former, region);
   return former;
 }
 
-void md_region_restore(MdRegion* former) {
-  MdRegion* current = md_thread.region;
-  md_thread.region = former;
+void md_region_restore(MdThread* thread, MdRegion* former) {
+  MdRegion* current = thread->region;
+  thread->region = former;
   count_thread(current, former);
   Py_XDECREF((PyObject*)current);
 }
@@ -152,7 +152,7 @@ static PyObject* enter_region(PyObject* module, PyObject* object) {
   if (parse_region(object, &region) < 0) {
     return NULL;
   }
-  PyObject* former = (PyObject*)md_region_switch(region);
+  PyObject* former = (PyObject*)md_region_switch(&md_thread, region);
   return former != NULL ? former : Py_NewRef(Py_None);
 }
 
@@ -161,7 +161,7 @@ static PyObject* leave_region(PyObject* module, PyObject* object) {
   if (parse_region(object, &region) < 0) {
     return NULL;
   }
-  md_region_restore((MdRegion*)Py_XNewRef((PyObject*)region));
+  md_region_restore(&md_thread, (MdRegion*)Py_XNewRef((PyObject*)region));
   Py_RETURN_NONE;
 }
 

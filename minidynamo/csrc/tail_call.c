@@ -25,7 +25,7 @@ void md_tail_call_release(MdTailCall* call) {
   }
 }
 
-// The hook recognises the frame of the call by `pending` and hands a further TailCall back to
+// The hook recognises the frame of the call by `expected` and hands a further TailCall back to
 // here. No frame can come between: a call without *args or **kwargs that fills all parameters
 // runs nothing before its own frame. Other calls are made the ordinary way, one level deeper.
 static int is_simple_call(MdTailCall* call) {
@@ -38,14 +38,16 @@ static int is_simple_call(MdTailCall* call) {
   return code->co_argcount == Py_SIZE(call) && md_code_nargs(code) == code->co_argcount;
 }
 
-PyObject* md_tail_loop(PyObject* result) {
+PyObject* md_tail_loop(MdThread* thread, PyObject* result) {
   while (md_is_tail_call(result)) {
     MdTailCall* call = (MdTailCall*)result;
-    md_thread.pending = is_simple_call(call) ? call : NULL;
-    result = PyObject_Vectorcall(call->fn, call->args, Py_SIZE(call), NULL);
-    if (md_thread.pending == call) {
-      md_thread.pending = NULL;
+    if (is_simple_call(call)) {
+      thread->expected = call->fn;
+      thread->pending = call;
     }
+    result = PyObject_Vectorcall(call->fn, call->args, Py_SIZE(call), NULL);
+    thread->expected = NULL;
+    thread->pending = NULL;
     Py_DECREF(call);
   }
   return result;
