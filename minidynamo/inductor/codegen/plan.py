@@ -15,12 +15,15 @@ Build one with `PlanBuilder`, or write the dataclasses of `plan_steps` (re-expor
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+import torch
 
 from minidynamo.inductor.codegen.plan_render import render_arg, render_input, render_step
 from minidynamo.inductor.codegen.plan_steps import (
@@ -46,6 +49,7 @@ from minidynamo.inductor.codegen.plan_steps import (
     Out,
     PyCall,
     Ref,
+    Restride,
     Reuse,
     Size,
     Slot,
@@ -82,6 +86,7 @@ __all__ = [
     "PlanError",
     "PyCall",
     "Ref",
+    "Restride",
     "Reuse",
     "Size",
     "Slot",
@@ -89,6 +94,8 @@ __all__ = [
     "Symbol",
     "TritonLaunch",
     "argument",
+    "constant_data",
+    "constant_tensor",
     "out_slots",
     "refs",
     "step_defines",
@@ -223,6 +230,26 @@ class Plan:
 
 
 # ------------------------------------------------------------------------------------------------
+# Constants
+
+
+def constant_tensor(constant: Constant) -> torch.Tensor:
+    """The tensor of a constant that the plan carries."""
+    assert constant.data is not None, f"constant {constant.name} is not in the plan"
+    dtype = getattr(torch, constant.dtype)
+    data = bytearray(base64.b64decode(constant.data))
+    if not data:
+        return torch.empty(constant.size, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype).reshape(constant.size)
+
+
+def constant_data(tensor: torch.Tensor) -> str:
+    """What `Constant.data` holds for a CPU tensor (to be read back as contiguous)."""
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return base64.b64encode(bytes(flat.tolist())).decode("ascii")
+
+
+# ------------------------------------------------------------------------------------------------
 # Validation
 
 
@@ -265,7 +292,7 @@ def _ends(step: Step) -> tuple[Slot, ...]:
 
 
 def _step_problems(step: Step, kernels: set[str]) -> Iterator[str]:
-    if isinstance(step, (Alloc, Reuse, AsStrided)) and len(step.size) != len(step.stride):
+    if isinstance(step, (Alloc, Reuse, AsStrided, Restride)) and len(step.size) != len(step.stride):
         yield f"has {len(step.size)} sizes and {len(step.stride)} strides"
     if isinstance(step, KernelCall):
         if step.kernel not in kernels:

@@ -65,6 +65,11 @@ def _reuse(step: ps.Reuse, name: Names) -> str:
     return f"{name(step.slot)} = reuse({name(step.source)}, {shape})"
 
 
+def _restride(step: ps.Restride, name: Names) -> str:
+    shape = f"{_numbers(step.size)}, {_numbers(step.stride)}, {step.dtype}"
+    return f"{name(step.slot)} = restride({name(step.source)}, {shape})"
+
+
 def _as_strided(step: ps.AsStrided, name: Names) -> str:
     offset = f"{'+' if step.relative else ''}{step.offset}"
     return (
@@ -104,6 +109,7 @@ _RENDERERS: dict[type, Callable[[Any, Names], str]] = {
     ps.Alloc: _alloc,
     ps.Reuse: _reuse,
     ps.AsStrided: _as_strided,
+    ps.Restride: _restride,
     ps.KernelCall: _kernel,
     ps.Extern: _extern,
     ps.PyCall: _pycall,

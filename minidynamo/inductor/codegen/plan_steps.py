@@ -192,12 +192,13 @@ class Constant:
 
     `data` is the base64 text of its bytes when the plan itself carries it (contiguous, CPU); with
     `data=None` the one who makes the executor looks the tensor up by name (an attribute of the
-    graph module).
+    graph module). `stride=None` means contiguous.
     """
 
     name: str
     dtype: str = "float32"
     size: tuple[int, ...] = ()
+    stride: tuple[int, ...] | None = None
     data: str | None = None
 
 
@@ -264,6 +265,21 @@ class AsStrided:
     stride: tuple[Size, ...]
     offset: Size = 0
     relative: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Restride:
+    """An operator's result in the layout that kernels were compiled for.
+
+    The new slot holds `source` itself where it has these strides, else a copy that has; running it
+    raises where size or dtype differ. To be put after an `Extern` whose strides matter.
+    """
+
+    slot: Slot
+    source: Slot
+    size: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,12 +371,13 @@ class Free:
     slots: tuple[Slot, ...]
 
 
-Step = Alloc | Reuse | AsStrided | KernelCall | Extern | PyCall | TritonLaunch | Free
+Step = Alloc | Reuse | AsStrided | Restride | KernelCall | Extern | PyCall | TritonLaunch | Free
 
 STEP_TYPES: dict[str, type] = {
     "alloc": Alloc,
     "reuse": Reuse,
     "as_strided": AsStrided,
+    "restride": Restride,
     "kernel": KernelCall,
     "extern": Extern,
     "pycall": PyCall,
@@ -372,7 +389,7 @@ STEP_TAGS = {cls: tag for tag, cls in STEP_TYPES.items()}
 
 def step_defines(step: Step) -> Iterator[Slot]:
     """The slots that a step gives their value."""
-    if isinstance(step, (Alloc, Reuse, AsStrided)):
+    if isinstance(step, (Alloc, Reuse, AsStrided, Restride)):
         yield step.slot
     elif isinstance(step, (Extern, PyCall)):
         yield from out_slots(step.outs)
@@ -380,7 +397,7 @@ def step_defines(step: Step) -> Iterator[Slot]:
 
 def step_reads(step: Step) -> Iterator[Slot]:
     """The slots that must hold a value when a step runs, those that it writes to included."""
-    if isinstance(step, Reuse):
+    if isinstance(step, (Reuse, Restride)):
         yield step.source
     elif isinstance(step, AsStrided):
         yield step.base

@@ -1,0 +1,213 @@
+// Where the buffers of a plan lie. Buffers of known size that nothing outside the plan can see are
+// laid out once in one arena, by lifetime; their steps then cost nothing at run time, and the arena
+// stays with the run state between calls. All other tensors are made when their step runs and
+// dropped after the last step that reads them.
+#include "plan.h"
+
+#include <ATen/EmptyTensor.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace minidynamo {
+
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+size_t aligned(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Bytes from a tensor's first element to the end of its last one. Throws on overflow.
+size_t extent(const Layout& layout, c10::ScalarType dtype) {
+  return at::detail::computeStorageNbytes(layout.fixed_size, layout.fixed_stride,
+                                          c10::elementSize(dtype));
+}
+
+class MemoryPlanner {
+ public:
+  MemoryPlanner(Program& program, const std::vector<SlotUses>& uses, std::vector<bool> pinned)
+      : program_(program), uses_(uses), pinned_(std::move(pinned)),
+        root_(program.slots.size(), kNone), offset_(program.slots.size(), 0),
+        layout_(program.slots.size()), unplanned_(program.slots.size(), false),
+        nbytes_(program.slots.size(), 0) {}
+
+  void plan() {
+    for (const Step& step : program_.steps) {
+      join(step);
+    }
+    for (size_t slot = 0; slot < root_.size(); ++slot) {
+      if (root_[slot] != kNone && pinned_[slot]) {
+        unplanned_[root_[slot]] = true;
+      }
+    }
+    make_groups();
+    find_lifetimes();
+    place_groups();
+    find_dead();
+  }
+
+ private:
+  bool planned(int32_t slot) const { return root_[slot] != kNone && !unplanned_[root_[slot]]; }
+
+  // Puts the slot of a memory step into the group of the buffer under it.
+  void join(const Step& step) {
+    if (step.kind == StepKind::Alloc) {
+      const AllocStep& alloc = program_.allocs[step.index];
+      if (alloc.device.is_cpu() && alloc.layout.fixed) {
+        root_[alloc.slot] = alloc.slot;
+        layout_[alloc.slot] = alloc.layout;
+        nbytes_[alloc.slot] = alloc.layout.nbytes;
+      }
+    } else if (step.kind == StepKind::Reuse) {
+      const ReuseStep& reuse = program_.reuses[step.index];
+      layout_[reuse.slot] = reuse.layout;
+      attach(reuse.slot, reuse.source, 0, reuse.layout.fixed);
+    } else if (step.kind == StepKind::View) {
+      const ViewStep& view = program_.views[step.index];
+      if (root_[view.base] == kNone) {
+        return;
+      }
+      c10::ScalarType dtype = layout_[view.base].dtype;
+      layout_[view.slot] = view.layout;
+      layout_[view.slot].dtype = dtype;
+      bool usable = view.layout.fixed && view.offset.expression == kNone && view.offset.value >= 0 &&
+                    view.offset.value <= static_cast<int64_t>(nbytes_[root_[view.base]]) &&
+                    (view.relative || offset_[view.base] == 0);
+      attach(view.slot, view.base,
+             view.offset.value * static_cast<int64_t>(c10::elementSize(dtype)), usable);
+    }
+  }
+
+  void attach(int32_t slot, int32_t base, int64_t bytes, bool usable) {
+    int32_t root = root_[base];
+    if (root == kNone) {
+      return;
+    }
+    root_[slot] = root;
+    offset_[slot] = offset_[base] + bytes;
+    size_t itemsize = c10::elementSize(layout_[slot].dtype);
+    bool fits = usable && offset_[slot] + extent(layout_[slot], layout_[slot].dtype) <= nbytes_[root];
+    if (!fits || offset_[slot] % itemsize != 0) {
+      unplanned_[root] = true;  // the step itself checks again, and raises where it is wrong
+    }
+  }
+
+  void make_groups() {
+    std::vector<int32_t> group_of_root(root_.size(), kNone);
+    for (size_t slot = 0; slot < root_.size(); ++slot) {
+      if (!planned(static_cast<int32_t>(slot))) {
+        continue;
+      }
+      int32_t& group = group_of_root[root_[slot]];
+      if (group == kNone) {
+        group = static_cast<int32_t>(program_.groups.size());
+        program_.groups.push_back({nbytes_[root_[slot]], 0, INT32_MAX, -1, 0});
+      }
+      SlotInfo& info = program_.slots[slot];
+      info.kind = SlotKind::Planned;
+      info.group = group;
+      info.byte_offset = offset_[slot];
+      info.layout = layout_[slot];
+      if (info.needs_tensor) {
+        program_.kept_tensors.push_back(static_cast<int32_t>(slot));
+        ++program_.groups[group].kept;
+      }
+    }
+    for (Step& step : program_.steps) {
+      step.skipped = (step.kind == StepKind::Alloc && planned(program_.allocs[step.index].slot)) ||
+                     (step.kind == StepKind::Reuse && planned(program_.reuses[step.index].slot)) ||
+                     (step.kind == StepKind::View && planned(program_.views[step.index].slot));
+    }
+  }
+
+  void find_lifetimes() {
+    for (size_t index = 0; index < program_.steps.size(); ++index) {
+      if (program_.steps[index].skipped) {
+        continue;
+      }
+      for (int32_t slot : uses_[index].reads) {
+        if (program_.slots[slot].kind == SlotKind::Planned) {
+          MemoryGroup& group = program_.groups[program_.slots[slot].group];
+          group.first = std::min(group.first, static_cast<int32_t>(index));
+          group.last = static_cast<int32_t>(index);
+        }
+      }
+    }
+  }
+
+  // Largest first, each at the lowest offset that is free during its whole life.
+  void place_groups() {
+    std::vector<MemoryGroup*> order;
+    for (MemoryGroup& group : program_.groups) {
+      if (group.last >= 0 && group.nbytes > 0) {
+        order.push_back(&group);
+      }
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto* a, const auto* b) { return a->nbytes > b->nbytes; });
+    std::vector<MemoryGroup*> placed;  // by offset
+    for (MemoryGroup* group : order) {
+      size_t offset = 0;
+      for (const MemoryGroup* other : placed) {
+        bool together = group->first <= other->last && other->first <= group->last;
+        if (!together) {
+          continue;
+        }
+        if (offset + group->nbytes <= other->offset) {
+          break;
+        }
+        offset = std::max(offset, aligned(other->offset + other->nbytes));
+      }
+      group->offset = offset;
+      program_.arena_bytes = std::max(program_.arena_bytes, offset + group->nbytes);
+      placed.insert(std::upper_bound(placed.begin(), placed.end(), group,
+                                     [](const auto* a, const auto* b) { return a->offset < b->offset; }),
+                    group);
+    }
+  }
+
+  // After which step each tensor of the run is dropped; outputs are read after the last.
+  void find_dead() {
+    std::vector<int32_t> last(program_.slots.size(), kNone);
+    for (size_t index = 0; index < uses_.size(); ++index) {
+      for (const auto* slots : {&uses_[index].reads, &uses_[index].defines}) {
+        for (int32_t slot : *slots) {
+          last[slot] = static_cast<int32_t>(index);
+        }
+      }
+    }
+    for (size_t slot = 0; slot < last.size(); ++slot) {
+      SlotKind kind = program_.slots[slot].kind;
+      if (kind != SlotKind::Value && kind != SlotKind::Input) {
+        continue;
+      }
+      program_.owned_slots.push_back(static_cast<int32_t>(slot));
+      if (last[slot] == kNone || last[slot] >= static_cast<int32_t>(program_.steps.size())) {
+        continue;
+      }
+      Step& step = program_.steps[last[slot]];
+      (kind == SlotKind::Value ? step.dead : step.dead_inputs)
+          .push_back(static_cast<int32_t>(slot));
+    }
+    std::erase_if(program_.steps, [](const Step& step) { return step.skipped; });
+  }
+
+  Program& program_;
+  const std::vector<SlotUses>& uses_;
+  std::vector<bool> pinned_;
+  std::vector<int32_t> root_;      // the slot of the buffer that a slot lies in
+  std::vector<int64_t> offset_;    // bytes from the buffer's start
+  std::vector<Layout> layout_;
+  std::vector<bool> unplanned_;    // by root
+  std::vector<size_t> nbytes_;     // by root
+};
+
+}  // namespace
+
+void plan_memory(Program& program, const std::vector<SlotUses>& uses, std::vector<bool> pinned) {
+  MemoryPlanner(program, uses, std::move(pinned)).plan();
+}
+
+}  // namespace minidynamo

@@ -1,0 +1,727 @@
+#include "plan_parse.h"
+
+#include <ATen/EmptyTensor.h>
+#include <dlfcn.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cstring>
+
+namespace minidynamo {
+
+namespace {
+
+constexpr int64_t kFormatVersion = 1;
+constexpr size_t kMaxSlots = 10'000'000;
+// Below this many bytes of known work a run is too short for releasing the GIL to pay.
+constexpr size_t kBytesWorthReleasing = 512 * 1024;
+
+[[noreturn]] void fail(const std::string& message) {
+  throw py::value_error(message);
+}
+
+int64_t integer(py::handle value, const char* what) {
+  if (!PyLong_Check(value.ptr()) || PyBool_Check(value.ptr())) {
+    fail(std::string(what) + " must be an integer, not " + Py_TYPE(value.ptr())->tp_name);
+  }
+  return value.cast<int64_t>();
+}
+
+}  // namespace
+
+int32_t SpecReader::read(py::handle slot) {
+  int64_t index = integer(slot, "slot");
+  if (index < 0 || index >= static_cast<int64_t>(program.slots.size()) ||
+      program.slots[index].kind == SlotKind::Undefined || dead_[index]) {
+    fail("slot " + std::to_string(index) + " has no value here");
+  }
+  if (!uses.empty()) {
+    uses.back().reads.push_back(static_cast<int32_t>(index));
+  }
+  return static_cast<int32_t>(index);
+}
+
+int32_t SpecReader::read_tensor(py::handle slot, bool needs_tensor) {
+  int32_t index = read(slot);
+  SlotInfo& info = program.slots[index];
+  if (info.kind == SlotKind::Integer) {
+    fail("slot " + std::to_string(index) + " is no tensor");
+  }
+  info.needs_tensor |= needs_tensor;
+  return index;
+}
+
+int32_t SpecReader::define(py::handle slot, SlotKind kind) {
+  int64_t index = integer(slot, "slot");
+  if (index < 0 || index >= static_cast<int64_t>(program.slots.size())) {
+    fail("slot " + std::to_string(index) + " is out of range");
+  }
+  SlotInfo& info = program.slots[index];
+  if (info.kind != SlotKind::Undefined) {
+    fail("slot " + std::to_string(index) + " gets a second value");
+  }
+  info.kind = kind;
+  if (!uses.empty()) {
+    uses.back().defines.push_back(static_cast<int32_t>(index));
+  }
+  return static_cast<int32_t>(index);
+}
+
+void SpecReader::resize(size_t n_slots) {
+  program.slots.resize(n_slots);
+  pinned.resize(n_slots, false);
+  dead_.resize(n_slots, false);
+}
+
+void SpecReader::kill(int64_t slot) {
+  if (slot < 0 || slot >= static_cast<int64_t>(program.slots.size()) ||
+      program.slots[slot].kind == SlotKind::Undefined || dead_[slot]) {
+    fail("slot " + std::to_string(slot) + " has no value here");
+  }
+  dead_[slot] = true;
+}
+
+Size SpecReader::size(py::handle value) {
+  if (PyUnicode_Check(value.ptr())) {
+    return Size{0, expression(value.cast<std::string>())};
+  }
+  return Size{integer(value, "size"), kNone};
+}
+
+std::vector<Size> SpecReader::sizes(py::handle values) {
+  std::vector<Size> result;
+  for (py::handle value : values) {
+    result.push_back(size(value));
+  }
+  return result;
+}
+
+int32_t SpecReader::symbol(const std::string& name, bool late) {
+  auto [position, inserted] = symbols_.emplace(name, static_cast<int64_t>(symbols_.size()));
+  if (!inserted) {
+    fail("symbol " + name + " is defined twice");
+  }
+  late_.push_back(late);
+  program.n_symbols = symbols_.size();
+  return static_cast<int32_t>(position->second);
+}
+
+int32_t SpecReader::expression(const std::string& text) {
+  auto [position, inserted] =
+      expression_ids_.emplace(text, static_cast<int32_t>(program.expressions.size()));
+  if (inserted) {
+    Expression parsed = parse_expression(text, symbols_);
+    for (const ExprInstruction& instruction : parsed.code) {
+      parsed.late |= instruction.op == ExprOp::Symbol && late_[instruction.value];
+    }
+    program.expressions.push_back(std::move(parsed));
+  }
+  return position->second;
+}
+
+c10::ScalarType SpecReader::dtype(py::handle name) {
+  std::string key = name.cast<std::string>();
+  auto found = dtypes_.find(key);
+  if (found == dtypes_.end()) {
+    py::object object = py::module_::import("torch").attr(key.c_str());
+    if (!THPDtype_Check(object.ptr())) {
+      fail("'" + key + "' is no dtype");
+    }
+    found = dtypes_.emplace(key, reinterpret_cast<THPDtype*>(object.ptr())->scalar_type).first;
+  }
+  return found->second;
+}
+
+Layout SpecReader::layout(py::handle size, py::handle stride, py::handle dtype_name) {
+  Layout layout;
+  layout.size = sizes(size);
+  layout.stride = sizes(stride);
+  layout.dtype = dtype(dtype_name);
+  if (layout.size.size() != layout.stride.size()) {
+    fail("as many strides as sizes are needed");
+  }
+  for (const auto* numbers : {&layout.size, &layout.stride}) {
+    for (const Size& number : *numbers) {
+      layout.fixed &= number.expression == kNone;
+      if (number.value < 0) {
+        fail("sizes and strides must not be negative");
+      }
+    }
+  }
+  if (!layout.fixed) {
+    return layout;
+  }
+  int64_t expected = 1;
+  layout.contiguous = true;
+  for (size_t i = layout.size.size(); i-- > 0;) {
+    layout.contiguous &= layout.size[i].value == 1 || layout.stride[i].value == expected;
+    if (__builtin_mul_overflow(expected, std::max<int64_t>(layout.size[i].value, 1), &expected)) {
+      fail("the size is too large");
+    }
+  }
+  for (size_t i = 0; i < layout.size.size(); ++i) {
+    layout.fixed_size.push_back(layout.size[i].value);
+    layout.fixed_stride.push_back(layout.stride[i].value);
+  }
+  layout.nbytes = at::detail::computeStorageNbytes(layout.fixed_size, layout.fixed_stride,
+                                                   c10::elementSize(layout.dtype));
+  return layout;
+}
+
+OutNode SpecReader::out(py::handle value) {
+  OutNode node;
+  py::object symbol_name;
+  if (value.is_none()) {
+    return node;
+  }
+  if (is_tagged(value, "define", symbol_name)) {
+    node.kind = OutNode::Kind::Symbol;
+    node.index = symbol(symbol_name.cast<std::string>(), true);
+  } else if (PyLong_Check(value.ptr())) {
+    node.kind = OutNode::Kind::Slot;
+    node.index = define(value, SlotKind::Value);
+  } else {
+    node.kind = OutNode::Kind::List;
+    node.items = outs(value);
+  }
+  return node;
+}
+
+std::vector<OutNode> SpecReader::outs(py::handle values) {
+  std::vector<OutNode> nodes;
+  for (py::handle value : values) {
+    nodes.push_back(out(value));
+  }
+  return nodes;
+}
+
+PyObject* SpecReader::keep(py::object object) {
+  program.objects.push_back(object.release().ptr());
+  return program.objects.back();
+}
+
+bool is_tagged(py::handle item, const char* tag, py::object& value) {
+  if (!PyDict_Check(item.ptr())) {
+    return false;
+  }
+  PyObject* found = PyDict_GetItemString(item.ptr(), tag);
+  if (found == nullptr || PyDict_GET_SIZE(item.ptr()) != 1) {
+    return false;
+  }
+  value = py::reinterpret_borrow<py::object>(found);
+  return true;
+}
+
+bool is_dynamic(py::handle item) {
+  py::object value;
+  if (is_tagged(item, "ref", value) || is_tagged(item, "expr", value)) {
+    return true;
+  }
+  if (PyList_Check(item.ptr()) || PyTuple_Check(item.ptr())) {
+    for (py::handle element : item) {
+      if (is_dynamic(element)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+py::object plain_object(py::handle item) {
+  py::object value;
+  if (PyList_Check(item.ptr()) || PyTuple_Check(item.ptr())) {
+    py::list list;
+    for (py::handle element : item) {
+      list.append(plain_object(element));
+    }
+    return std::move(list);
+  }
+  if (!PyDict_Check(item.ptr())) {
+    return py::reinterpret_borrow<py::object>(item);
+  }
+  py::module_ torch = py::module_::import("torch");
+  for (const char* tag : {"dtype", "layout", "memory_format"}) {
+    if (is_tagged(item, tag, value)) {
+      return torch.attr(value);
+    }
+  }
+  if (is_tagged(item, "device", value)) {
+    return torch.attr("device")(value);
+  }
+  if (is_tagged(item, "float", value)) {
+    return py::float_(value);
+  }
+  if (is_tagged(item, "complex", value)) {
+    auto parts = py::reinterpret_borrow<py::sequence>(value);
+    return py::module_::import("builtins")
+        .attr("complex")(plain_object(parts[0]), plain_object(parts[1]));
+  }
+  fail("not an argument: " + py::repr(item).cast<std::string>());
+}
+
+namespace {
+
+// The tables and steps of one plan, in order.
+class PlanParser {
+ public:
+  PlanParser(Program& program, py::dict spec, py::sequence constants, py::dict callables)
+      : program_(program), reader_(program), spec_(spec), constants_(constants),
+        callables_(callables) {}
+
+  void parse(const char* library) {
+    if (integer(spec_["version"], "version") != kFormatVersion) {
+      fail("this is a plan of another format version");
+    }
+    int64_t n_slots = integer(spec_["n_slots"], "n_slots");
+    if (n_slots < 0 || n_slots > static_cast<int64_t>(kMaxSlots)) {
+      fail("n_slots is out of range");
+    }
+    reader_.resize(n_slots);
+    open_library(library);
+    inputs();
+    constants();
+    symbols();
+    input_layouts();
+    steps();
+    outputs();
+    mutated_inputs();
+    plan_memory(program_, reader_.uses, reader_.pinned);
+    program_.releases_gil = work_ >= kBytesWorthReleasing || !program_.expressions.empty();
+  }
+
+ private:
+  void open_library(const char* library) {
+    if (library == nullptr) {
+      return;
+    }
+    program_.library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (program_.library == nullptr) {
+      throw std::runtime_error(std::string("cannot load the plan's kernels: ") + dlerror());
+    }
+  }
+
+  void inputs() {
+    int64_t slot = 0;
+    for (py::handle item : spec_["inputs"]) {
+      InputSpec input;
+      input.name = item["name"].cast<std::string>();
+      std::string kind = item["kind"].cast<std::string>();
+      if (kind != "tensor" && kind != "int") {
+        fail("input " + input.name + " is of unknown kind '" + kind + "'");
+      }
+      input.kind = kind == "int" ? InputKind::Int : InputKind::Tensor;
+      input.device = c10::Device(item["device"].cast<std::string>());
+      reader_.define(py::int_(slot++),
+                     kind == "int" ? SlotKind::Integer : SlotKind::Input);
+      program_.inputs.push_back(std::move(input));
+    }
+  }
+
+  // After the symbols are known: sizes of inputs may be expressions.
+  void input_layouts() {
+    size_t index = 0;
+    for (py::handle item : spec_["inputs"]) {
+      InputSpec& input = program_.inputs[index++];
+      if (input.kind != InputKind::Tensor || item["size"].is_none()) {
+        continue;
+      }
+      input.layout = reader_.layout(item["size"], item["stride"], item["dtype"]);
+      input.has_layout = true;
+      work_ += input.layout.nbytes;
+    }
+  }
+
+  void constants() {
+    auto specs = py::reinterpret_borrow<py::sequence>(py::object(spec_["constants"]));
+    if (specs.size() != constants_.size()) {
+      fail("the plan has " + std::to_string(specs.size()) + " constants, " +
+           std::to_string(constants_.size()) + " were given");
+    }
+    int64_t slot = static_cast<int64_t>(program_.inputs.size());
+    for (size_t i = 0; i < specs.size(); ++i) {
+      py::object item = constants_[i];
+      if (!THPVariable_Check(item.ptr())) {
+        throw py::type_error("constants must be tensors");
+      }
+      reader_.define(py::int_(slot++), SlotKind::Constant);
+      program_.constants.push_back(
+          THPVariable_Unpack(item.ptr()).resolve_conj().resolve_neg());
+      check_constant(specs[i], program_.constants.back());
+    }
+  }
+
+  void check_constant(py::handle spec, const at::Tensor& tensor) {
+    py::object stride = spec["stride"];
+    bool contiguous = stride.is_none();
+    Layout layout = reader_.layout(spec["size"], contiguous ? spec["size"] : stride, spec["dtype"]);
+    bool same = tensor.scalar_type() == layout.dtype && tensor.sizes().equals(layout.fixed_size) &&
+                (contiguous ? tensor.is_contiguous() : tensor.strides().equals(layout.fixed_stride));
+    if (!layout.fixed || !same) {
+      fail("constant " + spec["name"].cast<std::string>() + " is not what the plan expects");
+    }
+  }
+
+  void symbols() {
+    static const std::map<std::string, SymbolSource::What> names = {
+        {"value", SymbolSource::What::Value},
+        {"size", SymbolSource::What::Size},
+        {"stride", SymbolSource::What::Stride},
+        {"storage_offset", SymbolSource::What::Offset},
+    };
+    for (py::handle item : spec_["symbols"]) {
+      auto what = names.find(item["what"].cast<std::string>());
+      int64_t slot = integer(item["slot"], "slot");
+      std::string name = item["name"].cast<std::string>();
+      if (what == names.end() || slot < 0 || slot >= static_cast<int64_t>(program_.inputs.size())) {
+        fail("symbol " + name + " has no proper source");
+      }
+      bool is_value = what->second == SymbolSource::What::Value;
+      if (is_value != (program_.inputs[slot].kind == InputKind::Int)) {
+        fail("symbol " + name + " does not fit its input");
+      }
+      program_.symbol_sources.push_back({reader_.symbol(name, false), static_cast<int32_t>(slot),
+                                         what->second, integer(item["dim"], "dim")});
+    }
+  }
+
+  void steps() {
+    static const std::map<std::string, void (PlanParser::*)(py::dict)> parsers = {
+        {"alloc", &PlanParser::alloc},   {"reuse", &PlanParser::reuse},
+        {"as_strided", &PlanParser::view}, {"restride", &PlanParser::restride},
+        {"kernel", &PlanParser::kernel}, {"extern", &PlanParser::extern_call},
+        {"pycall", &PlanParser::pycall}, {"triton", &PlanParser::triton},
+        {"free", &PlanParser::free},
+    };
+    size_t index = 0;
+    for (py::handle item : spec_["steps"]) {
+      std::string kind = item["step"].cast<std::string>();
+      auto parser = parsers.find(kind);
+      if (parser == parsers.end()) {
+        fail("step " + std::to_string(index) + " is of unknown kind '" + kind + "'");
+      }
+      reader_.uses.emplace_back();
+      try {
+        (this->*parser->second)(py::reinterpret_borrow<py::dict>(item));
+      } catch (py::builtin_exception& error) {
+        fail("step " + std::to_string(index) + " (" + kind + "): " + error.what());
+      } catch (std::invalid_argument& error) {
+        fail("step " + std::to_string(index) + " (" + kind + "): " + error.what());
+      }
+      ++index;
+    }
+  }
+
+  void add(StepKind kind, size_t index) {
+    program_.steps.push_back(Step{kind, false, static_cast<uint32_t>(index), {}});
+  }
+
+  void alloc(py::dict item) {
+    AllocStep step;
+    step.layout = reader_.layout(item["size"], item["stride"], item["dtype"]);
+    step.device = c10::Device(item["device"].cast<std::string>());
+    step.slot = reader_.define(item["slot"], SlotKind::Value);
+    program_.dispatches |= !step.device.is_cpu();
+    work_ += step.layout.nbytes;
+    program_.allocs.push_back(std::move(step));
+    add(StepKind::Alloc, program_.allocs.size() - 1);
+  }
+
+  void reuse(py::dict item) {
+    ReuseStep step;
+    step.layout = reader_.layout(item["size"], item["stride"], item["dtype"]);
+    step.source = reader_.read_tensor(item["source"], false);
+    if (program_.slots[step.source].kind != SlotKind::Value) {
+      fail("only memory that the plan made can be reused");
+    }
+    reader_.kill(step.source);
+    step.slot = reader_.define(item["slot"], SlotKind::Value);
+    program_.reuses.push_back(std::move(step));
+    add(StepKind::Reuse, program_.reuses.size() - 1);
+  }
+
+  void view(py::dict item) {
+    ViewStep step;
+    step.layout = reader_.layout(item["size"], item["stride"], py::str("uint8"));
+    step.base = reader_.read_tensor(item["base"], false);
+    step.offset = reader_.size(item["offset"]);
+    step.relative = item["relative"].cast<bool>();
+    step.slot = reader_.define(item["slot"], SlotKind::Value);
+    program_.views.push_back(std::move(step));
+    add(StepKind::View, program_.views.size() - 1);
+  }
+
+  void restride(py::dict item) {
+    RestrideStep step;
+    step.layout = reader_.layout(item["size"], item["stride"], item["dtype"]);
+    step.source = reader_.read_tensor(item["source"]);
+    reader_.pin(step.source);
+    step.slot = reader_.define(item["slot"], SlotKind::Value);
+    program_.dispatches = true;
+    program_.restrides.push_back(std::move(step));
+    add(StepKind::Restride, program_.restrides.size() - 1);
+  }
+
+  // A slot whose pointer a kernel on `device` takes. Values are checked when they are made.
+  int32_t pointer(py::handle slot, c10::DeviceType device) {
+    int32_t index = reader_.read_tensor(slot, false);
+    SlotInfo& info = program_.slots[index];
+    bool fits = !info.needs_data || info.device_type == device;
+    info.needs_data = true;
+    info.device_type = device;
+    if (info.kind == SlotKind::Input) {
+      InputSpec& input = program_.inputs[index];
+      if (!input.has_layout) {
+        fail("a kernel reads input " + input.name + ", whose layout is not given");
+      }
+      fits &= input.device.type() == device;
+    } else if (info.kind == SlotKind::Constant) {
+      fits &= program_.constants[index - program_.inputs.size()].device().type() == device;
+    }
+    if (!fits) {
+      fail("slot " + std::to_string(index) + " is not on the kernel's device");
+    }
+    if (device != c10::kCPU) {
+      reader_.pin(index);
+    }
+    return index;
+  }
+
+  void written(py::handle slots, const std::vector<int32_t>& args, std::vector<int32_t>& writes) {
+    for (py::handle slot : slots) {
+      int64_t index = integer(slot, "slot");
+      if (std::find(args.begin(), args.end(), index) == args.end()) {
+        fail("slot " + std::to_string(index) + " is written but is no argument");
+      }
+      if (program_.slots[index].kind == SlotKind::Constant) {
+        fail("a constant is written");
+      }
+      if (program_.slots[index].kind == SlotKind::Input) {
+        program_.inputs[index].written = true;
+      }
+      writes.push_back(static_cast<int32_t>(index));
+    }
+  }
+
+  void kernel(py::dict item) {
+    KernelStep step;
+    step.name = item["kernel"].cast<std::string>();
+    if (program_.library == nullptr) {
+      fail("the plan has kernels but no library was given");
+    }
+    step.function =
+        reinterpret_cast<KernelFunction>(dlsym(program_.library, step.name.c_str()));
+    if (step.function == nullptr) {
+      fail("the library has no kernel " + step.name);
+    }
+    for (py::handle slot : item["args"]) {
+      step.args.push_back(pointer(slot, c10::kCPU));
+    }
+    written(item["writes"], step.args, step.writes);
+    for (py::handle value : item["sizes"]) {
+      Size size = PyFloat_Check(value.ptr()) || PyDict_Check(value.ptr())
+                      ? Size{double_bits(value), kNone}
+                      : reader_.size(value);
+      step.fixed &= size.expression == kNone;
+      step.sizes.push_back(size);
+      step.fixed_sizes.push_back(size.value);
+    }
+    program_.runs_kernels = true;
+    program_.max_args = std::max(program_.max_args, step.args.size());
+    program_.kernels.push_back(std::move(step));
+    add(StepKind::Kernel, program_.kernels.size() - 1);
+  }
+
+  static int64_t double_bits(py::handle value) {
+    double number = plain_object(value).cast<double>();
+    int64_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    return bits;
+  }
+
+  void extern_call(py::dict item) {
+    program_.externs.push_back(bind_extern(item, reader_));
+    program_.dispatches = true;
+    add(StepKind::Extern, program_.externs.size() - 1);
+  }
+
+  PyNode python_node(py::handle item) {
+    PyNode node;
+    py::object value;
+    if (is_tagged(item, "ref", value)) {
+      node.kind = PyNode::Kind::Slot;
+      node.index = reader_.read(value);
+      program_.slots[node.index].needs_tensor = true;
+      reader_.pin(node.index);
+    } else if (is_tagged(item, "expr", value)) {
+      node.kind = PyNode::Kind::Expression;
+      node.index = reader_.expression(value.cast<std::string>());
+    } else if (is_dynamic(item)) {
+      node.kind = PyNode::Kind::Tuple;
+      for (py::handle element : item) {
+        node.items.push_back(python_node(element));
+      }
+    } else {
+      node.object = reader_.keep(plain_object(item));
+    }
+    return node;
+  }
+
+  void pycall(py::dict item) {
+    PyCallStep step;
+    py::str name(item["callable"]);
+    if (!callables_.contains(name)) {
+      fail("no callable named " + name.cast<std::string>() + " was given");
+    }
+    step.function = reader_.keep(callables_[name]);
+    for (py::handle arg : item["args"]) {
+      step.args.push_back(python_node(arg));
+    }
+    py::dict keywords(item["kwargs"]);
+    if (!keywords.empty()) {
+      step.keywords = reader_.keep(py::tuple(py::list(keywords)));
+      for (auto [key, value] : keywords) {
+        step.args.push_back(python_node(value));
+      }
+    }
+    step.outs = reader_.outs(item["outs"]);
+    program_.runs_python = true;
+    program_.dispatches = true;
+    program_.pycalls.push_back(std::move(step));
+    add(StepKind::PyCall, program_.pycalls.size() - 1);
+  }
+
+  TritonArg triton_arg(py::handle pair) {
+    TritonArg arg;
+    auto parts = py::reinterpret_borrow<py::sequence>(pair);
+    std::string type = py::object(parts[0]).cast<std::string>();
+    py::object value = parts[1];
+    py::object inner;
+    if (type == "ptr") {
+      arg.kind = TritonArg::Kind::Pointer;
+      if (!is_tagged(value, "ref", inner)) {
+        fail("a ptr argument must be a slot");
+      }
+      arg.slot = pointer(inner, c10::kCUDA);
+    } else if (type == "f32" || type == "f64") {
+      arg.kind = type == "f32" ? TritonArg::Kind::Float32 : TritonArg::Kind::Float64;
+      arg.number = plain_object(value).cast<double>();
+    } else if (type[0] == 'i' || type[0] == 'u') {
+      arg.kind = TritonArg::Kind::Integer;
+      bool symbolic = is_tagged(value, "expr", inner);
+      arg.integer = reader_.size(symbolic ? inner : value);
+    } else if (type != "null") {
+      fail("unknown argument type '" + type + "'");
+    }
+    return arg;
+  }
+
+  void triton(py::dict item) {
+    TritonStep step;
+    step.name = item["kernel"].cast<std::string>();
+    c10::Device device(item["device"].cast<std::string>());
+    int index = device.has_index() ? device.index()
+                                   : py::module_::import("torch")
+                                         .attr("cuda").attr("current_device")().cast<int>();
+    if (!device.is_cuda() || (program_.cuda_device != kNone && program_.cuda_device != index)) {
+      fail("a plan's GPU kernels must all be on one CUDA device");
+    }
+    program_.cuda_device = index;
+    auto grid = reader_.sizes(item["grid"]);
+    if (grid.size() != 3) {
+      fail("the grid must have three dimensions");
+    }
+    std::copy(grid.begin(), grid.end(), step.grid);
+    step.threads = static_cast<unsigned>(32 * integer(item["num_warps"], "num_warps"));
+    std::vector<int32_t> slots;
+    for (py::handle pair : item["args"]) {
+      step.args.push_back(triton_arg(pair));
+      slots.push_back(step.args.back().slot);
+    }
+    written(item["writes"], slots, step.writes);
+    step.function = CudaFunction::load(item["cubin"].cast<std::string>(),
+                                       item["function"].cast<std::string>(), index,
+                                       static_cast<unsigned>(integer(item["shared"], "shared")));
+    program_.max_args = std::max(program_.max_args, step.args.size());
+    program_.tritons.push_back(std::move(step));
+    add(StepKind::Triton, program_.tritons.size() - 1);
+  }
+
+  // Lifetimes are found from the reads; a Free only says that nothing may come after it.
+  void free(py::dict item) {
+    reader_.uses.pop_back();
+    for (py::handle slot : item["slots"]) {
+      int64_t index = integer(slot, "slot");
+      reader_.kill(index);
+    }
+  }
+
+  void outputs() {
+    reader_.uses.emplace_back();
+    py::object value;
+    for (py::handle item : spec_["outputs"]) {
+      Output output{Output::Kind::Object};
+      if (is_tagged(item, "ref", value)) {
+        output.kind = Output::Kind::Slot;
+        output.index = reader_.read(value);
+        program_.slots[output.index].needs_tensor = true;
+        reader_.pin(output.index);
+      } else if (is_tagged(item, "expr", value)) {
+        output.kind = Output::Kind::Expression;
+        output.index = reader_.expression(value.cast<std::string>());
+      } else {
+        output.object = reader_.keep(plain_object(item));
+      }
+      program_.outputs.push_back(output);
+    }
+    std::vector<bool> seen(program_.slots.size(), false);
+    for (size_t i = program_.outputs.size(); i-- > 0;) {
+      Output& output = program_.outputs[i];
+      if (output.kind == Output::Kind::Slot) {
+        output.last = !seen[output.index];
+        seen[output.index] = true;
+      }
+    }
+  }
+
+  void mutated_inputs() {
+    for (py::handle slot : spec_["mutated_inputs"]) {
+      int64_t index = integer(slot, "slot");
+      if (index < 0 || index >= static_cast<int64_t>(program_.inputs.size()) ||
+          program_.inputs[index].kind != InputKind::Tensor) {
+        fail("mutated slot " + std::to_string(index) + " is no tensor input");
+      }
+      program_.mutated_inputs.push_back(static_cast<int32_t>(index));
+    }
+  }
+
+  Program& program_;
+  SpecReader reader_;
+  py::dict spec_;
+  py::sequence constants_;
+  py::dict callables_;
+  size_t work_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Program> parse_program(PyObject* spec, const char* library, PyObject* constants,
+                                       PyObject* callables) {
+  auto program = std::make_unique<Program>();
+  PlanParser(*program, py::reinterpret_borrow<py::dict>(spec),
+             py::reinterpret_borrow<py::sequence>(constants),
+             py::reinterpret_borrow<py::dict>(callables))
+      .parse(library);
+  return program;
+}
+
+Program::~Program() {
+  for (PyObject* object : objects) {
+    Py_DECREF(object);
+  }
+  // Tensors made by kernels do not point into the library, so it may go.
+  if (library != nullptr) {
+    dlclose(library);
+  }
+}
+
+}  // namespace minidynamo
