@@ -178,17 +178,20 @@ class NodeList:
 
     def copy(self, node: Node, position: int) -> int:
         """Add `node`, which stood at `position` of another list; its operands must have been copied before."""
-        moved = self.renumbered
-        index = node.index
-        if index is not None:
-            refs = [atom for atom in index.atoms() if isinstance(atom, ValueRef)]
-            if refs:
-                index = index.subs(
-                    {ref: symbol_expr(ValueRef(moved[ref.node], ref.size)) for ref in refs}
-                )
-        new = self.add(replace(node, args=tuple(moved[arg] for arg in node.args), index=index))
-        moved[position] = new
+        args = tuple(self.renumbered[arg] for arg in node.args)
+        new = self.add(replace(node, args=args, index=self.moved_index(node)))
+        self.renumbered[position] = new
         return new
+
+    def moved_index(self, node: Node) -> Expr | None:
+        """The index of a node of the other list, its value references renumbered."""
+        index = node.index
+        refs = [] if index is None else [a for a in index.atoms() if isinstance(a, ValueRef)]
+        if index is None or not refs:
+            return index
+        return index.subs(
+            {ref: symbol_expr(ValueRef(self.renumbered[ref.node], ref.size)) for ref in refs}
+        )
 
 
 Value = int
@@ -252,6 +255,10 @@ class BodyBuilder:
         if node.op == "constant" and dtype not in LOW_PRECISION and _foldable(node, dtype):
             assert not isinstance(node.value, str) and node.value is not None
             return self.constant(node.value, dtype)
+        if node.op == "cast" and dtype in LOW_PRECISION:
+            original = self.node(node.args[0])
+            if original.dtype == dtype and node.dtype == torch.float32:
+                return node.args[0]
         if node.op == "index_expr" and dtype in (torch.int64, torch.int32):
             return self._list.add(replace(node, dtype=dtype))
         return self._list.add(Node("cast", (value,), dtype))

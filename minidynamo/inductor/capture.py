@@ -1,0 +1,218 @@
+"""From the front end's graph to a graph of aten operators, for the case that needs no AOTAutograd.
+
+`capture_inference(gm, inputs, ...)` runs the graph once on fake tensors under a dispatch mode that writes down every
+operator. That is enough whenever nothing is differentiated, nothing is mutated and no output is a view of an input;
+`NotCapturable` says that one of these does not hold, and the caller takes AOTAutograd, which handles all of them but
+costs an import of a second, several passes over the graph, and a wrapper around every call.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+IDENTITIES = frozenset(
+    [aten.detach.default, aten.alias.default, aten.lift.default, aten.lift_fresh.default]
+)
+Decompositions = Mapping[Any, Callable[..., Any]]
+
+
+class NotCapturable(Exception):
+    """The graph needs AOTAutograd; the message says why."""
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes the operators that reach it into `graph`; fake tensors stand for nodes."""
+
+    def __init__(self, mode: FakeTensorMode, decompositions: Decompositions) -> None:
+        super().__init__()
+        self.mode = mode
+        self.decompositions = decompositions
+        self.graph = torch.fx.Graph()
+        self.constants: dict[str, torch.Tensor] = {}
+        self.origin: torch.fx.Node | None = None
+        self._nodes: dict[int, torch.fx.Node] = {}
+        self._alive: list[torch.Tensor] = []  # ids of tensors are keys above
+        self._constant_of: dict[int, FakeTensor] = {}
+
+    def bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
+        self._nodes[id(tensor)] = node
+        self._alive.append(tensor)
+
+    def fake_of(self, tensor: torch.Tensor) -> FakeTensor:
+        """The stand-in of a real tensor that the graph closes over."""
+        known = self._constant_of.get(id(tensor))
+        if known is not None:
+            return known
+        fake = self.mode.from_tensor(tensor, static_shapes=True)
+        name = f"_constant{len(self.constants)}"
+        self.constants[name] = tensor
+        node = self.graph.create_node("get_attr", name)
+        node.meta["val"] = fake
+        self.bind(fake, node)
+        self._alive.append(tensor)
+        self._constant_of[id(tensor)] = fake
+        return fake
+
+    def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
+        found = self._nodes.get(id(tensor))
+        if found is None:
+            raise NotCapturable("a tensor that did not come from an operator")
+        return found
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim":  # attributes of a fake tensor, such as its device
+            return func(*args, **kwargs)
+        decomposition = self.decompositions.get(func)
+        if decomposition is not None:
+            with self:
+                result = decomposition(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        elif _is_composite(func):
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if func._schema.is_mutable:
+            raise NotCapturable(f"{func} mutates its arguments")
+        args, kwargs = _map_tensors((args, kwargs), self._faked)
+        result = func(*args, **kwargs)
+        if func in IDENTITIES:
+            self.bind(result, self.node_of(args[0]))
+            return result
+        self._record(func, args, kwargs, result)
+        return result
+
+    def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else self.fake_of(tensor)
+
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        node_args, node_kwargs = _map_tensors((args, kwargs), self.node_of)
+        node = self.graph.create_node("call_function", func, node_args, node_kwargs)
+        self._bind_result(node, result)
+
+    def _bind_result(self, node: torch.fx.Node, result: Any) -> None:
+        node.meta["val"] = result
+        if self.origin is not None:
+            node.meta["origin"] = self.origin.name
+            if "stack_trace" in self.origin.meta:
+                node.meta["stack_trace"] = self.origin.meta["stack_trace"]
+        if isinstance(result, torch.Tensor):
+            self.bind(result, node)
+        elif isinstance(result, (tuple, list)):
+            for position, item in enumerate(result):
+                if isinstance(item, (torch.Tensor, tuple, list)):
+                    getitem = self.graph.create_node(
+                        "call_function", operator.getitem, (node, position), {}
+                    )
+                    self._bind_result(getitem, item)
+        elif result is not None and not isinstance(result, (int, float, bool)):
+            raise NotCapturable(f"{node.target} returns a {type(result).__name__}")
+
+
+def _is_composite(func: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+
+
+
+def _map_tensors(value: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return fn(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(_map_tensors(item, fn) for item in value)
+    if isinstance(value, dict):
+        return {key: _map_tensors(item, fn) for key, item in value.items()}
+    return value
+
+
+class _Runner(torch.fx.Interpreter):
+    """Runs the front end's graph, telling the recorder which node it is at."""
+
+    def __init__(self, gm: torch.fx.GraphModule, recorder: _Recorder) -> None:
+        super().__init__(gm, garbage_collect_values=False)
+        self.recorder = recorder
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self.recorder.origin = n
+        return super().run_node(n)
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        value = super().get_attr(target, args, kwargs)
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+            return self.recorder.fake_of(value)
+        return value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            raise NotCapturable(f"higher-order operator {target}")
+        return super().call_function(target, args, kwargs)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _check_outputs(outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+    given = {id(value) for value in inputs}
+    storages = {
+        value.untyped_storage()._cdata for value in inputs if isinstance(value, torch.Tensor)
+    }
+    for value in outputs:
+        if not isinstance(value, torch.Tensor):
+            continue
+        if value.requires_grad and id(value) not in given:
+            raise NotCapturable("an output requires grad")
+        if id(value) not in given and value.untyped_storage()._cdata in storages:
+            raise NotCapturable("an output is a view of an input")
+
+
+def capture_inference(
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    mode: FakeTensorMode,
+    decompositions: Decompositions,
+) -> torch.fx.GraphModule:
+    """The aten graph of `gm` on fake `inputs`: pure operators, `meta["val"]` on every node.
+
+    Its `output` is a flat tuple. Real tensors that the graph closes over become attributes.
+
+    Raises:
+        NotCapturable: AOTAutograd is needed.
+    """
+    for value in inputs:
+        if isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
+            raise NotCapturable("an input requires grad")
+        if not isinstance(value, (FakeTensor, int, float, bool, type(None))):
+            raise NotCapturable(f"an input is a {type(value).__name__}")
+    recorder = _Recorder(mode, decompositions)
+    for position, value in enumerate(inputs):
+        node = recorder.graph.placeholder(f"arg{position}")
+        node.meta["val"] = value
+        if isinstance(value, torch.Tensor):
+            recorder.bind(value, node)
+    with torch.set_grad_enabled(torch.is_grad_enabled()), mode, recorder:
+        result = _Runner(gm, recorder).run(*inputs)
+    outputs = tuple(_leaves(result)) if isinstance(result, (tuple, list)) else (result,)
+    _check_outputs(outputs, inputs)
+    recorder.graph.output(_map_tensors(outputs, recorder.node_of))
+    root = torch.nn.Module()
+    for name, tensor in recorder.constants.items():
+        root.register_buffer(name, tensor)
+    return torch.fx.GraphModule(root, recorder.graph)

@@ -1,0 +1,88 @@
+"""Which operations must stay in order: reads and writes of buffers, aliases resolved.
+
+`Dependencies(operations)` gives for each operation, as a bit mask over positions, everything that must run before it
+(transitively). Several operations may write disjoint parts of one buffer (`torch.cat`): they do not depend on each other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation
+
+
+def roots(buffer: Buffer) -> list[Buffer]:
+    """The buffers whose memory this one may be."""
+    if not buffer.alias_of:
+        return [buffer]
+    return [root for base in buffer.alias_of for root in roots(base)]
+
+
+def reads_of(operation: Operation) -> set[str]:
+    return operation.reads()
+
+
+def writes_of(operation: Operation) -> set[str]:
+    """Buffers that an operation gives a value to."""
+    if isinstance(operation, ComputedOp):
+        return {buffer.name for buffer in operation.outputs}
+    return {buffer.name for buffer in operation.output_buffers()} | set(operation.mutates)
+
+
+def is_effectful(operation: Operation) -> bool:
+    """Operators that must run once and in order, also if nobody wants their results."""
+    if not isinstance(operation, ExternOp):
+        return False
+    if operation.mutates:
+        return True
+    schema = getattr(operation.op, "_schema", None)
+    tags = [str(tag) for tag in getattr(operation.op, "tags", ())]
+    return schema is None or not schema.returns or any("nondeterministic_seeded" in t for t in tags)
+
+
+class Dependencies:
+    """`ancestors[i]`: mask of the operations that must come before operation i."""
+
+    def __init__(self, operations: Sequence[Operation], buffers: Mapping[str, Buffer]) -> None:
+        self.ancestors: list[int] = []
+        self._writers: dict[str, int] = defaultdict(int)
+        self._readers: dict[str, int] = defaultdict(int)
+        self._buffers = buffers
+        effects = 0
+        for position, operation in enumerate(operations):
+            direct = self._direct(operation)
+            if is_effectful(operation):
+                direct |= effects
+                effects |= 1 << position
+            mask, rest = direct, direct
+            while rest:
+                low = rest & -rest
+                mask |= self.ancestors[low.bit_length() - 1]
+                rest ^= low
+            self.ancestors.append(mask)
+            self._record(operation, 1 << position)
+
+    def _memory(self, name: str) -> list[str]:
+        return [root.name for root in roots(self._buffers[name])]
+
+    def _direct(self, operation: Operation) -> int:
+        mask = 0
+        for name in operation.reads():
+            for root in (name, *self._memory(name)):
+                mask |= self._writers[root]
+        if isinstance(operation, ExternOp):
+            for name in operation.mutates:
+                for root in self._memory(name):
+                    mask |= self._writers[root] | self._readers[root]
+        return mask
+
+    def _record(self, operation: Operation, bit: int) -> None:
+        for name in operation.reads():
+            for root in self._memory(name):
+                self._readers[root] |= bit
+        for name in writes_of(operation):
+            self._writers[name] |= bit
+            if isinstance(operation, ExternOp) and name in operation.mutates:
+                for root in self._memory(name):
+                    self._writers[root] |= bit

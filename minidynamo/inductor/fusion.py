@@ -1,0 +1,258 @@
+"""Joining two loop nests into one.
+
+Two bodies can be one kernel when their iteration spaces can be identified such that whatever one stores and the other
+loads is loaded at the very point where it was stored: the value is then handed over in a register. `join(a, b)` finds
+that identification, or says None.
+
+The identification comes from the memory they share. If `a` stores buffer t at 512*x0 + r0 and `b` loads it at
+65536*y0 + 512*y1 + y2, then b's symbols follow by division: y0 = x0 // 128, y1 = x0 % 128, y2 = r0. So reshapes and
+transpositions between producer and consumer need no special case. A space without reductions may become the inner level
+of one with (the elementwise part of a softmax), or its outer level (the rows' statistics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from minidynamo.inductor.loop_body import LoopBody, Node, NodeList
+from minidynamo.inductor.symbolic import (
+    Atom,
+    Expr,
+    FloorDiv,
+    IntLike,
+    Mod,
+    Symbol,
+    loop_symbol,
+    product,
+    symbol_expr,
+)
+
+Mapped = Mapping[Atom, IntLike]
+
+
+def join(first: LoopBody, second: LoopBody) -> LoopBody | None:
+    """One body that does `first` and then `second` at every point, or None where that is not the same."""
+    for a, b in _aligned(first, second):
+        if _division_count(a) + _division_count(b) > _division_count(first) + _division_count(second):
+            continue
+        merged = _concatenate(a, b)
+        if merged is not None:
+            return merged
+    return None
+
+
+# -- identifying iteration spaces ---------------------------------------------------------------------------------
+
+
+def _aligned(first: LoopBody, second: LoopBody) -> Iterator[tuple[LoopBody, LoopBody]]:
+    """Both bodies over one iteration space, in each way that their shared memory suggests."""
+    if _sizes(first) == _sizes(second):
+        mapping = dict(zip(_symbols(second), map(symbol_expr, _symbols(first)), strict=True))
+        yield first, second.reindex(first.iters, first.reduces, mapping)
+    pairs = list(_shared_indices(first, second))
+    if first.reduces or not second.reduces:
+        for known, own in pairs:
+            moved = _moved(second, first, known, own)
+            if moved is not None:
+                yield first, moved
+    if second.reduces or not first.reduces:
+        for own, known in pairs:
+            moved = _moved(first, second, known, own)
+            if moved is not None:
+                yield moved, second
+
+
+def _symbols(body: LoopBody) -> tuple[Symbol, ...]:
+    return body.iters + body.reduces
+
+
+def _sizes(body: LoopBody) -> tuple[tuple[IntLike | None, ...], tuple[IntLike | None, ...]]:
+    return tuple(s.size for s in body.iters), tuple(s.size for s in body.reduces)
+
+
+def _shared_indices(first: LoopBody, second: LoopBody) -> Iterator[tuple[Expr, Expr]]:
+    """Index pairs of accesses to the same buffer, stores of `first` to the front."""
+    accesses: dict[str, list[Expr]] = {}
+    for node in (*first.stores(), *first.loads()):
+        assert node.buffer is not None and node.index is not None
+        known = accesses.setdefault(node.buffer, [])
+        if node.index not in known and not node.index.value_refs():
+            known.append(node.index)
+    seen = set()
+    for node in (*second.loads(), *second.stores()):
+        assert node.buffer is not None and node.index is not None
+        if node.index.value_refs():
+            continue
+        for index in accesses.get(node.buffer, ()):
+            if (index, node.index) not in seen:
+                seen.add((index, node.index))
+                yield index, node.index
+
+
+def _moved(body: LoopBody, target: LoopBody, known: Expr, own: Expr) -> LoopBody | None:
+    """`body` over target's symbols, where its index `own` and target's index `known` are the same element."""
+    mapping = _solve(own, known)
+    if mapping is None:
+        return None
+    missing = [s for s in _symbols(body) if s not in mapping]
+    used = known.symbols()
+    free = [s for s in _symbols(target) if s not in used]
+    if missing:
+        if product(s.size for s in missing) != product(s.size for s in free):  # type: ignore[misc]
+            return None
+        mapping.update(_distribute(missing, free))
+        free = []
+    if any(s not in target.reduces for s in free):
+        return None
+    if body.reduces and not _keeps_levels(body, target, mapping):
+        return None
+    if not _same_extent(body, target, free):
+        return None
+    return body.reindex(target.iters, target.reduces, mapping)
+
+
+def _solve(own: Expr, known: Expr) -> dict[Atom, IntLike] | None:
+    """Values of own's loop symbols such that own == known; own must be affine and injective."""
+    strides: list[tuple[int, Symbol]] = []
+    for monomial, coeff in own.terms.items():
+        if len(monomial) != 1 or not isinstance(monomial[0], Symbol) or coeff < 0:
+            return None
+        strides.append((coeff, monomial[0]))
+    rest = known - own.const
+    mapping: dict[Atom, IntLike] = {}
+    limit: int | None = None
+    for stride, symbol in sorted(strides, key=lambda pair: -pair[0]):
+        if not isinstance(symbol.size, int):
+            return None
+        if limit is not None and stride * symbol.size > limit:
+            return None
+        limit = stride
+        mapping[symbol] = (rest // stride) % symbol.size
+    return mapping if own.subs(mapping) == known else None
+
+
+def _distribute(missing: Sequence[Symbol], free: Sequence[Symbol]) -> dict[Atom, IntLike]:
+    """Identify two groups of symbols with the same number of points, in row-major order."""
+    position: IntLike = 0
+    for symbol in free:
+        assert symbol.size is not None
+        position = position * symbol.size + symbol_expr(symbol)
+    result: dict[Atom, IntLike] = {}
+    for symbol in reversed(missing):
+        assert symbol.size is not None
+        result[symbol] = position % symbol.size
+        position = position // symbol.size
+    return result
+
+
+def _keeps_levels(body: LoopBody, target: LoopBody, mapping: Mapped) -> bool:
+    """Whether reduction symbols map to reduction symbols and the others to others."""
+    for symbols, allowed in ((body.iters, target.iters), (body.reduces, target.reduces)):
+        for symbol in symbols:
+            value = mapping[symbol]
+            if isinstance(value, Expr) and not value.symbols() <= set(allowed):
+                return False
+    return True
+
+
+def _same_extent(body: LoopBody, target: LoopBody, outside: Sequence[Symbol]) -> bool:
+    """Whether body's points are exactly target's (reduction symbols aside where the body is outer)."""
+    symbols = [s for s in _symbols(target) if not outside or s not in target.reduces]
+    if outside and len(outside) != len(target.reduces):
+        return False
+    return product(s.size for s in _symbols(body)) == product(s.size for s in symbols)  # type: ignore[misc]
+
+
+def _division_count(body: LoopBody) -> int:
+    return sum(
+        isinstance(atom, (FloorDiv, Mod))
+        for node in body.nodes
+        if node.index is not None
+        for atom in node.index.atoms()
+    )
+
+
+# -- one body out of two --------------------------------------------------------------------------------------------
+
+
+def _concatenate(first: LoopBody, second: LoopBody) -> LoopBody | None:
+    """`first`'s nodes, then `second`'s, loads of what was stored replaced by the value; None if an index differs."""
+    stored: dict[str, tuple[Expr | None, int]] = {}
+    several: set[str] = set()
+    nodes = NodeList()
+    for position, node in enumerate(first.nodes):
+        new = nodes.copy(node, position)
+        if node.op in ("store", "atomic_add"):
+            assert node.buffer is not None
+            if node.buffer in stored or node.op == "atomic_add":
+                several.add(node.buffer)
+            stored[node.buffer] = (node.index, nodes.nodes[new].args[0])
+    read_before = {node.buffer for node in first.loads()}
+    nodes.renumbered = {}
+    for position, node in enumerate(second.nodes):
+        if node.op in ("store", "atomic_add") and node.buffer in read_before:
+            return None
+        if node.op == "load" and node.buffer in stored:
+            index, value = stored[node.buffer]
+            if node.buffer in several or nodes.moved_index(node) != index:
+                return None
+            nodes.renumbered[position] = value
+            continue
+        nodes.copy(node, position)
+    return LoopBody(first.iters, first.reduces, nodes.nodes)
+
+
+# -- simplifying the loops of a finished kernel -------------------------------------------------------------------
+
+
+def merge_loops(body: LoopBody) -> LoopBody:
+    """Turn adjacent loops into one wherever every index allows it, and name the symbols x0.. and r0.. ."""
+    for reduces in (False, True):
+        position = 0
+        while position + 1 < len(body.reduces if reduces else body.iters):
+            merged = _merge_pair(body, position, reduces)
+            if merged is None:
+                position += 1
+            else:
+                body, position = merged, max(position - 1, 0)
+    names: dict[Atom, IntLike] = {}
+    iters = _renamed(body.iters, "x", names)
+    reduces_ = _renamed(body.reduces, "r", names)
+    return body.reindex(iters, reduces_, names)
+
+
+def _renamed(symbols: Sequence[Symbol], prefix: str, names: dict[Atom, IntLike]) -> list[Symbol]:
+    result = []
+    for position, symbol in enumerate(symbols):
+        assert symbol.size is not None
+        result.append(loop_symbol(f"{prefix}{position}", symbol.size))
+        names[symbol] = symbol_expr(result[-1])
+    return result
+
+
+def _merge_pair(body: LoopBody, position: int, reduces: bool) -> LoopBody | None:
+    symbols = body.reduces if reduces else body.iters
+    outer, inner = symbols[position], symbols[position + 1]
+    assert outer.size is not None and inner.size is not None
+    merged = loop_symbol(f"{outer.name}_{inner.name}", outer.size * inner.size)
+    point = symbol_expr(merged)
+    mapping: dict[Atom, IntLike] = {outer: point // inner.size, inner: point % inner.size}
+    nodes: list[Node] = []
+    for node in body.nodes:
+        if node.index is not None and node.index.uses({outer, inner}):
+            index = node.index.subs(mapping)
+            if _divisions(index) > _divisions(node.index):
+                return None
+            node = replace(node, index=index)
+        nodes.append(node)
+    rest = (*symbols[:position], merged, *symbols[position + 2 :])
+    if reduces:
+        return LoopBody(body.iters, rest, nodes)
+    return LoopBody(rest, body.reduces, nodes)
+
+
+def _divisions(index: Expr) -> int:
+    return sum(isinstance(atom, (FloorDiv, Mod)) for atom in index.atoms())
+
+

@@ -1,0 +1,577 @@
+"""Lowering an aten graph: `GraphLowering` walks the nodes and collects operations over named buffers.
+
+    lowered = GraphLowering(gm, config).run()       # .operations, .buffers, .outputs, .inputs, .constants
+
+Lowerings (`lowering/`) call back into it: `g.pointwise`, `g.reduce`, `g.view`, `g.realize`, `g.extern`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from minidynamo.inductor.ir import (
+    Buffer,
+    ComputedOp,
+    ExternOp,
+    Index,
+    Inner,
+    Lazy,
+    Operation,
+    Size,
+    TensorValue,
+    View,
+    dense_strides,
+    flatten_outputs,
+)
+from minidynamo.inductor.loop_body import BodyBuilder, Value
+from minidynamo.inductor.lowering.promotion import compute_type
+from minidynamo.inductor.lowering.registry import DECLINED, LOWERINGS
+from minidynamo.inductor.lowering.scalar import Scalar
+from minidynamo.inductor.symbolic import (
+    ZERO,
+    Expr,
+    IntLike,
+    Symbol,
+    contiguous_strides,
+    dot,
+    loop_symbol,
+    symbol_expr,
+)
+
+SUPPORTED_DTYPES = frozenset(
+    [
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.bool,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+    ]
+)
+# A value with several users is kept in memory when recomputing it costs at least this much, or takes more than one
+# load; and any value is when it has grown past these bounds, to keep kernels and Python's recursion small.
+REUSE_COST = 8
+MAX_COST = 400
+MAX_READS = 16
+# An operand that is broadcast is kept when it costs this much and each element is used so many times.
+BROADCAST_COST = 6
+BROADCAST_FACTOR = 8
+
+# Operators that take any strides, and whose result does not depend on them.
+STRIDE_AGNOSTIC = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+}
+
+
+class GraphLowering:
+    """State of lowering one graph.
+
+    Attributes:
+        node, meta: the graph node being lowered and the fake result that it has.
+        operations: what was lowered so far, in order.
+        buffers: by name.
+        outputs: after `run`, what the graph returns: `View`, number or None.
+    """
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        self.gm = gm
+        self.node: torch.fx.Node = next(iter(gm.graph.nodes))
+        self.operations: list[Operation] = []
+        self.buffers: dict[str, Buffer] = {}
+        self.inputs: list[Buffer | None] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self.outputs: list[View | bool | int | float | None] = []
+        self._env: dict[torch.fx.Node, Any] = {}
+        self._names = 0
+
+    @property
+    def meta(self) -> Any:
+        return self.node.meta["val"]
+
+    # -- the walk -------------------------------------------------------------------------------------------------
+    def run(self) -> GraphLowering:
+        for node in self.gm.graph.nodes:
+            self.node = node
+            if node.op == "placeholder":
+                self._env[node] = self._placeholder(node)
+            elif node.op == "get_attr":
+                self._env[node] = self._constant(node)
+            elif node.op == "call_function":
+                self._env[node] = self._call(node)
+            else:
+                assert node.op == "output", node.op
+                self._output(node)
+        return self
+
+    def _placeholder(self, node: torch.fx.Node) -> Any:
+        fake = node.meta["val"]
+        if not isinstance(fake, torch.Tensor):
+            self.inputs.append(None)
+            return fake
+        buffer = self._buffer_like(fake, f"in{len(self.inputs)}", "input")
+        self.inputs.append(buffer)
+        return self._whole(buffer)
+
+    def _constant(self, node: torch.fx.Node) -> TensorValue:
+        name = str(node.target)
+        tensor = operator.attrgetter(name)(self.gm)
+        buffer = self._buffer_like(tensor, f"const{len(self.constants)}", "constant")
+        self.constants[buffer.name] = tensor
+        return self._whole(buffer)
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        if node.target is operator.getitem:
+            base, index = node.args
+            assert isinstance(base, torch.fx.Node)
+            return self._env[base][index]
+        args = torch.fx.node.map_arg(node.args, self._env.__getitem__)
+        kwargs = torch.fx.node.map_arg(node.kwargs, self._env.__getitem__)
+        lowering = LOWERINGS.get(node.target)
+        result = DECLINED
+        if lowering is not None and _is_supported(node):
+            result = lowering(self, *args, **kwargs)
+        if result is DECLINED:
+            return self.extern(node.target, args, kwargs)
+        if isinstance(result, TensorValue):
+            self._decide(result, len(node.users))
+        return result
+
+    def _output(self, node: torch.fx.Node) -> None:
+        for arg in node.args[0]:  # type: ignore[union-attr]
+            value = self._env[arg] if isinstance(arg, torch.fx.Node) else arg
+            self.outputs.append(self.realize(value) if isinstance(value, TensorValue) else value)
+
+    def _decide(self, value: TensorValue, users: int) -> None:
+        """Give a new value memory at once where recomputing it for each user would cost more."""
+        data = value.data
+        if not isinstance(data, Lazy):
+            return
+        shared = users > 1 and (data.cost >= REUSE_COST or data.reads > 1)
+        if shared or data.cost > MAX_COST or data.reads > MAX_READS:
+            self.realize(value)
+
+    # -- buffers --------------------------------------------------------------------------------------------------
+    def fresh(self, prefix: str = "buf") -> str:
+        self._names += 1
+        return f"{prefix}{self._names - 1}"
+
+    def _buffer_like(self, fake: torch.Tensor, name: str, kind: str) -> Buffer:
+        buffer = Buffer(
+            name,
+            fake.dtype,
+            tuple(fake.shape),
+            tuple(fake.stride()) if fake.layout == torch.strided else (),
+            fake.device,
+            kind,
+        )
+        if fake.layout == torch.strided:
+            buffer.storage_offset = fake.storage_offset()
+        self.buffers[name] = buffer
+        return buffer
+
+    def _whole(self, buffer: Buffer) -> TensorValue:
+        view = View(buffer, buffer.size, buffer.stride)
+        return TensorValue(view, buffer.dtype, buffer.size, buffer.device)
+
+    # -- building values ------------------------------------------------------------------------------------------
+    def lazy(
+        self,
+        inner: Inner,
+        operands: Sequence[Any] = (),
+        *,
+        cost: int = 0,
+        meta: torch.Tensor | None = None,
+    ) -> TensorValue:
+        """A value with the size and dtype of `meta` (default: of the node), computed by `inner` from `operands`."""
+        fake = self.meta if meta is None else meta
+        tensors = [value for value in operands if isinstance(value, TensorValue)]
+        origins = dict.fromkeys(name for value in tensors for name in value.origins)
+        origins[str(self.node.target)] = None
+        data = Lazy(
+            inner,
+            tuple(fake.stride()),
+            cost + sum(value.cost for value in tensors),
+            sum(value.reads for value in tensors),
+            tuple(origins),
+        )
+        return TensorValue(data, fake.dtype, tuple(fake.shape), fake.device)
+
+    def pointwise(
+        self,
+        fn: Callable[..., Scalar],
+        operands: Sequence[Any],
+        compute: torch.dtype | tuple[torch.dtype, ...],
+        *,
+        cost: int = 1,
+        meta: torch.Tensor | None = None,
+    ) -> TensorValue:
+        """`fn` of the broadcast operands: tensor values and numbers, converted to `compute`; None is passed on.
+
+        `compute` is one dtype for all or one for each. The result has the node's (or `meta`'s) dtype and size; float16 and bfloat16 are computed in float32.
+        """
+        fake = self.meta if meta is None else meta
+        size = tuple(fake.shape)
+        dtypes = compute if isinstance(compute, tuple) else (compute,) * len(operands)
+        dtypes = tuple(map(compute_type, dtypes))
+        result = compute_type(fake.dtype)
+        self._keep_costly_broadcasts(operands, size)
+
+        def inner(b: BodyBuilder, index: Index) -> Value:
+            args = [
+                _operand(b, value, index, size, dtype)
+                for value, dtype in zip(operands, dtypes, strict=True)
+            ]
+            return b.cast(fn(*args).value, result)
+
+        return self.lazy(inner, operands, cost=cost, meta=meta)
+
+    def _keep_costly_broadcasts(self, operands: Sequence[Any], size: Size) -> None:
+        total = _numel(size)
+        for value in operands:
+            if (
+                isinstance(value, TensorValue)
+                and value.cost >= BROADCAST_COST
+                and isinstance(value.data, Lazy)
+                and value.numel() * BROADCAST_FACTOR <= total  # type: ignore[operator]
+            ):
+                self.realize(value)
+
+    def view(self, base: TensorValue, reindex: Callable[[Index], Index]) -> TensorValue:
+        """The node's result as a view of `base`; `reindex` turns its index into one of `base`'s."""
+        fake = self.meta
+        size, stride = tuple(fake.shape), tuple(fake.stride())
+        return self.view_like(base, reindex, size, stride, fake.storage_offset())
+
+    def view_like(
+        self,
+        base: TensorValue,
+        reindex: Callable[[Index], Index],
+        size: Size,
+        stride: Size,
+        offset: IntLike,
+    ) -> TensorValue:
+        """A view of `base` with this geometry (of eager, counted from the storage's begin)."""
+        data = base.data
+        if isinstance(data, View) and data.exact:
+            view = View(data.buffer, size, stride, offset - data.buffer.storage_offset)
+            return TensorValue(view, base.dtype, size, base.device)
+
+        def inner(b: BodyBuilder, index: Index) -> Value:
+            return base.load(b, reindex(index))
+
+        root = data.base if isinstance(data, Lazy) and data.base is not None else base
+        lazy = Lazy(inner, stride, base.cost, base.reads, base.origins, root, offset)
+        return TensorValue(lazy, base.dtype, size, base.device)
+
+    def reduce(
+        self,
+        kind: str,
+        inner: Inner,
+        size: Size,
+        dims: Sequence[int],
+        dtype: torch.dtype,
+        *,
+        origins: tuple[str, ...] = (),
+        device: torch.device | None = None,
+        name: str | None = None,
+    ) -> TensorValue:
+        """Reduce `inner` (an element for an index of `size`) over `dims`; the result has `keepdim` shape and memory.
+
+        `dtype` is the result's; `inner`'s values decide what is accumulated in.
+        """
+        kept: Size = tuple(1 if d in dims else extent for d, extent in enumerate(size))
+        index, iters = _loop_index(kept, "x")
+        full = list(index)
+        reduces: list[Symbol] = []
+        for d in sorted(dims):
+            if size[d] != 1:
+                reduces.append(loop_symbol(f"r{d}", size[d]))
+                full[d] = symbol_expr(reduces[-1])
+        b = BodyBuilder(iters, reduces)
+        value = b.reduction(kind, inner(b, full)) if reduces or kind.startswith("arg") else inner(b, full)
+        buffer = self._new_buffer(dtype, kept, contiguous_strides(kept), device or self.meta_device())
+        b.store(buffer.name, dot(index, buffer.stride), value, dtype)
+        self._append_computed(b, buffer, (*origins, str(self.node.target)))
+        return self._whole(buffer)
+
+    def drop_dims(
+        self,
+        kept: TensorValue,
+        dims: Sequence[int],
+        finish: Callable[[Scalar], Scalar] | None,
+        fake: torch.Tensor,
+    ) -> TensorValue:
+        """`finish(kept)` in the dtype and shape of `fake`, which may lack the dimensions `dims` (of extent 1)."""
+        dropped = set(dims) if fake.dim() != kept.ndim else set()
+        result = compute_type(fake.dtype)
+
+        def inner(b: BodyBuilder, index: Index) -> Value:
+            rest = iter(index)
+            own = [ZERO if d in dropped else next(rest) for d in range(kept.ndim)]
+            value = kept.load(b, own)
+            return b.cast(value if finish is None else finish(Scalar(b, value)).value, result)
+
+        return self.lazy(inner, (kept,), cost=4 if finish else 0, meta=fake)
+
+    def computed(
+        self,
+        fn: Callable[..., Scalar],
+        operands: Sequence[TensorValue],
+        dtype: torch.dtype,
+        size: Size,
+    ) -> TensorValue:
+        """An intermediate of a lowering: `fn` of operands that have this size."""
+
+        def inner(b: BodyBuilder, index: Index) -> Value:
+            return fn(*(Scalar(b, b.cast(x.load(b, index), dtype)) for x in operands)).value
+
+        data = Lazy(inner, contiguous_strides(size), 4, len(operands), operands[0].origins)
+        return TensorValue(data, dtype, size, operands[0].device)
+
+    def reindexed(self, base: TensorValue, size: Size, reindex: Callable[[Index], Index]) -> TensorValue:
+        """An intermediate of a lowering: `base` rearranged to `size`."""
+        data = Lazy(
+            lambda b, index: base.load(b, reindex(index)),
+            contiguous_strides(size),
+            base.cost,
+            base.reads,
+            base.origins,
+        )
+        return TensorValue(data, base.dtype, size, base.device)
+
+    def assemble(self, pieces: Sequence[TensorValue], dim: int) -> TensorValue:
+        """A new buffer for the node's result, its parts along `dim` written by one operation for each piece."""
+        fake = self.meta
+        size, stride = tuple(fake.shape), dense_strides(tuple(fake.shape), tuple(fake.stride()))
+        buffer = self._new_buffer(fake.dtype, size, stride, fake.device)
+        first: IntLike = 0
+        for piece in pieces:
+            if any(extent == 0 for extent in piece.size):
+                continue
+            index, iters = _loop_index(piece.size, "x", stride)
+            b = BodyBuilder(iters)
+            value = b.cast(piece.load(b, index), compute_type(fake.dtype))
+            b.store(buffer.name, dot(index, stride) + first * stride[dim], value, fake.dtype)
+            self._append_computed(b, buffer, (*piece.origins, str(self.node.target)))
+            first = first + piece.size[dim]
+        view = View(buffer, size, stride, exact=stride == tuple(fake.stride()))
+        return TensorValue(view, fake.dtype, size, fake.device)
+
+    def keep(self, value: TensorValue) -> None:
+        """Called by lowerings that read `value` several times: give it memory if recomputing it is dear."""
+        self._decide(value, 2)
+
+    def meta_device(self) -> torch.device:
+        fake = self.meta
+        return (fake if isinstance(fake, torch.Tensor) else fake[0]).device
+
+    # -- giving values memory -------------------------------------------------------------------------------------
+    def realize(self, value: TensorValue) -> View:
+        """The value's memory; a `Lazy` is computed into a new buffer, or is a view of its realized base."""
+        data = value.data
+        if isinstance(data, View):
+            return data
+        if data.base is not None:
+            base = self.realize(data.base)
+            if base.exact:
+                offset = data.offset - base.buffer.storage_offset
+                value.data = View(base.buffer, value.size, data.stride, offset)
+                return value.data
+        stride = dense_strides(value.size, data.stride)
+        buffer = self._new_buffer(value.dtype, value.size, stride, value.device)
+        index, iters = _loop_index(value.size, "x", stride)
+        b = BodyBuilder(iters)
+        b.store(buffer.name, dot(index, stride), data.inner(b, index), value.dtype)
+        self._append_computed(b, buffer, data.origins)
+        value.data = View(buffer, value.size, stride, exact=stride == data.stride)
+        return value.data
+
+    def strided(self, value: TensorValue) -> View:
+        """The value's memory for a user that takes any strides: a pure rearrangement of memory is not copied."""
+        if isinstance(value.data, Lazy) and value.data.cost <= 1 and value.data.reads == 1:
+            view = _as_rearrangement(self, value)
+            if view is not None:
+                return view
+        return self.realize(value)
+
+    def _new_buffer(
+        self, dtype: torch.dtype, size: Size, stride: Size, device: torch.device
+    ) -> Buffer:
+        buffer = Buffer(self.fresh(), dtype, size, stride, device)
+        self.buffers[buffer.name] = buffer
+        return buffer
+
+    def _append_computed(self, b: BodyBuilder, buffer: Buffer, origins: tuple[str, ...]) -> None:
+        body = b.finish()
+        if any(extent == 0 for extent in buffer.size):
+            body.nodes.clear()
+        name = f"op{len(self.operations)}"
+        self.operations.append(ComputedOp(name, body, (buffer,), tuple(dict.fromkeys(origins))))
+
+    # -- operators that are called --------------------------------------------------------------------------------
+    def extern(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call `op` through the dispatcher; its results are the node's."""
+        inputs: list[View] = []
+        take = self.strided if op in STRIDE_AGNOSTIC else self.realize
+
+        def realized(value: Any) -> Any:
+            if isinstance(value, TensorValue):
+                view = take(value)
+                inputs.append(view)
+                return view
+            if isinstance(value, (tuple, list)):
+                return type(value)(realized(item) for item in value)
+            return value
+
+        new_args = tuple(realized(arg) for arg in args)
+        new_kwargs = {key: realized(arg) for key, arg in kwargs.items()}
+        aliases = _aliased_inputs(op, new_args, new_kwargs)
+        result = self._extern_outputs(self.meta, aliases)
+        returns = len(op._schema.returns)
+        outputs = _buffers(result)
+        self.operations.append(
+            ExternOp(
+                f"op{len(self.operations)}",
+                op,
+                new_args,
+                new_kwargs,
+                tuple(outputs) if returns > 1 else (outputs,) if returns else (),
+                _mutated_inputs(op, new_args, new_kwargs),
+                (str(op),),
+                tuple(inputs),
+            )
+        )
+        return result
+
+    def _extern_outputs(self, fake: Any, aliases: tuple[Buffer, ...]) -> Any:
+        if isinstance(fake, torch.Tensor):
+            buffer = self._buffer_like(fake, self.fresh(), "extern")
+            buffer.alias_of = aliases
+            return self._whole(buffer)
+        if isinstance(fake, (tuple, list)):
+            return [self._extern_outputs(item, aliases) for item in fake]
+        return fake
+
+
+def _buffers(result: Any) -> Any:
+    """The output tree of an extern call: buffers where there are tensor values."""
+    if isinstance(result, TensorValue):
+        assert isinstance(result.data, View)
+        return result.data.buffer
+    if isinstance(result, list):
+        return tuple(_buffers(item) for item in result)
+    assert result is None, f"an operator returns {result!r}"
+    return None
+
+
+def _numel(size: Size) -> IntLike:
+    total: IntLike = 1
+    for extent in size:
+        total = total * extent
+    return total
+
+
+def _loop_index(size: Size, prefix: str, stride: Size | None = None) -> tuple[list[Expr], list[Symbol]]:
+    """An index over `size`, with a loop symbol for every dimension that is not 1, those with large strides outside."""
+    index: list[Expr] = [ZERO] * len(size)
+    order = list(range(len(size)))
+    if stride is not None:
+        order.sort(key=lambda d: -stride[d] if isinstance(stride[d], int) else 0)  # type: ignore[operator]
+    symbols = []
+    for d in order:
+        if size[d] != 1:
+            symbol = loop_symbol(f"{prefix}{d}", size[d])
+            symbols.append(symbol)
+            index[d] = symbol_expr(symbol)
+    return index, symbols
+
+
+def _operand(b: BodyBuilder, value: Any, index: Index, size: Size, compute: torch.dtype) -> Any:
+    """What a pointwise function is given for an operand at `index` of the broadcast `size`."""
+    if isinstance(value, TensorValue):
+        own = index[len(size) - value.ndim :]
+        own = [ZERO if extent == 1 else i for extent, i in zip(value.size, own, strict=True)]
+        return Scalar(b, b.cast(value.load(b, own), compute))
+    if isinstance(value, (bool, int, float)):
+        return Scalar(b, b.constant(value, compute))
+    return value
+
+
+def _as_rearrangement(g: GraphLowering, value: TensorValue) -> View | None:
+    """`value` as a strided view of the buffer that it is a plain copy of, if it is one."""
+    index, iters = _loop_index(value.size, "x")
+    b = BodyBuilder(iters)
+    loaded = b.node(value.load(b, index))
+    if loaded.op == "cast" and loaded.dtype == torch.float32 and value.dtype != torch.float32:
+        loaded = b.node(loaded.args[0])
+    if loaded.op != "load" or loaded.args or loaded.dtype != value.dtype:
+        return None
+    assert loaded.index is not None and loaded.buffer is not None
+    strides: list[IntLike] = []
+    rest = loaded.index
+    for extent, i, default in zip(value.size, index, contiguous_strides(value.size), strict=True):
+        if extent == 1:
+            strides.append(default)
+            continue
+        (monomial,) = i.terms
+        factor = loaded.index.coeff(monomial[0])  # type: ignore[arg-type]
+        if factor is None or not factor.is_const:
+            return None
+        strides.append(int(factor))
+        rest = rest - i * int(factor)
+    if not rest.is_const:
+        return None
+    return View(g.buffers[loaded.buffer], value.size, tuple(strides), int(rest), exact=False)
+
+
+def _is_supported(node: torch.fx.Node) -> bool:
+    """Whether kernels can read and write every tensor of the node."""
+
+    def fits(fake: Any) -> bool:
+        if isinstance(fake, torch.Tensor):
+            return fake.dtype in SUPPORTED_DTYPES and fake.layout == torch.strided
+        return not isinstance(fake, (tuple, list)) or all(map(fits, fake))
+
+    return fits(node.meta["val"]) and all(fits(arg.meta["val"]) for arg in node.all_input_nodes)
+
+
+def _schema_arguments(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
+    arguments = op._schema.arguments
+    pairs = list(zip(arguments, args, strict=False))
+    return pairs + [(a, kwargs[a.name]) for a in arguments if a.name in kwargs]
+
+
+def _views(value: Any) -> list[View]:
+    if isinstance(value, View):
+        return [value]
+    return [v for item in value for v in _views(item)] if isinstance(value, (tuple, list)) else []
+
+
+def _aliased_inputs(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Buffer, ...]:
+    """Buffers that the results of `op` may be views of, by its schema."""
+    found = []
+    for argument, value in _schema_arguments(op, args, kwargs):
+        if argument.alias_info is not None:
+            found += [view.buffer for view in _views(value)]
+    return tuple(found)
+
+
+def _mutated_inputs(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, ...]:
+    found = []
+    for argument, value in _schema_arguments(op, args, kwargs):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += [view.buffer.name for view in _views(value)]
+    return tuple(found)

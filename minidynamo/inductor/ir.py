@@ -1,0 +1,218 @@
+"""The loop IR that lowering produces.
+
+A *tensor value* (`TensorValue`) is what a graph node's result is while lowering: either `View`, memory that exists
+(part of a `Buffer`), or `Lazy`, a function from an index to a scalar that has no memory yet. Pointwise operators build
+`Lazy` values on top of their operands, so a chain of them costs one loop; views of a `Lazy` transform its index.
+`GraphLowering.realize` gives a `Lazy` memory: it traces the function once into a `LoopBody` and appends a `ComputedOp`.
+
+The product of lowering is a list of operations in order, over named buffers:
+
+    ComputedOp   one loop nest, described by a LoopBody (stores to one buffer before fusion)
+    ExternOp     a call of an operator through torch's dispatcher
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from minidynamo.inductor.loop_body import BodyBuilder, LoopBody, Value
+from minidynamo.inductor.symbolic import Expr, IntLike, contiguous_strides, dot
+
+Size = tuple[IntLike, ...]
+Index = Sequence[Expr]
+Inner = Callable[[BodyBuilder, Index], Value]
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """Memory with a name. `stride` is in elements; index 0 is where the data pointer points.
+
+    Attributes:
+        kind: `input`, `constant`, `computed` (planned by us) or `extern` (returned by an operator).
+        alias_of: buffers whose memory this one may share (an operator returned a view).
+        storage_offset: where the pointer stands in the storage, as the fake tensor has it.
+    """
+
+    name: str
+    dtype: torch.dtype
+    size: Size
+    stride: Size
+    device: torch.device
+    kind: str = "computed"
+    alias_of: tuple[Buffer, ...] = ()
+    storage_offset: IntLike = 0
+
+    def extent(self) -> IntLike:
+        """Elements from the pointer to the last element, inclusive."""
+        last: IntLike = 1
+        for extent, stride in zip(self.size, self.stride, strict=True):
+            last = last + (extent - 1) * stride
+        if isinstance(last, Expr) and last.is_const:
+            last = last.const
+        return 0 if any(extent == 0 for extent in self.size) else last
+
+
+@dataclass(eq=False, slots=True)
+class View:
+    """Part of a buffer: element `index` is at `offset + sum(index * stride)`.
+
+    `exact` says that the geometry is the one that eager has, so that views of it can be taken over
+    from the fake tensors.
+    """
+
+    buffer: Buffer
+    size: Size
+    stride: Size
+    offset: IntLike = 0
+    exact: bool = True
+
+    def load(self, b: BodyBuilder, index: Index) -> Value:
+        return b.load(self.buffer.name, dot(index, self.stride, self.offset), self.buffer.dtype)
+
+    def is_whole(self) -> bool:
+        """Whether it is the buffer itself."""
+        buffer = self.buffer
+        return self.offset == 0 and self.size == buffer.size and self.stride == buffer.stride
+
+
+@dataclass(eq=False, slots=True)
+class Lazy:
+    """A tensor without memory: `inner(builder, index)` computes an element.
+
+    Attributes:
+        stride: layout for when it gets memory.
+        cost: rough machine operations for one element.
+        reads: how many loads one element takes.
+        origins: names of the graph nodes that went into it.
+        base: for a view, what it is a view of; `stride` and `offset` then are its geometry in
+            base's memory, once that has some.
+    """
+
+    inner: Inner
+    stride: Size
+    cost: int = 0
+    reads: int = 0
+    origins: tuple[str, ...] = ()
+    base: TensorValue | None = None
+    offset: IntLike = 0
+
+
+class TensorValue:
+    """A graph node's result while lowering; `data` goes from `Lazy` to `View` when it is realized."""
+
+    __slots__ = ("data", "device", "dtype", "size")
+
+    def __init__(
+        self,
+        data: Lazy | View,
+        dtype: torch.dtype,
+        size: Size,
+        device: torch.device,
+    ) -> None:
+        self.data = data
+        self.dtype = dtype
+        self.size = size
+        self.device = device
+
+    def load(self, b: BodyBuilder, index: Index) -> Value:
+        """The element at `index`, widened to float32 where it is float16 or bfloat16."""
+        if isinstance(self.data, View):
+            return self.data.load(b, index)
+        return self.data.inner(b, index)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.size)
+
+    @property
+    def cost(self) -> int:
+        return self.data.cost if isinstance(self.data, Lazy) else 1
+
+    @property
+    def reads(self) -> int:
+        return self.data.reads if isinstance(self.data, Lazy) else 1
+
+    @property
+    def stride(self) -> Size:
+        return self.data.stride
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return self.data.origins if isinstance(self.data, Lazy) else ()
+
+    def numel(self) -> IntLike:
+        total: IntLike = 1
+        for extent in self.size:
+            total = total * extent
+        return total
+
+
+@dataclass(eq=False, slots=True)
+class ComputedOp:
+    """A loop nest. Before fusion it writes the one buffer in `outputs`."""
+
+    name: str
+    body: LoopBody
+    outputs: tuple[Buffer, ...]
+    origins: tuple[str, ...] = ()
+
+    def reads(self) -> set[str]:
+        return {node.buffer for node in self.body.loads() if node.buffer is not None}
+
+
+@dataclass(eq=False, slots=True)
+class ExternOp:
+    """A call of `op` through the dispatcher.
+
+    Attributes:
+        args, kwargs: like the graph node's, with `View` where it has tensors.
+        outputs: like the operator's results: a `Buffer`, None, or a list of those for each.
+        mutates: names of buffers that the call writes to.
+    """
+
+    name: str
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[Any, ...]
+    mutates: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    inputs: tuple[View, ...] = field(default_factory=tuple)
+
+    def reads(self) -> set[str]:
+        return {view.buffer.name for view in self.inputs}
+
+    def output_buffers(self) -> list[Buffer]:
+        return [buffer for buffer in flatten_outputs(self.outputs) if buffer is not None]
+
+
+Operation = ComputedOp | ExternOp
+
+
+def flatten_outputs(outputs: Any) -> list[Buffer | None]:
+    """The leaves of an extern's output tree."""
+    if isinstance(outputs, (tuple, list)):
+        return [leaf for item in outputs for leaf in flatten_outputs(item)]
+    return [outputs]
+
+
+def is_dense(size: Size, stride: Size) -> bool:
+    """Whether every element has its own place and there are no holes (some permutation is row-major)."""
+    expected: IntLike = 1
+    for extent, step in sorted(
+        ((e, s) for e, s in zip(size, stride, strict=True) if e != 1),
+        key=lambda pair: (pair[1], pair[0]) if isinstance(pair[1], int) else (1 << 62, 0),
+    ):
+        if step != expected:
+            return False
+        expected = expected * extent
+    return True
+
+
+def dense_strides(size: Size, stride: Size) -> Size:
+    """`stride` where that is dense, else row-major strides."""
+    return stride if is_dense(size, stride) else contiguous_strides(size)

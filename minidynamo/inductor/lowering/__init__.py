@@ -1,0 +1,13 @@
+"""Lowerings from aten operators to loop IR, one table (`registry.LOWERINGS`) filled by the modules of this package."""
+
+from minidynamo.inductor.lowering import (
+    composites,
+    factory,
+    indexing,
+    pointwise,
+    pointwise_table,
+    reductions,
+    views,
+)
+
+__all__ = ["composites", "factory", "indexing", "pointwise", "pointwise_table", "reductions", "views"]

@@ -1,0 +1,91 @@
+"""Operators that make tensors from numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from minidynamo.inductor.ir import Index
+from minidynamo.inductor.loop_body import BodyBuilder, Value
+from minidynamo.inductor.lowering.promotion import compute_type
+from minidynamo.inductor.lowering.registry import DECLINED, register
+from minidynamo.inductor.symbolic import Expr
+
+if TYPE_CHECKING:
+    from minidynamo.inductor.graph import GraphLowering
+
+aten = torch.ops.aten
+Number = bool | int | float
+
+
+def constant(g: GraphLowering, value: Number) -> Any:
+    """The node's result, filled with `value`."""
+    if isinstance(value, complex) or not isinstance(value, (bool, int, float)):
+        return DECLINED
+    dtype = g.meta.dtype
+    return g.lazy(lambda b, index: b.constant(value, dtype))
+
+
+@register(aten.full.default, aten.new_full.default, aten.full_like.default)
+def lower_full(g: GraphLowering, like_or_size: Any, size_or_value: Any, *args: Any, **kw: Any) -> Any:
+    value = args[0] if g.node.target is aten.new_full.default else size_or_value
+    return constant(g, value)
+
+
+@register(
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.new_zeros.default,
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.new_empty.default,
+)
+def lower_zeros(g: GraphLowering, *args: Any, **kwargs: Any) -> Any:
+    return constant(g, 0)
+
+
+@register(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def lower_ones(g: GraphLowering, *args: Any, **kwargs: Any) -> Any:
+    return constant(g, 1)
+
+
+@register(aten.scalar_tensor.default)
+def lower_scalar_tensor(g: GraphLowering, value: Number, **kwargs: Any) -> Any:
+    return constant(g, value)
+
+
+def _position(b: BodyBuilder, index: Expr, dtype: torch.dtype) -> Value:
+    return b.cast(b.index_expr(index), compute_type(dtype))
+
+
+@register(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def lower_arange(
+    g: GraphLowering, first: Any, end: Any = None, step: Any = 1, **kwargs: Any
+) -> Any:
+    start = 0 if end is None else first
+    dtype = g.meta.dtype
+    if dtype.is_floating_point:
+        if any(isinstance(v, float) for v in (start, step)) or dtype != torch.float32:
+            return DECLINED
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        return _position(b, index[0] * step + start, dtype)
+
+    return g.lazy(inner, cost=1)
+
+
+@register(torch.ops.prims.iota.default)
+def lower_iota(g: GraphLowering, length: int, *, start: int, step: int, **kwargs: Any) -> Any:
+    dtype = g.meta.dtype
+    return g.lazy(lambda b, index: _position(b, index[0] * step + start, dtype), cost=1)
+
+
+@register(aten.eye.default, aten.eye.m)
+def lower_eye(g: GraphLowering, *args: Any, **kwargs: Any) -> Any:
+    dtype = compute_type(g.meta.dtype)
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        return b.cast(b.op("eq", b.index_expr(index[0]), b.index_expr(index[1])), dtype)
+
+    return g.lazy(inner, cost=2)

@@ -1,0 +1,144 @@
+"""Operators that choose elements by position: concatenation, padding, triangles, scatter of slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from minidynamo.inductor.ir import Index, TensorValue
+from minidynamo.inductor.loop_body import BodyBuilder, Value
+from minidynamo.inductor.lowering.promotion import compute_type
+from minidynamo.inductor.lowering.registry import DECLINED, register
+from minidynamo.inductor.lowering.views import wrap
+from minidynamo.inductor.symbolic import ZERO, Expr, IntLike, is_less, is_nonneg
+
+if TYPE_CHECKING:
+    from minidynamo.inductor.graph import GraphLowering
+
+aten = torch.ops.aten
+
+
+def in_bounds(b: BodyBuilder, index: Expr, low: IntLike, high: IntLike) -> Value | None:
+    """Whether low <= index < high, as a bool value; None where that is always so."""
+    tests = []
+    if not is_nonneg(index - low):
+        tests.append(b.op("ge", b.index_expr(index), b.index_expr(low)))
+    if not is_less(index, ZERO + high):
+        tests.append(b.op("lt", b.index_expr(index), b.index_expr(high)))
+    if not tests:
+        return None
+    return tests[0] if len(tests) == 1 else b.op("bitwise_and", *tests)
+
+
+def select(
+    b: BodyBuilder,
+    mask: Value | None,
+    inside: Callable[[], Value],
+    outside: Callable[[], Value],
+) -> Value:
+    """`inside()` where the mask holds (its loads touch memory only there), else `outside()`."""
+    if mask is None:
+        return inside()
+    with b.masked(mask):
+        value = inside()
+    return b.op("where", mask, value, outside())
+
+
+@register(aten.cat.default)
+def lower_cat(g: GraphLowering, tensors: Sequence[TensorValue], dim: int = 0) -> Any:
+    """Each piece is written by its own loops into its part of the result."""
+    at = wrap(dim, g.meta.dim())
+    pieces = [x for x in tensors if not (x.ndim == 1 and x.size[0] == 0 and g.meta.dim() != 1)]
+    if any(not isinstance(x.numel(), int) for x in pieces):
+        return DECLINED
+    return g.assemble(pieces, at)
+
+
+@register(aten.constant_pad_nd.default)
+def lower_pad(g: GraphLowering, x: TensorValue, pad: Sequence[int], value: Any = 0) -> Any:
+    compute = compute_type(x.dtype)
+    lead = x.ndim - len(pad) // 2
+    before = [0] * lead + [pad[2 * (x.ndim - 1 - d)] for d in range(lead, x.ndim)]
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        source = [i - before[d] for d, i in enumerate(index)]
+        mask: Value | None = None
+        for i, extent in zip(source, x.size, strict=True):
+            test = in_bounds(b, i, 0, extent)
+            if test is not None:
+                mask = test if mask is None else b.op("bitwise_and", mask, test)
+        return select(b, mask, lambda: x.load(b, source), lambda: b.constant(value, compute))
+
+    return g.lazy(inner, (x,), cost=4)
+
+
+def _triangle(name: str, test: str) -> Callable[..., Any]:
+    def lower(g: GraphLowering, x: TensorValue, diagonal: int = 0) -> Any:
+        compute = compute_type(x.dtype)
+
+        def inner(b: BodyBuilder, index: Index) -> Value:
+            distance = b.index_expr(index[-1] - index[-2])
+            keep = b.op(test, distance, b.constant(diagonal, torch.int64))
+            return select(b, keep, lambda: x.load(b, index), lambda: b.constant(0, compute))
+
+        return g.lazy(inner, (x,), cost=3)
+
+    lower.__name__ = f"lower_{name}"
+    return lower
+
+
+register(aten.tril.default)(_triangle("tril", "le"))
+register(aten.triu.default)(_triangle("triu", "ge"))
+
+
+@register(aten.slice_scatter.default)
+def lower_slice_scatter(
+    g: GraphLowering,
+    x: TensorValue,
+    source: TensorValue,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
+) -> Any:
+    at = wrap(dim, x.ndim)
+    extent = x.size[at]
+    if step != 1 or not isinstance(extent, int):
+        return DECLINED
+    first = 0 if start is None else start
+    first = min(max(first + extent if first < 0 else first, 0), extent)
+    last = first + source.size[at]
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        mask = in_bounds(b, index[at], first, last)
+        own = [*index[:at], index[at] - first, *index[at + 1 :]]
+        return select(
+            b,
+            mask,
+            lambda: b.cast(source.load(b, own), compute_type(x.dtype)),
+            lambda: x.load(b, index),
+        )
+
+    return g.lazy(inner, (x, source), cost=3)
+
+
+@register(aten.select_scatter.default)
+def lower_select_scatter(
+    g: GraphLowering, x: TensorValue, source: TensorValue, dim: int, position: int
+) -> Any:
+    at = wrap(dim, x.ndim)
+    where = position + x.size[at] if position < 0 else position
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        hit = b.op("eq", b.index_expr(index[at]), b.index_expr(where))
+        own = [*index[:at], *index[at + 1 :]]
+        return select(
+            b,
+            hit,
+            lambda: b.cast(source.load(b, own), compute_type(x.dtype)),
+            lambda: x.load(b, index),
+        )
+
+    return g.lazy(inner, (x, source), cost=3)

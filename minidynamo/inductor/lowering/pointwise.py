@@ -1,0 +1,424 @@
+"""Pointwise operators with extra arguments: scaling factors, rounding modes, bounds, conversions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from minidynamo.inductor.ir import Index, TensorValue
+from minidynamo.inductor.loop_body import BodyBuilder, Value
+from minidynamo.inductor.lowering.pointwise_table import FLOAT, SAME, add, compute_dtype
+from minidynamo.inductor.lowering.promotion import float_type, result_type
+from minidynamo.inductor.lowering.registry import DECLINED, register
+from minidynamo.inductor.lowering.scalar import (
+    Scalar,
+    erf,
+    exp,
+    expm1,
+    isnan,
+    log1p,
+    maximum,
+    minimum,
+    sigmoid,
+    sqrt,
+    tanh,
+    trunc,
+    where,
+)
+
+if TYPE_CHECKING:
+    from minidynamo.inductor.graph import GraphLowering
+
+aten = torch.ops.aten
+Number = bool | int | float
+
+
+def _scaled(y: Scalar, alpha: Number) -> Scalar:
+    return y if alpha == 1 and not isinstance(alpha, bool) else y * alpha
+
+
+@register(aten.add)
+def lower_add(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
+    if any(isinstance(v, complex) for v in (x, y, alpha)):
+        return DECLINED
+    compute = compute_dtype(SAME, (x, y))
+    if compute == torch.bool:
+        return DECLINED if alpha not in (1, True) else g.pointwise(add, (x, y), compute)
+    return g.pointwise(lambda a, b: a + _scaled(b, alpha), (x, y), compute)
+
+
+@register(aten.sub)
+def lower_sub(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
+    if any(isinstance(v, complex) for v in (x, y, alpha)):
+        return DECLINED
+    return g.pointwise(lambda a, b: a - _scaled(b, alpha), (x, y), compute_dtype(SAME, (x, y)))
+
+
+@register(aten.rsub)
+def lower_rsub(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
+    return g.pointwise(lambda a, b: b - _scaled(a, alpha), (x, y), compute_dtype(SAME, (x, y)))
+
+
+# -- division ----------------------------------------------------------------------------------------------------
+
+
+def divide(x: Scalar, y: Scalar) -> Scalar:
+    return x / y
+
+
+def _floor_divide(x: Scalar, y: Scalar) -> Scalar:
+    """Python's // on floats, as torch defines it (c10::div_floor_floating)."""
+    if not x.dtype.is_floating_point:
+        return x.op("floordiv", y)
+    quotient = (x - x.op("remainder", y)) / y
+    nearest = quotient.op("floor")
+    nearest = where(quotient - nearest > 0.5, nearest + 1, nearest)
+    zero = x.const(0.0).op("copysign", x / y)
+    rounded = where(quotient.eq(0), zero, nearest)
+    return where(y.eq(0), x / y, rounded)
+
+
+def _truncate_divide(x: Scalar, y: Scalar) -> Scalar:
+    return trunc(x / y) if x.dtype.is_floating_point else x.op("truncdiv", y)
+
+
+_ROUNDED: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
+    "floor": _floor_divide,
+    "trunc": _truncate_divide,
+}
+
+
+@register(aten.div, aten.true_divide)
+def lower_div(g: GraphLowering, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+    if isinstance(y, complex):
+        return DECLINED
+    if rounding_mode is None:
+        return g.pointwise(divide, (x, y), compute_dtype(FLOAT, (x, y)), cost=4)
+    compute = result_type((x, y))
+    if compute == torch.bool:
+        return DECLINED
+    return g.pointwise(_ROUNDED[rounding_mode], (x, y), compute, cost=12)
+
+
+@register(aten.floor_divide)
+def lower_floor_divide(g: GraphLowering, x: Any, y: Any) -> Any:
+    return lower_div(g, x, y, "floor")
+
+
+# -- powers -------------------------------------------------------------------------------------------------------
+
+
+def _integer_power(x: Scalar, exponent: int) -> Scalar:
+    """x ** exponent by repeated squaring, exponent > 0."""
+    result: Scalar | None = None
+    while exponent:
+        if exponent & 1:
+            result = x if result is None else result * x
+        exponent >>= 1
+        if exponent:
+            x = x * x
+    assert result is not None
+    return result
+
+
+_SPECIAL_POWERS: dict[float, Callable[[Scalar], Scalar]] = {
+    0.5: sqrt,
+    -0.5: lambda x: x.op("rsqrt"),
+    -1.0: lambda x: 1 / x,
+    -2.0: lambda x: 1 / (x * x),
+}
+
+
+@register(aten.pow.Tensor_Scalar)
+def lower_pow_scalar(g: GraphLowering, x: TensorValue, exponent: Any) -> Any:
+    if isinstance(exponent, complex):
+        return DECLINED
+    compute = compute_dtype(SAME, (x, exponent))
+    is_integer = float(exponent).is_integer()
+    if exponent == 0:
+        return g.pointwise(lambda a: a.const(1), (x,), compute)
+    if is_integer and 0 < exponent <= (3 if compute.is_floating_point else 64):
+        if compute == torch.bool:
+            return DECLINED
+        return g.pointwise(lambda a: _integer_power(a, int(exponent)), (x,), compute, cost=3)
+    if not compute.is_floating_point:
+        return DECLINED
+    special = _SPECIAL_POWERS.get(float(exponent))
+    if special is not None:
+        return g.pointwise(special, (x,), compute, cost=6)
+    return g.pointwise(lambda a: a.op("pow", exponent), (x,), compute, cost=40)
+
+
+@register(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def lower_pow(g: GraphLowering, x: Any, exponent: TensorValue) -> Any:
+    compute = compute_dtype(SAME, (x, exponent))
+    if not compute.is_floating_point or isinstance(x, complex):
+        return DECLINED
+    return g.pointwise(lambda a, b: a.op("pow", b), (x, exponent), compute, cost=40)
+
+
+# -- selection and bounds ----------------------------------------------------------------------------------------
+
+
+@register(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+def lower_where(g: GraphLowering, condition: TensorValue, x: Any, y: Any) -> Any:
+    compute = compute_dtype(SAME, (x, y))
+    return g.pointwise(where, (condition, x, y), (torch.bool, compute, compute))
+
+
+@register(aten.masked_fill)
+def lower_masked_fill(g: GraphLowering, x: TensorValue, mask: TensorValue, value: Any) -> Any:
+    if isinstance(value, complex):
+        return DECLINED
+    dtypes = (torch.bool, x.dtype, x.dtype)
+    return g.pointwise(lambda m, a, v: where(m, v, a), (mask, x, value), dtypes)
+
+
+def _clamped(x: Scalar, low: Scalar | None, high: Scalar | None) -> Scalar:
+    if low is not None:
+        x = maximum(x, low)
+    return x if high is None else minimum(x, high)
+
+
+@register(aten.clamp)
+def lower_clamp(g: GraphLowering, x: TensorValue, min: Any = None, max: Any = None) -> Any:
+    return g.pointwise(_clamped, (x, min, max), compute_dtype(SAME, (x, min, max)), cost=3)
+
+
+@register(aten.clamp_min)
+def lower_clamp_min(g: GraphLowering, x: TensorValue, low: Any) -> Any:
+    return g.pointwise(maximum, (x, low), compute_dtype(SAME, (x, low)), cost=2)
+
+
+@register(aten.clamp_max)
+def lower_clamp_max(g: GraphLowering, x: TensorValue, high: Any) -> Any:
+    return g.pointwise(minimum, (x, high), compute_dtype(SAME, (x, high)), cost=2)
+
+
+@register(aten.hardtanh)
+def lower_hardtanh(g: GraphLowering, x: TensorValue, low: Number = -1, high: Number = 1) -> Any:
+    return g.pointwise(lambda a: minimum(maximum(a, low), high), (x,), x.dtype, cost=3)
+
+
+@register(aten.hardtanh_backward.default)
+def lower_hardtanh_backward(
+    g: GraphLowering, grad: TensorValue, x: TensorValue, low: Number, high: Number
+) -> Any:
+    return g.pointwise(
+        lambda d, a: where((a <= low) | (a >= high), 0, d), (grad, x), x.dtype, cost=4
+    )
+
+
+@register(aten.nan_to_num)
+def lower_nan_to_num(
+    g: GraphLowering,
+    x: TensorValue,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> Any:
+    if not x.dtype.is_floating_point:
+        return g.pointwise(lambda a: a, (x,), x.dtype)
+    limits = torch.finfo(x.dtype)
+    high = limits.max if posinf is None else posinf
+    low = limits.min if neginf is None else neginf
+
+    def fn(a: Scalar) -> Scalar:
+        finite = where(a.eq(math.inf), high, where(a.eq(-math.inf), low, a))
+        return where(isnan(a), nan or 0.0, finite)
+
+    return g.pointwise(fn, (x,), x.dtype, cost=4)
+
+
+@register(aten.threshold)
+def lower_threshold(g: GraphLowering, x: TensorValue, threshold: Number, value: Number) -> Any:
+    return g.pointwise(lambda a: where(a <= threshold, value, a), (x,), x.dtype, cost=2)
+
+
+@register(aten.threshold_backward.default)
+def lower_threshold_backward(
+    g: GraphLowering, grad: TensorValue, x: TensorValue, threshold: Number
+) -> Any:
+    compute = compute_dtype(SAME, (grad, x))
+    return g.pointwise(lambda d, a: where(a <= threshold, 0, d), (grad, x), compute, cost=2)
+
+
+# -- activations with parameters ----------------------------------------------------------------------------------
+
+
+def gelu_erf(x: Scalar) -> Scalar:
+    return x * 0.5 * (1 + erf(x * math.sqrt(0.5)))
+
+
+def gelu_tanh(x: Scalar) -> Scalar:
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
+    return 0.5 * x * (1 + tanh(inner))
+
+
+@register(aten.gelu)
+def lower_gelu(g: GraphLowering, x: TensorValue, approximate: str = "none") -> Any:
+    return g.pointwise(gelu_tanh if approximate == "tanh" else gelu_erf, (x,), x.dtype, cost=30)
+
+
+def _gelu_erf_backward(grad: Scalar, x: Scalar) -> Scalar:
+    cdf = 0.5 * (1 + erf(x * math.sqrt(0.5)))
+    pdf = exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+    return grad * (cdf + x * pdf)
+
+
+def _gelu_tanh_backward(grad: Scalar, x: Scalar) -> Scalar:
+    scale = math.sqrt(2 / math.pi)
+    t = tanh(scale * (x + 0.044715 * (x * x * x)))
+    slope = scale * (1 + 3 * 0.044715 * (x * x))
+    return grad * (0.5 * (1 + t) + 0.5 * x * ((1 - t * t) * slope))
+
+
+@register(aten.gelu_backward)
+def lower_gelu_backward(
+    g: GraphLowering, grad: TensorValue, x: TensorValue, approximate: str = "none"
+) -> Any:
+    fn = _gelu_tanh_backward if approximate == "tanh" else _gelu_erf_backward
+    return g.pointwise(fn, (grad, x), x.dtype, cost=48)
+
+
+@register(aten.leaky_relu)
+def lower_leaky_relu(g: GraphLowering, x: TensorValue, slope: Number = 0.01) -> Any:
+    return g.pointwise(lambda a: where(a > 0, a, a * slope), (x,), x.dtype, cost=3)
+
+
+@register(aten.leaky_relu_backward.default)
+def lower_leaky_relu_backward(
+    g: GraphLowering, grad: TensorValue, x: TensorValue, slope: Number, is_result: bool
+) -> Any:
+    return g.pointwise(lambda d, a: where(a > 0, d, d * slope), (grad, x), x.dtype, cost=3)
+
+
+@register(aten.elu)
+def lower_elu(
+    g: GraphLowering, x: TensorValue, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1
+) -> Any:
+    def fn(a: Scalar) -> Scalar:
+        negative = expm1(_scaled(a, input_scale)) * (alpha * scale)
+        return where(a > 0, _scaled(a, scale), negative)
+
+    return g.pointwise(fn, (x,), x.dtype, cost=20)
+
+
+@register(aten.elu_backward.default)
+def lower_elu_backward(
+    g: GraphLowering,
+    grad: TensorValue,
+    alpha: Number,
+    scale: Number,
+    input_scale: Number,
+    is_result: bool,
+    x: TensorValue,
+) -> Any:
+    def fn(d: Scalar, a: Scalar) -> Scalar:
+        if is_result:
+            slope = (a + alpha * scale) * input_scale
+        else:
+            slope = exp(_scaled(a, input_scale)) * (alpha * scale * input_scale)
+        return where(a <= 0, d * slope, _scaled(d, scale))
+
+    return g.pointwise(fn, (grad, x), x.dtype, cost=18)
+
+
+@register(aten.softplus)
+def lower_softplus(
+    g: GraphLowering, x: TensorValue, beta: Number = 1, threshold: Number = 20
+) -> Any:
+    def fn(a: Scalar) -> Scalar:
+        scaled = _scaled(a, beta)
+        return where(scaled > threshold, a, log1p(exp(scaled)) / beta)
+
+    return g.pointwise(fn, (x,), x.dtype, cost=34)
+
+
+@register(aten.softplus_backward.default)
+def lower_softplus_backward(
+    g: GraphLowering, grad: TensorValue, x: TensorValue, beta: Number, threshold: Number
+) -> Any:
+    def fn(d: Scalar, a: Scalar) -> Scalar:
+        scaled = _scaled(a, beta)
+        return where(scaled > threshold, d, d * sigmoid(scaled))
+
+    return g.pointwise(fn, (grad, x), x.dtype, cost=20)
+
+
+@register(aten.logit)
+def lower_logit(g: GraphLowering, x: TensorValue, eps: float | None = None) -> Any:
+    def fn(a: Scalar) -> Scalar:
+        bounded = a if eps is None else minimum(maximum(a, eps), 1 - eps)
+        return (bounded / (1 - bounded)).op("log")
+
+    return g.pointwise(fn, (x,), float_type(x.dtype), cost=20)
+
+
+# -- combinations --------------------------------------------------------------------------------------------------
+
+
+@register(aten.addcmul)
+def lower_addcmul(g: GraphLowering, x: Any, y: Any, z: Any, value: Number = 1) -> Any:
+    compute = result_type((x, y, z))
+    if compute == torch.bool:
+        return DECLINED
+    return g.pointwise(lambda a, b, c: a + _scaled(b, value) * c, (x, y, z), compute, cost=3)
+
+
+@register(aten.addcdiv)
+def lower_addcdiv(g: GraphLowering, x: Any, y: Any, z: Any, value: Number = 1) -> Any:
+    compute = float_type(result_type((x, y, z)))
+    return g.pointwise(lambda a, b, c: a + _scaled(b, value) / c, (x, y, z), compute, cost=6)
+
+
+@register(aten.lerp)
+def lower_lerp(g: GraphLowering, x: TensorValue, y: TensorValue, weight: Any) -> Any:
+    def fn(a: Scalar, b: Scalar, w: Scalar) -> Scalar:
+        near = a + w * (b - a)
+        far = b - (b - a) * (1 - w)
+        return where(abs(w) < 0.5, near, far)
+
+    return g.pointwise(fn, (x, y, weight), x.dtype, cost=8)
+
+
+# -- copies and conversions ---------------------------------------------------------------------------------------
+
+
+@register(aten.clone, aten.lift_fresh_copy, aten.alias_copy, aten.detach_copy)
+def lower_clone(g: GraphLowering, x: TensorValue, memory_format: Any = None) -> Any:
+    return g.pointwise(lambda a: a, (x,), x.dtype, cost=0)
+
+
+@register(aten._to_copy)
+def lower_to_copy(g: GraphLowering, x: TensorValue, **options: Any) -> Any:
+    if options.get("layout") not in (None, torch.strided) or g.meta.device != x.device:
+        return DECLINED
+    return convert(g, x, g.meta.dtype)
+
+
+@register(torch.ops.prims.convert_element_type.default)
+def lower_convert_element_type(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> Any:
+    return convert(g, x, dtype)
+
+
+def convert(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> TensorValue:
+    """x in `dtype`; an explicit conversion to a 16-bit float rounds, unlike operators' results inside a kernel."""
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        value = b.cast(x.load(b, index), dtype)
+        return b.compute(value)
+
+    return g.lazy(inner, (x,), cost=1)
+
+
+@register(aten.copy.default)
+def lower_copy(g: GraphLowering, x: TensorValue, y: TensorValue, non_blocking: bool = False) -> Any:
+    if x.device != y.device:
+        return DECLINED
+    return g.pointwise(lambda a: a, (y,), x.dtype, cost=0)
+
+

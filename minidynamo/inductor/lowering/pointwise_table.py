@@ -1,0 +1,324 @@
+"""Pointwise operators that are one formula: rows of (operator, formula, promotion, cost).
+
+Promotion, for the operands that are tensors or numbers:
+    SAME   computed in the common dtype of the operands
+    FLOAT  the same, integers become the default floating dtype
+    BOOL   operands are converted to bool
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from minidynamo.inductor.ir import TensorValue
+from minidynamo.inductor.lowering.promotion import category, float_type, result_type
+from minidynamo.inductor.lowering.registry import DECLINED, register
+from minidynamo.inductor.lowering.scalar import (
+    Scalar,
+    erf,
+    exp,
+    expm1,
+    floor,
+    function,
+    isfinite,
+    isinf,
+    isnan,
+    log,
+    log1p,
+    maximum,
+    minimum,
+    rsqrt,
+    sigmoid,
+    sqrt,
+    tanh,
+    trunc,
+    where,
+)
+from minidynamo.inductor.ops import OPS
+
+if TYPE_CHECKING:
+    from minidynamo.inductor.graph import GraphLowering
+
+aten = torch.ops.aten
+SAME, FLOAT, BOOL = "same", "float", "bool"
+INF = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operator; `formula(*operands)` gets a Scalar for every tensor or number, other arguments as they are."""
+
+    op: Any
+    formula: Callable[..., Scalar]
+    promotion: str = SAME
+    cost: int = 1
+
+
+def compute_dtype(promotion: str, operands: tuple[Any, ...]) -> torch.dtype:
+    """What a row computes in."""
+    if promotion == BOOL:
+        return torch.bool
+    common = result_type(v for v in operands if isinstance(v, (TensorValue, bool, int, float)))
+    return float_type(common) if promotion == FLOAT else common
+
+
+def register_row(row: Row) -> None:
+    def lower(g: GraphLowering, *operands: Any) -> Any:
+        if any(isinstance(value, complex) for value in operands):
+            return DECLINED
+        return g.pointwise(
+            row.formula, operands, compute_dtype(row.promotion, operands), cost=row.cost
+        )
+
+    lower.__name__ = f"lower_{row.op}"
+    register(row.op)(lower)
+
+
+# -- formulas of more than one operation --------------------------------------------------------------------------
+
+
+def _is_float(x: Scalar) -> bool:
+    return x.dtype.is_floating_point
+
+
+def _if_float(name: str) -> Callable[[Scalar], Scalar]:
+    """An operation that leaves integers alone."""
+    return lambda x: x.op(name) if _is_float(x) else x
+
+
+def sign(x: Scalar) -> Scalar:
+    if x.dtype == torch.bool:
+        return x
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
+
+def relu(x: Scalar) -> Scalar:
+    return maximum(x, 0)
+
+
+def negate(x: Scalar) -> Scalar:
+    return -x
+
+
+def absolute(x: Scalar) -> Scalar:
+    return x if x.dtype in (torch.bool, torch.uint8) else abs(x)
+
+
+def square(x: Scalar) -> Scalar:
+    return x & x if x.dtype == torch.bool else x * x
+
+
+def log_sigmoid(x: Scalar) -> Scalar:
+    return minimum(x, 0) - log1p(exp(-abs(x)))
+
+
+def silu(x: Scalar) -> Scalar:
+    return x / (1 + exp(-x))
+
+
+def mish(x: Scalar) -> Scalar:
+    return x * tanh(softplus_unit(x))
+
+
+def softplus_unit(x: Scalar) -> Scalar:
+    """log(1 + exp(x)) without overflow."""
+    return maximum(x, 0) + log1p(exp(-abs(x)))
+
+
+def hardsigmoid(x: Scalar) -> Scalar:
+    return minimum(maximum(x + 3, 0), 6) / 6
+
+
+def hardswish(x: Scalar) -> Scalar:
+    return x * minimum(maximum(x + 3, 0), 6) / 6
+
+
+def sinc(x: Scalar) -> Scalar:
+    angle = x * math.pi
+    return where(x.eq(0), 1, angle.op("sin") / angle)
+
+
+def add(x: Scalar, y: Scalar) -> Scalar:
+    return x | y if x.dtype == torch.bool else x + y
+
+
+def mul(x: Scalar, y: Scalar) -> Scalar:
+    return x & y if x.dtype == torch.bool else x * y
+
+
+def logical_not(x: Scalar) -> Scalar:
+    return ~x.bool()
+
+
+def is_special(test: Callable[[Scalar], Scalar], for_integers: bool) -> Callable[[Scalar], Scalar]:
+    """A test of floating-point values; integers always answer `for_integers`."""
+    return lambda x: test(x) if _is_float(x) else x.const(for_integers, torch.bool)
+
+
+def signbit(x: Scalar) -> Scalar:
+    if _is_float(x):
+        return x.op("signbit")
+    return x.const(False) if x.dtype == torch.bool else x < 0
+
+
+def pow_scalars(x: Scalar, y: Scalar) -> Scalar:
+    return x.op("pow", y)
+
+
+def fmax(x: Scalar, y: Scalar) -> Scalar:
+    if not _is_float(x):
+        return maximum(x, y)
+    return where(isnan(x), y, where(isnan(y), x, maximum(x, y)))
+
+
+def fmin(x: Scalar, y: Scalar) -> Scalar:
+    if not _is_float(x):
+        return minimum(x, y)
+    return where(isnan(x), y, where(isnan(y), x, minimum(x, y)))
+
+
+def xlogy(x: Scalar, y: Scalar) -> Scalar:
+    return where(isnan(y), y, where(x.eq(0), 0.0, x * log(y)))
+
+
+def xlog1py(x: Scalar, y: Scalar) -> Scalar:
+    return where(isnan(y), y, where(x.eq(0), 0.0, x * log1p(y)))
+
+
+def logaddexp(x: Scalar, y: Scalar) -> Scalar:
+    largest = maximum(x, y)
+    total = largest + log1p(exp(-abs(x - y)))
+    return where(isinf(x) & x.eq(y), x, total)
+
+
+def logaddexp2(x: Scalar, y: Scalar) -> Scalar:
+    largest = maximum(x, y)
+    total = largest + log1p((-abs(x - y)).op("exp2")) * (1 / math.log(2))
+    return where(isinf(x) & x.eq(y), x, total)
+
+
+def heaviside(x: Scalar, y: Scalar) -> Scalar:
+    return where(x.eq(0), y, (x > 0).to(x.dtype))
+
+
+def remainder(x: Scalar, y: Scalar) -> Scalar:
+    return x.op("remainder", y)
+
+
+def sigmoid_backward(grad: Scalar, y: Scalar) -> Scalar:
+    return grad * ((1 - y) * y)
+
+
+def tanh_backward(grad: Scalar, y: Scalar) -> Scalar:
+    return grad * (1 - y * y)
+
+
+def silu_backward(grad: Scalar, x: Scalar) -> Scalar:
+    s = sigmoid(x)
+    return grad * s * (1 + x * (1 - s))
+
+
+def log_sigmoid_backward(grad: Scalar, x: Scalar, _buffer: Scalar) -> Scalar:
+    return grad * where(x < 0, 1 - sigmoid(x), sigmoid(-x))
+
+
+def hardsigmoid_backward(grad: Scalar, x: Scalar) -> Scalar:
+    return where((x > -3) & (x < 3), grad / 6, 0)
+
+
+def hardswish_backward(grad: Scalar, x: Scalar) -> Scalar:
+    return where(x < -3, 0, where(x <= 3, grad * (x / 3 + 0.5), grad))
+
+
+def mish_backward(grad: Scalar, x: Scalar) -> Scalar:
+    t = tanh(softplus_unit(x))
+    return grad * (t + x * sigmoid(x) * (1 - t * t))
+
+
+def _log_of_base(base: float) -> Callable[[Scalar], Scalar]:
+    return lambda x: log(x) * (1 / math.log(base))
+
+
+_FLOAT_UNARY = [
+    "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
+    "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma",
+]  # fmt: skip
+_COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge"]
+_INTEGER_BINARY = {
+    "bitwise_and": "bitwise_and",
+    "bitwise_or": "bitwise_or",
+    "bitwise_xor": "bitwise_xor",
+    "bitwise_left_shift": "lshift",
+    "bitwise_right_shift": "rshift",
+    "__lshift__": "lshift",
+    "__rshift__": "rshift",
+}
+_LOGICAL = {"logical_and": "bitwise_and", "logical_or": "bitwise_or", "logical_xor": "bitwise_xor"}
+
+ROWS = [
+    *(Row(getattr(aten, name), function(name), FLOAT, OPS[name].cost) for name in _FLOAT_UNARY),
+    *(Row(getattr(aten, name), function(name)) for name in _COMPARISONS),
+    *(Row(getattr(aten, name), function(op)) for name, op in _INTEGER_BINARY.items()),
+    *(Row(getattr(aten, name), function(op), BOOL) for name, op in _LOGICAL.items()),
+    Row(aten.floor, _if_float("floor")),
+    Row(aten.ceil, _if_float("ceil")),
+    Row(aten.trunc, _if_float("trunc")),
+    Row(aten.round.default, _if_float("round")),
+    Row(aten.frac, lambda x: x - trunc(x)),
+    Row(aten.abs, absolute),
+    Row(aten.neg, negate),
+    Row(aten.sign, sign, SAME, 3),
+    Row(aten.sgn, sign, SAME, 3),
+    Row(aten.relu, relu),
+    Row(aten.reciprocal, lambda x: 1 / x, FLOAT, 4),
+    Row(aten.square, square),
+    Row(aten.sigmoid, sigmoid, FLOAT, 18),
+    Row(aten.silu, silu, FLOAT, 18),
+    Row(aten.mish, mish, FLOAT, 50),
+    Row(aten.log_sigmoid_forward.default, log_sigmoid, FLOAT, 32),
+    Row(aten.hardsigmoid, hardsigmoid, FLOAT, 6),
+    Row(aten.hardswish, hardswish, FLOAT, 7),
+    Row(aten.sinc, sinc, FLOAT, 22),
+    Row(aten.deg2rad, lambda x: x * (math.pi / 180), FLOAT),
+    Row(aten.rad2deg, lambda x: x * (180 / math.pi), FLOAT),
+    Row(aten.isnan, is_special(isnan, False)),
+    Row(aten.isinf, is_special(isinf, False), SAME, 2),
+    Row(aten.isposinf, is_special(lambda x: x.eq(INF), False)),
+    Row(aten.isneginf, is_special(lambda x: x.eq(-INF), False)),
+    Row(aten.signbit, signbit),
+    Row(aten.logical_not, logical_not),
+    Row(aten.bitwise_not, function("bitwise_not")),
+    Row(aten.mul, mul),
+    Row(aten.maximum, maximum, SAME, 2),
+    Row(aten.minimum, minimum, SAME, 2),
+    Row(aten.fmax, fmax, SAME, 4),
+    Row(aten.fmin, fmin, SAME, 4),
+    Row(aten.atan2, function("atan2"), FLOAT, OPS["atan2"].cost),
+    Row(aten.hypot, function("hypot"), SAME, OPS["hypot"].cost),
+    Row(aten.copysign, function("copysign"), FLOAT, 2),
+    Row(aten.nextafter, function("nextafter"), FLOAT, 6),
+    Row(aten.remainder, remainder, SAME, 8),
+    Row(aten.fmod, function("fmod"), SAME, 8),
+    Row(aten.xlogy, xlogy, FLOAT, 18),
+    Row(aten.special_xlog1py, xlog1py, FLOAT, 22),
+    Row(aten.logaddexp, logaddexp, FLOAT, 36),
+    Row(aten.logaddexp2, logaddexp2, FLOAT, 36),
+    Row(aten.heaviside, heaviside, SAME, 4),
+    Row(aten.sigmoid_backward.default, sigmoid_backward, FLOAT, 3),
+    Row(aten.tanh_backward.default, tanh_backward, FLOAT, 3),
+    Row(aten.silu_backward.default, silu_backward, FLOAT, 22),
+    Row(aten.log_sigmoid_backward.default, log_sigmoid_backward, FLOAT, 36),
+    Row(aten.hardsigmoid_backward.default, hardsigmoid_backward, FLOAT, 4),
+    Row(aten.hardswish_backward.default, hardswish_backward, FLOAT, 6),
+    Row(aten.mish_backward.default, mish_backward, FLOAT, 60),
+]
+
+for _row in ROWS:
+    register_row(_row)
+
+__all__ = ["BOOL", "FLOAT", "SAME", "Row", "add", "compute_dtype", "erf", "expm1", "floor", "rsqrt", "sqrt"]

@@ -1,0 +1,300 @@
+"""From lowered operations to kernels in running order.
+
+    steps = schedule(lowered)       # list of Kernel and ExternOp
+
+The passes, in order: `drop_dead`, `fuse`, `order`, `finish`. Fusion is greedy: every operation, in the order of the
+graph, is joined with the neighbour (a group that produced what it reads, or that reads the same memory) that saves most
+memory traffic, as long as `fusion.join` finds one loop nest for both and no other group would have to run in between.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from minidynamo import events
+from minidynamo.inductor.codegen.kernel import KernelArg, KernelSpec
+from minidynamo.inductor.dependencies import Dependencies, is_effectful, roots, writes_of
+from minidynamo.inductor.fusion import join, merge_loops
+from minidynamo.inductor.graph import GraphLowering
+from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation, View
+from minidynamo.inductor.loop_body import LoopBody
+from minidynamo.inductor.symbolic import IntLike, product
+
+# A kernel has at most this many nodes and buffers: past it the compiler spills and the hardware loses its streams.
+MAX_NODES = 600
+MAX_BUFFERS = 40
+# Elementwise work joins a reduction whose result it needs only if there are so many independent rows, or little work.
+MIN_ROWS = 8
+SMALL_WORK = 1 << 14
+
+
+@dataclass(eq=False, slots=True)
+class Kernel:
+    """A fused kernel in its place: the spec and the buffers that are its arguments, in order."""
+
+    spec: KernelSpec
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Operations that run together. `members` and `ancestors` are masks over operation positions."""
+
+    position: int
+    operations: list[Operation]
+    members: int
+    ancestors: int
+    body: LoopBody | None
+    alive: bool = True
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        return "+".join(op.name for op in self.operations)
+
+
+class Scheduler:
+    """One graph's scheduling; see the module's docstring for the passes."""
+
+    def __init__(self, lowered: GraphLowering) -> None:
+        self.lowered = lowered
+        self.buffers = lowered.buffers
+        self.outputs = self._output_names()
+        operations = drop_dead(lowered.operations, self.buffers, self.outputs)
+        dependencies = Dependencies(operations, self.buffers)
+        self.groups = [
+            Group(
+                position,
+                [operation],
+                1 << position,
+                dependencies.ancestors[position],
+                operation.body if isinstance(operation, ComputedOp) else None,
+                reads=operation.reads(),
+                writes=writes_of(operation),
+            )
+            for position, operation in enumerate(operations)
+        ]
+        self.touching: dict[str, list[Group]] = defaultdict(list)
+        for group in self.groups:
+            for name in group.reads | group.writes:
+                self.touching[name].append(group)
+
+    def run(self) -> list[Kernel | ExternOp]:
+        self.fuse()
+        groups = self.order()
+        return [step for group in groups for step in self.finish(group)]
+
+    def _output_names(self) -> set[str]:
+        """Buffers that outlive the graph: outputs, and what they may be views of."""
+        names = set()
+        for value in self.lowered.outputs:
+            if isinstance(value, View):
+                names.add(value.buffer.name)
+                names |= {root.name for root in roots(value.buffer)}
+        return names
+
+    # -- fusion ---------------------------------------------------------------------------------------------------
+    def fuse(self) -> None:
+        for group in self.groups:
+            if group.body is None or not group.alive:
+                continue
+            while True:
+                for other in self._neighbours(group):
+                    joined = self._try(other, group)
+                    if joined is not None:
+                        group = joined
+                        break
+                else:
+                    break
+
+    def _neighbours(self, group: Group) -> list[Group]:
+        """Groups before this one with memory in common, those that save most first."""
+        scores: dict[int, tuple[int, Group]] = {}
+        for name in group.reads | group.writes:
+            for other in self.touching[name]:
+                other_alive = other.alive and other.body is not None and other is not group
+                if other_alive and other.position not in scores:
+                    score = self._score(other, group)
+                    if score > 0:
+                        scores[other.position] = (score, other)
+        ranked = sorted(scores.values(), key=lambda item: (-item[0], -item[1].position))
+        return [other for _, other in ranked]
+
+    def _score(self, first: Group, second: Group) -> int:
+        """Bytes of traffic that joining saves: what one writes and the other reads, twice; what both read, once."""
+        handed = (first.writes & second.reads) | (second.writes & first.reads)
+        total = 0
+        for name in handed:
+            total += 2 * self._bytes(name)
+        for name in first.reads & second.reads:
+            total += self._bytes(name)
+        return total
+
+    def _bytes(self, name: str) -> int:
+        buffer = self.buffers[name]
+        numel = product(buffer.size)
+        return (numel if isinstance(numel, int) else 1 << 20) * buffer.dtype.itemsize
+
+    def _try(self, a: Group, b: Group) -> Group | None:
+        """Join two groups if that is right and worth it; the earlier one survives."""
+        first, second = (a, b) if a.position < b.position else (b, a)
+        if second.members & first.ancestors:
+            first, second = second, first
+        reason = self._refusal(first, second)
+        body = None
+        if not reason:
+            assert first.body is not None and second.body is not None
+            body = join(first.body, second.body)
+            reason = "" if body is not None else "no common loop nest"
+        if body is not None and not self._is_worth(first, second, body):
+            body, reason = None, "the rows are too few to run in parallel"
+        if events.wants(events.FusionEvent):
+            events.emit(events.FusionEvent(first.name, second.name, body is not None, reason))
+        if body is None:
+            return None
+        self._absorb(first, second, body)
+        return first
+
+    def _refusal(self, first: Group, second: Group) -> str:
+        assert first.body is not None and second.body is not None
+        if self._device(first) != self._device(second):
+            return "different devices"
+        if len(first.body.nodes) + len(second.body.nodes) > MAX_NODES:
+            return "the kernel would be too long"
+        if len(first.reads | second.reads | first.writes | second.writes) > MAX_BUFFERS:
+            return "the kernel would use too many buffers"
+        if self._is_between(first, second):
+            return "another kernel has to run in between"
+        return ""
+
+    def _device(self, group: Group) -> str:
+        operation = group.operations[0]
+        assert isinstance(operation, ComputedOp)
+        return operation.outputs[0].device.type
+
+    def _is_between(self, first: Group, second: Group) -> bool:
+        return any(
+            group.alive
+            and group is not first
+            and group is not second
+            and (
+                (group.members & second.ancestors and group.ancestors & first.members)
+                or (group.members & first.ancestors and group.ancestors & second.members)
+            )
+            for group in self.groups
+        )
+
+    def _is_worth(self, first: Group, second: Group, body: LoopBody) -> bool:
+        """Walks over few long rows run in parallel inside a row only one at a time: keep them apart."""
+        assert first.body is not None and second.body is not None
+        if not body.reduces or not first.writes & second.reads:
+            return True
+        rows = product(s.size for s in body.iters)  # type: ignore[misc]
+        length = product(s.size for s in body.reduces)  # type: ignore[misc]
+        if not isinstance(rows, int) or not isinstance(length, int):
+            return True
+        if rows >= MIN_ROWS or rows * length <= SMALL_WORK:
+            return True
+        return not (first.body.has_reduction() and _walks(second.body, body))
+
+    def _absorb(self, first: Group, second: Group, body: LoopBody) -> None:
+        members = first.members | second.members
+        first.ancestors = (first.ancestors | second.ancestors) & ~members
+        first.members, first.body = members, body
+        first.operations += second.operations
+        first.position = min(first.position, second.position)
+        first.reads = {node.buffer for node in body.loads() if node.buffer is not None}
+        first.writes |= second.writes
+        second.alive = False
+        for name in second.reads | second.writes:
+            touching = self.touching[name]
+            if first not in touching:
+                touching.append(first)
+        for group in self.groups:
+            if group.alive and group is not first and group.ancestors & members:
+                group.ancestors |= members | first.ancestors
+
+    # -- order ----------------------------------------------------------------------------------------------------
+    def order(self) -> list[Group]:
+        """Groups so that everything comes after what it needs, otherwise as in the graph."""
+        waiting = sorted((g for g in self.groups if g.alive), key=lambda g: g.position)
+        done, result = 0, []
+        while waiting:
+            ready = next(g for g in waiting if not g.ancestors & ~done)
+            waiting.remove(ready)
+            done |= ready.members
+            result.append(ready)
+        return result
+
+    # -- kernels --------------------------------------------------------------------------------------------------
+    def finish(self, group: Group) -> Iterator[Kernel | ExternOp]:
+        if group.body is None:
+            (operation,) = group.operations
+            assert isinstance(operation, ExternOp)
+            yield operation
+            return
+        needed = self._needed_outside(group)
+        body = group.body.without_dead_nodes(lambda node: node.buffer in needed)
+        if body.nodes and any(node.op in ("store", "atomic_add") for node in body.nodes):
+            yield make_kernel(merge_loops(body), self.buffers, _origins(group.operations))
+
+    def _needed_outside(self, group: Group) -> set[str | None]:
+        needed: set[str | None] = set(group.writes & self.outputs)
+        for name in group.writes:
+            if any(other.alive and other is not group and name in other.reads for other in self.touching[name]):
+                needed.add(name)
+        return needed
+
+
+def _walks(body: LoopBody, merged: LoopBody) -> bool:
+    """Whether `body`, once inside `merged`, does work for every element of the rows."""
+    rows = product(s.size for s in merged.iters)  # type: ignore[misc]
+    return bool(body.reduces) or product(s.size for s in body.iters) != rows  # type: ignore[misc]
+
+
+def _origins(operations: Iterable[Operation]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for operation in operations for name in operation.origins))
+
+
+def drop_dead(
+    operations: Sequence[Operation], buffers: dict[str, Buffer], outputs: set[str]
+) -> list[Operation]:
+    """Without the operations whose results nobody reads."""
+    wanted, kept = set(outputs), []
+    for operation in reversed(operations):
+        if is_effectful(operation) or writes_of(operation) & wanted:
+            kept.append(operation)
+            for name in operation.reads():
+                wanted.add(name)
+                wanted |= {root.name for root in roots(buffers[name])}
+    return kept[::-1]
+
+
+def make_kernel(body: LoopBody, buffers: dict[str, Buffer], origins: tuple[str, ...]) -> Kernel:
+    """The kernel for a finished body over named buffers."""
+    read: dict[str, None] = {}
+    written: dict[str, None] = {}
+    for node in body.nodes:
+        if node.buffer is not None:
+            (read if node.op == "load" else written)[node.buffer] = None
+    names = [*read, *(name for name in written if name not in read)]
+    args = []
+    for position, name in enumerate(names):
+        role = "in" if name not in written else "inout" if name in read else "out"
+        args.append(KernelArg(f"a{position}", buffers[name].dtype, _extent(buffers[name]), role))
+    renamed = body.rename_buffers({name: arg.name for name, arg in zip(names, args, strict=True)})
+    used = tuple(buffers[name] for name in names)
+    return Kernel(KernelSpec(renamed, tuple(args), (), used[0].device.type, origins), used)
+
+
+def _extent(buffer: Buffer) -> IntLike:
+    return buffer.extent()
+
+
+
+def schedule(lowered: GraphLowering) -> list[Kernel | ExternOp]:
+    """The kernels and calls of a lowered graph, in running order."""
+    return Scheduler(lowered).run()
