@@ -23,7 +23,7 @@ from .analysis import (
 )
 from .assemble import argument_count, assemble
 from .canonical import OPS
-from .decode import decode, prime_cache
+from .decode import decode, instruction_index, prime_cache
 from .instruction import (
     BytecodeError,
     CallArg,
@@ -53,6 +53,7 @@ __all__ = [
     "handler_edges",
     "in_loop",
     "index_of",
+    "instruction_index",
     "live_locals",
     "loops",
     "normal_successors",

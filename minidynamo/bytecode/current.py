@@ -100,10 +100,15 @@ def emit_call_ex(
     ]
 
 
-def emit_callable(load_callable: list[Instruction]) -> list[Instruction]:
-    """Both slots of a call, for a callable that is no method; the arguments go above them."""
+def emit_callable(load_callable: Sequence[Instruction] = ()) -> list[Instruction]:
+    """Both slots of a call, for a callable that is no method; the arguments go above them.
+
+    Without ``load_callable`` the callable is on top of the stack already.
+    """
     null = Instruction("PUSH_NULL")
-    return [null, *load_callable] if dialect.null_first else [*load_callable, null]
+    if not dialect.null_first:
+        return [*load_callable, null]
+    return [null, *load_callable] if load_callable else [null, *emit_swap(2)]
 
 
 def emit_call_method(

@@ -1,17 +1,27 @@
-"""Code objects to canonical listings: one pass over ``co_code``, cached per code object."""
+"""Code objects to canonical listings, cached per code object."""
 
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from types import CodeType
 
+from .analysis import index_of
 from .current import dialect
 from .decoder import Decoder
 from .instruction import Instruction
 
-#: id(code) -> (weak reference that removes the entry, listing).  Not a WeakKeyDictionary: code
-#: objects hash and compare by value, constants included, and ours hold arbitrary objects.
-_cache: dict[int, tuple[weakref.ref[CodeType], list[Instruction]]] = {}
+
+@dataclass(slots=True)
+class _Decoded:
+    reference: weakref.ref[CodeType]  # removes the row from the cache
+    listing: list[Instruction]
+    index: dict[Instruction, int] | None = None
+
+
+#: By id.  Not a WeakKeyDictionary: code objects hash and compare by value, constants included, and
+#: ours hold arbitrary objects.
+_cache: dict[int, _Decoded] = {}
 
 
 def decode(code: CodeType) -> list[Instruction]:
@@ -22,15 +32,26 @@ def decode(code: CodeType) -> list[Instruction]:
     for code with a cell and a free variable of one name (CPython 3.12 and 3.13 make such for some
     inlined comprehensions, and confuse the two themselves).
     """
-    cached = _cache.get(id(code))
-    if cached is not None:
-        return cached[1]
-    listing = Decoder(code, dialect).run()
-    prime_cache(code, listing)
-    return listing
+    return _decoded(code).listing
+
+
+def instruction_index(code: CodeType) -> dict[Instruction, int]:
+    """Position of each instruction in ``decode(code)``; cached, not to be changed."""
+    row = _decoded(code)
+    if row.index is None:
+        row.index = index_of(row.listing)
+    return row.index
 
 
 def prime_cache(code: CodeType, instructions: list[Instruction]) -> None:
     """Make ``decode(code)`` answer ``instructions``, the listing ``code`` was assembled from."""
     key = id(code)
-    _cache[key] = (weakref.ref(code, lambda _: _cache.pop(key, None)), instructions)
+    _cache[key] = _Decoded(weakref.ref(code, lambda _: _cache.pop(key, None)), instructions)
+
+
+def _decoded(code: CodeType) -> _Decoded:
+    row = _cache.get(id(code))
+    if row is None:
+        prime_cache(code, Decoder(code, dialect).run())
+        row = _cache[id(code)]
+    return row

@@ -71,6 +71,10 @@ class Dialect:
     end_for: tuple[str, ...]
     #: SEND leaves the receiver on the stack when it jumps, for an END_SEND.
     end_send: bool
+    #: Raw instructions that may run a Python function in the same interpreter loop, on a version
+    #: that looks for the handler of its exceptions one code unit before the instruction: that has
+    #: to be covered alike.
+    early_lookup: tuple[str, ...]
     #: Raw COMPARE_OP operands of COMPARISONS.
     comparisons: tuple[int, ...]
     #: Names by number, without prefix.
@@ -94,6 +98,7 @@ class Dialect:
     # Set by bind().
     opmap: Mapping[str, int] = field(default_factory=dict)
     caches: Sequence[int] = ()
+    early: frozenset[int] = frozenset()
     rules: Sequence[Rule] = ()
     cell_rules: Sequence[Rule] = ()
     encode: Mapping[str, tuple[int, str] | EncodeRule] = field(default_factory=dict)
@@ -104,6 +109,7 @@ class Dialect:
         """Fill in opcode numbers and inline cache sizes (in code units, by opcode)."""
         self.opmap = opmap
         self.caches = caches
+        self.early = frozenset(opmap[raw] for raw in self.early_lookup)
         rules: list[Rule] = [_unknown] * 256
         for raw, number in opmap.items():
             if number < 256:

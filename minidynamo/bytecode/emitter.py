@@ -85,11 +85,17 @@ class Emitter:
 
     def put(self, raw: str, oparg: int, inst: Instruction) -> None:
         """Append a raw instruction with the positions and the handler of ``inst``."""
-        self._raw.append((self.dialect.opmap[raw], oparg, None, inst))
+        self._append(self.dialect.opmap[raw], oparg, None, inst)
 
     def put_jump(self, raw: str, label: object, inst: Instruction) -> None:
         """Append a raw jump to ``label``."""
-        self._raw.append((self.dialect.opmap[raw], 0, label, inst))
+        self._append(self.dialect.opmap[raw], 0, label, inst)
+
+    def _append(self, opcode: int, oparg: int, label: object, inst: Instruction) -> None:
+        raw = self._raw
+        if opcode in self.dialect.early and not same_handler(raw[-1][3].handler, inst.handler):
+            raw.append((self.dialect.opmap["NOP"], 0, None, inst))
+        raw.append((opcode, oparg, label, inst))
 
     def need(self, items: int, inst: Instruction) -> None:
         """What is put for ``inst`` uses that many stack items above the height in front of it."""
@@ -105,7 +111,7 @@ class Emitter:
         rule = self.dialect.encode.get(opname) or self.fail(inst)
         if isinstance(rule, tuple):
             opcode, operand = rule
-            self._raw.append((opcode, self._operands[operand](inst.arg), None, inst))
+            self._append(opcode, self._operands[operand](inst.arg), None, inst)
         else:
             rule(self, inst)
 

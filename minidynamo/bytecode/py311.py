@@ -125,6 +125,7 @@ DIALECT = Dialect(
     unchecked_fast=False,
     end_for=(),
     end_send=False,
+    early_lookup=(),
     comparisons=(0, 1, 2, 3, 4, 5),
     intrinsics_1=(),
     intrinsics_2=(),

@@ -99,6 +99,7 @@ DIALECT = Dialect(
     unchecked_fast=True,
     end_for=("END_FOR",),
     end_send=True,
+    early_lookup=(),
     comparisons=tuple(i << 4 | mask for i, mask in enumerate(OUTCOMES.values())),
     intrinsics_1=INTRINSICS_1,
     intrinsics_2=INTRINSICS_2,
