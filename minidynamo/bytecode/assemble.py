@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from types import CodeType
+from typing import TypedDict, Unpack
 
 from .analysis import stack_depths, unproven_loads
 from .canonical import FAST, OPS
@@ -13,22 +14,28 @@ from .emitter import Emitter
 from .instruction import BytecodeError, Instruction
 
 
+class Changes(TypedDict, total=False):
+    """What a new code object can have other than its template, under CPython's names less co_."""
+
+    argcount: int
+    posonlyargcount: int
+    kwonlyargcount: int
+    flags: int
+    name: str
+    qualname: str
+    filename: str
+    firstlineno: int
+
+
 def assemble(
     instructions: Sequence[Instruction],
     template: CodeType,
     *,
-    argcount: int | None = None,
-    posonlyargcount: int | None = None,
-    kwonlyargcount: int | None = None,
-    flags: int | None = None,
     varnames: Sequence[str] | None = None,
     cellvars: Sequence[str] | None = None,
     freevars: Sequence[str] | None = None,
-    name: str | None = None,
-    qualname: str | None = None,
-    filename: str | None = None,
-    firstlineno: int | None = None,
     bound: Iterable[str] = (),
+    **changes: Unpack[Changes],
 ) -> CodeType:
     """A code object that runs ``instructions``; what is not given is as in ``template``.
 
@@ -41,55 +48,42 @@ def assemble(
     Constants are kept by identity and never compared or hashed (CPython itself interns strings
     that look like identifiers).  The first constant stays the template's, since functions take
     their docstring from it.  Stack size and exception table are computed; instructions without
-    positions get none.  Where unbound locals are not checked for by LOAD_FAST (3.12 on), loads
-    that cannot be proven safe from the arguments and ``bound`` (slots somebody fills before the
-    code starts) are checked.
+    positions get none.  Where LOAD_FAST does not check for unbound locals (3.12 on), loads that
+    cannot be proven safe from the arguments and ``bound`` (slots somebody fills before the code
+    starts) are emitted as LOAD_FAST_CHECK.
 
     Raises BytecodeError if the listing is not consistent or not expressible on this version.
     """
-    counts = (
-        template.co_argcount if argcount is None else argcount,
-        template.co_posonlyargcount if posonlyargcount is None else posonlyargcount,
-        template.co_kwonlyargcount if kwonlyargcount is None else kwonlyargcount,
-    )
-    flags = template.co_flags if flags is None else flags
     cells = template.co_cellvars if cellvars is None else tuple(cellvars)
     free = template.co_freevars if freevars is None else tuple(freevars)
-    if set(cells).intersection(free):
-        raise BytecodeError("a name is both a cell and a free variable")
-    given = template.co_varnames if varnames is None else varnames
-    names = _local_names(instructions, given, cells)
-    arguments = names[: argument_count(counts[0], counts[2], flags)]
-    unproven: set[Instruction] = set()
-    if dialect.unchecked_fast:
-        found = unproven_loads(instructions, [*arguments, *bound])
-        unproven.update(instructions[i] for i in found)
+    names = _local_names(
+        instructions, template.co_varnames if varnames is None else varnames, cells
+    )
+    n_arguments = argument_count(
+        changes.get("argcount", template.co_argcount),
+        changes.get("kwonlyargcount", template.co_kwonlyargcount),
+        changes.get("flags", template.co_flags),
+    )
     emitter = Emitter(
         dialect,
         instructions,
         *_slots(names, cells, free),
         consts=template.co_consts[:1],
-        unproven=unproven,
+        unproven=_unproven(instructions, [*names[:n_arguments], *bound]),
     )
     emitter.emit()
-    line = template.co_firstlineno if firstlineno is None else firstlineno
-    return CodeType(
-        *counts,
-        len(names),
-        _stack_size(instructions, emitter.needed),
-        flags,
-        emitter.code(),
-        tuple(emitter.consts),
-        tuple(emitter.names),
-        names,
-        template.co_filename if filename is None else filename,
-        template.co_name if name is None else name,
-        template.co_qualname if qualname is None else qualname,
-        line,
-        emitter.location_table(line),
-        emitter.exception_table(),
-        free,
-        cells,
+    return template.replace(
+        **{f"co_{field}": value for field, value in changes.items()},  # type: ignore[arg-type]
+        co_nlocals=len(names),
+        co_varnames=names,
+        co_cellvars=cells,
+        co_freevars=free,
+        co_stacksize=_stack_size(instructions, emitter.needed),
+        co_code=emitter.code(),
+        co_consts=tuple(emitter.consts),
+        co_names=tuple(emitter.names),
+        co_linetable=emitter.location_table(changes.get("firstlineno", template.co_firstlineno)),
+        co_exceptiontable=emitter.exception_table(),
     )
 
 
@@ -98,6 +92,13 @@ def argument_count(argcount: int, kwonlyargcount: int, flags: int) -> int:
     has_varargs = bool(flags & inspect.CO_VARARGS)
     has_varkeywords = bool(flags & inspect.CO_VARKEYWORDS)
     return argcount + kwonlyargcount + has_varargs + has_varkeywords
+
+
+def _unproven(instructions: Sequence[Instruction], bound: Sequence[str]) -> set[Instruction]:
+    """The loads that have to check whether the variable is bound, if the version has such."""
+    if not dialect.unchecked_fast:
+        return set()
+    return {instructions[i] for i in unproven_loads(instructions, bound)}
 
 
 def _local_names(
@@ -116,6 +117,8 @@ def _slots(
     names: Sequence[str], cells: Sequence[str], free: Sequence[str]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Slot numbers for the *_FAST operations and for those on cells."""
+    if set(cells).intersection(free):
+        raise BytecodeError("a name is both a cell and a free variable")
     local = {name: i for i, name in enumerate(names)}
     both = dict(local)
     for name in cells:
