@@ -1,8 +1,10 @@
 // The executor of plans (minidynamo/inductor/codegen/plan.py): what a plan becomes in memory.
 //
 // plan_parse.cpp   dictionaries -> Program, with every check that keeps a bad plan from crashing
+// plan_reader.cpp  ... slots, sizes, symbols
+// plan_bind.cpp    ... operators and their arguments
 // plan_memory.cpp  lifetimes; which buffers lie in an arena that is kept between calls
-// plan_extern.cpp  operator calls: binding to schemas, boxed and typed paths
+// plan_extern.cpp  operator calls, boxed and by C++ signature
 // plan_steps.cpp   what each step does
 // plan_run.cpp     inputs in, steps, outputs out
 // plan_cuda.cpp    launches through the CUDA driver

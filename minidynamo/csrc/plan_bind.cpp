@@ -7,10 +7,6 @@ namespace minidynamo {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& message) {
-  throw py::value_error(message);
-}
-
 c10::TypePtr without_optional(c10::TypePtr type) {
   if (auto optional = type->cast<c10::OptionalType>()) {
     return optional->getElementType();

@@ -12,6 +12,11 @@ namespace minidynamo {
 
 namespace py = pybind11;
 
+// Throws the ValueError of a plan that is not well formed.
+[[noreturn]] void fail(const std::string& message);
+// An int that is no bool. Throws otherwise.
+int64_t plain_integer(py::handle value, const char* what);
+
 // The state of parsing one plan. All methods throw on bad data; the caller names the step.
 class SpecReader {
  public:

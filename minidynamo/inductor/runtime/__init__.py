@@ -1,0 +1,1 @@
+"""What runs beside the compiled code: the disk cache, the C++ toolchain, launchers."""
