@@ -9,6 +9,7 @@
 #pragma weak md_guard_program_check
 
 static PyObject* empty_tuple;
+static PyObject* replace_name;  // interned: other strings fill the type attribute cache
 
 // Guards that are a Python callable are called with (tuple of the arguments, function); a tuple
 // that they return is `fetched`, any other result is taken for its truth.
@@ -104,17 +105,15 @@ int md_entry_fits(MdEntry* entry, PyCodeObject* code) {
 // The code with the same arguments, all positional. Marked, so that the hook does not offer it.
 static PyCodeObject* make_call_code(MdEntry* entry) {
   PyCodeObject* code = entry->code;
-  PyObject* replace = PyObject_GetAttrString((PyObject*)code, "replace");
-  PyObject* empty = PyTuple_New(0);
+  PyObject* replace = PyObject_GetAttr((PyObject*)code, replace_name);
   PyObject* fields = Py_BuildValue(
       "{s:i,s:i,s:i,s:i}", "co_argcount", entry->nargs + entry->inputs_slot, "co_posonlyargcount",
       0, "co_kwonlyargcount", 0, "co_flags", code->co_flags & ~(CO_VARARGS | CO_VARKEYWORDS));
   PyObject* made = NULL;
-  if (replace != NULL && empty != NULL && fields != NULL) {
-    made = PyObject_Call(replace, empty, fields);
+  if (replace != NULL && fields != NULL) {
+    made = PyObject_Call(replace, empty_tuple, fields);
   }
   Py_XDECREF(replace);
-  Py_XDECREF(empty);
   Py_XDECREF(fields);
   MdCodeState* state = made != NULL ? md_state_ensure((PyCodeObject*)made) : NULL;
   if (state == NULL) {
@@ -239,7 +238,8 @@ PyTypeObject MdEntry_Type = {
 
 int md_init_entry(PyObject* module) {
   empty_tuple = PyTuple_New(0);
-  if (empty_tuple == NULL) {
+  replace_name = PyUnicode_InternFromString("replace");
+  if (empty_tuple == NULL || replace_name == NULL) {
     return -1;
   }
   return PyModule_AddType(module, &MdEntry_Type);
