@@ -12,6 +12,9 @@ extern "C" {
 // Adds the type GuardProgram to the module. 0, or -1 with an exception set.
 int md_init_guards(PyObject* module);
 
+// Whether an object that `program` compares with has died: it can not pass any more.
+int md_guard_is_dead(PyObject* program);
+
 // Whether `object` is a GuardProgram.
 int md_guard_program_check(PyObject* object);
 

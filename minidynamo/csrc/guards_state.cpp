@@ -1,0 +1,325 @@
+// The state of torch that compiled code depends on although no argument shows it: GLOBAL_STATE.
+#include "guards_program.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/DefaultDtype.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/PyInterpreter.h>
+
+#include <optional>
+#include <utility>
+
+namespace md {
+
+namespace {
+
+using Functions = at::impl::PythonTorchFunctionTLS;
+
+// torch keeps the default device in a Python variable and puts a function mode on the stack with it.
+PyObject* default_device() {
+  static PyObject* globals = nullptr;
+  if (globals == nullptr) {
+    PyObject* module = PyImport_ImportModule("torch.utils._device");
+    if (module == nullptr) {
+      throw python_error();
+    }
+    globals = PyModule_GetDict(module);  // the module, once imported, stays
+  }
+  PyObject* device = PyDict_GetItemString(globals, "CURRENT_DEVICE");
+  return device != nullptr ? device : Py_None;
+}
+
+bool same_device(PyObject* a, PyObject* b) {
+  if (a == b) {
+    return true;
+  }
+  return THPDevice_Check(a) && THPDevice_Check(b) &&
+         reinterpret_cast<THPDevice*>(a)->device == reinterpret_cast<THPDevice*>(b)->device;
+}
+
+// Program-wide settings. float32_precision is -1 where torch refuses to say, as the settings of
+// its two interfaces for that contradict each other.
+struct Settings {
+  at::ScalarType default_dtype;
+  bool deterministic;
+  bool deterministic_warn_only;
+  bool fill_uninitialized;
+  int float32_precision;
+  int threads;
+
+  static Settings now() {
+    const at::Context& context = at::globalContext();
+    return {c10::get_default_dtype_as_scalartype(), context.deterministicAlgorithms(),
+            context.deterministicAlgorithmsWarnOnly(),
+            context.deterministicFillUninitializedMemory(), precision(context),
+            at::get_num_threads()};
+  }
+
+  bool operator==(const Settings&) const = default;
+
+ private:
+  static int precision(const at::Context& context) {
+    try {
+      return static_cast<int>(context.float32MatmulPrecision());
+    } catch (const c10::Error&) {
+      return -1;
+    }
+  }
+};
+
+// Modes of the thread, besides the dispatch keys that it includes and excludes (which show
+// autocast, functorch, dispatch modes).
+struct Modes {
+  bool grad;
+  bool inference;
+  bool forward_grad;
+  bool view_replay;
+  int functions_disabled;
+  int64_t function_modes;
+
+  static Modes now() {
+    const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+    return {autograd.get_grad_mode(),    autograd.get_inference_mode(),
+            autograd.get_fw_grad_mode(), autograd.get_view_replay_enabled(),
+            Functions::get_disabled_state(), Functions::stack_len()};
+  }
+
+  bool operator==(const Modes&) const = default;
+};
+
+struct Autocast {
+  at::DeviceType device;
+  at::ScalarType dtype;
+};
+
+PyTypeObject* function_mode_type(int64_t index) {
+  return Py_TYPE(Functions::get_stack_at(index)->ptr(getPyInterpreter()));
+}
+
+}  // namespace
+
+struct GlobalState {
+  DispatchState dispatch;
+  Modes modes;
+  Settings settings;
+  std::vector<Autocast> autocast;  // of the devices for which it is on
+  bool autocast_cache;
+  std::vector<Held> function_mode_types;
+  Ref device;  // default device, if there are function modes
+
+  static std::unique_ptr<GlobalState> now() {
+    auto state = std::make_unique<GlobalState>();
+    state->dispatch = dispatch_state();
+    state->modes = Modes::now();
+    state->settings = Settings::now();
+    for (at::DeviceType device : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
+      if (at::autocast::is_autocast_enabled(device)) {
+        state->autocast.push_back({device, at::autocast::get_autocast_dtype(device)});
+      }
+    }
+    state->autocast_cache = at::autocast::is_autocast_cache_enabled();
+    for (int64_t i = 0; i < state->modes.function_modes; i++) {
+      Held type;
+      if (!type.hold(reinterpret_cast<PyObject*>(function_mode_type(i)))) {
+        throw python_error();
+      }
+      state->function_mode_types.push_back(std::move(type));
+    }
+    if (state->modes.function_modes > 0) {
+      state->device = Ref::of(default_device());
+    }
+    return state;
+  }
+
+  // `now`: the thread's dispatch keys.
+  bool holds(const DispatchState& now) const {
+    return now.included == dispatch.included && now.excluded == dispatch.excluded &&
+           Modes::now() == modes && Settings::now() == settings &&
+           (autocast.empty() || autocast_holds()) &&
+           (modes.function_modes == 0 || function_modes_hold());
+  }
+
+ private:
+  bool autocast_holds() const {
+    for (const Autocast& entry : autocast) {
+      if (at::autocast::get_autocast_dtype(entry.device) != entry.dtype) {
+        return false;
+      }
+    }
+    return at::autocast::is_autocast_cache_enabled() == autocast_cache;
+  }
+
+  bool function_modes_hold() const {
+    for (size_t i = 0; i < function_mode_types.size(); i++) {
+      const Held& type = function_mode_types[i];
+      auto* found = reinterpret_cast<PyObject*>(function_mode_type(static_cast<int64_t>(i)));
+      if (found != type.address() || !type.is_alive()) {
+        return false;
+      }
+    }
+    return same_device(device.get(), default_device());
+  }
+};
+
+namespace {
+
+struct GlobalStateObject {
+  PyObject_HEAD
+  GlobalState* state;
+};
+
+extern PyTypeObject GlobalStateType;
+
+GlobalState& state_of(PyObject* self) {
+  return *reinterpret_cast<GlobalStateObject*>(self)->state;
+}
+
+PyObject* state_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  HANDLE_TH_ERRORS
+  static char* names[] = {nullptr};
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":GlobalState", names)) {
+    return nullptr;
+  }
+  std::unique_ptr<GlobalState> state = GlobalState::now();
+  Ref self(type->tp_alloc(type, 0));
+  if (!self) {
+    return nullptr;
+  }
+  reinterpret_cast<GlobalStateObject*>(self.get())->state = state.release();
+  return self.release();
+  END_HANDLE_TH_ERRORS
+}
+
+void state_dealloc(PyObject* self) {
+  delete reinterpret_cast<GlobalStateObject*>(self)->state;
+  Py_TYPE(self)->tp_free(self);
+}
+
+PyObject* state_holds(PyObject* self, PyObject*) {
+  HANDLE_TH_ERRORS
+  return PyBool_FromLong(state_of(self).holds(dispatch_state()));
+  END_HANDLE_TH_ERRORS
+}
+
+bool put(PyObject* dict, const char* name, PyObject* value) {
+  Ref owned(value);
+  return owned && PyDict_SetItemString(dict, name, owned.get()) == 0;
+}
+
+bool put(PyObject* dict, const char* name, const std::string& value) {
+  return put(dict, name, PyUnicode_FromStringAndSize(value.data(),
+                                                     static_cast<Py_ssize_t>(value.size())));
+}
+
+bool put(PyObject* dict, const char* name, bool value) {
+  return put(dict, name, PyBool_FromLong(value));
+}
+
+std::string dtype_text(at::ScalarType dtype) {
+  return torch::getTHPDtype(dtype)->name;
+}
+
+std::string autocast_text(const GlobalState& state) {
+  std::string text;
+  for (const Autocast& entry : state.autocast) {
+    text += text.empty() ? "" : ", ";
+    text += c10::DeviceTypeName(entry.device, true) + " to " + dtype_text(entry.dtype);
+  }
+  if (text.empty()) {
+    return "off";
+  }
+  return text + (state.autocast_cache ? "" : ", without cache");
+}
+
+std::string function_modes_text(const GlobalState& state) {
+  std::string text;
+  for (const Held& type : state.function_mode_types) {
+    text += text.empty() ? "" : ", ";
+    text += type.is_alive() ? reinterpret_cast<PyTypeObject*>(type.address())->tp_name : "(gone)";
+  }
+  return text.empty() ? "none" : text;
+}
+
+const char* precision_text(int precision) {
+  const char* names[] = {"contradictory", "highest", "high", "medium"};
+  return names[precision + 1];
+}
+
+PyObject* state_describe(PyObject* self, PyObject*) {
+  HANDLE_TH_ERRORS
+  const GlobalState& state = state_of(self);
+  const char* disabled[] = {"enabled", "disabled for subclasses", "disabled"};
+  Ref dict(PyDict_New());
+  PyObject* d = dict.get();
+  bool done =
+      d != nullptr && put(d, "grad mode", state.modes.grad) &&
+      put(d, "inference mode", state.modes.inference) &&
+      put(d, "forward-mode grad", state.modes.forward_grad) &&
+      put(d, "view replay", state.modes.view_replay) && put(d, "autocast", autocast_text(state)) &&
+      put(d, "default dtype", dtype_text(state.settings.default_dtype)) &&
+      put(d, "default device", state.device ? PyObject_Str(state.device.get()) : Py_NewRef(Py_None)) &&
+      put(d, "deterministic algorithms", state.settings.deterministic) &&
+      put(d, "deterministic algorithms only warn", state.settings.deterministic_warn_only) &&
+      put(d, "deterministic fill of uninitialized memory", state.settings.fill_uninitialized) &&
+      put(d, "float32 matmul precision",
+          std::string(precision_text(state.settings.float32_precision))) &&
+      put(d, "number of threads", PyLong_FromLong(state.settings.threads)) &&
+      put(d, "__torch_function__", std::string(disabled[state.modes.functions_disabled])) &&
+      put(d, "torch function modes", function_modes_text(state)) &&
+      put(d, "included dispatch keys", PyLong_FromUnsignedLongLong(state.dispatch.included)) &&
+      put(d, "excluded dispatch keys", PyLong_FromUnsignedLongLong(state.dispatch.excluded));
+  return done ? dict.release() : nullptr;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* state_included(PyObject* self, void*) {
+  return PyLong_FromUnsignedLongLong(state_of(self).dispatch.included);
+}
+
+PyObject* state_excluded(PyObject* self, void*) {
+  return PyLong_FromUnsignedLongLong(state_of(self).dispatch.excluded);
+}
+
+PyMethodDef kMethods[] = {
+    {"holds", state_holds, METH_NOARGS, "Whether the state is now as it was."},
+    {"describe", state_describe, METH_NOARGS, "dict of what the state consists of."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyGetSetDef kGetters[] = {
+    {"included", state_included, nullptr, "Dispatch keys that the thread includes.", nullptr},
+    {"excluded", state_excluded, nullptr, "Dispatch keys that it excludes.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyTypeObject make_type() {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "minidynamo._C.GlobalState";
+  type.tp_basicsize = sizeof(GlobalStateObject);
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  type.tp_doc = "GlobalState(): torch's modes and settings as they are in this thread now.";
+  type.tp_new = state_new;
+  type.tp_dealloc = state_dealloc;
+  type.tp_methods = kMethods;
+  type.tp_getset = kGetters;
+  return type;
+}
+
+PyTypeObject GlobalStateType = make_type();
+
+}  // namespace
+
+bool is_global_state(PyObject* object) { return Py_TYPE(object) == &GlobalStateType; }
+
+bool global_state_holds(PyObject* state, const DispatchState& dispatch) {
+  return state_of(state).holds(dispatch);
+}
+
+int init_global_state(PyObject* module) { return PyModule_AddType(module, &GlobalStateType); }
+
+}  // namespace md

@@ -1,0 +1,274 @@
+// Tensors as the guard programs see them: metadata only, straight from the TensorImpl.
+#include "guards_program.h"
+
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Layout.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstring>
+
+namespace md {
+
+// What TENSOR_MATCH compares; see TensorSpec in guard_checks.py.
+struct TensorSpec {
+  PyTypeObject* type;
+  uint64_t keys;
+  caffe2::TypeMeta dtype;
+  c10::Device device{c10::kCPU};
+  c10::Layout layout;
+  bool requires_grad;
+  bool has_strides;
+  bool any_size;  // some sizes or strides are kAny
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+};
+
+namespace {
+
+constexpr int64_t kAny = -1;
+
+// Reading metadata of such tensors may run Python code.
+constexpr c10::DispatchKeySet kPythonKeys(
+    {c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
+     c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize});
+
+// Only these have a layout other than strided.
+constexpr c10::DispatchKeySet kOtherLayoutKeys(
+    {c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr, c10::DispatchKey::MkldnnCPU,
+     c10::DispatchKey::NestedTensor});
+
+bool matches(const std::vector<int64_t>& expected, bool any, c10::IntArrayRef found) {
+  if (expected.size() != found.size()) {
+    return false;
+  }
+  if (!any) {
+    return std::memcmp(expected.data(), found.data(), found.size() * sizeof(int64_t)) == 0;
+  }
+  for (size_t i = 0; i < found.size(); i++) {
+    if (expected[i] != kAny && expected[i] != found[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+const c10::TensorImpl& unpack(PyObject* object) {
+  return *THPVariable_Unpack(object).unsafeGetTensorImpl();
+}
+
+bool metadata_matches(const TensorSpec& spec, const c10::TensorImpl& tensor, bool other_layout) {
+  if (tensor.dtype() != spec.dtype || tensor.device() != spec.device ||
+      tensor.requires_grad() != spec.requires_grad) {
+    return false;
+  }
+  if ((other_layout ? tensor.layout() : c10::kStrided) != spec.layout) {
+    return false;
+  }
+  return matches(spec.sizes, spec.any_size, tensor.sizes()) &&
+         (!spec.has_strides || matches(spec.strides, spec.any_size, tensor.strides()));
+}
+
+// For tensors whose accessors may raise or run Python code.
+Result metadata_matches_carefully(const TensorSpec& spec, PyObject* object) {
+  HANDLE_TH_ERRORS
+  return metadata_matches(spec, unpack(object), true) ? kPass : kFail;
+  END_HANDLE_TH_ERRORS_RET(kError)
+}
+
+inline Result match(const TensorSpec& spec, PyObject* object, const DispatchState& dispatch,
+                    bool careful) {
+  if (Py_TYPE(object) != spec.type) {
+    return kFail;
+  }
+  const c10::TensorImpl& tensor = unpack(object);
+  c10::DispatchKeySet own = tensor.key_set();
+  if (((own.raw_repr() | dispatch.included) & ~dispatch.excluded) != spec.keys) {
+    return kFail;
+  }
+  if (careful) {
+    return metadata_matches_carefully(spec, object);
+  }
+  if (own.has_any(kPythonKeys | kOtherLayoutKeys)) {
+    return kLater;
+  }
+  return metadata_matches(spec, tensor, false) ? kPass : kFail;
+}
+
+bool parse_sizes(PyObject* tuple, std::vector<int64_t>& sizes, bool& any) {
+  if (!PyTuple_Check(tuple)) {
+    PyErr_SetString(PyExc_TypeError, "sizes and strides of a tensor spec are tuples");
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+    PyObject* item = PyTuple_GET_ITEM(tuple, i);
+    int64_t size = item == Py_None ? kAny : PyLong_AsLongLong(item);
+    if (size == -1 && PyErr_Occurred()) {
+      return false;
+    }
+    any = any || item == Py_None;
+    sizes.push_back(size);
+  }
+  return true;
+}
+
+Result read_property(const c10::TensorImpl& tensor, int property, int64_t dim, int64_t* value) {
+  if (property == kStorageOffset) {
+    *value = tensor.storage_offset();
+    return kPass;
+  }
+  c10::IntArrayRef all = property == kSize ? tensor.sizes() : tensor.strides();
+  int64_t index = dim < 0 ? dim + static_cast<int64_t>(all.size()) : dim;
+  if (index < 0 || index >= static_cast<int64_t>(all.size())) {
+    return kFail;
+  }
+  *value = all[static_cast<size_t>(index)];
+  return kPass;
+}
+
+Result read_property_carefully(PyObject* object, int property, int64_t dim, int64_t* value) {
+  HANDLE_TH_ERRORS
+  return read_property(unpack(object), property, dim, value);
+  END_HANDLE_TH_ERRORS_RET(kError)
+}
+
+bool is_tensor(PyObject* object) {
+  return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(THPVariableClass));
+}
+
+PyObject* tensor_key_set(PyObject*, PyObject* object) {
+  if (!is_tensor(object)) {
+    PyErr_SetString(PyExc_TypeError, "tensor_key_set() takes a tensor");
+    return nullptr;
+  }
+  return PyLong_FromUnsignedLongLong(unpack(object).key_set().raw_repr());
+}
+
+PyObject* key_set_names(PyObject*, PyObject* number) {
+  HANDLE_TH_ERRORS
+  uint64_t keys = PyLong_AsUnsignedLongLong(number);
+  if (PyErr_Occurred()) {
+    return nullptr;
+  }
+  std::string names;
+  for (int bit = 0; bit < 64; bit++) {
+    if ((keys >> bit & 1) == 0) {
+      continue;
+    }
+    // The low bits are backends, the others functionalities.
+    bool backend = bit < c10::num_backends;
+    names += names.empty() ? "" : ", ";
+    names += backend ? c10::toString(static_cast<c10::BackendComponent>(bit + 1))
+                     : c10::toString(static_cast<c10::DispatchKey>(bit + 1 - c10::num_backends));
+  }
+  return PyUnicode_FromStringAndSize(names.data(), static_cast<Py_ssize_t>(names.size()));
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef kFunctions[] = {
+    {"tensor_key_set", tensor_key_set, METH_O,
+     "tensor_key_set(tensor) -> int: its dispatch keys, as c10::DispatchKeySet.raw_repr()."},
+    {"key_set_names", key_set_names, METH_O,
+     "key_set_names(keys) -> str: the names of the bits of such a number."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+std::shared_ptr<TensorSpec> parse_tensor_spec(PyObject* fields) {
+  auto spec = std::make_shared<TensorSpec>();
+  PyObject *type, *dtype, *device, *layout, *sizes, *strides;
+  int requires_grad;
+  unsigned long long keys;
+  if (!PyArg_ParseTuple(fields, "O!KOOOpOO", &PyType_Type, &type, &keys, &dtype, &device, &layout,
+                        &requires_grad, &sizes, &strides)) {
+    return nullptr;
+  }
+  spec->type = reinterpret_cast<PyTypeObject*>(type);
+  bool right = THPDtype_Check(dtype) && THPDevice_Check(device) && THPLayout_Check(layout) &&
+               PyType_IsSubtype(spec->type, reinterpret_cast<PyTypeObject*>(THPVariableClass));
+  if (!right) {
+    PyErr_SetString(PyExc_TypeError, "a tensor spec needs a type, dtype, device and layout");
+    return nullptr;
+  }
+  spec->keys = keys;
+  spec->dtype = c10::scalarTypeToTypeMeta(reinterpret_cast<THPDtype*>(dtype)->scalar_type);
+  spec->device = reinterpret_cast<THPDevice*>(device)->device;
+  spec->layout = reinterpret_cast<THPLayout*>(layout)->layout;
+  spec->requires_grad = requires_grad;
+  spec->has_strides = strides != Py_None;
+  spec->any_size = false;
+  if (!parse_sizes(sizes, spec->sizes, spec->any_size) ||
+      (spec->has_strides && !parse_sizes(strides, spec->strides, spec->any_size))) {
+    return nullptr;
+  }
+  return spec;
+}
+
+PyTypeObject* tensor_spec_type(const TensorSpec& spec) { return spec.type; }
+
+bool tensor_specs_equal(const TensorSpec& a, const TensorSpec& b) {
+  return a.type == b.type && a.keys == b.keys && a.dtype == b.dtype && a.device == b.device &&
+         a.layout == b.layout && a.requires_grad == b.requires_grad &&
+         a.has_strides == b.has_strides && a.sizes == b.sizes && a.strides == b.strides;
+}
+
+Result tensor_matches(const TensorSpec& spec, PyObject* object, const DispatchState& dispatch,
+                      bool careful) {
+  return match(spec, object, dispatch, careful);
+}
+
+Result run_tensors(Walk& walk, const std::vector<Snapshot::TensorRun>& tensors) {
+  for (const Snapshot::TensorRun& run : tensors) {
+    Result result = match(*run.spec, run.object, walk.dispatch, false);
+    if (result == kLater) {
+      walk.later.push_back({run.node, &run.node->checks[0], run.object});
+    } else if (result != kPass) {
+      return result;
+    }
+    if (run.node->reg >= 0) {
+      walk.registers[run.node->reg] = run.object;
+    }
+  }
+  return kPass;
+}
+
+bool parse_tensor_property(const char* name, int* property) {
+  const char* names[] = {"size", "stride", "storage_offset"};
+  for (int i = 0; i < 3; i++) {
+    if (std::strcmp(name, names[i]) == 0) {
+      *property = i;
+      return true;
+    }
+  }
+  PyErr_Format(PyExc_ValueError, "unknown property %s of a tensor", name);
+  return false;
+}
+
+Result tensor_property(PyObject* object, int property, int64_t dim, bool careful,
+                       int64_t* value) {
+  if (!is_tensor(object)) {
+    return kFail;
+  }
+  if (careful) {
+    return read_property_carefully(object, property, dim, value);
+  }
+  const c10::TensorImpl& tensor = unpack(object);
+  if (tensor.key_set().has_any(kPythonKeys | kOtherLayoutKeys)) {
+    return kLater;
+  }
+  return read_property(tensor, property, dim, value);
+}
+
+DispatchState dispatch_state() {
+  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  return {keys.included_.raw_repr(), keys.excluded_.raw_repr()};
+}
+
+int init_tensor_functions(PyObject* module) { return PyModule_AddFunctions(module, kFunctions); }
+
+}  // namespace md
