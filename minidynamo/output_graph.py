@@ -127,12 +127,13 @@ class OutputGraph:
         self.op_count += 1
         return node
 
-    def add_state_node(self, target: Callable[..., Any], *args: Any) -> None:
+    def add_state_node(self, target: Callable[..., Any], *args: Any) -> Node:
         """Add a call that only changes global state (grad mode, ...); it is not run now."""
         node = self.graph.create_node("call_function", target, args, {})
         node.meta["example_value"] = None
         if self._first_op is None:
             self._first_op = node
+        return node
 
     def _run_fake(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         fake_args, fake_kwargs = map_arg((args, kwargs), example_value)

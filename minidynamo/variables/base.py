@@ -50,6 +50,8 @@ class VariableTracker:
     mutation: Mutation = Mutation.IMMUTABLE
     # True if `call` may be given lazily wrapped arguments (it only passes them on).
     takes_lazy_args = False
+    # True if the value's class decides about its slots: they are looked up along the class's MRO.
+    is_user_defined = False
 
     def __init__(self, *, source: Source | None = None, mutation: Mutation | None = None) -> None:
         if source is not None:
@@ -131,6 +133,25 @@ class VariableTracker:
     ) -> VariableTracker:
         """`getattr(self, name)(*args, **kwargs)`, without making the bound method."""
         return self.getattr(tx, name).call(tx, args, kwargs)
+
+    def call_builtin(
+        self,
+        tx: Translator,
+        raw: Any,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """A call of `raw`, a C method of the value's type or of a base, on this value."""
+        name = getattr(raw, "__qualname__", repr(raw))
+        unsupported("builtin method", f"{name} of {self!r}", f"{name} is not traced")
+
+    def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        """What a member descriptor (`__slots__`, a field of a C struct) gives for this value."""
+        unsupported("attribute", f"{self!r}.{descriptor.__name__}", "this slot is not traced")
+
+    def load_getset(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        """What an attribute computed in C gives for this value."""
+        unsupported("attribute", f"{self!r}.{descriptor.__name__}", "it is computed in C")
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
         """`PyObject_GetItem`."""

@@ -79,7 +79,7 @@ def from_python(tx: Translator, value: Any) -> VariableTracker:
     known = tx.output.side_effects.variable_of(value)
     if known is not None:
         return known
-    build = FROM_PYTHON.get(type(value))
+    build = FROM_PYTHON.get(type if isinstance(value, type) else type(value))
     if build is not None:
         return build(tx, value)
     unsupported(

@@ -1,0 +1,167 @@
+"""The C methods of `object` and `type` that classes written in Python inherit or call with `super()`."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from ..variables.base import VariableTracker, unsupported
+from ..variables.classes import ClassVariable, instantiate, new_object
+from ..variables.constant import ConstantVariable
+from ..variables.descriptors import class_lookup, lookup_special
+from ..variables.functions import BoundMethodVariable
+from ..variables.registry import handles
+from ..variables.user_defined import UserDefinedObjectVariable
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+NONE = ConstantVariable(None)
+NOT_IMPLEMENTED = ConstantVariable(NotImplemented)
+
+
+def _user_object(args: Args) -> UserDefinedObjectVariable | None:
+    value = args[0].realize() if args else None
+    if isinstance(value, UserDefinedObjectVariable):
+        return value
+    return None
+
+
+@handles(object.__new__)
+def object_new(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """Further arguments are for `__init__`, where the class has one; else a TypeError."""
+    cls = args[0].realize()
+    if not isinstance(cls, ClassVariable):
+        return NotImplemented
+    if len(args) > 1 or kwargs:
+        new, init = (class_lookup(tx, cls.value, name) for name in ("__new__", "__init__"))
+        assert new is not None and init is not None
+        if new.raw is not object.__new__:
+            text = "object.__new__() takes exactly one argument (the type to instantiate)"
+            tx.raise_observed(TypeError, text)
+        if init.raw is object.__init__:
+            tx.raise_observed(TypeError, f"{cls.value.__name__}() takes no arguments")
+    return new_object(tx, cls.value)
+
+
+@handles(object.__init__)
+def object_init(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) > 1 or kwargs:
+        cls = args[0].realize().python_type()
+        if cls.__init__ is not object.__init__:
+            text = "object.__init__() takes exactly one argument (the instance to initialize)"
+            tx.raise_observed(TypeError, text)
+        if cls.__new__ is object.__new__:
+            tx.raise_observed(TypeError, f"{cls.__name__}() takes no arguments")
+    return NONE
+
+
+@handles(object.__init_subclass__)
+def object_init_subclass(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    return NONE
+
+
+@handles(object.__getattribute__)
+def object_getattribute(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    value = _user_object(args)
+    if value is None:
+        return NotImplemented
+    name = args[1].realize().as_python_constant()
+    found = value.generic_getattr(tx, name)
+    return value.no_attribute(tx, name) if found is None else found
+
+
+@handles(object.__setattr__)
+def object_setattr(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    value = _user_object(args)
+    if value is None:
+        return NotImplemented
+    value.generic_setattr(tx, args[1].realize().as_python_constant(), args[2])
+    return NONE
+
+
+@handles(object.__delattr__)
+def object_delattr(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    value = _user_object(args)
+    if value is None:
+        return NotImplemented
+    value.generic_delattr(tx, args[1].realize().as_python_constant())
+    return NONE
+
+
+@handles(object.__eq__)
+def object_eq(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    if _user_object(args) is None:
+        return NotImplemented
+    return ConstantVariable(True) if tx.is_same(args[0], args[1]) else NOT_IMPLEMENTED
+
+
+@handles(object.__ne__)
+def object_ne(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """The opposite of what the class's `__eq__` says, unless that is NotImplemented."""
+    value = _user_object(args)
+    if value is None:
+        return NotImplemented
+    equality = lookup_special(tx, value, "__eq__")
+    assert equality is not None
+    result = tx.call_function(equality, [args[1]], {}).realize()
+    if result.is_python_constant() and result.as_python_constant() is NotImplemented:
+        return result
+    return ConstantVariable(not result.truth(tx))
+
+
+def _ordering(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    return NotImplemented if _user_object(args) is None else NOT_IMPLEMENTED
+
+
+for _name in ("__lt__", "__le__", "__gt__", "__ge__"):
+    handles(getattr(object, _name))(_ordering)
+
+
+@handles(object.__format__)
+def object_format(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """`str(self)` where the format is empty."""
+    value = _user_object(args)
+    if value is None or args[1].as_python_constant() != "":
+        return NotImplemented
+    return object_str(tx, [value], {})
+
+
+@handles(object.__str__)
+def object_str(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """`repr(self)`. The default `__repr__` shows an address, which is not known while tracing."""
+    value = _user_object(args)
+    if value is None:
+        return NotImplemented
+    for name in ("__str__", "__repr__"):
+        found = class_lookup(tx, value.cls, name)
+        assert found is not None
+        if found.raw not in (object.__str__, object.__repr__):
+            function = lookup_special(tx, value, name)
+            assert function is not None
+            return tx.call_function(function, [], {})
+    unsupported("repr of object", repr(value), "the default repr shows the object's address")
+
+
+@handles(type.__call__)
+def type_call(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """`super().__call__(...)` in a metaclass."""
+    cls = args[0].realize()
+    if not isinstance(cls, ClassVariable):
+        return NotImplemented
+    return instantiate(tx, cls, args[1:], kwargs)
+
+
+@handles(type.__getattribute__)
+def type_getattribute(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    return args[0].realize().getattr(tx, args[1].realize().as_python_constant())
+
+
+@handles(types.MethodType)
+def method_type(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """`types.MethodType(function, obj)`."""
+    if len(args) != 2 or kwargs:
+        return NotImplemented
+    return BoundMethodVariable(args[0], args[1])

@@ -1,0 +1,475 @@
+"""The functions of the operator module, hence every operator of the traced program.
+
+Constants were folded before. A tensor operand makes a graph node; otherwise the slots of the operands'
+types decide by CPython's rules: `binary_op1` (the reflected method of a subclass first), in-place slots,
+rich comparison with reflection, identity for what defines no comparison.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..variables.base import VariableTracker, unsupported
+from ..variables.builtin_object import NOT_IMPLEMENTED, BuiltinObject, checked, index_of
+from ..variables.constant import ConstantVariable
+from ..variables.descriptors import lookup_special
+from ..variables.functions import CallableVariable
+from ..variables.lists import as_sequence
+from ..variables.registry import handles
+from ..variables.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+# Operator function -> (special method, reflected method, symbol in error messages).
+_BINARY: dict[Callable[..., Any], tuple[str, str, str]] = {
+    operator.add: ("__add__", "__radd__", "+"),
+    operator.sub: ("__sub__", "__rsub__", "-"),
+    operator.mul: ("__mul__", "__rmul__", "*"),
+    operator.matmul: ("__matmul__", "__rmatmul__", "@"),
+    operator.truediv: ("__truediv__", "__rtruediv__", "/"),
+    operator.floordiv: ("__floordiv__", "__rfloordiv__", "//"),
+    operator.mod: ("__mod__", "__rmod__", "%"),
+    operator.pow: ("__pow__", "__rpow__", "** or pow()"),
+    operator.lshift: ("__lshift__", "__rlshift__", "<<"),
+    operator.rshift: ("__rshift__", "__rrshift__", ">>"),
+    operator.and_: ("__and__", "__rand__", "&"),
+    operator.xor: ("__xor__", "__rxor__", "^"),
+    operator.or_: ("__or__", "__ror__", "|"),
+    divmod: ("__divmod__", "__rdivmod__", "divmod()"),
+}
+_INPLACE: dict[Callable[..., Any], tuple[str, Callable[..., Any], str]] = {
+    operator.iadd: ("__iadd__", operator.add, "+="),
+    operator.isub: ("__isub__", operator.sub, "-="),
+    operator.imul: ("__imul__", operator.mul, "*="),
+    operator.imatmul: ("__imatmul__", operator.matmul, "@="),
+    operator.itruediv: ("__itruediv__", operator.truediv, "/="),
+    operator.ifloordiv: ("__ifloordiv__", operator.floordiv, "//="),
+    operator.imod: ("__imod__", operator.mod, "%="),
+    operator.ipow: ("__ipow__", operator.pow, "**="),
+    operator.ilshift: ("__ilshift__", operator.lshift, "<<="),
+    operator.irshift: ("__irshift__", operator.rshift, ">>="),
+    operator.iand: ("__iand__", operator.and_, "&="),
+    operator.ixor: ("__ixor__", operator.xor, "^="),
+    operator.ior: ("__ior__", operator.or_, "|="),
+}
+# Comparison -> (special method, the comparison with operands swapped, symbol).
+_COMPARE: dict[Callable[..., Any], tuple[str, Callable[..., Any], str]] = {
+    operator.lt: ("__lt__", operator.gt, "<"),
+    operator.le: ("__le__", operator.ge, "<="),
+    operator.gt: ("__gt__", operator.lt, ">"),
+    operator.ge: ("__ge__", operator.le, ">="),
+    operator.eq: ("__eq__", operator.eq, "=="),
+    operator.ne: ("__ne__", operator.ne, "!="),
+}
+_UNARY: dict[Callable[..., Any], tuple[str, str]] = {
+    operator.neg: ("__neg__", "unary -"),
+    operator.pos: ("__pos__", "unary +"),
+    operator.invert: ("__invert__", "unary ~"),
+    abs: ("__abs__", "abs()"),
+}
+
+
+def special_method(tx: Translator, value: VariableTracker, name: str) -> VariableTracker | None:
+    """The special method that the type of `value` gives, bound; None if it has none."""
+    if isinstance(value, BuiltinObject):
+        return value.getattr(tx, name) if value.lookup(name) is not None else None
+    return lookup_special(tx, value, name)
+
+
+def _normal(value: VariableTracker) -> VariableTracker:
+    """Constant tuples beside traced ones are traced tuples."""
+    return as_sequence(value, tuple) or value
+
+
+def _call_special(
+    tx: Translator, value: VariableTracker, name: str, args: list[VariableTracker]
+) -> VariableTracker:
+    """The special method's result; NotImplemented if there is none."""
+    function = special_method(tx, value, name)
+    if function is None:
+        return NOT_IMPLEMENTED
+    return tx.call_function(function, args, {}).realize()
+
+
+def _is_not_implemented(value: VariableTracker) -> bool:
+    return isinstance(value, ConstantVariable) and value.value is NotImplemented
+
+
+def _is_modelled(value: VariableTracker) -> bool:
+    """Whether all special methods of the value are known here: otherwise Python's answer is not."""
+    return (
+        isinstance(value, (BuiltinObject, ConstantVariable))
+        or value.is_user_defined
+        or value.is_python_constant()
+    )
+
+
+def _tensor_node(
+    tx: Translator, function: Callable[..., Any], args: list[VariableTracker]
+) -> VariableTracker | None:
+    """The operation as a graph node, if a tensor takes part and no user's class decides."""
+    if not any(isinstance(arg, TensorVariable) for arg in args):
+        return None
+    for other in args:
+        if other.is_user_defined and not isinstance(other, TensorVariable):
+            return None
+    return tx.call_operation(function, args, {})
+
+
+# -- binary -----------------------------------------------------------------------------------------
+
+
+def _binary_handler(function: Callable[..., Any]) -> Callable[..., Any]:
+    name, reflected, symbol = _BINARY[function]
+
+    def handler(
+        tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        if len(args) != 2 or kwargs:
+            unsupported("call does not fit", f"{function.__name__} with {len(args)} arguments")
+        return binary_op(tx, function, args[0], args[1], name, reflected, symbol)
+
+    return handler
+
+
+def binary_op(
+    tx: Translator,
+    function: Callable[..., Any],
+    left: VariableTracker,
+    right: VariableTracker,
+    name: str,
+    reflected: str,
+    symbol: str,
+) -> VariableTracker:
+    """`binary_op1` and what `PyNumber_Add` and `PyNumber_Multiply` do for sequences after it."""
+    result = binary_op1(tx, function, left, right, name, reflected)
+    if not _is_not_implemented(result):
+        return result
+    _refuse(tx, symbol, left, right)
+
+
+def binary_op1(
+    tx: Translator,
+    function: Callable[..., Any],
+    left: VariableTracker,
+    right: VariableTracker,
+    name: str,
+    reflected: str,
+) -> VariableTracker:
+    """The result of the operands' slots, or NotImplemented."""
+    node = _tensor_node(tx, function, [left, right])
+    if node is not None:
+        return node
+    left, right = _normal(left), _normal(right)
+    sides = [(left, name, right), (right, reflected, left)]
+    left_type, right_type = left.python_type(), right.python_type()
+    if left_type is right_type and not isinstance(left, BuiltinObject):
+        sides = sides[:1]
+    elif right_type is not left_type and issubclass(right_type, left_type):
+        if getattr(right_type, reflected, None) is not getattr(left_type, reflected, None):
+            sides.reverse()
+    # Sequences concatenate and repeat only after both operands' number slots were asked.
+    sides.sort(key=lambda side: _is_plain_sequence(side[0]) and function in _SEQUENCE_SLOTS)
+    for operand, method, other in sides:
+        result = _number_slot(tx, function, operand, method, other)
+        if not _is_not_implemented(result):
+            return result
+    return NOT_IMPLEMENTED
+
+
+_SEQUENCE_SLOTS = (operator.add, operator.mul)
+
+
+def _is_plain_sequence(value: VariableTracker) -> bool:
+    return isinstance(value, BuiltinObject) and issubclass(value.cls, (list, tuple))
+
+
+def _number_slot(
+    tx: Translator,
+    function: Callable[..., Any],
+    operand: VariableTracker,
+    method: str,
+    other: VariableTracker,
+) -> VariableTracker:
+    if isinstance(operand, TensorVariable):
+        return tx.call_operation(getattr(type(operand.fake), method), [operand, other], {})
+    if isinstance(operand, ConstantVariable):
+        return _constant_slot(operand, function, other)
+    if not _is_modelled(operand):
+        unsupported(
+            "operator", f"{function.__name__} on {operand!r}", "its operators are not traced"
+        )
+    return _call_special(tx, operand, method, [other])
+
+
+def _constant_slot(
+    operand: ConstantVariable, function: Callable[..., Any], other: VariableTracker
+) -> VariableTracker:
+    """A constant's slot with an operand that is no constant: numbers and strings do not know it."""
+    if isinstance(operand.value, (str, bytes)) and function is operator.mod:
+        unsupported("string formatting", repr(operand), "it formats values that are not known")
+    return NOT_IMPLEMENTED
+
+
+def _refuse(
+    tx: Translator, symbol: str, left: VariableTracker, right: VariableTracker
+) -> VariableTracker:
+    """The TypeError of operands that do not fit; `+` of sequences has words of its own."""
+    kinds = left.python_type().__name__, right.python_type().__name__
+    if symbol in ("+", "+=") and issubclass(left.python_type(), (list, tuple, str)):
+        family = next(t for t in (list, tuple, str) if issubclass(left.python_type(), t)).__name__
+        if family == "str" or not _has_number_slot(right):
+            text = f'can only concatenate {family} (not "{kinds[1]}") to {family}'
+            tx.raise_observed(TypeError, text)
+    if symbol in ("*", "*="):
+        for one, other in (kinds, kinds[::-1]):
+            if one in ("list", "tuple", "str", "bytes"):
+                tx.raise_observed(
+                    TypeError, f"can't multiply sequence by non-int of type '{other}'"
+                )
+    tx.raise_observed(
+        TypeError, f"unsupported operand type(s) for {symbol}: '{kinds[0]}' and '{kinds[1]}'"
+    )
+
+
+def _has_number_slot(value: VariableTracker) -> bool:
+    return value.is_user_defined and hasattr(value.python_type(), "__radd__")
+
+
+# -- in place -----------------------------------------------------------------------------------------
+
+
+def _inplace_handler(function: Callable[..., Any]) -> Callable[..., Any]:
+    name, plain, symbol = _INPLACE[function]
+
+    def inplace_op(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> Any:
+        """`binary_iop1`."""
+        if isinstance(left, TensorVariable):
+            node = _tensor_node(tx, function, [left, right])
+            if node is not None:
+                return node
+        elif isinstance(left, ConstantVariable):
+            return tx.call_operator(plain, [left, right])
+        else:
+            result = _call_special(tx, left, name, [right])
+            if not _is_not_implemented(result):
+                return result
+        forward, reflected, _ = _BINARY[plain]
+        return binary_op(tx, plain, left, right, forward, reflected, symbol)
+
+    return checked(inplace_op, function.__name__)
+
+
+# -- comparison -----------------------------------------------------------------------------------------
+
+
+def _compare_handler(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compare(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> Any:
+        return rich_compare(tx, function, left, right)
+
+    return checked(compare, function.__name__)
+
+
+def rich_compare(
+    tx: Translator, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> VariableTracker:
+    """`do_richcompare`."""
+    node = _tensor_comparison(tx, function, left, right)
+    if node is not None:
+        return node
+    left, right = _normal(left), _normal(right)
+    name, swapped, symbol = _COMPARE[function]
+    sides = [(left, name, right), (right, _COMPARE[swapped][0], left)]
+    left_type, right_type = left.python_type(), right.python_type()
+    if right_type is not left_type and issubclass(right_type, left_type):
+        sides.reverse()
+    for operand, method, other in sides:
+        result = _comparison_slot(tx, operand, method, other)
+        if not _is_not_implemented(result):
+            return result
+    if function in (operator.eq, operator.ne):
+        return ConstantVariable(tx.is_same(left, right) is (function is operator.eq))
+    tx.raise_observed(
+        TypeError,
+        f"'{symbol}' not supported between instances of"
+        f" '{left_type.__name__}' and '{right_type.__name__}'",
+    )
+
+
+def _tensor_comparison(
+    tx: Translator, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> VariableTracker | None:
+    """A node; but `==` and `!=` with what is no number nor tensor compare identities."""
+    operands = [left, right]
+    tensors = [value for value in operands if isinstance(value, TensorVariable)]
+    if not tensors:
+        return None
+    others = [value for value in operands if not isinstance(value, TensorVariable)]
+    if others and function in (operator.eq, operator.ne):
+        other = others[0]
+        number = issubclass(other.python_type(), (int, float, complex))
+        if other.is_user_defined:
+            return None
+        if not number:
+            return ConstantVariable(function is operator.ne)
+    return tx.call_operation(function, operands, {})
+
+
+def _comparison_slot(
+    tx: Translator, operand: VariableTracker, method: str, other: VariableTracker
+) -> VariableTracker:
+    """The operand's rich comparison; NotImplemented for types that only have object's."""
+    if isinstance(operand, BuiltinObject) or operand.is_user_defined:
+        found = special_method(tx, operand, method)
+        if found is None:
+            return NOT_IMPLEMENTED
+        if getattr(operand.python_type(), method, None) is getattr(object, method):
+            return _object_comparison(tx, operand, method, other)
+        return tx.call_function(found, [other], {}).realize()
+    if isinstance(operand, TensorVariable):
+        return NOT_IMPLEMENTED
+    slot = getattr(operand.python_type(), method, None)
+    if isinstance(operand, ConstantVariable) or slot is getattr(object, method):
+        return NOT_IMPLEMENTED
+    if operand.is_python_constant() and other.is_python_constant():
+        values = operand.as_python_constant(), other.as_python_constant()
+        return tx.fold(getattr(type(values[0]), method), values, {})
+    unsupported("comparison", f"{operand!r} {method} {other!r}", "this comparison is not traced")
+
+
+def _object_comparison(
+    tx: Translator, operand: VariableTracker, method: str, other: VariableTracker
+) -> VariableTracker:
+    """`object_richcompare`: identity, and `!=` by way of `==`."""
+    if method == "__eq__":
+        return ConstantVariable(True) if tx.is_same(operand, other) else NOT_IMPLEMENTED
+    if method != "__ne__":
+        return NOT_IMPLEMENTED
+    equal = _call_special(tx, operand, "__eq__", [other])
+    if getattr(operand.python_type(), "__eq__", None) is object.__eq__:
+        equal = _object_comparison(tx, operand, "__eq__", other)
+    return equal if _is_not_implemented(equal) else ConstantVariable(not equal.truth(tx))
+
+
+# -- unary ------------------------------------------------------------------------------------------
+
+
+def _unary_handler(function: Callable[..., Any]) -> Callable[..., Any]:
+    name, symbol = _UNARY[function]
+
+    def unary(tx: Translator, value: VariableTracker, /) -> Any:
+        if isinstance(value, TensorVariable):
+            return tx.call_operation(function, [value], {})
+        result = _call_special(tx, value, name, [])
+        if not _is_not_implemented(result):
+            return result
+        if not _is_modelled(value):
+            unsupported("operator", f"{symbol} {value!r}", "its operators are not traced")
+        kind = value.python_type().__name__
+        tx.raise_observed(TypeError, f"bad operand type for {symbol}: '{kind}'")
+
+    return checked(unary, function.__name__)
+
+
+for _function in _BINARY:
+    handles(_function)(_binary_handler(_function))
+for _function in _INPLACE:
+    handles(_function)(_inplace_handler(_function))
+for _function in _COMPARE:
+    handles(_function)(_compare_handler(_function))
+for _function in _UNARY:
+    handles(_function)(_unary_handler(_function))
+
+
+# -- the other functions of the module ----------------------------------------------------------------
+
+
+def _handles(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    def register(function: Callable[..., Any]) -> Any:
+        return handles(*functions)(checked(function, functions[0].__name__))
+
+    return register
+
+
+@_handles(operator.is_)
+def _is(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(tx.is_same(left, right))
+
+
+@_handles(operator.is_not)
+def _is_not(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(not tx.is_same(left, right))
+
+
+@_handles(operator.not_)
+def _not(tx: Translator, value: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(not value.truth(tx))
+
+
+@_handles(operator.truth)
+def _truth(tx: Translator, value: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(value.truth(tx))
+
+
+@_handles(operator.contains)
+def _contains(
+    tx: Translator, container: VariableTracker, item: VariableTracker, /
+) -> VariableTracker:
+    return container.contains(tx, item)
+
+
+@_handles(operator.getitem)
+def _getitem(tx: Translator, container: VariableTracker, key: VariableTracker, /) -> Any:
+    return container.getitem(tx, key)
+
+
+@_handles(operator.setitem)
+def _setitem(
+    tx: Translator, container: VariableTracker, key: VariableTracker, value: VariableTracker, /
+) -> None:
+    container.setitem(tx, key, value)
+
+
+@_handles(operator.delitem)
+def _delitem(tx: Translator, container: VariableTracker, key: VariableTracker, /) -> None:
+    container.delitem(tx, key)
+
+
+@_handles(operator.concat)
+def _concat(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
+    if as_sequence(left, list) is None and as_sequence(left, tuple) is None:
+        unsupported("operator", "concat", "concat of these values is not traced")
+    return tx.call_operator(operator.add, [left, right])
+
+
+@_handles(operator.iconcat)
+def _iconcat(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
+    if as_sequence(left, list) is None:
+        unsupported("operator", "iconcat", "iconcat of these values is not traced")
+    return tx.call_operator(operator.iadd, [left, right])
+
+
+@_handles(operator.index)
+def _index(tx: Translator, value: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(index_of(tx, value))
+
+
+@_handles(operator.indexOf)
+def _index_of(tx: Translator, container: VariableTracker, item: VariableTracker, /) -> Any:
+    return tx.wrap_items(list, container.unpack(tx)).call_method(tx, "index", [item], {})
+
+
+@_handles(operator.countOf)
+def _count_of(tx: Translator, container: VariableTracker, item: VariableTracker, /) -> Any:
+    return tx.wrap_items(list, container.unpack(tx)).call_method(tx, "count", [item], {})
+
+
+@_handles(operator.call)
+def _call(tx: Translator, function: VariableTracker, /, *args: Any, **kwargs: Any) -> Any:
+    return tx.call_function(function, list(args), kwargs)
+
+
+__all__ = ["CallableVariable", "binary_op1", "rich_compare", "special_method"]

@@ -1,0 +1,198 @@
+"""Functions of torch that are no operation of the graph: questions about tensors, overrides, assertions, constructors.
+
+What is an operation needs no row: `trace_rules` knows it, and the call becomes one node.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils._python_dispatch
+from torch.fx.node import map_arg
+
+from ..output_graph import example_value
+from ..variables.base import VariableTracker, unsupported
+from ..variables.constant import ConstantVariable
+from ..variables.registry import handles
+from ..variables.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+NONE = ConstantVariable(None)
+
+# Answered from the fake tensors, without a node.
+_METADATA = (
+    torch.is_floating_point,
+    torch.is_complex,
+    torch.is_signed,
+    torch.is_conj,
+    torch.is_neg,
+    torch.is_inference,
+    torch.is_same_size,
+    torch.is_distributed,
+    torch.numel,
+    torch.result_type,
+    torch.get_device,
+    torch.broadcast_shapes,
+)
+
+
+def _metadata(function: Callable[..., Any]) -> None:
+    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        proxies = [tx.as_proxy(arg) for arg in args]
+        named = {name: tx.as_proxy(value) for name, value in kwargs.items()}
+        fakes, fake_kwargs = map_arg((tuple(proxies), named), example_value)
+        return tx.fold(function, fakes, fake_kwargs)
+
+    handles(function)(handler)
+
+
+for _function in _METADATA:
+    _metadata(_function)
+
+
+@handles(torch.is_tensor)
+def is_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return ConstantVariable(issubclass(args[0].python_type(), torch.Tensor))
+
+
+@handles(torch.is_storage)
+def is_storage(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    kinds = (torch.UntypedStorage, torch.TypedStorage)
+    return ConstantVariable(issubclass(args[0].python_type(), kinds))
+
+
+# -- __torch_function__ ----------------------------------------------------------------------------
+
+
+def _overrides(tx: Translator, values: Args) -> VariableTracker:
+    """Tensors of the graph are plain ones; anything else may have a `__torch_function__`."""
+    for value in values:
+        value = value.realize()
+        kind = value.python_type()
+        if not isinstance(value, TensorVariable) and hasattr(kind, "__torch_function__"):
+            unsupported(
+                "torch function override",
+                repr(value),
+                f"{kind.__qualname__} overrides torch functions",
+            )
+    return ConstantVariable(False)
+
+
+@handles(torch.overrides.has_torch_function)
+def has_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return _overrides(tx, args[0].unpack(tx))
+
+
+@handles(torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
+def has_torch_function_variadic(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return _overrides(tx, args)
+
+
+@handles(torch.overrides.is_tensor_like)
+def is_tensor_like(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    kind = args[0].python_type()
+    return ConstantVariable(kind is torch.Tensor or hasattr(kind, "__torch_function__"))
+
+
+@handles(torch.overrides._get_current_function_mode_stack)
+def function_mode_stack(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return tx.wrap_items(list, [])
+
+
+@handles(torch.utils._python_dispatch._get_current_dispatch_mode_stack)
+def dispatch_mode_stack(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """While compiling there is none: the dispatch keys of the inputs are guarded."""
+    return tx.wrap_items(list, [])
+
+
+# -- assertions and annotations --------------------------------------------------------------------
+
+
+@handles(torch._assert)
+def torch_assert(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """A condition on a tensor's data depends on data; others are decided now."""
+    if not args[0].truth(tx):
+        message = args[1].as_python_constant() if len(args) > 1 else ""
+        tx.raise_observed(AssertionError, message)
+    return NONE
+
+
+@handles(torch.jit.annotate)
+def jit_annotate(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return args[1]
+
+
+@handles(torch._C._log_api_usage_once)
+def log_api_usage(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return NONE
+
+
+# -- construction ----------------------------------------------------------------------------------
+
+
+@handles(torch.nn.Parameter, torch.nn.Buffer)
+def make_parameter(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    unsupported(
+        "new parameter",
+        "nn.Parameter(...)",
+        "parameters are not made inside the graph",
+        ["make the parameter outside of the compiled function"],
+    )
+
+
+@handles(torch.Tensor)
+def make_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """The legacy constructor: `torch.Tensor([1, 2])` is `torch.tensor` with the default dtype."""
+    data = args[0] if len(args) == 1 and not kwargs else None
+    if data is None or data.python_type() not in (list, tuple):
+        unsupported(
+            "legacy constructor",
+            "torch.Tensor(...)",
+            "uninitialised or aliasing tensors are not captured",
+        )
+    dtype = torch.get_default_dtype()
+    return tx.add_node("call_function", torch.tensor, (tx.as_proxy(data),), {"dtype": dtype})
+
+
+@handles(torch.tensor)
+def torch_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """A copy of a tensor is `clone().detach()`; nested numbers are a node; a tensor among them needs its data."""
+    if len(args) == 1 and isinstance(args[0], TensorVariable) and not kwargs:
+        detached = tx.add_node("call_method", "detach", (args[0].node,), {})
+        return detached.call_method(tx, "clone", [], {})
+    return NotImplemented
+
+
+@handles(torch.Size)
+def make_size(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    items = args[0].unpack(tx) if args else []
+    return tx.wrap_items(torch.Size, items)
+
+
+# -- methods of Tensor written in Python -----------------------------------------------------------
+
+
+def _tensor_function(name: str) -> Callable[..., Any]:
+    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        if not args or not isinstance(args[0], TensorVariable):
+            return NotImplemented
+        return args[0].call_method(tx, name, args[1:], kwargs)
+
+    return handler
+
+
+# Some functions have several names.
+_PYTHON_METHODS = {
+    id(method): (name, method)
+    for name, method in vars(torch.Tensor).items()
+    if isinstance(method, types.FunctionType) and method.__qualname__.startswith("Tensor.")
+}
+for _name, _method in _PYTHON_METHODS.values():
+    handles(_method)(_tensor_function(_name))

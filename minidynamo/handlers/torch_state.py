@@ -1,0 +1,186 @@
+"""Reading and changing torch's global state: grad mode, autocast, inference mode, and what only can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import markers
+from ..guards import Predicate
+from ..source import ConstSource
+from ..variables.base import VariableTracker, unsupported
+from ..variables.constant import ConstantVariable
+from ..variables.contexts import (
+    AUTOCAST_CACHE,
+    GRAD_MODE,
+    GlobalStateVariable,
+    InferenceGuardVariable,
+    Setting,
+    autocast_dtype,
+    autocast_enabled,
+)
+from ..variables.registry import handles
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+NONE = ConstantVariable(None)
+
+# What these give is part of the GLOBAL_STATE guard of every graph, or never changes in a process.
+_READS = (
+    torch.is_grad_enabled,
+    torch.is_inference_mode_enabled,
+    torch.is_autocast_enabled,
+    torch.is_autocast_cpu_enabled,
+    torch.is_autocast_cache_enabled,
+    torch.get_autocast_dtype,
+    torch.get_autocast_cpu_dtype,
+    torch.get_autocast_gpu_dtype,
+    torch.amp.autocast_mode.is_autocast_available,
+    torch._C._is_autocast_available,
+    torch.get_default_dtype,
+    torch.get_default_device,
+    torch.are_deterministic_algorithms_enabled,
+    torch.is_deterministic_algorithms_warn_only_enabled,
+    torch.get_float32_matmul_precision,
+    torch.get_num_threads,
+    torch.cuda.is_available,
+    torch.cuda.device_count,
+    torch.cuda.is_bf16_supported,
+    torch.cuda.get_device_capability,
+    torch.backends.cuda.is_built,
+    torch.backends.mps.is_available,
+    torch.backends.mps.is_built,
+    torch.distributed.is_available,
+    torch.cuda.amp.common.amp_definitely_not_available,
+)
+# What these give is guarded by asking again.
+_GUARDED_READS = (
+    torch._C._get_cudnn_enabled,
+    torch._C._get_cudnn_benchmark,
+    torch._C._get_cudnn_deterministic,
+    torch._C._get_cudnn_allow_tf32,
+    torch._C._get_cublas_allow_tf32,
+    torch._C._get_mkldnn_enabled,
+    torch._C._get_flash_sdp_enabled,
+    torch._C._get_mem_efficient_sdp_enabled,
+    torch._C._get_math_sdp_enabled,
+    torch._C._get_cudnn_sdp_enabled,
+    torch._C._get_nnpack_enabled,
+    torch.distributed.is_initialized,
+)
+# What tells whether the program runs in eager, is compiled or exported: the answers while compiling.
+_CONSTANTS: tuple[tuple[Callable[..., Any], Any], ...] = (
+    (torch.jit.is_scripting, False),
+    (torch.jit.is_tracing, False),
+    (torch._C._get_tracing_state, None),
+    (torch._C._is_tracing, False),
+    (torch.compiler.is_compiling, True),
+    (torch.compiler.is_dynamo_compiling, True),
+    (torch.compiler.is_exporting, False),
+    (torch._utils.is_compiling, True),
+    (markers.is_compiling, True),
+    (torch._C._is_torch_function_mode_enabled, False),
+    (torch._C._len_torch_function_stack, 0),
+    (torch._C._functorch.maybe_current_level, None),
+    (torch._C._functorch.peek_interpreter_stack, None),
+)
+
+
+def _read(function: Callable[..., Any]) -> None:
+    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        constants = [arg.as_python_constant() for arg in args]
+        return tx.fold(function, constants, {k: v.as_python_constant() for k, v in kwargs.items()})
+
+    handles(function)(handler)
+
+
+def _read_guarded(function: Callable[[], Any]) -> None:
+    text = f"{function.__module__}.{function.__name__}() is unchanged"
+
+    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        value = function()
+        check = Predicate(lambda function: function() == value, text)
+        tx.guard(ConstSource(function, function.__name__), "PREDICATE", check)
+        return ConstantVariable(value)
+
+    handles(function)(handler)
+
+
+def _unique(functions: tuple[Callable[..., Any], ...]) -> list[Callable[..., Any]]:
+    return list({id(function): function for function in functions}.values())
+
+
+for _function in _unique(_READS):
+    _read(_function)
+for _function in _unique(_GUARDED_READS):
+    _read_guarded(_function)
+for _function, _value in {id(f): (f, v) for f, v in _CONSTANTS}.values():
+    handles(_function)(lambda tx, args, kwargs, value=_value: ConstantVariable(value))
+
+
+# -- changes ---------------------------------------------------------------------------------------
+
+
+def _set(tx: Translator, setting: Setting, value: VariableTracker) -> VariableTracker:
+    GlobalStateVariable.of(tx).set(tx, setting, value.as_python_constant())
+    return NONE
+
+
+@handles(torch._C._set_grad_enabled)
+def set_grad_enabled(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return _set(tx, GRAD_MODE, args[0])
+
+
+@handles(torch.set_autocast_enabled)
+def set_autocast_enabled(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """`(device_type, enabled)`; the old form with `enabled` alone is about CUDA."""
+    device = args[0].as_python_constant() if len(args) == 2 else "cuda"
+    return _set(tx, autocast_enabled(device), args[-1])
+
+
+@handles(torch.set_autocast_dtype)
+def set_autocast_dtype(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return _set(tx, autocast_dtype(args[0].as_python_constant()), args[1])
+
+
+@handles(torch.set_autocast_cache_enabled)
+def set_autocast_cache_enabled(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return _set(tx, AUTOCAST_CACHE, args[0])
+
+
+@handles(torch.autocast_increment_nesting)
+def autocast_increment_nesting(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return GlobalStateVariable.of(tx).change_nesting(tx, 1)
+
+
+@handles(torch.autocast_decrement_nesting)
+def autocast_decrement_nesting(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return GlobalStateVariable.of(tx).change_nesting(tx, -1)
+
+
+@handles(torch.clear_autocast_cache)
+def clear_autocast_cache(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    tx.output.side_effects.version += 1
+    tx.output.add_state_node(torch.clear_autocast_cache)
+    torch.clear_autocast_cache()
+    return NONE
+
+
+@handles(torch._C._InferenceMode)
+def inference_mode(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return InferenceGuardVariable(args[0].as_python_constant())
+
+
+# -- calls that always end the graph ---------------------------------------------------------------
+
+
+@handles(markers.graph_break)
+def graph_break(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    message = args[0] if args else kwargs.get("msg")
+    said = str(message.as_python_constant()) if message is not None else ""
+    unsupported("graph_break()", said, said or "the program called graph_break()")

@@ -1,0 +1,193 @@
+"""Methods and attributes of tensors that are not simply a node: what needs data, storage, autograd or the real tensor."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..source import AttrSource
+from ..variables.base import VariableTracker, unsupported
+from ..variables.constant import ConstantVariable
+from ..variables.functions import MethodOfVariable
+from ..variables.services import TENSOR_GETATTR
+from ..variables.tensor import TensorVariable, tensor_method
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+NONE = ConstantVariable(None)
+_MISSING = object()
+
+
+def real_tensor(tx: Translator, tensor: TensorVariable) -> torch.Tensor | None:
+    """The tensor of the frame that a graph input stands for; None for what the graph computes."""
+    for item in tx.output.inputs:
+        if item.node is tensor.node:
+            return item.value
+    return None
+
+
+# -- what ends the graph ---------------------------------------------------------------------------
+
+_NEEDS_DATA = (
+    "it needs the tensor's data, which is not known while tracing",
+    ["keep the value a tensor, or accept the graph break"],
+)
+_BREAKS: dict[str, tuple[str, str, list[str]]] = {
+    **{
+        name: ("data-dependent value", *_NEEDS_DATA)
+        for name in "item tolist numpy __int__ __float__ __index__ __complex__ __array__ __contains__"
+        " is_nonzero __format__ __repr__ __str__".split()
+        if hasattr(torch.Tensor, name)
+    },
+    **{
+        name: ("autograd call", "the backward pass is run by eager", [])
+        for name in (
+            "backward",
+            "register_hook",
+            "retain_grad",
+            "register_post_accumulate_grad_hook",
+        )
+    },
+    **{
+        name: ("tensor storage", "it works on the tensor's memory itself", [])
+        for name in "data_ptr storage untyped_storage _typed_storage storage_type share_memory_ set_"
+        " resize_ resize_as_ is_set_to pin_memory __dlpack__ __dlpack_device__ __cuda_array_interface__"
+        " __deepcopy__ __reduce_ex__ as_subclass module_load rename refine_names align_to".split()
+        if hasattr(torch.Tensor, name)
+    },
+}
+
+
+def _breaks(name: str) -> None:
+    kind, why, hints = _BREAKS[name]
+
+    def handler(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+        unsupported(kind, f"{self.describe()}.{name}()", why, hints)
+
+    tensor_method(name)(handler)
+
+
+for _name in _BREAKS:
+    _breaks(_name)
+
+
+@tensor_method("__bool__")
+def tensor_bool(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    return ConstantVariable(self.truth(tx))
+
+
+@tensor_method("requires_grad_")
+def requires_grad_(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    """On a tensor of the frame it would change what autograd sees of the input."""
+    wanted = args[0] if args else kwargs.get("requires_grad", ConstantVariable(True))
+    if wanted.as_python_constant() == self.fake.requires_grad:
+        return self
+    unsupported(
+        "requires_grad_", self.describe(), "whether a tensor requires grad is fixed in a graph"
+    )
+
+
+@tensor_method("type")
+def tensor_type(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    """Without a dtype it is the name of the legacy type."""
+    if args or kwargs:
+        return NotImplemented
+    return ConstantVariable(self.fake.type())
+
+
+@tensor_method("__len__")
+def tensor_len(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    return self.length(tx)
+
+
+@tensor_method("__iter__")
+def tensor_iter(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    return self.iter(tx)
+
+
+@tensor_method("__hash__")
+def tensor_hash(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    unsupported("hash", f"hash({self.describe()})", "a tensor's hash is its address")
+
+
+@tensor_method("__setitem__")
+def tensor_setitem(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    proxies = (self.node, *(tx.as_proxy(arg) for arg in args))
+    tx.add_node("call_function", operator.setitem, proxies, {})
+    return NONE
+
+
+@tensor_method("__getitem__")
+def tensor_getitem(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    return self.getitem(tx, args[0])
+
+
+# -- attributes ------------------------------------------------------------------------------------
+
+
+def _grad(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> VariableTracker:
+    """The gradient of an input is an input of its own; an intermediate has none unless autograd made it."""
+    if real is not None:
+        assert tensor.source is not None
+        return tx.wrap(real.grad, AttrSource(tensor.source, "grad"))
+    if tensor.fake.requires_grad and tensor.fake.is_leaf:
+        unsupported("attribute", f"{tensor.describe()}.grad", "the leaf was made by the graph")
+    return NONE
+
+
+def _class(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> VariableTracker:
+    return tx.wrap_constant(tensor.python_type())
+
+
+def _grad_fn(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> VariableTracker:
+    """Only whether there is one is known."""
+    if tensor.fake.grad_fn is None:
+        return NONE
+    unsupported(
+        "attribute", f"{tensor.describe()}.grad_fn", "autograd nodes exist only at run time"
+    )
+
+
+def _base(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> VariableTracker:
+    """Not traced: under no_grad or inference mode eager differs in what it keeps."""
+    if tensor.fake._base is None:
+        return NONE
+    unsupported("attribute", f"{tensor.describe()}._base", "the base of a view is not traced")
+
+
+_COMPUTED = {"grad": _grad, "__class__": _class, "grad_fn": _grad_fn, "_base": _base}
+
+
+def tensor_getattr(tx: Translator, tensor: TensorVariable, name: str) -> VariableTracker:
+    """Attributes beyond metadata: methods, `grad`, what the program stored on the tensor."""
+    real = real_tensor(tx, tensor)
+    computed = _COMPUTED.get(name)
+    if computed is not None:
+        return computed(tx, tensor, real)
+    known = getattr(torch.Tensor, name, _MISSING)
+    if callable(known):
+        return MethodOfVariable(tensor, name)
+    if known is not _MISSING:
+        unsupported("attribute", f"{tensor.describe()}.{name}", f"tensor.{name} is not traced")
+    if real is not None:
+        return _stored_on_real(tx, tensor, real, name)
+    tx.raise_observed(AttributeError, f"'Tensor' object has no attribute '{name}'")
+
+
+def _stored_on_real(
+    tx: Translator, tensor: TensorVariable, real: torch.Tensor, name: str
+) -> VariableTracker:
+    assert tensor.source is not None
+    if name in real.__dict__:
+        return tx.wrap(real.__dict__[name], AttrSource(tensor.source, name))
+    tx.guard(tensor.source, "LACKS_ATTR", name)
+    kind = type(real).__name__
+    tx.raise_observed(AttributeError, f"'{kind}' object has no attribute '{name}'")
+
+
+TENSOR_GETATTR.append(tensor_getattr)

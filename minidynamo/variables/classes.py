@@ -1,0 +1,314 @@
+"""Classes as values: attributes, calling (instances made by the trace), stores to classes.
+
+`CONSTRUCTORS` rows say how instances of builtin layouts (exceptions, containers) are made; the rest follows
+`type.__call__`: `__new__`, then `__init__`, both traced.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .. import trace_rules
+from ..side_effects import Mutation
+from ..source import AttrSource
+from .base import VariableTracker, unsupported
+from .builder import builds
+from .constant import ConstantVariable, is_value
+from .descriptors import (
+    ClassAttribute,
+    bind,
+    class_lookup,
+    class_source,
+    class_variable,
+    guard_class,
+)
+from .registry import handler_of, wraps, wraps_instances
+
+if TYPE_CHECKING:
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+Constructor = Callable[
+    ["Translator", "ClassVariable", "list[VariableTracker]", "dict[str, VariableTracker]"],
+    "VariableTracker",
+]
+# (base class, how to make instances of it and of its subclasses); the first that fits is taken.
+CONSTRUCTORS: list[tuple[type, Constructor]] = []
+
+
+def constructs(*bases: type) -> Callable[[Constructor], Constructor]:
+    """Register how a call of a subclass of `bases` makes an instance, where `object.__new__` does not."""
+
+    def register(function: Constructor) -> Constructor:
+        for base in bases:
+            assert all(base is not known for known, _ in CONSTRUCTORS), base
+            CONSTRUCTORS.append((base, function))
+        return function
+
+    return register
+
+
+class ClassVariable(VariableTracker):
+    """A class. It is known by identity; `value` is the real class."""
+
+    takes_lazy_args = True
+
+    def __init__(self, value: type, *, source: Source | None = None) -> None:
+        super().__init__(source=source, mutation=Mutation.EXISTING)
+        self.value = value
+
+    def describe(self) -> str:
+        return self.value.__qualname__
+
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def as_python_constant(self) -> Any:
+        return self.value
+
+    def identity(self) -> Any:
+        return self.value
+
+    def hash_key(self, tx: Translator) -> Any:
+        return self.value
+
+    def truth(self, tx: Translator) -> bool:
+        meta = type(self.value)
+        if meta is type or not (hasattr(meta, "__bool__") or hasattr(meta, "__len__")):
+            return True
+        return bool(self.value) if issubclass(meta, enum.EnumMeta) else super().truth(tx)
+
+    # -- attributes -----------------------------------------------------------------------------
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        """`type.__getattribute__`."""
+        cls, meta = self.value, type(self.value)
+        if issubclass(meta, enum.EnumMeta):
+            member = getattr(cls, name, None)
+            if isinstance(member, cls):
+                guard_class(tx, cls)
+                return ConstantVariable(member)
+        meta_found = class_lookup(tx, meta, name)
+        if meta_found is not None and meta_found.is_data_descriptor():
+            return bind(tx, meta_found, self, meta)
+        found = class_lookup(tx, cls, name)
+        if found is not None:
+            return bind(tx, found, None, cls)
+        if meta_found is not None:
+            return bind(tx, meta_found, self, meta)
+        fallback = class_lookup(tx, meta, "__getattr__")
+        if fallback is not None:
+            return tx.call_function(bind(tx, fallback, self, meta), [ConstantVariable(name)], {})
+        tx.raise_observed(AttributeError, f"type object {cls.__name__!r} has no attribute {name!r}")
+
+    def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        return self._fold_attribute(tx, descriptor.__name__)
+
+    def load_getset(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        return self._fold_attribute(tx, descriptor.__name__)
+
+    def _fold_attribute(self, tx: Translator, name: str) -> VariableTracker:
+        """`__name__`, `__mro__`, `__dict__` ... : what `type` itself keeps."""
+        guard_class(tx, self.value)
+        if tx.output.side_effects.stored_attrs(self):
+            unsupported(
+                "class attribute", f"{self!r}.{name}", "the class was changed while tracing"
+            )
+        value = getattr(self.value, name)
+        if isinstance(value, tuple) and all(isinstance(item, type) for item in value):
+            return tx.wrap_items(tuple, [class_variable(tx, item) for item in value])
+        if is_value(value) or isinstance(value, type):
+            return tx.wrap_constant(value)
+        return tx.wrap(value, AttrSource(class_source(self.value), name))
+
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        self._check_plain_store("__setattr__")
+        tx.output.side_effects.store_attr(self, name, value)
+
+    def delattr(self, tx: Translator, name: str) -> None:
+        self._check_plain_store("__delattr__")
+        if class_lookup(tx, self.value, name) is None:
+            tx.raise_observed(AttributeError, name)
+        tx.output.side_effects.delete_attr(self, name)
+
+    def _check_plain_store(self, slot: str) -> None:
+        cls = self.value
+        if getattr(type(cls), slot) is not getattr(type, slot) or cls.__flags__ & (1 << 8):
+            unsupported(
+                "class attribute store", repr(self), "the class has a store method of its own"
+            )
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        return tx.call_function(self.getattr(tx, name), args, kwargs)
+
+    def call_builtin(
+        self,
+        tx: Translator,
+        raw: Any,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """Methods of `type` that change nothing run on the real class."""
+        if raw.__name__ in _PURE_TYPE_METHODS and all(arg.is_python_constant() for arg in args):
+            return tx.fold(raw, (self.value, *(arg.as_python_constant() for arg in args)), {})
+        return super().call_builtin(tx, raw, args, kwargs)
+
+    # -- other slots ----------------------------------------------------------------------------
+
+    def _meta_call(self, tx: Translator, name: str, args: list[VariableTracker]) -> VariableTracker:
+        """A special method that the metaclass defines; an enum's run on the real class."""
+        meta = type(self.value)
+        if issubclass(meta, enum.EnumMeta) and all(arg.is_python_constant() for arg in args):
+            guard_class(tx, self.value)
+            values = [arg.as_python_constant() for arg in args]
+            return tx.fold(lambda *a: _as_value(getattr(meta, name)(self.value, *a)), values, {})
+        found = class_lookup(tx, meta, name)
+        if found is None:
+            unsupported("class protocol", f"{self!r}.{name}", f"{meta.__qualname__} has no {name}")
+        return tx.call_function(bind(tx, found, self, meta), args, {})
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        if hasattr(type(self.value), "__getitem__"):
+            return self._meta_call(tx, "__getitem__", [key])
+        if key.is_python_constant() and not hasattr(self.value, "__orig_class__"):
+            item = key.as_python_constant()
+            return tx.fold(lambda: self.value[item], (), {})  # type: ignore[index]
+        return super().getitem(tx, key)
+
+    def length(self, tx: Translator) -> VariableTracker:
+        return self._meta_call(tx, "__len__", [])
+
+    def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
+        return self._meta_call(tx, "__contains__", [item])
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        return self._meta_call(tx, "__iter__", []).iter(tx)
+
+    # -- calling --------------------------------------------------------------------------------
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        cls = self.value
+        if handler_of(cls) is not None or trace_rules.is_pure(cls):
+            args, kwargs = _realized(args, kwargs)
+            return tx.call_real_callable(self, cls, args, kwargs)
+        for base, constructor in CONSTRUCTORS:
+            if issubclass(cls, base):
+                return constructor(tx, self, args, kwargs)
+        found = class_lookup(tx, type(cls), "__call__")
+        assert found is not None
+        if found.raw is not type.__dict__["__call__"]:
+            return tx.call_function(bind(tx, found, self, type(cls)), args, kwargs)
+        return instantiate(tx, self, args, kwargs)
+
+
+_PURE_TYPE_METHODS = frozenset(
+    {"mro", "__subclasscheck__", "__instancecheck__", "__or__", "__ror__"}
+)
+
+
+def _as_value(value: Any) -> Any:
+    return tuple(value) if isinstance(value, types.GeneratorType) else value
+
+
+def _realized(
+    args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
+    return [arg.realize() for arg in args], {name: arg.realize() for name, arg in kwargs.items()}
+
+
+def instantiate(
+    tx: Translator,
+    cls_variable: ClassVariable,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
+    """`type.__call__`."""
+    cls = cls_variable.value
+    new = class_lookup(tx, cls, "__new__")
+    init = class_lookup(tx, cls, "__init__")
+    assert new is not None and init is not None
+    plain_new = new.raw is object.__new__
+    plain_init = init.raw is object.__init__
+    if plain_new:
+        if plain_init and (args or kwargs):
+            tx.raise_observed(TypeError, f"{cls.__name__}() takes no arguments")
+        result = new_object(tx, cls)
+    else:
+        function = bind(tx, new, None, cls)
+        result = tx.call_function(function, [cls_variable, *args], kwargs).realize()
+    if not issubclass(result.python_type(), cls):
+        return result
+    init = class_lookup(tx, result.python_type(), "__init__")
+    assert init is not None
+    if init.raw is object.__init__:
+        return result
+    returned = tx.call_function(
+        bind(tx, init, result, result.python_type()), args, kwargs
+    ).realize()
+    if not (returned.is_python_constant() and returned.as_python_constant() is None):
+        kind = returned.python_type().__name__
+        tx.raise_observed(TypeError, f"__init__() should return None, not '{kind}'")
+    return result
+
+
+# Makers of the values for new objects, by base class; filled where the VariableTrackers are.
+NEW_OBJECT: list[tuple[type, Callable[[type], VariableTracker]]] = []
+
+
+def has_object_layout(cls: type) -> bool:
+    """Whether instances keep their state in an instance dict and slots only, as `object.__new__` makes them."""
+    for base in cls.__mro__:
+        new = base.__dict__.get("__new__")
+        if isinstance(new, types.BuiltinFunctionType):
+            return new is object.__new__
+    return False
+
+
+def new_object(tx: Translator, cls: type) -> VariableTracker:
+    """`object.__new__(cls)`."""
+    if not has_object_layout(cls):
+        unsupported(
+            "new object", cls.__qualname__, f"objects of {cls.__qualname__} keep state in C"
+        )
+    if hasattr(cls, "__del__"):
+        unsupported(
+            "new object", cls.__qualname__, "objects with __del__ are not made while tracing"
+        )
+    if cls.__flags__ & (1 << 20):
+        unsupported("new object", cls.__qualname__, "it is an abstract class")
+    for base, maker in NEW_OBJECT:
+        if issubclass(cls, base):
+            return maker(cls)
+    raise AssertionError(cls)
+
+
+# -- wrapping --------------------------------------------------------------------------------------
+
+
+def wrap_class(tx: Translator, value: type, source: Source) -> VariableTracker:
+    tx.guard(source, "ID_IS", value)
+    return ClassVariable(value, source=source)
+
+
+wraps(type)(wrap_class)
+wraps_instances(type)(wrap_class)
+
+
+@builds(type)
+def build_class(tx: Translator, value: type) -> VariableTracker:
+    variable = ClassVariable(value, source=class_source(value))
+    return tx.output.side_effects.track(value, variable)
+
+
+__all__ = ["CONSTRUCTORS", "ClassAttribute", "ClassVariable", "constructs", "instantiate"]

@@ -1,0 +1,187 @@
+"""Global state of torch that the traced code changes: grad mode, autocast, inference mode.
+
+A change is made for real while tracing (fake propagation has to see it) and becomes a state node of the graph.
+The context managers of torch are traced as the Python classes they are; what is left at the end of the region is
+a side effect: the graph puts the state back, and the generated code sets it again. So a graph break inside a
+`with` block runs the rest of the block in the right state, and the manager object that the block's end needs is
+an ordinary object with its attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
+
+from ..side_effects import Mutation
+from ..source import ConstSource
+from .base import VariableTracker, unsupported
+from .constant import ConstantVariable
+from .functions import MethodOfVariable
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..symbolic_convert import Translator
+
+NONE = ConstantVariable(None)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One piece of state: `write(*key, value)` sets what `read(*key)` gives."""
+
+    name: str
+    read: Callable[..., Any]
+    write: Callable[..., Any]
+    key: tuple[Any, ...] = ()
+
+    def get(self) -> Any:
+        return self.read(*self.key)
+
+    def arguments(self, value: Any) -> tuple[Any, ...]:
+        return (*self.key, value)
+
+
+GRAD_MODE = Setting("grad mode", torch.is_grad_enabled, torch._C._set_grad_enabled)
+AUTOCAST_CACHE = Setting(
+    "autocast cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
+)
+
+
+def autocast_enabled(device: str) -> Setting:
+    return Setting("autocast", torch.is_autocast_enabled, torch.set_autocast_enabled, (device,))
+
+
+def autocast_dtype(device: str) -> Setting:
+    return Setting("autocast dtype", torch.get_autocast_dtype, torch.set_autocast_dtype, (device,))
+
+
+class GlobalStateVariable(VariableTracker):
+    """The settings that the traced code changed: (value at entry, value now) of each."""
+
+    needs_preload = False
+
+    def __init__(self) -> None:
+        super().__init__(source=ConstSource(_STATE_KEY, "torch"), mutation=Mutation.EXISTING)
+        self.changed: dict[Setting, tuple[Any, Any]] = {}
+        # How often autocast regions were entered beyond those left.
+        self.nesting = 0
+
+    @staticmethod
+    def of(tx: Translator) -> GlobalStateVariable:
+        """The one of this graph."""
+        effects = tx.output.side_effects
+        known = effects.variable_of(_STATE_KEY)
+        if known is None:
+            known = effects.track(_STATE_KEY, GlobalStateVariable())
+            # The last to be undone at a break: what is opened later lies above it.
+            tx.output.open_contexts.insert(0, known)
+        assert isinstance(known, GlobalStateVariable)
+        return known
+
+    def set(self, tx: Translator, setting: Setting, value: Any) -> None:
+        before = setting.get()
+        entry = self.changed.get(setting, (before, before))[0]
+        tx.output.side_effects.mutate(self)
+        tx.output.add_state_node(setting.write, *setting.arguments(value))
+        setting.write(*setting.arguments(value))
+        self.changed[setting] = (entry, value)
+
+    def change_nesting(self, tx: Translator, step: int) -> VariableTracker:
+        """`autocast_increment_nesting` or its opposite; what it returns in eager."""
+        tx.output.side_effects.mutate(self)
+        tx.output.add_state_node(_NESTING[step])
+        self.nesting += step
+        torch.autocast_increment_nesting()
+        return ConstantVariable(torch.autocast_decrement_nesting() + self.nesting)
+
+    def _still_changed(self) -> list[tuple[Setting, Any, Any]]:
+        return [(s, entry, now) for s, (entry, now) in self.changed.items() if entry != now]
+
+    def leave_for_break(self, tx: Translator) -> None:
+        """The region ends: the graph, and tracing, go back to the state at entry."""
+        for setting, entry, _ in reversed(self._still_changed()):
+            tx.output.add_state_node(setting.write, *setting.arguments(entry))
+            setting.write(*setting.arguments(entry))
+        for _ in range(abs(self.nesting)):
+            tx.output.add_state_node(_NESTING[-1 if self.nesting > 0 else 1])
+
+    def push_contents(self, codegen: PyCodegen) -> None:
+        """Nothing: the values are constants."""
+
+    def apply_contents(self, codegen: PyCodegen) -> None:
+        for setting, _, now in self._still_changed():
+            codegen.begin_call(setting.write)
+            for argument in setting.arguments(now):
+                codegen.load_const(argument)
+            codegen.end_call(len(setting.key) + 1)
+            codegen.emit("POP_TOP")
+        for _ in range(abs(self.nesting)):
+            codegen.begin_call(_NESTING[1 if self.nesting > 0 else -1])
+            codegen.end_call(0)
+            codegen.emit("POP_TOP")
+
+
+_STATE_KEY = ("global state of torch",)
+_NESTING = {1: torch.autocast_increment_nesting, -1: torch.autocast_decrement_nesting}
+
+
+class InferenceGuardVariable(VariableTracker):
+    """`torch._C._InferenceMode(mode)`: the C object behind `torch.inference_mode`."""
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(mutation=Mutation.NEW)
+        self.mode = mode
+        self.real: Any = None
+        self.node: Any = None
+        self.is_open_at_end = False
+
+    def python_type(self) -> type:
+        return torch._C._InferenceMode
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        if name == "__enter__" and self.real is None:
+            self._enter(tx)
+        elif name == "__exit__" and self.real is not None:
+            self._leave(tx)
+            tx.output.open_contexts.remove(self)
+        else:
+            unsupported("inference mode", name, "its guard object is used in another way")
+        return NONE
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if name in ("__enter__", "__exit__"):
+            return MethodOfVariable(self, name)
+        return super().getattr(tx, name)
+
+    def _enter(self, tx: Translator) -> None:
+        GlobalStateVariable.of(tx)
+        tx.output.side_effects.version += 1
+        self.node = tx.output.add_state_node(_enter_inference_mode, self.mode)
+        self.real = _enter_inference_mode(self.mode)
+        tx.output.open_contexts.append(self)
+
+    def _leave(self, tx: Translator) -> None:
+        tx.output.side_effects.version += 1
+        tx.output.add_state_node(_exit_inference_mode, self.node)
+        _exit_inference_mode(self.real)
+        self.real = None
+
+    def leave_for_break(self, tx: Translator) -> None:
+        self._leave(tx)
+        self.is_open_at_end = True
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        make = _enter_inference_mode if self.is_open_at_end else torch._C._InferenceMode
+        codegen.begin_call(make)
+        codegen.load_const(self.mode)
+        codegen.end_call(1)

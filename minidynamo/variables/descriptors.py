@@ -1,0 +1,316 @@
+"""Attributes of classes: the walk along the MRO, and what binding the found object gives.
+
+`class_lookup` is `_PyType_Lookup` with a guard that the class stays as it is; `bind` is the `__get__` of what was found.
+A descriptor type is a row of `BINDERS`; one written in Python is bound by tracing its `__get__`.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import _C
+from ..guards import Predicate
+from ..side_effects import DELETED
+from ..source import ClassAttrSource, ConstSource
+from .base import VariableTracker, unsupported
+from .constant import ConstantVariable
+from .functions import BoundMethodVariable, CallableVariable
+from .registry import handler_of
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..source import Source
+    from ..symbolic_convert import Translator
+    from .classes import ClassVariable
+
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+_IS_ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
+
+# The version of each class when a trace last relied on it. A class whose version changed since is guarded
+# attribute by attribute, so that programs that store to a class do not recompile each time.
+_seen_versions: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+_volatile: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+class _Stored:
+    """Marks an attribute whose value the traced code stored."""
+
+
+STORED = _Stored()
+
+
+@dataclass(slots=True)
+class ClassAttribute:
+    """What the MRO walk found: `raw` in the dict of `owner`, or the value `stored` by the traced code."""
+
+    name: str
+    cls: type
+    owner: type
+    raw: Any
+    stored: VariableTracker | None = None
+
+    def source(self) -> Source:
+        """How to reach the raw object. Where the class is guarded as a whole, it is a constant."""
+        if self.cls in _volatile:
+            return ClassAttrSource(class_source(self.cls), self.name)
+        if isinstance(self.raw, _CONSTANT_ATTRIBUTES):
+            return ConstSource(self.raw, f"{self.owner.__qualname__}.{self.name}")
+        return ClassAttrSource(class_source(self.owner), self.name)
+
+    def variable(self, tx: Translator) -> VariableTracker:
+        """The unbound attribute as a value."""
+        return (
+            self.stored.realize() if self.stored is not None else tx.wrap(self.raw, self.source())
+        )
+
+    def part(self, tx: Translator, value: Any, part: str) -> VariableTracker:
+        """A function that a property, classmethod ... holds; these objects never change."""
+        return tx.wrap(value, ConstSource(value, f"{self.owner.__qualname__}.{self.name}.{part}"))
+
+    def is_data_descriptor(self) -> bool:
+        kind = type(self.raw) if self.stored is None else self.stored.realize().python_type()
+        return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+
+
+# Objects that stay what they are: reached through a guarded class they need no fetching.
+_CONSTANT_ATTRIBUTES = (
+    types.FunctionType,
+    property,
+    classmethod,
+    staticmethod,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.BuiltinFunctionType,
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    type,
+)
+
+
+def class_source(cls: type) -> Source:
+    """Classes are constants of the guards: what an object's class is, is guarded with the object."""
+    return ConstSource(cls, cls.__qualname__)
+
+
+def guard_class(tx: Translator, cls: type) -> None:
+    """The compiled code stands only while no attribute of `cls` or its bases is stored."""
+    if cls.__flags__ & _IMMUTABLE_TYPE or cls in _volatile:
+        return
+    version = _C.type_version(cls)
+    if _seen_versions.setdefault(cls, version) != version:
+        _volatile.add(cls)
+        return
+    tx.guard(class_source(cls), "TYPE_VERSION", cls)
+
+
+def class_lookup(tx: Translator, cls: type, name: str) -> ClassAttribute | None:
+    """`_PyType_Lookup`: the attribute along the MRO, unbound, as the traced code would find it now."""
+    guard_class(tx, cls)
+    effects = tx.output.side_effects
+    for owner in cls.__mro__:
+        known = effects.variable_of(owner)
+        stored = effects.load_attr(known, name) if known is not None else None
+        if isinstance(stored, VariableTracker):
+            return ClassAttribute(name, cls, owner, STORED, stored)
+        if stored is not DELETED and name in owner.__dict__:
+            found = ClassAttribute(name, cls, owner, owner.__dict__[name])
+            if cls in _volatile and isinstance(found.raw, _CONSTANT_ATTRIBUTES):
+                tx.guard(found.source(), "ID_IS", found.raw)
+            return found
+    if cls in _volatile:
+        text = f"{cls.__qualname__} has no attribute {name!r}"
+        tx.guard(class_source(cls), "PREDICATE", Predicate(_lacks(name), text))
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _lacks(name: str) -> Callable[[type], bool]:
+    return lambda cls: not any(name in vars(base) for base in cls.__mro__)
+
+
+def lookup_special(tx: Translator, value: VariableTracker, name: str) -> VariableTracker | None:
+    """`_PyObject_LookupSpecial`: the method that the class of a user-defined object gives, bound, or None.
+
+    Values of other kinds have their slots in Python methods of their VariableTracker: None for them.
+    """
+    value = value.realize()
+    if not value.is_user_defined:
+        return None
+    cls = value.python_type()
+    found = class_lookup(tx, cls, name)
+    return None if found is None else bind(tx, found, value, cls)
+
+
+class CMethodVariable(BoundMethodVariable):
+    """A C function of a type, bound to an object that the tracer models: it needs a handler."""
+
+    takes_lazy_args = False
+
+    def __init__(self, raw: Any, receiver: VariableTracker) -> None:
+        super().__init__(CallableVariable(raw), receiver)
+        self.raw = raw
+
+    def python_type(self) -> type:
+        return types.MethodWrapperType
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        handler = handler_of(self.raw)
+        if handler is not None:
+            result = handler(tx, [self.receiver, *args], kwargs)
+            if result is not NotImplemented:
+                return result
+        return self.receiver.call_builtin(tx, self.raw, args, kwargs)
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.begin_call(type(self.raw).__get__)
+        codegen.load_const(self.raw)
+        codegen(self.receiver)
+        codegen.end_call(2)
+
+
+# -- binding ---------------------------------------------------------------------------------------
+
+
+def bind(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
+) -> VariableTracker:
+    """`found.__get__(instance, cls)`, or the object itself if it is no descriptor. instance None: of the class."""
+    if found.stored is not None:
+        return _bind_stored(tx, found, instance)
+    binder = BINDERS.get(type(found.raw))
+    if binder is not None:
+        return binder(tx, found, instance, cls)
+    getter = class_lookup(tx, type(found.raw), "__get__")
+    if getter is None:
+        return found.variable(tx)
+    function = bind(tx, getter, found.variable(tx), type(found.raw))
+    owner = instance if instance is not None else ConstantVariable(None)
+    return tx.call_function(function, [owner, class_variable(tx, cls)], {})
+
+
+def class_variable(tx: Translator, cls: type) -> ClassVariable:
+    """The value of a class that is known because of a guard on something else."""
+    known = tx.output.side_effects.variable_of(cls)
+    return known if known is not None else tx.wrap_constant(cls)  # type: ignore[return-value]
+
+
+def _bind_stored(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None
+) -> VariableTracker:
+    assert found.stored is not None
+    value = found.stored.realize()
+    kind = value.python_type()
+    if kind is types.FunctionType:
+        return value if instance is None else BoundMethodVariable(value, instance)
+    if hasattr(kind, "__get__"):
+        unsupported(
+            "descriptor", f"{found.name} of {found.cls.__qualname__}", "it was stored to the class"
+        )
+    return value
+
+
+def _bind_function(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
+) -> VariableTracker:
+    function = found.variable(tx)
+    return function if instance is None else BoundMethodVariable(function, instance)
+
+
+def _bind_builtin(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
+) -> VariableTracker:
+    if instance is None:
+        return CallableVariable(found.raw, source=found.source())
+    return CMethodVariable(found.raw, instance)
+
+
+def _bind_property(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
+) -> VariableTracker:
+    if instance is None:
+        return found.variable(tx)
+    if found.raw.fget is None:
+        tx.raise_observed(
+            AttributeError, f"property {found.name!r} of {cls.__name__!r} has no getter"
+        )
+    return tx.call_function(found.part(tx, found.raw.fget, "fget"), [instance], {})
+
+
+def _bind_staticmethod(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
+) -> VariableTracker:
+    return found.part(tx, found.raw.__func__, "__func__")
+
+
+def _bind_classmethod(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
+) -> VariableTracker:
+    function = found.part(tx, found.raw.__func__, "__func__")
+    if type(found.raw.__func__) is not types.FunctionType and hasattr(function, "__get__"):
+        unsupported("descriptor", f"classmethod {found.name}", "it holds another descriptor")
+    return BoundMethodVariable(function, class_variable(tx, cls))
+
+
+def _bind_class_builtin(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
+) -> VariableTracker:
+    return CMethodVariable(found.raw, class_variable(tx, cls))
+
+
+def _bind_member(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
+) -> VariableTracker:
+    if instance is None:
+        return found.variable(tx)
+    return instance.load_slot(tx, found.raw)
+
+
+def _bind_getset(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
+) -> VariableTracker:
+    if instance is None:
+        return found.variable(tx)
+    return instance.load_getset(tx, found.raw)
+
+
+def _bind_cached_property(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
+) -> VariableTracker:
+    """Called only where the instance dict has no such name."""
+    if instance is None:
+        return found.variable(tx)
+    value = tx.call_function(found.part(tx, found.raw.func, "func"), [instance], {})
+    tx.output.side_effects.store_attr(instance, found.raw.attrname, value)
+    return value
+
+
+def _bind_plain(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
+) -> VariableTracker:
+    return found.variable(tx)
+
+
+Binder = Callable[["Translator", ClassAttribute, "VariableTracker | None", type], "VariableTracker"]
+BINDERS: dict[type, Binder] = {
+    types.FunctionType: _bind_function,
+    property: _bind_property,
+    staticmethod: _bind_staticmethod,
+    classmethod: _bind_classmethod,
+    functools.cached_property: _bind_cached_property,
+    types.MemberDescriptorType: _bind_member,
+    types.GetSetDescriptorType: _bind_getset,
+    types.WrapperDescriptorType: _bind_builtin,
+    types.MethodDescriptorType: _bind_builtin,
+    types.ClassMethodDescriptorType: _bind_class_builtin,
+    types.BuiltinFunctionType: _bind_plain,
+    # Objects that only look like descriptors: their __get__ is about classes made of classes.
+    type: _bind_plain,
+}

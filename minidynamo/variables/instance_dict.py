@@ -1,0 +1,185 @@
+"""`obj.__dict__` of a user-defined object: a live view of the object's attributes in the side-effect log.
+
+Reading and writing single names goes to the object; whatever looks at all names works on a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..side_effects import DELETED
+from ..source import InstanceDictSource
+from .base import VariableTracker, unsupported
+from .constant import ConstantVariable
+from .functions import MethodOfVariable
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..symbolic_convert import Translator
+    from .user_defined import UserDefinedObjectVariable
+
+NONE = ConstantVariable(None)
+
+
+class InstanceDictVariable(VariableTracker):
+    """The instance dict of `owner`."""
+
+    def __init__(self, owner: UserDefinedObjectVariable) -> None:
+        source = None if owner.source is None else InstanceDictSource(owner.source)
+        super().__init__(source=source, mutation=owner.mutation)
+        self.owner = owner
+
+    def python_type(self) -> type:
+        return dict
+
+    def identity(self) -> Any:
+        return self if self.owner.source is None else self.owner.dict
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if not hasattr(dict, name):
+            tx.raise_observed(AttributeError, f"'dict' object has no attribute '{name}'")
+        return MethodOfVariable(self, name)
+
+    # -- single names -----------------------------------------------------------------------------
+
+    def load(self, tx: Translator, key: VariableTracker) -> VariableTracker | None:
+        key = key.realize()
+        name = key.as_python_constant() if key.is_python_constant() else None
+        return self.owner.load_instance(tx, name) if isinstance(name, str) else None
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        found = self.load(tx, key)
+        if found is None:
+            tx.raise_observed(KeyError, key.as_python_constant())
+        return found
+
+    def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+        name = key.as_python_constant()
+        if not isinstance(name, str) or hasattr(
+            type(getattr(self.owner.cls, name, None)), "__set__"
+        ):
+            unsupported("attribute store", f"{self!r}[{name!r}]", "a descriptor has this name")
+        tx.output.side_effects.store_attr(self.owner, name, value)
+
+    def delitem(self, tx: Translator, key: VariableTracker) -> None:
+        self.getitem(tx, key)
+        tx.output.side_effects.delete_attr(self.owner, key.as_python_constant())
+
+    def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
+        name = item.realize().as_python_constant()
+        return ConstantVariable(isinstance(name, str) and self.owner.has_stored(tx, name))
+
+    # -- all names ---------------------------------------------------------------------------------
+
+    def copy(self, tx: Translator) -> VariableTracker:
+        """A new dict with the same items."""
+        items = {}
+        for name in self.owner.instance_names(tx):
+            value = self.owner.load_instance(tx, name)
+            assert value is not None
+            items[name] = value
+        return tx.wrap_keywords(items)
+
+    def length(self, tx: Translator) -> VariableTracker:
+        return ConstantVariable(len(list(self.owner.instance_names(tx))))
+
+    def truth(self, tx: Translator) -> bool:
+        return bool(self.length(tx).as_python_constant())
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        names = [ConstantVariable(name) for name in self.owner.instance_names(tx)]
+        return tx.sequence_iterator(names)
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        method = _METHODS.get(name)
+        if method is not None and not (kwargs and name != "update"):
+            return method(tx, self, *args, **kwargs)
+        if name in _ON_COPY:
+            return self.copy(tx).call_method(tx, name, args, kwargs)
+        unsupported("dict method", f"{self!r}.{name}", f"__dict__.{name} is not traced")
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen(self.owner)
+        codegen.emit("LOAD_ATTR", "__dict__")
+
+
+def _get(
+    tx: Translator,
+    self: InstanceDictVariable,
+    key: VariableTracker,
+    default: VariableTracker = NONE,
+) -> VariableTracker:
+    found = self.load(tx, key)
+    return default if found is None else found
+
+
+def _setdefault(
+    tx: Translator,
+    self: InstanceDictVariable,
+    key: VariableTracker,
+    default: VariableTracker = NONE,
+) -> VariableTracker:
+    found = self.load(tx, key)
+    if found is None:
+        self.setitem(tx, key.realize(), default)
+        return default
+    return found
+
+
+def _pop(
+    tx: Translator, self: InstanceDictVariable, key: VariableTracker, *default: VariableTracker
+) -> VariableTracker:
+    if default and self.load(tx, key) is None:
+        return default[0]
+    found = self.getitem(tx, key.realize())
+    self.delitem(tx, key.realize())
+    return found
+
+
+def _update(
+    tx: Translator, self: InstanceDictVariable, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    items = {
+        name: value for arg in args for name, value in tx.unpack_keywords(arg.realize()).items()
+    }
+    for name, value in {**items, **kwargs}.items():
+        self.setitem(tx, ConstantVariable(name), value)
+    return NONE
+
+
+def _setitem(
+    tx: Translator, self: InstanceDictVariable, key: VariableTracker, value: VariableTracker
+) -> VariableTracker:
+    self.setitem(tx, key.realize(), value)
+    return NONE
+
+
+def _delitem(tx: Translator, self: InstanceDictVariable, key: VariableTracker) -> VariableTracker:
+    self.delitem(tx, key.realize())
+    return NONE
+
+
+_METHODS: dict[str, Callable[..., VariableTracker]] = {
+    "get": _get,
+    "setdefault": _setdefault,
+    "pop": _pop,
+    "update": _update,
+    "copy": lambda tx, self: self.copy(tx),
+    "__getitem__": lambda tx, self, key: self.getitem(tx, key.realize()),
+    "__setitem__": _setitem,
+    "__delitem__": _delitem,
+    "__contains__": lambda tx, self, key: self.contains(tx, key),
+    "__len__": lambda tx, self: self.length(tx),
+    "__iter__": lambda tx, self: self.iter(tx),
+}
+# What only reads gives the same on a copy.
+_ON_COPY = frozenset({"keys", "values", "items", "__eq__", "__ne__", "__or__", "__reversed__"})
+
+__all__ = ["DELETED", "InstanceDictVariable"]

@@ -1,0 +1,101 @@
+"""Python modules as values: their variables are guarded one by one."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import TYPE_CHECKING, Any
+
+from ..side_effects import DELETED, Mutation
+from ..source import AttrSource, ConstSource, InstanceAttrSource, InstanceDictSource
+from .base import ObservedException, VariableTracker
+from .builder import builds
+from .registry import wraps, wraps_instances
+
+if TYPE_CHECKING:
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+
+class PythonModuleVariable(VariableTracker):
+    """A module, known by identity."""
+
+    def __init__(self, value: types.ModuleType, *, source: Source) -> None:
+        super().__init__(source=source, mutation=Mutation.EXISTING)
+        self.value = value
+
+    def describe(self) -> str:
+        return self.value.__name__
+
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def as_python_constant(self) -> Any:
+        return self.value
+
+    def identity(self) -> Any:
+        return self.value
+
+    def hash_key(self, tx: Translator) -> Any:
+        return self.value
+
+    def truth(self, tx: Translator) -> bool:
+        return True
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        stored = tx.output.side_effects.load_attr(self, name)
+        if isinstance(stored, VariableTracker):
+            return stored.realize()
+        assert self.source is not None
+        if stored is not DELETED and name in self.value.__dict__ and not self._is_property(name):
+            return tx.wrap(self.value.__dict__[name], InstanceAttrSource(self.source, name))
+        return self._computed(tx, name, stored is DELETED)
+
+    def _is_property(self, name: str) -> bool:
+        """Whether the module's type has a data descriptor of that name (torch.backends.cudnn.enabled)."""
+        kind = type(self.value)
+        found = inspect.getattr_static(kind, name, None) if kind is not types.ModuleType else None
+        return hasattr(type(found), "__set__")
+
+    def _computed(self, tx: Translator, name: str, deleted: bool) -> VariableTracker:
+        """Names that the module's own `__getattr__` or its type gives; importing lazily is such a case."""
+        assert self.source is not None
+        try:
+            if deleted:
+                raise AttributeError(f"module '{self.value.__name__}' has no attribute '{name}'")
+            value = getattr(self.value, name)
+        except AttributeError as error:
+            tx.guard(InstanceDictSource(self.source), "DICT_LACKS", name)
+            raise ObservedException(tx.wrap_exception(error)) from None
+        if name in self.value.__dict__ and not self._is_property(name):
+            return self.getattr(tx, name)
+        return tx.wrap(value, AttrSource(self.source, name))
+
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        tx.output.side_effects.store_attr(self, name, value)
+
+    def delattr(self, tx: Translator, name: str) -> None:
+        self.getattr(tx, name)
+        tx.output.side_effects.delete_attr(self, name)
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        return tx.call_function(self.getattr(tx, name), args, kwargs)
+
+
+@wraps(types.ModuleType)
+@wraps_instances(types.ModuleType)
+def wrap_python_module(tx: Translator, value: types.ModuleType, source: Source) -> VariableTracker:
+    tx.guard(source, "ID_IS", value)
+    return PythonModuleVariable(value, source=source)
+
+
+@builds(types.ModuleType)
+def build_python_module(tx: Translator, value: types.ModuleType) -> VariableTracker:
+    variable = PythonModuleVariable(value, source=ConstSource(value, value.__name__))
+    return tx.output.side_effects.track(value, variable)

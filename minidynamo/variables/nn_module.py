@@ -1,0 +1,219 @@
+"""nn.Modules: user-defined objects whose parameters, buffers and children lie in tables of the instance dict.
+
+What `nn.Module.__getattr__`, `__setattr__` and `__call__` do in the ordinary case is done here directly, with the
+guards that this needs; in every other case (tables changed by the traced code, hooks, modules made inside) torch's own
+Python code is traced.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules import module as torch_module
+
+from ..source import (
+    ConstSource,
+    DictItemSource,
+    InstanceAttrSource,
+    InstanceDictSource,
+    ModuleItemSource,
+    Source,
+)
+from .base import VariableTracker, unsupported
+from .classes import NEW_OBJECT
+from .constant import ConstantVariable
+from .descriptors import class_lookup, guard_class
+from .registry import wraps_instances
+from .user_defined import UserDefinedObjectVariable
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+TABLES = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = (
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+_Module = torch.nn.Module
+_CALL = _Module.__dict__["__call__"]
+_GETATTR = _Module.__dict__["__getattr__"]
+_SETATTR = _Module.__dict__["__setattr__"]
+_MODULE_GLOBALS = vars(torch_module)
+
+
+class NNModuleVariable(UserDefinedObjectVariable):
+    """An instance of an nn.Module."""
+
+    def tables(self, tx: Translator) -> list[dict[str, Any]] | None:
+        """The real `_parameters`, `_buffers`, `_modules`, or None where the traced code may have changed them."""
+        if self.dict is None or self.source is None:
+            return None
+        effects = tx.output.side_effects
+        stored = effects.stored_attrs(self)
+        tables = []
+        for name in TABLES:
+            table = self.dict.get(name)
+            if not isinstance(table, dict) or name in stored:
+                return None
+            known = effects.variable_of(table)
+            if known is not None and known in effects.contents:
+                return None
+            tables.append(table)
+        return tables
+
+    # -- attributes -----------------------------------------------------------------------------
+
+    def missing_attribute(self, tx: Translator, name: str) -> VariableTracker:
+        """`nn.Module.__getattr__`."""
+        found = class_lookup(tx, self.cls, "__getattr__")
+        if found is not None and found.raw is _GETATTR:
+            value = self.table_lookup(tx, name)
+            if value is not None:
+                return value
+        return super().missing_attribute(tx, name)
+
+    def table_lookup(self, tx: Translator, name: str) -> VariableTracker | None:
+        """The parameter, buffer or child of that name; None if there is none or nothing is known."""
+        tables = self.tables(tx)
+        if tables is None:
+            return None
+        assert self.source is not None
+        for kind, table in zip(TABLES, tables, strict=True):
+            if name in table:
+                return tx.wrap(table[name], ModuleItemSource(self.source, kind, name))
+            tx.guard(self.table_source(kind), "DICT_LACKS", name)
+        return None
+
+    def table_source(self, kind: str) -> Source:
+        assert self.source is not None
+        return DictItemSource(InstanceDictSource(self.source), kind)
+
+    def item_source(self, name: str) -> Source:
+        if name in TABLES:
+            return self.table_source(name)
+        return super().item_source(name)
+
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        """`nn.Module.__setattr__`, directly for ordinary values and for tensors of existing buffers."""
+        found = class_lookup(tx, self.cls, "__setattr__")
+        value = value.realize()
+        if found is not None and found.raw is _SETATTR and self._set_directly(tx, name, value):
+            return
+        super().setattr(tx, name, value)
+
+    def _set_directly(self, tx: Translator, name: str, value: VariableTracker) -> bool:
+        tables = self.tables(tx)
+        if tables is None or issubclass(value.python_type(), (_Module, torch.nn.Parameter)):
+            return False
+        if any(name in table for table in tables):
+            return False
+        for kind in TABLES:
+            tx.guard(self.table_source(kind), "DICT_LACKS", name)
+        self.generic_setattr(tx, name, value)
+        return True
+
+    # -- calling --------------------------------------------------------------------------------
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        guard_class(tx, self.cls)
+        if self.cls.__call__ is _CALL and self._has_no_hooks(tx):
+            return tx.call_function(self.getattr(tx, "forward"), args, kwargs)
+        return super().call(tx, args, kwargs)
+
+    def _has_no_hooks(self, tx: Translator) -> bool:
+        """Whether `__call__` is nothing but a call of `forward`; guarded."""
+        if (
+            self.dict is None
+            or self.source is None
+            or self.dict.get("_compiled_call_impl") is not None
+        ):
+            return False
+        effects = tx.output.side_effects
+        stored = effects.stored_attrs(self)
+        hooks = [(self.dict.get(name), InstanceAttrSource(self.source, name)) for name in _HOOKS]
+        everywhere = ConstSource(_MODULE_GLOBALS, "vars(torch.nn.modules.module)")
+        hooks += [(_MODULE_GLOBALS[n], DictItemSource(everywhere, n)) for n in _GLOBAL_HOOKS]
+        for table, _ in hooks:
+            if table is None or len(table) or effects.variable_of(table) in effects.contents:
+                return False
+        if any(name in stored for name in (*_HOOKS, "_compiled_call_impl")):
+            return False
+        for _, source in hooks:
+            tx.guard(source, "LEN_EQ", 0)
+        if self.load_instance(tx, "_compiled_call_impl") is None:
+            guard_class(tx, self.cls)
+        return True
+
+    # -- containers of torch.nn -------------------------------------------------------------------
+
+    def children(self, tx: Translator) -> list[VariableTracker] | None:
+        """The values of `_modules` in order, with a guard on all names; None if nothing is known."""
+        tables = self.tables(tx)
+        if tables is None:
+            return None
+        assert self.source is not None
+        modules = tables[2]
+        tx.guard(self.table_source("_modules"), "DICT_KEYS", tuple(modules))
+        return [
+            tx.lazy(module, ModuleItemSource(self.source, "_modules", name))
+            for name, module in modules.items()
+        ]
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        found = class_lookup(tx, self.cls, "__iter__")
+        if found is not None and found.raw in _ITERATES_CHILDREN:
+            children = self.children(tx)
+            if children is not None:
+                return tx.sequence_iterator(children)
+        return super().iter(tx)
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        found = class_lookup(tx, self.cls, "__getitem__")
+        if found is not None and found.raw in _INDEXES_CHILDREN and key.is_python_constant():
+            index = key.as_python_constant()
+            children = self.children(tx) if isinstance(index, int) else None
+            if children is not None and -len(children) <= operator.index(index) < len(children):
+                return children[index].realize()
+        return super().getitem(tx, key)
+
+    def length(self, tx: Translator) -> VariableTracker:
+        found = class_lookup(tx, self.cls, "__len__")
+        if found is not None and found.raw in _COUNTS_CHILDREN:
+            children = self.children(tx)
+            if children is not None:
+                return ConstantVariable(len(children))
+        return super().length(tx)
+
+
+def _methods_of_containers(name: str, *classes: type) -> frozenset[Callable[..., Any]]:
+    return frozenset(cls.__dict__[name] for cls in classes)
+
+
+_ITERATES_CHILDREN = _methods_of_containers("__iter__", torch.nn.Sequential, torch.nn.ModuleList)
+_INDEXES_CHILDREN = _methods_of_containers("__getitem__", torch.nn.Sequential, torch.nn.ModuleList)
+_COUNTS_CHILDREN = _methods_of_containers(
+    "__len__", torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict
+)
+
+
+@wraps_instances(_Module)
+def wrap_module(tx: Translator, value: torch.nn.Module, source: Source) -> VariableTracker:
+    if isinstance(value, torch.jit.ScriptModule):
+        unsupported(
+            "module kind", f"{source.name}: {type(value).__name__}", "scripted modules run in eager"
+        )
+    tx.guard(source, "TYPE_IS", type(value))
+    return NNModuleVariable(type(value), value, source=source)
+
+
+NEW_OBJECT.insert(0, (_Module, NNModuleVariable))
+
+__all__ = ["NNModuleVariable"]

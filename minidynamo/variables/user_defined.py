@@ -1,0 +1,486 @@
+"""Objects of classes written in Python: attribute lookup as `object.__getattribute__` does it, slots by the MRO.
+
+An object's attributes are its instance dict and slots, overlaid with the side-effect log; a NEW object has
+only the log. Everything that the class defines in Python is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..side_effects import DELETED, Mutation
+from ..source import DictItemSource, InstanceAttrSource, InstanceDictSource, SlotSource, Source
+from .base import ObservedException, VariableTracker, unsupported
+from .builtin_object import rich_equal
+from .classes import NEW_OBJECT, class_variable, has_object_layout
+from .constant import ConstantVariable
+from .descriptors import ClassAttribute, bind, class_lookup, guard_class, lookup_special
+from .instance_dict import InstanceDictVariable
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..symbolic_convert import Translator
+
+NONE = ConstantVariable(None)
+
+
+def instance_dict(value: Any) -> dict[str, Any] | None:
+    """The real instance dict, or None; no code of the user is run."""
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+
+
+class UserDefinedObjectVariable(VariableTracker):
+    """An object of a class with the plain object layout. `value` is None for NEW ones."""
+
+    takes_lazy_args = True
+    is_user_defined = True
+
+    def __init__(self, cls: type, value: Any = None, *, source: Source | None = None) -> None:
+        mutation = Mutation.NEW if source is None else Mutation.EXISTING
+        super().__init__(source=source, mutation=mutation)
+        self.cls = cls
+        self.value = value
+        self.dict = None if value is None else instance_dict(value)
+
+    def describe(self) -> str:
+        return super().describe() or f"<new {self.cls.__qualname__}>"
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def identity(self) -> Any:
+        return self if self.source is None else self.value
+
+    # -- attribute lookup -----------------------------------------------------------------------
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        """`slot_tp_getattr_hook`: `__getattribute__`, then `__getattr__`."""
+        guard_class(tx, self.cls)
+        try:
+            if self.cls.__getattribute__ is object.__getattribute__:
+                found = self.generic_getattr(tx, name)
+            else:
+                found = self._special(tx, "__getattribute__", ConstantVariable(name))
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), AttributeError):
+                raise
+            if not hasattr(self.cls, "__getattr__"):
+                raise
+            found = None
+        if found is None:
+            found = self.missing_attribute(tx, name)
+        return found.realize()
+
+    def missing_attribute(self, tx: Translator, name: str) -> VariableTracker:
+        """What happens when the ordinary lookup finds nothing."""
+        fallback = class_lookup(tx, self.cls, "__getattr__")
+        if fallback is None:
+            self.no_attribute(tx, name)
+        return tx.call_function(bind(tx, fallback, self, self.cls), [ConstantVariable(name)], {})
+
+    def no_attribute(self, tx: Translator, name: str) -> Any:
+        text = f"'{self.cls.__name__}' object has no attribute '{name}'"
+        tx.raise_observed(AttributeError, text)
+
+    def generic_getattr(self, tx: Translator, name: str) -> VariableTracker | None:
+        """`PyObject_GenericGetAttr`; None where it raises AttributeError for the missing name."""
+        found = class_lookup(tx, self.cls, name)
+        if found is not None and found.is_data_descriptor():
+            return bind(tx, found, self, self.cls)
+        value = self.load_instance(tx, name)
+        if value is not None:
+            return value
+        return None if found is None else bind(tx, found, self, self.cls)
+
+    def load_instance(self, tx: Translator, name: str) -> VariableTracker | None:
+        """The entry of the instance dict, or None."""
+        stored = tx.output.side_effects.load_attr(self, name)
+        if stored is DELETED:
+            return None
+        if isinstance(stored, VariableTracker):
+            return stored
+        if self.dict is None or self.source is None:
+            return None
+        if name in self.dict:
+            return tx.wrap(self.dict[name], self.item_source(name))
+        tx.guard(InstanceDictSource(self.source), "DICT_LACKS", name)
+        return None
+
+    def item_source(self, name: str) -> Source:
+        """The source of an entry of the instance dict; plain attribute access where that gives it."""
+        assert self.source is not None
+        shadow = getattr(self.cls, name, None)
+        if self.cls.__getattribute__ is object.__getattribute__ and not hasattr(
+            type(shadow), "__set__"
+        ):
+            return InstanceAttrSource(self.source, name)
+        return DictItemSource(InstanceDictSource(self.source), name)
+
+    def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        name = descriptor.__name__
+        stored = tx.output.side_effects.load_attr(self, name)
+        if isinstance(stored, VariableTracker):
+            return stored
+        if stored is None and self.source is not None:
+            try:
+                value = descriptor.__get__(self.value)
+            except AttributeError:
+                unsupported("attribute", f"{self!r}.{name}", "the slot is not set")
+            return tx.wrap(value, SlotSource(self.source, descriptor))
+        self.no_attribute(tx, name)
+
+    def load_getset(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        name = descriptor.__name__
+        if name == "__class__":
+            return class_variable(tx, self.cls)
+        if name == "__dict__":
+            return InstanceDictVariable(self)
+        return super().load_getset(tx, descriptor)
+
+    # -- attribute stores -----------------------------------------------------------------------
+
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        guard_class(tx, self.cls)
+        if self.cls.__setattr__ is object.__setattr__:
+            self.generic_setattr(tx, name, value)
+        else:
+            self._special(tx, "__setattr__", ConstantVariable(name), value)
+
+    def delattr(self, tx: Translator, name: str) -> None:
+        guard_class(tx, self.cls)
+        if self.cls.__delattr__ is object.__delattr__:
+            self.generic_delattr(tx, name)
+        else:
+            self._special(tx, "__delattr__", ConstantVariable(name))
+
+    def generic_setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        """`PyObject_GenericSetAttr` with a value."""
+        if not self._descriptor_store(tx, name, value):
+            tx.output.side_effects.store_attr(self, name, value)
+
+    def generic_delattr(self, tx: Translator, name: str) -> None:
+        """`PyObject_GenericSetAttr` with NULL."""
+        if self._descriptor_store(tx, name, None):
+            return
+        if not self.has_stored(tx, name):
+            self.no_attribute(tx, name)
+        tx.output.side_effects.delete_attr(self, name)
+
+    def has_stored(self, tx: Translator, name: str) -> bool:
+        """Whether the instance dict has the name, without looking at its value."""
+        stored = tx.output.side_effects.load_attr(self, name)
+        if stored is not None:
+            return stored is not DELETED
+        if self.dict is None or self.source is None:
+            return False
+        has = name in self.dict
+        kind = "DICT_HAS" if has else "DICT_LACKS"
+        tx.guard(InstanceDictSource(self.source), kind, name)
+        return has
+
+    def _descriptor_store(self, tx: Translator, name: str, value: VariableTracker | None) -> bool:
+        """Store (or delete, if value is None) through a data descriptor of the class, if it has one."""
+        found = class_lookup(tx, self.cls, name)
+        if found is None or not found.is_data_descriptor():
+            if not self.has_dict():
+                self.no_attribute(tx, name)
+            return False
+        if isinstance(found.raw, property):
+            self._property_store(tx, found, value)
+        elif type(found.raw).__name__ == "member_descriptor":
+            if value is None:
+                self.load_slot(tx, found.raw)
+                tx.output.side_effects.delete_attr(self, name)
+            else:
+                tx.output.side_effects.store_attr(self, name, value)
+        else:
+            slot = "__set__" if value is not None else "__delete__"
+            setter = class_lookup(tx, type(found.raw), slot)
+            if setter is None:
+                tx.raise_observed(AttributeError, slot)
+            function = bind(tx, setter, found.variable(tx), type(found.raw))
+            tx.call_function(function, [self, value] if value is not None else [self], {})
+        return True
+
+    def _property_store(
+        self, tx: Translator, found: ClassAttribute, value: VariableTracker | None
+    ) -> None:
+        part = "fset" if value is not None else "fdel"
+        function = getattr(found.raw, part)
+        if function is None:
+            what = "setter" if value is not None else "deleter"
+            text = f"property {found.name!r} of {self.cls.__name__!r} object has no {what}"
+            tx.raise_observed(AttributeError, text)
+        from_class = found.part(tx, function, part)
+        tx.call_function(from_class, [self, value] if value is not None else [self], {})
+
+    def has_dict(self) -> bool:
+        if self.source is not None:
+            return self.dict is not None
+        return any("__dict__" in base.__dict__ for base in self.cls.__mro__)
+
+    def instance_names(self, tx: Translator) -> Iterator[str]:
+        """The keys of the instance dict, in order."""
+        stored = tx.output.side_effects.stored_attrs(self)
+        existing: dict[str, Any] = {}
+        if self.dict is not None and self.source is not None:
+            tx.guard(InstanceDictSource(self.source), "DICT_KEYS", tuple(self.dict))
+            existing = self.dict
+        slots = _slot_names(self.cls)
+        for name in existing:
+            if stored.get(name) is not DELETED:
+                yield name
+        for name, value in stored.items():
+            if name not in existing and name not in slots and value is not DELETED:
+                yield name
+
+    # -- slots ----------------------------------------------------------------------------------
+
+    def _special(self, tx: Translator, name: str, *args: VariableTracker) -> VariableTracker:
+        """Call a special method of the class; TypeError if there is none."""
+        function = lookup_special(tx, self, name)
+        if function is None:
+            tx.raise_observed(TypeError, _lacking(name, self.cls.__name__))
+        return tx.call_function(function, list(args), {}).realize()
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        function = lookup_special(tx, self, "__call__")
+        if function is None:
+            tx.raise_observed(TypeError, f"'{self.cls.__name__}' object is not callable")
+        return tx.call_function(function, args, kwargs)
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        return tx.call_function(self.getattr(tx, name), args, kwargs)
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        return self._special(tx, "__getitem__", key)
+
+    def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+        self._special(tx, "__setitem__", key, value)
+
+    def delitem(self, tx: Translator, key: VariableTracker) -> None:
+        self._special(tx, "__delitem__", key)
+
+    def length(self, tx: Translator) -> VariableTracker:
+        return self._special(tx, "__len__")
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        """`PyObject_GetIter`: `__iter__`, or `__getitem__` with 0, 1, 2, ..."""
+        function = lookup_special(tx, self, "__iter__")
+        if function is not None:
+            return tx.call_function(function, [], {}).realize()
+        if lookup_special(tx, self, "__getitem__") is not None:
+            return SequenceProtocolIterator(self)
+        tx.raise_observed(TypeError, _lacking("__iter__", self.cls.__name__))
+
+    def next(self, tx: Translator) -> VariableTracker | None:
+        try:
+            return self._special(tx, "__next__")
+        except ObservedException as error:
+            if issubclass(error.value.python_type(), StopIteration):
+                return None
+            raise
+
+    def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
+        """`PySequence_Contains`: `__contains__`, or a search with == along the iteration."""
+        function = lookup_special(tx, self, "__contains__")
+        if function is not None:
+            return ConstantVariable(tx.call_function(function, [item], {}).realize().truth(tx))
+        for candidate in iterate(tx, self):
+            if rich_equal(tx, candidate, item):
+                return ConstantVariable(True)
+        return ConstantVariable(False)
+
+    def truth(self, tx: Translator) -> bool:
+        """`PyObject_IsTrue`: `__bool__`, then `__len__`, else True."""
+        function = lookup_special(tx, self, "__bool__")
+        if function is not None:
+            result = tx.call_function(function, [], {}).realize()
+            if result.python_type() is not bool:
+                kind = result.python_type().__name__
+                tx.raise_observed(TypeError, f"__bool__ should return bool, returned {kind}")
+            return result.truth(tx)
+        if class_lookup(tx, self.cls, "__len__") is not None:
+            return self.length(tx).truth(tx)
+        return True
+
+    def hash_key(self, tx: Translator) -> Any:
+        guard_class(tx, self.cls)
+        hashed = class_lookup(tx, self.cls, "__hash__")
+        equality = class_lookup(tx, self.cls, "__eq__")
+        assert hashed is not None and equality is not None
+        if hashed.raw is None:
+            tx.raise_observed(TypeError, f"unhashable type: '{self.cls.__name__}'")
+        if hashed.raw is object.__hash__ and equality.raw is object.__eq__:
+            return self.identity()
+        return UserKey(tx, self)
+
+    # -- leaving the trace ----------------------------------------------------------------------
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.begin_call(object.__new__)
+        codegen.load_const(self.cls)
+        codegen.end_call(1)
+        codegen.save_temp(self)
+        for name, value in codegen.side_effects.stored_attrs(self).items():
+            assert isinstance(value, VariableTracker)
+            codegen(value)
+            self.apply_setattr(codegen, name)
+
+    def apply_setattr(self, codegen: PyCodegen, name: str) -> None:
+        """The store as the log means it: no `__setattr__` of the class runs again."""
+        if self.cls.__setattr__ is object.__setattr__:
+            super().apply_setattr(codegen, name)
+            return
+        value = codegen.new_local()
+        codegen.emit("STORE_FAST", value)
+        codegen.begin_call(object.__setattr__)
+        codegen.emit("LOAD_FAST", codegen.preload(self))
+        codegen.load_const(name)
+        codegen.emit("LOAD_FAST", value)
+        codegen.end_call(3)
+        codegen.emit("POP_TOP")
+
+    def apply_delattr(self, codegen: PyCodegen, name: str) -> None:
+        if self.cls.__delattr__ is object.__delattr__:
+            super().apply_delattr(codegen, name)
+            return
+        codegen.begin_call(object.__delattr__)
+        codegen.emit("LOAD_FAST", codegen.preload(self))
+        codegen.load_const(name)
+        codegen.end_call(2)
+        codegen.emit("POP_TOP")
+
+
+class UserKey:
+    """A dict key or set element whose class defines `__hash__` and `__eq__`: both are traced."""
+
+    def __init__(self, tx: Translator, variable: UserDefinedObjectVariable) -> None:
+        self.tx = tx
+        self.variable = variable
+        self.hash = variable._special(tx, "__hash__").as_python_constant()
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, UserKey):
+            return False
+        return self.variable is other.variable or rich_equal(self.tx, self.variable, other.variable)
+
+
+def iterate(tx: Translator, value: VariableTracker) -> Iterator[VariableTracker]:
+    """The items of an iterable, one by one."""
+    iterator = value.iter(tx)
+    while (item := iterator.next(tx)) is not None:
+        yield item
+
+
+class SequenceProtocolIterator(VariableTracker):
+    """The iterator of an object that has `__getitem__` only: 0, 1, 2, ... up to the IndexError."""
+
+    def __init__(self, target: VariableTracker) -> None:
+        super().__init__(mutation=Mutation.NEW)
+        self.target = target
+        self.index = 0
+
+    def python_type(self) -> type:
+        return type(iter(_Indexable()))
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        return self
+
+    def next(self, tx: Translator) -> VariableTracker | None:
+        if self.index < 0:
+            return None
+        tx.output.side_effects.mutate(self)
+        try:
+            item = self.target.getitem(tx, ConstantVariable(self.index))
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), (IndexError, StopIteration)):
+                raise
+            self.index = -1
+            return None
+        self.index += 1
+        return item
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.begin_call(_iterator_at)
+        codegen(self.target)
+        codegen.load_const(self.index)
+        codegen.end_call(2)
+
+
+class _Indexable:
+    def __getitem__(self, index: int) -> Any:
+        raise IndexError(index)
+
+
+def _iterator_at(target: Any, index: int) -> Any:
+    """Run by generated code: the iterator over `target`, advanced to `index` (-1: exhausted)."""
+    iterator = iter(target if index >= 0 else _Indexable())
+    if index >= 0:
+        iterator.__setstate__(index)  # type: ignore[attr-defined]
+    else:
+        next(iterator, None)
+    return iterator
+
+
+def _slot_names(cls: type) -> frozenset[str]:
+    return frozenset(
+        name
+        for base in cls.__mro__
+        for name, raw in base.__dict__.items()
+        if type(raw).__name__ == "member_descriptor"
+    )
+
+
+_LACKING = {
+    "__getitem__": "'{}' object is not subscriptable",
+    "__setitem__": "'{}' object does not support item assignment",
+    "__delitem__": "'{}' object does not support item deletion",
+    "__len__": "object of type '{}' has no len()",
+    "__iter__": "'{}' object is not iterable",
+    "__next__": "'{}' object is not an iterator",
+}
+
+
+def _lacking(name: str, type_name: str) -> str:
+    return _LACKING.get(name, "'{}' object lacks " + name).format(type_name)
+
+
+class OpaqueVariable(VariableTracker):
+    """An object that the tracer only moves around: its type is guarded, nothing of it is looked at."""
+
+    def __init__(self, value: Any, *, source: Source) -> None:
+        super().__init__(source=source)
+        self.value = value
+
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def identity(self) -> Any:
+        return self.value
+
+
+def wrap_object(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    """Objects that no other row wraps."""
+    tx.guard(source, "TYPE_IS", type(value))
+    if has_object_layout(type(value)):
+        return UserDefinedObjectVariable(type(value), value, source=source)
+    return OpaqueVariable(value, source=source)
+
+
+NEW_OBJECT.append((object, UserDefinedObjectVariable))
