@@ -14,6 +14,7 @@ import sys
 import types
 from typing import Any
 
+from . import handlers
 from .bytecode import Instruction, decode
 from .exc import MinidynamoError, Unsupported
 from .opcodes import OPCODES
@@ -354,3 +355,6 @@ class RootTranslator(Translator):
         self.stack, self.locals, self.ip, self.exc_info = saved
         self.current = self.instructions[self.ip]
         raise reason
+
+
+__all__ = ["InliningTranslator", "RestartTracing", "RootTranslator", "Translator", "handlers"]
