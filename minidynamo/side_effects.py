@@ -50,6 +50,7 @@ class SideEffects:
 
     def __init__(self) -> None:
         self._by_id: dict[int, tuple[Any, VariableTracker]] = {}
+        self._real: dict[VariableTracker, Any] = {}
         self.attributes: dict[VariableTracker, dict[str, VariableTracker | _Deleted]] = {}
         self.contents: dict[VariableTracker, None] = {}
         self.aliases: list[tuple[Source, Source]] = []
@@ -65,7 +66,12 @@ class SideEffects:
     def track(self, value: Any, variable: VariableTracker) -> VariableTracker:
         """Let `variable` stand for the real object `value` (kept alive while tracing)."""
         self._by_id[id(value)] = (value, variable)
+        self._real[variable] = value
         return variable
+
+    def real_of(self, variable: VariableTracker) -> Any:
+        """The real object that `variable` was tracked for last, or None."""
+        return self._real.get(variable)
 
     def tracked(self) -> list[tuple[Any, VariableTracker]]:
         """All (real object, variable) pairs."""

@@ -1,5 +1,23 @@
 """What calls of known functions do while tracing; importing this package fills `registry`."""
 
-from . import object_methods, stdlib, torch_functions, torch_state, torch_tensor
+from . import (
+    builtins,
+    constructors,
+    object_methods,
+    operators,
+    stdlib,
+    torch_functions,
+    torch_state,
+    torch_tensor,
+)
 
-__all__ = ["object_methods", "stdlib", "torch_functions", "torch_state", "torch_tensor"]
+__all__ = [
+    "builtins",
+    "constructors",
+    "object_methods",
+    "operators",
+    "stdlib",
+    "torch_functions",
+    "torch_state",
+    "torch_tensor",
+]

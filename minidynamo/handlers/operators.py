@@ -1,8 +1,8 @@
 """The functions of the operator module, hence every operator of the traced program.
 
-Constants were folded before. A tensor operand makes a graph node; otherwise the slots of the operands'
-types decide by CPython's rules: `binary_op1` (the reflected method of a subclass first), in-place slots,
-rich comparison with reflection, identity for what defines no comparison.
+Constants were folded before. A tensor operand makes a graph node; otherwise the slots of the
+operands' types decide by CPython's rules: `binary_op1` (the reflected method of a subclass
+first), in-place slots, rich comparison with reflection, identity for what defines no comparison.
 """
 
 from __future__ import annotations
@@ -116,10 +116,14 @@ def _tensor_node(
     for other in args:
         if other.is_user_defined and not isinstance(other, TensorVariable):
             return None
+        if issubclass(other.python_type(), (str, bytes)):
+            unsupported(
+                "string formatting", repr(other), "it formats a tensor, whose data is not known"
+            )
     return tx.call_operation(function, args, {})
 
 
-# -- binary -----------------------------------------------------------------------------------------
+# -- binary -------------------------------------------------------------------------------------
 
 
 def _binary_handler(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -239,7 +243,7 @@ def _has_number_slot(value: VariableTracker) -> bool:
     return value.is_user_defined and hasattr(value.python_type(), "__radd__")
 
 
-# -- in place -----------------------------------------------------------------------------------------
+# -- in place -----------------------------------------------------------------------------------
 
 
 def _inplace_handler(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -263,7 +267,7 @@ def _inplace_handler(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked(inplace_op, function.__name__)
 
 
-# -- comparison -----------------------------------------------------------------------------------------
+# -- comparison ---------------------------------------------------------------------------------
 
 
 def _compare_handler(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -354,7 +358,7 @@ def _object_comparison(
     return equal if _is_not_implemented(equal) else ConstantVariable(not equal.truth(tx))
 
 
-# -- unary ------------------------------------------------------------------------------------------
+# -- unary --------------------------------------------------------------------------------------
 
 
 def _unary_handler(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -384,7 +388,7 @@ for _function in _UNARY:
     handles(_function)(_unary_handler(_function))
 
 
-# -- the other functions of the module ----------------------------------------------------------------
+# -- the other functions of the module ----------------------------------------------------------
 
 
 def _handles(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:

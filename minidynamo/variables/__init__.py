@@ -4,10 +4,36 @@ Each Python type of the traced program is a row of `registry.WRAPPERS` that make
 `VariableTracker` for a real object; importing this package fills the table.
 """
 
-from . import classes, contexts, modules, nn_module, super_, user_defined
+from . import (
+    classes,
+    contexts,
+    deques,
+    dicts,
+    exceptions,
+    iterators,
+    lists,
+    modules,
+    nn_module,
+    sets,
+    super_,
+    user_defined,
+)
 from .registry import wraps_instances
 
 # The last row: objects of classes that no other row knows.
 wraps_instances(object)(user_defined.wrap_object)
 
-__all__ = ["classes", "contexts", "modules", "nn_module", "super_", "user_defined"]
+__all__ = [
+    "classes",
+    "contexts",
+    "deques",
+    "dicts",
+    "exceptions",
+    "iterators",
+    "lists",
+    "modules",
+    "nn_module",
+    "sets",
+    "super_",
+    "user_defined",
+]

@@ -1,0 +1,605 @@
+"""The builtin functions: one row for each that does more than compute on constants.
+
+Constants never get here for pure functions (`abs(3)`, `len("ab")`): those run while tracing.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..variables.base import NotConstant, ObservedException, VariableTracker, unsupported
+from ..variables.builtin_object import BuiltinObject, checked, index_of, observed
+from ..variables.constant import ConstantVariable
+from ..variables.descriptors import class_variable, lookup_special
+from ..variables.dicts import DictVariable, merge
+from ..variables.exceptions import ExceptionVariable
+from ..variables.functions import (
+    BaseFunctionVariable,
+    BoundMethodVariable,
+    MethodOfVariable,
+)
+from ..variables.iterators import (
+    CallableIterator,
+    EnumerateVariable,
+    FilterVariable,
+    MapVariable,
+    ZipVariable,
+)
+from ..variables.lists import SequenceVariable, sorted_items
+from ..variables.registry import handles
+from ..variables.services import SEQUENCE_BUILDERS
+from ..variables.sets import SetVariable
+from ..variables.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Values = VariableTracker
+
+
+def builtin(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Register what calling a builtin does: `function(tx, *args, **kwargs)`."""
+
+    def register(function: Callable[..., Any]) -> Any:
+        handles(*functions)(checked(function, functions[0].__name__))
+        return function
+
+    return register
+
+
+def is_none(value: VariableTracker | None) -> bool:
+    """Whether the value is None, or was not given."""
+    return value is None or (isinstance(value, ConstantVariable) and value.value is None)
+
+
+def data_dependent(what: str, value: VariableTracker) -> None:
+    """Break the graph: a number has to come out of a tensor."""
+    unsupported(
+        "data-dependent value",
+        f"{what}({value.describe()})",
+        f"{what}() of a tensor needs its data, which is not known while tracing",
+        ["keep the value in a tensor, or move the call out of the compiled function"],
+    )
+
+
+# -- sizes, truth and identity ------------------------------------------------------------------
+
+
+@builtin(len)
+def _len(tx: Translator, value: Values, /) -> Values:
+    if isinstance(value, ConstantVariable):
+        return tx.fold(len, (value.value,), {})
+    result = value.length(tx).realize()
+    if value.is_user_defined and result.is_python_constant():
+        with observed(tx):
+            number = operator.index(result.as_python_constant())
+            if number < 0:
+                raise ValueError("__len__() should return >= 0")
+            return ConstantVariable(number)
+    return result
+
+
+@builtin(bool)
+def _bool(tx: Translator, value: Values | None = None, /) -> Values:
+    return ConstantVariable(value is not None and value.truth(tx))
+
+
+@builtin(callable)
+def _callable(tx: Translator, value: Values, /) -> Values:
+    return ConstantVariable(hasattr(value.python_type(), "__call__"))  # noqa: B004
+
+
+@builtin(id)
+def _id(tx: Translator, value: Values, /) -> Values:
+    real = tx.output.side_effects.real_of(value)
+    if value.source is None or real is None:
+        unsupported("id()", repr(value), "the address of this object is not known while tracing")
+    tx.guard(value.source, "ID_IS", real)
+    return ConstantVariable(id(real))
+
+
+@builtin(hash)
+def _hash(tx: Translator, value: Values, /) -> Values:
+    if value.is_user_defined:
+        function = lookup_special(tx, value, "__hash__")
+        if function is not None and isinstance(function, BoundMethodVariable):
+            if isinstance(function.function, BaseFunctionVariable):
+                result = tx.call_function(function, [], {}).realize()
+                return tx.fold(hash, (result.as_python_constant(),), {})
+    if isinstance(value, BuiltinObject):
+        value.hash_key(tx)
+    unsupported("hash()", repr(value), "the hash of this object is not known while tracing")
+
+
+# -- types --------------------------------------------------------------------------------------
+
+
+@builtin(type)
+def _type(tx: Translator, value: Values, /, *more: Values, **named: Values) -> Values:
+    if more or named:
+        unsupported("type()", "type with 3 arguments", "classes made while tracing are not traced")
+    return class_variable(tx, value.python_type())
+
+
+def class_of(tx: Translator, value: VariableTracker) -> Any:
+    """The second argument of isinstance and issubclass: classes, unions and tuples of them."""
+    try:
+        return value.as_python_constant()
+    except NotConstant:
+        if isinstance(value, SequenceVariable):
+            return tuple(class_of(tx, item.realize()) for item in value.items)
+        unsupported("isinstance", repr(value), "the class is not known while tracing")
+
+
+@builtin(isinstance)
+def _isinstance(tx: Translator, value: Values, classes: Values, /) -> Values:
+    checked_classes = class_of(tx, classes)
+    real = tx.output.side_effects.real_of(value)
+    with observed(tx):
+        return ConstantVariable(any(_is_instance(value, real, c) for c in _flat(checked_classes)))
+
+
+def _flat(classes: Any) -> list[Any]:
+    """Classes one by one; what is neither class, union nor tuple raises TypeError as Python does."""
+    if isinstance(classes, tuple):
+        return [single for item in classes for single in _flat(item)]
+    if hasattr(classes, "__args__") and not isinstance(classes, type):
+        isinstance(None, classes)
+        return [single for item in classes.__args__ for single in _flat(item)]
+    if not isinstance(classes, type):
+        isinstance(None, classes)
+    return [classes]
+
+
+_PLAIN_METAS = (type.__instancecheck__, torch._C._TensorMeta.__instancecheck__)
+
+
+def _is_instance(value: VariableTracker, real: Any, cls: type) -> bool:
+    kind = value.python_type()
+    if type(cls) is type or kind is cls:
+        return issubclass(kind, cls)
+    if isinstance(value, TensorVariable):
+        return isinstance(value.fake, cls) if cls is not torch.nn.Parameter else kind is cls
+    if value.is_python_constant():
+        return isinstance(value.as_python_constant(), cls)
+    if type(cls).__instancecheck__ is type.__instancecheck__:
+        return issubclass(kind, cls)
+    if real is not None:
+        return isinstance(real, cls)
+    if "__instancecheck__" in _user_methods(cls):
+        unsupported("isinstance", cls.__qualname__, "its metaclass has an __instancecheck__")
+    return issubclass(kind, cls)
+
+
+def _user_methods(cls: type) -> set[str]:
+    """What the metaclasses written outside of abc and typing define."""
+    known = ("abc", "typing", "builtins", "_abc", "enum")
+    return {
+        name for meta in type(cls).__mro__ if meta.__module__ not in known for name in vars(meta)
+    }
+
+
+@builtin(issubclass)
+def _issubclass(tx: Translator, cls: Values, classes: Values, /) -> Values:
+    return tx.fold(issubclass, (cls.as_python_constant(), class_of(tx, classes)), {})
+
+
+# -- attributes ---------------------------------------------------------------------------------
+
+
+def _name_of(tx: Translator, name: VariableTracker, function: str) -> str:
+    if not issubclass(name.python_type(), str):
+        tx.raise_observed(
+            TypeError, f"attribute name must be string, not '{name.python_type().__name__}'"
+        )
+    try:
+        return str(name.as_python_constant())
+    except NotConstant:
+        unsupported(function, repr(name), "the name is not known while tracing")
+
+
+def _is_attribute_error(error: ObservedException) -> bool:
+    return issubclass(error.value.python_type(), AttributeError)
+
+
+@builtin(getattr)
+def _getattr(tx: Translator, value: Values, name: Values, /, *default: Values) -> Values:
+    try:
+        return tx.getattr(value, _name_of(tx, name, "getattr"))
+    except ObservedException as error:
+        if not default or not _is_attribute_error(error):
+            raise
+        return default[0]
+
+
+@builtin(hasattr)
+def _hasattr(tx: Translator, value: Values, name: Values, /) -> Values:
+    try:
+        tx.getattr(value, _name_of(tx, name, "hasattr"))
+    except ObservedException as error:
+        if not _is_attribute_error(error):
+            raise
+        return ConstantVariable(False)
+    return ConstantVariable(True)
+
+
+@builtin(setattr)
+def _setattr(tx: Translator, target: Values, name: Values, value: Values, /) -> None:
+    tx.setattr(target, _name_of(tx, name, "setattr"), value)
+
+
+@builtin(delattr)
+def _delattr(tx: Translator, target: Values, name: Values, /) -> None:
+    target.delattr(tx, _name_of(tx, name, "delattr"))
+
+
+@builtin(vars)
+def _vars(tx: Translator, value: Values | None = None, /) -> Values:
+    if value is None:
+        unsupported("frame reflection", "vars()", "vars() without argument reads the frame")
+    return tx.getattr(value, "__dict__")
+
+
+# -- numbers ------------------------------------------------------------------------------------
+
+
+def _number(kind: type, special: tuple[str, ...]) -> None:
+    """int(x), float(x), complex(x)."""
+
+    def convert(tx: Translator, value: Values, /, *more: Values) -> Values:
+        if isinstance(value, TensorVariable):
+            data_dependent(kind.__name__, value)
+        for name in special:
+            function = lookup_special(tx, value, name)
+            if function is not None and not more:
+                result = tx.call_function(function, [], {}).realize()
+                return tx.call_function(tx.wrap_constant(kind), [result], {})
+        unsupported("number", f"{kind.__name__}({value!r})", "the number is not known")
+
+    builtin(kind)(convert)
+
+
+_number(int, ("__int__", "__index__", "__trunc__"))
+_number(float, ("__float__", "__index__"))
+_number(complex, ("__complex__", "__float__", "__index__"))
+
+
+@builtin(pow)
+def _pow(tx: Translator, base: Values, exp: Values, mod: Values | None = None) -> Values:
+    if not is_none(mod):
+        unsupported("pow()", "pow with 3 arguments", "pow(a, b, c) is traced for constants only")
+    return tx.call_operator(operator.pow, [base, exp])
+
+
+@builtin(round)
+def _round(tx: Translator, number: Values, ndigits: Values | None = None) -> Values:
+    if isinstance(number, TensorVariable):
+        named = {} if is_none(ndigits) else {"decimals": ndigits}
+        return number.node_method(tx, "round", [], named)
+    function = lookup_special(tx, number, "__round__")
+    if function is None:
+        unsupported("round()", repr(number), "round() of this value is not traced")
+    return tx.call_function(function, [] if ndigits is None else [ndigits], {})
+
+
+@builtin(min)
+def _min(tx: Translator, /, *args: Values, **named: Values) -> Values:
+    return _extreme(tx, "min", operator.lt, list(args), named)
+
+
+@builtin(max)
+def _max(tx: Translator, /, *args: Values, **named: Values) -> Values:
+    return _extreme(tx, "max", operator.gt, list(args), named)
+
+
+def _extreme(
+    tx: Translator,
+    name: str,
+    better: Callable[..., Any],
+    args: list[Values],
+    named: dict[str, Values],
+) -> Values:
+    """`min_max` of bltinmodule.c."""
+    key, default = named.get("key"), named.get("default")
+    if not args or not set(named) <= {"key", "default"} or (default is not None and len(args) > 1):
+        unsupported("call does not fit", f"{name}()", "eager will raise the TypeError")
+    items = args if len(args) > 1 else args[0].unpack(tx)
+    if not items:
+        if default is not None:
+            return default
+        tx.raise_observed(ValueError, _EMPTY[name])
+    best, best_key = None, None
+    for item in items:
+        value = item if is_none(key) else tx.call_function(key, [item], {})  # type: ignore[arg-type]
+        value = value.realize()
+        if best is None or tx.call_operator(better, [value, best_key]).realize().truth(tx):
+            best, best_key = item, value
+    return best  # type: ignore[return-value]
+
+
+def _empty_text(function: Callable[..., Any]) -> str:
+    try:
+        function([])
+    except ValueError as error:
+        return str(error)
+    raise AssertionError(function)
+
+
+_EMPTY = {"min": _empty_text(min), "max": _empty_text(max)}
+
+
+@builtin(sum)
+def _sum(tx: Translator, iterable: Values, /, start: Values | None = None) -> Values:
+    total = ConstantVariable(0) if start is None else start
+    if issubclass(total.python_type(), (str, bytes, bytearray)):
+        tx.raise_observed(TypeError, f"sum() can't sum {_SUMMED[total.python_type()]}")
+    iterator = iterable.iter(tx)
+    while (item := iterator.next(tx)) is not None:
+        total = tx.call_operator(operator.add, [total, item.realize()]).realize()
+    return total
+
+
+_SUMMED = {
+    str: "strings [use ''.join(seq) instead]",
+    bytes: "bytes [use b''.join(seq) instead]",
+    bytearray: "bytearray [use b''.join(seq) instead]",
+}
+
+
+@builtin(any)
+def _any(tx: Translator, iterable: Values, /) -> Values:
+    iterator = iterable.iter(tx)
+    while (item := iterator.next(tx)) is not None:
+        if item.realize().truth(tx):
+            return ConstantVariable(True)
+    return ConstantVariable(False)
+
+
+@builtin(all)
+def _all(tx: Translator, iterable: Values, /) -> Values:
+    iterator = iterable.iter(tx)
+    while (item := iterator.next(tx)) is not None:
+        if not item.realize().truth(tx):
+            return ConstantVariable(False)
+    return ConstantVariable(True)
+
+
+# -- iteration ----------------------------------------------------------------------------------
+
+
+@builtin(iter)
+def _iter(tx: Translator, value: Values, sentinel: Values | None = None, /) -> Values:
+    return value.iter(tx) if sentinel is None else CallableIterator(value, sentinel)
+
+
+@builtin(next)
+def _next(tx: Translator, iterator: Values, /, *default: Values) -> Values:
+    if not hasattr(iterator.python_type(), "__next__"):
+        kind = iterator.python_type().__name__
+        tx.raise_observed(TypeError, f"'{kind}' object is not an iterator")
+    value = iterator.next(tx)
+    if value is not None:
+        return value
+    if default:
+        return default[0]
+    stop = getattr(iterator, "stop_iteration", lambda: ExceptionVariable(StopIteration, []))
+    raise ObservedException(stop())
+
+
+@builtin(enumerate)
+def _enumerate(tx: Translator, iterable: Values, start: Values | None = None) -> Values:
+    return EnumerateVariable(iterable.iter(tx), 0 if start is None else index_of(tx, start))
+
+
+@builtin(zip)
+def _zip(tx: Translator, /, *iterables: Values, strict: Values | None = None) -> Values:
+    is_strict = strict is not None and strict.truth(tx)
+    return ZipVariable([iterable.iter(tx) for iterable in iterables], is_strict)
+
+
+@builtin(map)
+def _map(tx: Translator, function: Values, first: Values, /, *more: Values) -> Values:
+    return MapVariable(function, [iterable.iter(tx) for iterable in (first, *more)])
+
+
+@builtin(filter)
+def _filter(tx: Translator, function: Values, iterable: Values, /) -> Values:
+    return FilterVariable(function, iterable.iter(tx))
+
+
+@builtin(reversed)
+def _reversed(tx: Translator, value: Values, /) -> Values:
+    if isinstance(value, ConstantVariable):
+        with observed(tx):
+            items = list(reversed(value.value))
+        return tx.sequence_iterator([tx.wrap_constant(item) for item in items])
+    function = lookup_special(tx, value, "__reversed__")
+    if function is not None:
+        return tx.call_function(function, [], {})
+    if isinstance(value, BuiltinObject) and value.lookup("__reversed__") is not None:
+        return value.call_method(tx, "__reversed__", [], {})
+    if isinstance(value, SequenceVariable) and not value.overrides("__getitem__"):
+        return SEQUENCE_BUILDERS["live"](tx, value, True)
+    if not value.is_user_defined and not isinstance(value, TensorVariable):
+        tx.raise_observed(TypeError, f"'{value.python_type().__name__}' object is not reversible")
+    count = index_of(tx, value.length(tx))
+    items = [value.getitem(tx, ConstantVariable(i)) for i in reversed(range(count))]
+    return tx.sequence_iterator(items)
+
+
+@builtin(sorted)
+def _sorted(
+    tx: Translator, iterable: Values, /, *, key: Values | None = None, reverse: Values | None = None
+) -> Values:
+    return tx.wrap_items(list, sorted_items(tx, iterable.unpack(tx), key, reverse))
+
+
+# -- containers ---------------------------------------------------------------------------------
+
+
+@builtin(list)
+def _list(tx: Translator, iterable: Values | None = None, /) -> Values:
+    return tx.wrap_items(list, [] if iterable is None else iterable.unpack(tx))
+
+
+@builtin(tuple)
+def _tuple(tx: Translator, iterable: Values | None = None, /) -> Values:
+    if iterable is not None and iterable.python_type() is tuple:
+        return iterable
+    return tx.wrap_items(tuple, [] if iterable is None else iterable.unpack(tx))
+
+
+@builtin(set)
+def _set(tx: Translator, iterable: Values | None = None, /) -> Values:
+    return _make_set(tx, set, iterable)
+
+
+@builtin(frozenset)
+def _frozenset(tx: Translator, iterable: Values | None = None, /) -> Values:
+    if iterable is not None and iterable.python_type() is frozenset:
+        return iterable
+    return _make_set(tx, frozenset, iterable)
+
+
+def _make_set(tx: Translator, cls: type, iterable: Values | None) -> Values:
+    if isinstance(iterable, SetVariable) and not iterable.overrides("__iter__"):
+        return SetVariable(cls(iterable.table), dict(iterable.known), cls)
+    return tx.wrap_items(cls, [] if iterable is None else iterable.unpack(tx))
+
+
+@builtin(dict)
+def _dict(tx: Translator, other: Values | None = None, /, **named: Values) -> Values:
+    result = DictVariable({})
+    if other is not None:
+        merge(tx, result, other)
+    for name, value in named.items():
+        result.setitem(tx, ConstantVariable(name), value)
+    return result
+
+
+@builtin(slice)
+def _slice(tx: Translator, first: Values, /, *more: Values) -> Values:
+    return tx.make_slice([first, *more])
+
+
+@builtin(range)
+def _range(tx: Translator, first: Values, /, *more: Values) -> Values:
+    bounds = [index_of(tx, part) for part in (first, *more)]
+    return tx.fold(range, bounds, {})
+
+
+# -- text ---------------------------------------------------------------------------------------
+
+
+def _text(function: Callable[[Any], str], special: str) -> None:
+    def convert(tx: Translator, value: Values | None = None, /, *more: Values) -> Values:
+        if value is None:
+            return ConstantVariable("")
+        if isinstance(value, TensorVariable):
+            data_dependent(function.__name__, value)
+        text = text_of(tx, value, special)
+        if text is None or more:
+            unsupported("text of an object", f"{function.__name__}({value!r})", "it is not known")
+        return tx.fold(function, (text,), {}) if function is ascii else ConstantVariable(text)
+
+    builtin(function)(convert)
+
+
+def text_of(tx: Translator, value: VariableTracker, special: str) -> str | None:
+    """What `__str__` or `__repr__` gives, where tracing knows it."""
+    if isinstance(value, ConstantVariable):
+        return str(value.value) if special == "__str__" else repr(value.value)
+    own = value.is_user_defined or isinstance(value, BuiltinObject)
+    if own and special == "__str__" and value.python_type().__str__ is object.__str__:
+        special = "__repr__"
+    if isinstance(value, BuiltinObject):
+        found = value.lookup(special)
+        if found is not None and (found[2] or not isinstance(found[0], type)):
+            return value.call_method(tx, special, [], {}).realize().as_python_constant()
+        return container_repr(tx, value) if special == "__repr__" else None
+    function = lookup_special(tx, value, special)
+    if function is None or value.python_type().__dict__.get("__repr__") is object.__repr__:
+        return None
+    result = tx.call_function(function, [], {}).realize()
+    return result.as_python_constant() if result.is_python_constant() else None
+
+
+def container_repr(tx: Translator, value: BuiltinObject) -> str | None:
+    """repr of a plain list, tuple or dict."""
+
+    def show(item: VariableTracker) -> str:
+        return tx.call_function(tx.wrap_constant(repr), [item.realize()], {}).as_python_constant()
+
+    if isinstance(value, SequenceVariable) and value.cls in (list, tuple):
+        texts = [show(item) for item in value.items]
+        if value.cls is list:
+            return f"[{', '.join(texts)}]"
+        return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+    if isinstance(value, DictVariable) and value.cls is dict:
+        value.guard_keys(tx)
+        return f"{{{', '.join(f'{show(k)}: {show(v)}' for k, v in value.entries.values())}}}"
+    return None
+
+
+_text(str, "__str__")
+_text(repr, "__repr__")
+_text(ascii, "__repr__")
+
+
+@builtin(format)
+def _format(tx: Translator, value: Values, spec: Values | None = None, /) -> Values:
+    given = "" if spec is None else spec.as_python_constant()
+    if isinstance(value, TensorVariable):
+        data_dependent("format", value)
+    own = value.python_type().__format__
+    if own is object.__format__ or (isinstance(value, BuiltinObject) and not given):
+        if given:
+            kind = value.python_type().__name__
+            tx.raise_observed(TypeError, f"unsupported format string passed to {kind}.__format__")
+        return tx.call_function(tx.wrap_constant(str), [value], {})
+    function = lookup_special(tx, value, "__format__")
+    if function is None:
+        unsupported("text of an object", f"format({value!r})", "it is not known while tracing")
+    return tx.call_function(function, [ConstantVariable(given)], {})
+
+
+# -- what leaves the graph ----------------------------------------------------------------------
+
+_BREAKING = {
+    "print": "it writes to the screen",
+    "input": "it reads from the terminal",
+    "open": "it opens a file",
+    "breakpoint": "it stops in the debugger",
+    "locals": "it reads the frame",
+    "dir": "it reads an object's names",
+    "exec": "it runs code that is not known",
+    "eval": "it runs code that is not known",
+    "compile": "it compiles code",
+    "help": "it writes to the screen",
+    "__import__": "it imports a module",
+    "globals": "it reads the frame",
+    "memoryview": "it gives access to memory",
+}
+
+
+def _register_breaks() -> None:
+    for name, why in _BREAKING.items():
+        if hasattr(builtins, name):
+            handles(getattr(builtins, name))(_breaker(name, why))
+
+
+def _breaker(name: str, why: str) -> Callable[..., Any]:
+    def handler(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        unsupported(f"{name}()", f"{name}()", f"{name}() is not traced: {why}")
+
+    return handler
+
+
+_register_breaks()
+
+__all__ = ["MethodOfVariable", "builtin", "data_dependent", "is_none"]

@@ -1,0 +1,97 @@
+"""`cls.__new__` of the builtin types that have values of their own: the first half of making an object.
+
+`type.__call__` is traced (`classes.instantiate`): `__new__`, then `__init__`, whose rows are
+methods of the values. So subclasses written in Python need nothing more.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..side_effects import Mutation
+from ..variables.base import VariableTracker, unsupported
+from ..variables.builtin_object import checked
+from ..variables.classes import instantiate
+from ..variables.deques import DequeVariable
+from ..variables.dicts import DictVariable
+from ..variables.exceptions import BUILTIN_EXCEPTIONS, OPAQUE_EXCEPTIONS, ExceptionVariable
+from ..variables.lists import ListVariable, TupleVariable, tuple_mutation
+from ..variables.registry import handles
+from ..variables.sets import SetVariable, collect
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Values = VariableTracker
+
+
+def _constructs(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Register `function(tx, cls, *args, **kwargs)` for these `__new__`; `cls` is the real class."""
+
+    def register(function: Callable[..., Any]) -> Any:
+        def new(tx: Translator, cls: Values, /, *args: Values, **kwargs: Values) -> Any:
+            real = cls.as_python_constant()
+            if hasattr(real, "__del__"):
+                unsupported("new object", real.__qualname__, "objects with __del__ are not made")
+            return function(tx, real, *args, **kwargs)
+
+        for unique in {id(target): target for target in functions}.values():
+            handles(unique)(checked(new, "__new__"))
+        return function
+
+    return register
+
+
+@_constructs(list.__new__)
+def _new_list(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+    return ListVariable([], cls, mutation=Mutation.NEW)
+
+
+@_constructs(collections.deque.__new__)
+def _new_deque(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+    return DequeVariable([], None, cls, mutation=Mutation.NEW)
+
+
+@_constructs(dict.__new__)
+def _new_dict(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+    return DictVariable({}, cls)
+
+
+@_constructs(set.__new__)
+def _new_set(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+    return SetVariable(set(), {}, cls, mutation=Mutation.NEW)
+
+
+@_constructs(frozenset.__new__)
+def _new_frozenset(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+    table, known = collect(tx, args[0].unpack(tx) if args else [])
+    return SetVariable(frozenset(table), known, cls)
+
+
+@_constructs(tuple.__new__)
+def _new_tuple(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+    items = args[0].unpack(tx) if args else []
+    return TupleVariable(items, cls, mutation=tuple_mutation(cls, Mutation.NEW))
+
+
+@_constructs(*(class_.__new__ for class_ in BUILTIN_EXCEPTIONS))
+def _new_exception(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+    if issubclass(cls, OPAQUE_EXCEPTIONS) or cls.__flags__ & (1 << 20):
+        unsupported("exception class", cls.__name__, f"making a {cls.__name__} is not traced")
+    return ExceptionVariable(cls, list(args))
+
+
+def _call_class(cls: type) -> Callable[..., Any]:
+    """Calls of builtin types whose arguments `__init__` takes."""
+
+    def handler(tx: Translator, args: list[Values], kwargs: dict[str, Values]) -> Values:
+        variable: Any = tx.wrap_constant(cls)
+        return instantiate(tx, variable, args, kwargs)
+
+    return handler
+
+
+for _class in (collections.deque, collections.OrderedDict, collections.defaultdict):
+    handles(_class)(_call_class(_class))

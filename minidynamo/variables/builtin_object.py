@@ -1,0 +1,400 @@
+"""Values of builtin types (containers, iterators, exceptions) and of Python subclasses of them.
+
+The methods are rows of `registry.METHODS`, made with `builtin_method`, which checks the number
+of arguments; the slots of the object protocol go through the rows of the `__dunder__` methods,
+so that `len(x)`, `x.__len__()` and `list.__len__(x)` are one piece of code. What a Python
+subclass defines is found first, as CPython's lookup along the MRO does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from ..exc import MinidynamoError
+from ..side_effects import DELETED, Mutation
+from ..source import InstanceAttrSource, InstanceDictSource
+from .base import ObservedException, VariableTracker, unsupported
+from .constant import ConstantVariable
+from .descriptors import bind, class_lookup, class_variable
+from .functions import MethodOfVariable
+from .registry import METHODS, Method, method
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+NONE = ConstantVariable(None)
+NOT_IMPLEMENTED = ConstantVariable(NotImplemented)
+_MISSING = object()
+
+
+class _Arity(NamedTuple):
+    """How many positional arguments a row takes, and which names it takes by keyword."""
+
+    least: int
+    most: int
+    keywords: frozenset[str]
+
+    @staticmethod
+    def of(function: Callable[..., Any], skip: int) -> _Arity:
+        parameters = list(inspect.signature(function).parameters.values())[skip:]
+        kinds = inspect.Parameter
+        positional = [
+            p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        least = sum(p.default is kinds.empty for p in positional)
+        most = len(positional)
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            most = 1 << 30
+        names = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            names.add("**")
+        return _Arity(least, most, frozenset(names))
+
+    def check(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        known = "**" in self.keywords or self.keywords.issuperset(kwargs)
+        if known and len(args) <= self.most and len(args) + len(kwargs) >= self.least:
+            return
+        got = f"{len(args)} positional arguments" + (f" and {sorted(kwargs)}" if kwargs else "")
+        unsupported("call does not fit", f"{name}: {got}", "eager will raise the TypeError")
+
+
+def _result(value: VariableTracker | None) -> VariableTracker:
+    return NONE if value is None else value
+
+
+def checked(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+    """A handler for `registry.handles`: `function(tx, *args, **kwargs)` with its arguments counted.
+
+    The function may return None for Python's None.
+    """
+    arity = _Arity.of(function, 1)
+    label = name or function.__name__
+
+    def handler(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        arity.check(label, args, kwargs)
+        return _result(function(tx, *args, **kwargs))
+
+    handler.__name__ = function.__name__
+    return handler
+
+
+def builtin_method(
+    types_: type | tuple[type, ...], *names: str, lazy: bool = False
+) -> Callable[[Method], Method]:
+    """Register `function(tx, self, *args, **kwargs)` as methods `names` of values of `types_`.
+
+    lazy: the arguments are passed on as they are, not realised.
+    """
+
+    def register(function: Method) -> Method:
+        arity = _Arity.of(function, 2)
+
+        def row(
+            tx: Translator,
+            self: VariableTracker,
+            args: list[VariableTracker],
+            kwargs: dict[str, VariableTracker],
+        ) -> VariableTracker:
+            arity.check(names[0], args, kwargs)
+            if not lazy:
+                args = [arg.realize() for arg in args]
+                kwargs = {name: arg.realize() for name, arg in kwargs.items()}
+            return _result(function(tx, self, *args, **kwargs))
+
+        for type_ in types_ if isinstance(types_, tuple) else (types_,):
+            assert all(hasattr(type_, name) for name in names), (type_, names)
+            method(type_, *names)(row)
+        return function
+
+    return register
+
+
+@contextmanager
+def observed(tx: Translator) -> Iterator[None]:
+    """Exceptions that Python raises in the block are the traced program's."""
+    try:
+        yield
+    except (MinidynamoError, ObservedException):
+        raise
+    except Exception as error:
+        raise ObservedException(tx.wrap_exception(error)) from error
+
+
+def index_of(tx: Translator, value: VariableTracker) -> int:
+    """`operator.index(value)`: an int known while tracing. TypeError as the program sees it."""
+    value = value.realize()
+    if value.is_python_constant():
+        with observed(tx):
+            return operator.index(value.as_python_constant())
+    result = tx.call_function(tx.getattr(value, "__index__"), [], {})
+    if not result.is_python_constant():
+        unsupported("data-dependent value", repr(value), "an index depends on a tensor's data")
+    return index_of(tx, result)
+
+
+def rich_equal(tx: Translator, left: VariableTracker, right: VariableTracker) -> bool:
+    """`PyObject_RichCompareBool(left, right, Py_EQ)`: identity first."""
+    left, right = left.realize(), right.realize()
+    if tx.is_same(left, right):
+        return True
+    return tx.call_operator(operator.eq, [left, right]).realize().truth(tx)
+
+
+class BuiltinMethodVariable(MethodOfVariable):
+    """A method of a builtin object; arguments are realised by the row that needs it."""
+
+    takes_lazy_args = True
+
+
+class BuiltinObject(VariableTracker):
+    """An object of builtin type `cls`, or of a Python subclass; the state is in the subclasses.
+
+    real: the object itself, if it existed before the frame and is of a Python subclass.
+    """
+
+    def __init__(
+        self,
+        cls: type,
+        *,
+        source: Source | None = None,
+        mutation: Mutation = Mutation.IMMUTABLE,
+        real: Any = None,
+    ) -> None:
+        super().__init__(source=source, mutation=mutation)
+        self.cls = cls
+        self.real = real
+
+    def describe(self) -> str:
+        return super().describe() or self.cls.__name__
+
+    def python_type(self) -> type:
+        return self.cls
+
+    # -- attributes ------------------------------------------------------------------------------
+
+    def lookup(self, name: str) -> tuple[type, Any, bool] | None:
+        """`_PyType_Lookup`: (class, row or raw attribute, whether it is a row), or None."""
+        return find_method(self.cls, name)
+
+    def overrides(self, name: str) -> bool:
+        """Whether a Python subclass defines `name` itself."""
+        found = self.lookup(name)
+        return found is not None and not found[2]
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        found = self.lookup(name)
+        if found is None or not found[2]:
+            return self._class_attribute(tx, name)
+        stored = self.load_instance_attr(tx, name)
+        return BuiltinMethodVariable(self, name) if stored is None else stored
+
+    def _class_attribute(self, tx: Translator, name: str) -> VariableTracker:
+        """`PyObject_GenericGetAttr` for what has no row."""
+        found = class_lookup(tx, self.cls, name)
+        if found is not None and found.is_data_descriptor():
+            return bind(tx, found, self, self.cls)
+        stored = self.load_instance_attr(tx, name)
+        if stored is not None:
+            return stored
+        if found is not None:
+            return bind(tx, found, self, self.cls)
+        if self.lookup("__getattr__") is not None:
+            return self.call_method(tx, "__getattr__", [ConstantVariable(name)], {})
+        self.no_attribute(tx, name)
+
+    def no_attribute(self, tx: Translator, name: str) -> NoReturn:
+        """Raise the AttributeError that the program sees."""
+        text = f"{self.cls.__name__!r} object has no attribute {name!r}"
+        tx.raise_observed(AttributeError, text)
+
+    def load_instance_attr(self, tx: Translator, name: str) -> VariableTracker | None:
+        """What the instance dict holds; the log of stores comes first."""
+        stored = tx.output.side_effects.load_attr(self, name)
+        if isinstance(stored, VariableTracker):
+            return stored
+        table = getattr(self.real, "__dict__", None) if self.has_instance_dict() else None
+        if table is None or stored is DELETED or self.source is None:
+            return None
+        if name in table:
+            return tx.lazy(table[name], InstanceAttrSource(self.source, name))
+        tx.guard(InstanceDictSource(self.source), "DICT_LACKS", name)
+        return None
+
+    def load_getset(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        if descriptor.__name__ == "__class__":
+            return class_variable(tx, self.cls)
+        return super().load_getset(tx, descriptor)
+
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        found = self.lookup("__setattr__")
+        if found is not None and isinstance(found[1], types.FunctionType):
+            self.call_method(tx, "__setattr__", [ConstantVariable(name), value], {})
+        else:
+            self.generic_setattr(tx, name, value)
+
+    def generic_setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        """`PyObject_GenericSetAttr`."""
+        raw = class_lookup(tx, self.cls, name)
+        if raw is not None and raw.is_data_descriptor():
+            if not isinstance(raw.raw, property) or raw.raw.fset is None:
+                unsupported("attribute store", f"{self!r}.{name}", "this descriptor is not traced")
+            tx.call_function(raw.part(tx, raw.raw.fset, "fset"), [self, value], {})
+        elif not self.has_instance_dict():
+            self.no_attribute(tx, name)
+        else:
+            tx.output.side_effects.store_attr(self, name, value)
+
+    def delattr(self, tx: Translator, name: str) -> None:
+        if self.overrides("__delattr__") and self.cls.__delattr__ is not object.__delattr__:
+            unsupported("attribute delete", f"{self!r}.{name}", "__delattr__ is not traced here")
+        if self.load_instance_attr(tx, name) is None:
+            self.no_attribute(tx, name)
+        tx.output.side_effects.delete_attr(self, name)
+
+    def has_instance_dict(self) -> bool:
+        """Whether objects of the class have a `__dict__`."""
+        return self.cls.__dictoffset__ != 0
+
+    # -- slots -----------------------------------------------------------------------------------
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        found = self.lookup(name)
+        if found is not None and found[2]:
+            return found[1](tx, self, args, kwargs)
+        if found is None or type(found[1]) not in _C_METHODS:
+            return tx.call_function(self.getattr(tx, name), args, kwargs)
+        return self.call_builtin(tx, found[1], args, kwargs)
+
+    def call_builtin(
+        self,
+        tx: Translator,
+        raw: Any,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """A C method of the type or a base: its row, or the general ones of object."""
+        found = find_method(raw.__objclass__, raw.__name__)
+        if found is not None and found[2]:
+            return found[1](tx, self, args, kwargs)
+        if raw is object.__setattr__:
+            self.generic_setattr(tx, args[0].realize().as_python_constant(), args[1])
+            return NONE
+        if raw is object.__init__ or raw is object.__init_subclass__:
+            return NONE
+        unsupported(
+            "method",
+            f"{self.cls.__name__}.{raw.__name__}",
+            f"the method {raw.__name__!r} of {self.cls.__name__} is not traced",
+        )
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        if self.lookup("__iter__") is None:
+            tx.raise_observed(TypeError, f"{self.cls.__name__!r} object is not iterable")
+        return self.call_method(tx, "__iter__", [], {}).realize()
+
+    def next(self, tx: Translator) -> VariableTracker | None:
+        if self.lookup("__next__") is None:
+            tx.raise_observed(TypeError, f"{self.cls.__name__!r} object is not an iterator")
+        try:
+            return self.call_method(tx, "__next__", [], {})
+        except ObservedException as error:
+            if issubclass(error.value.python_type(), StopIteration):
+                return None
+            raise
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        if self.lookup("__call__") is None:
+            tx.raise_observed(TypeError, f"{self.cls.__name__!r} object is not callable")
+        return self.call_method(tx, "__call__", args, kwargs)
+
+    def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
+        found = self.call_method(tx, "__contains__", [item], {}).realize()
+        return ConstantVariable(found.truth(tx))
+
+    def truth(self, tx: Translator) -> bool:
+        for name in ("__bool__", "__len__"):
+            if self.lookup(name) is not None:
+                return self.call_method(tx, name, [], {}).realize().truth(tx)
+        return True
+
+    def hash_key(self, tx: Translator) -> Any:
+        found = self.lookup("__hash__")
+        if found is None or found[1] is None:
+            tx.raise_observed(TypeError, f"unhashable type: {self.cls.__name__!r}")
+        if not isinstance(found[1], types.WrapperDescriptorType):
+            unsupported("hash", repr(self), f"{self.cls.__name__} defines its own __hash__")
+        return self.identity()
+
+    # -- leaving the trace -----------------------------------------------------------------------
+
+    def reconstruct_attributes(self, codegen: PyCodegen) -> None:
+        """Restore the instance dict of a NEW object, which is on top of the stack."""
+        stored = codegen.side_effects.stored_attrs(self)
+        if stored:
+            codegen.save_temp(self)
+        for name, value in stored.items():
+            if isinstance(value, VariableTracker):
+                codegen(value)
+                self.apply_setattr(codegen, name)
+
+
+_C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+# Builtin types whose own C methods do as the rows of their base say, where they have no row.
+_FOLLOWERS: set[type] = set()
+
+
+def follows_base(*classes: type) -> None:
+    """Say that untabled C methods of these types behave as the rows of their base."""
+    _FOLLOWERS.update(classes)
+
+
+def find_method(cls: type, name: str) -> tuple[type, Any, bool] | None:
+    """The first of `cls.__mro__` that has `name`: (class, row or raw attribute, whether it is a row)."""
+    for class_ in cls.__mro__:
+        row = METHODS.get((class_, name))
+        if row is not None:
+            return class_, row, True
+        raw = vars(class_).get(name, _MISSING)
+        if raw is not _MISSING and not (type(raw) in _C_METHODS and class_ in _FOLLOWERS):
+            return class_, raw, False
+    return None
+
+
+def construct(codegen: PyCodegen, function: Callable[..., Any], *parts: Any) -> None:
+    """Emit a call of `function`; a part is a value, or a function that emits one."""
+    codegen.begin_call(function)
+    for part in parts:
+        if isinstance(part, VariableTracker):
+            codegen(part)
+        elif callable(part):
+            part()
+        else:
+            codegen.load_const(part)
+    codegen.end_call(len(parts))
+
+
+def apply_with(codegen: PyCodegen, self: VariableTracker, function: Callable[..., Any]) -> None:
+    """The new contents are on the stack: pop them and emit `function(real object, contents)`."""
+    contents = codegen.new_local()
+    codegen.emit("STORE_FAST", contents)
+    real = codegen.preload(self)
+    codegen.begin_call(function)
+    codegen.emit("LOAD_FAST", real)
+    codegen.emit("LOAD_FAST", contents)
+    codegen.end_call(2)
+    codegen.emit("POP_TOP")

@@ -1,0 +1,314 @@
+"""collections.deque."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..side_effects import Mutation
+from ..source import AttrSource, CallSource
+from .base import NotConstant, VariableTracker
+from .builtin_object import (
+    NONE,
+    NOT_IMPLEMENTED,
+    BuiltinObject,
+    apply_with,
+    builtin_method,
+    construct,
+    index_of,
+    observed,
+    rich_equal,
+)
+from .constant import ConstantVariable
+from .registry import wraps, wraps_instances
+from .services import SEQUENCE_BUILDERS
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+_deque = collections.deque
+
+
+class DequeVariable(BuiltinObject):
+    """A deque; `version` grows with each change, which ends the iterators over it."""
+
+    def __init__(
+        self,
+        items: list[VariableTracker],
+        maxlen: int | None,
+        cls: type = _deque,
+        *,
+        source: Source | None = None,
+        mutation: Mutation = Mutation.NEW,
+        real: Any = None,
+    ) -> None:
+        super().__init__(cls, source=source, mutation=mutation, real=real)
+        self.items = _deque(items, maxlen)
+        self.version = 0
+
+    def change(self, tx: Translator) -> _deque[VariableTracker]:
+        """The items, about to be mutated."""
+        tx.output.side_effects.mutate(self)
+        self.version += 1
+        return self.items
+
+    def unpack(self, tx: Translator) -> list[VariableTracker]:
+        return super().unpack(tx) if self.overrides("__iter__") else list(self.items)
+
+    def as_python_constant(self) -> Any:
+        raise NotConstant(self)
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if name == "maxlen":
+            return ConstantVariable(self.items.maxlen)
+        return super().getattr(tx, name)
+
+    def push_contents(self, codegen: PyCodegen) -> None:
+        codegen.sequence(list(self.items))
+        codegen.emit("BUILD_LIST", len(self.items))
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        construct(
+            codegen,
+            _new_deque,
+            lambda: codegen.load_const(self.cls),
+            lambda: self.push_contents(codegen),
+            self.items.maxlen,
+        )
+        self.reconstruct_attributes(codegen)
+
+    def apply_contents(self, codegen: PyCodegen) -> None:
+        apply_with(codegen, self, _replace_items)
+
+
+def _new_deque(cls: type, items: list[Any], maxlen: int | None) -> Any:
+    result = cls.__new__(cls)
+    _deque.__init__(result, items, maxlen)
+    return result
+
+
+def _replace_items(real: _deque[Any], items: list[Any]) -> None:
+    _deque.clear(real)
+    _deque.extend(real, items)
+
+
+@functools.lru_cache(maxsize=1024)
+def _item_at(index: int) -> Callable[[Any], Any]:
+    return operator.itemgetter(index)
+
+
+@wraps(_deque)
+@wraps_instances(_deque)
+def wrap_deque(tx: Translator, value: _deque[Any], source: Source) -> VariableTracker:
+    """A deque of the frame."""
+    tx.guard(source, "TYPE_IS", type(value))
+    tx.guard(source, "LEN_EQ", len(value))
+    tx.guard(AttrSource(source, "maxlen"), "CONST_EQ", value.maxlen)
+    items = [
+        tx.lazy(item, CallSource(source, _item_at(index), f"{{base}}[{index}]"))
+        for index, item in enumerate(_deque.__iter__(value))
+    ]
+    return DequeVariable(
+        items,
+        value.maxlen,
+        type(value),
+        source=source,
+        mutation=Mutation.EXISTING,
+        real=value,
+    )
+
+
+@builtin_method(_deque, "__init__")
+def _init(
+    tx: Translator,
+    self: DequeVariable,
+    iterable: VariableTracker | None = None,
+    maxlen: VariableTracker = NONE,
+) -> None:
+    items = [] if iterable is None else iterable.unpack(tx)
+    size = None if maxlen.as_python_constant() is None else index_of(tx, maxlen)
+    self.change(tx)
+    with observed(tx):
+        self.items = _deque(items, size)
+
+
+@builtin_method(_deque, "__len__")
+def _len(tx: Translator, self: DequeVariable, /) -> VariableTracker:
+    return ConstantVariable(len(self.items))
+
+
+@builtin_method(_deque, "__iter__")
+def _iter(tx: Translator, self: DequeVariable, /) -> VariableTracker:
+    return SEQUENCE_BUILDERS["deque"](tx, self, False)
+
+
+@builtin_method(_deque, "__reversed__")
+def _reversed(tx: Translator, self: DequeVariable, /) -> VariableTracker:
+    return SEQUENCE_BUILDERS["deque"](tx, self, True)
+
+
+@builtin_method(_deque, "append", lazy=True)
+def _append(tx: Translator, self: DequeVariable, item: VariableTracker, /) -> None:
+    self.change(tx).append(item)
+
+
+@builtin_method(_deque, "appendleft", lazy=True)
+def _appendleft(tx: Translator, self: DequeVariable, item: VariableTracker, /) -> None:
+    self.change(tx).appendleft(item)
+
+
+@builtin_method(_deque, "extend")
+def _extend(tx: Translator, self: DequeVariable, iterable: VariableTracker, /) -> None:
+    items = iterable.unpack(tx)
+    self.change(tx).extend(items)
+
+
+@builtin_method(_deque, "__iadd__")
+def _iadd(tx: Translator, self: DequeVariable, iterable: VariableTracker, /) -> VariableTracker:
+    _extend(tx, self, iterable)
+    return self
+
+
+@builtin_method(_deque, "extendleft")
+def _extendleft(tx: Translator, self: DequeVariable, iterable: VariableTracker, /) -> None:
+    items = iterable.unpack(tx)
+    self.change(tx).extendleft(items)
+
+
+@builtin_method(_deque, "pop")
+def _pop(tx: Translator, self: DequeVariable, /) -> VariableTracker:
+    with observed(tx):
+        return self.change(tx).pop()
+
+
+@builtin_method(_deque, "popleft")
+def _popleft(tx: Translator, self: DequeVariable, /) -> VariableTracker:
+    with observed(tx):
+        return self.change(tx).popleft()
+
+
+@builtin_method(_deque, "clear")
+def _clear(tx: Translator, self: DequeVariable, /) -> None:
+    self.change(tx).clear()
+
+
+@builtin_method(_deque, "rotate")
+def _rotate(tx: Translator, self: DequeVariable, steps: VariableTracker | None = None, /) -> None:
+    count = 1 if steps is None else index_of(tx, steps)
+    self.change(tx).rotate(count)
+
+
+@builtin_method(_deque, "reverse")
+def _reverse(tx: Translator, self: DequeVariable, /) -> None:
+    self.change(tx).reverse()
+
+
+@builtin_method(_deque, "insert", lazy=True)
+def _insert(
+    tx: Translator, self: DequeVariable, index: VariableTracker, item: VariableTracker, /
+) -> None:
+    position = index_of(tx, index)
+    with observed(tx):
+        self.change(tx).insert(position, item)
+
+
+@builtin_method(_deque, "remove")
+def _remove(tx: Translator, self: DequeVariable, item: VariableTracker, /) -> None:
+    for index, own in enumerate(list(self.items)):
+        if rich_equal(tx, own, item):
+            del self.change(tx)[index]
+            return
+    shown = tx.call_function(tx.wrap_constant(repr), [item], {}).as_python_constant()
+    tx.raise_observed(ValueError, f"{shown} is not in deque")
+
+
+@builtin_method(_deque, "copy", "__copy__")
+def _copy(tx: Translator, self: DequeVariable, /) -> VariableTracker:
+    return DequeVariable(list(self.items), self.items.maxlen, self.cls)
+
+
+@builtin_method(_deque, "__getitem__")
+def _getitem(tx: Translator, self: DequeVariable, key: VariableTracker, /) -> VariableTracker:
+    index = _index(tx, key)
+    with observed(tx):
+        return self.items[index]
+
+
+def _index(tx: Translator, key: VariableTracker) -> int:
+    if not hasattr(key.python_type(), "__index__"):
+        kind = key.python_type().__name__
+        tx.raise_observed(TypeError, f"sequence index must be integer, not '{kind}'")
+    return index_of(tx, key)
+
+
+@builtin_method(_deque, "__setitem__")
+def _setitem(
+    tx: Translator, self: DequeVariable, key: VariableTracker, value: VariableTracker, /
+) -> None:
+    index = _index(tx, key)
+    with observed(tx):
+        self.change(tx)[index] = value
+
+
+@builtin_method(_deque, "__delitem__")
+def _delitem(tx: Translator, self: DequeVariable, key: VariableTracker, /) -> None:
+    index = _index(tx, key)
+    with observed(tx):
+        del self.change(tx)[index]
+
+
+def _on_list(name: str) -> Callable[..., VariableTracker]:
+    """Methods that only read: as those of a list of the items."""
+
+    def row(tx: Translator, self: DequeVariable, /, *args: VariableTracker) -> VariableTracker:
+        return tx.wrap_items(list, list(self.items)).call_method(tx, name, list(args), {})
+
+    return row
+
+
+for _name in ("__contains__", "count"):
+    builtin_method(_deque, _name)(_on_list(_name))
+
+
+def _compare(name: str) -> Callable[..., VariableTracker]:
+    def row(tx: Translator, self: DequeVariable, other: VariableTracker, /) -> VariableTracker:
+        if not isinstance(other, DequeVariable):
+            return NOT_IMPLEMENTED
+        left, right = tx.wrap_items(list, list(self.items)), tx.wrap_items(list, list(other.items))
+        return left.call_method(tx, name, [right], {})
+
+    return row
+
+
+for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
+    builtin_method(_deque, _name)(_compare(_name))
+
+
+@builtin_method(_deque, "index")
+def _find(
+    tx: Translator, self: DequeVariable, item: VariableTracker, /, *bounds: VariableTracker
+) -> VariableTracker:
+    items = tx.wrap_items(list, list(self.items))
+    if not items.call_method(tx, "count", [item], {}).as_python_constant():
+        shown = tx.call_function(tx.wrap_constant(repr), [item], {}).as_python_constant()
+        tx.raise_observed(ValueError, f"{shown} is not in deque")
+    return items.call_method(tx, "index", [item, *bounds], {})
+
+
+@builtin_method(_deque, "__add__")
+def _add(tx: Translator, self: DequeVariable, other: VariableTracker, /) -> VariableTracker:
+    if not isinstance(other, DequeVariable):
+        kind = other.python_type().__name__
+        tx.raise_observed(TypeError, f'can only concatenate deque (not "{kind}") to deque')
+    return DequeVariable([*self.items, *other.items], self.items.maxlen, self.cls)
+
+
+@builtin_method(_deque, "__mul__", "__rmul__")
+def _mul(tx: Translator, self: DequeVariable, count: VariableTracker, /) -> VariableTracker:
+    times = index_of(tx, count)
+    return DequeVariable(list(self.items) * times, self.items.maxlen, self.cls)

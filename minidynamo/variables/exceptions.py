@@ -1,0 +1,200 @@
+"""Exceptions of the traced program: `ExceptionVariable(cls, args)`."""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING, Any
+
+from ..side_effects import DELETED, Mutation
+from ..source import AttrSource
+from .base import VariableTracker, unsupported
+from .builtin_object import NONE, BuiltinObject, builtin_method, construct, follows_base
+from .constant import ConstantVariable
+from .registry import wraps_instances
+from .services import EXCEPTION_BUILDER
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+_LINKS = ("__cause__", "__context__")
+# Exceptions whose __init__ keeps more than `args`, by the attribute and the position it comes from.
+_FIELDS: dict[tuple[type, str], int] = {(StopIteration, "value"): 0, (SystemExit, "code"): 0}
+# Classes with further C state, which is not traced.
+OPAQUE_EXCEPTIONS = (OSError, SyntaxError, UnicodeError, BaseExceptionGroup)
+
+
+class ExceptionVariable(BuiltinObject):
+    """An exception object; `__cause__` and other attributes are in the side-effect log."""
+
+    def __init__(
+        self,
+        cls: type[BaseException],
+        args: list[VariableTracker],
+        *,
+        source: Source | None = None,
+        mutation: Mutation = Mutation.NEW,
+        real: Any = None,
+    ) -> None:
+        super().__init__(cls, source=source, mutation=mutation, real=real)
+        self.args = args
+
+    def describe(self) -> str:
+        if self.source is not None:
+            return self.source.name
+        shown = [arg.realize() for arg in self.args]
+        texts = [str(a.value) if isinstance(a, ConstantVariable) else repr(a) for a in shown]
+        return f"{self.cls.__name__}: {', '.join(texts)}"
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if name == "args":
+            return tx.wrap_items(tuple, self.args)
+        stored = tx.output.side_effects.load_attr(self, name)
+        if isinstance(stored, VariableTracker):
+            return stored
+        if self.source is not None and (name in _LINKS or name == "__suppress_context__"):
+            return tx.wrap(getattr(self.real, name), AttrSource(self.source, name))
+        if name in _LINKS:
+            return NONE
+        if name == "__suppress_context__":
+            return ConstantVariable(False)
+        for (class_, field), position in _FIELDS.items():
+            if name == field and issubclass(self.cls, class_):
+                return self.args[position] if self.args else NONE
+        if name == "__traceback__" or issubclass(self.cls, OPAQUE_EXCEPTIONS):
+            unsupported("exception attribute", name, f"{name!r} of exceptions is not traced")
+        return super().getattr(tx, name)
+
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        effects = tx.output.side_effects
+        if name == "args":
+            self.set_args(tx, value.realize().unpack(tx))
+        elif name == "__cause__":
+            effects.store_attr(self, name, value)
+            effects.store_attr(self, "__suppress_context__", ConstantVariable(True))
+        elif name in ("__context__", "__suppress_context__"):
+            effects.store_attr(self, name, value)
+        elif name == "__traceback__":
+            unsupported("exception attribute", name, "tracebacks are not traced")
+        else:
+            super().setattr(tx, name, value)
+
+    def delattr(self, tx: Translator, name: str) -> None:
+        if isinstance(tx.output.side_effects.load_attr(self, name), VariableTracker):
+            tx.output.side_effects.delete_attr(self, name)
+        else:
+            super().delattr(tx, name)
+
+    def set_args(self, tx: Translator, args: list[VariableTracker]) -> None:
+        """`BaseException.args = args`."""
+        tx.output.side_effects.mutate(self)
+        self.args = args
+
+    def has_instance_dict(self) -> bool:
+        return True
+
+    def hash_key(self, tx: Translator) -> Any:
+        return self.identity()
+
+    def truth(self, tx: Translator) -> bool:
+        defined = [self.lookup(name) for name in ("__bool__", "__len__")]
+        return True if defined == [None, None] else super().truth(tx)
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        def push_args() -> None:
+            codegen.sequence(self.args)
+            codegen.emit("BUILD_TUPLE", len(self.args))
+
+        construct(codegen, _new_exception, lambda: codegen.load_const(self.cls), push_args)
+        stored = codegen.side_effects.stored_attrs(self)
+        if stored:
+            codegen.save_temp(self)
+        for name, value in stored.items():
+            if value is not DELETED:
+                codegen(value)  # type: ignore[arg-type]
+                self.apply_setattr(codegen, name)
+
+    def push_contents(self, codegen: PyCodegen) -> None:
+        codegen.sequence(self.args)
+        codegen.emit("BUILD_TUPLE", len(self.args))
+
+    def apply_contents(self, codegen: PyCodegen) -> None:
+        codegen.emit("LOAD_FAST", codegen.preload(self))
+        codegen.emit("STORE_ATTR", "args")
+
+
+def _new_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """The exception without the `__init__` that Python subclasses define: it was traced."""
+    base = next(c for c in cls.__mro__ if not c.__flags__ & (1 << 9))
+    result = cls.__new__(cls, *args)
+    base.__init__(result, *args)
+    return result
+
+
+def build_exception(tx: Any, error: BaseException) -> VariableTracker:
+    """The traced value of an exception that Python raised while the tracer computed."""
+    return ExceptionVariable(type(error), [tx.wrap_constant(arg) for arg in error.args])
+
+
+EXCEPTION_BUILDER.append(build_exception)
+BUILTIN_EXCEPTIONS = tuple(
+    value
+    for value in vars(builtins).values()
+    if isinstance(value, type) and issubclass(value, BaseException)
+)
+follows_base(*(class_ for class_ in BUILTIN_EXCEPTIONS if class_ is not BaseException))
+
+
+@wraps_instances(BaseException)
+def _wrap_exception(tx: Translator, value: BaseException, source: Source) -> VariableTracker:
+    tx.guard(source, "TYPE_IS", type(value))
+    args = tx.wrap(value.args, AttrSource(source, "args")).unpack(tx)
+    return ExceptionVariable(
+        type(value), args, source=source, mutation=Mutation.EXISTING, real=value
+    )
+
+
+@builtin_method(BaseException, "__init__")
+def _exception_init(tx: Translator, self: ExceptionVariable, /, *args: VariableTracker) -> None:
+    self.set_args(tx, list(args))
+
+
+@builtin_method(BaseException, "__str__")
+def _exception_str(tx: Translator, self: ExceptionVariable, /) -> VariableTracker:
+    if not self.args:
+        return ConstantVariable("")
+    shown: VariableTracker = tx.wrap_items(tuple, self.args)
+    if len(self.args) == 1:
+        shown = self.args[0].realize()
+    function = repr if issubclass(self.cls, KeyError) and len(self.args) == 1 else str
+    return tx.call_function(tx.wrap_constant(function), [shown], {})
+
+
+@builtin_method(BaseException, "__repr__")
+def _exception_repr(tx: Translator, self: ExceptionVariable, /) -> VariableTracker:
+    shown = [tx.call_function(tx.wrap_constant(repr), [arg.realize()], {}) for arg in self.args]
+    texts = [text.as_python_constant() for text in shown]
+    return ConstantVariable(f"{self.cls.__name__}({', '.join(texts)})")
+
+
+@builtin_method(BaseException, "with_traceback")
+def _exception_with_traceback(
+    tx: Translator, self: ExceptionVariable, traceback: VariableTracker, /
+) -> VariableTracker:
+    if isinstance(traceback, ConstantVariable) and traceback.value is None:
+        return self
+    unsupported("exception attribute", "with_traceback", "tracebacks are not traced")
+
+
+@builtin_method(BaseException, "add_note")
+def _exception_add_note(tx: Translator, self: ExceptionVariable, note: VariableTracker, /) -> None:
+    stored = tx.output.side_effects.load_attr(self, "__notes__")
+    if not isinstance(stored, VariableTracker):
+        if self.source is not None:
+            unsupported(
+                "exception attribute", "__notes__", "notes of this exception are not traced"
+            )
+        stored = tx.wrap_items(list, [])
+        tx.output.side_effects.store_attr(self, "__notes__", stored)
+    stored.call_method(tx, "append", [note], {})

@@ -1,0 +1,382 @@
+"""set and frozenset.
+
+The hash keys of the elements are kept in a real Python set, on which the traced operations are
+done too: its iteration order is the one that the program would see, as long as the hashes are
+those of the real elements. Where they are not (tensors, objects made by the traced code),
+iteration breaks the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..side_effects import Mutation
+from ..source import CallSource, TupleItemSource
+from .base import NotConstant, VariableTracker, unsupported
+from .builder import builds
+from .builtin_object import NOT_IMPLEMENTED, BuiltinObject, apply_with, builtin_method, construct
+from .constant import ConstantVariable, is_value
+from .dicts import key_of, raise_key_error
+from .lists import constant_of
+from .registry import wraps, wraps_instances
+from .services import SEQUENCE_BUILDERS
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+Table = set[Any] | frozenset[Any]
+_BY_IDENTITY = (type, types.FunctionType, types.BuiltinFunctionType)
+
+
+class SetVariable(BuiltinObject):
+    """A set or frozenset. `table`: the hash keys; `known`: the elements that are no plain values."""
+
+    def __init__(
+        self,
+        table: Table,
+        known: dict[Any, VariableTracker],
+        cls: type,
+        *,
+        source: Source | None = None,
+        mutation: Mutation | None = None,
+        real: Any = None,
+    ) -> None:
+        if mutation is None:
+            is_frozen = issubclass(cls, frozenset) and not cls.__dictoffset__
+            mutation = Mutation.IMMUTABLE if is_frozen else Mutation.NEW
+        super().__init__(cls, source=source, mutation=mutation, real=real)
+        self.table = table
+        self.known = known
+        self._first_order = list(table) if real is None else None
+
+    def element(self, key: Any) -> VariableTracker:
+        return ConstantVariable(key) if is_value(key) else self.known[key]
+
+    def elements(self) -> list[VariableTracker]:
+        """The elements in any order."""
+        return [self.element(key) for key in self.table]
+
+    def unpack(self, tx: Translator) -> list[VariableTracker]:
+        """The elements in iteration order; breaks the graph where it is not known."""
+        if self.overrides("__iter__"):
+            return super().unpack(tx)
+        if len(self.table) > 1 and not all(map(_has_real_hash, self.table)):
+            unsupported(
+                "order of a set", repr(self), "the iteration order of this set is not known"
+            )
+        return self.elements()
+
+    def as_python_constant(self) -> Any:
+        if self.cls not in (set, frozenset):
+            raise NotConstant(self)
+        return self.cls(constant_of(element) for element in self.elements())
+
+    def hash_key(self, tx: Translator) -> Any:
+        if issubclass(self.cls, frozenset) and not self.overrides("__hash__"):
+            return frozenset(self.table)
+        return super().hash_key(tx)
+
+    def _push_elements(self, codegen: PyCodegen) -> None:
+        elements = self.elements()
+        codegen.sequence(elements)
+        codegen.emit("BUILD_SET", len(elements))
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        if self.cls is set:
+            self._push_elements(codegen)
+            return
+        construct(
+            codegen,
+            _new_set,
+            lambda: codegen.load_const(self.cls),
+            lambda: self._push_elements(codegen),
+        )
+        self.reconstruct_attributes(codegen)
+
+    def push_contents(self, codegen: PyCodegen) -> None:
+        self._push_elements(codegen)
+
+    def apply_contents(self, codegen: PyCodegen) -> None:
+        apply_with(codegen, self, _replace_elements)
+
+
+def _has_real_hash(key: Any) -> bool:
+    return is_value(key) or isinstance(key, _BY_IDENTITY)
+
+
+def _new_set(cls: type, elements: set[Any]) -> Any:
+    if issubclass(cls, frozenset):
+        return frozenset.__new__(cls, elements)
+    result = cls.__new__(cls)
+    set.update(result, elements)
+    return result
+
+
+def _replace_elements(real: set[Any], elements: set[Any]) -> None:
+    for element in [element for element in real if element not in elements]:
+        set.discard(real, element)
+    set.update(real, elements)
+
+
+# -- building and wrapping ----------------------------------------------------------------------
+
+
+def collect(
+    tx: Translator, items: list[VariableTracker]
+) -> tuple[set[Any], dict[Any, VariableTracker]]:
+    """(table, known elements) of a set of these items."""
+    table: set[Any] = set()
+    known: dict[Any, VariableTracker] = {}
+    for item in items:
+        key = key_of(tx, item)
+        table.add(key)
+        known.setdefault(key, item.realize())
+    return table, known
+
+
+def _build_set(tx: Any, type_: type, items: list[VariableTracker]) -> VariableTracker:
+    table, known = collect(tx, items)
+    family = frozenset if issubclass(type_, frozenset) else set
+    return SetVariable(family(table), known, type_)
+
+
+SEQUENCE_BUILDERS[set] = _build_set
+SEQUENCE_BUILDERS[frozenset] = _build_set
+
+
+@builds(set, frozenset)
+def _from_python_set(tx: Translator, value: Any) -> VariableTracker:
+    known: dict[Any, VariableTracker] = {}
+    table = set()
+    for item in value:
+        variable = tx.wrap_constant(item)
+        key = key_of(tx, variable)
+        known[key] = variable
+        table.add(key)
+    return SetVariable(value if table == value else table, known, type(value))
+
+
+@wraps(set, frozenset)
+@wraps_instances(set, frozenset)
+def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    tx.guard(source, "TYPE_IS", type(value))
+    family = set if isinstance(value, set) else frozenset
+    in_order = CallSource(source, _ordered_elements, "tuple({base})")
+    if all(is_value(item) for item in family.__iter__(value)):
+        elements = _ordered_elements(value)
+        tx.guard(in_order, "CONST_EQ", elements)
+        table, known = family(elements), {}
+        if list(table) != list(elements):
+            table = family.copy(value)
+    else:
+        tx.guard(source, "LEN_EQ", len(value))
+        items = [
+            tx.wrap(item, TupleItemSource(in_order, index))
+            for index, item in enumerate(_ordered_elements(value))
+        ]
+        table, known = collect(tx, items)
+    mutation = Mutation.EXISTING if isinstance(value, set) else None
+    return SetVariable(table, known, type(value), source=source, mutation=mutation, real=value)
+
+
+def _ordered_elements(value: Any) -> tuple[Any, ...]:
+    """The elements of a set, also of a subclass with an `__iter__` of its own."""
+    return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
+
+
+# -- the algebra --------------------------------------------------------------------------------
+
+_SETS = (set, frozenset)
+
+
+def set_like(value: VariableTracker) -> SetVariable | None:
+    """A set, frozenset or constant frozenset; None for anything else (operators want sets)."""
+    if isinstance(value, SetVariable):
+        return value
+    if isinstance(value, ConstantVariable) and isinstance(value.value, frozenset):
+        return SetVariable(value.value, {}, frozenset)
+    return None
+
+
+def _operand(tx: Translator, value: VariableTracker) -> SetVariable:
+    """Any iterable as a set (methods take them)."""
+    found = set_like(value)
+    if found is not None:
+        return found
+    table, known = collect(tx, value.unpack(tx))
+    return SetVariable(table, known, set)
+
+
+@builtin_method(_SETS, "__len__")
+def _set_len(tx: Translator, self: SetVariable, /) -> VariableTracker:
+    return ConstantVariable(len(self.table))
+
+
+@builtin_method(_SETS, "__iter__")
+def _set_iter(tx: Translator, self: SetVariable, /) -> VariableTracker:
+    return SEQUENCE_BUILDERS["elements"](tx, self)
+
+
+def _element_key(tx: Translator, item: VariableTracker) -> Any:
+    """The key of what is looked for: a set finds the equal frozenset."""
+    if isinstance(item, SetVariable) and issubclass(item.cls, set):
+        return frozenset(item.table)
+    return key_of(tx, item)
+
+
+@builtin_method(_SETS, "__contains__")
+def _set_contains(tx: Translator, self: SetVariable, item: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(_element_key(tx, item) in self.table)
+
+
+def _plain(cls: type) -> type:
+    return frozenset if issubclass(cls, frozenset) else set
+
+
+def _combined(function: Callable[..., Any], left: SetVariable, right: SetVariable) -> SetVariable:
+    table = function(left.table, right.table)
+    return SetVariable(table, {**right.known, **left.known}, _plain(left.cls))
+
+
+def _change(tx: Translator, self: SetVariable, function: Callable[..., Any], *args: Any) -> Any:
+    """Run an in-place method of `set` on the table."""
+    tx.output.side_effects.mutate(self)
+    if not isinstance(self.table, set) or self.mutation is Mutation.EXISTING:
+        self.table = set(self.table)
+    return function(self.table, *args)
+
+
+# The operator's name -> the method, the in-place method.
+_ALGEBRA = {
+    "or": ("union", "update"),
+    "and": ("intersection", "intersection_update"),
+    "sub": ("difference", "difference_update"),
+    "xor": ("symmetric_difference", "symmetric_difference_update"),
+}
+
+
+def _register_algebra(name: str, method: str, update: str) -> None:
+    function = getattr(operator, f"{name}_" if name in ("or", "and") else name)
+    in_place = getattr(set, update)
+
+    def operator_row(tx: Translator, self: SetVariable, other: VariableTracker, /) -> Any:
+        right = set_like(other)
+        return NOT_IMPLEMENTED if right is None else _combined(function, self, right)
+
+    def reflected_row(tx: Translator, self: SetVariable, other: VariableTracker, /) -> Any:
+        left = set_like(other)
+        return NOT_IMPLEMENTED if left is None else _combined(function, left, self)
+
+    def method_row(tx: Translator, self: SetVariable, /, *others: VariableTracker) -> Any:
+        table = _plain(self.cls)(self.table)
+        result = SetVariable(table, self.known, _plain(self.cls))
+        for other in others:
+            result = _combined(function, result, _operand(tx, other))
+        return result
+
+    def inplace_row(tx: Translator, self: SetVariable, other: VariableTracker, /) -> Any:
+        if set_like(other) is None:
+            return NOT_IMPLEMENTED
+        update_row(tx, self, other)
+        return self
+
+    def update_row(tx: Translator, self: SetVariable, /, *others: VariableTracker) -> None:
+        for right in [_operand(tx, other) for other in others]:
+            _change(tx, self, in_place, right.table)
+            self.known = {**right.known, **self.known}
+
+    builtin_method(_SETS, f"__{name}__")(operator_row)
+    builtin_method(_SETS, f"__r{name}__")(reflected_row)
+    builtin_method(_SETS, method)(method_row)
+    builtin_method(set, f"__i{name}__")(inplace_row)
+    builtin_method(set, update)(update_row)
+
+
+for _name, (_method, _update) in _ALGEBRA.items():
+    _register_algebra(_name, _method, _update)
+
+
+def _set_compare(name: str) -> Callable[..., VariableTracker]:
+    compare = getattr(operator, name)
+
+    def row(tx: Translator, self: SetVariable, other: VariableTracker, /) -> VariableTracker:
+        right = set_like(other)
+        if right is None:
+            return NOT_IMPLEMENTED
+        return ConstantVariable(compare(self.table, right.table))
+
+    return row
+
+
+for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
+    builtin_method(_SETS, _name)(_set_compare(_name))
+
+
+def _set_question(name: str) -> Callable[..., VariableTracker]:
+    question = getattr(frozenset, name)
+
+    def row(tx: Translator, self: SetVariable, other: VariableTracker, /) -> VariableTracker:
+        return ConstantVariable(question(frozenset(self.table), _operand(tx, other).table))
+
+    return row
+
+
+for _name in ("issubset", "issuperset", "isdisjoint"):
+    builtin_method(_SETS, _name)(_set_question(_name))
+
+
+@builtin_method(_SETS, "copy")
+def _set_copy(tx: Translator, self: SetVariable, /) -> VariableTracker:
+    if self.cls is frozenset:
+        return self
+    return SetVariable(_plain(self.cls)(self.table), dict(self.known), _plain(self.cls))
+
+
+@builtin_method(set, "add")
+def _set_add(tx: Translator, self: SetVariable, item: VariableTracker, /) -> None:
+    key = key_of(tx, item)
+    _change(tx, self, set.add, key)
+    self.known = {key: item, **self.known}
+
+
+@builtin_method(set, "discard")
+def _set_discard(tx: Translator, self: SetVariable, item: VariableTracker, /) -> None:
+    _change(tx, self, set.discard, _element_key(tx, item))
+
+
+@builtin_method(set, "remove")
+def _set_remove(tx: Translator, self: SetVariable, item: VariableTracker, /) -> None:
+    key = _element_key(tx, item)
+    if key not in self.table:
+        raise_key_error(item)
+    _change(tx, self, set.remove, key)
+
+
+@builtin_method(set, "pop")
+def _set_pop(tx: Translator, self: SetVariable, /) -> VariableTracker:
+    if not self.table:
+        tx.raise_observed(KeyError, "pop from an empty set")
+    if self.mutation is Mutation.EXISTING and len(self.table) > 1:
+        unsupported("order of a set", repr(self), "which element pop() takes is not known")
+    self.unpack(tx)
+    return self.element(_change(tx, self, set.pop))
+
+
+@builtin_method(set, "clear")
+def _set_clear(tx: Translator, self: SetVariable, /) -> None:
+    _change(tx, self, set.clear)
+
+
+@builtin_method(set, "__init__")
+def _set_init(
+    tx: Translator, self: SetVariable, iterable: VariableTracker | None = None, /
+) -> None:
+    _set_clear(tx, self)
+    if iterable is not None:
+        set_update = self.call_method(tx, "update", [iterable], {})
+        assert set_update is not None
