@@ -1,4 +1,4 @@
-"""The C methods of `object` and `type` that classes written in Python inherit or call with `super()`."""
+"""The C methods of `object` and `type`, as classes written in Python inherit or call them."""
 
 from __future__ import annotations
 

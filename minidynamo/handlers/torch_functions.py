@@ -1,4 +1,4 @@
-"""Functions of torch that are no operation of the graph: questions about tensors, overrides, assertions, constructors.
+"""Functions of torch that are no operation of the graph: questions about tensors, constructors, ...
 
 What is an operation needs no row: `trace_rules` knows it, and the call becomes one node.
 """
@@ -163,7 +163,7 @@ def make_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 
 @handles(torch.tensor)
 def torch_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
-    """A copy of a tensor is `clone().detach()`; nested numbers are a node; a tensor among them needs its data."""
+    """A copy of a tensor is `detach().clone()`; nested numbers are a node."""
     if len(args) == 1 and isinstance(args[0], TensorVariable) and not kwargs:
         detached = tx.add_node("call_method", "detach", (args[0].node,), {})
         return detached.call_method(tx, "clone", [], {})

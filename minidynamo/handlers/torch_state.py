@@ -1,4 +1,4 @@
-"""Reading and changing torch's global state: grad mode, autocast, inference mode, and what only can be read."""
+"""Reading and changing torch's global state: grad mode, autocast, inference mode and the like."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ _GUARDED_READS = (
     torch._C._get_nnpack_enabled,
     torch.distributed.is_initialized,
 )
-# What tells whether the program runs in eager, is compiled or exported: the answers while compiling.
+# What tells whether the program runs in eager, is compiled or exported: the answers while
+# compiling.
 _CONSTANTS: tuple[tuple[Callable[..., Any], Any], ...] = (
     (torch.jit.is_scripting, False),
     (torch.jit.is_tracing, False),

@@ -1,4 +1,4 @@
-"""Methods and attributes of tensors that are not simply a node: what needs data, storage, autograd or the real tensor."""
+"""Methods and attributes of tensors that are not simply a node of the graph."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _NEEDS_DATA = (
 _BREAKS: dict[str, tuple[str, str, list[str]]] = {
     **{
         name: ("data-dependent value", *_NEEDS_DATA)
-        for name in "item tolist numpy __int__ __float__ __index__ __complex__ __array__ __contains__"
-        " is_nonzero __format__ __repr__ __str__".split()
+        for name in "item tolist numpy __int__ __float__ __index__ __complex__ __array__"
+        " __contains__ is_nonzero __format__ __repr__ __str__".split()
         if hasattr(torch.Tensor, name)
     },
     **{
@@ -55,8 +55,9 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
     },
     **{
         name: ("tensor storage", "it works on the tensor's memory itself", [])
-        for name in "data_ptr storage untyped_storage _typed_storage storage_type share_memory_ set_"
-        " resize_ resize_as_ is_set_to pin_memory __dlpack__ __dlpack_device__ __cuda_array_interface__"
+        for name in "data_ptr storage untyped_storage _typed_storage storage_type share_memory_"
+        " set_ resize_ resize_as_ is_set_to pin_memory __dlpack__ __dlpack_device__"
+        " __cuda_array_interface__"
         " __deepcopy__ __reduce_ex__ as_subclass module_load rename refine_names align_to".split()
         if hasattr(torch.Tensor, name)
     },
@@ -131,7 +132,7 @@ def tensor_getitem(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwa
 
 
 def _grad(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> VariableTracker:
-    """The gradient of an input is an input of its own; an intermediate has none unless autograd made it."""
+    """The gradient of an input is an input of its own; an intermediate has none."""
     if real is not None:
         assert tensor.source is not None
         return tx.wrap(real.grad, AttrSource(tensor.source, "grad"))

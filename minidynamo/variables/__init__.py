@@ -18,10 +18,6 @@ from . import (
     super_,
     user_defined,
 )
-from .registry import wraps_instances
-
-# The last row: objects of classes that no other row knows.
-wraps_instances(object)(user_defined.wrap_object)
 
 __all__ = [
     "classes",

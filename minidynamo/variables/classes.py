@@ -1,7 +1,7 @@
 """Classes as values: attributes, calling (instances made by the trace), stores to classes.
 
-`CONSTRUCTORS` rows say how instances of builtin layouts (exceptions, containers) are made; the rest follows
-`type.__call__`: `__new__`, then `__init__`, both traced.
+`CONSTRUCTORS` rows say how instances of builtin layouts (exceptions, containers) are made; the rest
+follows `type.__call__`: `__new__`, then `__init__`, both traced.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CONSTRUCTORS: list[tuple[type, Constructor]] = []
 
 
 def constructs(*bases: type) -> Callable[[Constructor], Constructor]:
-    """Register how a call of a subclass of `bases` makes an instance, where `object.__new__` does not."""
+    """Register how a call of a subclass of `bases` makes an instance."""
 
     def register(function: Constructor) -> Constructor:
         for base in bases:
@@ -267,7 +267,7 @@ NEW_OBJECT: list[tuple[type, Callable[[type], VariableTracker]]] = []
 
 
 def has_object_layout(cls: type) -> bool:
-    """Whether instances keep their state in an instance dict and slots only, as `object.__new__` makes them."""
+    """Whether instances are made by `object.__new__`: their state is an instance dict and slots."""
     for base in cls.__mro__:
         new = base.__dict__.get("__new__")
         if isinstance(new, types.BuiltinFunctionType):

@@ -1,10 +1,10 @@
 """Global state of torch that the traced code changes: grad mode, autocast, inference mode.
 
-A change is made for real while tracing (fake propagation has to see it) and becomes a state node of the graph.
-The context managers of torch are traced as the Python classes they are; what is left at the end of the region is
-a side effect: the graph puts the state back, and the generated code sets it again. So a graph break inside a
-`with` block runs the rest of the block in the right state, and the manager object that the block's end needs is
-an ordinary object with its attributes.
+A change is made for real while tracing (fake propagation has to see it) and becomes a state node of
+the graph. The context managers of torch are traced as the Python classes they are; what is left at
+the end of the region is a side effect: the graph puts the state back, and the generated code sets
+it again. So a graph break inside a `with` block runs the rest of the block in the right state, and
+the manager object that the block's end needs is an ordinary object with its attributes.
 """
 
 from __future__ import annotations
@@ -52,10 +52,12 @@ AUTOCAST_CACHE = Setting(
 
 
 def autocast_enabled(device: str) -> Setting:
+    """Whether autocast is on for a device type."""
     return Setting("autocast", torch.is_autocast_enabled, torch.set_autocast_enabled, (device,))
 
 
 def autocast_dtype(device: str) -> Setting:
+    """What autocast casts to on a device type."""
     return Setting("autocast dtype", torch.get_autocast_dtype, torch.set_autocast_dtype, (device,))
 
 

@@ -1,7 +1,8 @@
 """Attributes of classes: the walk along the MRO, and what binding the found object gives.
 
-`class_lookup` is `_PyType_Lookup` with a guard that the class stays as it is; `bind` is the `__get__` of what was found.
-A descriptor type is a row of `BINDERS`; one written in Python is bound by tracing its `__get__`.
+`class_lookup` is `_PyType_Lookup` with a guard that the class stays as it is; `bind` is the
+`__get__` of what was found. A descriptor type is a row of `BINDERS`; one written in Python is bound
+by tracing its `__get__`.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _IS_ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 
-# The version of each class when a trace last relied on it. A class whose version changed since is guarded
-# attribute by attribute, so that programs that store to a class do not recompile each time.
+# The version of each class when a trace last relied on it. A class whose version changed since is
+# guarded attribute by attribute, so that programs that store to a class do not recompile each time.
 _seen_versions: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _volatile: weakref.WeakSet[type] = weakref.WeakSet()
 
@@ -46,7 +47,7 @@ STORED = _Stored()
 
 @dataclass(slots=True)
 class ClassAttribute:
-    """What the MRO walk found: `raw` in the dict of `owner`, or the value `stored` by the traced code."""
+    """What the MRO walk found: `raw` in the dict of `owner`, or a value the traced code stored."""
 
     name: str
     cls: type
@@ -94,7 +95,7 @@ _CONSTANT_ATTRIBUTES = (
 
 
 def class_source(cls: type) -> Source:
-    """Classes are constants of the guards: what an object's class is, is guarded with the object."""
+    """Classes are constants of the guards: the class of an object is guarded with the object."""
     return ConstSource(cls, cls.__qualname__)
 
 
@@ -110,7 +111,7 @@ def guard_class(tx: Translator, cls: type) -> None:
 
 
 def class_lookup(tx: Translator, cls: type, name: str) -> ClassAttribute | None:
-    """`_PyType_Lookup`: the attribute along the MRO, unbound, as the traced code would find it now."""
+    """`_PyType_Lookup`: the unbound attribute along the MRO, as the traced code would find it."""
     guard_class(tx, cls)
     effects = tx.output.side_effects
     for owner in cls.__mro__:
@@ -135,9 +136,10 @@ def _lacks(name: str) -> Callable[[type], bool]:
 
 
 def lookup_special(tx: Translator, value: VariableTracker, name: str) -> VariableTracker | None:
-    """`_PyObject_LookupSpecial`: the method that the class of a user-defined object gives, bound, or None.
+    """`_PyObject_LookupSpecial`: the bound method that the class of a user's object gives, or None.
 
-    Values of other kinds have their slots in Python methods of their VariableTracker: None for them.
+    Values of other kinds have their slots in Python methods of their VariableTracker: None for
+    them.
     """
     value = value.realize()
     if not value.is_user_defined:
@@ -182,7 +184,10 @@ class CMethodVariable(BoundMethodVariable):
 def bind(
     tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
 ) -> VariableTracker:
-    """`found.__get__(instance, cls)`, or the object itself if it is no descriptor. instance None: of the class."""
+    """`found.__get__(instance, cls)`, or the object itself if it is no descriptor.
+
+    instance None: it was found by an access to the class.
+    """
     if found.stored is not None:
         return _bind_stored(tx, found, instance)
     binder = BINDERS.get(type(found.raw))

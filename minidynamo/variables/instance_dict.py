@@ -1,4 +1,4 @@
-"""`obj.__dict__` of a user-defined object: a live view of the object's attributes in the side-effect log.
+"""`obj.__dict__` of a user-defined object: a live view of its attributes in the side-effect log.
 
 Reading and writing single names goes to the object; whatever looks at all names works on a copy.
 """

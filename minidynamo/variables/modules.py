@@ -52,13 +52,13 @@ class PythonModuleVariable(VariableTracker):
         return self._computed(tx, name, stored is DELETED)
 
     def _is_property(self, name: str) -> bool:
-        """Whether the module's type has a data descriptor of that name (torch.backends.cudnn.enabled)."""
+        """Whether the module's type has such a property (torch.backends.cudnn.enabled)."""
         kind = type(self.value)
         found = inspect.getattr_static(kind, name, None) if kind is not types.ModuleType else None
         return hasattr(type(found), "__set__")
 
     def _computed(self, tx: Translator, name: str, deleted: bool) -> VariableTracker:
-        """Names that the module's own `__getattr__` or its type gives; importing lazily is such a case."""
+        """Names that the module's own `__getattr__` (lazy imports) or its type gives."""
         assert self.source is not None
         try:
             if deleted:
@@ -91,11 +91,13 @@ class PythonModuleVariable(VariableTracker):
 @wraps(types.ModuleType)
 @wraps_instances(types.ModuleType)
 def wrap_python_module(tx: Translator, value: types.ModuleType, source: Source) -> VariableTracker:
+    """A module of the frame."""
     tx.guard(source, "ID_IS", value)
     return PythonModuleVariable(value, source=source)
 
 
 @builds(types.ModuleType)
 def build_python_module(tx: Translator, value: types.ModuleType) -> VariableTracker:
+    """A module that the tracer reached itself."""
     variable = PythonModuleVariable(value, source=ConstSource(value, value.__name__))
     return tx.output.side_effects.track(value, variable)

@@ -1,8 +1,8 @@
-"""nn.Modules: user-defined objects whose parameters, buffers and children lie in tables of the instance dict.
+"""nn.Modules: user-defined objects with tables of parameters, buffers and children.
 
-What `nn.Module.__getattr__`, `__setattr__` and `__call__` do in the ordinary case is done here directly, with the
-guards that this needs; in every other case (tables changed by the traced code, hooks, modules made inside) torch's own
-Python code is traced.
+What `nn.Module.__getattr__`, `__setattr__` and `__call__` do in the ordinary case is done here
+directly, with the guards that this needs; in every other case (tables changed by the traced code,
+hooks, modules made inside) torch's own Python code is traced.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
     """An instance of an nn.Module."""
 
     def tables(self, tx: Translator) -> list[dict[str, Any]] | None:
-        """The real `_parameters`, `_buffers`, `_modules`, or None where the traced code may have changed them."""
+        """The real tables, or None where the traced code may have changed them."""
         if self.dict is None or self.source is None:
             return None
         effects = tx.output.side_effects
@@ -79,7 +79,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return super().missing_attribute(tx, name)
 
     def table_lookup(self, tx: Translator, name: str) -> VariableTracker | None:
-        """The parameter, buffer or child of that name; None if there is none or nothing is known."""
+        """The parameter, buffer or child of that name; None if there is none."""
         tables = self.tables(tx)
         if tables is None:
             return None
@@ -100,7 +100,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return super().item_source(name)
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
-        """`nn.Module.__setattr__`, directly for ordinary values and for tensors of existing buffers."""
+        """`nn.Module.__setattr__`, directly where it comes to an ordinary store."""
         found = class_lookup(tx, self.cls, "__setattr__")
         value = value.realize()
         if found is not None and found.raw is _SETATTR and self._set_directly(tx, name, value):
@@ -155,7 +155,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
     # -- containers of torch.nn -------------------------------------------------------------------
 
     def children(self, tx: Translator) -> list[VariableTracker] | None:
-        """The values of `_modules` in order, with a guard on all names; None if nothing is known."""
+        """The values of `_modules` in order, with a guard on all names, or None."""
         tables = self.tables(tx)
         if tables is None:
             return None

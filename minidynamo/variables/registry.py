@@ -53,6 +53,8 @@ def wraps_instances(*types: type) -> Callable[[Wrapper], Wrapper]:
         for type_ in types:
             assert all(type_ is not known for known, _ in INSTANCE_WRAPPERS), type_
             INSTANCE_WRAPPERS.append((type_, function))
+        # What takes any object comes last.
+        INSTANCE_WRAPPERS.sort(key=lambda row: row[0] is object)
         return function
 
     return register

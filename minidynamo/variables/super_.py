@@ -23,8 +23,9 @@ class SuperVariable(VariableTracker):
         self.after = after
         self.receiver = receiver
         # `super(C, cls)` in class methods and __new__ binds to the class itself.
-        self.of_class = isinstance(receiver, ClassVariable) and issubclass(receiver.value, after)
-        self.start = receiver.value if self.of_class else receiver.python_type()  # type: ignore[attr-defined]
+        is_class = isinstance(receiver, ClassVariable) and issubclass(receiver.value, after)
+        self.of_class = is_class
+        self.start: type = receiver.value if is_class else receiver.python_type()  # type: ignore
 
     def describe(self) -> str:
         return f"super({self.after.__qualname__}, {self.receiver.describe()})"
@@ -70,7 +71,7 @@ class SuperVariable(VariableTracker):
 def builtin_super(
     tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker:
-    """With two arguments, or with none in a method: then class and object are those of the frame."""
+    """With two arguments, or none in a method: then class and object are those of the frame."""
     if not args:
         args = _of_frame(tx)
     if len(args) != 2 or kwargs:

@@ -1,7 +1,7 @@
-"""Objects of classes written in Python: attribute lookup as `object.__getattribute__` does it, slots by the MRO.
+"""Objects of classes written in Python: attribute lookup and slots as CPython has them.
 
-An object's attributes are its instance dict and slots, overlaid with the side-effect log; a NEW object has
-only the log. Everything that the class defines in Python is traced.
+An object's attributes are its instance dict and slots, overlaid with the side-effect log; a NEW
+object has only the log. Everything that the class defines in Python is traced.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .classes import NEW_OBJECT, class_variable, has_object_layout
 from .constant import ConstantVariable
 from .descriptors import ClassAttribute, bind, class_lookup, guard_class, lookup_special
 from .instance_dict import InstanceDictVariable
+from .registry import wraps_instances
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -111,7 +112,7 @@ class UserDefinedObjectVariable(VariableTracker):
         return None
 
     def item_source(self, name: str) -> Source:
-        """The source of an entry of the instance dict; plain attribute access where that gives it."""
+        """The source of an entry of the instance dict; attribute access where that gives it."""
         assert self.source is not None
         shadow = getattr(self.cls, name, None)
         if self.cls.__getattribute__ is object.__getattribute__ and not hasattr(
@@ -183,7 +184,7 @@ class UserDefinedObjectVariable(VariableTracker):
         return has
 
     def _descriptor_store(self, tx: Translator, name: str, value: VariableTracker | None) -> bool:
-        """Store (or delete, if value is None) through a data descriptor of the class, if it has one."""
+        """Store (or delete, if value is None) through a data descriptor, if the class has one."""
         found = class_lookup(tx, self.cls, name)
         if found is None or not found.is_data_descriptor():
             if not self.has_dict():
@@ -462,7 +463,7 @@ def _lacking(name: str, type_name: str) -> str:
 
 
 class OpaqueVariable(VariableTracker):
-    """An object that the tracer only moves around: its type is guarded, nothing of it is looked at."""
+    """An object that the tracer only moves around: nothing but its type is looked at."""
 
     def __init__(self, value: Any, *, source: Source) -> None:
         super().__init__(source=source)
@@ -475,6 +476,7 @@ class OpaqueVariable(VariableTracker):
         return self.value
 
 
+@wraps_instances(object)
 def wrap_object(tx: Translator, value: Any, source: Source) -> VariableTracker:
     """Objects that no other row wraps."""
     tx.guard(source, "TYPE_IS", type(value))
