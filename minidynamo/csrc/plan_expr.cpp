@@ -10,26 +10,37 @@ namespace {
 
 constexpr size_t kMaxDepth = 64;
 
+int64_t checked(bool overflow, const int64_t& value) {
+  if (overflow) {
+    throw std::overflow_error("integer overflow");
+  }
+  return value;
+}
+
+int64_t subtract(int64_t a, int64_t b) {
+  int64_t result;
+  return checked(__builtin_sub_overflow(a, b, &result), result);
+}
+
+int64_t multiply(int64_t a, int64_t b) {
+  int64_t result;
+  return checked(__builtin_mul_overflow(a, b, &result), result);
+}
+
+int64_t add(int64_t a, int64_t b) {
+  int64_t result;
+  return checked(__builtin_add_overflow(a, b, &result), result);
+}
+
 int64_t floor_div(int64_t a, int64_t b) {
   if (b == 0) {
     throw std::domain_error("division by zero");
   }
   if (b == -1) {
-    int64_t result;
-    if (__builtin_sub_overflow(int64_t{0}, a, &result)) {
-      throw std::overflow_error("integer overflow");
-    }
-    return result;
+    return subtract(0, a);
   }
   int64_t quotient = a / b;
   return (a % b != 0 && ((a < 0) != (b < 0))) ? quotient - 1 : quotient;
-}
-
-int64_t checked(bool overflow, int64_t value) {
-  if (overflow) {
-    throw std::overflow_error("integer overflow");
-  }
-  return value;
 }
 
 int64_t mod(int64_t a, int64_t b) {
@@ -40,31 +51,30 @@ int64_t power(int64_t base, int64_t exponent) {
   if (exponent < 0) {
     throw std::domain_error("negative exponent");
   }
+  if (base >= -1 && base <= 1) {
+    return exponent == 0 ? 1 : exponent % 2 == 0 ? base * base : base;
+  }
   int64_t result = 1;
   for (; exponent > 0; --exponent) {
-    result = checked(__builtin_mul_overflow(result, base, &result), result);
-    if (result == 0 || (result == 1 && base == 1)) {
-      break;
-    }
+    result = multiply(result, base);
   }
   return result;
 }
 
 int64_t apply(ExprOp op, int64_t a, int64_t b) {
-  int64_t result = 0;
   switch (op) {
     case ExprOp::Add:
-      return checked(__builtin_add_overflow(a, b, &result), result);
+      return add(a, b);
     case ExprOp::Sub:
-      return checked(__builtin_sub_overflow(a, b, &result), result);
+      return subtract(a, b);
     case ExprOp::Mul:
-      return checked(__builtin_mul_overflow(a, b, &result), result);
+      return multiply(a, b);
     case ExprOp::FloorDiv:
       return floor_div(a, b);
     case ExprOp::Mod:
       return mod(a, b);
     case ExprOp::CeilDiv:
-      return checked(__builtin_sub_overflow(int64_t{0}, floor_div(a, -b), &result), result);
+      return subtract(0, floor_div(a, subtract(0, b)));
     case ExprOp::Pow:
       return power(a, b);
     case ExprOp::Min:

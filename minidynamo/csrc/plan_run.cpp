@@ -2,6 +2,7 @@
 #include "plan.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -95,6 +96,20 @@ void place(int32_t slot, const at::Tensor& tensor, bool written, const SlotInfo&
                       "the memory of a tensor that the compiled graph reads was freed");
     state.data[slot] = data;
   }
+}
+
+// The same values in memory of their own, in the same layout.
+at::Tensor materialize(const at::Tensor& tensor) {
+  c10::impl::ExcludeDispatchKeyGuard below_autograd(kExcluded);
+  at::Tensor once = tensor;  // without the dimensions that repeat an element
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) {
+      once = once.narrow(dim, 0, 1);
+    }
+  }
+  at::Tensor copy = at::empty_strided(once.sizes(), once.strides(), tensor.options());
+  copy.copy_(once);
+  return copy.as_strided(tensor.sizes(), tensor.strides());
 }
 
 // Sets up input slots from Python objects; the layouts are checked when all symbols are known.
@@ -196,7 +211,7 @@ class Inputs {
       refuse(input, tensor, program_, state_);
     }
     state_.holds_inputs = true;
-    state_.tensors[slot] = tensor.resolve_conj().resolve_neg();
+    state_.tensors[slot] = materialize(tensor);
     return &state_.tensors[slot];
   }
 

@@ -1,0 +1,180 @@
+"""The C++ toolchain: libraries, the cache, OpenMP with torch's threads, errors."""
+
+import ctypes
+import os
+import stat
+import threading
+
+import pytest
+import torch
+
+from minidynamo import _C, config
+from minidynamo.exc import CppCompileError
+from minidynamo.inductor.codegen.plan import Kernel, KernelCall, PlanBuilder, Ref
+from minidynamo.inductor.runtime import compile_pool, cpp_toolchain
+from minidynamo.inductor.runtime.cpp_toolchain import compile_library
+from minidynamo.utils import forget_warnings
+
+HEADER = "#include <cstdint>\nstatic inline int64_t twice(int64_t x) { return 2 * x; }\n"
+KERNEL = (
+    'extern "C" void {name}(void** ptrs, const int64_t* sizes)'
+    " {{ *(int64_t*)ptrs[0] = twice(sizes[0]) + {plus}; }}\n"
+)
+
+
+def invoke(path, symbol, *sizes):
+    """What a kernel writes to the int64 that its first pointer points to."""
+    result = ctypes.c_int64()
+    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(result))
+    function = getattr(ctypes.CDLL(str(path)), symbol)
+    function(pointers, (ctypes.c_int64 * max(1, len(sizes)))(*sizes))
+    return result.value
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path):
+    with config.patch(cache_dir=str(tmp_path / "cache")):
+        yield
+
+
+def test_kernels_run_and_come_from_the_cache(monkeypatch):
+    kernels = {f"k{i}": KERNEL.format(name=f"k{i}", plus=i) for i in range(3)}
+    path = compile_library(kernels, HEADER)
+    assert [invoke(path, symbol, 10) for symbol in kernels] == [20, 21, 22]
+    monkeypatch.setattr(cpp_toolchain, "_build", None)
+    assert compile_library(dict(reversed(kernels.items())), HEADER) == path
+    with pytest.raises(TypeError):
+        compile_library(kernels, HEADER + "\n")  # other text: the compiler is needed
+
+
+def test_large_libraries_are_compiled_in_parallel(monkeypatch):
+    monkeypatch.setattr(cpp_toolchain, "workers", lambda: 3)
+    padding = "// " + "x" * cpp_toolchain._CHARS_WORTH_A_PROCESS + "\n"
+    kernels = {f"k{i}": KERNEL.format(name=f"k{i}", plus=i) + padding for i in range(7)}
+    parts = cpp_toolchain._split(kernels)
+    assert len(parts) == 3 and sorted(sum(map(list, parts), [])) == sorted(kernels)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    path = compile_library(kernels, HEADER)
+    assert [invoke(path, symbol, 1) for symbol in kernels] == [2 + i for i in range(7)]
+
+
+def test_results_are_not_contracted():
+    kernel = """extern "C" void k(void** ptrs, const int64_t* sizes) {
+      double a = 1.0 + 0x1p-30, b = 1.0 - 0x1p-30;
+      volatile double x = a, y = b;
+      double r = x * y - 1.0;
+      __builtin_memcpy(ptrs[0], &r, 8);
+    }"""
+    assert invoke(compile_library({"k": kernel}, HEADER), "k") == 0
+
+
+def test_a_refused_source_is_kept_and_named():
+    with pytest.raises(CppCompileError) as error:
+        compile_library({"k": "int broken = ;"}, HEADER)
+    assert "expected primary-expression" in str(error.value)
+    assert error.value.source_path in str(error.value)
+    assert "int broken = ;" in open(error.value.source_path).read()
+    with pytest.raises(CppCompileError):
+        compile_library({"k": "int broken = ;"}, HEADER)  # failures are not cached
+
+
+def test_no_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "/nowhere/g++ -m64")
+    with pytest.raises(CppCompileError, match=r"apt-get install g\+\+"):
+        compile_library({"k": KERNEL.format(name="k", plus=0)}, HEADER)
+
+
+def test_a_compiler_that_cannot_run(tmp_path, monkeypatch):
+    fake = tmp_path / "g++"
+    fake.write_text("#!/bin/sh\necho internal compiler error >&2\nexit 4\n")
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CXX", str(fake))
+    with pytest.raises(CppCompileError, match="internal compiler error"):
+        compile_library({"k": KERNEL.format(name="k", plus=0)}, HEADER)
+
+
+def test_another_compiler_is_another_key(monkeypatch):
+    kernels = {"k": KERNEL.format(name="k", plus=0)}
+    path = compile_library(kernels, HEADER)
+    monkeypatch.setenv("CXX", f"{cpp_toolchain.find_compiler().command[0]} -DOTHER")
+    assert compile_library(kernels, HEADER) != path
+
+
+def test_without_a_usable_cache_kernels_are_compiled_all_the_same(tmp_path):
+    (tmp_path / "file").write_text("")
+    forget_warnings()
+    with config.patch(cache_dir=str(tmp_path / "file")):
+        with pytest.warns(UserWarning, match="without a disk cache"):
+            path = compile_library({"k": KERNEL.format(name="k", plus=1)}, HEADER)
+        assert invoke(path, "k", 4) == 9
+        assert str(path).startswith(cpp_toolchain.private_folder())
+
+
+def test_background_compilation():
+    futures = [
+        compile_pool.submit(compile_library, {"k": KERNEL.format(name="k", plus=i)}, HEADER)
+        for i in range(3)
+    ]
+    assert [invoke(future.result(), "k", 1) for future in futures] == [2, 3, 4]
+
+
+# ------------------------------------------------------------------------------------------------
+# OpenMP
+
+THREADS = """
+extern "C" int omp_get_num_threads();
+extern "C" void threads(void** ptrs, const int64_t* sizes) {
+  int64_t count = 0;
+#pragma omp parallel
+  {
+#pragma omp single
+    count = omp_get_num_threads();
+  }
+  *(int64_t*)ptrs[0] = count;
+}"""
+
+
+def openmp_runtimes():
+    with open("/proc/self/maps") as maps:
+        paths = {line.split("/", 1)[1].strip() for line in maps if "/" in line}
+    return {path for path in paths if os.path.basename(path).startswith(("libgomp", "libiomp"))}
+
+
+def test_kernels_share_the_runtime_and_thread_count_of_torch():
+    before = openmp_runtimes()
+    path = compile_library({"threads": THREADS}, HEADER)
+    default = torch.get_num_threads()
+    assert invoke(path, "threads") == default
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            assert invoke(path, "threads") == count
+    finally:
+        torch.set_num_threads(default)
+    assert openmp_runtimes() == before and len(before) == 1
+
+
+def test_new_python_threads_use_the_thread_count_of_torch():
+    b = PlanBuilder()
+    b.kernel(Kernel("threads", THREADS))
+    out = b.alloc((), (), "int64")
+    b.add(KernelCall("threads", (out,), (), (out,)))
+    plan = b.finish((Ref(out),)).to_dict()
+    run = _C.PlanExecutor(plan, str(compile_library({"threads": THREADS}, HEADER)), single=True)
+    default = torch.get_num_threads()
+    counts = []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            thread = threading.Thread(target=lambda: counts.append(run().item()))
+            thread.start()
+            thread.join()
+    finally:
+        torch.set_num_threads(default)
+    assert counts == [1, 3]
+
+
+def test_vector_isa_is_one_that_the_processor_has():
+    assert cpp_toolchain.vector_isa() in ("avx512", "avx2", "sse2")
+    if cpp_toolchain.vector_isa() == "avx512":
+        assert "avx512f" in cpp_toolchain.cpu_flags()
