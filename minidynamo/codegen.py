@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .bytecode import CallArg, Instruction, current
+from .exc import Unsupported
 from .side_effects import DELETED, Mutation, SideEffects
 from .variables.base import NULL, LazyVariable, NotConstant, VariableTracker, unsupported
 
@@ -92,7 +93,12 @@ class PyCodegen:
                 "cyclic object", repr(value), "a container that contains itself is not rebuilt"
             )
         self._building.add(key)
-        value.reconstruct(self)
+        try:
+            value.reconstruct(self)
+        except Unsupported as reason:
+            if value.made_at is not None:
+                reason.made_at = value.made_at  # type: ignore[attr-defined]
+            raise
         self._building.discard(key)
         if key not in self._temps and (self._uses is None or self._uses.get(key, 0) > 1):
             self.save_temp(value)

@@ -1,7 +1,7 @@
 """From an offered frame to a cache entry: `make_callback` gives the function that the hook calls on a miss.
 
 One attempt interprets the frame (`symbolic_convert`); where it stops the frame is finished by
-`graph_break`. An attempt that learns too late that it has to stop is repeated from the start with
+`graph_breaks`. An attempt that learns too late that it has to stop is repeated from the start with
 what was learnt.
 """
 
@@ -27,7 +27,7 @@ from .exc import (
     TorchRuntimeError,
     Unsupported,
 )
-from .graph_break import CompiledFrame, SkipFrame, finish_break, finish_return
+from .graph_breaks import CompiledFrame, SkipFrame, finish_break, finish_return
 from .guards import Check, GuardSet
 from .output_graph import OutputGraph
 from .resume_execution import is_continuation
@@ -164,6 +164,9 @@ def _finished(
     try:
         return finish(tx, argument)
     except Unsupported as reason:
+        made_at = getattr(reason, "made_at", None)
+        if made_at is not None and made_at not in tx.breaks:
+            raise RestartTracing(made_at, reason) from reason
         _report_break(options, reason)
         raise SkipFrame(f"{reason.kind}: {reason.context}") from reason
 
@@ -176,7 +179,7 @@ def _report_break(options: CompileOptions, reason: Unsupported) -> None:
         if reason.kind == "operator raised":
             cause = reason.__cause__
             raise TorchRuntimeError(reason.context, user_stack=reason.user_stack) from cause
-        raise reason
+        raise reason if reason.hints else _with_hint(reason)
     if events.wants(events.GraphBreakEvent):
         events.emit(
             events.GraphBreakEvent(
@@ -187,6 +190,15 @@ def _report_break(options: CompileOptions, reason: Unsupported) -> None:
                 user_stack=reason.user_stack,
             )
         )
+
+
+def _with_hint(reason: Unsupported) -> Unsupported:
+    hint = "move it out of the compiled function, or compile without fullgraph=True to break the graph here"
+    hinted = Unsupported(
+        reason.kind, reason.context, reason.explanation, [hint], user_stack=reason.user_stack
+    )
+    hinted.__cause__ = reason.__cause__
+    return hinted
 
 
 def _make_entry(frame: Any, output: OutputGraph, compiled: CompiledFrame, *, is_empty: bool) -> Any:

@@ -223,7 +223,9 @@ class Translator(Protocol):
 
     def make_generator(self, callee: InliningTranslator) -> VariableTracker:
         """What calling a generator function gives: its frame, not started."""
-        return GeneratorVariable(callee)
+        generator = GeneratorVariable(callee)
+        generator.made_at = self.root.n_steps
+        return generator
 
 
 class _GlobalsKey:
@@ -261,13 +263,11 @@ class InliningTranslator(Translator):
             self.step()
         return self.result
 
-    def resume(self, sent: VariableTracker | None = None) -> VariableTracker | None:
+    def resume(self) -> VariableTracker | None:
         """Run a generator to its next yield: the value, or None when it returned.
 
-        `sent` is what the yield that it stopped at gives (None: the constant None).
+        Before it is resumed, what the suspended yield gives has to be pushed on its stack.
         """
-        if self.yielded is not None:
-            self.push(sent if sent is not None else ConstantVariable(None))
         self.yielded = None
         while self.result is None:
             self.step()

@@ -31,7 +31,7 @@ LAYERS = [
     ["output_graph"],
     ["variables"],
     ["handlers"],
-    ["codegen", "graph_break", "resume_execution"],
+    ["codegen", "graph_breaks", "resume_execution"],
     ["opcodes", "symbolic_convert"],
     ["convert_frame"],
     ["backends"],

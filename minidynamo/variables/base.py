@@ -48,6 +48,9 @@ class VariableTracker:
 
     source: Source | None = None
     mutation: Mutation = Mutation.IMMUTABLE
+    # The step of the outermost frame that made it, for values that can't be rebuilt after the graph:
+    # should one be needed there, the graph breaks at that step instead.
+    made_at: int | None = None
     # True if `call` may be given lazily wrapped arguments (it only passes them on).
     takes_lazy_args = False
     # True if the value's class decides about its slots: they are looked up along the class's MRO.

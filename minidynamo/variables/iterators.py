@@ -1,4 +1,4 @@
-"""Iterators: over sequences, dicts and sets, and the lazy ones (enumerate, zip, map, filter, generators).
+"""Iterators over sequences, dicts, sets and deques, of callables, and generators.
 
 `step` advances without a record; `next` records the advance first. An iterator that existed
 before the frame is replayed by advancing the real one as often (attempts that found it exhausted
@@ -9,20 +9,19 @@ replay of their own.
 from __future__ import annotations
 
 import collections
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..side_effects import Mutation
 from .base import ObservedException, VariableTracker, unsupported
-from .builtin_object import NONE, NOT_IMPLEMENTED, BuiltinObject, builtin_method, construct
+from .builtin_object import NONE, BuiltinObject, construct
 from .constant import ConstantVariable
 from .deques import DequeVariable
 from .dicts import DictVariable
 from .exceptions import ExceptionVariable
 from .lists import SequenceVariable
 from .services import SEQUENCE_BUILDERS
-from .sets import SetVariable, collect, set_like
+from .sets import SetVariable
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -98,7 +97,7 @@ def advance(iterator: Iterator[Any], attempts: int) -> None:
 
 
 class SequenceIterator(IteratorVariable):
-    """Over a list or tuple, which may change meanwhile; `index` counts from the front or the back."""
+    """Over a list or tuple, which may change meanwhile; `index` is that of the next item."""
 
     def __init__(
         self, sequence: SequenceVariable, *, backwards: bool = False, index: int | None = None
@@ -164,10 +163,13 @@ def _set_position(iterator: Any, index: int) -> None:
     iterator.__setstate__(index)
 
 
+_ANY_ITERATOR = type(iter(()))
+
+
 class ItemsIterator(IteratorVariable):
     """Over a fixed list of values: of constants, and of sets."""
 
-    def __init__(self, items: list[VariableTracker], cls: type = type(iter(()))) -> None:
+    def __init__(self, items: list[VariableTracker], cls: type = _ANY_ITERATOR) -> None:
         super().__init__(cls, mutation=Mutation.NEW)
         self.items = items
         self.index = 0
@@ -275,14 +277,14 @@ SEQUENCE_BUILDERS["elements"] = SetIterator
 SEQUENCE_BUILDERS[iter] = lambda tx, type_, items: ItemsIterator(items)
 
 
-def _dict_iterator_of(
+def dict_iterator(
     tx: Translator, mapping: DictVariable, kind: str, backwards: bool
 ) -> VariableTracker:
     mapping.guard_keys(tx)
     return DictIterator(mapping, kind, backwards)
 
 
-SEQUENCE_BUILDERS["view"] = _dict_iterator_of
+SEQUENCE_BUILDERS["view"] = dict_iterator
 
 
 class DequeIterator(IteratorVariable):
@@ -311,252 +313,7 @@ class DequeIterator(IteratorVariable):
 
 SEQUENCE_BUILDERS["deque"] = DequeIterator
 
-# -- views of dicts ------------------------------------------------------------------------------
-
-
-class DictViewVariable(BuiltinObject):
-    """`mapping.keys()`, `.values()` or `.items()`."""
-
-    def __init__(self, mapping: DictVariable, kind: str) -> None:
-        ordered = issubclass(mapping.cls, collections.OrderedDict)
-        empty = collections.OrderedDict() if ordered else {}
-        super().__init__(type(getattr(empty, kind)()), mutation=Mutation.NEW)
-        self.mapping = mapping
-        self.kind = kind
-
-    def unpack(self, tx: Translator) -> list[VariableTracker]:
-        self.mapping.guard_keys(tx)
-        return [entry_part(tx, self.kind, entry) for entry in self.mapping.entries.values()]
-
-    def as_set(self, tx: Translator) -> SetVariable:
-        """The view's items as a new set."""
-        table, known = collect(tx, self.unpack(tx))
-        return SetVariable(table, known, set)
-
-    def reconstruct(self, codegen: PyCodegen) -> None:
-        construct(codegen, _dict_view, self.mapping, self.kind)
-
-
-def _dict_view(mapping: Any, kind: str) -> Any:
-    return getattr(mapping, kind)()
-
-
-def _register_views() -> None:
-    for kind in ("keys", "values", "items"):
-        plain, ordered = type(getattr({}, kind)()), type(getattr(collections.OrderedDict(), kind)())
-        builtin_method(dict, kind)(_make_view(kind))
-        follows_base_view(plain, ordered)
-
-
-def _make_view(kind: str) -> Callable[..., VariableTracker]:
-    def row(tx: Translator, self: DictVariable, /) -> VariableTracker:
-        return DictViewVariable(self, kind)
-
-    return row
-
-
-def follows_base_view(plain: type, ordered: type) -> None:
-    """The rows of one view type and of OrderedDict's."""
-    types_ = (plain, ordered)
-
-    def view_len(tx: Translator, self: DictViewVariable, /) -> VariableTracker:
-        return self.mapping.length(tx)
-
-    def view_iter(tx: Translator, self: DictViewVariable, /) -> VariableTracker:
-        return _dict_iterator_of(tx, self.mapping, self.kind, False)
-
-    def view_reversed(tx: Translator, self: DictViewVariable, /) -> VariableTracker:
-        return _dict_iterator_of(tx, self.mapping, self.kind, True)
-
-    builtin_method(types_, "__len__")(view_len)
-    builtin_method(types_, "__iter__")(view_iter)
-    builtin_method(types_, "__reversed__")(view_reversed)
-
-
-_register_views()
-_SET_VIEWS = (type({}.keys()), type({}.items()))
-
-
-@builtin_method(type({}.keys()), "__contains__")
-def _keys_contains(
-    tx: Translator, self: DictViewVariable, key: VariableTracker, /
-) -> VariableTracker:
-    return self.mapping.contains(tx, key)
-
-
-@builtin_method(type({}.items()), "__contains__")
-def _items_contains(
-    tx: Translator, self: DictViewVariable, item: VariableTracker, /
-) -> VariableTracker:
-    if not issubclass(item.python_type(), tuple):
-        return ConstantVariable(False)
-    parts = item.unpack(tx)
-    if len(parts) != 2 or not self.mapping.contains(tx, parts[0].realize()).truth(tx):
-        return ConstantVariable(False)
-    value = self.mapping.getitem(tx, parts[0].realize())
-    return tx.wrap_items(list, [value]).contains(tx, parts[1].realize())
-
-
-def _register_view_algebra() -> None:
-    names = [f"__{r}{name}__" for name in ("or", "and", "sub", "xor") for r in ("", "r")]
-    for name in [*names, "__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "isdisjoint"]:
-        builtin_method(_SET_VIEWS, name)(_as_sets(name))
-
-
-def _as_sets(name: str) -> Callable[..., VariableTracker]:
-    is_comparison = name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
-
-    def row(tx: Translator, self: DictViewVariable, other: VariableTracker, /) -> VariableTracker:
-        if isinstance(other, DictViewVariable) and other.kind != "values":
-            other = other.as_set(tx)
-        if set_like(other) is None:
-            if is_comparison:
-                return NOT_IMPLEMENTED
-            table, known = collect(tx, other.unpack(tx))
-            other = SetVariable(table, known, set)
-        return self.as_set(tx).call_method(tx, name, [other], {})
-
-    return row
-
-
-_register_view_algebra()
-
-
-# -- iterators over iterators -------------------------------------------------------------------
-
-
-def step_of(tx: Translator, iterator: VariableTracker, direct: bool) -> VariableTracker | None:
-    """Advance an inner iterator; `direct`: this advance is replayed on it, not on its owner."""
-    iterator = iterator.realize()
-    if direct or not isinstance(iterator, IteratorVariable):
-        return iterator.next(tx)
-    tx.output.side_effects.version += 1
-    return iterator.step(tx)
-
-
-class EnumerateVariable(IteratorVariable):
-    """`enumerate(iterator, count)`. An existing one is replayed, and with it what it enumerates."""
-
-    def __init__(self, iterator: VariableTracker, count: int, **common: Any) -> None:
-        super().__init__(enumerate, **{"mutation": Mutation.NEW, **common})
-        self.iterator = iterator
-        self.count = count
-
-    def step(self, tx: Translator) -> VariableTracker | None:
-        item = step_of(tx, self.iterator, self.mutation is Mutation.NEW)
-        if item is None:
-            return None
-        self.count += 1
-        return tx.wrap_items(tuple, [ConstantVariable(self.count - 1), item])
-
-    def reconstruct(self, codegen: PyCodegen) -> None:
-        construct(codegen, enumerate, self.iterator, self.count)
-
-
-class ZipVariable(IteratorVariable):
-    """`zip(*iterators, strict=strict)`. All state is in the iterators."""
-
-    def __init__(self, iterators: list[VariableTracker], strict: bool, **common: Any) -> None:
-        super().__init__(zip, **{"mutation": Mutation.NEW, **common})
-        self.iterators = iterators
-        self.strict = strict
-
-    def next(self, tx: Translator) -> VariableTracker | None:
-        return self._advance(tx, True)
-
-    def step(self, tx: Translator) -> VariableTracker | None:
-        return self._advance(tx, False)
-
-    def _advance(self, tx: Translator, direct: bool) -> VariableTracker | None:
-        items: list[VariableTracker] = []
-        for iterator in self.iterators:
-            item = step_of(tx, iterator, direct)
-            if item is None:
-                if self.strict:
-                    self._check_strict(tx, len(items), direct)
-                return None
-            items.append(item)
-        return tx.wrap_items(tuple, items) if items else None
-
-    def _check_strict(self, tx: Translator, position: int, direct: bool) -> None:
-        """`zip_next` behind the label `check`."""
-        if position:
-            _zip_mismatch(tx, position, "shorter")
-        for index, iterator in enumerate(self.iterators[1:], 1):
-            if step_of(tx, iterator, direct) is not None:
-                _zip_mismatch(tx, index, "longer")
-
-    def reconstruct(self, codegen: PyCodegen) -> None:
-        construct(codegen, _strict_zip if self.strict else zip, *self.iterators)
-
-
-def _zip_mismatch(tx: Translator, position: int, which: str) -> None:
-    others = "argument 1" if position == 1 else f"arguments 1-{position}"
-    tx.raise_observed(ValueError, f"zip() argument {position + 1} is {which} than {others}")
-
-
-def _strict_zip(*iterators: Any) -> Any:
-    return zip(*iterators, strict=True)
-
-
-class MapVariable(IteratorVariable):
-    """`map(function, *iterators)`."""
-
-    def __init__(
-        self, function: VariableTracker, iterators: list[VariableTracker], **common: Any
-    ) -> None:
-        super().__init__(map, **{"mutation": Mutation.NEW, **common})
-        self.function = function
-        self.iterators = iterators
-
-    def next(self, tx: Translator) -> VariableTracker | None:
-        items: list[VariableTracker] = []
-        for iterator in self.iterators:
-            item = step_of(tx, iterator, True)
-            if item is None:
-                return None
-            items.append(item)
-        return tx.call_function(self.function, items, {})
-
-    def step(self, tx: Translator) -> VariableTracker | None:
-        unsupported("iterator", "map", "an existing iterator over a map is not traced")
-
-    def reconstruct(self, codegen: PyCodegen) -> None:
-        construct(codegen, map, self.function, *self.iterators)
-
-
-class FilterVariable(IteratorVariable):
-    """`filter(function, iterator)`; `keep` is the truth that keeps an item (itertools.filterfalse: False)."""
-
-    def __init__(
-        self,
-        function: VariableTracker,
-        iterator: VariableTracker,
-        *,
-        keep: bool = True,
-        **common: Any,
-    ) -> None:
-        cls = filter if keep else itertools.filterfalse
-        super().__init__(cls, **{"mutation": Mutation.NEW, **common})
-        self.function = function
-        self.iterator = iterator
-        self.keep = keep
-
-    def next(self, tx: Translator) -> VariableTracker | None:
-        function = self.function.realize()
-        is_none = isinstance(function, ConstantVariable) and function.value is None
-        while (item := step_of(tx, self.iterator, True)) is not None:
-            item = item.realize()
-            verdict = item if is_none else tx.call_function(function, [item], {}).realize()
-            if verdict.truth(tx) is self.keep:
-                return item
-        return None
-
-    def step(self, tx: Translator) -> VariableTracker | None:
-        unsupported("iterator", "filter", "an existing iterator over a filter is not traced")
-
-    def reconstruct(self, codegen: PyCodegen) -> None:
-        construct(codegen, self.cls, self.function, self.iterator)
+# -- over what functions give -----
 
 
 class CallableIterator(IteratorVariable):
@@ -612,6 +369,9 @@ class GeneratorVariable(IteratorVariable):
             self.finished = True
             self.result = self.frame.result
         return value
+
+    def returned_value(self) -> VariableTracker:
+        return self.result if self.result is not None else NONE
 
     def stop_iteration(self) -> VariableTracker:
         result, self.result = self.result, None
