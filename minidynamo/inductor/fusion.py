@@ -34,7 +34,9 @@ Mapped = Mapping[Atom, IntLike]
 def join(first: LoopBody, second: LoopBody) -> LoopBody | None:
     """One body that does `first` and then `second` at every point, or None where that is not the same."""
     for a, b in _aligned(first, second):
-        if _division_count(a) + _division_count(b) > _division_count(first) + _division_count(second):
+        if _division_count(a) + _division_count(b) > _division_count(first) + _division_count(
+            second
+        ):
             continue
         merged = _concatenate(a, b)
         if merged is not None:
@@ -254,5 +256,3 @@ def _merge_pair(body: LoopBody, position: int, reduces: bool) -> LoopBody | None
 
 def _divisions(index: Expr) -> int:
     return sum(isinstance(atom, (FloorDiv, Mod)) for atom in index.atoms())
-
-

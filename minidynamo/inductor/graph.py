@@ -301,8 +301,14 @@ class GraphLowering:
                 reduces.append(loop_symbol(f"r{d}", size[d]))
                 full[d] = symbol_expr(reduces[-1])
         b = BodyBuilder(iters, reduces)
-        value = b.reduction(kind, inner(b, full)) if reduces or kind.startswith("arg") else inner(b, full)
-        buffer = self._new_buffer(dtype, kept, contiguous_strides(kept), device or self.meta_device())
+        value = (
+            b.reduction(kind, inner(b, full))
+            if reduces or kind.startswith("arg")
+            else inner(b, full)
+        )
+        buffer = self._new_buffer(
+            dtype, kept, contiguous_strides(kept), device or self.meta_device()
+        )
         b.store(buffer.name, dot(index, buffer.stride), value, dtype)
         self._append_computed(b, buffer, (*origins, str(self.node.target)))
         return self._whole(buffer)
@@ -341,7 +347,9 @@ class GraphLowering:
         data = Lazy(inner, contiguous_strides(size), 4, len(operands), operands[0].origins)
         return TensorValue(data, dtype, size, operands[0].device)
 
-    def reindexed(self, base: TensorValue, size: Size, reindex: Callable[[Index], Index]) -> TensorValue:
+    def reindexed(
+        self, base: TensorValue, size: Size, reindex: Callable[[Index], Index]
+    ) -> TensorValue:
         """An intermediate of a lowering: `base` rearranged to `size`."""
         data = Lazy(
             lambda b, index: base.load(b, reindex(index)),
@@ -422,10 +430,15 @@ class GraphLowering:
         self.operations.append(ComputedOp(name, body, (buffer,), tuple(dict.fromkeys(origins))))
 
     # -- operators that are called --------------------------------------------------------------------------------
-    def extern(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call `op` through the dispatcher; its results are the node's."""
+    def extern(
+        self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], *, any_strides: bool = False
+    ) -> Any:
+        """Call `op` through the dispatcher; its results are the node's.
+
+        any_strides: `op` takes any strides, and its results' strides do not depend on them.
+        """
         inputs: list[View] = []
-        take = self.strided if op in STRIDE_AGNOSTIC else self.realize
+        take = self.strided if any_strides or op in STRIDE_AGNOSTIC else self.realize
 
         def realized(value: Any) -> Any:
             if isinstance(value, TensorValue):
@@ -484,7 +497,9 @@ def _numel(size: Size) -> IntLike:
     return total
 
 
-def _loop_index(size: Size, prefix: str, stride: Size | None = None) -> tuple[list[Expr], list[Symbol]]:
+def _loop_index(
+    size: Size, prefix: str, stride: Size | None = None
+) -> tuple[list[Expr], list[Symbol]]:
     """An index over `size`, with a loop symbol for every dimension that is not 1, those with large strides outside."""
     index: list[Expr] = [ZERO] * len(size)
     order = list(range(len(size)))
@@ -548,7 +563,9 @@ def _is_supported(node: torch.fx.Node) -> bool:
     return fits(node.meta["val"]) and all(fits(arg.meta["val"]) for arg in node.all_input_nodes)
 
 
-def _schema_arguments(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
+def _schema_arguments(
+    op: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> list[tuple[Any, Any]]:
     arguments = op._schema.arguments
     pairs = list(zip(arguments, args, strict=False))
     return pairs + [(a, kwargs[a.name]) for a in arguments if a.name in kwargs]

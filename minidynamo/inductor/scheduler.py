@@ -244,7 +244,10 @@ class Scheduler:
     def _needed_outside(self, group: Group) -> set[str | None]:
         needed: set[str | None] = set(group.writes & self.outputs)
         for name in group.writes:
-            if any(other.alive and other is not group and name in other.reads for other in self.touching[name]):
+            if any(
+                other.alive and other is not group and name in other.reads
+                for other in self.touching[name]
+            ):
                 needed.add(name)
         return needed
 
@@ -292,7 +295,6 @@ def make_kernel(body: LoopBody, buffers: dict[str, Buffer], origins: tuple[str, 
 
 def _extent(buffer: Buffer) -> IntLike:
     return buffer.extent()
-
 
 
 def schedule(lowered: GraphLowering) -> list[Kernel | ExternOp]:

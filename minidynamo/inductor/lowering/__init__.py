@@ -4,10 +4,20 @@ from minidynamo.inductor.lowering import (
     composites,
     factory,
     indexing,
+    linear,
     pointwise,
     pointwise_table,
     reductions,
     views,
 )
 
-__all__ = ["composites", "factory", "indexing", "pointwise", "pointwise_table", "reductions", "views"]
+__all__ = [
+    "composites",
+    "factory",
+    "indexing",
+    "linear",
+    "pointwise",
+    "pointwise_table",
+    "reductions",
+    "views",
+]

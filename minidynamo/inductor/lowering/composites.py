@@ -185,10 +185,16 @@ def lower_batch_norm_training(
 
     flat = [d for d in range(x.ndim) if d != 1]
     new_mean = g.pointwise(
-        update(lambda m: m), (running_mean, g.drop_dims(mean, flat, None, g.meta[3])), compute, cost=3, meta=g.meta[3]
+        update(lambda m: m),
+        (running_mean, g.drop_dims(mean, flat, None, g.meta[3])),
+        compute,
+        cost=3,
+        meta=g.meta[3],
     )
     unbiased = g.drop_dims(squares, flat, lambda s: s / float(max(total - 1, 1)), g.meta[4])
-    new_var = g.pointwise(update(lambda v: v), (running_var, unbiased), compute, cost=3, meta=g.meta[4])
+    new_var = g.pointwise(
+        update(lambda v: v), (running_var, unbiased), compute, cost=3, meta=g.meta[4]
+    )
     return out, save_mean, save_rstd, new_mean, new_var
 
 
@@ -258,7 +264,11 @@ def lower_group_norm(
 
     operands = [v for v in (x, mean, rstd, weight, bias) if v is not None]
     result = g.lazy(inner, operands, cost=6, meta=out)
-    return result, g.drop_dims(mean, dims, None, mean_fake), g.drop_dims(rstd, dims, None, rstd_fake)
+    return (
+        result,
+        g.drop_dims(mean, dims, None, mean_fake),
+        g.drop_dims(rstd, dims, None, rstd_fake),
+    )
 
 
 @register(aten.native_layer_norm_backward.default)
@@ -298,7 +308,9 @@ def lower_layer_norm_backward(
     results: list[Any] = [None, None, None]
     origins = (*grad.origins, *x.origins)
     if mask[0]:
-        plain = g.reduce("sum", lambda b, i: parts(b, i)[1].value, x.size, inner_dims, compute, origins=origins)
+        plain = g.reduce(
+            "sum", lambda b, i: parts(b, i)[1].value, x.size, inner_dims, compute, origins=origins
+        )
         dotted = g.reduce(
             "sum",
             lambda b, i: (parts(b, i)[1] * parts(b, i)[2]).value,
@@ -329,6 +341,8 @@ def lower_layer_norm_backward(
         )
         results[1] = g.drop_dims(kept, outer_dims, None, g.meta[1])
     if mask[2] and bias is not None:
-        kept = g.reduce("sum", lambda b, i: parts(b, i)[0].value, x.size, outer_dims, compute, origins=origins)
+        kept = g.reduce(
+            "sum", lambda b, i: parts(b, i)[0].value, x.size, outer_dims, compute, origins=origins
+        )
         results[2] = g.drop_dims(kept, outer_dims, None, g.meta[2])
     return tuple(results)

@@ -28,7 +28,9 @@ def constant(g: GraphLowering, value: Number) -> Any:
 
 
 @register(aten.full.default, aten.new_full.default, aten.full_like.default)
-def lower_full(g: GraphLowering, like_or_size: Any, size_or_value: Any, *args: Any, **kw: Any) -> Any:
+def lower_full(
+    g: GraphLowering, like_or_size: Any, size_or_value: Any, *args: Any, **kw: Any
+) -> Any:
     value = args[0] if g.node.target is aten.new_full.default else size_or_value
     return constant(g, value)
 

@@ -420,5 +420,3 @@ def lower_copy(g: GraphLowering, x: TensorValue, y: TensorValue, non_blocking: b
     if x.device != y.device:
         return DECLINED
     return g.pointwise(lambda a: a, (y,), x.dtype, cost=0)
-
-

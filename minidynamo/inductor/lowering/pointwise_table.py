@@ -321,4 +321,16 @@ ROWS = [
 for _row in ROWS:
     register_row(_row)
 
-__all__ = ["BOOL", "FLOAT", "SAME", "Row", "add", "compute_dtype", "erf", "expm1", "floor", "rsqrt", "sqrt"]
+__all__ = [
+    "BOOL",
+    "FLOAT",
+    "SAME",
+    "Row",
+    "add",
+    "compute_dtype",
+    "erf",
+    "expm1",
+    "floor",
+    "rsqrt",
+    "sqrt",
+]

@@ -40,7 +40,9 @@ def count(x: TensorValue, dims: Sequence[int]) -> Any:
     return total
 
 
-def loads(x: TensorValue, dtype: torch.dtype, fn: Callable[[Scalar], Scalar] | None = None) -> Inner:
+def loads(
+    x: TensorValue, dtype: torch.dtype, fn: Callable[[Scalar], Scalar] | None = None
+) -> Inner:
     """The elements of `x` in `dtype`, through `fn`."""
 
     def inner(b: BodyBuilder, index: Index) -> Value:
@@ -286,7 +288,9 @@ def _softmax_parts(
     return largest, g.reduce("sum", shifted, x.size, [dim], compute, origins=x.origins)
 
 
-def _lower_softmax(g: GraphLowering, x: TensorValue, dim: int, finish: Callable[..., Scalar]) -> Any:
+def _lower_softmax(
+    g: GraphLowering, x: TensorValue, dim: int, finish: Callable[..., Scalar]
+) -> Any:
     if x.ndim == 0 or any(extent == 0 for extent in x.size):
         return DECLINED
     compute, at = compute_type(g.meta.dtype), wrap(dim, x.ndim)
@@ -372,4 +376,3 @@ def _backward_along(
 
     total = g.reduce("sum", inner, y.size, [at], compute, origins=(*grad.origins, *y.origins))
     return g.pointwise(finish, (grad, y, total), compute, cost=4)
-

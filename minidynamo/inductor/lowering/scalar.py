@@ -121,7 +121,12 @@ def function(name: str) -> Callable[..., Scalar]:
 
 exp, exp2, expm1 = function("exp"), function("exp2"), function("expm1")
 log, log1p, tanh, erf = function("log"), function("log1p"), function("tanh"), function("erf")
-sqrt, rsqrt, floor, trunc = function("sqrt"), function("rsqrt"), function("floor"), function("trunc")
+sqrt, rsqrt, floor, trunc = (
+    function("sqrt"),
+    function("rsqrt"),
+    function("floor"),
+    function("trunc"),
+)
 maximum, minimum, isnan = function("maximum"), function("minimum"), function("isnan")
 
 

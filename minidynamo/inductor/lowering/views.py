@@ -89,9 +89,7 @@ def lower_expand(g: GraphLowering, x: TensorValue, size: Any, implicit: bool = F
     lead = len(new) - x.ndim
 
     def reindex(index: Index) -> Index:
-        return [
-            ZERO if extent == 1 else i for extent, i in zip(x.size, index[lead:], strict=True)
-        ]
+        return [ZERO if extent == 1 else i for extent, i in zip(x.size, index[lead:], strict=True)]
 
     return g.view(x, reindex)
 
@@ -129,7 +127,12 @@ def lower_select(g: GraphLowering, x: TensorValue, dim: int, position: Any) -> A
 
 @register(aten.slice.Tensor)
 def lower_slice(
-    g: GraphLowering, x: TensorValue, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
 ) -> Any:
     at, new = wrap(dim, x.ndim), tuple(g.meta.shape)
     if new == x.size:

@@ -41,7 +41,13 @@ def _task_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers(), thread_name_prefix="minidynamo-compile")
 
 
-os.register_at_fork(after_in_child=lambda: (_command_pool.cache_clear(), _task_pool.cache_clear()))
+def _forget_pools() -> None:
+    """A forked child has none of its parent's threads."""
+    _command_pool.cache_clear()
+    _task_pool.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget_pools)
 
 
 def run_command(command: Sequence[str], source: str = "") -> None:

@@ -123,8 +123,8 @@ def openmp_library() -> str | None:
             path = line.partition("/")[2].rstrip("\n")
             if os.path.basename(path).startswith(names) and f"/{path}" not in found:
                 found.append(f"/{path}")
-    in_torch = [path for path in found if "/torch/lib/" in path]
-    return (in_torch or found or [None])[0]
+    found.sort(key=lambda path: "/torch/lib/" not in path)
+    return found[0] if found else None
 
 
 def compile_library(kernels: Mapping[str, str], header: str = "") -> Path:

@@ -1,0 +1,177 @@
+"""From scheduled steps to a Plan: slots, allocations, views, calls, outputs.
+
+    plan = build_plan(lowered, steps, threads)
+
+Memory is planned by the executor (csrc/plan_memory.cpp) from the steps' order; here a buffer is only allocated before
+the step that first writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minidynamo import events
+from minidynamo.inductor import metrics
+from minidynamo.inductor.codegen.cpp import codegen_cpp
+from minidynamo.inductor.codegen.plan import (
+    Arg,
+    AsStrided,
+    Constant,
+    Extern,
+    Input,
+    KernelCall,
+    Plan,
+    PlanBuilder,
+    Ref,
+    argument,
+)
+from minidynamo.inductor.codegen.plan import Kernel as PlanKernel
+from minidynamo.inductor.graph import GraphLowering
+from minidynamo.inductor.ir import Buffer, ExternOp, View
+from minidynamo.inductor.scheduler import Kernel
+from minidynamo.inductor.symbolic import contiguous_strides
+
+aten = torch.ops.aten
+# Operators whose `out` overload writes into planned memory, if the result is row-major.
+OUT_VARIANTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
+
+
+@cache
+def cpp_prefix() -> str:
+    """Text that stands before every kernel."""
+    return (Path(__file__).parent / "cpp_prefix.h").read_text()
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class PlanAssembler:
+    """Builds one plan. `slots` maps buffer names, `views` parts of buffers, to slots."""
+
+    def __init__(self, lowered: GraphLowering, threads: int) -> None:
+        self.lowered = lowered
+        self.threads = threads
+        self.builder = PlanBuilder()
+        self.slots: dict[str, int] = {}
+        self.views: dict[tuple[Any, ...], int] = {}
+        self.sources: dict[str, str] = {}
+
+    def build(self, steps: Sequence[Kernel | ExternOp]) -> Plan:
+        self._inputs()
+        for step in steps:
+            if isinstance(step, Kernel):
+                self._kernel(step)
+            else:
+                self._extern(step)
+        outputs = [self._output(value) for value in self.lowered.outputs]
+        return self.builder.finish(outputs, header=cpp_prefix())
+
+    def _inputs(self) -> None:
+        for position, buffer in enumerate(self.lowered.inputs):
+            if buffer is None:
+                self.builder.input(Input(f"in{position}", "int"))
+                continue
+            item = Input(
+                buffer.name,
+                dtype=dtype_name(buffer.dtype),
+                device=str(buffer.device),
+                size=tuple(map(int, buffer.size)),
+                stride=tuple(map(int, buffer.stride)),
+            )
+            self.slots[buffer.name] = self.builder.input(item)
+        for name in self.lowered.constants:
+            buffer = self.lowered.buffers[name]
+            size = tuple(map(int, buffer.size))
+            constant = Constant(name, dtype_name(buffer.dtype), size)
+            self.slots[name] = self.builder.constant(constant)
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+    def _kernel(self, kernel: Kernel) -> None:
+        spec = kernel.spec
+        symbol = f"k_{spec.key[:16]}"
+        if symbol not in self.sources:
+            source = codegen_cpp(spec, symbol, self.threads)
+            self.sources[symbol] = source
+            self.builder.kernel(PlanKernel(symbol, source, spec.origins))
+            metrics.increment("generated_kernel_count")
+            if events.wants(events.KernelEvent):
+                events.emit(events.KernelEvent(symbol, "cpp", source, spec.origins))
+        metrics.increment("kernel_calls")
+        slots = tuple(self._slot_for_kernel(buffer) for buffer in kernel.buffers)
+        written = zip(slots, spec.args, strict=True)
+        writes = tuple(slot for slot, arg in written if arg.role != "in")
+        self.builder.add(KernelCall(symbol, slots, (), writes, ", ".join(spec.origins)))
+
+    def _slot_for_kernel(self, buffer: Buffer) -> int:
+        return self.slots[buffer.name] if buffer.name in self.slots else self._alloc(buffer)
+
+    def _alloc(self, buffer: Buffer) -> int:
+        slot = self.builder.alloc(
+            tuple(map(int, buffer.size)),
+            tuple(map(int, buffer.stride)),
+            dtype_name(buffer.dtype),
+            str(buffer.device),
+            name=buffer.name,
+        )
+        self.slots[buffer.name] = slot
+        return slot
+
+    def _extern(self, step: ExternOp) -> None:
+        metrics.increment("extern_calls")
+        schema = step.op._schema
+        args = tuple(self._argument(arg) for arg in step.args)
+        kwargs = {key: self._argument(arg) for key, arg in step.kwargs.items()}
+        overload = schema.overload_name
+        origin = ", ".join(step.origins)
+        if step.op in OUT_VARIANTS and _is_row_major(step.outputs[0]):
+            kwargs["out"] = Ref(self._alloc(step.outputs[0]))
+            extern = Extern(schema.name, "out", args, kwargs, (None,), origin)
+        else:
+            outs = tuple(self._out(output) for output in step.outputs)
+            extern = Extern(schema.name, overload, args, kwargs, outs, origin)
+        self.builder.add(extern)
+
+    def _out(self, output: Any) -> Any:
+        if isinstance(output, Buffer):
+            self.slots[output.name] = self.builder.slot(output.name)
+            return self.slots[output.name]
+        if isinstance(output, tuple):
+            return tuple(self._out(item) for item in output)
+        return None
+
+    def _argument(self, value: Any) -> Arg:
+        if isinstance(value, View):
+            return Ref(self.slot(value))
+        if isinstance(value, (tuple, list)):
+            return tuple(self._argument(item) for item in value)
+        return argument(value)
+
+    def slot(self, view: View) -> int:
+        """The slot that holds this part of a buffer."""
+        base = self._slot_for_kernel(view.buffer)
+        if view.is_whole():
+            return base
+        key = (view.buffer.name, view.size, view.stride, view.offset)
+        if key not in self.views:
+            slot = self.views[key] = self.builder.slot()
+            size, stride = tuple(map(int, view.size)), tuple(map(int, view.stride))
+            self.builder.add(AsStrided(slot, base, size, stride, int(view.offset)))
+        return self.views[key]
+
+    def _output(self, value: Any) -> Arg:
+        return Ref(self.slot(value)) if isinstance(value, View) else argument(value)
+
+
+def _is_row_major(buffer: Any) -> bool:
+    return isinstance(buffer, Buffer) and buffer.stride == contiguous_strides(buffer.size)
+
+
+def build_plan(lowered: GraphLowering, steps: Sequence[Kernel | ExternOp], threads: int) -> Plan:
+    """The plan of a scheduled graph, for this number of threads."""
+    return PlanAssembler(lowered, threads).build(steps)

@@ -1,0 +1,691 @@
+// What every generated C++ kernel includes: vectors of N lanes, their loads and stores, conversions, and
+// float32 mathematics accurate to 2 units in the last place. No other header is needed, which keeps the
+// compilation of a kernel near a quarter of a second.
+//
+// V<T, N> is a GCC vector (N > 1). A bool value of N lanes is V<i32, N> with lanes 0 and -1. float16 and
+// bfloat16 are carried as the u16 of their bits, between memory and a conversion.
+//
+// Floating point is not contracted behind the kernel's back (-ffp-contract=off): a*b+c rounds twice, as in
+// eager. The functions below ask for fused operations explicitly.
+#pragma once
+
+typedef __INT8_TYPE__ i8;
+typedef __INT16_TYPE__ i16;
+typedef __INT32_TYPE__ i32;
+typedef __INT64_TYPE__ i64;
+typedef __UINT8_TYPE__ u8;
+typedef __UINT16_TYPE__ u16;
+typedef __UINT32_TYPE__ u32;
+typedef __UINT64_TYPE__ u64;
+
+namespace md {
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define MD_AVX512 1
+constexpr int BYTES = 64;
+#elif defined(__AVX2__) && defined(__FMA__)
+#define MD_AVX2 1
+constexpr int BYTES = 32;
+#else
+constexpr int BYTES = 16;
+#endif
+
+#define MD_INLINE static inline __attribute__((always_inline, artificial))
+
+#define MD_METHOD inline __attribute__((always_inline, artificial))
+
+template <class T, int N> struct VecOf { typedef T type __attribute__((vector_size(N * sizeof(T)))); };
+template <class T, int N> using V = typename VecOf<T, N>::type;
+
+template <class F> struct HalfOf {
+  template <class T> struct Of { typedef T type __attribute__((vector_size(sizeof(F) / 2))); };
+  static auto element() { F f{}; auto e = f[0]; return e; }
+  typedef typename Of<decltype(element())>::type type;
+};
+
+// How many lanes an access has: all N, or the first n.
+struct All {};
+struct Some { i64 n; };
+
+template <int B> struct UIntOf;
+template <> struct UIntOf<1> { typedef i8 type; };
+template <> struct UIntOf<2> { typedef i16 type; };
+template <> struct UIntOf<4> { typedef i32 type; };
+template <> struct UIntOf<8> { typedef i64 type; };
+
+#define MD_LANES(F) (sizeof(F) / sizeof(F{}[0]))
+
+template <int N, class T> MD_INLINE V<T, N> splat(T x) {
+  V<T, N> r;
+  for (int i = 0; i < N; i++) r[i] = x;
+  return r;
+}
+
+template <int N> MD_INLINE V<i32, N> iota() {
+  V<i32, N> r;
+  for (int i = 0; i < N; i++) r[i] = i;
+  return r;
+}
+
+// ---- memory ------------------------------------------------------------------------------------------------
+template <int N, class T> MD_INLINE V<T, N> ld(const T* p, All) {
+  V<T, N> r;
+  __builtin_memcpy(&r, p, sizeof(r));
+  return r;
+}
+template <int N, class T> MD_INLINE V<T, N> ld(const T* p, Some w) {
+  V<T, N> r{};
+#if MD_AVX512
+  if constexpr (N == 16 && sizeof(T) == 4) {
+    typedef V<float, 16> F;
+    return (V<T, N>)__builtin_ia32_loadups512_mask((const float*)p, F{}, (u16)((1u << w.n) - 1));
+  } else if constexpr (N == 8 && sizeof(T) == 8) {
+    typedef V<double, 8> D;
+    return (V<T, N>)__builtin_ia32_loadupd512_mask((const double*)p, D{}, (u8)((1u << w.n) - 1));
+  }
+#endif
+  for (int i = 0; i < w.n; i++) r[i] = p[i];
+  return r;
+}
+template <class T, class F> MD_INLINE void st(T* p, F x, All) { __builtin_memcpy(p, &x, sizeof(x)); }
+template <class T, class F> MD_INLINE void st(T* p, F x, Some w) {
+  constexpr int N = MD_LANES(F);
+#if MD_AVX512
+  if constexpr (N == 16 && sizeof(T) == 4) {
+    return __builtin_ia32_storeups512_mask((float*)p, (V<float, 16>)x, (u16)((1u << w.n) - 1));
+  } else if constexpr (N == 8 && sizeof(T) == 8) {
+    return __builtin_ia32_storeupd512_mask((double*)p, (V<double, 8>)x, (u8)((1u << w.n) - 1));
+  }
+#endif
+  for (int i = 0; i < w.n; i++) p[i] = x[i];
+}
+template <int N> MD_INLINE int lanes(All) { return N; }
+template <int N> MD_INLINE int lanes(Some w) { return (int)w.n; }
+
+// `at(lane)` is the address of a lane's element: strided and computed positions.
+template <int N, class T, class W, class F> MD_INLINE V<T, N> gather(W w, F at) {
+  V<T, N> r{};
+  for (int i = 0; i < lanes<N>(w); i++) r[i] = *(const T*)at(i);
+  return r;
+}
+template <int N, class T, class W, class F> MD_INLINE V<T, N> gather_if(V<i32, N> mask, W w, F at) {
+  V<T, N> r{};
+  for (int i = 0; i < lanes<N>(w); i++)
+    if (mask[i]) r[i] = *(const T*)at(i);
+  return r;
+}
+template <class F, class W, class At> MD_INLINE void scatter(F x, W w, At at) {
+  for (int i = 0; i < lanes<MD_LANES(F)>(w); i++) *at(i) = x[i];
+}
+template <class T> MD_INLINE void atomic_add(T* p, T x) {
+  if constexpr (__is_same(T, float) || __is_same(T, double)) {
+    typename UIntOf<sizeof(T)>::type seen, want;
+    __builtin_memcpy(&seen, p, sizeof(T));
+    do {
+      T now;
+      __builtin_memcpy(&now, &seen, sizeof(T));
+      now += x;
+      __builtin_memcpy(&want, &now, sizeof(T));
+    } while (!__atomic_compare_exchange_n((decltype(seen)*)p, &seen, want, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  } else {
+    __atomic_fetch_add(p, x, __ATOMIC_RELAXED);
+  }
+}
+
+// ---- conversions -------------------------------------------------------------------------------------------
+template <class T, class F> MD_INLINE auto convert(F x) {
+  return __builtin_convertvector(x, V<T, MD_LANES(F)>);
+}
+// Selection between vectors of any lane width by a V<i32, N>.
+template <class F> MD_INLINE F select(V<i32, MD_LANES(F)> m, F a, F b) {
+  constexpr int N = MD_LANES(F);
+  if constexpr (sizeof(a[0]) == 4)
+    return m ? a : b;
+  else
+    return __builtin_convertvector(m, V<typename UIntOf<sizeof(a[0])>::type, N>) ? a : b;
+}
+template <class M> MD_INLINE V<i32, MD_LANES(M)> mask(M m) {  // of a comparison's result
+  if constexpr (sizeof(m[0]) == 4)
+    return m;
+  else
+    return __builtin_convertvector(m, V<i32, MD_LANES(M)>);
+}
+template <class F> MD_INLINE V<i32, MD_LANES(F)> from_bytes(F x) {  // bytes 0 and 1 to a bool value
+  return __builtin_convertvector(x, V<i32, MD_LANES(F)>) != 0;
+}
+template <class F> MD_INLINE V<u8, MD_LANES(F)> to_bytes(F m) { return __builtin_convertvector(m & 1, V<u8, MD_LANES(F)>); }
+template <int N> MD_INLINE V<i32, N> first_lanes(All) { return V<i32, N>{} == 0; }
+template <int N> MD_INLINE V<i32, N> first_lanes(Some w) { return iota<N>() < (i32)w.n; }
+
+template <class H> MD_INLINE V<float, MD_LANES(H)> from_bfloat(H x) {
+  constexpr int N = MD_LANES(H);
+  return (V<float, N>)(__builtin_convertvector(x, V<u32, N>) << 16);
+}
+template <class F> MD_INLINE V<u16, MD_LANES(F)> to_bfloat(F x) {
+  constexpr int N = MD_LANES(F);
+  V<u32, N> u = (V<u32, N>)x;
+  V<u32, N> rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+  return __builtin_convertvector(x == x ? rounded : 0x7fc0 + (rounded & 0), V<u16, N>);
+}
+MD_INLINE float from_bfloat(u16 x) {
+  u32 u = (u32)x << 16;
+  float f;
+  __builtin_memcpy(&f, &u, 4);
+  return f;
+}
+MD_INLINE u16 to_bfloat(float x) {
+  u32 u;
+  __builtin_memcpy(&u, &x, 4);
+  return x == x ? (u16)((u + 0x7fff + ((u >> 16) & 1)) >> 16) : (u16)0x7fc0;
+}
+MD_INLINE float from_half(u16 x) {
+  _Float16 h;
+  __builtin_memcpy(&h, &x, 2);
+  return (float)h;
+}
+MD_INLINE u16 to_half(float x) {
+  _Float16 h = (_Float16)x;
+  u16 r;
+  __builtin_memcpy(&r, &h, 2);
+  return r;
+}
+template <class H> MD_INLINE V<float, MD_LANES(H)> from_half(H x) {
+  constexpr int N = MD_LANES(H);
+#if MD_AVX512
+  if constexpr (N == 16)
+    return __builtin_ia32_vcvtph2ps512_mask((V<i16, 16>)x, V<float, 16>{}, (u16)-1, 4);
+#endif
+#if __F16C__
+  if constexpr (N == 8) return __builtin_ia32_vcvtph2ps256((V<i16, 8>)x);
+#endif
+  V<float, N> r;
+  for (int i = 0; i < N; i++) r[i] = from_half((u16)x[i]);
+  return r;
+}
+template <class F> MD_INLINE V<u16, MD_LANES(F)> to_half(F x) {
+  constexpr int N = MD_LANES(F);
+#if MD_AVX512
+  if constexpr (N == 16) return (V<u16, 16>)__builtin_ia32_vcvtps2ph512_mask(x, 0, V<i16, 16>{}, (u16)-1);
+#endif
+#if __F16C__
+  if constexpr (N == 8) return (V<u16, 8>)__builtin_ia32_vcvtps2ph256(x, 0);
+#endif
+  V<u16, N> r;
+  for (int i = 0; i < N; i++) r[i] = to_half((float)x[i]);
+  return r;
+}
+
+// ---- arithmetic that has no operator -----------------------------------------------------------------------
+#define MD_IS(F, T, B) (__is_same(decltype(F{}[0] + F{}[0]), T) && sizeof(F) == (B))
+
+template <class F> MD_INLINE F fma(F a, F b, F c) {
+#if MD_AVX512
+  if constexpr (MD_IS(F, float, 64)) return __builtin_ia32_vfmaddps512_mask(a, b, c, (u16)-1, 4);
+  if constexpr (MD_IS(F, double, 64)) return __builtin_ia32_vfmaddpd512_mask(a, b, c, (u8)-1, 4);
+#endif
+#if MD_AVX512 || MD_AVX2
+  if constexpr (MD_IS(F, float, 32)) return __builtin_ia32_vfmaddps256(a, b, c);
+  if constexpr (MD_IS(F, double, 32)) return __builtin_ia32_vfmaddpd256(a, b, c);
+#endif
+  F r;
+  for (unsigned i = 0; i < MD_LANES(F); i++) r[i] = sizeof(a[0]) == 4 ? __builtin_fmaf(a[i], b[i], c[i]) : __builtin_fma(a[i], b[i], c[i]);
+  return r;
+}
+template <class F> MD_INLINE F sqrt(F x) {
+#if MD_AVX512
+  if constexpr (MD_IS(F, float, 64)) return __builtin_ia32_sqrtps512_mask(x, x, (u16)-1, 4);
+  if constexpr (MD_IS(F, double, 64)) return __builtin_ia32_sqrtpd512_mask(x, x, (u8)-1, 4);
+#endif
+#if MD_AVX512 || MD_AVX2
+  if constexpr (MD_IS(F, float, 32)) return __builtin_ia32_sqrtps256(x);
+  if constexpr (MD_IS(F, double, 32)) return __builtin_ia32_sqrtpd256(x);
+#endif
+  F r;
+  for (unsigned i = 0; i < MD_LANES(F); i++) r[i] = sizeof(x[0]) == 4 ? __builtin_sqrtf(x[i]) : __builtin_sqrt(x[i]);
+  return r;
+}
+// MODE: 0 nearest even, 1 floor, 2 ceil, 3 to zero.
+template <int MODE, class F> MD_INLINE F rounded(F x) {
+#if MD_AVX512
+  if constexpr (MD_IS(F, float, 64)) return __builtin_ia32_rndscaleps_mask(x, MODE | 8, x, (u16)-1, 4);
+  if constexpr (MD_IS(F, double, 64)) return __builtin_ia32_rndscalepd_mask(x, MODE | 8, x, (u8)-1, 4);
+#endif
+#if MD_AVX512 || MD_AVX2
+  if constexpr (MD_IS(F, float, 32)) return __builtin_ia32_roundps256(x, MODE | 8);
+  if constexpr (MD_IS(F, double, 32)) return __builtin_ia32_roundpd256(x, MODE | 8);
+#endif
+  F r;
+  for (unsigned i = 0; i < MD_LANES(F); i++) {
+    double d = x[i];
+    d = MODE == 0 ? __builtin_rint(d) : MODE == 1 ? __builtin_floor(d) : MODE == 2 ? __builtin_ceil(d) : __builtin_trunc(d);
+    r[i] = d;
+  }
+  return r;
+}
+template <class F> MD_INLINE F bits_and(F x, typename UIntOf<sizeof(F{}[0])>::type m) {
+  typedef V<typename UIntOf<sizeof(F{}[0])>::type, MD_LANES(F)> I;
+  return (F)((I)x & m);
+}
+template <class F> MD_INLINE F abs(F x) {
+  if constexpr (__is_same(decltype(F{}[0] + F{}[0]), float) || __is_same(decltype(F{}[0] + F{}[0]), double)) {
+    typedef typename UIntOf<sizeof(F{}[0])>::type E;
+    return bits_and(x, (E)~((E)1 << (8 * sizeof(E) - 1)));
+  } else {
+    return x < 0 ? -x : x;
+  }
+}
+template <class F> MD_INLINE F copysign(F x, F y) {
+  typedef typename UIntOf<sizeof(F{}[0])>::type E;
+  typedef V<E, MD_LANES(F)> I;
+  E sign = (E)((E)1 << (8 * sizeof(E) - 1));
+  return (F)(((I)x & ~sign) | ((I)y & sign));
+}
+// NaN wins: x if it is NaN, else the larger.
+template <class F> MD_INLINE F maximum(F x, F y) {
+  F r = x > y ? x : y;
+  return x == x ? r : x;
+}
+template <class F> MD_INLINE F minimum(F x, F y) {
+  F r = x < y ? x : y;
+  return x == x ? r : x;
+}
+
+template <class F> MD_INLINE F round_even(F x) { return rounded<0>(x); }
+template <class F> MD_INLINE F floor(F x) { return rounded<1>(x); }
+template <class F> MD_INLINE F ceil(F x) { return rounded<2>(x); }
+template <class F> MD_INLINE F trunc(F x) { return rounded<3>(x); }
+template <class F> MD_INLINE V<i32, MD_LANES(F)> signbit(F x) {
+  return mask((V<typename UIntOf<sizeof(F{}[0])>::type, MD_LANES(F)>)x < 0);
+}
+// Integers: quotients to minus infinity; shifts by any count.
+template <class F> MD_INLINE F floordiv(F a, F b) {
+  F q = a / b;
+  return q + (F)((q * b != a) & ((a < 0) != (b < 0)));
+}
+template <class F> MD_INLINE F int_remainder(F a, F b) { return a - floordiv(a, b) * b; }
+template <class F> MD_INLINE F lshift(F a, F b) {
+  auto fits = (b >= 0) & (b < (i32)(8 * sizeof(a[0])));
+  return (F)fits & (a << (b & (i32)(8 * sizeof(a[0]) - 1)));
+}
+template <class F> MD_INLINE F rshift(F a, F b) {
+  auto fits = (b >= 0) & (b < (i32)(8 * sizeof(a[0])));
+  F fill = F{} + (i32)(8 * sizeof(a[0]) - 1);
+  return a >> (fits ? b : fill);
+}
+#define MD_INT_SCALAR(name)                                                             \
+  template <class T> MD_INLINE T name##_s(T a, T b) { return name(splat<2>(a), splat<2>(b))[0]; }
+MD_INT_SCALAR(floordiv) MD_INT_SCALAR(int_remainder) MD_INT_SCALAR(lshift) MD_INT_SCALAR(rshift)
+template <class T, class S> MD_INLINE T bitcast(S x) {
+  T r;
+  __builtin_memcpy(&r, &x, sizeof(T));
+  return r;
+}
+MD_INLINE i64 floor_index(i64 a, i64 b) { return a / b - (a % b < 0); }
+MD_INLINE i64 mod_index(i64 a, i64 b) { return a - floor_index(a, b) * b; }
+
+template <class T, int N> MD_INLINE V<T, N> linear(i64 first, i64 step) {  // first, first + step, ...
+  V<T, N> r;
+  for (int i = 0; i < N; i++) r[i] = (T)(first + step * i);
+  return r;
+}
+template <class T, int N, class At> MD_INLINE V<T, N> lanewise(At at) {
+  V<T, N> r;
+  for (int i = 0; i < N; i++) r[i] = (T)at(i);
+  return r;
+}
+
+// ---- reductions --------------------------------------------------------------------------------------------
+// Each has an identity, combines two values of lanes, and folds lanes to a number.
+template <class F> MD_INLINE F only(All, F x, F) { return x; }
+template <class F> MD_INLINE F only(Some w, F x, F identity) {
+  return select(first_lanes<MD_LANES(F)>(w), x, identity);
+}
+struct Add { template <class F> static F both(F a, F b) { return a + b; } };
+struct Mul { template <class F> static F both(F a, F b) { return a * b; } };
+struct Or { template <class F> static F both(F a, F b) { return a | b; } };
+struct And { template <class F> static F both(F a, F b) { return a & b; } };
+struct Max { template <class F> static F both(F a, F b) { return maximum(a, b); } };
+struct Min { template <class F> static F both(F a, F b) { return minimum(a, b); } };
+template <class Op, class F> MD_INLINE auto fold(F x) {
+  constexpr int N = MD_LANES(F);
+  if constexpr (N == 2) {
+    return Op::both(F{x[0], x[1]}, F{x[1], x[0]})[0];
+  } else {
+    typedef typename HalfOf<F>::type H;
+    H low, high;
+    __builtin_memcpy(&low, &x, sizeof(H));
+    __builtin_memcpy(&high, (const char*)&x + sizeof(H), sizeof(H));
+    return fold<Op>(Op::both(low, high));
+  }
+}
+// The extreme value with its position; lanes that have seen nothing are at -1.
+template <class T, class I, int N, bool LARGEST> struct Extreme {
+  V<T, N> value;
+  V<I, N> index;
+  MD_METHOD Extreme() : value{}, index{} { index -= 1; }
+  MD_METHOD void take(V<T, N> x, V<I, N> at, V<i32, N> valid) {
+    V<i32, N> better = mask(LARGEST ? x > value : x < value) | mask((x != x) & (value == value)) | mask(index < 0);
+    better &= valid;
+    value = select(better, x, value);
+    index = select(better, at, index);
+  }
+  MD_METHOD void merge(const Extreme& o) {
+    V<i32, N> nan = mask(value != value), other_nan = mask(o.value != o.value);
+    V<i32, N> better = (mask(LARGEST ? o.value > value : o.value < value) & ~nan) | (other_nan & ~nan);
+    V<i32, N> equal = mask(o.value == value) | (nan & other_nan);
+    V<i32, N> take_it = (better | (equal & mask(o.index < index)) | mask(index < 0)) & mask(o.index >= 0);
+    value = select(take_it, o.value, value);
+    index = select(take_it, o.index, index);
+  }
+  MD_METHOD i64 fold() const {
+    T best = value[0];
+    I at = index[0];
+    for (int i = 1; i < N; i++) {
+      T x = value[i];
+      I k = index[i];
+      if (k < 0) continue;
+      bool better = (LARGEST ? x > best : x < best) || (x != x && best == best);
+      bool equal = x == best || (x != x && best != best);
+      if (at < 0 || (better && !(best != best)) || (equal && k < at)) best = x, at = k;
+    }
+    return at < 0 ? 0 : at;
+  }
+};
+
+// ---- functions by lanes, from the C library ----------------------------------------------------------------
+#define MD_BY_LANE(name, f32, f64)                                                      \
+  template <class F> __attribute__((noinline)) static F name##_lanes(F x) {             \
+    for (unsigned i = 0; i < MD_LANES(F); i++) x[i] = sizeof(x[0]) == 4 ? f32(x[i]) : f64(x[i]); \
+    return x;                                                                           \
+  }
+#define MD_BY_LANE2(name, f32, f64)                                                     \
+  template <class F> __attribute__((noinline)) static F name##_lanes(F x, F y) {        \
+    for (unsigned i = 0; i < MD_LANES(F); i++)                                          \
+      x[i] = sizeof(x[0]) == 4 ? f32(x[i], y[i]) : f64(x[i], y[i]);                     \
+    return x;                                                                           \
+  }
+#define MD_UNARY(name) MD_BY_LANE(name, __builtin_##name##f, __builtin_##name)
+#define MD_LIBM(name) \
+  MD_UNARY(name)      \
+  template <class F> MD_INLINE F name(F x) { return name##_lanes(x); }
+#define MD_LIBM2(name)                                          \
+  MD_BY_LANE2(name, __builtin_##name##f, __builtin_##name)      \
+  template <class F> MD_INLINE F name(F x, F y) { return name##_lanes(x, y); }
+
+MD_LIBM(asin) MD_LIBM(acos) MD_LIBM(atan) MD_LIBM(sinh) MD_LIBM(cosh) MD_LIBM(asinh) MD_LIBM(acosh) MD_LIBM(atanh)
+MD_LIBM(erfc) MD_LIBM(lgamma)
+MD_LIBM2(atan2) MD_LIBM2(hypot) MD_LIBM2(nextafter) MD_LIBM2(fmod)
+MD_UNARY(exp) MD_UNARY(exp2) MD_UNARY(expm1) MD_UNARY(log) MD_UNARY(log2) MD_UNARY(log10) MD_UNARY(log1p)
+MD_UNARY(sin) MD_UNARY(cos) MD_UNARY(tan) MD_UNARY(tanh) MD_UNARY(erf)
+MD_BY_LANE2(pow, __builtin_powf, __builtin_pow)
+
+template <class F> MD_INLINE F remainder(F x, F y) {
+  F m = fmod(x, y);
+  return (m != 0) & ((m < 0) != (y < 0)) ? m + y : m;
+}
+
+// ---- float32 functions -------------------------------------------------------------------------------------
+// Polynomials are minimax fits of the reduced functions; the last coefficient comes first in POLY.
+template <class F> MD_INLINE F poly(F, float c) { return F{} + c; }
+template <class F, class... C> MD_INLINE F poly(F x, float c, C... rest) { return fma(poly(x, rest...), x, F{} + c); }
+
+template <class F> using IntOf = V<i32, MD_LANES(F)>;
+template <class F> constexpr bool is_f32 = __is_same(decltype(F{}[0] + F{}[0]), float);
+
+// 2 ** n for -127 < n < 128
+template <class F> MD_INLINE F exponent(IntOf<F> n) { return (F)((n + 127) << 23); }
+template <class F> MD_INLINE F scaled(F x, F n) {  // x * 2 ** n, n integral, x near 1
+#if MD_AVX512
+  if constexpr (MD_IS(F, float, 64)) return __builtin_ia32_scalefps512_mask(x, n, x, (u16)-1, 4);
+#endif
+  IntOf<F> k = __builtin_convertvector(n, IntOf<F>), half = k >> 1;
+  return x * exponent<F>(half) * exponent<F>(k - half);
+}
+template <class F> MD_INLINE F clamped(F x, float low, float high) {  // NaN stays
+  x = x < low ? F{} + low : x;
+  return x > high ? F{} + high : x;
+}
+template <class F> MD_INLINE F reduced_exp(F x, F& n) {  // x = n ln 2 + r
+  n = rounded<0>(x * 1.44269504f);
+  F r = fma(n, F{} - 0.693145752f, x);
+  return fma(n, F{} - 1.42860677e-6f, r);
+}
+template <class F> MD_INLINE F exp(F x) {
+  if constexpr (!is_f32<F>) {
+    return exp_lanes(x);
+  } else {
+    F n, r = reduced_exp(clamped(x, -104.f, 89.f), n);
+    F p = poly(r, 0.5f, 0.166665122f, 0.0416661873f, 0.00836959854f, 0.00139517197f);
+    return scaled(fma(r * r, p, r) + 1.f, n);
+  }
+}
+template <class F> MD_INLINE F expm1(F x) {
+  if constexpr (!is_f32<F>) {
+    return expm1_lanes(x);
+  } else {
+    F n, r = reduced_exp(clamped(x, -20.f, 89.f), n);
+    F p = poly(r, 0.5f, 0.166666672f, 0.0416663438f, 0.00833327044f, 0.00139420456f, 0.000199156231f);
+    p = fma(r * r, p, r);
+    F half = scaled(F{} + 0.5f, n);
+    F y = 2.f * fma(p, half, half - 0.5f);
+    return x == 0.f ? x : y;
+  }
+}
+template <class F> MD_INLINE F exp2(F x) {
+  if constexpr (!is_f32<F>) {
+    return exp2_lanes(x);
+  } else {
+    x = clamped(x, -151.f, 129.f);
+    F n = rounded<0>(x), r = x - n;
+    F p = poly(r, 0.693147182f, 0.240226507f, 0.0555032454f, 0.0096179992f, 0.00134016119f, 0.000154777648f);
+    return scaled(fma(r, p, F{} + 1.f), n);
+  }
+}
+// log(x) = e ln 2 + log(1 + f), sqrt(1/2) <= 1 + f < sqrt(2); x positive and finite
+template <class F> MD_INLINE F split(F x, F& e) {
+  typedef IntOf<F> I;
+  I tiny = x < 1.17549435e-38f;
+  x = tiny ? x * 8388608.f : x;
+  I bits = (I)x;
+  I k = (bits - 0x3f3504f3) >> 23;
+  e = __builtin_convertvector(k + (tiny & -23), F);
+  return (F)(bits - (k << 23)) - 1.f;
+}
+template <class F> MD_INLINE F log_tail(F f) {  // log(1 + f) - f
+  F p = poly(f, 0.333333135f, -0.250000089f, 0.200021341f, -0.166680068f, 0.142192245f, -0.124051362f, 0.118903227f,
+             -0.116796471f, 0.0674659237f);
+  F f2 = f * f;
+  return fma(f2 * f, p, f2 * -0.5f);
+}
+template <class F> MD_INLINE F log_special(F x, F y) {  // the values outside (0, inf)
+  float inf = __builtin_inff();
+  y = x == 0.f ? F{} - inf : y;
+  y = x == inf ? x : y;
+  return x < 0.f ? F{} + __builtin_nanf("") : (x == x ? y : x);
+}
+template <class F> MD_INLINE F log(F x) {
+  if constexpr (!is_f32<F>) {
+    return log_lanes(x);
+  } else {
+    F e, f = split(x, e);
+    F y = fma(e, F{} + 1.42860677e-6f, log_tail(f));
+    return log_special(x, fma(e, F{} + 0.693145752f, f + y));
+  }
+}
+template <class F> MD_INLINE F log1p(F x) {
+  if constexpr (!is_f32<F>) {
+    return log1p_lanes(x);
+  } else {
+    F u = x + 1.f;
+    F lost = u > 2.f ? 1.f - (u - x) : x - (u - 1.f);
+    F e, f = split(u, e);
+    F small = log_tail(x) + x;  // for the x that need no splitting
+    F y = fma(e, F{} + 1.42860677e-6f, log_tail(f) + lost / u);
+    y = fma(e, F{} + 0.693145752f, f + y);
+    y = (x > -0.29f) & (x < 0.41f) ? small : y;
+    y = u == __builtin_inff() ? u : y;
+    y = x == -1.f ? F{} - __builtin_inff() : y;
+    y = x < -1.f ? F{} + __builtin_nanf("") : y;
+    return x == 0.f ? x : (x == x ? y : x);
+  }
+}
+template <class F> MD_INLINE F log2(F x) {
+  if constexpr (!is_f32<F>) {
+    return log2_lanes(x);
+  } else {
+    F e, f = split(x, e), t = log_tail(f);
+    F y = fma(t, F{} + 1.44269504f, f * 1.92596303e-8f);  // log2(e) in two parts
+    return log_special(x, fma(f, F{} + 1.44269504f, y) + e);
+  }
+}
+template <class F> MD_INLINE F log10(F x) {
+  if constexpr (!is_f32<F>) {
+    return log10_lanes(x);
+  } else {
+    F e, f = split(x, e), t = log_tail(f);
+    F y = fma(t, F{} + 0.434294492f, f * -1.01030e-8f);  // log10(e) and log10(2) in two parts
+    y = fma(f, F{} + 0.434294492f, fma(e, F{} - 1.43209e-8f, y));
+    return log_special(x, fma(e, F{} + 0.301030010f, y));
+  }
+}
+// x = n pi/2 + r; false where |x| is too large for it
+template <class F> MD_INLINE F reduced_angle(F x, IntOf<F>& n) {
+  F k = rounded<0>(x * 0.636619772f);
+  n = __builtin_convertvector(k, IntOf<F>);
+  F r = fma(k, F{} - 1.57079601f, x);
+  r = fma(k, F{} - 3.1391647e-7f, r);
+  return fma(k, F{} - 5.3903025e-15f, r);
+}
+template <class F> MD_INLINE bool any(V<i32, MD_LANES(F)> m) {
+  i32 r = 0;
+  for (unsigned i = 0; i < MD_LANES(F); i++) r |= m[i];
+  return r;
+}
+template <class F> MD_INLINE bool large_angle(F x) { return __builtin_expect(any<F>(abs(x) > 48000.f), 0); }
+template <class F> MD_INLINE F sin_poly(F r) {
+  F z = r * r;
+  return fma(z * r, poly(z, -0.166666672f, 0.00833332911f, -0.000198391761f, 2.71681006e-6f), r);
+}
+template <class F> MD_INLINE F cos_poly(F r) {
+  F z = r * r;
+  return fma(z * z, poly(z, 0.0416666679f, -0.00138888834f, 2.47993503e-5f, -2.71963046e-7f), fma(z, F{} - 0.5f, F{} + 1.f));
+}
+template <class F> MD_INLINE F sin_quarter(F r, IntOf<F> n) {
+  F y = (n & 1) != 0 ? cos_poly(r) : sin_poly(r);
+  return (F)((IntOf<F>)y ^ ((n & 2) << 30));
+}
+template <class F> MD_INLINE F sin(F x) {
+  if constexpr (!is_f32<F>) {
+    return sin_lanes(x);
+  } else {
+    if (large_angle(x)) return sin_lanes(x);
+    IntOf<F> n;
+    F r = reduced_angle(x, n);
+    return x == 0.f ? x : sin_quarter(r, n);
+  }
+}
+template <class F> MD_INLINE F cos(F x) {
+  if constexpr (!is_f32<F>) {
+    return cos_lanes(x);
+  } else {
+    if (large_angle(x)) return cos_lanes(x);
+    IntOf<F> n;
+    F r = reduced_angle(x, n);
+    return sin_quarter(r, n + 1);
+  }
+}
+template <class F> MD_INLINE F tan(F x) {
+  if constexpr (!is_f32<F>) {
+    return tan_lanes(x);
+  } else {
+    if (large_angle(x)) return tan_lanes(x);
+    IntOf<F> n;
+    F r = reduced_angle(x, n), z = r * r;
+    F t = poly(z, 0.333333522f, 0.13332577f, 0.0540692583f, 0.021235453f, 0.0109537896f, -5.673329e-05f, 0.00444708206f);
+    t = fma(z * r, t, r);
+    t = (n & 1) != 0 ? -1.f / t : t;
+    return x == 0.f ? x : t;
+  }
+}
+template <class F> MD_INLINE F tanh(F x) {
+  if constexpr (!is_f32<F>) {
+    return tanh_lanes(x);
+  } else {
+    F a = abs(x), z = x * x;
+    F small = fma(z * x, poly(z, -0.333332986f, 0.133319587f, -0.0537866838f, 0.0208053887f, -0.00590587361f), x);
+    F large = 1.f - 2.f / (exp(2.f * a) + 1.f);
+    return copysign(a < 0.6f ? small : large, x);
+  }
+}
+template <class F> MD_INLINE F erf(F x) {
+  if constexpr (!is_f32<F>) {
+    return erf_lanes(x);
+  } else {
+    F a = abs(x), z = x * x;
+    F small = fma(x, poly(z, 0.128379166f, -0.376126349f, 0.112836942f, -0.0268592704f, 0.00520063424f,
+                          -0.000813743798f, 8.34522725e-5f), x);
+    F t = a > 4.f ? F{} + 4.f : a;
+    F large = 1.f - exp(poly(t, 9.30400638e-5f, -1.12902129f, -0.634647608f, -0.106321953f, 0.0232648253f,
+                             -0.00302598905f, -2.60519737e-5f, 9.51456896e-5f, -1.66982643e-5f, 1.03940476e-6f));
+    large = a > 4.f ? F{} + 1.f : large;
+    large = copysign(large, x);
+    return a < 0.925f ? small : (x == x ? large : x);
+  }
+}
+// x ** y through double precision; lanes that are not ordinary are left to the C library.
+template <class F> MD_INLINE F pow(F x, F y) {
+  if constexpr (!is_f32<F>) {
+    return pow_lanes(x, y);
+  } else {
+    constexpr int N = MD_LANES(F);
+    if (any<F>(~((x > 1.17549435e-38f) & (x < __builtin_inff()) & (abs(y) < __builtin_inff())))) return pow_lanes(x, y);
+    F e, f = split(x, e), result;
+    constexpr int H = N > 4 ? N / 2 : N;
+    for (int part = 0; part < N; part += H) {
+      typedef V<double, H> D;
+      V<float, H> fh, eh, yh;
+      __builtin_memcpy(&fh, (float*)&f + part, sizeof(fh));
+      __builtin_memcpy(&eh, (float*)&e + part, sizeof(eh));
+      __builtin_memcpy(&yh, (float*)&y + part, sizeof(yh));
+      D m = __builtin_convertvector(fh, D), q = m / (m + 2.0), z = q * q;
+      D l = D{} + 0.28291754035982678;
+      l = fma(l, z, D{} + 0.31990447974917348);
+      l = fma(l, z, D{} + 0.41220928214187678);
+      l = fma(l, z, D{} + 0.57707794206847454);
+      l = fma(l, z, D{} + 0.96179669411437297);
+      l = fma(l, z, D{} + 2.8853900817778495);
+      D t = fma(l, q, __builtin_convertvector(eh, D)) * __builtin_convertvector(yh, D);
+      t = t < -160.0 ? D{} - 160.0 : t;
+      t = t > 140.0 ? D{} + 140.0 : t;
+      D n = rounded<0>(t), r = t - n;
+      D p = D{} + 1.5316719614260864e-05;
+      p = fma(p, r, D{} + 0.0001546999723026753);
+      p = fma(p, r, D{} + 0.0013333421546799869);
+      p = fma(p, r, D{} + 0.0096180247725852);
+      p = fma(p, r, D{} + 0.05550410977444989);
+      p = fma(p, r, D{} + 0.24022651219833227);
+      p = fma(p, r, D{} + 0.6931471805346207);
+      p = fma(p, r, D{} + 0.9999999999588975);
+      V<i64, H> k = __builtin_convertvector(n, V<i64, H>);
+      V<float, H> out = __builtin_convertvector(p * (D)((k + 1023) << 52), decltype(out));
+      __builtin_memcpy((float*)&result + part, &out, sizeof(out));
+    }
+    return result;
+  }
+}
+template <class F> MD_INLINE F rsqrt(F x) { return 1 / sqrt(x); }
+
+// A function of vectors on one number.
+#define MD_SCALAR(name)                                                                 \
+  MD_INLINE float name(float x) { return name(V<float, BYTES / 4>{} + x)[0]; }            \
+  MD_INLINE double name(double x) { return name(V<double, 2>{x, x})[0]; }
+#define MD_SCALAR2(name)                                                                \
+  MD_INLINE float name(float x, float y) { return name(V<float, BYTES / 4>{} + x, V<float, BYTES / 4>{} + y)[0]; } \
+  MD_INLINE double name(double x, double y) { return name(V<double, 2>{x, x}, V<double, 2>{y, y})[0]; }
+MD_SCALAR(exp) MD_SCALAR(exp2) MD_SCALAR(expm1) MD_SCALAR(log) MD_SCALAR(log2) MD_SCALAR(log10) MD_SCALAR(log1p)
+MD_SCALAR(sin) MD_SCALAR(cos) MD_SCALAR(tan) MD_SCALAR(asin) MD_SCALAR(acos) MD_SCALAR(atan) MD_SCALAR(sinh)
+MD_SCALAR(cosh) MD_SCALAR(tanh) MD_SCALAR(asinh) MD_SCALAR(acosh) MD_SCALAR(atanh) MD_SCALAR(erf) MD_SCALAR(erfc)
+MD_SCALAR(lgamma) MD_SCALAR(abs)
+MD_SCALAR2(remainder)
+MD_SCALAR2(pow) MD_SCALAR2(atan2) MD_SCALAR2(hypot) MD_SCALAR2(nextafter) MD_SCALAR2(fmod) MD_SCALAR2(copysign)
+}  // namespace md

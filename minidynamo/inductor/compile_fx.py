@@ -1,0 +1,107 @@
+"""The inductor backend: the list of its passes, and nothing else.
+
+compiled = compile_fx(gm, example_inputs)       # a callable over gm's inputs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from minidynamo import _C, events
+from minidynamo.inductor import config, lowering, metrics
+from minidynamo.inductor.aot import compile_aot
+from minidynamo.inductor.capture import NotCapturable, capture_inference
+from minidynamo.inductor.codegen.assemble import build_plan
+from minidynamo.inductor.codegen.plan import Plan
+from minidynamo.inductor.decompositions import decomposition_table
+from minidynamo.inductor.graph import GraphLowering
+from minidynamo.inductor.passes import simplify
+from minidynamo.inductor.runtime.cpp_toolchain import compile_library
+from minidynamo.inductor.scheduler import schedule
+
+assert lowering.pointwise  # the modules of the package fill the table of lowerings
+
+GRAPH_PASSES = simplify.PASSES
+
+
+def compile_fx(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph of torch operations for inputs like these (fake or real tensors, ints).
+
+    options: flags of `minidynamo.inductor.config` for this graph. The result takes the inputs positionally and returns
+    a tuple of the graph's outputs. Raises what the compiler of a kernel, or an operator's own checks, raise.
+    """
+    with config.patch(dict(options or {})):
+        metrics.increment("compiled_graphs")
+        if _has_symbols(example_inputs):
+            return compile_aot(gm, example_inputs, lambda graph: graph.forward, {})
+        mode = _fake_mode(example_inputs)
+        fakes = [_fake(value, mode) for value in example_inputs]
+        try:
+            with events.timed("capture"):
+                graph = capture_inference(gm, fakes, mode, decomposition_table())
+        except NotCapturable:
+            metrics.increment("capture_fallbacks")
+            return compile_aot(gm, example_inputs, compile_graph, decomposition_table())
+        return compile_graph(graph)
+
+
+def compile_graph(graph: torch.fx.GraphModule) -> Callable[..., Any]:
+    """Compile a functional aten graph: from here on, the passes in order."""
+    with events.timed("graph_passes"):
+        for graph_pass in GRAPH_PASSES:
+            graph_pass(graph)
+    with events.timed("lowering"):
+        lowered = GraphLowering(graph).run()
+    metrics.increment("ir_nodes_pre_fusion", len(lowered.operations))
+    with events.timed("scheduling"):
+        steps = schedule(lowered)
+    with events.timed("codegen"):
+        plan = build_plan(lowered, steps, torch.get_num_threads())
+    with events.timed("kernel_compile"):
+        library = load_kernels(plan)
+    if events.wants(events.OutputCodeEvent):
+        events.emit(events.OutputCodeEvent("graph", plan.render(), library or ""))
+    return _C.PlanExecutor(plan.to_dict(), library, tuple(lowered.constants.values()))
+
+
+def load_kernels(plan: Plan) -> str | None:
+    """Path of the library with the plan's kernels, None if it has none."""
+    if not plan.kernels:
+        return None
+    sources = {kernel.symbol: kernel.source for kernel in plan.kernels}
+    return str(compile_library(sources, plan.header))
+
+
+def _has_symbols(inputs: Sequence[Any]) -> bool:
+    def symbolic(value: Any) -> bool:
+        if isinstance(value, torch.Tensor):
+            sizes = (
+                (*value.shape, *value.stride()) if value.layout == torch.strided else value.shape
+            )
+            return any(isinstance(n, torch.SymInt) for n in sizes)
+        return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+    return any(map(symbolic, inputs))
+
+
+def _fake_mode(inputs: Sequence[Any]) -> FakeTensorMode:
+    for value in inputs:
+        if isinstance(value, FakeTensor):
+            return value.fake_mode
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _fake(value: Any, mode: FakeTensorMode) -> Any:
+    if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+        return mode.from_tensor(value, static_shapes=True)
+    return value

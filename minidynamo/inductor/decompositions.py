@@ -1,0 +1,63 @@
+"""Which operators are taken apart before lowering: torch's decompositions, less what we lower or call whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import torch._decomp
+
+from minidynamo.inductor.lowering.registry import LOWERINGS
+
+aten = torch.ops.aten
+
+# Beyond torch's core set: operators that fuse well when taken apart.
+_EXTRA = [
+    aten._euclidean_dist,
+    aten.embedding_dense_backward,
+    aten.native_batch_norm_backward,
+    aten.native_group_norm_backward,
+    aten.native_dropout_backward,
+]
+# Operators that a library does better, that draw random numbers as eager does, or that test their indices.
+_WHOLE = [
+    aten._scaled_dot_product_flash_attention_for_cpu,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    aten.addmm,
+    aten.baddbmm,
+    aten.bmm,
+    aten.convolution_backward,
+    aten.embedding_dense_backward,
+    aten.grid_sampler_2d,
+    aten.index_select,
+    aten.max_pool2d_with_indices_backward,
+    aten.mm,
+    aten.mv,
+    aten.native_dropout,
+    aten.upsample_bicubic2d,
+    aten.upsample_bilinear2d,
+    aten.upsample_nearest2d,
+    aten.upsample_nearest2d_backward,
+    aten.upsample_bilinear2d_backward,
+    aten.bernoulli,
+    aten.multinomial,
+    aten.randn_like,
+    aten.rand_like,
+    aten.normal_functional,
+    aten.uniform,
+    aten.lstm,
+    aten.gru,
+    aten.triu_indices,
+    aten.tril_indices,
+]
+
+
+@cache
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """Operator overload -> decomposition, for AOTAutograd and for `capture`."""
+    table = dict(torch._decomp.core_aten_decompositions())
+    table.update(torch._decomp.get_decompositions(_EXTRA))
+    whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}
+    return {op: fn for op, fn in table.items() if op not in LOWERINGS and op not in whole}

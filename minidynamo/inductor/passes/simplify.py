@@ -1,0 +1,95 @@
+"""Rewrites of the aten graph that make it smaller: `PASSES`, each a function of a GraphModule, in running order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+
+aten = torch.ops.aten
+
+
+def _is_pure(node: torch.fx.Node) -> bool:
+    if node.op != "call_function":
+        return False
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return target.__module__ == "_operator"
+    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def remove_dead_nodes(gm: torch.fx.GraphModule) -> None:
+    """Drop pure nodes without users. Random operators stay: their draws move the generator on."""
+    for node in reversed(gm.graph.nodes):
+        if not node.users and (_is_pure(node) or node.op == "get_attr"):
+            gm.graph.erase_node(node)
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return (type(value), *map(_key, value))
+    if isinstance(value, dict):
+        return tuple((key, _key(item)) for key, item in value.items())
+    return (type(value), repr(value)) if isinstance(value, float) else (type(value), value)
+
+
+def merge_equal_nodes(gm: torch.fx.GraphModule) -> None:
+    """Compute what is computed twice once."""
+    known: dict[Any, torch.fx.Node] = {}
+    for node in list(gm.graph.nodes):
+        if not _is_pure(node):
+            continue
+        key = (node.target, _key(node.args), _key(node.kwargs))
+        first = known.setdefault(key, node)
+        if first is not node and not _is_fresh_memory(node):
+            node.replace_all_uses_with(first)
+            gm.graph.erase_node(node)
+
+
+def _is_fresh_memory(node: torch.fx.Node) -> bool:
+    """Results that reach the caller must stay different tensors."""
+    return any(user.op == "output" for user in node.users)
+
+
+_VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
+
+
+def fold_bias(gm: torch.fx.GraphModule) -> None:
+    """mm, views of it that keep the last dimension, plus a bias along that one: one addmm and the views."""
+    for add in list(gm.graph.find_nodes(op="call_function", target=aten.add.Tensor)):
+        if len(add.args) != 2 or add.kwargs:
+            continue
+        value, bias = add.args
+        if not isinstance(value, torch.fx.Node) or not isinstance(bias, torch.fx.Node):
+            continue
+        product = value
+        while product.target in _VIEWS and len(product.users) == 1:
+            product = product.args[0]  # type: ignore[assignment]
+        if product.target is not aten.mm.default or len(product.users) != 1:
+            continue
+        columns = product.meta["val"].shape[-1]
+        fake, shape = bias.meta["val"], value.meta["val"].shape
+        if tuple(fake.shape) != (columns,) or shape[-1] != columns or len(value.users) != 1:
+            continue
+        if fake.dtype != product.meta["val"].dtype or not _precedes(bias, product):
+            continue
+        with gm.graph.inserting_before(product):
+            fused = gm.graph.call_function(aten.addmm.default, (bias, *product.args))
+        fused.meta = dict(product.meta)
+        product.replace_all_uses_with(fused)
+        gm.graph.erase_node(product)
+        add.replace_all_uses_with(fused if value is product else value)
+        gm.graph.erase_node(add)
+
+
+def _precedes(first: torch.fx.Node, second: torch.fx.Node) -> bool:
+    return first < second
+
+
+PASSES: list[Callable[[torch.fx.GraphModule], None]] = [
+    remove_dead_nodes,
+    merge_equal_nodes,
+    fold_bias,
+]
