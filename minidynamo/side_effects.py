@@ -95,10 +95,11 @@ class SideEffects:
         self.version += 1
         self.attributes.setdefault(variable, {})[name] = value
 
-    def delete_attr(self, variable: VariableTracker, name: str) -> None:
+    def delete_attr(self, variable: VariableTracker, name: str, *, existed: bool = True) -> None:
+        """existed: whether the real object has the attribute, so that it has to be deleted there."""
         self.version += 1
         stored = self.attributes.setdefault(variable, {})
-        if variable.mutation is Mutation.NEW:
+        if variable.mutation is Mutation.NEW or not existed:
             stored.pop(name, None)
         else:
             stored[name] = DELETED
@@ -123,8 +124,8 @@ class SideEffects:
         ]
 
     def pending_contents(self) -> list[VariableTracker]:
-        """Containers that existed before the frame and whose items changed."""
-        return list(self.contents)
+        """Iterators that advanced, then containers whose items changed; all existed before."""
+        return sorted(self.contents, key=lambda variable: variable.replay_rank)
 
     def is_empty(self) -> bool:
         return not self.pending_attributes() and not self.contents

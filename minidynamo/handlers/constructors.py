@@ -1,4 +1,6 @@
-"""`cls.__new__` of the builtin types that have values of their own: the first half of making an object.
+"""`cls.__new__` of the builtin types that have values of their own.
+
+It is the first half of making an object:
 
 `type.__call__` is traced (`classes.instantiate`): `__new__`, then `__init__`, whose rows are
 methods of the values. So subclasses written in Python need nothing more.
@@ -28,7 +30,7 @@ Values = VariableTracker
 
 
 def _constructs(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Register `function(tx, cls, *args, **kwargs)` for these `__new__`; `cls` is the real class."""
+    """Register `function(tx, cls, *args, **kwargs)` for these `__new__`; cls is the real class."""
 
     def register(function: Callable[..., Any]) -> Any:
         def new(tx: Translator, cls: Values, /, *args: Values, **kwargs: Values) -> Any:

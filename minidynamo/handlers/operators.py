@@ -170,11 +170,11 @@ def binary_op1(
     left, right = _normal(left), _normal(right)
     sides = [(left, name, right), (right, reflected, left)]
     left_type, right_type = left.python_type(), right.python_type()
-    if left_type is right_type and not isinstance(left, BuiltinObject):
+    own, theirs = (getattr(cls, reflected, None) for cls in (left_type, right_type))
+    if left_type is right_type:
         sides = sides[:1]
-    elif right_type is not left_type and issubclass(right_type, left_type):
-        if getattr(right_type, reflected, None) is not getattr(left_type, reflected, None):
-            sides.reverse()
+    elif issubclass(right_type, left_type) and own is not theirs:
+        sides.reverse()
     # Sequences concatenate and repeat only after both operands' number slots were asked.
     sides.sort(key=lambda side: _is_plain_sequence(side[0]) and function in _SEQUENCE_SLOTS)
     for operand, method, other in sides:

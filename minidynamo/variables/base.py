@@ -215,6 +215,9 @@ class VariableTracker:
             items.append(item)
         return items
 
+    # Iterators (0) are replayed before the containers that they go over.
+    replay_rank = 1
+
     # -- leaving the trace ----------------------------------------------------------------------
 
     def reconstruct(self, codegen: PyCodegen) -> None:

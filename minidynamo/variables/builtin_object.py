@@ -364,7 +364,7 @@ def follows_base(*classes: type) -> None:
 
 
 def find_method(cls: type, name: str) -> tuple[type, Any, bool] | None:
-    """The first of `cls.__mro__` that has `name`: (class, row or raw attribute, whether it is a row)."""
+    """The first class of the MRO that has `name`: (class, row or raw attribute, whether a row)."""
     for class_ in cls.__mro__:
         row = METHODS.get((class_, name))
         if row is not None:

@@ -97,6 +97,8 @@ class ConstantVariable(VariableTracker):
         )
 
     def iter(self, tx: Translator) -> VariableTracker:
+        if isinstance(self.value, (str, bytes, range, tuple)):
+            return tx.constant_iterator(self.value)
         try:
             items = list(self.value)
         except TypeError as error:

@@ -186,7 +186,7 @@ class DictVariable(BuiltinObject):
     def changes(self) -> tuple[list[Any], list[Any]]:
         """(hash keys to delete, hash keys to store in order) that turn the original into this dict.
 
-        The entries that keep their place are the longest start of the new order that is in the old order.
+        The entries that stay are the longest start of the new order that is in the old order.
         """
         kept: set[Any] = set()
         old = iter(self.original)
@@ -299,6 +299,7 @@ def _wrap_key(tx: Translator, key: Any, source: Source) -> tuple[VariableTracker
 
 
 def raise_key_error(key: VariableTracker) -> NoReturn:
+    """Raise the program's KeyError for a missing key."""
     raise ObservedException(ExceptionVariable(KeyError, [key]))
 
 

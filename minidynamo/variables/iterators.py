@@ -33,11 +33,15 @@ class IteratorVariable(BuiltinObject):
 
     # How often the real iterator was advanced through this value (EXISTING ones).
     attempts = 0
+    # Whether an existing iterator that goes over this one is replayed instead.
+    is_owned = False
 
     def iter(self, tx: Translator) -> VariableTracker:
         return self
 
     def next(self, tx: Translator) -> VariableTracker | None:
+        if self.is_owned:
+            unsupported("iterator", repr(self), "it is advanced by two existing iterators")
         tx.output.side_effects.mutate(self)
         self.attempts += 1
         return self.step(tx)
@@ -102,7 +106,7 @@ class SequenceIterator(IteratorVariable):
     def __init__(
         self, sequence: SequenceVariable, *, backwards: bool = False, index: int | None = None
     ) -> None:
-        cls = _ITERATOR_TYPES[issubclass(sequence.cls, list), backwards]
+        cls = SEQUENCE_ITERATOR_TYPES[issubclass(sequence.cls, list), backwards]
         super().__init__(cls, mutation=Mutation.NEW)
         self.sequence = sequence
         self.backwards = backwards
@@ -142,7 +146,7 @@ class SequenceIterator(IteratorVariable):
         codegen.emit("POP_TOP")
 
 
-_ITERATOR_TYPES: dict[tuple[bool, bool], type] = {
+SEQUENCE_ITERATOR_TYPES: dict[tuple[bool, bool], type] = {
     (True, False): type(iter([])),
     (False, False): type(iter(())),
     (True, True): type(reversed([])),
@@ -192,6 +196,27 @@ class ItemsIterator(IteratorVariable):
         construct(codegen, iter, push)
 
 
+class ConstantIterator(IteratorVariable):
+    """Over a constant sequence: str, bytes, range, tuple of constants."""
+
+    def __init__(self, sequence: Any, cls: type | None = None) -> None:
+        super().__init__(cls or type(iter(sequence)), mutation=Mutation.NEW)
+        self.sequence = sequence
+        self.index = 0
+
+    def step(self, tx: Translator) -> VariableTracker | None:
+        if self.index >= len(self.sequence):
+            return None
+        self.index += 1
+        return tx.wrap_constant(self.sequence[self.index - 1])
+
+    def remaining(self) -> int:
+        return len(self.sequence) - self.index
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        construct(codegen, iter, lambda: codegen.load_const(self.sequence[self.index :]))
+
+
 class SetIterator(ItemsIterator):
     """Over a set, which must not change its size meanwhile."""
 
@@ -209,7 +234,7 @@ class DictIterator(IteratorVariable):
     """Over a dict's keys, values or items, forwards or backwards."""
 
     def __init__(self, mapping: DictVariable, kind: str, backwards: bool) -> None:
-        super().__init__(_DICT_ITERATOR_TYPES[kind, backwards], mutation=Mutation.NEW)
+        super().__init__(DICT_ITERATOR_TYPES[kind, backwards], mutation=Mutation.NEW)
         self.mapping = mapping
         self.kind = kind
         self.backwards = backwards
@@ -245,7 +270,7 @@ class DictIterator(IteratorVariable):
         construct(codegen, _dict_iterator, self.mapping, self.kind, self.backwards, count)
 
 
-_DICT_ITERATOR_TYPES: dict[tuple[str, bool], type] = {
+DICT_ITERATOR_TYPES: dict[tuple[str, bool], type] = {
     (kind, backwards): type(
         reversed(getattr({}, kind)()) if backwards else iter(getattr({}, kind)())
     )
@@ -270,6 +295,7 @@ def entry_part(
     return entry[kind == "values"]
 
 
+SEQUENCE_BUILDERS["constant"] = lambda tx, sequence: ConstantIterator(sequence)
 SEQUENCE_BUILDERS["live"] = lambda tx, sequence, backwards: SequenceIterator(
     sequence, backwards=backwards
 )
@@ -280,6 +306,7 @@ SEQUENCE_BUILDERS[iter] = lambda tx, type_, items: ItemsIterator(items)
 def dict_iterator(
     tx: Translator, mapping: DictVariable, kind: str, backwards: bool
 ) -> VariableTracker:
+    """A new iterator; kind: "keys", "values" or "items"."""
     mapping.guard_keys(tx)
     return DictIterator(mapping, kind, backwards)
 

@@ -7,7 +7,6 @@ assignment.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +17,10 @@ from ..source import ListItemSource, TupleItemSource
 from .base import LazyVariable, NotConstant, VariableTracker, unsupported
 from .builder import builds
 from .builtin_object import (
-    NOT_IMPLEMENTED,
     BuiltinObject,
     apply_with,
-    builtin_method,
     construct,
     follows_base,
-    index_of,
-    observed,
-    rich_equal,
 )
 from .constant import ConstantVariable, is_value
 from .registry import wraps, wraps_instances
@@ -129,7 +123,7 @@ def _replace_items(real: list[Any], items: list[Any]) -> None:
 
 
 class TupleVariable(SequenceVariable):
-    """A tuple, a named tuple, a structseq (torch.return_types), torch.Size, or a subclass of tuple."""
+    """A tuple, named tuple, structseq (torch.return_types), torch.Size, or a subclass of tuple."""
 
     def as_python_constant(self) -> Any:
         values = [constant_of(item) for item in self.items]
@@ -176,7 +170,7 @@ class TupleVariable(SequenceVariable):
 
 
 def is_namedtuple(cls: type) -> bool:
-    """Whether `cls` was made by collections.namedtuple or typing.NamedTuple, or derives from one."""
+    """Whether collections.namedtuple or typing.NamedTuple made `cls` or a base of it."""
     fields = getattr(cls, "_fields", None)
     return issubclass(cls, tuple) and isinstance(fields, tuple) and hasattr(cls, "_make")
 
@@ -293,323 +287,8 @@ def as_sequence(value: VariableTracker, family: type) -> SequenceVariable | None
     value = value.realize()
     if isinstance(value, SequenceVariable):
         return value if issubclass(value.cls, family) else None
-    if isinstance(value, ConstantVariable) and isinstance(value.value, tuple):
-        if issubclass(tuple, family):
-            items: list[VariableTracker] = [ConstantVariable(item) for item in value.value]
-            return TupleVariable(items, type(value.value))
-    return None
-
-
-# -- methods of both ----------------------------------------------------------------------------
-
-_BOTH = (list, tuple)
-
-
-@builtin_method(_BOTH, "__len__")
-def _seq_len(tx: Translator, self: SequenceVariable, /) -> VariableTracker:
-    return ConstantVariable(len(self.items))
-
-
-@builtin_method(_BOTH, "__iter__")
-def _seq_iter(tx: Translator, self: SequenceVariable, /) -> VariableTracker:
-    return SEQUENCE_BUILDERS["live"](tx, self, False)
-
-
-@builtin_method(_BOTH, "__getitem__")
-def _seq_getitem(
-    tx: Translator, self: SequenceVariable, key: VariableTracker, /
-) -> VariableTracker:
-    index = sequence_key(tx, self, key)
-    with observed(tx):
-        family = list if issubclass(self.cls, list) else tuple
-        found = family(self.items)[index]
-    if isinstance(index, slice):
-        return tx.wrap_items(self.cls if self.cls is torch.Size else family, list(found))
-    return found
-
-
-def sequence_key(tx: Translator, self: SequenceVariable, key: VariableTracker) -> int | slice:
-    """What a subscript of a list or tuple means: an int, or a slice of ints and None."""
-    if not issubclass(key.python_type(), slice):
-        if not _has_index(tx, key):
-            family = "list" if issubclass(self.cls, list) else "tuple"
-            tx.raise_observed(
-                TypeError,
-                f"{family} indices must be integers or slices, not {key.python_type().__name__}",
-            )
-        return index_of(tx, key)
-    if isinstance(key, SliceVariable):
-        return slice(*(_slice_part(tx, part) for part in key.parts))
-    return key.as_python_constant()
-
-
-def _slice_part(tx: Translator, part: VariableTracker) -> int | None:
-    part = part.realize()
-    is_none = isinstance(part, ConstantVariable) and part.value is None
-    return None if is_none else index_of(tx, part)
-
-
-def _has_index(tx: Translator, key: VariableTracker) -> bool:
-    return hasattr(key.python_type(), "__index__")
-
-
-@builtin_method(_BOTH, "__contains__")
-def _seq_contains(
-    tx: Translator, self: SequenceVariable, item: VariableTracker, /
-) -> VariableTracker:
-    return ConstantVariable(any(rich_equal(tx, own, item) for own in list(self.items)))
-
-
-@builtin_method(_BOTH, "count")
-def _seq_count(tx: Translator, self: SequenceVariable, item: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(sum(rich_equal(tx, own, item) for own in list(self.items)))
-
-
-@builtin_method(_BOTH, "index")
-def _seq_index(
-    tx: Translator, self: SequenceVariable, item: VariableTracker, /, *bounds: VariableTracker
-) -> VariableTracker:
-    ends = [index_of(tx, bound) for bound in bounds[:2]]
-    start, stop, _ = slice(*[*ends, None, None][:2]).indices(len(self.items))
-    for index in range(start, stop):
-        if rich_equal(tx, self.items[index], item):
-            return ConstantVariable(index)
-    if not issubclass(self.cls, list):
-        tx.raise_observed(ValueError, "tuple.index(x): x not in tuple")
-    shown = tx.call_function(tx.wrap_constant(repr), [item], {}).as_python_constant()
-    tx.raise_observed(ValueError, f"{shown} is not in list")
-
-
-def repeated(tx: Translator, self: SequenceVariable, count: VariableTracker) -> list[Any] | None:
-    """The items `count` times, or None if `count` is no number of times."""
-    if not _has_index(tx, count):
+    is_constant = isinstance(value, ConstantVariable) and isinstance(value.value, tuple)
+    if not is_constant or family is not tuple:
         return None
-    return self.items * index_of(tx, count)
-
-
-@builtin_method(_BOTH, "__mul__", "__rmul__")
-def _seq_mul(tx: Translator, self: SequenceVariable, count: VariableTracker, /) -> VariableTracker:
-    items = repeated(tx, self, count)
-    return NOT_IMPLEMENTED if items is None else tx.wrap_items(_plain(self.cls), items)
-
-
-@builtin_method(_BOTH, "__add__")
-def _seq_add(tx: Translator, self: SequenceVariable, other: VariableTracker, /) -> VariableTracker:
-    family = _plain(self.cls)
-    right = as_sequence(other, list if family is list else tuple)
-    if right is None:
-        return NOT_IMPLEMENTED
-    return tx.wrap_items(family, [*self.items, *right.items])
-
-
-def _plain(cls: type) -> type:
-    """The type of results: operations on subclasses give plain lists and tuples."""
-    return list if issubclass(cls, list) else torch.Size if cls is torch.Size else tuple
-
-
-_ORDER: dict[str, Callable[[Any, Any], bool]] = {
-    "__lt__": operator.lt,
-    "__le__": operator.le,
-    "__gt__": operator.gt,
-    "__ge__": operator.ge,
-    "__eq__": operator.eq,
-    "__ne__": operator.ne,
-}
-
-
-def _sequence_compare(name: str) -> Callable[..., VariableTracker]:
-    """`list_richcompare` and `tuplerichcompare`."""
-    compare = _ORDER[name]
-
-    def row(tx: Translator, self: SequenceVariable, other: VariableTracker, /) -> VariableTracker:
-        right = as_sequence(other, list if issubclass(self.cls, list) else tuple)
-        if right is None:
-            return NOT_IMPLEMENTED
-        sizes = len(self.items), len(right.items)
-        if sizes[0] != sizes[1] and name in ("__eq__", "__ne__") and issubclass(self.cls, list):
-            return ConstantVariable(name == "__ne__")
-        for left_item, right_item in zip(list(self.items), list(right.items), strict=False):
-            if rich_equal(tx, left_item, right_item):
-                continue
-            if name in ("__eq__", "__ne__"):
-                return ConstantVariable(name == "__ne__")
-            return tx.call_operator(compare, [left_item.realize(), right_item.realize()])
-        return ConstantVariable(compare(*sizes))
-
-    return row
-
-
-for _name in _ORDER:
-    builtin_method(_BOTH, _name)(_sequence_compare(_name))
-
-
-# -- lists only ---------------------------------------------------------------------------------
-
-
-def _mutate(tx: Translator, self: VariableTracker) -> None:
-    tx.output.side_effects.mutate(self)
-
-
-@builtin_method(list, "append", lazy=True)
-def _list_append(tx: Translator, self: ListVariable, item: VariableTracker, /) -> None:
-    _mutate(tx, self)
-    self.items.append(item)
-
-
-@builtin_method(list, "extend")
-def _list_extend(tx: Translator, self: ListVariable, iterable: VariableTracker, /) -> None:
-    items = iterable.unpack(tx)
-    _mutate(tx, self)
-    self.items.extend(items)
-
-
-@builtin_method(list, "__iadd__")
-def _list_iadd(tx: Translator, self: ListVariable, iterable: VariableTracker, /) -> VariableTracker:
-    _list_extend(tx, self, iterable)
-    return self
-
-
-@builtin_method(list, "__imul__")
-def _list_imul(tx: Translator, self: ListVariable, count: VariableTracker, /) -> VariableTracker:
-    items = repeated(tx, self, count)
-    if items is None:
-        return NOT_IMPLEMENTED
-    _mutate(tx, self)
-    self.items[:] = items
-    return self
-
-
-@builtin_method(list, "insert", lazy=True)
-def _list_insert(
-    tx: Translator, self: ListVariable, index: VariableTracker, item: VariableTracker, /
-) -> None:
-    position = index_of(tx, index)
-    _mutate(tx, self)
-    self.items.insert(position, item)
-
-
-@builtin_method(list, "pop")
-def _list_pop(tx: Translator, self: ListVariable, index: VariableTracker | None = None, /) -> Any:
-    position = -1 if index is None else index_of(tx, index)
-    _mutate(tx, self)
-    with observed(tx):
-        return self.items.pop(position)
-
-
-@builtin_method(list, "remove")
-def _list_remove(tx: Translator, self: ListVariable, item: VariableTracker, /) -> None:
-    for index, own in enumerate(list(self.items)):
-        if rich_equal(tx, own, item):
-            _mutate(tx, self)
-            del self.items[index]
-            return
-    tx.raise_observed(ValueError, "list.remove(x): x not in list")
-
-
-@builtin_method(list, "clear")
-def _list_clear(tx: Translator, self: ListVariable, /) -> None:
-    _mutate(tx, self)
-    self.items.clear()
-
-
-@builtin_method(list, "copy")
-def _list_copy(tx: Translator, self: ListVariable, /) -> VariableTracker:
-    return tx.wrap_items(list, list(self.items))
-
-
-@builtin_method(list, "reverse")
-def _list_reverse(tx: Translator, self: ListVariable, /) -> None:
-    _mutate(tx, self)
-    self.items.reverse()
-
-
-@builtin_method(list, "__reversed__")
-def _list_reversed(tx: Translator, self: ListVariable, /) -> VariableTracker:
-    return SEQUENCE_BUILDERS["live"](tx, self, True)
-
-
-class _SortKey:
-    """An item as list.sort sees it: compared with the traced program's `<`."""
-
-    __slots__ = ("key", "tx")
-
-    def __init__(self, tx: Translator, key: VariableTracker) -> None:
-        self.tx = tx
-        self.key = key.realize()
-
-    def __lt__(self, other: _SortKey) -> bool:
-        less = self.tx.call_operator(operator.lt, [self.key, other.key])
-        return less.realize().truth(self.tx)
-
-
-def sorted_items(
-    tx: Translator,
-    items: list[VariableTracker],
-    key: VariableTracker | None,
-    reverse: VariableTracker | None,
-) -> list[VariableTracker]:
-    """The items in the order that `list.sort` gives: the same comparisons in the same order."""
-    descending = reverse is not None and reverse.realize().truth(tx)
-    plain = key is None or (isinstance(key, ConstantVariable) and key.value is None)
-    keys = items if plain else [tx.call_function(key, [item], {}) for item in items]
-    order = sorted(
-        range(len(items)),
-        key=[_SortKey(tx, key_value) for key_value in keys].__getitem__,
-        reverse=descending,
-    )
-    return [items[index] for index in order]
-
-
-@builtin_method(list, "sort")
-def _list_sort(
-    tx: Translator,
-    self: ListVariable,
-    /,
-    *,
-    key: VariableTracker | None = None,
-    reverse: VariableTracker | None = None,
-) -> None:
-    items = sorted_items(tx, list(self.items), key, reverse)
-    _mutate(tx, self)
-    self.items[:] = items
-
-
-@builtin_method(list, "__setitem__", lazy=True)
-def _list_setitem(
-    tx: Translator, self: ListVariable, key: VariableTracker, value: VariableTracker, /
-) -> None:
-    index = sequence_key(tx, self, key.realize())
-    new: Any = value
-    if isinstance(index, slice):
-        new = value.realize().unpack(tx)
-    _mutate(tx, self)
-    with observed(tx):
-        self.items[index] = new
-
-
-@builtin_method(list, "__delitem__")
-def _list_delitem(tx: Translator, self: ListVariable, key: VariableTracker, /) -> None:
-    index = sequence_key(tx, self, key)
-    _mutate(tx, self)
-    with observed(tx):
-        del self.items[index]
-
-
-@builtin_method(list, "__init__")
-def _list_init(
-    tx: Translator, self: ListVariable, iterable: VariableTracker | None = None, /
-) -> None:
-    items = [] if iterable is None else iterable.unpack(tx)
-    _mutate(tx, self)
-    self.items[:] = items
-
-
-# -- named tuples and torch.Size ----------------------------------------------------------------
-
-
-@builtin_method(torch.Size, "numel")
-def _size_numel(tx: Translator, self: TupleVariable, /) -> VariableTracker:
-    result: VariableTracker = ConstantVariable(1)
-    for item in self.items:
-        result = tx.call_operator(operator.mul, [result, item.realize()])
-    return result
+    items: list[VariableTracker] = [ConstantVariable(item) for item in value.value]
+    return TupleVariable(items, type(value.value))

@@ -77,6 +77,10 @@ class Services:
         """A new iterator over `items`."""
         return SEQUENCE_BUILDERS[iter](self, iter, list(items))
 
+    def constant_iterator(self, sequence: Any) -> VariableTracker:
+        """A new iterator over a constant str, bytes, range or tuple."""
+        return SEQUENCE_BUILDERS["constant"](self, sequence)
+
     def source_of(self, variable: VariableTracker, value: Any) -> Source:
         """The value's source, or one that holds the real object itself."""
         return variable.source if variable.source is not None else ConstSource(value)

@@ -34,7 +34,7 @@ _BY_IDENTITY = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
 class SetVariable(BuiltinObject):
-    """A set or frozenset. `table`: the hash keys; `known`: the elements that are no plain values."""
+    """A set or frozenset. table: the hash keys; known: the elements that are no plain values."""
 
     def __init__(
         self,

@@ -1,0 +1,129 @@
+"""The views of dicts: keys(), values() and items()."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..side_effects import Mutation
+from .base import VariableTracker
+from .builtin_object import NOT_IMPLEMENTED, BuiltinObject, builtin_method, construct
+from .constant import ConstantVariable
+from .dicts import DictVariable
+from .iterators import dict_iterator, entry_part
+from .sets import SetVariable, collect, set_like
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..symbolic_convert import Translator
+
+# -- views of dicts ------------------------------------------------------------------------------
+
+
+class DictViewVariable(BuiltinObject):
+    """`mapping.keys()`, `.values()` or `.items()`."""
+
+    def __init__(self, mapping: DictVariable, kind: str) -> None:
+        ordered = issubclass(mapping.cls, collections.OrderedDict)
+        empty = collections.OrderedDict() if ordered else {}
+        super().__init__(type(getattr(empty, kind)()), mutation=Mutation.NEW)
+        self.mapping = mapping
+        self.kind = kind
+
+    def unpack(self, tx: Translator) -> list[VariableTracker]:
+        self.mapping.guard_keys(tx)
+        return [entry_part(tx, self.kind, entry) for entry in self.mapping.entries.values()]
+
+    def as_set(self, tx: Translator) -> SetVariable:
+        """The view's items as a new set."""
+        table, known = collect(tx, self.unpack(tx))
+        return SetVariable(table, known, set)
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        construct(codegen, _dict_view, self.mapping, self.kind)
+
+
+def _dict_view(mapping: Any, kind: str) -> Any:
+    return getattr(mapping, kind)()
+
+
+def _register_views() -> None:
+    for kind in ("keys", "values", "items"):
+        plain, ordered = type(getattr({}, kind)()), type(getattr(collections.OrderedDict(), kind)())
+        builtin_method(dict, kind)(_make_view(kind))
+        follows_base_view(plain, ordered)
+
+
+def _make_view(kind: str) -> Callable[..., VariableTracker]:
+    def row(tx: Translator, self: DictVariable, /) -> VariableTracker:
+        return DictViewVariable(self, kind)
+
+    return row
+
+
+def follows_base_view(plain: type, ordered: type) -> None:
+    """The rows of one view type and of OrderedDict's."""
+    types_ = (plain, ordered)
+
+    def view_len(tx: Translator, self: DictViewVariable, /) -> VariableTracker:
+        return self.mapping.length(tx)
+
+    def view_iter(tx: Translator, self: DictViewVariable, /) -> VariableTracker:
+        return dict_iterator(tx, self.mapping, self.kind, False)
+
+    def view_reversed(tx: Translator, self: DictViewVariable, /) -> VariableTracker:
+        return dict_iterator(tx, self.mapping, self.kind, True)
+
+    builtin_method(types_, "__len__")(view_len)
+    builtin_method(types_, "__iter__")(view_iter)
+    builtin_method(types_, "__reversed__")(view_reversed)
+
+
+_register_views()
+_SET_VIEWS = (type({}.keys()), type({}.items()))
+
+
+@builtin_method(type({}.keys()), "__contains__")
+def _keys_contains(
+    tx: Translator, self: DictViewVariable, key: VariableTracker, /
+) -> VariableTracker:
+    return self.mapping.contains(tx, key)
+
+
+@builtin_method(type({}.items()), "__contains__")
+def _items_contains(
+    tx: Translator, self: DictViewVariable, item: VariableTracker, /
+) -> VariableTracker:
+    if not issubclass(item.python_type(), tuple):
+        return ConstantVariable(False)
+    parts = item.unpack(tx)
+    if len(parts) != 2 or not self.mapping.contains(tx, parts[0].realize()).truth(tx):
+        return ConstantVariable(False)
+    value = self.mapping.getitem(tx, parts[0].realize())
+    return tx.wrap_items(list, [value]).contains(tx, parts[1].realize())
+
+
+def _register_view_algebra() -> None:
+    names = [f"__{r}{name}__" for name in ("or", "and", "sub", "xor") for r in ("", "r")]
+    for name in [*names, "__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "isdisjoint"]:
+        builtin_method(_SET_VIEWS, name)(_as_sets(name))
+
+
+def _as_sets(name: str) -> Callable[..., VariableTracker]:
+    is_comparison = name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
+
+    def row(tx: Translator, self: DictViewVariable, other: VariableTracker, /) -> VariableTracker:
+        if isinstance(other, DictViewVariable) and other.kind != "values":
+            other = other.as_set(tx)
+        if set_like(other) is None:
+            if is_comparison:
+                return NOT_IMPLEMENTED
+            table, known = collect(tx, other.unpack(tx))
+            other = SetVariable(table, known, set)
+        return self.as_set(tx).call_method(tx, name, [other], {})
+
+    return row
+
+
+_register_view_algebra()

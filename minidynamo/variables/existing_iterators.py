@@ -1,0 +1,153 @@
+"""Iterators that existed before the frame: the position is guarded, the advance is replayed."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..side_effects import Mutation
+from ..source import CallSource, iterator_index_source, iterator_sequence_source
+from ..source_calls import iterator_index, iterator_sequence
+from .base import VariableTracker, unsupported
+from .dicts import DictVariable
+from .iterators import (
+    DICT_ITERATOR_TYPES,
+    SEQUENCE_ITERATOR_TYPES,
+    ConstantIterator,
+    DictIterator,
+    IteratorVariable,
+    SequenceIterator,
+)
+from .lazy_iterators import EnumerateVariable, FilterVariable, MapVariable, ZipVariable
+from .lists import SequenceVariable
+from .registry import wraps
+
+if TYPE_CHECKING:
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+_KINDS = {cls: key for key, cls in DICT_ITERATOR_TYPES.items()}
+
+
+def _existing(iterator: IteratorVariable, source: Source) -> VariableTracker:
+    iterator.source = source
+    iterator.mutation = Mutation.EXISTING
+    return iterator
+
+
+def _guard_position(tx: Translator, value: Any, source: Source) -> int:
+    tx.guard(source, "TYPE_IS", type(value))
+    index = iterator_index(value)
+    tx.guard(iterator_index_source(source), "CONST_EQ", index)
+    return index
+
+
+@wraps(*SEQUENCE_ITERATOR_TYPES.values())
+def _wrap_sequence_iterator(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    index = _guard_position(tx, value, source)
+    exhausted = ConstantIterator((), type(value))
+    if index < 0:
+        return _existing(exhausted, source)
+    sequence = iterator_sequence(value)
+    if not isinstance(sequence, (list, tuple)):
+        unsupported("iterator", source.name, f"an iterator over a {type(sequence).__name__}")
+    variable = tx.wrap(sequence, iterator_sequence_source(source))
+    backwards = type(value) in (SEQUENCE_ITERATOR_TYPES[True, True], reversed)
+    if not isinstance(variable, SequenceVariable):
+        items = sequence[index::-1] if backwards else sequence[index:]
+        return _existing(ConstantIterator(items, type(value)), source)
+    return _existing(SequenceIterator(variable, backwards=backwards, index=index), source)
+
+
+@wraps(type(iter("")), type(iter("é")), type(iter(b"")), type(iter(range(0))))
+def _wrap_constant_iterator(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    index = _guard_position(tx, value, source)
+    rest: Any = ()
+    if index >= 0:
+        sequence = iterator_sequence(value)
+        tx.guard(iterator_sequence_source(source), "CONST_EQ", sequence)
+        rest = sequence[index:]
+    elif type(value) is type(iter(range(0))):
+        rest = list(copy.copy(value))
+    return _existing(ConstantIterator(rest, type(value)), source)
+
+
+@wraps(*(cls for (_, backwards), cls in DICT_ITERATOR_TYPES.items() if not backwards))
+def _wrap_dict_iterator(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    index = _guard_position(tx, value, source)
+    if index < 0:
+        return _existing(ConstantIterator((), type(value)), source)
+    if value.__length_hint__() == 0:
+        unsupported("iterator", source.name, "a dict iterator at its end, or a changed dict")
+    mapping = tx.wrap(iterator_sequence(value), iterator_sequence_source(source))
+    if not isinstance(mapping, DictVariable):
+        unsupported("iterator", source.name, "an iterator over this kind of dict is not traced")
+    if len(mapping.entries) != len(mapping.original):
+        unsupported("iterator", source.name, "the dict was changed before it was iterated")
+    mapping.guard_keys(tx)
+    iterator = DictIterator(mapping, *_KINDS[type(value)])
+    iterator.index = index
+    return _existing(iterator, source)
+
+
+# -- iterators over iterators ----------------------------------------------------------------------
+
+
+@functools.cache
+def _part(index: int) -> Callable[[Any], Any]:
+    return lambda iterator: iterator.__reduce__()[1][index]
+
+
+def _shape(iterator: Any) -> tuple[int, bool]:
+    """How many parts an iterator is made of, and whether it has a flag (zip's strict)."""
+    reduced = iterator.__reduce__()
+    return len(reduced[1]), len(reduced) > 2 and bool(reduced[2])
+
+
+def _parts(tx: Translator, value: Any, source: Source) -> list[VariableTracker]:
+    """What an enumerate, zip, map or filter object was made of."""
+    tx.guard(source, "TYPE_IS", type(value))
+    tx.guard(CallSource(source, _shape, "<parts of {base}>"), "CONST_EQ", _shape(value))
+    parts = value.__reduce__()[1]
+    return [
+        tx.wrap(part, CallSource(source, _part(index), f"<part {index} of {{base}}>"))
+        for index, part in enumerate(parts)
+    ]
+
+
+@wraps(enumerate)
+def _wrap_enumerate(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    iterator, count = _parts(tx, value, source)
+    own(iterator)
+    return _existing(EnumerateVariable(iterator, count.as_python_constant()), source)
+
+
+def own(iterator: VariableTracker) -> None:
+    """From now on the iterator is advanced by its owner alone, which is what gets replayed."""
+    plain = isinstance(iterator, (SequenceIterator, ConstantIterator, DictIterator))
+    if isinstance(iterator, ZipVariable) and not iterator.strict:
+        for inner in iterator.iterators:
+            own(inner)
+    elif not plain or iterator.attempts or iterator.is_owned:  # type: ignore[attr-defined]
+        unsupported("iterator", repr(iterator), "an existing enumerate over it is not traced")
+    else:
+        iterator.is_owned = True  # type: ignore[attr-defined]
+
+
+@wraps(zip)
+def _wrap_zip(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    return _existing(ZipVariable(_parts(tx, value, source), _shape(value)[1]), source)
+
+
+@wraps(map)
+def _wrap_map(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    function, *iterators = _parts(tx, value, source)
+    return _existing(MapVariable(function, iterators), source)
+
+
+@wraps(filter)
+def _wrap_filter(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    function, iterator = _parts(tx, value, source)
+    return _existing(FilterVariable(function, iterator), source)
