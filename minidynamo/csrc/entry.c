@@ -7,6 +7,7 @@
 // The hook builds and runs without the guard programs (MINIDYNAMO_HOOK_ONLY).
 #pragma weak md_guard_check
 #pragma weak md_guard_program_check
+#pragma weak md_guard_is_dead
 
 static PyObject* empty_tuple;
 static PyObject* replace_name;  // interned: other strings fill the type attribute cache
@@ -46,6 +47,9 @@ int md_entry_check(MdEntry* entry, PyObject* const* localsplus, PyFunctionObject
     md_thread.quiet++;
     if (md_guard_check != NULL && md_guard_program_check(guards)) {
       holds = md_guard_check(guards, localsplus, func, fetched);
+      if (holds == 0 && md_guard_is_dead != NULL && md_guard_is_dead(guards)) {
+        entry->valid = 0;  // dropped at the next look
+      }
     } else {
       holds = check_callable(guards, entry->nargs, localsplus, func, fetched);
     }

@@ -52,9 +52,12 @@ static PyObject* run_original(PyThreadState* ts, MdThread* thread, MdFrame* fram
   if (md_stack_room(thread) == MD_ROOM_NONE && !throwflag) {
     return md_eval_exhausted(ts, frame);
   }
+  MdFrame* outer = thread->passed_on;
+  thread->passed_on = md_former_evaluator != _PyEval_EvalFrameDefault ? frame : NULL;
   md_lend_recursion(ts);
   PyObject* result = md_former_evaluator(ts, frame, throwflag);
   md_take_recursion(ts);
+  thread->passed_on = outer;
   return result;
 }
 
@@ -248,6 +251,10 @@ static PyObject* run_offered(Offer* offer) {
 
 PyObject* md_eval_frame(PyThreadState* ts, MdFrame* frame, int throwflag) {
   MdThread* thread = &md_thread;
+  if (thread->passed_on == frame) {
+    // The other tool took ours for the one before its own, too: end the circle here.
+    return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+  }
   Offer offer = {ts, thread, frame, thread->region, 0};
   if (thread->expected != NULL && thread->expected == (PyObject*)md_frame_func(frame)) {
     thread->expected = NULL;

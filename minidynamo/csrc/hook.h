@@ -63,6 +63,7 @@ typedef struct {
   MdRegion* region;     // strong; NULL: nothing is offered in this thread
   PyObject* expected;   // borrowed: the function that we call right now, whose frame comes next
   MdTailCall* pending;  // borrowed: its arguments, when it is called for a TailCall
+  MdFrame* passed_on;   // the frame that we handed to the evaluator that was there before ours
   int quiet;            // > 0 while guards run Python code
   char* stack_soft;     // C stack bounds, see stack.c; NULL until first asked
   char* stack_hard;

@@ -17,13 +17,14 @@ static _PyFrameEvalFunction current_evaluator(void) {
 
 int md_evaluator_is_ours(void) { return installed && current_evaluator() == md_eval_frame; }
 
-// Where another tool put its evaluator over ours it hands frames on to ours, or removed it and
-// frames run in eager; installing ours once more, over one that calls ours, would be a cycle.
+// Where another tool put its evaluator over ours it hands frames on to ours; installing ours once
+// more would be a cycle. A tool that took ours away for good left the default one.
 static void install_evaluator(void) {
-  if (installed) {
+  _PyFrameEvalFunction current = current_evaluator();
+  if (installed && current != _PyEval_EvalFrameDefault) {
     return;
   }
-  md_former_evaluator = current_evaluator();
+  md_former_evaluator = current;
   _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), md_eval_frame);
   installed = 1;
 }

@@ -25,6 +25,8 @@ def load_extension():
             path = str(PACKAGE / f"_C{suffix}")
         else:
             return _C
+    if importlib.util.find_spec("torch"):
+        import torch  # noqa: F401 (loads the libraries that a full build links with)
     spec = importlib.util.spec_from_file_location("minidynamo._C", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -218,6 +218,13 @@ def test_eager_under_the_hook(name):
     assert _C.active_count() == 0 and not _C.is_installed()
 
 
+# Call sites that CPython may have specialised for one class before: some releases then go past any
+# evaluator (3.11 for __getitem__, 3.13.0 for __init__), which is a call in eager.
+MAY_BE_MISSED = {"getitem", "init"}
+# The replaced function is not the one whose result is seen.
+INNER = {"super", "super's target", "exit", "sort key", "init"}
+
+
 @pytest.mark.parametrize("stack", [0, 40])
 @pytest.mark.parametrize("name", CALLS)
 def test_replaced_code(name, stack):
@@ -226,18 +233,18 @@ def test_replaced_code(name, stack):
     compiler = replaced(fn, stack)
     for _ in range(4):
         result = compiler.run(call)
-        if name in ("super", "super's target"):
+        if name.startswith("super"):
             assert "new" in str(result)
-        elif name not in ("exit", "init", "sort key"):
-            assert result == as_new(expected)
-        else:
+        elif name in INNER:
             assert result == expected
-    if name != "init":  # a specialised call site of a class may go past any evaluator
-        (entry,) = _C.entries(fn.__code__, compiler.region)
-        assert entry.hits >= 4
+        elif name not in MAY_BE_MISSED or result != expected:
+            assert result == as_new(expected)
+    entries = _C.entries(fn.__code__, compiler.region)
+    if name not in MAY_BE_MISSED:
+        assert len(entries) == 1 and entries[0].hits >= 4
         assert compiler.asked.count(fn.__code__) == 1
     assert call() == expected
-    entry = compiler = None
+    entries = compiler = None
     gc.collect()  # the Compiler and its Region refer to each other
     assert _C.entries(fn.__code__) == []
 

@@ -164,9 +164,9 @@ def test_skip_code():
 
 
 def test_skip_keeps_the_entries():
-    compiler = Compiler({helper: lambda frame: _C.Entry(
-        lambda values, f: values[0] == 1, marked(helper.__code__)
-    )})
+    compiler = Compiler(
+        {helper: lambda frame: _C.Entry(lambda values, f: values[0] == 1, marked(helper.__code__))}
+    )
     compiled = compiler.compiled(helper)
     assert compiled(1) == ("new", 1)
     compiler.answers[helper.__code__] = _C.SKIP
@@ -212,7 +212,9 @@ def test_the_callback_raises():
         with pytest.raises(CompileError) as error:
             compiler.compiled(caller)(big)
         assert [name for name, *_ in frames_of(error.value)][1:] == [
-            "caller", "__call__", "callback"
+            "caller",
+            "__call__",
+            "callback",
         ]
         with pytest.raises(CompileError):
             compiler.compiled(gen)(big)
@@ -321,9 +323,15 @@ def test_settrace_runs_the_original():
         sys.settrace(None)
     assert result == (("orig", 1), ("orig", 2))
     assert events == [
-        ("call", "caller"), ("line", "caller"), ("call", "helper"), ("line", "helper"),
-        ("return", "helper"), ("return", "caller"),
-        ("call", "helper"), ("line", "helper"), ("return", "helper"),
+        ("call", "caller"),
+        ("line", "caller"),
+        ("call", "helper"),
+        ("line", "helper"),
+        ("return", "helper"),
+        ("return", "caller"),
+        ("call", "helper"),
+        ("line", "helper"),
+        ("return", "helper"),
         *events[9:],
     ]
     assert compiled(1) == ("new", 1) and fast(1) == ("new", 1)
@@ -364,7 +372,10 @@ def test_setprofile_keeps_running_compiled_code():
         sys.setprofile(None)
     assert result == ("new", 1)
     assert events[:4] == [
-        ("call", "caller"), ("call", "helper"), ("return", "helper"), ("return", "caller")
+        ("call", "caller"),
+        ("call", "helper"),
+        ("return", "helper"),
+        ("return", "caller"),
     ]
     assert "profiler" not in compiler.names
 
@@ -388,7 +399,9 @@ def test_monitoring():
         monitoring.free_tool_id(3)
     assert results == [("new", 1), ("new", 2)]
     assert [name for name in started if name in ("caller", "helper")] == [
-        "caller", "helper", "helper"
+        "caller",
+        "helper",
+        "helper",
     ]
 
 
@@ -510,9 +523,7 @@ def test_endless_recursion_raises():
     for _ in range(3):
         with pytest.raises(RecursionError):
             compiler.run(endless, 0)
-    compiler = Compiler({
-        through_callable: lambda frame: _C.Entry(None, through_callable.__code__)
-    })
+    compiler = Compiler({through_callable: lambda frame: _C.Entry(None, through_callable.__code__)})
     compiled_endless = compiler.compiled(through_callable)
     for _ in range(3):
         with pytest.raises(RecursionError):

@@ -271,9 +271,11 @@ def test_more_entries_than_cached_functions():
     def generated(frame):
         value = frame.f_locals["a"]
         template = (lambda a: "result").__code__
-        code = template.replace(co_consts=tuple(
-            value * 10 if const == "result" else const for const in template.co_consts
-        ))
+        code = template.replace(
+            co_consts=tuple(
+                value * 10 if const == "result" else const for const in template.co_consts
+            )
+        )
         return _C.Entry(lambda values, f: values[0] == value, code)
 
     compiler = Compiler({fn: generated})
@@ -294,9 +296,14 @@ def test_most_recently_hit_first():
     def fn(a):
         return a
 
-    compiler = Compiler({fn: lambda frame: _C.Entry(
-        lambda values, f, kind=type(frame.f_locals["a"]): type(values[0]) is kind, fn.__code__
-    )})
+    compiler = Compiler(
+        {
+            fn: lambda frame: _C.Entry(
+                lambda values, f, kind=type(frame.f_locals["a"]): type(values[0]) is kind,
+                fn.__code__,
+            )
+        }
+    )
     compiled = compiler.compiled(fn)
     for value in (1, "a", 2.0):
         compiled(value)

@@ -109,10 +109,12 @@ def failing(n):
 
 
 def test_tracebacks_show_the_function_that_runs_now():
-    compiler = Compiler({
-        start: lambda frame: _C.Entry(None, start_to_failing.__code__),
-        failing: lambda frame: _C.Entry(None, failing.__code__.replace()),
-    })
+    compiler = Compiler(
+        {
+            start: lambda frame: _C.Entry(None, start_to_failing.__code__),
+            failing: lambda frame: _C.Entry(None, failing.__code__.replace()),
+        }
+    )
     for run in (compiler.compiled(start), lambda n: compiler.run(start, n)) * 2:
         with pytest.raises(ValueError) as error:
             run(1)
@@ -164,10 +166,12 @@ def freed_generated(kept):
 
 
 def test_locals_and_arguments_are_released():
-    compiler = Compiler({
-        freeing: lambda frame: _C.Entry(None, freeing_generated.__code__),
-        freed: lambda frame: _C.Entry(None, freed_generated.__code__),
-    })
+    compiler = Compiler(
+        {
+            freeing: lambda frame: _C.Entry(None, freeing_generated.__code__),
+            freed: lambda frame: _C.Entry(None, freed_generated.__code__),
+        }
+    )
     for run in (compiler.compiled(freeing), lambda n: compiler.run(freeing, n)) * 3:
         watched.clear()
         # The locals of the frame that ended are gone, and `del` frees the last reference.
@@ -196,16 +200,18 @@ def test_recursive_chains_and_nested_regions():
         return "orig"
 
     globals()["_fn"] = fn
-    globals()["_cont"] = cont = (lambda n, acc: "orig")
+    globals()["_cont"] = cont = lambda n, acc: "orig"
     fn_code = lambda_code("lambda n: tail_call(_cont, n, [])")
     cont_source = (
         "lambda n, acc: [*acc, 'end'] if n == 0 else tail_call(_cont, n - 1, acc + _fn(n // 2))"
     )
     cont_code = lambda_code(cont_source)
-    compiler = Compiler({
-        fn: lambda frame: _C.Entry(None, fn_code),
-        cont: lambda frame: _C.Entry(None, cont_code),
-    })
+    compiler = Compiler(
+        {
+            fn: lambda frame: _C.Entry(None, fn_code),
+            cont: lambda frame: _C.Entry(None, cont_code),
+        }
+    )
 
     def expected(n):
         acc = []
@@ -228,7 +234,8 @@ def test_tracing_starts_in_the_chain():
     globals()["_tracer"] = tracer
     made = compile(
         "def f(n):\n import sys\n sys.settrace(_tracer)\n return tail_call(step, n, 0)",
-        "<made>", "exec",
+        "<made>",
+        "exec",
     ).co_consts[0]
     compiler = Compiler({**CHAIN, start: lambda frame: _C.Entry(None, made)})
     compiler.run(step, 3, 0)
@@ -250,9 +257,9 @@ def test_compiled_continuations_of_every_kind():
     globals()["_gen"] = gen
     made = lambda_code("lambda n: tail_call(_gen, n)")
     other = compile("def f(n):\n yield n\n yield n + 1", "<made>", "exec").co_consts[0]
-    compiler = Compiler({
-        start: lambda frame: _C.Entry(None, made), gen: lambda frame: _C.Entry(None, other)
-    })
+    compiler = Compiler(
+        {start: lambda frame: _C.Entry(None, made), gen: lambda frame: _C.Entry(None, other)}
+    )
     for _ in range(3):
         assert list(compiler.compiled(start)(5)) == [5, 6]
         assert list(compiler.run(start, 5)) == [5, 6]
@@ -265,10 +272,12 @@ def test_chains_leave_nothing_behind():
     assert blocks_grown(lambda: (compiled(20), depths.clear())) < 20
     assert blocks_grown(lambda: (compiler.run(start, 20), depths.clear())) < 20
 
-    broken = Compiler({
-        start: lambda frame: _C.Entry(None, start_to_failing.__code__),
-        failing: lambda frame: _C.Entry(None, failing.__code__.replace()),
-    })
+    broken = Compiler(
+        {
+            start: lambda frame: _C.Entry(None, start_to_failing.__code__),
+            failing: lambda frame: _C.Entry(None, failing.__code__.replace()),
+        }
+    )
 
     def fail():
         with pytest.raises(ValueError):
