@@ -123,6 +123,8 @@ def _graph_functions() -> dict[int, Any]:
             value = getattr(namespace, name)
             if not callable(value) or isinstance(value, type) or name in _NOT_OPERATIONS:
                 continue
+            if name.startswith("_") and isinstance(value, types.FunctionType):
+                continue  # helpers of the namespace: traced through
             if name.startswith("__"):
                 continue
             module = getattr(value, "__module__", None)

@@ -101,6 +101,13 @@ def wrap_function(tx: Translator, value: types.FunctionType, source: Source) -> 
     return UserFunctionVariable(value, source=source)
 
 
+@wraps(types.CodeType)
+def wrap_code(tx: Translator, value: types.CodeType, source: Source) -> VariableTracker:
+    """Code objects never change: known by identity, their attributes are constants."""
+    tx.guard(source, "ID_IS", value)
+    return ConstantVariable(value, source=source)
+
+
 @wraps(types.MethodType)
 def wrap_method(tx: Translator, value: types.MethodType, source: Source) -> VariableTracker:
     tx.guard(source, "TYPE_IS", types.MethodType)
