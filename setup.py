@@ -143,6 +143,14 @@ def run(command: list[str], target: Path):
     record.write_text(shlex.join(command))
 
 
+def replace(source: Path, destination: Path):
+    """Copies to a new file and renames that: a process that has the old one loaded keeps it."""
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    temporary = destination.with_name(f"{destination.name}.{os.getpid()}")
+    shutil.copy2(source, temporary)
+    os.replace(temporary, destination)
+
+
 class IncrementalBuild(build_ext):
     """Compiles what is stale, two files at a time at most, and links when something changed."""
 
@@ -170,11 +178,12 @@ class IncrementalBuild(build_ext):
         same = record.is_file() and record.read_text() == shlex.join(command)
         if not (same and target.is_file() and target.stat().st_mtime >= newest):
             run(command, target)
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        # Copied to a new file and renamed: a process that has the old one loaded keeps it.
-        temporary = destination.with_name(f"{destination.name}.{os.getpid()}")
-        shutil.copy2(target, temporary)
-        os.replace(temporary, destination)
+        replace(target, destination)
+
+    def copy_extensions_to_source(self):
+        for ext in self.extensions:
+            name = self.get_ext_filename(ext.name)
+            replace(Path(self.build_lib, name), ROOT / name)
 
     def get_source_files(self) -> list[str]:
         headers = [str(CSRC / path.name) for path in sorted((ROOT / CSRC).glob("*.h"))]

@@ -1,4 +1,4 @@
-"""The life of entries, regions and code states: dropped while in use, freed with what they are on."""
+"""The life of entries and regions: dropped while in use, freed with what they are on."""
 
 import gc
 import os
