@@ -67,9 +67,13 @@ def _encode_end_send(emitter: Emitter, inst: Instruction) -> None:
 
 def _intrinsic(raws: dict[str, str]) -> EncodeRule:
     def encode(emitter: Emitter, inst: Instruction) -> None:
-        if inst.arg not in raws:
+        if inst.arg in _STATEMENTS:  # push nothing, while intrinsics push None
+            emitter.put(_STATEMENTS[inst.arg], 0, inst)
+            emitter.put("LOAD_CONST", emitter.const(None), inst)
+        elif inst.arg in raws:
+            emitter.put(raws[inst.arg], 0, inst)
+        else:
             emitter.fail(inst)
-        emitter.put(raws[inst.arg], 0, inst)
 
     return encode
 
