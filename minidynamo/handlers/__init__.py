@@ -2,6 +2,7 @@
 
 from . import (
     builtins,
+    collections_,
     constructors,
     object_methods,
     operators,
@@ -14,6 +15,7 @@ from . import (
 
 __all__ = [
     "builtins",
+    "collections_",
     "constructors",
     "object_methods",
     "operators",

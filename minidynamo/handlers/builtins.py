@@ -163,7 +163,7 @@ def _is_instance(value: VariableTracker, real: Any, cls: type) -> bool:
         return isinstance(value.fake, cls) if cls is not torch.nn.Parameter else kind is cls
     if value.is_python_constant():
         return isinstance(value.as_python_constant(), cls)
-    if type(cls).__instancecheck__ is type.__instancecheck__:
+    if type(cls).__instancecheck__ is type.__instancecheck__ or issubclass(cls, torch.Tensor):
         return issubclass(kind, cls)
     if real is not None:
         return isinstance(real, cls)

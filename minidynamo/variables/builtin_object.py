@@ -34,6 +34,17 @@ NOT_IMPLEMENTED = ConstantVariable(NotImplemented)
 _MISSING = object()
 
 
+def _deletion_text() -> str:
+    try:
+        del ()[0]  # type: ignore[attr-defined]
+    except TypeError as error:
+        return str(error).removeprefix("'tuple' object ")
+    raise AssertionError
+
+
+_NO_DELETION = _deletion_text()
+
+
 class _Arity(NamedTuple):
     """How many positional arguments a row takes, and which names it takes by keyword."""
 
@@ -186,7 +197,7 @@ class BuiltinObject(VariableTracker):
     def overrides(self, name: str) -> bool:
         """Whether a Python subclass defines `name` itself."""
         found = self.lookup(name)
-        return found is not None and not found[2]
+        return found is not None and not found[2] and type(found[1]) not in _C_METHODS
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         found = self.lookup(name)
@@ -300,6 +311,27 @@ class BuiltinObject(VariableTracker):
             f"the method {raw.__name__!r} of {self.cls.__name__} is not traced",
         )
 
+    def _item_slot(
+        self, tx: Translator, name: str, lacking: str, args: list[VariableTracker]
+    ) -> VariableTracker:
+        if self.lookup(name) is None:
+            tx.raise_observed(TypeError, f"{self.cls.__name__!r} object {lacking}")
+        return self.call_method(tx, name, args, {})
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        return self._item_slot(tx, "__getitem__", "is not subscriptable", [key])
+
+    def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+        self._item_slot(tx, "__setitem__", "does not support item assignment", [key, value])
+
+    def delitem(self, tx: Translator, key: VariableTracker) -> None:
+        self._item_slot(tx, "__delitem__", _NO_DELETION, [key])
+
+    def length(self, tx: Translator) -> VariableTracker:
+        if self.lookup("__len__") is None:
+            tx.raise_observed(TypeError, f"object of type {self.cls.__name__!r} has no len()")
+        return self.call_method(tx, "__len__", [], {})
+
     def iter(self, tx: Translator) -> VariableTracker:
         if self.lookup("__iter__") is None:
             tx.raise_observed(TypeError, f"{self.cls.__name__!r} object is not iterable")
@@ -323,8 +355,15 @@ class BuiltinObject(VariableTracker):
         return self.call_method(tx, "__call__", args, kwargs)
 
     def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
-        found = self.call_method(tx, "__contains__", [item], {}).realize()
-        return ConstantVariable(found.truth(tx))
+        """`PySequence_Contains`: `__contains__`, or a search along the iteration."""
+        if self.lookup("__contains__") is not None:
+            found = self.call_method(tx, "__contains__", [item], {}).realize()
+            return ConstantVariable(found.truth(tx))
+        iterator = self.iter(tx)
+        while (candidate := iterator.next(tx)) is not None:
+            if rich_equal(tx, candidate, item):
+                return ConstantVariable(True)
+        return ConstantVariable(False)
 
     def truth(self, tx: Translator) -> bool:
         for name in ("__bool__", "__len__"):

@@ -6,6 +6,7 @@ Operations whose operands are all constants are done by Python itself, so they n
 from __future__ import annotations
 
 import enum
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -90,11 +91,46 @@ class ConstantVariable(VariableTracker):
         if name == "join" and isinstance(self.value, (str, bytes)) and len(args) == 1:
             parts = [item.realize().as_python_constant() for item in args[0].unpack(tx)]
             return tx.fold(self.value.join, (parts,), {})
+        container = self.as_container(tx)
+        if container is not None:
+            return container.call_method(tx, name, args, kwargs)
         unsupported(
             "constant method",
             f"{type(self.value).__name__}.{name}",
             f"{self.value!r}.{name} is called with arguments that are not known while tracing",
         )
+
+    def as_container(self, tx: Translator) -> VariableTracker | None:
+        """A tuple, range or frozenset as traced container, for operands that are no constants."""
+        if not isinstance(self.value, (tuple, range, frozenset)):
+            return None
+        family = tuple if isinstance(self.value, range) else type(self.value)
+        return tx.wrap_items(family, [tx.wrap_constant(item) for item in self.value])
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        container = None if key.is_python_constant() else self.as_container(tx)
+        if container is not None:
+            return container.getitem(tx, key)
+        if not key.is_python_constant():
+            unsupported("subscript", f"{self!r}[{key!r}]", "it is not known while tracing")
+        return tx.fold(operator.getitem, (self.value, key.as_python_constant()), {})
+
+    def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+        tx.fold(operator.setitem, (self.value, 0, None), {})
+
+    def delitem(self, tx: Translator, key: VariableTracker) -> None:
+        tx.fold(operator.delitem, (self.value, 0), {})
+
+    def length(self, tx: Translator) -> VariableTracker:
+        return tx.fold(len, (self.value,), {})
+
+    def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
+        container = None if item.is_python_constant() else self.as_container(tx)
+        if container is not None:
+            return container.contains(tx, item)
+        if not item.is_python_constant():
+            unsupported("contains", f"{item!r} in {self!r}", "it is not known while tracing")
+        return tx.fold(operator.contains, (self.value, item.as_python_constant()), {})
 
     def iter(self, tx: Translator) -> VariableTracker:
         if isinstance(self.value, (str, bytes, range, tuple)):

@@ -162,6 +162,11 @@ class DictVariable(BuiltinObject):
             for key, value in self.entries.values()
         }
 
+    def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        if descriptor is not collections.defaultdict.default_factory:  # type: ignore[attr-defined]
+            return super().load_slot(tx, descriptor)
+        return NONE if self.default_factory is None else self.default_factory
+
     # -- leaving the trace -----------------------------------------------------------------------
 
     def reconstruct(self, codegen: PyCodegen) -> None:
