@@ -111,8 +111,10 @@ def _may_recompile(options: CompileOptions, frame: Any) -> bool:
         raise RecompileError(f"{code.co_qualname} would be recompiled: {failures[0]}")
     if events.wants(events.RecompileEvent):
         events.emit(events.RecompileEvent(code=code, failures=failures))
-    empty = sum(entry.data.is_empty for entry in frame.entries)
-    if empty >= MAX_EMPTY_VERSIONS:
+    empty = [entry for entry in frame.entries if entry.data.is_empty]
+    if len(empty) >= MAX_EMPTY_VERSIONS:
+        for entry in empty:
+            entry.valid = False
         return False
     if len(frame.entries) < config.recompile_limit:
         return True
@@ -144,6 +146,16 @@ def _convert(options: CompileOptions, frame: Any) -> Any:
 
 def _attempt(options: CompileOptions, frame: Any, breaks: dict[int, Unsupported]) -> Any:
     output = OutputGraph(options)
+    try:
+        return _capture(options, frame, output, breaks)
+    finally:
+        for context in reversed(output.open_contexts):
+            context.abandon()
+
+
+def _capture(
+    options: CompileOptions, frame: Any, output: OutputGraph, breaks: dict[int, Unsupported]
+) -> Any:
     tx = RootTranslator(output, frame, breaks)
     tx.guard(GlobalsSource(), "ID_IS", frame.globals)
     output.guards.add(None, Check.GLOBAL_STATE)
