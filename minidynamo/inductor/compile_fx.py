@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.fx
+import torch.utils._pytree
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from minidynamo import _C, events
@@ -42,17 +43,41 @@ def compile_fx(
     """
     with config.patch(dict(options or {})):
         metrics.increment("compiled_graphs")
-        if _has_symbols(example_inputs):
-            return compile_aot(gm, example_inputs, lambda graph: graph.forward, {})
-        mode = _fake_mode(example_inputs)
-        fakes = [_fake(value, mode) for value in example_inputs]
+        flat, spec = flatten_outputs(gm)
+        compiled = _compile_flat(flat, example_inputs)
+        if spec is None:
+            return compiled
+        return lambda *args: torch.utils._pytree.tree_unflatten(list(compiled(*args)), spec)
+
+
+def _compile_flat(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    if _has_symbols(inputs):
+        return compile_aot(gm, inputs, lambda graph: graph.forward, {})
+    mode = _fake_mode(inputs)
+    fakes = [_fake(value, mode) for value in inputs]
+    graph = None
+    with events.timed("capture"):
         try:
-            with events.timed("capture"):
-                graph = capture_inference(gm, fakes, mode, decomposition_table())
+            graph = capture_inference(gm, fakes, mode, decomposition_table())
         except NotCapturable:
             metrics.increment("capture_fallbacks")
-            return compile_aot(gm, example_inputs, compile_graph, decomposition_table())
-        return compile_graph(graph)
+    if graph is None:
+        return compile_aot(gm, inputs, compile_graph, decomposition_table())
+    return compile_graph(graph)
+
+
+def flatten_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Any]:
+    """`gm` with a flat tuple as result, and how to rebuild the result from it (None: it is that already)."""
+    (output,) = gm.graph.find_nodes(op="output")
+    result = output.args[0]
+    if isinstance(result, (tuple, list)) and all(not isinstance(v, (tuple, list, dict)) for v in result):
+        return gm, None
+    leaves, spec = torch.utils._pytree.tree_flatten(result)
+    graph = torch.fx.Graph()
+    copied: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph.graph_copy(gm.graph, copied)
+    graph.output(tuple(copied[v] if isinstance(v, torch.fx.Node) else v for v in leaves))
+    return torch.fx.GraphModule(gm, graph), spec
 
 
 def compile_graph(graph: torch.fx.GraphModule) -> Callable[..., Any]:

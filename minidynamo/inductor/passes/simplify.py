@@ -73,7 +73,11 @@ def fold_bias(gm: torch.fx.GraphModule) -> None:
         fake, shape = bias.meta["val"], value.meta["val"].shape
         if tuple(fake.shape) != (columns,) or shape[-1] != columns or len(value.users) != 1:
             continue
-        if fake.dtype != product.meta["val"].dtype or not _precedes(bias, product):
+        if fake.dtype != product.meta["val"].dtype:
+            continue
+        if bias.op == "get_attr":
+            product.prepend(bias)
+        if not bias < product:
             continue
         with gm.graph.inserting_before(product):
             fused = gm.graph.call_function(aten.addmm.default, (bias, *product.args))
@@ -82,10 +86,6 @@ def fold_bias(gm: torch.fx.GraphModule) -> None:
         gm.graph.erase_node(product)
         add.replace_all_uses_with(fused if value is product else value)
         gm.graph.erase_node(add)
-
-
-def _precedes(first: torch.fx.Node, second: torch.fx.Node) -> bool:
-    return first < second
 
 
 PASSES: list[Callable[[torch.fx.GraphModule], None]] = [
