@@ -115,7 +115,11 @@ class _Finisher:
         module, inputs = self.output.finish(outputs)
         compiled = self.output.call_backend(module, inputs)
         sources = [item.source for item in inputs]
-        function = compiled if getattr(compiled, "runs_no_python", False) else disabled(compiled)
+        function = compiled
+        if not getattr(compiled, "runs_no_python", False):
+            for manager in self.output.open_contexts:
+                compiled = manager.protect(compiled)
+            function = disabled(compiled)
         load_function = [Instruction("LOAD_CONST", function)]
         cells = self.tx.code.co_cellvars
         direct = all(isinstance(s, LocalSource) and s.local not in cells for s in sources)

@@ -132,7 +132,8 @@ class ClassVariable(VariableTracker):
         self._check_plain_store("__delattr__")
         if class_lookup(tx, self.value, name) is None:
             tx.raise_observed(AttributeError, name)
-        tx.output.side_effects.delete_attr(self, name)
+        existed = name in self.value.__dict__
+        tx.output.side_effects.delete_attr(self, name, existed=existed)
 
     def _check_plain_store(self, slot: str) -> None:
         cls = self.value

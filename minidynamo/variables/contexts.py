@@ -97,8 +97,7 @@ class GlobalStateVariable(VariableTracker):
         tx.output.side_effects.mutate(self)
         tx.output.add_state_node(_NESTING[step])
         self.nesting += step
-        torch.autocast_increment_nesting()
-        return ConstantVariable(torch.autocast_decrement_nesting() + self.nesting)
+        return ConstantVariable(_current_nesting() + self.nesting)
 
     def _still_changed(self) -> list[tuple[Setting, Any, Any]]:
         return [(s, entry, now) for s, (entry, now) in self.changed.items() if entry != now]
@@ -110,6 +109,27 @@ class GlobalStateVariable(VariableTracker):
             setting.write(*setting.arguments(entry))
         for _ in range(abs(self.nesting)):
             tx.output.add_state_node(_NESTING[-1 if self.nesting > 0 else 1])
+
+    def abandon(self) -> None:
+        """Tracing is over; whoever traces keeps the settings."""
+
+    def protect(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """A graph that raises at run time must leave the state as it was at entry."""
+        settings = {setting: entry for setting, (entry, _) in self.changed.items()}
+
+        def call(*args: Any) -> Any:
+            nesting = _current_nesting()
+            try:
+                return compiled(*args)
+            except BaseException:
+                for setting, entry in settings.items():
+                    setting.write(*setting.arguments(entry))
+                while _current_nesting() > nesting:
+                    if torch.autocast_decrement_nesting() == 0:
+                        torch.clear_autocast_cache()
+                raise
+
+        return call
 
     def push_contents(self, codegen: PyCodegen) -> None:
         """Nothing: the values are constants."""
@@ -129,6 +149,11 @@ class GlobalStateVariable(VariableTracker):
 
 _STATE_KEY = ("global state of torch",)
 _NESTING = {1: torch.autocast_increment_nesting, -1: torch.autocast_decrement_nesting}
+
+
+def _current_nesting() -> int:
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
 
 
 class InferenceGuardVariable(VariableTracker):
@@ -181,6 +206,16 @@ class InferenceGuardVariable(VariableTracker):
     def leave_for_break(self, tx: Translator) -> None:
         self._leave(tx)
         self.is_open_at_end = True
+
+    def abandon(self) -> None:
+        """Tracing is over: leave inference mode for real."""
+        if self.real is not None:
+            _exit_inference_mode(self.real)
+            self.real = None
+
+    def protect(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Nothing: the guard object of a graph that raises leaves with its frame."""
+        return compiled
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         make = _enter_inference_mode if self.is_open_at_end else torch._C._InferenceMode

@@ -64,7 +64,7 @@ class InstanceDictVariable(VariableTracker):
 
     def delitem(self, tx: Translator, key: VariableTracker) -> None:
         self.getitem(tx, key)
-        tx.output.side_effects.delete_attr(self.owner, key.as_python_constant())
+        self.owner.delete_item(tx, key.as_python_constant())
 
     def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
         name = item.realize().as_python_constant()

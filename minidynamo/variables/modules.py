@@ -76,7 +76,8 @@ class PythonModuleVariable(VariableTracker):
 
     def delattr(self, tx: Translator, name: str) -> None:
         self.getattr(tx, name)
-        tx.output.side_effects.delete_attr(self, name)
+        existed = name in self.value.__dict__
+        tx.output.side_effects.delete_attr(self, name, existed=existed)
 
     def call_method(
         self,

@@ -169,7 +169,12 @@ class UserDefinedObjectVariable(VariableTracker):
             return
         if not self.has_stored(tx, name):
             self.no_attribute(tx, name)
-        tx.output.side_effects.delete_attr(self, name)
+        self.delete_item(tx, name)
+
+    def delete_item(self, tx: Translator, name: str) -> None:
+        """Delete an entry of the instance dict, which is there."""
+        existed = self.dict is not None and name in self.dict
+        tx.output.side_effects.delete_attr(self, name, existed=existed)
 
     def has_stored(self, tx: Translator, name: str) -> bool:
         """Whether the instance dict has the name, without looking at its value."""
@@ -195,7 +200,8 @@ class UserDefinedObjectVariable(VariableTracker):
         elif type(found.raw).__name__ == "member_descriptor":
             if value is None:
                 self.load_slot(tx, found.raw)
-                tx.output.side_effects.delete_attr(self, name)
+                existed = self.source is not None and hasattr(self.value, name)
+                tx.output.side_effects.delete_attr(self, name, existed=existed)
             else:
                 tx.output.side_effects.store_attr(self, name, value)
         else:

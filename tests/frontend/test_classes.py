@@ -1,0 +1,309 @@
+"""Classes as values: attributes, calling, metaclasses, super, stores to classes, Python modules."""
+
+from __future__ import annotations
+
+import abc
+import math
+import types
+import typing
+
+import torch
+from testing import check, check_recompiles
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+class Base:
+    tag = "base"
+    registry: typing.ClassVar[list] = []
+
+    def __init__(self, x):
+        self.x = x
+
+    def value(self):
+        return self.x + 1
+
+    @classmethod
+    def make(cls, x):
+        return cls(x)
+
+    @property
+    def kind(self):
+        return self.tag
+
+
+class Left(Base):
+    def __init__(self, x, extra=2):
+        super().__init__(x)
+        self.extra = extra
+
+    def value(self):
+        return super().value() * 2
+
+    @property
+    def kind(self):
+        return "left of " + super().kind
+
+
+class Right(Base):
+    tag = "right"
+
+    def value(self):
+        return super().value() * 3
+
+
+class Diamond(Left, Right):
+    def value(self):
+        return super(Left, self).value() + super().value()
+
+    @classmethod
+    def make(cls, x):
+        return super().make(x + 1)
+
+
+class Cached:
+    def __new__(cls, x, *rest):
+        self = super().__new__(cls)
+        self.made = len(rest)
+        return self
+
+    def __init__(self, x, *rest):
+        self.x = x
+
+
+class Elsewhere:
+    """`__new__` that returns something else: `__init__` does not run."""
+
+    def __new__(cls, x):
+        return [x]
+
+    def __init__(self, x):
+        raise AssertionError
+
+
+class Meta(type):
+    def __call__(cls, *args):
+        made = super().__call__(*args)
+        made.by_meta = cls.prefix
+        return made
+
+    @property
+    def prefix(cls):
+        return cls.__name__ + "!"
+
+    def __getitem__(cls, item):
+        return item + 1
+
+
+class WithMeta(metaclass=Meta):
+    def __init__(self, x):
+        self.x = x
+
+
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def f(self, x): ...
+
+    def g(self, x):
+        return self.f(x) + 1
+
+
+class Concrete(Abstract):
+    def f(self, x):
+        return x * 3
+
+
+class Generic(typing.Generic[typing.TypeVar("T")]):
+    def __init__(self, x):
+        self.x = x
+
+
+class Named(typing.NamedTuple):
+    a: torch.Tensor
+    b: int = 3
+
+    def both(self):
+        return self.a + self.b
+
+
+def test_class_attributes():
+    def fn(x):
+        return x + len(Base.tag) + len(Left.tag) + len(Right.tag), Left.__name__, Left.__mro__
+
+    check(fn, X, fullgraph=True)
+
+
+def test_super():
+    def fn(x):
+        d = Diamond(x)
+        return d.value(), Diamond.make(x).x, d.kind, isinstance(d, Right), type(d) is Diamond
+
+    check(fn, X, fullgraph=True)
+
+
+def test_new():
+    def fn(x):
+        c = Cached(x, 1, 2)
+        return c.x + c.made, Elsewhere(x)
+
+    check(fn, X, fullgraph=True)
+
+
+def test_metaclass():
+    def fn(x):
+        made = WithMeta(x)
+        return made.x + WithMeta[2], made.by_meta, isinstance(made, WithMeta)
+
+    check(fn, X, fullgraph=True)
+
+
+def test_abstract_and_generic_classes():
+    def fn(x):
+        return Concrete().g(x), Generic(x).x + 1, Generic[int](x).x
+
+    check(fn, X, graphs=None)
+    check(lambda x: Concrete().g(x), X, fullgraph=True)
+
+
+def test_abstract_class_is_not_made():
+    def fn(x):
+        return Abstract(), x + 1
+
+    check(fn, X, graphs=None)
+
+
+def test_wrong_arguments_raise():
+    def fn(x):
+        y = x + 1
+        return Base(), y
+
+    check(fn, X, graphs=None)
+
+
+def test_namedtuple_class():
+    def fn(x):
+        n = Named(x)
+        return n.both() + n.b, n._replace(b=5).both(), n
+
+    check(fn, X, fullgraph=True)
+
+
+def test_local_class_instances():
+    class Local:
+        def f(self, x):
+            return x + 2
+
+    def fn(x):
+        return Local().f(x)
+
+    check(fn, X, fullgraph=True)
+
+
+def test_class_body_breaks():
+    def fn(x):
+        y = x + 1
+
+        class Inner:
+            def f(self):
+                return y
+
+        return Inner().f() + 1
+
+    check(fn, X, graphs=None)
+
+
+def test_store_to_class():
+    class Local:
+        count = 0
+
+    def fn(x):
+        Local.count += 1
+        Local.fresh = x + 1
+        return Local().fresh * Local.count
+
+    def change(i):
+        Local.count = 0
+        if hasattr(Local, "fresh"):
+            del Local.fresh
+
+    def run(x):
+        change(0)
+        result = fn(x)
+        return result, Local.count, Local.fresh
+
+    check(run, X, graphs=None)
+
+
+def test_class_list_mutated():
+    def fn(x):
+        Base.registry.append(3)
+        n = len(Base.registry)
+        Base.registry.clear()
+        return x + n
+
+    check(fn, X, fullgraph=True)
+
+
+def test_classes_as_values():
+    def fn(x, cls):
+        table = {Left: 1, Right: 2}
+        return cls(x).value() + table[cls], cls is Left, cls == Left, issubclass(cls, Base)
+
+    check(fn, X, Left, fullgraph=True)
+    check_recompiles(fn, [(X, Left), (X, Right), (X, Left)], graphs=2)
+
+
+def test_isinstance_and_type():
+    def fn(x, v):
+        kinds = isinstance(v, Base), isinstance(v, (int, Left)), isinstance(x, torch.Tensor)
+        return x + sum(kinds), type(v).__name__, type(x), v.__class__ is type(v)
+
+    check(fn, X, Left(1), fullgraph=True)
+
+
+def test_bound_method_of_class_passed_on():
+    def fn(x):
+        make = Left.make
+        return make(x).value(), [f(x).x for f in (Base.make, Right.make)]
+
+    check(fn, X, fullgraph=True)
+
+
+def test_module_attributes():
+    def fn(x):
+        return torch.sin(x) + math.pi + torch.nn.functional.relu(x), types.__name__
+
+    check(fn, X, fullgraph=True)
+
+
+def test_module_variable_changes():
+    module = types.ModuleType("settings")
+    module.factor = 2
+
+    def change(i):
+        module.factor = [2, 2, 3][i]
+
+    check_recompiles(lambda x: x * module.factor, [(X,)] * 3, graphs=2, change=change)
+
+
+def test_store_to_module():
+    module = types.ModuleType("settings")
+    module.factor = 2
+
+    def fn(x):
+        module.factor = 5
+        module.other = x + 1
+        del module.other
+        return x * module.factor, hasattr(module, "other")
+
+    check(fn, X, graphs=None)
+
+
+def test_imports_inside():
+    def fn(x):
+        import math as m
+        from os import path
+
+        return x + m.floor(2.5), path.basename("a/b")
+
+    check(fn, X, fullgraph=True)

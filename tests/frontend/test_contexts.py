@@ -1,0 +1,299 @@
+"""Context managers of torch and of users: grad mode, autocast, inference mode, contextlib."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from testing import check, check_recompiles
+from torch import nn
+
+X = torch.arange(6.0).reshape(2, 3)
+W = torch.ones(3, 3, requires_grad=True)
+
+
+@pytest.mark.parametrize("manager", [torch.no_grad, torch.enable_grad])
+def test_grad_mode(manager):
+    def fn(x):
+        y = x @ W
+        with manager():
+            z = y @ W
+            inside = torch.is_grad_enabled()
+        return y, z, inside, torch.is_grad_enabled()
+
+    check(fn, X, fullgraph=True)
+    with torch.no_grad():
+        check(fn, X, fullgraph=True)
+
+
+def test_set_grad_enabled():
+    def fn(x, mode):
+        with torch.set_grad_enabled(mode):
+            y = x @ W
+        with torch.no_grad(), torch.set_grad_enabled(True):
+            z = x @ W
+        return y, z
+
+    check(fn, X, True, fullgraph=True)
+    check(fn, X, False, fullgraph=True)
+
+
+def test_set_grad_enabled_as_function():
+    """The mode stays changed behind the call."""
+
+    def fn(x):
+        torch.set_grad_enabled(False)
+        return x @ W
+
+    def run(x):
+        try:
+            return fn(x), torch.is_grad_enabled()
+        finally:
+            torch.set_grad_enabled(True)
+
+    check(run, X, graphs=None)
+
+
+def test_decorators():
+    @torch.no_grad()
+    def inner(x):
+        return x @ W
+
+    @torch.inference_mode()
+    def other(x):
+        return x * 2
+
+    def fn(x):
+        return inner(x), x @ W, other(x).sum()
+
+    check(fn, X, fullgraph=True)
+    check(inner, X, graphs=None)
+
+
+def test_graph_break_inside():
+    def fn(x):
+        y = x @ W
+        with torch.no_grad():
+            y = y @ W
+            print(end="")
+            z = y @ W
+            seen = torch.is_grad_enabled()
+        return y @ W, z, seen, torch.is_grad_enabled()
+
+    check(fn, X, graphs=2)
+
+
+def test_graph_break_in_nested_contexts():
+    def fn(x):
+        with torch.no_grad():
+            with torch.enable_grad():
+                y = x @ W
+                print(end="")
+                y = y @ W
+            z = y @ W
+            print(end="")
+        return y, z, torch.is_grad_enabled(), x @ W
+
+    check(fn, X, graphs=None)
+
+
+def test_graph_break_in_a_callee_inside():
+    def inner(x):
+        print(end="")
+        return x @ W
+
+    def fn(x):
+        with torch.no_grad():
+            y = inner(x)
+        return y, y @ W
+
+    check(fn, X, graphs=None)
+
+
+def test_exception_inside():
+    def fn(x):
+        try:
+            with torch.no_grad():
+                raise ValueError("a")
+        except ValueError:
+            return x @ W, torch.is_grad_enabled()
+
+    check(fn, X, fullgraph=True)
+
+
+def test_uncaught_exception_inside():
+    def fn(x):
+        with torch.no_grad():
+            y = x @ W
+            raise ValueError("a", y.shape)
+
+    check(fn, X, graphs=None)
+    assert torch.is_grad_enabled()
+
+
+def test_return_inside():
+    def fn(x):
+        with torch.no_grad():
+            return x @ W
+
+    check(fn, X, fullgraph=True)
+
+
+def test_inference_mode():
+    def fn(x):
+        with torch.inference_mode():
+            y = x * 2
+            inside = torch.is_inference_mode_enabled()
+        return y.sum().clone(), inside, torch.is_inference_mode_enabled()
+
+    check(fn, X, fullgraph=True)
+
+
+def test_graph_break_in_inference_mode():
+    def fn(x):
+        with torch.inference_mode():
+            y = x * 2
+            print(end="")
+            z = y + 1
+            inside = torch.is_inference_mode_enabled()
+        return z, inside, torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    check(fn, X, graphs=2)
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_grad_mode_is_guarded():
+    def fn(x):
+        return x @ W if torch.is_grad_enabled() else x - 1
+
+    def change(i):
+        torch.set_grad_enabled(i % 2 == 0)
+
+    try:
+        check_recompiles(fn, [(X,)] * 4, graphs=2, change=change)
+    finally:
+        torch.set_grad_enabled(True)
+
+
+def test_autocast():
+    linear = nn.Linear(3, 3)
+
+    def fn(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = linear(x)
+            on = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+            with torch.autocast("cpu", enabled=False):
+                z = linear(x)
+        return y, z, on, torch.is_autocast_enabled("cpu")
+
+    check(fn, X, fullgraph=True)
+
+
+def test_autocast_around_and_as_decorator():
+    @torch.autocast("cpu", dtype=torch.bfloat16)
+    def inner(x):
+        return x @ W
+
+    def fn(x):
+        return inner(x), x @ W
+
+    check(fn, X, fullgraph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        check(lambda x: x @ W, X, fullgraph=True)
+
+
+def test_graph_break_in_autocast():
+    def fn(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ W
+            print(end="")
+            z = x @ W
+        return y, z, x @ W, torch.is_autocast_enabled("cpu")
+
+    check(fn, X, graphs=2)
+
+
+def test_autocast_cache_is_left_clean():
+    """A weight that changes between calls must not be taken from autocast's cache."""
+    linear = nn.Linear(3, 3)
+
+    def fn(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return linear(x)
+
+    def change(i):
+        with torch.no_grad():
+            linear.weight.fill_(i)
+
+    check_recompiles(fn, [(X,)] * 3, graphs=1, change=change)
+
+
+def test_existing_manager_object():
+    manager = torch.no_grad()
+
+    def fn(x):
+        with manager:
+            y = x @ W
+            print(end="")
+        return y, x @ W
+
+    check(fn, X, graphs=None)
+
+
+def test_nullcontext_and_exitstack():
+    def fn(x, on):
+        with torch.no_grad() if on else contextlib.nullcontext(3) as value:
+            y = x @ W
+        with contextlib.suppress(KeyError):
+            raise KeyError
+        return y, value
+
+    check(fn, X, True, fullgraph=True)
+    check(fn, X, False, fullgraph=True)
+
+
+def test_contextmanager_generator():
+    log = []
+
+    @contextlib.contextmanager
+    def manager(n):
+        log.append(n)
+        try:
+            yield n + 1
+        finally:
+            log.append(-n)
+
+    def fn(x):
+        log.clear()
+        with manager(2) as n:
+            x = x * n
+        with manager(5) as n, torch.no_grad():
+            x = x @ W * n
+        return x, list(log)
+
+    check(fn, X, graphs=None)
+
+
+def test_contextmanager_around_no_grad():
+    @contextlib.contextmanager
+    def quiet():
+        with torch.no_grad():
+            yield
+
+    def fn(x):
+        with quiet():
+            y = x @ W
+        return y, x @ W
+
+    check(fn, X, fullgraph=True)
+
+
+def test_graph_raising_at_run_time_restores_the_mode():
+    def fn(x, i):
+        with torch.no_grad():
+            y = x * 2
+            return y[i]
+
+    check(fn, X, torch.tensor([7]), graphs=None)
+    assert torch.is_grad_enabled()
