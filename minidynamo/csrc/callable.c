@@ -159,19 +159,20 @@ static PyObject* run_entry(MdThread* thread, MdCompiled* self, MdEntry* entry,
     thread->region = NULL;
     result = call_generated(thread, function, args, nargs);
     thread->region = hidden;
+    if (md_is_tail_call(result)) {
+      MdRegion* former = md_region_switch(thread, self->region);
+      result = md_tail_loop(thread, result);
+      md_region_restore(thread, former);
+    }
   } else if (thread->region == self->region) {
-    result = call_generated(thread, function, args, nargs);
+    result = md_tail_loop(thread, call_generated(thread, function, args, nargs));
   } else {
+    // One region for all of it: the code may leave it in one part and come back in a later one.
     MdRegion* former = md_region_switch(thread, self->region);
-    result = call_generated(thread, function, args, nargs);
+    result = md_tail_loop(thread, call_generated(thread, function, args, nargs));
     md_region_restore(thread, former);
   }
   Py_DECREF(function);
-  if (md_is_tail_call(result)) {
-    MdRegion* former = md_region_switch(thread, self->region);
-    result = md_tail_loop(thread, result);
-    md_region_restore(thread, former);
-  }
   return result;
 }
 

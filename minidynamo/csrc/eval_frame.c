@@ -127,12 +127,15 @@ static PyObject* swap_and_run(Offer* offer, MdEntry* entry, PyObject* fetched) {
 // Takes the references to `entry` and `fetched`.
 static PyObject* run_entry(Offer* offer, MdEntry* entry, PyObject* fetched) {
   MdThread* thread = offer->thread;
-  MdRegion* hidden = thread->region;
-  if (!entry->needs_hook) {
+  PyObject* result;
+  if (entry->needs_hook) {
+    result = swap_and_run(offer, entry, fetched);  // may enter and leave regions for good
+  } else {
+    MdRegion* hidden = thread->region;
     thread->region = NULL;  // the evaluator stays: code that calls little pays little for it
+    result = swap_and_run(offer, entry, fetched);
+    thread->region = hidden;
   }
-  PyObject* result = swap_and_run(offer, entry, fetched);
-  thread->region = hidden;
   Py_DECREF(entry);
   return offer->through ? result : md_tail_loop(thread, result);
 }
