@@ -184,8 +184,9 @@ def _with_frame(fn: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    # A code object of its own: compiled code, limits and skipping go by code object.
-    call.__code__ = call.__code__.replace(co_name=getattr(fn, "__name__", "call"))
+    # A code object of its own: compiled code, limits and skipping go by code object and file.
+    name = getattr(fn, "__name__", "call")
+    call.__code__ = call.__code__.replace(co_name=name, co_filename=f"<call of {name}>")
     call.__wrapped__ = fn  # type: ignore[attr-defined]
     return call
 
