@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.fx.node import Node, map_arg
 
-from . import events
+from . import config, events
 from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
 from .guards import Check, GuardSet
 from .side_effects import SideEffects
@@ -75,7 +75,10 @@ class OutputGraph:
     def __init__(self, options: CompileOptions) -> None:
         self.options = options
         self.graph = torch.fx.Graph()
-        self.shape_env = ShapeEnv()
+        self.shape_env = ShapeEnv(
+            allow_scalar_outputs=config.capture_scalar_outputs,
+            allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops,
+        )
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env)
         self.tracing_context = TracingContext(self.fake_mode)
         self.guards = GuardSet()

@@ -88,6 +88,40 @@ class TensorVariable(VariableTracker):
             return tx.add_node("call_function", getattr, (self.node, name), {})
         return tx.tensor_getattr(self, name)
 
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        """Attributes of the program's own are kept in the log; of torch's only `grad` can be set."""
+        value = value.realize()
+        if name == "grad":
+            self._check_grad(value)
+        elif hasattr(torch.Tensor, name):
+            unsupported(
+                "tensor attribute store",
+                f"{self.describe()}.{name}",
+                f"setting {name} changes the tensor itself",
+            )
+        tx.output.side_effects.store_attr(self, name, value)
+
+    def _check_grad(self, value: VariableTracker) -> None:
+        """What the setter demands; on a tensor that the graph makes the store would come too late."""
+        if self.source is None:
+            unsupported("tensor attribute store", f"{self.describe()}.grad", "the graph made it")
+        if isinstance(value, TensorVariable):
+            mine, other = self.fake, value.fake
+            kinds = [(t.shape, t.dtype, t.device, t.layout) for t in (mine, other)]
+            if kinds[0] == kinds[1]:
+                return
+        elif value.is_python_constant() and value.as_python_constant() is None:
+            return
+        unsupported("tensor attribute store", f"{self.describe()}.grad", "eager will raise the error")
+
+    def delattr(self, tx: Translator, name: str) -> None:
+        self.getattr(tx, name)
+        if hasattr(torch.Tensor, name):
+            unsupported("tensor attribute delete", f"{self.describe()}.{name}", "it is torch's own")
+        real = tx.output.side_effects.real_of(self)
+        existed = self.source is not None and name in vars(real)
+        tx.output.side_effects.delete_attr(self, name, existed=existed)
+
     def call_method(
         self,
         tx: Translator,
@@ -150,6 +184,13 @@ class TensorVariable(VariableTracker):
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen.graph_output(self.node)
+        stored = codegen.side_effects.stored_attrs(self)
+        if stored:
+            codegen.save_temp(self)
+        for name, value in stored.items():
+            if isinstance(value, VariableTracker):
+                codegen(value)
+                self.apply_setattr(codegen, name)
 
 
 def wrap_node(tx: Translator, node: Node) -> VariableTracker:

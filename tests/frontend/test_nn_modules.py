@@ -82,7 +82,7 @@ def _sum(result):
     return result.sum() if isinstance(result, torch.Tensor) else sum(map(_sum, result))
 
 
-# -- calls and attributes -----------------------------------------------------------------------------
+# -- calls and attributes --------------------------------------------------------------------------
 
 
 def test_linear():
@@ -224,7 +224,7 @@ def test_shared_module_and_tied_weights():
     assert len(inputs) == 4
 
 
-# -- stores ---------------------------------------------------------------------------------------------
+# -- stores ----------------------------------------------------------------------------------------
 
 
 def test_stores_to_a_module():
@@ -295,7 +295,7 @@ def test_train_and_eval_inside():
     assert module[1].training
 
 
-# -- containers -------------------------------------------------------------------------------------------
+# -- containers ------------------------------------------------------------------------------------
 
 
 def test_containers():
@@ -335,7 +335,7 @@ def test_sequential_slices_and_iteration():
     check(fn, X, fullgraph=True)
 
 
-# -- torch's own modules ------------------------------------------------------------------------------------
+# -- torch's own modules ---------------------------------------------------------------------------
 
 SEQUENCE = torch.randn(2, 5, 8)
 IMAGE = torch.randn(2, 4, 8, 8)

@@ -175,7 +175,7 @@ class Flag(enum.IntFlag):
     B = 2
 
 
-# -- attributes -------------------------------------------------------------------------------------
+# -- attributes ------------------------------------------------------------------------------------
 
 
 def test_instance_and_class_attributes():
@@ -365,7 +365,7 @@ def test_missing_attribute_uncaught():
     check(fn, Point(2, 3), X, graphs=None)
 
 
-# -- special methods --------------------------------------------------------------------------------
+# -- special methods -------------------------------------------------------------------------------
 
 
 def test_sequence_protocol():
@@ -456,7 +456,7 @@ def test_context_manager():
     check(fn, Manager(), X, fullgraph=True)
 
 
-# -- new objects --------------------------------------------------------------------------------------
+# -- new objects -----------------------------------------------------------------------------------
 
 
 def test_new_object_is_returned():

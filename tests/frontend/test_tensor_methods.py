@@ -1,0 +1,289 @@
+"""Methods and attributes of tensors."""
+
+from __future__ import annotations
+
+import torch
+from testing import check, check_recompiles
+from torch import nn
+
+import minidynamo
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def test_metadata():
+    def fn(x):
+        return (
+            x.shape,
+            x.size(),
+            x.size(-1),
+            x.stride(),
+            x.stride(0),
+            x.dim(),
+            x.ndim,
+            x.numel(),
+            x.dtype,
+            x.device,
+            x.layout,
+            x.requires_grad,
+            x.is_leaf,
+            x.is_contiguous(),
+            x.t().is_contiguous(),
+            x.is_cuda,
+            x.element_size(),
+            x.itemsize,
+            x.storage_offset(),
+            x.type(),
+            len(x),
+            x.shape[1] * 2,
+            x.T.shape,
+            x + 1,
+        )
+
+    check(fn, X, fullgraph=True)
+
+
+def test_conversions():
+    def fn(x):
+        y = x.to(torch.float64), x.to(x), x.to("cpu", torch.int32), x.double(), x.type(torch.int64)
+        return y, x.int() + x.long(), x.bool(), x.type_as(y[0]), x.cpu(), x.half().float()
+
+    check(fn, X, fullgraph=True)
+
+
+def test_views_and_reductions():
+    def fn(x):
+        y = (
+            x.view(-1),
+            x.reshape(3, 2),
+            x.permute(1, 0),
+            x.unsqueeze(0).squeeze(),
+            x.expand(4, 2, 3),
+        )
+        return (
+            y,
+            x.sum(),
+            x.mean(0),
+            x.std(dim=1, keepdim=True),
+            x.amax((0, 1)),
+            x.norm(),
+            x.argmax(),
+        )
+
+    check(fn, X, fullgraph=True)
+
+
+def test_indexing():
+    def fn(x, i):
+        n = x.shape[0] - 1
+        return (
+            x[0],
+            x[-1, 1:],
+            x[..., None],
+            x[:, [0, 2]],
+            x[i],
+            x[n, ::2],
+            x[None, ..., 0],
+            x[torch.tensor([True, False])].shape[1] if False else 0,
+            x[(0, 1)],
+            x[:n],
+        )
+
+    check(fn, X, torch.tensor([1, 0]), fullgraph=True)
+
+
+def test_item_stores():
+    def fn(x, i):
+        y = x.clone()
+        y[0] = 5
+        y[:, 1] = x[:, 0]
+        y[i] += 1
+        y[..., -1] *= 2
+        x[0, 0] = -1
+        return y
+
+    check(fn, X, torch.tensor([1]), fullgraph=True)
+
+
+def test_inplace_methods():
+    def fn(x):
+        y = x.add_(1)
+        z = x.view(-1)
+        z.mul_(2)
+        x += 1
+        same = y is x
+        x.zero_().add_(3) if x.shape[0] == 5 else None
+        return y, z, same
+
+    check(fn, X, fullgraph=True)
+
+
+def test_inplace_on_view_changes_metadata():
+    def fn(x):
+        y = x.clone()
+        y.unsqueeze_(0)
+        y.t_() if y.dim() == 2 else y.squeeze_(0)
+        return y, y.shape
+
+    check(fn, X, fullgraph=True)
+
+
+def test_operators():
+    def fn(x):
+        y = 1 - x, 2 / (x + 1), x // 2, 7 % (x + 1), x**2, 2**x, -x, abs(x - 3), ~(x > 1), x @ x.T
+        return y, x == 1, x != x, (x > 1) & (x < 4), x >= 2, divmod(5, 2), x.__radd__(1)
+
+    check(fn, X, fullgraph=True)
+
+
+def test_iteration():
+    def fn(x):
+        rows = [row * 2 for row in x]
+        a, b = x
+        return rows, a + b, sum(x), max(x.shape), list(zip(x, [1, 2], strict=True))
+
+    check(fn, X, fullgraph=True)
+
+
+def test_unbound_methods():
+    def fn(x):
+        return torch.Tensor.add(x, 1), torch.Tensor.norm(x), torch.Tensor.split(x, 1), map(abs, x)
+
+    def run(x):
+        a, b, c, d = fn(x)
+        return a, b, c, list(d)
+
+    check(run, X, fullgraph=True)
+
+
+def test_bound_methods_as_values():
+    def fn(x):
+        f = x.add
+        g = getattr(x, "m" + "ul")
+        return f(1) + g(2), callable(f), hasattr(x, "nothing"), hasattr(x, "sin")
+
+    check(fn, X, fullgraph=True)
+
+
+def test_python_attributes_on_tensors():
+    x = X.clone()
+    x.note = 3
+
+    def fn(x):
+        x.mark = "seen"
+        y = x + 1
+        y.label = x.note
+        return y.label + x.note, y
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    number, y = compiled(x)
+    assert number == 6
+    assert y.label == 3
+    assert x.mark == "seen"
+
+
+def test_note_is_guarded():
+    x = X.clone()
+
+    def fn():
+        return x * getattr(x, "note", 1)
+
+    def change(i):
+        if i:
+            x.note = i
+
+    check_recompiles(fn, [()] * 3, graphs=3, change=change)
+
+
+def test_grad():
+    weight = nn.Parameter(torch.ones(3))
+
+    def fn(x):
+        y = x * weight
+        return y if weight.grad is None else y + weight.grad
+
+    def change(i):
+        if i == 1:
+            weight.grad = torch.ones(3)
+
+    check_recompiles(fn, [(X,)] * 3, graphs=2, change=change)
+
+
+def test_setting_grad():
+    weight = nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+
+    def fn(x):
+        y = x + weight.grad
+        weight.grad = None
+        return y, weight.grad
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X)[0], X + 1)
+    assert weight.grad is None
+
+
+def test_data():
+    weight = nn.Parameter(torch.ones(3))
+
+    def fn(x):
+        return x + weight.data, weight.detach() * 2, weight.data.requires_grad
+
+    check(fn, X, fullgraph=True)
+
+
+def test_sgd_step_by_hand():
+    def fn(w, x):
+        loss = (x @ w).square().sum()
+        with torch.no_grad():
+            w.sub_(0.1 * loss)
+        return loss
+
+    check(fn, torch.ones(3, requires_grad=False), X, fullgraph=True)
+
+
+def test_dtype_and_device_constants():
+    def fn(x):
+        device = torch.device("cpu")
+        return (
+            x.to(device=device, dtype=torch.float64),
+            device.type,
+            x.device == device,
+            x.dtype.is_complex,
+        )
+
+    check(fn, X, fullgraph=True)
+
+
+def test_complex_and_bool():
+    def fn(x):
+        z = torch.complex(x, x)
+        return z.real, z.imag, z.conj().abs(), z.angle(), x.bool().all(), x.any()
+
+    check(fn, X, fullgraph=True)
+
+
+def test_requires_grad_of_input():
+    def fn(x):
+        y = x * 2
+        y.requires_grad_(False) if False else None
+        return y, y.requires_grad
+
+    check(fn, X, fullgraph=True)
+    check(lambda x: (x.requires_grad_() * 2).requires_grad, X, graphs=None)
+
+
+def test_same_tensor_twice():
+    def fn(a, b):
+        a.add_(1)
+        return a + b, a is b
+
+    check_recompiles(fn, [(X, X), (X, X + 1)], graphs=2)
+
+
+def test_tensor_in_containers():
+    def fn(x):
+        table = {x: 1}
+        return x in table, [1, 2].__contains__(2), x is x, len({x, x + 1})
+
+    check(lambda x: (fn(x), x + 1), X, graphs=None, fullgraph=True)

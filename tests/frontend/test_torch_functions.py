@@ -1,0 +1,271 @@
+"""Functions of torch: what is a node, what is answered while tracing, what ends the graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from testing import check, check_recompiles
+
+import minidynamo
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def raises_kind(fn, *args):
+    """The kind of the graph break that fullgraph=True reports."""
+    with pytest.raises(minidynamo.exc.Unsupported) as caught:
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(*args)
+    return caught.value.kind
+
+
+def test_questions_about_tensors():
+    def fn(x):
+        answers = (
+            torch.is_tensor(x),
+            torch.is_tensor(3),
+            torch.is_floating_point(x),
+            torch.is_complex(x),
+            torch.numel(x),
+            torch.result_type(x, 3),
+            torch.promote_types(torch.int32, torch.float16),
+            torch.is_same_size(x, x + 1),
+            x.is_floating_point(),
+            torch.finfo(x.dtype).max > 1,
+            torch.get_default_dtype(),
+            torch.broadcast_shapes((2, 1), (3,)),
+        )
+        return answers, x + 1
+
+    counter = check(fn, X, fullgraph=True)
+    assert sum(n.op.startswith("call") for n in counter.graphs[0].graph.nodes) == 2
+
+
+def test_while_compiling():
+    def fn(x):
+        flags = (
+            torch.jit.is_scripting(),
+            torch.jit.is_tracing(),
+            torch.overrides.has_torch_function((x,)),
+        )
+        return flags, x + 1
+
+    check(fn, X, fullgraph=True)
+
+    def told(x):
+        return x + 1 if minidynamo.is_compiling() else x - 1
+
+    compiled = minidynamo.compile(told, backend="eager")
+    assert torch.equal(compiled(X), X + 1)
+    assert torch.equal(told(X), X - 1)
+
+
+def test_constructors():
+    def fn(x):
+        a = torch.tensor([1.0, 2.0, 3.0])
+        b = torch.tensor([[1, 2], [3, 4]], dtype=torch.float64)
+        c = torch.as_tensor([1, 2, 3])
+        d = torch.zeros(x.shape), torch.ones_like(x), torch.arange(3), torch.full((2,), 1.5)
+        e = torch.tensor(x), torch.tensor(3.5), torch.Tensor([1, 2]), torch.eye(2)
+        return x + a + c, b, d, e, torch.Size([2, 3]) == x.shape
+
+    check(fn, X, fullgraph=True)
+
+
+def test_random_numbers_keep_their_order():
+    def fn(x):
+        a = torch.rand(3)
+        b = torch.randn_like(x)
+        return a, b, torch.randint(0, 9, (2,)), F.dropout(x, 0.5), torch.randperm(4)
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        expected = fn(X), torch.rand(1)
+        torch.manual_seed(seed)
+        actual = compiled(X), torch.rand(1)
+        for a, b in zip(expected[0] + expected[1:], actual[0] + actual[1:], strict=True):
+            assert torch.equal(a, b)
+
+
+def test_multiple_results():
+    def fn(x):
+        values, indices = x.max(dim=1)
+        top = torch.topk(x, 2)
+        ordered = x.sort(descending=True)
+        u, s, v = torch.svd(x)
+        parts = x.split(2, dim=1)
+        return values, indices, top.values, top, ordered[0], s, parts, torch.unbind(x), x.chunk(2)
+
+    check(fn, X, fullgraph=True)
+
+
+def test_out_argument():
+    def fn(x):
+        out = torch.empty_like(x)
+        torch.add(x, 1, out=out)
+        result = torch.mul(x, 2, out=x)
+        return out, result is x
+
+    check(fn, X, fullgraph=True)
+
+
+def test_functional():
+    def fn(x):
+        y = F.gelu(F.linear(x, torch.ones(4, 3))).softmax(-1)
+        y = F.layer_norm(y, (4,)) + F.pad(x, (0, 1))
+        z = F.max_pool1d(y, 2), F.max_pool1d(y, 2, return_indices=True)
+        return y, z, F.interpolate(y[None], scale_factor=2.0), F.one_hot(torch.tensor([1, 0]), 3)
+
+    check(fn, X, fullgraph=True)
+
+
+def test_einsum_stack_cat_where():
+    def fn(x):
+        y = torch.einsum("ij,kj->ik", x, x)
+        z = torch.stack([x, x + 1]), torch.cat((x, x), dim=-1), torch.where(x > 2, x, 0.0)
+        return y, z, torch.meshgrid(x[0], x[1], indexing="ij"), torch.block_diag(x, x)
+
+    check(fn, X, fullgraph=True)
+
+
+def test_assertions():
+    def fn(x):
+        torch._assert(x.shape[0] == 2, "rows")
+        assert x.dim() == 2, "dim"
+        return x + 1
+
+    check(fn, X, fullgraph=True)
+
+    def failing(x):
+        y = x + 1
+        torch._assert(x.shape[0] == 5, "rows")
+        return y
+
+    check(failing, X, graphs=None)
+
+
+def test_operator_errors_are_eager_errors():
+    def fn(x):
+        y = x + 1
+        return y @ x
+
+    check(fn, X, graphs=None)
+
+    def caught(x):
+        try:
+            return x @ x
+        except RuntimeError:
+            return x + 1
+
+    check(caught, X, graphs=None)
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind"),
+    [
+        (lambda x: x.sum().item(), "data-dependent value"),
+        (lambda x: x.tolist(), "data-dependent value"),
+        (lambda x: x.numpy(), "data-dependent value"),
+        (lambda x: x + 1 if x.sum() > 3 else x, "data-dependent branch"),
+        (lambda x: float(x.sum()), "data-dependent value"),
+        (lambda x: torch.nonzero(x), "data-dependent shape"),
+        (lambda x: x[x > 1], "data-dependent shape"),
+        (lambda x: x.sum().backward(), "autograd call"),
+        (lambda x: torch.nn.Parameter(x), "new parameter"),
+        (lambda x: (torch.manual_seed(0), x + 1), "call of an untraced function"),
+        (lambda x: (minidynamo.graph_break(), x), "graph_break()"),
+    ],
+)
+def test_kinds_of_breaks(fn, kind):
+    assert raises_kind(fn, X) == kind
+
+
+def test_breaks_resume():
+    def fn(x):
+        y = x * 2
+        n = y.sum().item()
+        z = y + n
+        minidynamo.graph_break("here")
+        torch.manual_seed(3)
+        return z + 1, n, torch.rand(2)
+
+    check(fn, X, graphs=None)
+
+
+def test_allow_and_disallow():
+    calls = []
+
+    def noted(x):
+        calls.append(1)
+        return x * 2
+
+    minidynamo.allow_in_graph(noted)
+    compiled = minidynamo.compile(lambda x: noted(x) + 1, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X), X * 2 + 1)
+
+    def plain(x):
+        return x * 3
+
+    minidynamo.disallow_in_graph(plain)
+    check(lambda x: plain(x + 1) + 1, X, graphs=3, breaks=1)
+
+
+def test_constant_result():
+    count = []
+
+    def config():
+        count.append(1)
+        return 3
+
+    minidynamo.assume_constant_result(config)
+    compiled = minidynamo.compile(lambda x: x + config(), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X), X + 3)
+    assert torch.equal(compiled(X), X + 3)
+    assert len(count) == 1
+
+
+def test_default_dtype_is_guarded():
+    def fn(x):
+        return torch.zeros(2) + 1
+
+    def change(i):
+        torch.set_default_dtype([torch.float32, torch.float64, torch.float32][i])
+
+    try:
+        check_recompiles(fn, [(X,)] * 3, graphs=2, change=change)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_custom_autograd_function():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    def fn(x):
+        return Double.apply(x + 1) + 1
+
+    check(fn, X, graphs=None)
+
+
+def test_backend_flags_are_guarded():
+    def fn(x):
+        return x + 1 if torch.backends.cudnn.enabled else x - 1
+
+    before = torch.backends.cudnn.enabled
+
+    def change(i):
+        torch.backends.cudnn.enabled = i % 2 == 0
+
+    try:
+        check_recompiles(fn, [(X,)] * 4, graphs=2, change=change)
+    finally:
+        torch.backends.cudnn.enabled = before
