@@ -89,6 +89,8 @@ class OutputGraph:
         self.op_count = 0
         # Context managers that the traced code entered and not yet left, innermost last.
         self.open_contexts: list[Any] = []
+        # Generators that the traced code made.
+        self.generators: list[Any] = []
 
     # -- building -------------------------------------------------------------------------------
 

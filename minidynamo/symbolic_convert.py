@@ -28,7 +28,7 @@ from .variables.functions import (
     CellVariable,
     bind_arguments,
 )
-from .variables.iterators import GeneratorVariable
+from .variables.generators import GeneratorVariable
 from .variables.protocol import Protocol
 
 MAX_INLINE_DEPTH = 200

@@ -96,7 +96,7 @@ def send(tx: Translator, inst: Instruction) -> None:
     if value.is_python_constant() and value.as_python_constant() is None:
         item = receiver.next(tx)
     else:
-        item = receiver.call_method(tx, "send", [value], {})
+        item = receiver.send(tx, value)
     if item is not None:
         tx.push(item)
         return

@@ -184,6 +184,10 @@ class VariableTracker:
         """`tp_iternext`: the next value, or None when exhausted."""
         unsupported("iteration", repr(self), f"{self!r} is not an iterator that can be traced")
 
+    def send(self, tx: Translator, value: VariableTracker) -> VariableTracker | None:
+        """`PyIter_Send` with a value: the next value, or None when exhausted."""
+        return self.call_method(tx, "send", [value], {})
+
     def returned_value(self) -> VariableTracker:
         """What an exhausted iterator returned (generators: their return value)."""
         unsupported("yield from", repr(self), "the value that this iterator returned is not known")

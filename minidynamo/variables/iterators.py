@@ -25,7 +25,7 @@ from .sets import SetVariable
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
-    from ..symbolic_convert import InliningTranslator, Translator
+    from ..symbolic_convert import Translator
 
 
 class IteratorVariable(BuiltinObject):
@@ -72,11 +72,15 @@ class IteratorVariable(BuiltinObject):
             return self
         return super().call_method(tx, name, args, kwargs)
 
+    def returned_value(self) -> VariableTracker:
+        """What `yield from` gives at the end."""
+        return NONE
+
     def stop_iteration(self) -> VariableTracker:
         """The exception at the end."""
         return ExceptionVariable(StopIteration, [])
 
-    replay_rank = 0
+    replay_rank = 0  # before the containers change that it goes over
 
     def push_contents(self, codegen: PyCodegen) -> None:
         """Nothing: the number of advances is known."""
@@ -133,16 +137,15 @@ class SequenceIterator(IteratorVariable):
         index = None if self.exhausted else self.index
         construct(codegen, _sequence_iterator, self.sequence, self.backwards, index)
 
+    @property
+    def replay_rank(self) -> int:  # type: ignore[override]
+        """The position is set when the sequence is as it will be; exhausting it comes first."""
+        return 0 if self.exhausted else 2
+
     def apply_contents(self, codegen: PyCodegen) -> None:
-        if self.exhausted:
-            super().apply_contents(codegen)
-            return
-        construct(
-            codegen,
-            _set_position,
-            lambda: codegen.emit("LOAD_FAST", codegen.preload(self)),
-            self.index,
-        )
+        position = None if self.exhausted else self.index
+        real = codegen.preload(self)
+        construct(codegen, _set_position, lambda: codegen.emit("LOAD_FAST", real), position)
         codegen.emit("POP_TOP")
 
 
@@ -156,15 +159,15 @@ SEQUENCE_ITERATOR_TYPES: dict[tuple[bool, bool], type] = {
 
 def _sequence_iterator(sequence: Any, backwards: bool, index: int | None) -> Any:
     iterator = reversed(sequence) if backwards else iter(sequence)
-    if index is None:
-        collections.deque(iterator, maxlen=0)
-    else:
-        iterator.__setstate__(index)  # type: ignore[union-attr]
+    _set_position(iterator, index)
     return iterator
 
 
-def _set_position(iterator: Any, index: int) -> None:
-    iterator.__setstate__(index)
+def _set_position(iterator: Any, index: int | None) -> None:
+    if index is None:
+        collections.deque(iterator, maxlen=0)
+    else:
+        iterator.__setstate__(index)
 
 
 _ANY_ITERATOR = type(iter(()))
@@ -365,50 +368,3 @@ class CallableIterator(IteratorVariable):
             construct(codegen, iter, ConstantVariable(()))
         else:
             construct(codegen, iter, self.function, self.sentinel)
-
-
-# -- generators ---------------------------------------------------------------------------------
-
-
-class GeneratorVariable(IteratorVariable):
-    """A generator made by the traced code: `frame` interprets it from yield to yield."""
-
-    def __init__(self, frame: InliningTranslator) -> None:
-        super().__init__(type(_ for _ in ()), mutation=Mutation.NEW)
-        self.frame = frame
-        self.started = False
-        self.finished = False
-        self.result: VariableTracker | None = None
-
-    def step(self, tx: Translator) -> VariableTracker | None:
-        if self.finished:
-            return None
-        if self.started:
-            # What the suspended yield expression gives: nothing was sent.
-            self.frame.push(NONE)
-        self.started = True
-        try:
-            value = self.frame.resume()
-        except ObservedException:
-            self.finished = True
-            raise
-        if value is None:
-            self.finished = True
-            self.result = self.frame.result
-        return value
-
-    def returned_value(self) -> VariableTracker:
-        return self.result if self.result is not None else NONE
-
-    def stop_iteration(self) -> VariableTracker:
-        result, self.result = self.result, None
-        is_none = result is None or (isinstance(result, ConstantVariable) and result.value is None)
-        return ExceptionVariable(StopIteration, [] if is_none else [result])  # type: ignore[list-item]
-
-    def reconstruct(self, codegen: PyCodegen) -> None:
-        unsupported(
-            "generator leaves the graph",
-            repr(self),
-            "a generator that was made in the graph is still needed after it",
-            ["turn it into a list before the graph breaks"],
-        )

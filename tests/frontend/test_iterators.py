@@ -1,0 +1,477 @@
+"""Iterators, itertools, functools and generators in traced code."""
+
+import functools
+import itertools
+
+import pytest
+import testing
+import torch
+
+X = torch.arange(4.0)
+
+
+def check(fn, *args, breaks=0, graphs=None):
+    """Without graph breaks unless said otherwise; how many graphs does not matter."""
+    return testing.check(fn, *args, breaks=breaks, graphs=graphs)
+
+
+def test_enumerate_zip_map_filter():
+    def fn(x, items):
+        for i, item in enumerate(items, 5):
+            x = x + i * item
+        for a, b in zip(items, range(10)):
+            x = x + a * b
+        doubled = list(map(lambda v: v * 2, items))
+        odd = list(filter(lambda v: v % 2, items))
+        return x, doubled, odd, list(filter(None, [0, 1, "", x.shape])), dict(zip("ab", items))
+
+    check(fn, X, [1, 2, 3])
+
+
+def test_map_over_several():
+    def fn(x):
+        return list(map(lambda a, b: a + b, [x, x + 1], (1, 2, 3))), list(map(torch.sin, [x]))
+
+    check(fn, X)
+
+
+def test_zip_strict():
+    def fn(x, a, b):
+        try:
+            return x + 1, list(zip(a, b, strict=True))
+        except ValueError as error:
+            return x + 1, str(error)
+
+    check(fn, X, [1, 2], [3, 4])
+    check(fn, X, [1, 2], [3])
+    check(fn, X, [1], [3, 4])
+
+
+def test_iter_and_next():
+    def fn(x, items):
+        iterator = iter(items)
+        first = next(iterator)
+        rest = list(iterator)
+        return x + first, rest, next(iterator, "end"), iter(iterator) is iterator
+
+    check(fn, X, [1, 2, 3])
+
+
+def test_next_raises():
+    def fn(x):
+        iterator = iter([])
+        try:
+            next(iterator)
+        except StopIteration as stop:
+            return x + 1, stop.value
+
+    check(fn, X)
+
+
+def test_reversed():
+    def fn(x, items):
+        return (
+            list(reversed(items)),
+            list(reversed((x, 1))),
+            list(reversed(range(3))),
+            "".join(reversed("abc")),
+            list(reversed({"a": 1, "b": 2}.items())),
+        )
+
+    check(fn, X, [1, 2])
+
+
+def test_sentinel_iterator():
+    def fn(x):
+        items = [3, 2, 1, 0]
+        return x + 1, list(iter(items.pop, 2)), items
+
+    check(fn, X)
+
+
+def test_sequences_by_getitem_and_user_iterators():
+    class Countdown:
+        def __init__(self, n):
+            self.n = n
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if self.n == 0:
+                raise StopIteration
+            self.n -= 1
+            return self.n
+
+    class Squares:
+        def __getitem__(self, index):
+            if index > 3:
+                raise IndexError
+            return index * index
+
+    def fn(x):
+        total = sum(Countdown(4))
+        return x + total, list(Squares()), 4 in Squares(), max(Countdown(3)), list(zip(Countdown(2)))
+
+    check(fn, X)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda items: iter(items),
+        lambda items: iter(tuple(items)),
+        lambda items: reversed(items),
+        lambda items: iter("abcd"),
+        lambda items: iter(range(2, 9, 2)),
+        lambda items: iter({"a": 1, "b": 2, "c": 3}),
+        lambda items: iter({"a": 1, "b": 2, "c": 3}.items()),
+        lambda items: iter({"a": 1, "b": 2, "c": 3}.values()),
+        lambda items: enumerate(items),
+        lambda items: enumerate(zip(items, "xyz")),
+        lambda items: zip(items, range(9)),
+        lambda items: zip(items, [1, 2, 3], strict=True),
+        lambda items: map(str, items),
+        lambda items: filter(lambda v: v != 2, items),
+    ],
+)
+@pytest.mark.parametrize("used", [0, 1])
+def test_existing_iterators(kind, used):
+    def fn(x, iterator):
+        return x + 1, next(iterator)
+
+    def drain(x, iterator):
+        return x + 1, list(iterator)
+
+    for function in (fn, drain):
+        iterators = [kind([1, 2, 3]) for _ in range(2)]
+        for iterator in iterators:
+            for _ in range(used):
+                next(iterator)
+        testing.minidynamo.reset()
+        compiled = testing.minidynamo.compile(function, backend="eager", fullgraph=True)
+        expected = function(X, iterators[0])
+        found = compiled(X, iterators[1])
+        testing.assert_same(expected, found)
+        assert list(iterators[0]) == list(iterators[1])
+
+
+def test_existing_iterator_over_an_appended_list():
+    def fn(x, items, iterator):
+        a = next(iterator)
+        items.append(9)
+        b = next(iterator)
+        return x + a + b
+
+    results = []
+    for run in (fn, testing.minidynamo.compile(fn, backend="eager", fullgraph=True)):
+        items = [1]
+        iterator = iter(items)
+        results.append((run(X, items, iterator), items, list(iterator)))
+    testing.assert_same(results[0], results[1])
+
+
+def test_graph_break_inside_loops():
+    def fn(x, items, d):
+        out = []
+        for i, item in enumerate(items):
+            x = x + item
+            print(end="")
+            out.append(i)
+        for (key, value), letter in zip(d.items(), "abc"):
+            x = x * value
+            print(end="")
+            out.append(key + letter)
+        for item in reversed(items):
+            print(end="")
+            x = x - item
+        return x, out
+
+    check(fn, X, [1, 2], {"a": 2, "b": 3}, breaks=None)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: itertools.count(3),
+        lambda: itertools.count(1.5, step=0.5),
+        lambda: itertools.repeat(7),
+        lambda: itertools.repeat(7, 3),
+        lambda: itertools.repeat(7, times=-1),
+        lambda: itertools.chain([1, 2], (3,), "ab"),
+        lambda: itertools.chain.from_iterable([[1], [2, 3]]),
+        lambda: itertools.cycle([1, 2, 3]),
+        lambda: itertools.cycle([]),
+        lambda: itertools.islice([1, 2, 3, 4], 2),
+        lambda: itertools.islice(range(10), 1, 8, 3),
+        lambda: itertools.islice(range(10), 5, None),
+        lambda: itertools.islice(range(10), 5, 2),
+        lambda: itertools.product([1, 2], "ab"),
+        lambda: itertools.product([1, 2], repeat=2),
+        lambda: itertools.product(),
+        lambda: itertools.combinations([1, 2, 3], 2),
+        lambda: itertools.combinations_with_replacement("ab", 2),
+        lambda: itertools.permutations([1, 2, 3]),
+        lambda: itertools.permutations([1, 2, 3], 2),
+        lambda: itertools.accumulate([1, 2, 3]),
+        lambda: itertools.accumulate([1, 2, 3], lambda a, b: a * b, initial=4),
+        lambda: itertools.accumulate([]),
+        lambda: itertools.starmap(pow, [(2, 3), (3, 2)]),
+        lambda: itertools.takewhile(lambda v: v < 3, [1, 2, 3, 1]),
+        lambda: itertools.dropwhile(lambda v: v < 3, [1, 2, 3, 1]),
+        lambda: itertools.filterfalse(lambda v: v % 2, range(5)),
+        lambda: itertools.zip_longest([1, 2, 3], "a", fillvalue="-"),
+        lambda: itertools.zip_longest(),
+        lambda: itertools.pairwise([1, 2, 3, 4]),
+        lambda: itertools.pairwise([1]),
+        lambda: itertools.compress("abcd", [1, 0, 1]),
+        lambda: map(lambda v: v + 1, [1, 2, 3]),
+        lambda: filter(None, [0, 1, 2]),
+        lambda: zip([1, 2], [3, 4]),
+        lambda: enumerate([5, 6], 2),
+        lambda: iter([1, 2, 3]),
+        lambda: reversed([1, 2, 3]),
+        lambda: iter({1: 2, 3: 4}.items()),
+        lambda: iter(range(5)),
+    ],
+)
+def test_new_iterators(make):
+    def fn(x):
+        iterator = make()
+        return x + 1, [item for _, item in zip(range(8), iterator)]
+
+    check(fn, X)
+
+    def leaves_the_graph(x):
+        iterator = make()
+        first = next(iterator, None)
+        print(end="")
+        return x + 1, first, type(iterator), [item for _, item in zip(range(8), iterator)]
+
+    def untouched_leaves(x):
+        iterator = make()
+        print(end="")
+        return x + 1, [item for _, item in zip(range(8), iterator)]
+
+    check(leaves_the_graph, X, breaks=None)
+    check(untouched_leaves, X, breaks=None)
+
+
+def test_groupby_and_tee():
+    def fn(x):
+        groups = [(key, list(group)) for key, group in itertools.groupby("aabbba")]
+        by_key = {k: list(g) for k, g in itertools.groupby([1, 3, 2, 4], key=lambda v: v % 2)}
+        skipped = [key for key, _ in itertools.groupby([1, 1, 2])]
+        a, b = itertools.tee([1, 2, 3])
+        next(a)
+        return x + 1, groups, by_key, skipped, list(a), list(b)
+
+    check(fn, X)
+
+
+def test_itertools_on_tensors():
+    def fn(x):
+        sums = list(itertools.accumulate([x, x + 1, x + 2]))
+        pairs = [a * b for a, b in itertools.product([x, 2], repeat=2)]
+        return sums, pairs, list(itertools.islice(itertools.count(x), 2))
+
+    check(fn, X)
+
+
+def test_reduce():
+    def fn(x, items):
+        total = functools.reduce(lambda a, b: a + b, [x, x, x])
+        product = functools.reduce(lambda a, b: a * b, items, 10)
+        try:
+            functools.reduce(max, [])
+        except TypeError as error:
+            text = str(error)
+        return total, product, text
+
+    check(fn, X, [1, 2])
+
+
+def add(a, b=0, *, scale=1):
+    return (a + b) * scale
+
+
+ADD_TWO = functools.partial(add, 2, scale=3)
+
+
+def test_partial():
+    def fn(x):
+        made = functools.partial(add, x, scale=2)
+        nested = functools.partial(made, b=5)
+        return made(1), nested(), ADD_TWO(x), ADD_TWO.keywords["scale"], nested.args[0], made
+
+    def values(x):
+        return fn(x)[:-1]
+
+    check(values, X)
+
+    def returned(x):
+        return fn(x)[-1](3)
+
+    check(returned, X)
+
+
+def test_partial_argument():
+    def fn(x, function):
+        return function(x), function.func is add
+
+    check(fn, X, functools.partial(add, b=torch.ones(4), scale=3))
+
+
+def test_cmp_to_key():
+    def fn(x):
+        key = functools.cmp_to_key(lambda a, b: b - a)
+        return x + 1, sorted([2, 3, 1], key=key)
+
+    check(fn, X)
+
+
+# -- generators -----------------------------------------------------------------------------------
+
+
+def numbers(n, x):
+    for i in range(n):
+        yield x + i
+    return "done"
+
+
+def test_generators():
+    def fn(x):
+        total = sum(numbers(3, x))
+        first = next(numbers(2, x))
+        expression = [v * 2 for v in (w + 1 for w in [x, x + 1])]
+        return total, first, expression, tuple(i for i in range(3)), list(numbers(0, x))
+
+    check(fn, X)
+
+
+def test_generator_return_value():
+    def fn(x):
+        generator = numbers(1, x)
+        out = next(generator)
+        try:
+            next(generator)
+        except StopIteration as stop:
+            return out, stop.value
+
+    check(fn, X)
+
+
+def test_yield_from():
+    def inner(x):
+        result = yield from numbers(2, x)
+        yield result
+        yield from [1, 2]
+
+    def fn(x):
+        return list(inner(x))
+
+    check(fn, X)
+
+
+def test_generator_is_lazy():
+    def fn(x):
+        log = []
+
+        def generate():
+            for i in range(5):
+                log.append(i)
+                yield i
+
+        for value in generate():
+            if value == 2:
+                break
+        return x + 1, log, any(v > 0 for v in generate()), all(v < 1 for v in generate()), log
+
+    check(fn, X)
+
+
+def test_generator_exception():
+    def generate():
+        yield 1
+        raise ValueError("inside")
+
+    def fn(x):
+        out = []
+        try:
+            for value in generate():
+                out.append(value)
+        except ValueError as error:
+            out.append(str(error))
+        return x + 1, out
+
+    check(fn, X)
+
+
+def test_generator_send():
+    def averager():
+        total = 0
+        while True:
+            value = yield total
+            if value is None:
+                return
+            total += value
+
+    def fn(x):
+        generator = averager()
+        next(generator)
+        generator.send(x)
+        second = generator.send(2)
+        generator.close()
+        return second, list(generator)
+
+    check(fn, X)
+
+
+def test_generator_throw():
+    def worker():
+        try:
+            yield 1
+        except KeyError as error:
+            yield str(error)
+        finally:
+            yield "finally"
+
+    def fn(x):
+        generator = worker()
+        return x + next(generator), generator.throw(KeyError("k")), list(generator)
+
+    check(fn, X)
+
+
+def test_dropped_generator_runs_its_cleanup():
+    def worker(log):
+        try:
+            yield 1
+            yield 2
+        finally:
+            log.append("closed")
+
+    def fn(x, log):
+        for value in worker(log):
+            break
+        log.append("after")
+        return x + value
+
+    check(fn, X, [], breaks=None)
+
+
+def test_generator_leaves_the_graph():
+    def fn(x):
+        generator = numbers(3, x)
+        first = next(generator)
+        print(end="")
+        return first, list(generator)
+
+    check(fn, X, breaks=None)
+
+
+def test_generator_expression_over_argument():
+    def fn(x, items):
+        return max(len(item) for item in items) + x, ",".join(str(i) for i in items), {*items}
+
+    check(fn, X, ["a", "bcd"])
