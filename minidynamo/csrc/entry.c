@@ -4,11 +4,6 @@
 
 #include <structmember.h>
 
-// The hook builds and runs without the guard programs (MINIDYNAMO_HOOK_ONLY).
-#pragma weak md_guard_check
-#pragma weak md_guard_program_check
-#pragma weak md_guard_is_dead
-
 static PyObject* empty_tuple;
 static PyObject* replace_name;  // interned: other strings fill the type attribute cache
 
@@ -45,9 +40,9 @@ int md_entry_check(MdEntry* entry, PyObject* const* localsplus, PyFunctionObject
   if (guards != Py_None) {
     Py_INCREF(guards);
     md_thread.quiet++;
-    if (md_guard_check != NULL && md_guard_program_check(guards)) {
+    if (md_guard_program_check(guards)) {
       holds = md_guard_check(guards, localsplus, func, fetched);
-      if (holds == 0 && md_guard_is_dead != NULL && md_guard_is_dead(guards)) {
+      if (holds == 0 && md_guard_is_dead(guards)) {
         entry->valid = 0;  // dropped at the next look
       }
     } else {
@@ -168,8 +163,7 @@ static PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* kwargs)
                                    &code, &needs_hook, &inputs_slot)) {
     return NULL;
   }
-  int is_program = md_guard_program_check != NULL && md_guard_program_check(guards);
-  if (guards != Py_None && !is_program && !PyCallable_Check(guards)) {
+  if (guards != Py_None && !md_guard_program_check(guards) && !PyCallable_Check(guards)) {
     PyErr_Format(PyExc_TypeError, "Entry: guards must be a GuardProgram, a callable or None, "
                  "not %.100s", Py_TYPE(guards)->tp_name);
     return NULL;

@@ -4,8 +4,8 @@
 
 extern "C" {
 int md_init_eval_frame(PyObject* module);
-__attribute__((weak)) int md_init_guards(PyObject* module);
-__attribute__((weak)) int md_init_plan(PyObject* module);
+int md_init_guards(PyObject* module);
+int md_init_plan(PyObject* module);
 }
 
 static PyModuleDef module_def = {
@@ -25,8 +25,7 @@ PyMODINIT_FUNC PyInit__C(void) {
   if (module == nullptr) {
     return nullptr;
   }
-  if (md_init_eval_frame(module) < 0 || (md_init_guards && md_init_guards(module) < 0) ||
-      (md_init_plan && md_init_plan(module) < 0)) {
+  if (md_init_eval_frame(module) < 0 || md_init_guards(module) < 0 || md_init_plan(module) < 0) {
     Py_DECREF(module);
     return nullptr;
   }

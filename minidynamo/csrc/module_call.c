@@ -2,8 +2,6 @@
 // and Module._call_impl check on every call (torch/nn/modules/module.py), checked here in C.
 #include "hook.h"
 
-#pragma weak md_torch_is_tracing  // absent in a build without torch
-
 enum { FORWARD, CALL, WRAPPED_CALL_IMPL, CALL_IMPL, COMPILED_CALL_IMPL, GETATTRIBUTE, N_NAMES };
 static PyObject* names[N_NAMES];
 static const char* name_texts[N_NAMES] = {"forward",    "__call__",            "_wrapped_call_impl",
@@ -114,7 +112,7 @@ static int instance_is_plain(PyObject* object) {
 
 PyFunctionObject* md_module_forward(PyObject* object, MdModuleClass* known) {
   PyObject* globals = torch_module_globals();
-  if (globals == NULL || md_torch_is_tracing == NULL) {
+  if (globals == NULL) {
     return NULL;
   }
   PyTypeObject* type = Py_TYPE(object);
