@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "plan_blocks.h"
+
 namespace minidynamo {
 
 namespace py = pybind11;
@@ -39,12 +41,12 @@ PyTypeObject* boxed_type = nullptr;
 
 // --- run states between runs ------------------------------------------------------------------
 // All under the GIL. The least recently used state goes when the arenas of all idle states together
-// pass the limit.
+// pass the limit of the pool of blocks; its arena then goes to that pool.
 
 struct IdleMemory {
   std::vector<PlanExecutor*> executors;
   size_t bytes = 0;
-  size_t limit = size_t{256} << 20;
+  size_t limit = pool_limit();
   uint64_t clock = 0;
 };
 
@@ -392,20 +394,24 @@ PyObject* plan_memory_limit(PyObject*, PyObject* value) {
     while (memory.bytes > memory.limit) {
       drop_oldest();
     }
+    limit_pool(limit);
   }
   return PyLong_FromSize_t(before);
 }
 
 PyObject* plan_memory_kept(PyObject*, PyObject*) {
-  return PyLong_FromSize_t(idle_memory().bytes);
+  return Py_BuildValue("nn", static_cast<Py_ssize_t>(idle_memory().bytes),
+                       static_cast<Py_ssize_t>(pooled_bytes()));
 }
 
 PyMethodDef functions[] = {
     {"plan_memory_limit", plan_memory_limit, METH_O,
      "plan_memory_limit(nbytes | None) -> previous\n--\n\n"
-     "How many bytes of planned memory executors may keep between calls, all together (256 MiB)."},
+     "How many bytes executors may keep for their next call, all together, and as many again may\n"
+     "wait in the pool of freed blocks. At first: a sixteenth of the machine's memory, at least\n"
+     "256 MiB and at most 4 GiB. None changes nothing."},
     {"plan_memory_kept", plan_memory_kept, METH_NOARGS,
-     "plan_memory_kept()\n--\n\nBytes of planned memory that executors keep now."},
+     "plan_memory_kept() -> (arenas, pool)\n--\n\nBytes that are kept now."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -6,7 +6,8 @@
 // plan_memory.cpp  lifetimes; which buffers lie in an arena that is kept between calls
 // plan_extern.cpp  operator calls, boxed and by C++ signature
 // plan_steps.cpp   what each step does
-// plan_run.cpp     inputs in, steps, outputs out
+// plan_inputs.cpp  checks of a call's inputs
+// plan_run.cpp     run states; inputs in, steps, outputs out
 // plan_cuda.cpp    launches through the CUDA driver
 // plan.cpp         the Python types
 #ifndef MINIDYNAMO_PLAN_H
@@ -56,8 +57,18 @@ struct InputSpec {
   InputKind kind = InputKind::Tensor;
   c10::Device device = c10::kCPU;
   bool has_layout = false;
-  bool written = false;  // by a kernel
+  bool written = false;  // by some step
   Layout layout;
+};
+
+// What is compared at each call for an input whose layout is fixed; kept small and together.
+struct FixedInput {
+  caffe2::TypeMeta dtype;
+  c10::Device device = c10::kCPU;
+  bool needs_data = false;
+  bool written = false;
+  uint32_t dim = 0;
+  uint32_t numbers = 0;  // where its sizes, then strides, lie in Program::fixed_numbers
 };
 
 struct SymbolSource {
@@ -255,6 +266,9 @@ class Program {
   ~Program();
 
   std::vector<InputSpec> inputs;
+  std::vector<FixedInput> fixed_inputs;  // of all inputs, when only_fixed_inputs
+  std::vector<int64_t> fixed_numbers;
+  bool only_fixed_inputs = true;
   std::vector<at::Tensor> constants;
   std::vector<SymbolSource> symbol_sources;
   std::vector<Expression> expressions;
@@ -320,6 +334,14 @@ void store_result(const OutNode& out, c10::IValue&& value, const Program& progra
 // An uninitialised tensor.
 at::Tensor allocate(const Layout& layout, c10::Device device, const Program& program,
                     const RunState& state);
+
+// plan_inputs.cpp
+// The graph was traced below autograd and autocast, and runs there: nothing it makes has a grad_fn,
+// nothing is cast a second time.
+c10::DispatchKeySet excluded_keys();
+// Checks the inputs and sets their slots. The caller keeps `args` alive, or with `owned` the state
+// holds references of its own. Throws TypeError and ValueError for what does not fit.
+void take_inputs(const Program& program, RunState& state, PyObject* const* args, bool owned);
 
 // plan_run.cpp
 // The state of a new run; its arena is allocated.

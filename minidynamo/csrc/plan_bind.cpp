@@ -43,6 +43,7 @@ class ExternBinder {
 
   ArgNode bind(const c10::Argument& argument, py::handle item) {
     try {
+      writes_ = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
       return node(item, argument.real_type());
     } catch (std::exception& error) {
       fail("argument '" + argument.name() + "': " + error.what());
@@ -90,6 +91,9 @@ class ExternBinder {
       fail("a tensor cannot be passed as " + type->str());
     }
     info.needs_tensor = true;
+    if (writes_ && info.kind == SlotKind::Input) {
+      reader_.program.inputs[result.index].written = true;
+    }
     if (pins_) {
       reader_.pin(result.index);
     }
@@ -119,6 +123,7 @@ class ExternBinder {
 
   SpecReader& reader_;
   bool pins_;
+  bool writes_ = false;
 };
 
 py::handle find_argument(const c10::Argument& argument, size_t position, const py::list& args,

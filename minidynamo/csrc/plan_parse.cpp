@@ -40,6 +40,7 @@ class PlanParser {
     steps();
     outputs();
     mutated_inputs();
+    fixed_inputs();
     plan_memory(program_, reader_.uses, reader_.pinned);
     program_.releases_gil = work_ >= kBytesWorthReleasing || !program_.expressions.empty();
   }
@@ -445,7 +446,29 @@ class PlanParser {
           program_.inputs[index].kind != InputKind::Tensor) {
         fail("mutated slot " + std::to_string(index) + " is no tensor input");
       }
+      program_.inputs[index].written = true;
       program_.mutated_inputs.push_back(static_cast<int32_t>(index));
+    }
+  }
+
+  void fixed_inputs() {
+    for (size_t i = 0; i < program_.inputs.size(); ++i) {
+      const InputSpec& input = program_.inputs[i];
+      if (!input.has_layout || !input.layout.fixed) {
+        program_.only_fixed_inputs = false;
+        return;
+      }
+      FixedInput fixed;
+      fixed.dtype = c10::scalarTypeToTypeMeta(input.layout.dtype);
+      fixed.device = input.device;
+      fixed.needs_data = program_.slots[i].needs_data;
+      fixed.written = input.written;
+      fixed.dim = static_cast<uint32_t>(input.layout.fixed_size.size());
+      fixed.numbers = static_cast<uint32_t>(program_.fixed_numbers.size());
+      for (const auto* numbers : {&input.layout.fixed_size, &input.layout.fixed_stride}) {
+        program_.fixed_numbers.insert(program_.fixed_numbers.end(), numbers->begin(), numbers->end());
+      }
+      program_.fixed_inputs.push_back(fixed);
     }
   }
 

@@ -11,6 +11,8 @@
 
 #include <cstring>
 
+#include "plan_blocks.h"
+
 namespace minidynamo {
 
 namespace {
@@ -26,8 +28,12 @@ Numbers numbers(const std::vector<Size>& sizes, const Program& program, const Ru
   return result;
 }
 
-at::Tensor tensor_of(c10::Storage&& storage, c10::DispatchKeySet keys, c10::ScalarType dtype) {
-  return at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys,
+// A one-dimensional CPU tensor on new memory, yet without a size.
+at::Tensor empty_cpu(size_t nbytes, c10::ScalarType dtype) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(nbytes),
+                       allocate_block(nbytes), c10::GetCPUAllocator(), /*resizable=*/true);
+  return at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                  c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                   c10::scalarTypeToTypeMeta(dtype));
 }
 
@@ -102,12 +108,27 @@ void run_restride(const RestrideStep& step, const Program& program, RunState& st
   set_tensor(step.slot, std::move(copy), program, state);
 }
 
+// Shows a kernel to the profiler, where one listens.
+class Profiled {
+ public:
+  explicit Profiled(const std::string& name) {
+    auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
+    if (callbacks.has_value()) {
+      guard_.emplace(std::move(*callbacks));
+      guard_->before(name);
+    }
+  }
+
+ private:
+  std::optional<at::RecordFunction> guard_;
+};
+
 void run_kernel(const KernelStep& step, const Program& program, RunState& state) {
   void** pointers = state.pointers.data();
   for (size_t i = 0; i < step.args.size(); ++i) {
     pointers[i] = state.data[step.args[i]];
   }
-  RECORD_FUNCTION(step.name, c10::ArrayRef<const c10::IValue>());
+  Profiled profiled(step.name);
   if (step.fixed) {
     step.function(pointers, step.fixed_sizes.data());
     return;
@@ -149,7 +170,7 @@ void run_triton(const TritonStep& step, const Program& program, RunState& state)
     TORCH_CHECK_VALUE(blocks >= 0 && blocks <= INT32_MAX, "a grid of ", blocks, " blocks");
     grid[i] = static_cast<unsigned>(blocks);
   }
-  RECORD_FUNCTION(step.name, c10::ArrayRef<const c10::IValue>());
+  Profiled profiled(step.name);
   step.function->launch(grid, step.threads, state.stream, params);
 }
 
@@ -246,11 +267,7 @@ void run_pycall(const PyCallStep& step, const Program& program, RunState& state)
 at::Tensor allocate(const Layout& layout, c10::Device device, const Program& program,
                     const RunState& state) {
   if (device.is_cpu() && layout.fixed) {
-    c10::Allocator* allocator = c10::GetCPUAllocator();
-    at::Tensor tensor = tensor_of(
-        c10::Storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(layout.nbytes),
-                     allocator->allocate(layout.nbytes), allocator, /*resizable=*/true),
-        c10::DispatchKeySet(c10::DispatchKey::CPU), layout.dtype);
+    at::Tensor tensor = empty_cpu(layout.nbytes, layout.dtype);
     c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     if (layout.contiguous) {
       impl->set_sizes_contiguous(layout.fixed_size);
@@ -261,10 +278,13 @@ at::Tensor allocate(const Layout& layout, c10::Device device, const Program& pro
   }
   Numbers size = numbers(layout.size, program, state);
   Numbers stride = numbers(layout.stride, program, state);
-  if (device.is_cpu()) {
-    return at::detail::empty_strided_cpu(size, stride, layout.dtype);
+  if (!device.is_cpu()) {
+    return at::empty_strided(size, stride, c10::TensorOptions(device).dtype(layout.dtype));
   }
-  return at::empty_strided(size, stride, c10::TensorOptions(device).dtype(layout.dtype));
+  size_t nbytes = at::detail::computeStorageNbytes(size, stride, c10::elementSize(layout.dtype));
+  at::Tensor tensor = empty_cpu(nbytes, layout.dtype);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+  return tensor;
 }
 
 void set_tensor(int32_t slot, at::Tensor&& tensor, const Program& program, RunState& state) {

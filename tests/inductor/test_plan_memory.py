@@ -169,17 +169,44 @@ def test_idle_memory_has_a_limit():
                 assert torch.equal(run(x)[0], (x * 2 + 1) * 2)
         assert sum(run.info["idle_states"] for run in runs) == 3
         assert runs[-1].info["idle_states"] == 1 and runs[0].info["idle_states"] == 0
-        kept = _C.plan_memory_kept()
-        assert 0 < kept <= 3_000_000
+        arenas, _ = _C.plan_memory_kept()
+        assert 0 < arenas <= 3_000_000
         runs.clear()
         del run
-        assert _C.plan_memory_kept() < kept
+        assert _C.plan_memory_kept()[0] < arenas
         assert _C.plan_memory_limit(0) == 3_000_000
-        assert _C.plan_memory_kept() == 0
+        assert _C.plan_memory_kept() == (0, 0)
     finally:
         _C.plan_memory_limit(before)
     with pytest.raises((OverflowError, TypeError)):
         _C.plan_memory_limit(-1)
+
+
+def test_large_outputs_come_from_a_pool():
+    before = _C.plan_memory_limit(0)
+    _C.plan_memory_limit(100_000_000)
+    try:
+        n = 1_000_000
+        run = chain(n, 1)
+        x = torch.ones(n)
+        out = run(x)[0]
+        address = out.data_ptr()
+        view = out[5:]
+        del out
+        assert _C.plan_memory_kept()[1] == 0  # the view keeps it
+        assert run(x)[0].data_ptr() != address
+        del view
+        first, second = run(x)[0], run(x)[0]
+        assert address in (first.data_ptr(), second.data_ptr())
+        assert first.data_ptr() != second.data_ptr()
+        first.resize_(2 * n)  # leaves the block for the ordinary allocator
+        assert torch.equal(first[:n], torch.full((n,), 2.0))
+        del first, second
+        assert _C.plan_memory_kept()[1] > 8_000_000
+        _C.plan_memory_limit(5_000_000)
+        assert _C.plan_memory_kept()[1] < 5_000_000
+    finally:
+        _C.plan_memory_limit(before)
 
 
 def test_many_threads():
