@@ -307,25 +307,35 @@ def _step_problems(step: Step, kernels: set[str]) -> Iterator[str]:
 # JSON
 
 
+_PLAIN = (int, str, bool, type(None))
+_FIELDS = {
+    cls: tuple(entry.name for entry in dataclasses.fields(cls))
+    for cls in (*STEP_TYPES.values(), *TAGGED.values(), Input, Symbol, Constant, Kernel)
+}
+
+
 def _encode(value: Any) -> Any:
     """An argument, an out tree or a field's value, as JSON data."""
-    tag = TAG_OF.get(type(value))
-    if tag is not None:
-        return {tag: getattr(value, dataclasses.fields(value)[0].name)}
-    if isinstance(value, (tuple, list)):
+    cls = type(value)
+    if cls in _PLAIN:
+        return value
+    if cls is tuple:
         return [_encode(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(value)}
-    if isinstance(value, complex):
+    if cls in TAG_OF:
+        return {TAG_OF[cls]: getattr(value, _FIELDS[cls][0])}
+    if cls is float:
+        return value if math.isfinite(value) else {"float": str(value)}
+    if cls is complex:
         return {"complex": [_encode(value.real), _encode(value.imag)]}
-    return value
+    raise TypeError(f"{cls.__name__} cannot be in a plan: {value!r}")
 
 
 def _decode(value: Any) -> Any:
     """The inverse of `_encode`."""
-    if isinstance(value, list):
+    cls = type(value)
+    if cls is list:
         return tuple(_decode(item) for item in value)
-    if not isinstance(value, dict):
+    if cls is not dict:
         return value
     ((tag, item),) = value.items()
     if tag == "float":
@@ -336,26 +346,18 @@ def _decode(value: Any) -> Any:
 
 
 def _fields(item: Any) -> dict[str, Any]:
-    encoded = {}
-    for entry in dataclasses.fields(item):
-        value = getattr(item, entry.name)
-        encoded[entry.name] = (
-            {key: _encode(arg) for key, arg in value.items()}
-            if isinstance(value, Mapping)
-            else _encode(value)
-        )
+    values = {name: getattr(item, name) for name in _FIELDS[type(item)]}
+    keywords = values.get("kwargs")
+    encoded = {name: _encode(value) for name, value in values.items() if name != "kwargs"}
+    if keywords is not None:
+        encoded["kwargs"] = {key: _encode(value) for key, value in keywords.items()}
     return encoded
 
 
 def _from_fields(cls: type, data: Mapping[str, Any]) -> Any:
-    values = {}
-    for entry in dataclasses.fields(cls):
-        value = data[entry.name]
-        values[entry.name] = (
-            {key: _decode(arg) for key, arg in value.items()}
-            if entry.name == "kwargs"
-            else _decode(value)
-        )
+    values = {name: _decode(data[name]) for name in _FIELDS[cls] if name != "kwargs"}
+    if "kwargs" in _FIELDS[cls]:
+        values["kwargs"] = {key: _decode(value) for key, value in data["kwargs"].items()}
     return cls(**values)
 
 
