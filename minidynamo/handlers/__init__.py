@@ -11,6 +11,7 @@ from . import (
     stdlib,
     text,
     torch_functions,
+    torch_rnn,
     torch_state,
     torch_tensor,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "stdlib",
     "text",
     "torch_functions",
+    "torch_rnn",
     "torch_state",
     "torch_tensor",
 ]
