@@ -18,6 +18,8 @@ Conventions
   be an exact bool (decoded code has a TO_BOOL in front where needed); on 3.11 and 3.12 any object.
 * FOR_ITER jumps with the iterator popped: there is no END_FOR.  SEND jumps with receiver and result
   on the stack, to an END_SEND (made up for 3.11, which has none).
+* SEND, YIELD_VALUE, RESUME, JUMP_NO_INTERRUPT and END_SEND of one ``yield from`` or ``await`` stay
+  side by side: CPython's generator objects look for the neighbours of the one they stopped at.
 * What raises goes to ``Instruction.handler``; ``raises=False`` marks the operations that never do.
 """
 

@@ -172,7 +172,7 @@ def closures(n):
         return total
 
     for i in range(3):
-        cells.append(lambda: (i, total))
+        cells.append(lambda: (i, total))  # noqa: F821
     add(), add(5, more=1)
     del i
     try:

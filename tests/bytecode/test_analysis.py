@@ -174,7 +174,7 @@ def listing_of(function):
 
 def test_stack_kinds_of_calls():
     def f(a, b):
-        return a.method(b, g(b))
+        return a.method(b, len(b))
 
     insts, first = listing_of(f)
     kinds = stack_kinds(insts)
