@@ -121,8 +121,9 @@ def _keys_text(expected: int, found: int) -> str:
 
 def tensor_difference(spec: TensorSpec, found: Any) -> str:
     """The first difference, as "size 0: expected 8, found 9"; "" if there is none."""
-    if type(found) is not spec.pytype:
-        return f"type: expected {spec.pytype.__name__}, found {type(found).__name__}"
+    kind = type(found)
+    if kind is not spec.pytype:
+        return f"type: expected {spec.pytype.__name__}, found {kind.__name__}"
     for field in ("dtype", "device", "layout", "requires_grad"):
         want, have = getattr(spec, field), getattr(found, field)
         if want != have:
@@ -182,8 +183,8 @@ def _expr_failure(name: str, expression: Expr, found: dict[Source, Any]) -> str:
 
 
 def named(source: Source) -> Source:
-    """A source that shares only the name of `source`, and keeps nothing alive."""
-    return LocalSource(source.name)
+    """`source`, or where it keeps an object alive, one that has only its name."""
+    return LocalSource(source.name) if source.keeps_alive else source
 
 
 def _named_expr(expression: Expr) -> Expr:
@@ -197,12 +198,17 @@ def _named_expr(expression: Expr) -> Expr:
 
 
 def _state_failure(name: str, expected: Any, found: Any) -> str:
-    now = _C.GlobalState().describe()
+    current = _C.GlobalState()
+    now = current.describe()
     changes = [
         f"{what}: expected {want}, found {now[what]}"
         for what, want in expected.describe().items()
         if want != now[what]
     ]
+    if not changes and current.included != expected.included:
+        changes = [f"of the thread, {_keys_text(expected.included, current.included)}"]
+    if not changes and current.excluded != expected.excluded:
+        changes = [f"excluded {_keys_text(expected.excluded, current.excluded)}"]
     return "; ".join(changes) or "the global state of torch was another"
 
 

@@ -16,7 +16,7 @@ import inspect
 import os.path
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
@@ -115,7 +115,10 @@ class Guard:
     def detached(self) -> Guard:
         """A copy that still has its texts, but keeps no object alive."""
         source = named(self.source) if self.source is not None else None
-        return replace(self, source=source, expected=ROWS[self.kind].kept(self.expected))
+        expected = ROWS[self.kind].kept(self.expected)
+        if source is self.source and expected is self.expected:
+            return self
+        return Guard(source, self.kind, expected, self.user_stack)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,20 +152,13 @@ def argument_names(code: CodeType) -> tuple[str, ...]:
     return code.co_varnames[:count]
 
 
-class _Fetch(NamedTuple):
-    """Why a node of the program is there: the source it fetches and the guard that wanted it."""
-
-    name: str
-    base_name: str
-    guard: Guard | None
-
-
 class Layout(NamedTuple):
     """What a program's numbers stand for: `program.layout`, kept for explanations."""
 
     checks: tuple[Guard, ...]
     relations: tuple[Guard, ...]
-    fetches: tuple[_Fetch, ...]
+    # Of each node its source and the guard that wanted it first; None: it is only fetched.
+    fetches: tuple[tuple[Source, Guard | None], ...]
 
 
 class GuardSet:
@@ -248,7 +244,7 @@ class _Builder:
         # Where the type of an object is guarded, its class is a constant: classes are asked once.
         self.types = {g.source: g.expected for g in guards if g.kind is Check.TYPE_IS}
         self.nodes: list[tuple[int, str, Any]] = []
-        self.fetches: list[_Fetch] = []
+        self.wanted: list[tuple[Source, Guard | None]] = []
         self.numbers: dict[Source, int] = {}
         self.builtins: dict[str, Guard | None] = {}
 
@@ -262,10 +258,11 @@ class _Builder:
             stack = wanted_by.user_stack if wanted_by else ()
             checks.append(Guard(GlobalsSource(), Check.DICT_LACKS, name, stack))
             check_rows.append(self._check_row(checks[-1]))
+        kept = {guard: guard.detached() for guard in (*checks, *relations)}
         layout = Layout(
-            tuple(guard.detached() for guard in checks),
-            tuple(guard.detached() for guard in relations),
-            tuple(self.fetches),
+            tuple(kept[guard] for guard in checks),
+            tuple(kept[guard] for guard in relations),
+            tuple((source, kept[guard] if guard else None) for source, guard in self.wanted),
         )
         return _C.GuardProgram(self.nodes, check_rows, relation_rows, fetched, layout)
 
@@ -282,12 +279,10 @@ class _Builder:
             self.builtins.setdefault(source.variable, guard)
         step = source.guard_step()
         base = self.node(step.base, guard) if step.base is not None else -1
-        base_name = step.base.name if step.base is not None else ""
         if step.op not in FETCH_OPS:
             raise ValueError(f"unknown fetch op {step.op!r} of {source!r}")
         self.nodes.append((base, step.op, self._operand(source, step)))
-        kept_guard = guard.detached() if guard else None
-        self.fetches.append(_Fetch(source.name, base_name, kept_guard))
+        self.wanted.append((named(source), guard))
         return len(self.nodes) - 1
 
     def _operand(self, source: Source, step: GuardStep) -> Any:
@@ -338,10 +333,9 @@ def explain_failure(program: Any, frame: FrameLike) -> GuardFailure | None:
     what, number, found = failure
     layout: Layout = program.layout
     if what == "fetch":
-        fetch = layout.fetches[number]
-        guard = fetch.guard or Guard(None, Check.NOT_NONE)
-        missing = f"{fetch.name} is no longer there"
-        return GuardFailure(guard, missing, found)
+        source, wanted_by = layout.fetches[number]
+        missing = f"{source.name} is no longer there"
+        return GuardFailure(wanted_by or Guard(source, Check.NOT_NONE), missing, found)
     guard = (layout.checks if what == "check" else layout.relations)[number]
     if guard.kind is Check.EXPR:
         found = dict(zip(read_objects(guard.expected), found, strict=True))

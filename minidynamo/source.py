@@ -46,15 +46,19 @@ class GuardStep(NamedTuple):
 class Source:
     """Base of all sources. Subclasses are frozen dataclasses; equality looks at their fields."""
 
-    __slots__ = ("_hash",)
+    __slots__ = ("_hash", "keeps_alive")
     __match_args__: ClassVar[tuple[str, ...]] = ()
     _hash: int
+    keeps_alive: bool  # it, or what it starts from, holds an object of the user's
+    holds: ClassVar[bool] = False
     # The user's expression; {field} stands for a field's text, {base} for the base's name.
     text: ClassVar[str]
     op: ClassVar[str]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((type(self), self._key())))
+        base = getattr(self, "base", None)
+        object.__setattr__(self, "keeps_alive", self.holds or (base and base.keeps_alive))
 
     def _key(self) -> tuple[Any, ...]:
         fields = [getattr(self, name) for name in self.__match_args__]
@@ -206,7 +210,7 @@ class ConstSource(_RootSource):
 
     value: Any
     label: str = ""
-    op, load = "CONST", "LOAD_CONST"
+    op, load, holds = "CONST", "LOAD_CONST", True
 
     def _key(self) -> tuple[Any, ...]:
         return (constant_key(self.value),)
@@ -498,6 +502,7 @@ class SuperAttrSource(_CallingSource):
     attribute: str
     after: type
     text, function = "super({after}, {base}).{attribute}", staticmethod(calls.class_attribute)
+    holds = True
 
     def guard_step(self) -> GuardStep:
         return GuardStep(self.base, "SUPER_ATTR", (self.attribute, self.after))

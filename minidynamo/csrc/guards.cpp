@@ -149,9 +149,11 @@ PyObject* program_statistics(PyObject* self, void*) {
   }
   long long words = 0, tensors = 0, runs = 0;
   for (const md::Root& root : program->roots) {
-    words += static_cast<long long>(root.snapshot.words.size());
-    tensors += static_cast<long long>(root.snapshot.tensors.size());
-    runs += static_cast<long long>(root.snapshot.runs.size() + root.snapshot.edges.size());
+    root.snapshots.each([&](const md::Snapshot& snapshot) {
+      words += static_cast<long long>(snapshot.words.size());
+      tensors += static_cast<long long>(snapshot.tensors.size());
+      runs += static_cast<long long>(snapshot.runs.size() + snapshot.edges.size());
+    });
   }
   const md::Statistics& counts = program->statistics;
   return Py_BuildValue("{sn sL sL sL sL sL sL sL sL}", "nodes",

@@ -96,7 +96,7 @@ Result length_is(const Check& check, PyObject* object, bool careful) {
   PyTypeObject* type = Py_TYPE(object);
   if (type == &PyTuple_Type || type == &PyList_Type) {
     size = Py_SIZE(object);
-  } else if (PyDict_CheckExact(object)) {
+  } else if (has_dict_length(object)) {
     size = PyDict_GET_SIZE(object);
   } else if (PyAnySet_CheckExact(object)) {
     size = PySet_GET_SIZE(object);
@@ -112,7 +112,7 @@ Result length_is(const Check& check, PyObject* object, bool careful) {
 
 Result truth_is(const Check& check, PyObject* object, bool careful) {
   PyTypeObject* type = Py_TYPE(object);
-  bool native = is_immutable(type) || type == &PyList_Type || type == &PyDict_Type ||
+  bool native = is_immutable(type) || type == &PyList_Type || has_dict_length(object) ||
                 PyAnySet_CheckExact(object);
   if (!native && !careful) {
     return kLater;

@@ -1,7 +1,34 @@
-// See guards_dict.h.
-#include "compat_dict.h"
+// See guards_dict.h. The layout of dicts is internal to CPython; its header wants Py_BUILD_CORE to
+// be defined before Python.h.
+#define PY_SSIZE_T_CLEAN
+#define Py_BUILD_CORE
+#include <Python.h>
+#include <internal/pycore_dict.h>
+#undef Py_BUILD_CORE
 
+#include "compat.h"
 #include "guards_dict.h"
+
+// The word of an object that points to its instance dict: NULL, the dict, or, where the dict was
+// not made yet, a pointer with its low bit set. NULL when objects of this type have no dict.
+static PyObject** dict_word(PyObject* object) {
+  if ((Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) == 0) {
+    return _PyObject_GetDictPtr(object);
+  }
+  return (PyObject**)object - 3;  // MANAGED_DICT_OFFSET, the same from 3.11 to 3.13
+}
+
+// Whether every change of the dict's items changes its ma_version_tag. Stores to attributes whose
+// values lie inside the object (3.13) do not.
+static int is_versioned(PyObject* dict) {
+#if MD_PY313
+  PyDictValues* values = ((PyDictObject*)dict)->ma_values;
+  return values == NULL || !values->embedded;
+#else
+  (void)dict;
+  return 1;
+#endif
+}
 
 // Whether comparing an object of this type with a constant runs no Python code.
 static int is_plain(PyTypeObject* type) {
@@ -40,10 +67,10 @@ int md_dict_find_identical(PyObject* dict, PyObject* key, PyObject** value) {
   return MD_DICT_ABSENT;
 }
 
-PyObject** md_instance_dict_word(PyObject* object) { return md_dict_word(object); }
+PyObject** md_instance_dict_word(PyObject* object) { return dict_word(object); }
 
 int md_instance_dict(PyObject* object, PyObject** dict) {
-  PyObject** word = md_dict_word(object);
+  PyObject** word = dict_word(object);
   if (word == NULL || PyType_Check(object)) {
     return MD_DICT_ABSENT;
   }
@@ -60,7 +87,7 @@ int md_instance_dict(PyObject* object, PyObject** dict) {
       return MD_DICT_ERROR;
     }
     Py_DECREF(made);
-    word = md_dict_word(object);
+    word = dict_word(object);
   }
   *dict = *word;
   return MD_DICT_FOUND;
@@ -68,11 +95,11 @@ int md_instance_dict(PyObject* object, PyObject** dict) {
 
 int md_dict_make_versioned(PyObject* owner, PyObject* dict) {
   // Setting the very same dict detaches it from the object's inline values.
-  if (owner != NULL && !md_dict_is_versioned(dict) &&
+  if (owner != NULL && !is_versioned(dict) &&
       PyObject_GenericSetDict(owner, dict, NULL) < 0) {
     PyErr_Clear();  // short of memory: the dict stays as it was
   }
-  return md_dict_is_versioned(dict);
+  return is_versioned(dict);
 }
 
 uint64_t* md_dict_version(PyObject* dict) {

@@ -400,6 +400,13 @@ int root_cost(const Root& root) {
   return (root.node->op == Op::kLocal ? 0 : 2) + (root.node->children.empty() ? 0 : 1);
 }
 
+void number_places(Node& node, size_t& count) {
+  node.place = count++;
+  for (Node* child : node.children) {
+    number_places(*child, count);
+  }
+}
+
 bool may_defer(Op op) {
   return op >= Op::kGetAttr || op == Op::kSuperAttr || op == Op::kDictKey || op == Op::kDictValue;
 }
@@ -436,6 +443,9 @@ std::unique_ptr<Program> parse_program(PyObject* nodes, PyObject* checks, PyObje
   }
   auto cheaper = [](const Root& a, const Root& b) { return root_cost(a) < root_cost(b); };
   std::stable_sort(p.roots.begin(), p.roots.end(), cheaper);
+  for (Root& root : p.roots) {
+    number_places(*root.node, root.node_count);
+  }
   for (const auto& node : p.nodes) {
     p.may_defer = p.may_defer || may_defer(node->op);
   }

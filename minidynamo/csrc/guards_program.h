@@ -139,13 +139,8 @@ struct Node {
   std::vector<Node*> children;
   uint32_t hot = 0;      // the child that failed last: tried first
 
-  // Belongs to the snapshot that covers this node.
-  PyObject* recorded = nullptr;  // its object
-  bool expanded = false;         // words or checks were recorded for it
-  int tensor_at = -1;            // its entries in the snapshot's lists, or -1
-  int run_at = -1;
-  int capture_at = -1;
-  int misses = 0;                // how often it made the snapshot stale
+  size_t place = 0;  // among the nodes of its root
+  int misses = 0;    // how often its changes made a snapshot stale
 };
 
 // -- snapshots -------------------------------------------------------------------------------------
@@ -162,9 +157,9 @@ struct WordOwner {
   bool version;
 };
 
-// What a subtree looked like when all its guards held: the words that it depends on, parents before
-// children, so that each address is valid when the words before it are as they were. It says
-// nothing else about an object than that its address was the same, unless
+// What the tree of one root looked like when all its guards held: the words that it depends on,
+// parents before children, so that each address is valid when the words before it are as they
+// were. It says nothing else about an object than that its address was the same, unless
 // - the dict or class that it was found in has the same version (versions are never used twice), or
 // - a weak reference to it is alive.
 // Whatever that does not settle is in the other lists and is done on every call.
@@ -173,22 +168,58 @@ struct Snapshot {
   struct Run { Node* node; PyObject* object; bool subtree; };  // else its own checks only
   struct Edge { Node* child; PyObject* parent; };              // fetch, then walk
   struct Capture { int reg; PyObject* object; };
+  // What was recorded of one node.
+  struct Entry {
+    PyObject* object = nullptr;  // NULL: it is behind an edge
+    bool expanded = false;       // there are words or checks of its own
+    int tensor_at = -1;          // places in the lists, or -1
+    int run_at = -1;
+    int capture_at = -1;
+  };
 
-  PyObject* object = nullptr;  // of the root; NULL: no snapshot
   std::vector<Word> words;
   std::vector<WordOwner> owners;
   std::vector<TensorRun> tensors;
   std::vector<Run> runs;
   std::vector<Edge> edges;
   std::vector<Capture> captures;
+  std::vector<Entry> entries;
+};
 
-  void clear();
+// The snapshots of a root, by the address of its object: code that serves the layers of a model in
+// turn has one for each. An object gets its snapshot when it passes for the second time.
+class Snapshots {
+ public:
+  Snapshot* find(PyObject* object);
+  // Notes that `object` passed without a snapshot. Returns whether it is to have one now.
+  bool passed(PyObject* object);
+  Snapshot& renew(PyObject* object);  // after passed(): empty
+  void drop(PyObject* object);        // it counts as seen still
+  template <typename Visit>
+  void each(Visit visit) const {
+    for (const Slot& slot : slots_) {
+      if (slot.snapshot) {
+        visit(*slot.snapshot);
+      }
+    }
+  }
+
+ private:
+  struct Slot {
+    uint64_t used;  // time of the last use, counted in calls
+    std::unique_ptr<Snapshot> snapshot;
+  };
+  size_t index_of(PyObject* object) const;
+
+  std::vector<PyObject*> objects_;  // addresses only
+  std::vector<Slot> slots_;
+  uint64_t time_ = 0;
 };
 
 struct Root {
   Node* node;
-  PyObject* last = nullptr;  // object of the call before, only to be compared
-  Snapshot snapshot;
+  size_t node_count = 0;
+  Snapshots snapshots;
 };
 
 // -- relations -------------------------------------------------------------------------------------
@@ -278,8 +309,9 @@ bool is_settled(const Check& check, PyObject* object, bool same);
 inline bool keeps_type(PyTypeObject* type) {
   return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0 && type != &PyModule_Type;
 }
-inline bool is_dict_check(Kind kind) {
-  return kind == Kind::kDictHas || kind == Kind::kDictLacks || kind == Kind::kDictKeys;
+// Dicts whose len() is that of their storage.
+inline bool has_dict_length(PyObject* object) {
+  return PyDict_CheckExact(object) || PyODict_CheckExact(object);
 }
 
 // guards_fetch.cpp. *object is borrowed unless *owned.
@@ -297,7 +329,7 @@ Result explain_program(Program& program, PyObject* const* localsplus, PyFunction
                        Failure& failure);
 
 // guards_snapshot.cpp
-Result run_snapshot(Walk& walk, Root& root);
+Result run_snapshot(Walk& walk, Snapshot& snapshot);
 void record_snapshot(Walk& walk, Root& root, PyObject* object);
 
 // guards_relation.cpp

@@ -1,12 +1,18 @@
 // Snapshots: what makes an unchanged model cost next to nothing. See Snapshot in guards_program.h.
 #include "guards_program.h"
 
+#include <algorithm>
+
 namespace md {
 
 namespace {
 
 // A node whose changes made the snapshot stale this often is walked on every call from then on.
-constexpr int kMaxMisses = 3;
+constexpr int kMaxMisses = 16;
+
+// A root has as many snapshots at most; one that was not used for this many calls makes way.
+constexpr size_t kMaxSnapshots = 64;
+constexpr uint64_t kUnused = 4 * kMaxSnapshots;
 
 template <typename T>
 uint64_t as_word(T* pointer) {
@@ -30,37 +36,38 @@ class Recorder {
 
   // `same`: words recorded before prove that the object is the very same, not just its address.
   void record(Node& node, PyObject* object, bool same) {
-    node.recorded = object;
-    node.expanded = false;
-    node.tensor_at = node.run_at = node.capture_at = -1;
+    entry(node) = Snapshot::Entry{object};
     if (is_tensor_leaf(node)) {
-      node.tensor_at = static_cast<int>(snapshot_.tensors.size());
+      entry(node).tensor_at = static_cast<int>(snapshot_.tensors.size());
       snapshot_.tensors.push_back({object, node.checks[0].tensor.get(), &node});
     } else if (node.misses >= kMaxMisses || !is_versionable(node)) {
       run(node, true);
     } else {
-      expand(node, same);
+      expand(node, object, same);
     }
   }
 
  private:
+  Snapshot::Entry& entry(const Node& node) { return snapshot_.entries[node.place]; }
+  PyObject* object_of(const Node& node) { return entry(node).object; }
+
   static bool is_tensor_leaf(const Node& node) {
     return node.children.empty() && node.checks.size() == 1 &&
            node.checks[0].kind == Kind::kTensorMatch;
   }
 
   // Whether a dict whose items matter says when they change.
-  static bool is_versionable(const Node& node) {
-    PyObject* object = node.recorded;
+  bool is_versionable(const Node& node) {
+    PyObject* object = object_of(node);
     bool of_instance = node.op == Op::kInstanceDict;
     return !PyDict_Check(object) ||
-           md_dict_make_versioned(of_instance ? node.parent->recorded : nullptr, object);
+           md_dict_make_versioned(of_instance ? object_of(*node.parent) : nullptr, object);
   }
 
   void word(Node& node, const void* where, uint64_t value, bool version = false) {
     snapshot_.words.push_back({reinterpret_cast<uintptr_t>(where), value});
     snapshot_.owners.push_back({&node, version});
-    node.expanded = true;
+    entry(node).expanded = true;
   }
 
   void pointer(Node& node, const void* where) {
@@ -68,37 +75,37 @@ class Recorder {
   }
 
   void run(Node& node, bool subtree) {
-    node.run_at = static_cast<int>(snapshot_.runs.size());
-    node.expanded = node.expanded || !subtree;
-    snapshot_.runs.push_back({&node, node.recorded, subtree});
+    entry(node).run_at = static_cast<int>(snapshot_.runs.size());
+    entry(node).expanded |= !subtree;
+    snapshot_.runs.push_back({&node, object_of(node), subtree});
   }
 
   void edge(Node& child, PyObject* parent) {
-    child.recorded = nullptr;
+    entry(child) = Snapshot::Entry{};
     snapshot_.edges.push_back({&child, parent});
   }
 
-  void expand(Node& node, bool same) {
+  void expand(Node& node, PyObject* object, bool same) {
     if (node.reg >= 0) {
-      node.capture_at = static_cast<int>(snapshot_.captures.size());
-      snapshot_.captures.push_back({node.reg, node.recorded});
+      entry(node).capture_at = static_cast<int>(snapshot_.captures.size());
+      snapshot_.captures.push_back({node.reg, object});
     }
-    if (relies_on_version(node)) {
+    if (relies_on_version(node, object)) {
       if (!same && !is_dict_for_sure(node.op)) {
-        pointer(node, &node.recorded->ob_type);
+        pointer(node, &object->ob_type);
       }
-      word(node, md_dict_version(node.recorded), *md_dict_version(node.recorded), true);
+      word(node, md_dict_version(object), *md_dict_version(object), true);
       same = true;  // no two dicts ever had the same version
     }
-    bool type_is_known = same && keeps_type(Py_TYPE(node.recorded));
-    if (!type_is_known && relies_on_type(node, same)) {
-      pointer(node, &node.recorded->ob_type);
+    bool type_is_known = same && keeps_type(Py_TYPE(object));
+    if (!type_is_known && relies_on_type(node, object, same)) {
+      pointer(node, &object->ob_type);
     }
-    bool tagged = relies_on_tag(node) && class_version(node);
-    item_words(node);
-    record_checks(node, same);
+    bool tagged = relies_on_tag(node) && class_version(node, object);
+    item_words(node, object);
+    record_checks(node, object, same);
     for (Node* child : node.children) {
-      record_child(node, *child, tagged);
+      record_child(node, object, *child, tagged);
     }
   }
 
@@ -107,7 +114,8 @@ class Recorder {
       return true;
     }
     return (check.kind == Kind::kDictKeys && !PyODict_Check(object)) ||
-           (check.kind == Kind::kLenEq && PyDict_CheckExact(object));
+           ((check.kind == Kind::kLenEq || check.kind == Kind::kBoolIs) &&
+            has_dict_length(object));
   }
 
   // Items of an OrderedDict by position are fetched by iterating: see fetch().
@@ -115,26 +123,26 @@ class Recorder {
     return is_dict_op(child.op) && (child.op == Op::kDictItem || !PyODict_Check(object));
   }
 
-  static bool relies_on_version(const Node& node) {
+  static bool relies_on_version(const Node& node, PyObject* object) {
     for (const Check& check : node.checks) {
-      if (is_answered_by_version(check, node.recorded)) {
+      if (is_answered_by_version(check, object)) {
         return true;
       }
     }
     for (const Node* child : node.children) {
-      if (is_versioned_item(*child, node.recorded)) {
+      if (is_versioned_item(*child, object)) {
         return true;
       }
     }
     return false;
   }
 
-  static bool relies_on_type(const Node& node, bool same) {
+  static bool relies_on_type(const Node& node, PyObject* object, bool same) {
     if (!node.children.empty()) {
       return true;
     }
     for (const Check& check : node.checks) {
-      if (!is_settled(check, node.recorded, same) && check.kind != Kind::kIdIs) {
+      if (!is_settled(check, object, same) && check.kind != Kind::kIdIs) {
         return true;
       }
     }
@@ -155,8 +163,8 @@ class Recorder {
     return false;
   }
 
-  bool class_version(Node& node) {
-    auto* type = reinterpret_cast<PyTypeObject*>(node.recorded);
+  bool class_version(Node& node, PyObject* object) {
+    auto* type = reinterpret_cast<PyTypeObject*>(object);
     if (type->tp_version_tag == 0) {
       return false;
     }
@@ -166,26 +174,26 @@ class Recorder {
   }
 
   // Size and, of a list, place of the items, if some are children.
-  void item_words(Node& node) {
+  void item_words(Node& node, PyObject* object) {
     for (const Node* child : node.children) {
       if (child->op != Op::kListItem && child->op != Op::kTupleItem) {
         continue;
       }
-      auto* sized = reinterpret_cast<PyVarObject*>(node.recorded);
+      auto* sized = reinterpret_cast<PyVarObject*>(object);
       word(node, &sized->ob_size, static_cast<uint64_t>(sized->ob_size));
       if (child->op == Op::kListItem) {
-        pointer(node, &reinterpret_cast<PyListObject*>(node.recorded)->ob_item);
+        pointer(node, &reinterpret_cast<PyListObject*>(object)->ob_item);
       }
       return;
     }
   }
 
-  void record_checks(Node& node, bool same) {
+  void record_checks(Node& node, PyObject* object, bool same) {
     bool others = false;
     for (const Check& check : node.checks) {
-      bool by_words = is_settled(check, node.recorded, same) || check.kind == Kind::kTypeIs ||
+      bool by_words = is_settled(check, object, same) || check.kind == Kind::kTypeIs ||
                       check.kind == Kind::kTypeVersion ||
-                      is_answered_by_version(check, node.recorded);
+                      is_answered_by_version(check, object);
       if (check.kind == Kind::kIdIs && !by_words) {
         pointer(node, check.held.referent_word());
       } else {
@@ -198,8 +206,7 @@ class Recorder {
   }
 
   // `tagged`: the version of the class `node` was recorded.
-  void record_child(Node& node, Node& child, bool tagged) {
-    PyObject* object = node.recorded;
+  void record_child(Node& node, PyObject* object, Node& child, bool tagged) {
     if (is_versioned_item(child, object) || (child.op == Op::kClassAttr && tagged)) {
       return record_fetched(child, object, true);
     }
@@ -281,27 +288,30 @@ class Repair {
 
   Result run(Node& node, Word& word) {
     walk_.program.statistics.repairs++;
-    Result result = walk_checks(walk_, node, node.recorded);
-    bool of_dict = PyDict_Check(node.recorded);
+    PyObject* object = entry(node).object;
+    Result result = walk_checks(walk_, node, object);
+    bool of_dict = PyDict_Check(object);
     for (size_t i = 0; i < node.children.size() && result == kPass; i++) {
       Node& child = *node.children[i];
       bool concerned = of_dict ? is_dict_op(child.op) : child.op == Op::kClassAttr;
-      if (concerned && child.recorded != nullptr) {
-        result = recheck(child, node.recorded);
+      if (concerned && entry(child).object != nullptr) {
+        result = recheck(child, object);
       }
     }
     if (result != kPass) {
       return result;
     }
     if (of_dict) {
-      word.value = *md_dict_version(node.recorded);
+      word.value = *md_dict_version(object);
       return kPass;
     }
-    word.value = reinterpret_cast<PyTypeObject*>(node.recorded)->tp_version_tag;
+    word.value = reinterpret_cast<PyTypeObject*>(object)->tp_version_tag;
     return word.value != 0 ? kPass : kStale;
   }
 
  private:
+  Snapshot::Entry& entry(const Node& node) { return snapshot_.entries[node.place]; }
+
   Result recheck(Node& child, PyObject* parent) {
     PyObject* found = nullptr;
     bool owned = false;
@@ -309,33 +319,34 @@ class Repair {
     if (result != kPass) {
       return result;
     }
-    if (child.tensor_at >= 0) {
-      snapshot_.tensors[static_cast<size_t>(child.tensor_at)].object = found;
-    } else if (child.run_at >= 0 && snapshot_.runs[static_cast<size_t>(child.run_at)].subtree) {
-      snapshot_.runs[static_cast<size_t>(child.run_at)].object = found;
-    } else if (child.expanded && found != child.recorded) {
+    Snapshot::Entry& known = entry(child);
+    if (known.tensor_at >= 0) {
+      snapshot_.tensors[static_cast<size_t>(known.tensor_at)].object = found;
+    } else if (known.run_at >= 0 && snapshot_.runs[static_cast<size_t>(known.run_at)].subtree) {
+      snapshot_.runs[static_cast<size_t>(known.run_at)].object = found;
+    } else if (known.expanded && found != known.object) {
       child.misses++;
       return kStale;
     } else {
-      result = recheck_settled(child, found);
+      result = recheck_settled(child, known, found);
     }
-    child.recorded = found;
+    known.object = found;
     return result;
   }
 
   // A child whose checks were settled as long as it was the very same object.
-  Result recheck_settled(Node& child, PyObject* found) {
+  Result recheck_settled(Node& child, const Snapshot::Entry& known, PyObject* found) {
     for (const Check& check : child.checks) {
       Result result = run_check(walk_, check, found);
       if (result == kFail || result == kError || result == kCareful) {
         return result;
       }
-      if (found != child.recorded && !is_settled(check, found, true)) {
+      if (found != known.object && !is_settled(check, found, true)) {
         return kStale;
       }
     }
-    if (child.capture_at >= 0) {
-      snapshot_.captures[static_cast<size_t>(child.capture_at)].object = found;
+    if (known.capture_at >= 0) {
+      snapshot_.captures[static_cast<size_t>(known.capture_at)].object = found;
     }
     return kPass;
   }
@@ -373,25 +384,57 @@ Result check_words(Walk& walk, Snapshot& snapshot) {
 
 }  // namespace
 
-void Snapshot::clear() {
-  object = nullptr;
-  words.clear();
-  owners.clear();
-  tensors.clear();
-  runs.clear();
-  edges.clear();
-  captures.clear();
+size_t Snapshots::index_of(PyObject* object) const {
+  auto place = std::find(objects_.begin(), objects_.end(), object);
+  return static_cast<size_t>(place - objects_.begin());
 }
 
+Snapshot* Snapshots::find(PyObject* object) {
+  time_++;
+  size_t index = index_of(object);
+  if (index == objects_.size()) {
+    return nullptr;
+  }
+  slots_[index].used = time_;
+  return slots_[index].snapshot.get();
+}
+
+bool Snapshots::passed(PyObject* object) {
+  if (index_of(object) < objects_.size()) {
+    return true;
+  }
+  if (objects_.size() < kMaxSnapshots) {
+    objects_.push_back(object);
+    slots_.push_back({time_, nullptr});
+    return false;
+  }
+  auto older = [](const Slot& a, const Slot& b) { return a.used < b.used; };
+  auto oldest = std::min_element(slots_.begin(), slots_.end(), older);
+  if (oldest->used + kUnused < time_) {
+    objects_[static_cast<size_t>(oldest - slots_.begin())] = object;
+    *oldest = {time_, nullptr};
+  }
+  return false;
+}
+
+Snapshot& Snapshots::renew(PyObject* object) {
+  Slot& slot = slots_[index_of(object)];
+  slot.snapshot = std::make_unique<Snapshot>();
+  return *slot.snapshot;
+}
+
+void Snapshots::drop(PyObject* object) { slots_[index_of(object)].snapshot.reset(); }
+
 void record_snapshot(Walk& walk, Root& root, PyObject* object) {
-  root.snapshot.clear();
-  Recorder(walk, root.snapshot).record(*root.node, object, root.node->op == Op::kConst);
-  root.snapshot.object = object;
+  Snapshot& snapshot = root.snapshots.renew(object);
+  snapshot.entries.resize(root.node_count);
+  Recorder(walk, snapshot).record(*root.node, object, root.node->op == Op::kConst);
+  snapshot.words.shrink_to_fit();
+  snapshot.owners.shrink_to_fit();
   walk.program.statistics.recordings++;
 }
 
-Result run_snapshot(Walk& walk, Root& root) {
-  Snapshot& snapshot = root.snapshot;
+Result run_snapshot(Walk& walk, Snapshot& snapshot) {
   Result result = check_words(walk, snapshot);
   if (result != kPass) {
     return result;

@@ -44,34 +44,29 @@ bool same_device(PyObject* a, PyObject* b) {
          reinterpret_cast<THPDevice*>(a)->device == reinterpret_cast<THPDevice*>(b)->device;
 }
 
-// Program-wide settings. float32_precision is -1 where torch refuses to say, as the settings of
-// its two interfaces for that contradict each other.
+// Program-wide settings. The precisions of float32 matmuls are what
+// torch.set_float32_matmul_precision sets; asking torch for its own word takes longer, and raises
+// when its two interfaces for that were mixed.
 struct Settings {
   at::ScalarType default_dtype;
   bool deterministic;
   bool deterministic_warn_only;
   bool fill_uninitialized;
-  int float32_precision;
+  at::Float32Precision cuda_precision;
+  at::Float32Precision cpu_precision;
   int threads;
 
   static Settings now() {
     const at::Context& context = at::globalContext();
     return {c10::get_default_dtype_as_scalartype(), context.deterministicAlgorithms(),
             context.deterministicAlgorithmsWarnOnly(),
-            context.deterministicFillUninitializedMemory(), precision(context),
+            context.deterministicFillUninitializedMemory(),
+            context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL),
+            context.float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL),
             at::get_num_threads()};
   }
 
   bool operator==(const Settings&) const = default;
-
- private:
-  static int precision(const at::Context& context) {
-    try {
-      return static_cast<int>(context.float32MatmulPrecision());
-    } catch (const c10::Error&) {
-      return -1;
-    }
-  }
 };
 
 // Modes of the thread, besides the dispatch keys that it includes and excludes (which show
@@ -247,11 +242,6 @@ std::string function_modes_text(const GlobalState& state) {
   return text.empty() ? "none" : text;
 }
 
-const char* precision_text(int precision) {
-  const char* names[] = {"contradictory", "highest", "high", "medium"};
-  return names[precision + 1];
-}
-
 PyObject* state_describe(PyObject* self, PyObject*) {
   HANDLE_TH_ERRORS
   const GlobalState& state = state_of(self);
@@ -268,13 +258,13 @@ PyObject* state_describe(PyObject* self, PyObject*) {
       put(d, "deterministic algorithms", state.settings.deterministic) &&
       put(d, "deterministic algorithms only warn", state.settings.deterministic_warn_only) &&
       put(d, "deterministic fill of uninitialized memory", state.settings.fill_uninitialized) &&
-      put(d, "float32 matmul precision",
-          std::string(precision_text(state.settings.float32_precision))) &&
+      put(d, "float32 matmul precision on CUDA",
+          at::precision2str(state.settings.cuda_precision)) &&
+      put(d, "float32 matmul precision on CPU",
+          at::precision2str(state.settings.cpu_precision)) &&
       put(d, "number of threads", PyLong_FromLong(state.settings.threads)) &&
       put(d, "__torch_function__", std::string(disabled[state.modes.functions_disabled])) &&
-      put(d, "torch function modes", function_modes_text(state)) &&
-      put(d, "included dispatch keys", PyLong_FromUnsignedLongLong(state.dispatch.included)) &&
-      put(d, "excluded dispatch keys", PyLong_FromUnsignedLongLong(state.dispatch.excluded));
+      put(d, "torch function modes", function_modes_text(state));
   return done ? dict.release() : nullptr;
   END_HANDLE_TH_ERRORS
 }
@@ -289,7 +279,7 @@ PyObject* state_excluded(PyObject* self, void*) {
 
 PyMethodDef kMethods[] = {
     {"holds", state_holds, METH_NOARGS, "Whether the state is now as it was."},
-    {"describe", state_describe, METH_NOARGS, "dict of what the state consists of."},
+    {"describe", state_describe, METH_NOARGS, "dict of what the state consists of, but for dispatch keys."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef kGetters[] = {

@@ -24,7 +24,6 @@ struct TensorSpec {
   c10::Layout layout;
   bool requires_grad;
   bool has_strides;
-  bool any_size;  // some sizes or strides are kAny
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
 };
@@ -33,45 +32,40 @@ namespace {
 
 constexpr int64_t kAny = -1;
 
-// Reading metadata of such tensors may run Python code.
-constexpr c10::DispatchKeySet kPythonKeys(
-    {c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
-     c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize});
+// Reading metadata of such tensors may run Python code; or they may have another layout than
+// strided. All are functionality keys, so one bit each.
+const uint64_t kUnusualKeys =
+    c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
+                         c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize,
+                         c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
+                         c10::DispatchKey::MkldnnCPU, c10::DispatchKey::NestedTensor})
+        .raw_repr();
 
-// Only these have a layout other than strided.
-constexpr c10::DispatchKeySet kOtherLayoutKeys(
-    {c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr, c10::DispatchKey::MkldnnCPU,
-     c10::DispatchKey::NestedTensor});
-
-bool matches(const std::vector<int64_t>& expected, bool any, c10::IntArrayRef found) {
-  if (expected.size() != found.size()) {
-    return false;
+inline bool matches(const std::vector<int64_t>& expected, c10::IntArrayRef found) {
+  size_t count = found.size();
+  bool same = expected.size() == count;
+  for (size_t i = 0; i < count && same; i++) {
+    same = expected[i] == found[i] || expected[i] == kAny;
   }
-  if (!any) {
-    return std::memcmp(expected.data(), found.data(), found.size() * sizeof(int64_t)) == 0;
-  }
-  for (size_t i = 0; i < found.size(); i++) {
-    if (expected[i] != kAny && expected[i] != found[i]) {
-      return false;
-    }
-  }
-  return true;
+  return same;
 }
 
 const c10::TensorImpl& unpack(PyObject* object) {
   return *THPVariable_Unpack(object).unsafeGetTensorImpl();
 }
 
-bool metadata_matches(const TensorSpec& spec, const c10::TensorImpl& tensor, bool other_layout) {
+[[gnu::always_inline]] inline bool metadata_matches(const TensorSpec& spec,
+                                                    const c10::TensorImpl& tensor,
+                                                    bool unusual) {
   if (tensor.dtype() != spec.dtype || tensor.device() != spec.device ||
       tensor.requires_grad() != spec.requires_grad) {
     return false;
   }
-  if ((other_layout ? tensor.layout() : c10::kStrided) != spec.layout) {
+  if ((unusual ? tensor.layout() : c10::kStrided) != spec.layout) {
     return false;
   }
-  return matches(spec.sizes, spec.any_size, tensor.sizes()) &&
-         (!spec.has_strides || matches(spec.strides, spec.any_size, tensor.strides()));
+  return matches(spec.sizes, tensor.sizes()) &&
+         (!spec.has_strides || matches(spec.strides, tensor.strides()));
 }
 
 // For tensors whose accessors may raise or run Python code.
@@ -87,20 +81,20 @@ inline Result match(const TensorSpec& spec, PyObject* object, const DispatchStat
     return kFail;
   }
   const c10::TensorImpl& tensor = unpack(object);
-  c10::DispatchKeySet own = tensor.key_set();
-  if (((own.raw_repr() | dispatch.included) & ~dispatch.excluded) != spec.keys) {
+  uint64_t own = tensor.key_set().raw_repr();
+  if (((own | dispatch.included) & ~dispatch.excluded) != spec.keys) {
     return kFail;
   }
   if (careful) {
     return metadata_matches_carefully(spec, object);
   }
-  if (own.has_any(kPythonKeys | kOtherLayoutKeys)) {
+  if (own & kUnusualKeys) {
     return kLater;
   }
   return metadata_matches(spec, tensor, false) ? kPass : kFail;
 }
 
-bool parse_sizes(PyObject* tuple, std::vector<int64_t>& sizes, bool& any) {
+bool parse_sizes(PyObject* tuple, std::vector<int64_t>& sizes) {
   if (!PyTuple_Check(tuple)) {
     PyErr_SetString(PyExc_TypeError, "sizes and strides of a tensor spec are tuples");
     return false;
@@ -111,7 +105,6 @@ bool parse_sizes(PyObject* tuple, std::vector<int64_t>& sizes, bool& any) {
     if (size == -1 && PyErr_Occurred()) {
       return false;
     }
-    any = any || item == Py_None;
     sizes.push_back(size);
   }
   return true;
@@ -201,9 +194,8 @@ std::shared_ptr<TensorSpec> parse_tensor_spec(PyObject* fields) {
   spec->layout = reinterpret_cast<THPLayout*>(layout)->layout;
   spec->requires_grad = requires_grad;
   spec->has_strides = strides != Py_None;
-  spec->any_size = false;
-  if (!parse_sizes(sizes, spec->sizes, spec->any_size) ||
-      (spec->has_strides && !parse_sizes(strides, spec->strides, spec->any_size))) {
+  if (!parse_sizes(sizes, spec->sizes) ||
+      (spec->has_strides && !parse_sizes(strides, spec->strides))) {
     return nullptr;
   }
   return spec;
@@ -258,7 +250,7 @@ Result tensor_property(PyObject* object, int property, int64_t dim, bool careful
     return read_property_carefully(object, property, dim, value);
   }
   const c10::TensorImpl& tensor = unpack(object);
-  if (tensor.key_set().has_any(kPythonKeys | kOtherLayoutKeys)) {
+  if (tensor.key_set().raw_repr() & kUnusualKeys) {
     return kLater;
   }
   return read_property(tensor, property, dim, value);

@@ -99,20 +99,18 @@ Result walk_root(Walk& walk, Root& root) {
     Ref reference = Ref::of(object);
     return walk_node(walk, *root.node, object);
   }
-  if (root.snapshot.object == object) {
-    result = run_snapshot(walk, root);
+  bool snapshots = !root.node->children.empty();
+  if (Snapshot* snapshot = snapshots ? root.snapshots.find(object) : nullptr) {
+    result = run_snapshot(walk, *snapshot);
     if (result != kStale) {
       return result;
     }
-    root.snapshot.clear();
+    root.snapshots.drop(object);
   }
   walk.program.statistics.walks++;
   result = walk_node(walk, *root.node, object);
-  if (result == kPass && !root.node->children.empty()) {
-    if (root.last == object) {
-      record_snapshot(walk, root, object);
-    }
-    root.last = object;
+  if (result == kPass && snapshots && root.snapshots.passed(object)) {
+    record_snapshot(walk, root, object);
   }
   return result;
 }
