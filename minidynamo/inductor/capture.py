@@ -21,6 +21,12 @@ aten = torch.ops.aten
 IDENTITIES = frozenset(
     [aten.detach.default, aten.alias.default, aten.lift.default, aten.lift_fresh.default]
 )
+# Operators that write running statistics without their schema saying so: (position of those, of `training`).
+HIDDEN_MUTATION = {
+    aten.native_batch_norm.default: (3, 5),
+    aten.cudnn_batch_norm.default: (3, 5),
+    aten.miopen_batch_norm.default: (3, 5),
+}
 Decompositions = Mapping[Any, Callable[..., Any]]
 
 
@@ -84,7 +90,7 @@ class _Recorder(TorchDispatchMode):
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        if func._schema.is_mutable:
+        if func._schema.is_mutable or _writes_statistics(func, args):
             raise NotCapturable(f"{func} mutates its arguments")
         args, kwargs = _map_tensors((args, kwargs), self._faked)
         result = func(*args, **kwargs)
@@ -119,6 +125,11 @@ class _Recorder(TorchDispatchMode):
                     self._bind_result(getitem, item)
         elif result is not None and not isinstance(result, (int, float, bool)):
             raise NotCapturable(f"{node.target} returns a {type(result).__name__}")
+
+
+def _writes_statistics(func: Any, args: Sequence[Any]) -> bool:
+    positions = HIDDEN_MUTATION.get(func)
+    return positions is not None and args[positions[0]] is not None and bool(args[positions[1]])
 
 
 def _is_composite(func: Any) -> bool:

@@ -33,11 +33,14 @@ Mapped = Mapping[Atom, IntLike]
 
 def join(first: LoopBody, second: LoopBody) -> LoopBody | None:
     """One body that does `first` and then `second` at every point, or None where that is not the same."""
+    if any(s.size == 0 for s in (*_symbols(first), *_symbols(second))):
+        return None
+    divisions = _division_count(first) + _division_count(second)
     for a, b in _aligned(first, second):
-        if _division_count(a) + _division_count(b) > _division_count(first) + _division_count(
-            second
-        ):
-            continue
+        if _division_count(a) + _division_count(b) > divisions:
+            a, b = _split_loops(a, b)
+            if _division_count(a) + _division_count(b) > divisions:
+                continue
         merged = _concatenate(a, b)
         if merged is not None:
             return merged
@@ -173,6 +176,42 @@ def _division_count(body: LoopBody) -> int:
         if node.index is not None
         for atom in node.index.atoms()
     )
+
+
+def _split_loops(a: LoopBody, b: LoopBody) -> tuple[LoopBody, LoopBody]:
+    """Cut loops in two where an index divides their symbol: x // 128 and x % 128 become symbols."""
+    for _ in range(6):
+        found = next(_divided_symbols((*a.nodes, *b.nodes)), None)
+        if found is None:
+            break
+        symbol, step = found
+        a, b = _split_loop(a, symbol, step), _split_loop(b, symbol, step)
+    return a, b
+
+
+def _divided_symbols(nodes: Sequence[Node]) -> Iterator[tuple[Symbol, int]]:
+    for node in nodes:
+        for atom in node.index.atoms() if node.index is not None else ():
+            if not isinstance(atom, (FloorDiv, Mod)) or not atom.den.is_const or atom.num.const:
+                continue
+            ((monomial, coeff),) = list(atom.num.terms.items())[:1]
+            symbol = monomial[0]
+            if len(atom.num.terms) == len(monomial) == coeff == 1 and isinstance(symbol, Symbol):
+                step = atom.den.const
+                if isinstance(symbol.size, int) and symbol.size % step == 0:
+                    yield symbol, step
+
+
+def _split_loop(body: LoopBody, symbol: Symbol, step: int) -> LoopBody:
+    assert isinstance(symbol.size, int)
+    outer = loop_symbol(f"{symbol.name}o", symbol.size // step)
+    inner = loop_symbol(f"{symbol.name}i", step)
+    point = symbol_expr(outer) * step + symbol_expr(inner)
+
+    def cut(symbols: Sequence[Symbol]) -> list[Symbol]:
+        return [new for s in symbols for new in ((outer, inner) if s == symbol else (s,))]
+
+    return body.reindex(cut(body.iters), cut(body.reduces), {symbol: point})
 
 
 # -- one body out of two --------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from minidynamo.inductor.ir import (
     Buffer,
@@ -32,6 +33,7 @@ from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, LOWERINGS
 from minidynamo.inductor.lowering.scalar import Scalar
+from minidynamo.inductor.ops import REDUCTIONS
 from minidynamo.inductor.symbolic import (
     ZERO,
     Expr,
@@ -66,8 +68,8 @@ MAX_READS = 16
 BROADCAST_COST = 6
 BROADCAST_FACTOR = 8
 
-# Operators that take any strides, and whose result does not depend on them.
-STRIDE_AGNOSTIC = {
+# Operators that take any strides: their operands are not copied into the layout that eager has.
+ANY_STRIDES = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
@@ -152,7 +154,17 @@ class GraphLowering:
     def _output(self, node: torch.fx.Node) -> None:
         for arg in node.args[0]:  # type: ignore[union-attr]
             value = self._env[arg] if isinstance(arg, torch.fx.Node) else arg
-            self.outputs.append(self.realize(value) if isinstance(value, TensorValue) else value)
+            if isinstance(value, TensorValue):
+                value = self._eager_layout(value, arg.meta["val"])
+            self.outputs.append(value)
+
+    def _eager_layout(self, value: TensorValue, fake: torch.Tensor) -> View:
+        """The value's memory with the strides that eager gives it."""
+        view = self.realize(value)
+        if view.exact or fake.layout != torch.strided:
+            return view
+        copy = Lazy(value.load, tuple(fake.stride()), 0, 1, ("copy",))
+        return self.realize(TensorValue(copy, value.dtype, value.size, value.device))
 
     def _decide(self, value: TensorValue, users: int) -> None:
         """Give a new value memory at once where recomputing it for each user would cost more."""
@@ -300,12 +312,13 @@ class GraphLowering:
             if size[d] != 1:
                 reduces.append(loop_symbol(f"r{d}", size[d]))
                 full[d] = symbol_expr(reduces[-1])
-        b = BodyBuilder(iters, reduces)
-        value = (
-            b.reduction(kind, inner(b, full))
-            if reduces or kind.startswith("arg")
-            else inner(b, full)
-        )
+        b = BodyBuilder(iters, reduces if 0 not in size else ())
+        if 0 in size:
+            value = b.constant(REDUCTIONS[kind].identity or 0, dtype)
+        elif reduces:
+            value = b.reduction(kind, inner(b, full))
+        else:
+            value = b.constant(0, dtype) if kind.startswith("arg") else inner(b, full)
         buffer = self._new_buffer(
             dtype, kept, contiguous_strides(kept), device or self.meta_device()
         )
@@ -435,10 +448,10 @@ class GraphLowering:
     ) -> Any:
         """Call `op` through the dispatcher; its results are the node's.
 
-        any_strides: `op` takes any strides, and its results' strides do not depend on them.
+        any_strides: `op` takes operands of any strides.
         """
         inputs: list[View] = []
-        take = self.strided if any_strides or op in STRIDE_AGNOSTIC else self.realize
+        take = self.strided if any_strides or op in ANY_STRIDES else self.realize
 
         def realized(value: Any) -> Any:
             if isinstance(value, TensorValue):
@@ -452,7 +465,10 @@ class GraphLowering:
         new_args = tuple(realized(arg) for arg in args)
         new_kwargs = {key: realized(arg) for key, arg in kwargs.items()}
         aliases = _aliased_inputs(op, new_args, new_kwargs)
-        result = self._extern_outputs(self.meta, aliases)
+        fake = self.meta
+        if any(not view.exact for view in inputs):
+            fake = _results_for(op, new_args, new_kwargs, fake)
+        result = self._extern_outputs(fake, self.meta, aliases)
         returns = len(op._schema.returns)
         outputs = _buffers(result)
         self.operations.append(
@@ -469,14 +485,39 @@ class GraphLowering:
         )
         return result
 
-    def _extern_outputs(self, fake: Any, aliases: tuple[Buffer, ...]) -> Any:
+    def _extern_outputs(self, fake: Any, eager: Any, aliases: tuple[Buffer, ...]) -> Any:
+        """Values for the results of an operator: `fake` as they will be, `eager` as eager has them."""
         if isinstance(fake, torch.Tensor):
             buffer = self._buffer_like(fake, self.fresh(), "extern")
             buffer.alias_of = aliases
-            return self._whole(buffer)
+            value = self._whole(buffer)
+            if fake.layout == torch.strided and fake.stride() != eager.stride():
+                value.data = View(buffer, buffer.size, buffer.stride, exact=False)
+            return value
         if isinstance(fake, (tuple, list)):
-            return [self._extern_outputs(item, aliases) for item in fake]
+            pairs = zip(fake, eager, strict=True)
+            return [self._extern_outputs(a, b, aliases) for a, b in pairs]
         return fake
+
+
+def _results_for(op: Any, args: Any, kwargs: Any, eager: Any) -> Any:
+    """The fake results of `op` for operands of these strides, which may differ from eager's."""
+    tensor = eager if isinstance(eager, torch.Tensor) else eager[0]
+    if not isinstance(tensor, FakeTensor):
+        return eager
+
+    def fake(value: Any) -> Any:
+        if isinstance(value, View):
+            buffer = value.buffer
+            return torch.empty_strided(
+                value.size, value.stride, dtype=buffer.dtype, device=buffer.device
+            )
+        if isinstance(value, (tuple, list)):
+            return type(value)(fake(item) for item in value)
+        return value
+
+    with tensor.fake_mode:
+        return op(*fake(args), **{key: fake(value) for key, value in kwargs.items()})
 
 
 def _buffers(result: Any) -> Any:

@@ -148,6 +148,28 @@ def lower_batch_norm_inference(
     return result, *empty
 
 
+@register(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+def lower_batch_norm(
+    g: GraphLowering,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    running_mean: TensorValue | None,
+    running_var: TensorValue | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """With statistics to update it mutates, and such graphs come as the functional operator below."""
+    if not training and running_mean is not None and running_var is not None:
+        return lower_batch_norm_inference(
+            g, x, weight, bias, running_mean, running_var, momentum, eps
+        )
+    if training and running_mean is None:
+        return _batch_norm(g, x, weight, bias, eps)[:3]
+    return DECLINED
+
+
 @register(aten._native_batch_norm_legit.no_stats)
 def lower_batch_norm_no_stats(
     g: GraphLowering,

@@ -73,12 +73,14 @@ def _floor_divide(x: Scalar, y: Scalar) -> Scalar:
     """Python's // on floats, as torch defines it (c10::div_floor_floating)."""
     if not x.dtype.is_floating_point:
         return x.op("floordiv", y)
-    quotient = (x - x.op("remainder", y)) / y
+    rest = x.op("fmod", y)
+    quotient = (x - rest) / y
+    differ = rest.ne(0) & ((y < 0) ^ (rest < 0))
+    quotient = where(differ, quotient - 1, quotient)
     nearest = quotient.op("floor")
     nearest = where(quotient - nearest > 0.5, nearest + 1, nearest)
     zero = x.const(0.0).op("copysign", x / y)
-    rounded = where(quotient.eq(0), zero, nearest)
-    return where(y.eq(0), x / y, rounded)
+    return where(y.eq(0), x / y, where(quotient.eq(0), zero, nearest))
 
 
 def _truncate_divide(x: Scalar, y: Scalar) -> Scalar:
@@ -98,9 +100,40 @@ def lower_div(g: GraphLowering, x: Any, y: Any, rounding_mode: str | None = None
     if rounding_mode is None:
         return g.pointwise(divide, (x, y), compute_dtype(FLOAT, (x, y)), cost=4)
     compute = result_type((x, y))
-    if compute == torch.bool:
+    if not divides_safely(compute, y):
         return DECLINED
     return g.pointwise(_ROUNDED[rounding_mode], (x, y), compute, cost=12)
+
+
+def divides_safely(compute: torch.dtype, divisor: Any) -> bool:
+    """Whether a kernel may divide: integers trap on zero (eager raises), and on the lowest by -1."""
+    if compute.is_floating_point:
+        return True
+    return compute != torch.bool and isinstance(divisor, int) and divisor not in (0, -1)
+
+
+@register(aten.remainder)
+def lower_remainder(g: GraphLowering, x: Any, y: Any) -> Any:
+    compute = result_type((x, y))
+    if not divides_safely(compute, y):
+        return DECLINED
+    return g.pointwise(lambda a, b: a.op("remainder", b), (x, y), compute, cost=8)
+
+
+@register(aten.fmod)
+def lower_fmod(g: GraphLowering, x: Any, y: Any) -> Any:
+    compute = result_type((x, y))
+    if not divides_safely(compute, y):
+        return DECLINED
+    return g.pointwise(lambda a, b: a.op("fmod", b), (x, y), compute, cost=8)
+
+
+@register(aten.nextafter)
+def lower_nextafter(g: GraphLowering, x: Any, y: Any) -> Any:
+    compute = result_type((x, y))
+    if compute not in (torch.float32, torch.float64):
+        return DECLINED
+    return g.pointwise(lambda a, b: a.op("nextafter", b), (x, y), compute, cost=6)
 
 
 @register(aten.floor_divide)
@@ -146,7 +179,7 @@ def lower_pow_scalar(g: GraphLowering, x: TensorValue, exponent: Any) -> Any:
         return g.pointwise(lambda a: _integer_power(a, int(exponent)), (x,), compute, cost=3)
     if not compute.is_floating_point:
         return DECLINED
-    special = _SPECIAL_POWERS.get(float(exponent))
+    special = None if compute == torch.float16 else _SPECIAL_POWERS.get(float(exponent))
     if special is not None:
         return g.pointwise(special, (x,), compute, cost=6)
     return g.pointwise(lambda a: a.op("pow", exponent), (x,), compute, cost=40)
@@ -347,6 +380,18 @@ def lower_softplus_backward(
         return where(scaled > threshold, d, d * sigmoid(scaled))
 
     return g.pointwise(fn, (grad, x), x.dtype, cost=20)
+
+
+@register(aten.log_sigmoid_forward.default)
+def lower_log_sigmoid(g: GraphLowering, x: TensorValue) -> Any:
+    """The value, and what eager keeps for the gradient (which our gradient does not read)."""
+    value, buffer = g.meta
+    result = g.pointwise(
+        lambda a: minimum(a, 0) - log1p(exp(-abs(a))), (x,), x.dtype, cost=32, meta=value
+    )
+    if tuple(buffer.shape) != x.size:
+        return result, g.lazy(lambda b, index: b.constant(0, buffer.dtype), meta=buffer)
+    return result, g.pointwise(lambda a: exp(-abs(a)), (x,), x.dtype, cost=14, meta=buffer)
 
 
 @register(aten.logit)

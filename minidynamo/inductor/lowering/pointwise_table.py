@@ -113,10 +113,6 @@ def square(x: Scalar) -> Scalar:
     return x & x if x.dtype == torch.bool else x * x
 
 
-def log_sigmoid(x: Scalar) -> Scalar:
-    return minimum(x, 0) - log1p(exp(-abs(x)))
-
-
 def silu(x: Scalar) -> Scalar:
     return x / (1 + exp(-x))
 
@@ -206,10 +202,6 @@ def heaviside(x: Scalar, y: Scalar) -> Scalar:
     return where(x.eq(0), y, (x > 0).to(x.dtype))
 
 
-def remainder(x: Scalar, y: Scalar) -> Scalar:
-    return x.op("remainder", y)
-
-
 def sigmoid_backward(grad: Scalar, y: Scalar) -> Scalar:
     return grad * ((1 - y) * y)
 
@@ -280,7 +272,6 @@ ROWS = [
     Row(aten.sigmoid, sigmoid, FLOAT, 18),
     Row(aten.silu, silu, FLOAT, 18),
     Row(aten.mish, mish, FLOAT, 50),
-    Row(aten.log_sigmoid_forward.default, log_sigmoid, FLOAT, 32),
     Row(aten.hardsigmoid, hardsigmoid, FLOAT, 6),
     Row(aten.hardswish, hardswish, FLOAT, 7),
     Row(aten.sinc, sinc, FLOAT, 22),
@@ -301,9 +292,6 @@ ROWS = [
     Row(aten.atan2, function("atan2"), FLOAT, OPS["atan2"].cost),
     Row(aten.hypot, function("hypot"), SAME, OPS["hypot"].cost),
     Row(aten.copysign, function("copysign"), FLOAT, 2),
-    Row(aten.nextafter, function("nextafter"), FLOAT, 6),
-    Row(aten.remainder, remainder, SAME, 8),
-    Row(aten.fmod, function("fmod"), SAME, 8),
     Row(aten.xlogy, xlogy, FLOAT, 18),
     Row(aten.special_xlog1py, xlog1py, FLOAT, 22),
     Row(aten.logaddexp, logaddexp, FLOAT, 36),

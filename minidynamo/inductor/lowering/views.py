@@ -31,6 +31,8 @@ def linear_index(index: Index, size: Size) -> Expr:
 
 def reshape_index(index: Index, old: Size, new: Size) -> list[Expr]:
     """The index into `old` of the element that is at `index` of `new` (both row-major, equal numel)."""
+    if any(extent == 0 for extent in old):
+        return [ZERO for _ in old]
     position = linear_index(index, new)
     result: list[Expr] = []
     for extent, step in zip(old, contiguous_strides(old), strict=True):
