@@ -78,8 +78,8 @@ class TestConstants:
         assert [decode(code)[1].arg for code in codes] == [[0], [1], [2]]
 
     def test_many(self):
-        values = [object() for _ in range(70_000)]
-        build = [current.emit_pop()[0] if i % 2 else const(v) for v in values for i in (0, 1)]
+        values = [object() for _ in range(66_000)]
+        build = [x for value in values for x in (const(value), *current.emit_pop())]
         assert make([*build, *returned(const(values[-1]))])(0, 0) is values[-1]
 
 
