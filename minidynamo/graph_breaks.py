@@ -28,6 +28,7 @@ from .codegen import OUT_NAME, PyCodegen
 from .exc import Unsupported
 from .resume_execution import (
     STACK_NAME,
+    SUPER_NAME,
     ContinuationKey,
     base_code,
     closure_names,
@@ -81,11 +82,13 @@ class _Finisher:
         self.context = LoadContext(frozenset(tx.code.co_cellvars))
         for generator in self.output.generators:
             if generator.pending_cleanup():
-                raise Unsupported(
+                reason = Unsupported(
                     "generator left unfinished",
                     repr(generator),
                     "it is dropped inside of a try or with block, whose cleanup is not traced",
                 )
+                reason.made_at = generator.made_at  # type: ignore[attr-defined]
+                raise reason
         for manager in reversed(list(self.output.open_contexts)):
             manager.leave_for_break(tx)
 
@@ -217,12 +220,17 @@ class _BreakFinisher(_Finisher):
         nulls = [*self.nulls[: len(self.nulls) - pops], *[False] * pushes]
         nulls += _pushed_nulls(after, nulls)
         live = tuple(name for name in names if name in self.live[index])
-        key = ContinuationKey(index, tuple(nulls), live)
+        first, load_first = self._super_argument()
+        live = tuple(name for name in live if name != first)
+        key = ContinuationKey(index, tuple(nulls), live, first)
         code = continuation(self.base, key)
         stack_names = [STACK_NAME.format(i) for i in range(len(nulls))]
         stores = [Instruction("STORE_FAST", name) for name in reversed(stack_names)]
         given = [name for name, null in zip(stack_names, nulls, strict=True) if not null]
-        arguments = [Instruction("LOAD_FAST", name) for name in (*given, *live)]
+        arguments = [
+            *load_first,
+            *[Instruction("LOAD_FAST", name) for name in (*given, *live)],
+        ]
         load_function = self._load_continuation(code)
         call = current.emit_call(
             [Instruction("LOAD_CONST", tail_call)],
@@ -233,6 +241,20 @@ class _BreakFinisher(_Finisher):
         for inst in block:
             inst.positions = stopped.positions
         return block
+
+    def _super_argument(self) -> tuple[str | None, list[Instruction]]:
+        """Name and load of the argument that `super()` without arguments finds in slot 0, if it may be called."""
+        base = self.base
+        if "__class__" not in base.co_freevars or not (base.co_argcount or base.co_flags & 0x04):
+            return None, []
+        name = base.co_varnames[0]
+        if name in base.co_cellvars:
+            cell = self.tx.cells[name]
+            known = cell.load(self.tx) is not None
+            return (SUPER_NAME, [Instruction("LOAD_DEREF", name)]) if known else (None, [])
+        if name in self.tx.locals:
+            return name, [Instruction("LOAD_FAST", name)]
+        return None, []
 
     def _load_continuation(self, code: types.CodeType) -> list[Instruction]:
         closure = closure_names(self.base)

@@ -22,6 +22,7 @@ from .bytecode import (
 )
 
 STACK_NAME = "__md_stack{}"
+SUPER_NAME = "__md_self"
 _CO_VARARGS, _CO_VARKEYWORDS, _CO_NESTED = 0x04, 0x08, 0x10
 
 
@@ -32,6 +33,8 @@ class ContinuationKey:
     index: int
     nulls: tuple[bool, ...]
     names: tuple[str, ...]
+    # The local that has to be in slot 0, where `super()` looks for its object; None: none has to.
+    first: str | None = None
 
 
 @dataclass(slots=True)
@@ -76,7 +79,7 @@ def _family(base: types.CodeType) -> _Family:
 
 
 def continuation(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
-    """The code object that goes on at `key.index` of `base`. Arguments: stack items that are not NULL, then names."""
+    """The code object that goes on at `key.index` of `base`. Arguments: the first, stack items that are not NULL, then names."""
     known = _family(base).continuations
     if key not in known:
         known[key] = _make(base, key)
@@ -101,7 +104,8 @@ def _make(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
     for inst in prelude:
         inst.positions = target.positions
     instructions = remove_unreachable([*prelude, *copies])
-    arguments = (*stack_names, *key.names)
+    leading = () if key.first is None else (key.first,)
+    arguments = (*leading, *stack_names, *key.names)
     flags = base.co_flags & ~(_CO_VARARGS | _CO_VARKEYWORDS)
     code = assemble(
         instructions,

@@ -7,7 +7,6 @@ root frame, which then is where the graph breaks.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import traceback
 import sys
@@ -15,7 +14,7 @@ import types
 from typing import Any
 
 from . import handlers
-from .bytecode import Instruction, decode
+from .bytecode import Instruction, decode, index_of
 from .exc import MinidynamoError, Unsupported
 from .opcodes import OPCODES
 from .output_graph import OutputGraph
@@ -54,10 +53,19 @@ class GlobalsVariable(VariableTracker):
         codegen.emit("DELETE_SUBSCR")
 
 
-@functools.lru_cache(maxsize=4096)
-def _index_of(code: types.CodeType) -> dict[int, int]:
-    """Position of each instruction of the decoded code, by id (decode keeps them alive)."""
-    return {id(inst): index for index, inst in enumerate(decode(code))}
+# By id of the list (code objects compare by value): the list, and the positions in it.
+_positions: dict[int, tuple[list[Instruction], dict[Instruction, int]]] = {}
+_MOST_POSITIONS = 4096
+
+
+def _positions_in(instructions: list[Instruction]) -> dict[Instruction, int]:
+    """Where each instruction of a decoded code is."""
+    found = _positions.get(id(instructions))
+    if found is None:
+        if len(_positions) >= _MOST_POSITIONS:
+            _positions.clear()
+        found = _positions[id(instructions)] = (instructions, index_of(instructions))
+    return found[1]
 
 
 class Translator(Protocol):
@@ -118,7 +126,8 @@ class Translator(Protocol):
     # -- control ------------------------------------------------------------------------------------
 
     def jump(self, target: Instruction | None) -> None:
-        self.ip = _index_of(self.code)[id(target)]
+        assert target is not None
+        self.ip = _positions_in(self.instructions)[target]
 
     def return_value(self, value: VariableTracker) -> None:
         self.result = value

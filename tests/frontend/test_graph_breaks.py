@@ -352,3 +352,48 @@ def test_nested_compile_calls_in_a_deep_loop():
         return a
 
     check(f, x, 300, graphs=None, calls=1)
+
+
+class Base:
+    def scale(self, a):
+        return a * 2
+
+
+class Derived(Base):
+    def scale(self, a):
+        opaque(None)
+        b = super().scale(a)
+        opaque(None)
+        return super().scale(b) + super(Derived, self).scale(a)
+
+    def with_cell(self, a):
+        again = lambda v: self.scale(v)  # noqa: E731
+        opaque(None)
+        return super().scale(again(a))
+
+
+def test_super_after_break():
+    def f(a, obj):
+        return obj.scale(a) + obj.with_cell(a)
+
+    derived = Derived()
+    check(f, x, derived, graphs=None)
+    check(derived.scale, x, graphs=None)
+    check(derived.with_cell, x, graphs=None)
+    check(lambda a: derived.with_cell(opaque(a)), x, graphs=None)
+
+
+def test_equal_code_objects():
+    def make():
+        def f(a):
+            if a.shape[0] == 4:
+                a = a + 1
+            return a * 2
+
+        return f
+
+    first, second = make(), make()
+    assert first.__code__ == second.__code__
+    check(lambda a: second(first(a)), x)
+    copied = type(first)(first.__code__.replace(co_name="f"), globals())
+    check(copied, x)
