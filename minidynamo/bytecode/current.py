@@ -10,7 +10,7 @@ import opcode
 import sys
 from collections.abc import Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 from . import py311, py312, py313
 from .dialect import Dialect
@@ -109,6 +109,14 @@ def emit_callable(load_callable: Sequence[Instruction] = ()) -> list[Instruction
     if not dialect.null_first:
         return [*load_callable, null]
     return [null, *load_callable] if load_callable else [null, *emit_swap(2)]
+
+
+_T = TypeVar("_T")
+
+
+def call_slots(function: _T, null: _T) -> tuple[_T, _T]:
+    """What the two slots of a call hold, bottom first, for a callable that is no method."""
+    return (null, function) if dialect.null_first else (function, null)
 
 
 def emit_call_method(

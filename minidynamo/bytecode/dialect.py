@@ -1,9 +1,9 @@
 """What a CPython version's bytecode looks like: the tables that ``py3xx.py`` fill in.
 
 A Dialect maps the version's operations ("raw" here) to canonical ones and back.  Most are one to
-one with the same operand and need no row; the others are rows of data (renamed, jumps, expansions,
-fusions) or small functions.  Opcode numbers and inline cache sizes come from the running
-interpreter's ``opcode`` module through ``bind``.
+one with the same operand and need no row; the others are rows of data (jumps, expansions, fusions)
+or small functions.  Opcode numbers and inline cache sizes come from the running interpreter's
+``opcode`` module through ``bind``.
 """
 
 from __future__ import annotations
@@ -80,8 +80,6 @@ class Dialect:
     #: Names by number, without prefix.
     intrinsics_1: tuple[str, ...]
     intrinsics_2: tuple[str, ...]
-    #: raw name -> canonical name, same operand.
-    renamed: Mapping[str, str]
     #: raw name -> (canonical name, +1 forwards or -1 backwards).
     jumps: Mapping[str, tuple[str, int]]
     #: raw name without operand -> the canonical instructions it stands for.
@@ -141,17 +139,15 @@ class Dialect:
             return _decode_expansion(self.expansions[raw])
         if raw == "EXTENDED_ARG":
             return None
-        name = self.renamed.get(raw, raw)
-        if name in OPS and OPS[name].operand in TABLES:
-            return name, TABLES.index(OPS[name].operand)
+        if raw in OPS and OPS[raw].operand in TABLES:
+            return raw, TABLES.index(OPS[raw].operand)
         return _unknown
 
     def _encode_rule(self, name: str) -> tuple[int, str] | EncodeRule | None:
         if name in self.encoders:
             return self.encoders[name]
-        raw = next((raw for raw, other in self.renamed.items() if other == name), name)
-        if raw in self.opmap and raw not in self.expansions:
-            return self.opmap[raw], OPS[name].operand
+        if name in self.opmap and name not in self.expansions:
+            return self.opmap[name], OPS[name].operand
         return None
 
 

@@ -133,7 +133,6 @@ DIALECT = Dialect(
     comparisons=(0, 1, 2, 3, 4, 5),
     intrinsics_1=(),
     intrinsics_2=(),
-    renamed={},
     jumps={
         "JUMP_FORWARD": ("JUMP", 1),
         "JUMP_BACKWARD": ("JUMP", -1),

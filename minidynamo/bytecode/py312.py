@@ -103,7 +103,6 @@ DIALECT = Dialect(
     comparisons=tuple(i << 4 | mask for i, mask in enumerate(OUTCOMES.values())),
     intrinsics_1=INTRINSICS_1,
     intrinsics_2=INTRINSICS_2,
-    renamed={},
     jumps=JUMPS,
     expansions=EXPANSIONS,
     decoders={

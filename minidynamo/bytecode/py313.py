@@ -129,7 +129,6 @@ DIALECT = Dialect(
     comparisons=_COMPARISONS,
     intrinsics_1=py312.INTRINSICS_1,
     intrinsics_2=(*py312.INTRINSICS_2, "SET_TYPEPARAM_DEFAULT"),
-    renamed={},
     jumps=py312.JUMPS,
     expansions=py312.EXPANSIONS,
     decoders={

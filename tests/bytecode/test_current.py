@@ -63,6 +63,15 @@ def test_call_on_stack(n):
         assert args == (*range(n - 1),) and kwargs == {"k": n - 1}
 
 
+def test_call_slots():
+    slots = [
+        Instruction("PUSH_NULL") if slot is None else Instruction("LOAD_FAST", slot)
+        for slot in current.call_slots("a0", None)
+    ]
+    call = current.emit_call([], [], 1)[-1:]
+    assert run([*slots, *loads(2, 1), *call], show, 5) == ((5,), {})
+
+
 def test_callable_on_stack():
     call = [*loads(1), *current.emit_callable(), *loads(2, 1)]
     one = [*call, *current.emit_call([], [], 1)[-1:]]
