@@ -177,4 +177,6 @@ class PyCodegen:
             elif value is DELETED:
                 variable.apply_delattr(self, name)
             else:
+                if (variable, name) in self.side_effects.recreated:
+                    variable.apply_delattr(self, name)
                 variable.apply_setattr(self, name)

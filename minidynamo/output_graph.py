@@ -87,6 +87,8 @@ class OutputGraph:
         self._first_op: Node | None = None
         self._names: set[str] = set()
         self.op_count = 0
+        # Classes of which it is guarded that no attribute was stored since.
+        self.guarded_classes: set[type] = set()
         # Context managers that the traced code entered and not yet left, innermost last.
         self.open_contexts: list[Any] = []
         # Generators that the traced code made.

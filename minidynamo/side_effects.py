@@ -53,6 +53,7 @@ class SideEffects:
         self._real: dict[VariableTracker, Any] = {}
         self.attributes: dict[VariableTracker, dict[str, VariableTracker | _Deleted]] = {}
         self.contents: dict[VariableTracker, None] = {}
+        self.recreated: set[tuple[VariableTracker, str]] = set()
         self.aliases: list[tuple[Source, Source]] = []
         self.version = 0
 
@@ -93,7 +94,12 @@ class SideEffects:
 
     def store_attr(self, variable: VariableTracker, name: str, value: VariableTracker) -> None:
         self.version += 1
-        self.attributes.setdefault(variable, {})[name] = value
+        stored = self.attributes.setdefault(variable, {})
+        if stored.get(name) is DELETED:
+            # Deleted and made again: it moves to the end of the instance dict.
+            del stored[name]
+            self.recreated.add((variable, name))
+        stored[name] = value
 
     def delete_attr(self, variable: VariableTracker, name: str, *, existed: bool = True) -> None:
         """existed: whether the real object has the attribute, so that it has to be deleted there."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import typing
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ..source import Source, WeakrefSource
+import torch
+
+from ..guards import Predicate
+from ..source import ConstSource, Source, WeakrefSource
 from ..variables.base import VariableTracker
+from ..variables.constant import ConstantVariable
 from ..variables.registry import handles, wraps
 
 if TYPE_CHECKING:
@@ -20,6 +26,52 @@ Kwargs = dict[str, VariableTracker]
 @handles(typing.cast)
 def typing_cast(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return args[1] if len(args) > 1 else kwargs["val"]
+
+
+# -- the environment -------------------------------------------------------------------------------
+
+
+def _environment(tx: Translator, name: str) -> str | None:
+    """A variable of the environment, guarded by asking again."""
+    value = os.environ.get(name)
+    check = Predicate(lambda environ: environ.get(name) == value, f"${name} is unchanged")
+    tx.guard(ConstSource(os.environ, "os.environ"), "PREDICATE", check)
+    return value
+
+
+@handles(type(os.environ).__getitem__)
+def environ_getitem(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """`os.environ[name]`; the other ways of reading it come down to this one."""
+    if args[0].identity() is not os.environ:
+        return NotImplemented
+    name = args[1].as_python_constant()
+    value = _environment(tx, name)
+    if value is None:
+        tx.raise_observed(KeyError, name)
+    return ConstantVariable(value)
+
+
+@handles(os.getenv)
+def getenv(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """`os.getenv(name, default)`."""
+    args = [*args, *kwargs.values()]
+    value = _environment(tx, args[0].as_python_constant())
+    if value is not None:
+        return ConstantVariable(value)
+    return args[1] if len(args) > 1 else ConstantVariable(None)
+
+
+# -- contexts without an effect on results ---------------------------------------------------------
+
+
+@handles(torch.autograd.profiler.record_function)
+def record_function(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """A range of the profiler: while compiling it is an empty context."""
+    null = tx.wrap_constant(contextlib.nullcontext)
+    return tx.call_function(null, [], {})
+
+
+# -- weak references -------------------------------------------------------------------------------
 
 
 class WeakrefVariable(VariableTracker):

@@ -15,6 +15,7 @@ from ..variables.constant import ConstantVariable
 from ..variables.contexts import (
     AUTOCAST_CACHE,
     GRAD_MODE,
+    SDP_SETTINGS,
     GlobalStateVariable,
     InferenceGuardVariable,
     Setting,
@@ -66,10 +67,6 @@ _GUARDED_READS = (
     torch._C._get_cudnn_allow_tf32,
     torch._C._get_cublas_allow_tf32,
     torch._C._get_mkldnn_enabled,
-    torch._C._get_flash_sdp_enabled,
-    torch._C._get_mem_efficient_sdp_enabled,
-    torch._C._get_math_sdp_enabled,
-    torch._C._get_cudnn_sdp_enabled,
     torch._C._get_nnpack_enabled,
     torch.distributed.is_initialized,
 )
@@ -170,6 +167,30 @@ def clear_autocast_cache(tx: Translator, args: Args, kwargs: Kwargs) -> Variable
     tx.output.add_state_node(torch.clear_autocast_cache)
     torch.clear_autocast_cache()
     return NONE
+
+
+def _attention_setting(setting: Setting) -> None:
+    text = f"{setting.name} is unchanged"
+
+    def read(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        value = setting.get()
+        if setting not in GlobalStateVariable.of(tx).changed:
+            check = Predicate(lambda function: function() == value, text)
+            tx.guard(ConstSource(setting.read, setting.name), "PREDICATE", check)
+        if isinstance(value, list):
+            return tx.wrap_items(list, [ConstantVariable(item) for item in value])
+        return ConstantVariable(value)
+
+    def write(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        read(tx, [], {})
+        return _set(tx, setting, args[0])
+
+    handles(setting.read)(read)
+    handles(setting.write)(write)
+
+
+for _setting in SDP_SETTINGS:
+    _attention_setting(_setting)
 
 
 @handles(torch._C._InferenceMode)

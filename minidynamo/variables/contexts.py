@@ -61,6 +61,22 @@ def autocast_dtype(device: str) -> Setting:
     return Setting("autocast dtype", torch.get_autocast_dtype, torch.set_autocast_dtype, (device,))
 
 
+def _sdp(name: str) -> Setting:
+    """Whether one kernel of scaled_dot_product_attention may be used."""
+    read = getattr(torch._C, f"_get_{name}_sdp_enabled")
+    return Setting(f"{name} attention", read, getattr(torch._C, f"_set_sdp_use_{name}"))
+
+
+SDP_SETTINGS = (
+    *map(_sdp, ("flash", "mem_efficient", "math", "cudnn", "overrideable")),
+    Setting(
+        "attention priority",
+        torch._C._get_sdp_priority_order,
+        torch._C._set_sdp_priority_order,
+    ),
+)
+
+
 class GlobalStateVariable(VariableTracker):
     """The settings that the traced code changed: (value at entry, value now) of each."""
 
@@ -111,7 +127,9 @@ class GlobalStateVariable(VariableTracker):
             tx.output.add_state_node(_NESTING[-1 if self.nesting > 0 else 1])
 
     def abandon(self) -> None:
-        """Tracing is over; whoever traces keeps the settings."""
+        """Tracing is over, perhaps in the middle: set for real what was at entry."""
+        for setting, (entry, _) in self.changed.items():
+            setting.write(*setting.arguments(entry))
 
     def protect(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """A graph that raises at run time must leave the state as it was at entry."""

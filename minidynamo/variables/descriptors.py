@@ -101,12 +101,14 @@ def class_source(cls: type) -> Source:
 
 def guard_class(tx: Translator, cls: type) -> None:
     """The compiled code stands only while no attribute of `cls` or its bases is stored."""
-    if cls.__flags__ & _IMMUTABLE_TYPE or cls in _volatile:
+    known = tx.output.guarded_classes
+    if cls in known or cls.__flags__ & _IMMUTABLE_TYPE or cls in _volatile:
         return
     version = _C.type_version(cls)
     if _seen_versions.setdefault(cls, version) != version:
         _volatile.add(cls)
         return
+    known.add(cls)
     tx.guard(class_source(cls), "TYPE_VERSION", cls)
 
 
@@ -318,4 +320,7 @@ BINDERS: dict[type, Binder] = {
     types.BuiltinFunctionType: _bind_plain,
     # Objects that only look like descriptors: their __get__ is about classes made of classes.
     type: _bind_plain,
+    # Callables of C that bind as functions do.
+    functools._lru_cache_wrapper: _bind_function,
+    _C.CompiledFunction: _bind_function,
 }

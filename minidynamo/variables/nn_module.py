@@ -26,7 +26,7 @@ from .base import VariableTracker, unsupported
 from .classes import NEW_OBJECT
 from .constant import ConstantVariable
 from .descriptors import class_lookup, guard_class
-from .registry import wraps_instances
+from .registry import handles, wraps_instances
 from .user_defined import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
@@ -124,9 +124,16 @@ class NNModuleVariable(UserDefinedObjectVariable):
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
         guard_class(tx, self.cls)
-        if self.cls.__call__ is _CALL and self._has_no_hooks(tx):
+        if self._calls_forward() and self._has_no_hooks(tx):
             return tx.call_function(self.getattr(tx, "forward"), args, kwargs)
         return super().call(tx, args, kwargs)
+
+    def _calls_forward(self) -> bool:
+        """Whether `__call__` is that of nn.Module; GraphModule only adds error texts."""
+        if issubclass(self.cls, torch.fx.GraphModule):
+            wrapped = self.cls.__dict__.get("_wrapped_call")
+            return getattr(wrapped, "cls_call", self) is None
+        return self.cls.__call__ is _CALL
 
     def _has_no_hooks(self, tx: Translator) -> bool:
         """Whether `__call__` is nothing but a call of `forward`; guarded."""
@@ -211,7 +218,26 @@ def wrap_module(tx: Translator, value: torch.nn.Module, source: Source) -> Varia
             "module kind", f"{source.name}: {type(value).__name__}", "scripted modules run in eager"
         )
     tx.guard(source, "TYPE_IS", type(value))
+    if type(value).__module__ == _COMPILED_MODULE:
+        # What `compile(module)` gave: inside a compiled function it is the module itself.
+        return tx.wrap(
+            value._modules["_orig_mod"], ModuleItemSource(source, "_modules", "_orig_mod")
+        )
     return NNModuleVariable(type(value), value, source=source)
+
+
+_COMPILED_MODULE = "minidynamo.optimized_module"
+
+
+@handles(_GETATTR)
+def module_getattr(
+    tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> Any:
+    """`nn.Module.__getattr__`, as a class that overrides it calls it."""
+    if len(args) != 2 or not isinstance(args[0], NNModuleVariable):
+        return NotImplemented
+    found = args[0].table_lookup(tx, args[1].as_python_constant())
+    return NotImplemented if found is None else found
 
 
 NEW_OBJECT.insert(0, (_Module, NNModuleVariable))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..side_effects import DELETED, Mutation
 from ..source import DictItemSource, InstanceAttrSource, InstanceDictSource, SlotSource, Source
-from .base import ObservedException, VariableTracker, unsupported
+from .base import ObservedException, VariableTracker
 from .builtin_object import rich_equal
 from .classes import NEW_OBJECT, class_variable, has_object_layout
 from .constant import ConstantVariable
@@ -130,7 +130,8 @@ class UserDefinedObjectVariable(VariableTracker):
             try:
                 value = descriptor.__get__(self.value)
             except AttributeError:
-                unsupported("attribute", f"{self!r}.{name}", "the slot is not set")
+                tx.guard(self.source, "LACKS_ATTR", name)
+                self.no_attribute(tx, name)
             return tx.wrap(value, SlotSource(self.source, descriptor))
         self.no_attribute(tx, name)
 
@@ -238,11 +239,13 @@ class UserDefinedObjectVariable(VariableTracker):
             tx.guard(InstanceDictSource(self.source), "DICT_KEYS", tuple(self.dict))
             existing = self.dict
         slots = _slot_names(self.cls)
-        for name in existing:
+        recreated = tx.output.side_effects.recreated
+        kept = [name for name in existing if (self, name) not in recreated]
+        for name in kept:
             if stored.get(name) is not DELETED:
                 yield name
         for name, value in stored.items():
-            if name not in existing and name not in slots and value is not DELETED:
+            if name not in kept and name not in slots and value is not DELETED:
                 yield name
 
     # -- slots ----------------------------------------------------------------------------------
@@ -482,9 +485,20 @@ class OpaqueVariable(VariableTracker):
         return self.value
 
 
+def _is_enum_member(value: Any) -> bool:
+    """Whether it is a member of an enum made in C++ (by pybind11): immutable, one object each."""
+    members = getattr(type(value), "__members__", None)
+    if not isinstance(members, dict) or isinstance(value, type):
+        return False
+    return any(member is value for member in members.values())
+
+
 @wraps_instances(object)
 def wrap_object(tx: Translator, value: Any, source: Source) -> VariableTracker:
     """Objects that no other row wraps."""
+    if _is_enum_member(value):
+        tx.guard(source, "ID_IS", value)
+        return ConstantVariable(value, source=source)
     tx.guard(source, "TYPE_IS", type(value))
     if has_object_layout(type(value)):
         return UserDefinedObjectVariable(type(value), value, source=source)

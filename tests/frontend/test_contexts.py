@@ -6,8 +6,10 @@ import contextlib
 
 import pytest
 import torch
+import torch.nn.functional as F
 from testing import check, check_recompiles
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 X = torch.arange(6.0).reshape(2, 3)
 W = torch.ones(3, 3, requires_grad=True)
@@ -297,3 +299,23 @@ def test_graph_raising_at_run_time_restores_the_mode():
 
     check(fn, X, torch.tensor([7]), graphs=None)
     assert torch.is_grad_enabled()
+
+
+def test_attention_kernels():
+    def fn(x):
+        q = x[None, None]
+        with sdpa_kernel(SDPBackend.MATH):
+            inside = torch.backends.cuda.flash_sdp_enabled()
+            y = F.scaled_dot_product_attention(q, q, q)
+        return y, inside, torch.backends.cuda.flash_sdp_enabled()
+
+    check(fn, X, fullgraph=True)
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_profiler_range():
+    def fn(x):
+        with torch.profiler.record_function("range"):
+            return x + 1
+
+    check(fn, X, fullgraph=True)

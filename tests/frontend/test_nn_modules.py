@@ -295,6 +295,83 @@ def test_train_and_eval_inside():
     assert module[1].training
 
 
+def test_getattr_overridden():
+    class Delegating(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+            self.scale = 2
+
+        def __getattr__(self, name):
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(self.inner, name)
+
+        def forward(self, x):
+            return self.inner(x) * self.scale + self.weight.sum() + self.in_features
+
+    compare(Delegating(), X)
+
+
+def test_compiled_parts():
+    """What is compiled already is traced through; what is disabled ends the graph."""
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    module[0] = minidynamo.compile(module[0], backend="eager")
+    helper = minidynamo.compile(lambda x: x + 1, backend="eager")
+    check(lambda x: helper(module(x)), X, fullgraph=True)
+
+    @minidynamo.disable
+    def kept(x):
+        return x * 2
+
+    check(lambda x: kept(x + 1) + 1, X, graphs=2, breaks=1)
+
+
+def test_graph_module():
+    traced = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    check(lambda x: traced(x) + 1, X, fullgraph=True)
+    compare(traced, X)
+
+
+def test_call_overridden():
+    class Calling(nn.Linear):
+        def __call__(self, x):
+            return super().__call__(x + 1) * 2
+
+    compare(Calling(4, 4), X)
+
+
+def test_property_and_method_of_module():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self._factor = 3
+
+        @property
+        def factor(self):
+            return self._factor
+
+        @property
+        def device(self):
+            return next(self.parameters()).device
+
+        @staticmethod
+        def twice(x):
+            return x * 2
+
+        def body(self, x, **kwargs):
+            return self.linear(x) * kwargs.get("factor", 1)
+
+        def forward(self, x, *args, flag=True, **kwargs):
+            y = self.body(self.twice(x), factor=self.factor, **kwargs)
+            return (y.to(self.device), *args) if flag else y
+
+    compare(Model(), X, 1)
+    compare(Model(), X, flag=False)
+
+
 # -- containers ------------------------------------------------------------------------------------
 
 
@@ -396,13 +473,19 @@ CASES = {
 }
 
 
+# Their training kernels can't be differentiated inside a graph.
+_BREAKS_IN_TRAINING = ("lstm", "gru")
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("training", [True, False])
 def test_torch_module(name, training):
     make, args = CASES[name]
     torch.manual_seed(1)
     module = make().train(training)
-    if training:
+    if training and name in _BREAKS_IN_TRAINING:
+        check(lambda *a: _values(module(*a)), *args, graphs=None)
+    elif training:
         compare(module, *args, grad=True)
     else:
         with torch.no_grad():

@@ -1,10 +1,12 @@
-"""User-defined objects: attribute lookup, stores, descriptors, special methods, objects made by the trace."""
+"""User-defined objects: attribute lookup, stores, descriptors, special methods, new objects."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import functools
+import os
+import weakref
 
 import torch
 from testing import check, check_recompiles
@@ -580,3 +582,76 @@ def test_object_in_closure():
         return x * p.x
 
     check(fn, X, graphs=None)
+
+
+def test_unset_slot():
+    def fn(a, x):
+        s = Slotted(a)
+        try:
+            return s.b
+        except AttributeError as error:
+            return x + s.a, str(error), getattr(s, "b", None)
+
+    check(fn, 2, X, fullgraph=True)
+    slotted = Slotted(1)
+
+    def existing(x):
+        return x * getattr(slotted, "b", 5)
+
+    def change(i):
+        if i == 1:
+            slotted.b = 7
+
+    check_recompiles(existing, [(X,)] * 3, graphs=2, change=change)
+
+
+def test_store_then_delete_then_store():
+    def fn(p, x):
+        p.z = 1
+        del p.z
+        p.x = x
+        del p.x
+        p.x = x + 1
+        return p.x, hasattr(p, "z"), list(p.__dict__)
+
+    check(fn, Point(2, 3), X, fullgraph=True)
+
+
+def test_weak_reference():
+    p = Point(2, 3)
+    ref = weakref.ref(p)
+
+    def fn(x):
+        target = ref()
+        return x * target.x if target is not None else x
+
+    check(fn, X, fullgraph=True)
+
+
+def test_cached_functions():
+    calls = []
+
+    @functools.lru_cache
+    def settings(n):
+        calls.append(n)
+        return Point(n, [n])
+
+    def fn(x):
+        return x * settings(3).x + len(settings(3).y)
+
+    check(fn, X, fullgraph=True)
+    assert calls == [3]
+
+
+def test_environment(monkeypatch):
+    def fn(x):
+        flag = os.environ.get("MD_TEST_FLAG")
+        return x + 1 if flag is None else x * len(os.getenv("MD_TEST_FLAG", "abc"))
+
+    def change(i):
+        if i == 1:
+            monkeypatch.setenv("MD_TEST_FLAG", "on")
+        elif i == 2:
+            monkeypatch.setenv("MD_TEST_FLAG", "off")
+
+    check_recompiles(fn, [(X,)] * 4, graphs=3, change=change)

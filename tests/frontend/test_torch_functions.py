@@ -212,6 +212,14 @@ def test_allow_and_disallow():
     check(lambda x: plain(x + 1) + 1, X, graphs=3, breaks=1)
 
 
+def test_the_user_comes_before_the_table():
+    minidynamo.disallow_in_graph(torch.is_tensor)
+    try:
+        check(lambda x: (torch.is_tensor(x + 1), x), X, graphs=None, breaks=1)
+    finally:
+        minidynamo.markers.set_decision(torch.is_tensor, minidynamo.markers.Decision.INLINE)
+
+
 def test_constant_result():
     count = []
 

@@ -1,0 +1,68 @@
+"""Callables made of other callables: what `compile` gave, and functions with a cache."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from .. import _C
+from ..source import AttrSource, ConstSource, Source
+from .base import NotConstant, ObservedException, VariableTracker, unsupported
+from .functions import CallableVariable
+from .registry import wraps
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+
+class CompiledFunctionVariable(CallableVariable):
+    """What `compile(fn)` or `disable(fn)` gave; while tracing, `compile` adds nothing."""
+
+    takes_lazy_args = True
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        name = getattr(self.value, "__qualname__", repr(self.value))
+        if self.value.region is None:
+            unsupported("disabled function", name, f"{name} was passed to disable")
+        assert self.source is not None
+        function = tx.wrap(self.value.__wrapped__, AttrSource(self.source, "__wrapped__"))
+        return tx.call_function(function, args, kwargs)
+
+
+class CachedFunctionVariable(CallableVariable):
+    """A function with a cache (functools.lru_cache), called for real while tracing.
+
+    Its result stays what it is for equal arguments, by the cache's own contract, and its side
+    effects happen once, as in eager.
+    """
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        name = self.value.__qualname__
+        try:
+            values = [arg.as_python_constant() for arg in args]
+            named = {key: arg.as_python_constant() for key, arg in kwargs.items()}
+        except NotConstant:
+            unsupported("cached function", name, "its arguments are not known while tracing")
+        if not tx.output.side_effects.is_empty():
+            unsupported("cached function", name, "it may read what the traced code changed")
+        try:
+            result = self.value(*values, **named)
+        except Exception as error:
+            raise ObservedException(tx.wrap_exception(error)) from error
+        return tx.wrap(result, ConstSource(result, f"{name}(...)"))
+
+
+def _wraps_as(kind: type[CallableVariable], type_: type) -> None:
+    def wrap(tx: Translator, value: Any, source: Source) -> VariableTracker:
+        tx.guard(source, "ID_IS", value)
+        return kind(value, source=source)
+
+    wraps(type_)(wrap)
+
+
+_wraps_as(CompiledFunctionVariable, _C.CompiledFunction)
+_wraps_as(CachedFunctionVariable, functools._lru_cache_wrapper)
