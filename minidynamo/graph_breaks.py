@@ -82,13 +82,12 @@ class _Finisher:
         self.context = LoadContext(frozenset(tx.code.co_cellvars))
         for generator in self.output.generators:
             if generator.pending_cleanup():
-                reason = Unsupported(
+                # Not a break where it was made: a continuation would keep it alive for too long.
+                raise Unsupported(
                     "generator left unfinished",
                     repr(generator),
                     "it is dropped inside of a try or with block, whose cleanup is not traced",
                 )
-                reason.made_at = generator.made_at  # type: ignore[attr-defined]
-                raise reason
         for manager in reversed(list(self.output.open_contexts)):
             manager.leave_for_break(tx)
 
