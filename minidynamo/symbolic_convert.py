@@ -22,6 +22,7 @@ from .side_effects import Mutation
 from .source import CellSource, ClosureSource, ConstSource, GlobalsSource, LocalSource, Source
 from .variables.base import NULL, ObservedException, VariableTracker, unsupported
 from .variables.constant import ConstantVariable
+from .variables.exceptions import set_context
 from .variables.functions import (
     BaseFunctionVariable,
     CellVariable,
@@ -145,11 +146,24 @@ class Translator(Protocol):
                 unsupported("opcode", inst.opname, f"{inst.opname} is not traced")
             handler(self, inst)
         except ObservedException as error:
+            self.chain(error)
             self.unwind(inst, error)
         except MinidynamoError as error:
             if not error.user_stack:
                 error.user_stack = self.user_stack()
             raise
+
+    def chain(self, error: ObservedException) -> None:
+        """Give a new exception its `__context__`: the innermost one that is being handled."""
+        if error.is_chained:
+            return
+        error.is_chained = True
+        frame: Translator | None = self
+        while frame is not None:
+            if frame.exc_info:
+                set_context(self, error.value, frame.exc_info[-1].realize())
+                return
+            frame = frame.parent
 
     def unwind(self, inst: Instruction, error: ObservedException) -> None:
         """Jump to the handler of `inst` as CPython's exception table says, or leave the frame."""

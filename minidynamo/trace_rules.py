@@ -77,7 +77,7 @@ _NOT_OPERATIONS = frozenset(
 # Pure functions: with constant arguments they run while tracing.
 _PURE_MODULES: tuple[Any, ...] = (math, operator)
 _IMPURE_OPERATORS = frozenset(
-    "setitem delitem iadd iand iconcat ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor call"
+    "is_ is_not setitem delitem iadd iand iconcat ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor call"
     " attrgetter itemgetter methodcaller".split()
 )
 _PURE_FUNCTIONS: tuple[Any, ...] = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..variables.base import NotConstant, ObservedException, VariableTracker, unsupported
-from ..variables.builtin_object import BuiltinObject, checked, index_of, observed
+from ..variables.builtin_object import BuiltinObject, checked, has_slot, index_of, observed
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import class_variable, lookup_special
 from ..variables.dicts import DictVariable, merge
@@ -87,7 +87,7 @@ def _bool(tx: Translator, value: Values | None = None, /) -> Values:
 
 @builtin(callable)
 def _callable(tx: Translator, value: Values, /) -> Values:
-    return ConstantVariable(hasattr(value.python_type(), "__call__"))  # noqa: B004
+    return ConstantVariable(has_slot(value, "__call__"))
 
 
 @builtin(id)
@@ -273,10 +273,13 @@ def _pow(tx: Translator, base: Values, exp: Values, mod: Values | None = None) -
 
 @builtin(round)
 def _round(tx: Translator, number: Values, ndigits: Values | None = None) -> Values:
-    if isinstance(number, TensorVariable):
+    if isinstance(number, TensorVariable) and hasattr(torch.Tensor, "__round__"):
         named = {} if is_none(ndigits) else {"decimals": ndigits}
         return number.node_method(tx, "round", [], named)
     function = lookup_special(tx, number, "__round__")
+    if function is None and not has_slot(number, "__round__"):
+        kind = number.python_type().__name__
+        tx.raise_observed(TypeError, f"type {kind} doesn't define __round__ method")
     if function is None:
         unsupported("round()", repr(number), "round() of this value is not traced")
     return tx.call_function(function, [] if ndigits is None else [ndigits], {})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..side_effects import Mutation
 from ..source import partial_source
 from ..variables.base import VariableTracker, unsupported
-from ..variables.builtin_object import BuiltinObject, builtin_method, construct
+from ..variables.builtin_object import BuiltinObject, builtin_method, construct, has_slot
 from ..variables.constant import ConstantVariable
 from ..variables.registry import handles, wraps
 from .builtins import Values, builtin
@@ -85,7 +85,7 @@ def _partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> 
 
 @handles(functools.partial)
 def _make_partial(tx: Translator, args: list[Values], kwargs: dict[str, Values]) -> Values:
-    if not args or not callable_type(args[0]):
+    if not args or not has_slot(args[0], "__call__"):
         unsupported("call does not fit", "partial", "eager will raise the TypeError")
     function, *rest = args
     keywords = dict(kwargs)
@@ -94,11 +94,6 @@ def _make_partial(tx: Translator, args: list[Values], kwargs: dict[str, Values])
         rest = [*function.args, *rest]
         function = function.function
     return PartialVariable(function, rest, tx.wrap_keywords(keywords))
-
-
-def callable_type(value: VariableTracker) -> bool:
-    """Whether the type of the value has `__call__`."""
-    return hasattr(value.python_type(), "__call__")  # noqa: B004
 
 
 @wraps(functools.partial)

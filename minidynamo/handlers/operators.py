@@ -8,6 +8,7 @@ first), in-place slots, rich comparison with reflection, identity for what defin
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -167,6 +168,9 @@ def binary_op1(
     node = _tensor_node(tx, function, [left, right])
     if node is not None:
         return node
+    union = _class_union(tx, function, left, right)
+    if union is not None:
+        return union
     left, right = _normal(left), _normal(right)
     sides = [(left, name, right), (right, reflected, left)]
     left_type, right_type = left.python_type(), right.python_type()
@@ -191,6 +195,23 @@ def _is_plain_sequence(value: VariableTracker) -> bool:
     return isinstance(value, BuiltinObject) and issubclass(value.cls, (list, tuple))
 
 
+def _class_union(
+    tx: Translator, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> VariableTracker | None:
+    """`A | B` of classes: a types.UnionType."""
+    if function is not operator.or_:
+        return None
+    values = [v.as_python_constant() for v in (left, right) if v.is_python_constant()]
+    plain = [v for v in values if v is None or isinstance(v, types.UnionType) or _is_plain_class(v)]
+    if len(plain) < 2 or plain == [None, None]:
+        return None
+    return tx.fold(function, plain, {})
+
+
+def _is_plain_class(value: Any) -> bool:
+    return isinstance(value, type) and type(value).__or__ is type.__or__
+
+
 def _number_slot(
     tx: Translator,
     function: Callable[..., Any],
@@ -199,7 +220,7 @@ def _number_slot(
     other: VariableTracker,
 ) -> VariableTracker:
     if isinstance(operand, TensorVariable):
-        return tx.call_operation(getattr(type(operand.fake), method), [operand, other], {})
+        return _tensor_slot(operand, function, other)
     if isinstance(operand, ConstantVariable):
         return _constant_slot(operand, function, other)
     if not _is_modelled(operand):
@@ -207,6 +228,15 @@ def _number_slot(
             "operator", f"{function.__name__} on {operand!r}", "its operators are not traced"
         )
     return _call_special(tx, operand, method, [other])
+
+
+def _tensor_slot(
+    operand: TensorVariable, function: Callable[..., Any], other: VariableTracker
+) -> VariableTracker:
+    """Tensors do not know objects of user-defined classes."""
+    if hasattr(other.python_type(), "__torch_function__"):
+        unsupported("operator", f"{function.__name__} on {other!r}", "it overrides torch functions")
+    return NOT_IMPLEMENTED
 
 
 def _constant_slot(

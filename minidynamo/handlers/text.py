@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +39,16 @@ def text_of(tx: Translator, value: VariableTracker, special: str) -> str | None:
     """What `__str__` or `__repr__` gives, where tracing knows it."""
     if isinstance(value, ConstantVariable):
         return str(value.value) if special == "__str__" else repr(value.value)
+    if value.is_python_constant():
+        constant = value.as_python_constant()
+        plain = isinstance(constant, type) and type(constant).__repr__ is type.__repr__
+        return repr(constant) if plain else None
     own = value.is_user_defined or isinstance(value, BuiltinObject)
     if own and special == "__str__" and value.python_type().__str__ is object.__str__:
         special = "__repr__"
     if isinstance(value, BuiltinObject):
         found = value.lookup(special)
-        if found is not None and (found[2] or not isinstance(found[0], type)):
+        if found is not None and (found[2] or isinstance(found[1], types.FunctionType)):
             return value.call_method(tx, special, [], {}).realize().as_python_constant()
         return container_repr(tx, value) if special == "__repr__" else None
     function = lookup_special(tx, value, special)

@@ -5,6 +5,7 @@ Each Python type of the traced program is a row of `registry.WRAPPERS` that make
 """
 
 from . import (
+    callables,
     classes,
     contexts,
     deques,
@@ -22,10 +23,12 @@ from . import (
     sequence_methods,
     sets,
     super_,
+    unions,
     user_defined,
 )
 
 __all__ = [
+    "callables",
     "classes",
     "contexts",
     "deques",
@@ -43,5 +46,6 @@ __all__ = [
     "sequence_methods",
     "sets",
     "super_",
+    "unions",
     "user_defined",
 ]

@@ -30,6 +30,8 @@ class ObservedException(Exception):
     def __init__(self, value: VariableTracker) -> None:
         super().__init__(value)
         self.value = value
+        # Whether the exception got its `__context__`.
+        self.is_chained = False
 
 
 def unsupported(
@@ -271,6 +273,21 @@ class LazyVariable(VariableTracker):
 
     def identity(self) -> Any:
         return self.realize().identity()
+
+
+def _forwarder(name: str) -> Callable[..., Any]:
+    def forward(self: LazyVariable, *args: Any) -> Any:
+        return getattr(self.realize(), name)(*args)
+
+    return forward
+
+
+# Whoever asks a lazy value for what it is or does, looks at it.
+for _name in (
+    "python_type as_python_constant as_proxy getattr setattr delattr call call_method getitem setitem"
+    " delitem length contains iter next send returned_value truth hash_key unpack".split()
+):
+    setattr(LazyVariable, _name, _forwarder(_name))
 
 
 class NullVariable(VariableTracker):

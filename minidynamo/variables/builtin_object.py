@@ -144,10 +144,15 @@ def index_of(tx: Translator, value: VariableTracker) -> int:
     if value.is_python_constant():
         with observed(tx):
             return operator.index(value.as_python_constant())
-    result = tx.call_function(tx.getattr(value, "__index__"), [], {})
+    result = tx.call_function(tx.getattr(value, "__index__"), [], {}).realize()
     if not result.is_python_constant():
         unsupported("data-dependent value", repr(value), "an index depends on a tensor's data")
     return index_of(tx, result)
+
+
+def has_slot(value: VariableTracker, name: str) -> bool:
+    """Whether the type of the value defines `name` (what a metaclass defines does not count)."""
+    return any(name in vars(cls) for cls in value.python_type().__mro__)
 
 
 def rich_equal(tx: Translator, left: VariableTracker, right: VariableTracker) -> bool:

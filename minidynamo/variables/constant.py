@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import operator
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,6 +47,20 @@ def is_value(value: Any) -> bool:
     if isinstance(value, (tuple, frozenset)) and type(value) in (tuple, frozenset, torch.Size):
         return all(is_value(item) for item in value)
     return type(value) in VALUE_TYPES or isinstance(value, enum.Enum)
+
+
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+
+
+def is_inert(value: Any) -> bool:
+    """Whether no code of the user runs when a C function uses `value`."""
+    if isinstance(value, type):
+        return bool(value.__flags__ & _IMMUTABLE_TYPE)
+    if type(value) is dict:
+        return all(is_inert(key) and is_inert(item) for key, item in value.items())
+    if type(value) in (list, tuple, set, frozenset):
+        return all(map(is_inert, value))
+    return is_value(value) or isinstance(value, (types.BuiltinFunctionType, types.UnionType))
 
 
 class ConstantVariable(VariableTracker):

@@ -453,7 +453,7 @@ def merge(tx: Translator, self: DictVariable, other: VariableTracker) -> None:
             self.put_item(tx, key, other.getitem(tx, key.realize()))
     else:
         for number, pair in enumerate(other.unpack(tx)):
-            items = pair.realize().unpack(tx)
+            items = _pair_items(tx, number, pair.realize())
             if len(items) != 2:
                 tx.raise_observed(
                     ValueError,
@@ -461,6 +461,16 @@ def merge(tx: Translator, self: DictVariable, other: VariableTracker) -> None:
                     " 2 is required",
                 )
             self.put_item(tx, *items)
+
+
+def _pair_items(tx: Translator, number: int, pair: VariableTracker) -> list[VariableTracker]:
+    try:
+        return pair.unpack(tx)
+    except ObservedException as error:
+        if not issubclass(error.value.python_type(), TypeError):
+            raise
+        text = f"cannot convert dictionary update sequence element #{number} to a sequence"
+        tx.raise_observed(TypeError, text)
 
 
 def has_keys(tx: Translator, value: VariableTracker) -> bool:

@@ -146,6 +146,23 @@ BUILTIN_EXCEPTIONS = tuple(
 follows_base(*(class_ for class_ in BUILTIN_EXCEPTIONS if class_ is not BaseException))
 
 
+def set_context(tx: Translator, error: VariableTracker, handled: VariableTracker) -> None:
+    """`_PyErr_SetObject`: `error` was raised while `handled` was being handled."""
+    effects = tx.output.side_effects
+    if not isinstance(error, ExceptionVariable) or not isinstance(handled, ExceptionVariable):
+        return
+    if error is handled or error.mutation is not Mutation.NEW:
+        return
+    context: Any = handled
+    while isinstance(context, ExceptionVariable):
+        following = effects.load_attr(context, "__context__")
+        if following is error:
+            effects.store_attr(context, "__context__", NONE)
+            break
+        context = following
+    effects.store_attr(error, "__context__", handled)
+
+
 @wraps_instances(BaseException)
 def _wrap_exception(tx: Translator, value: BaseException, source: Source) -> VariableTracker:
     tx.guard(source, "TYPE_IS", type(value))

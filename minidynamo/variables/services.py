@@ -20,7 +20,7 @@ from ..source import AttrSource, ConstSource
 from ..trace_rules import Rule
 from . import builder
 from .base import LazyVariable, NotConstant, ObservedException, VariableTracker, unsupported
-from .constant import is_value
+from .constant import ConstantVariable, is_inert, is_value
 from .functions import BaseFunctionVariable, UserFunctionVariable
 from .registry import handler_of
 from .tensor import TensorVariable, wrap_node
@@ -152,11 +152,14 @@ class Services:
     ) -> VariableTracker:
         """A call of a Python function: handler, graph node, inlining or break."""
         handler = handler_of(fn.fn)
-        rule = Rule.INLINE if handler is not None else trace_rules.lookup(fn.fn)
+        rule = trace_rules.lookup(fn.fn)
         if handler is None and rule is Rule.INLINE:
             return self.inline(fn, args, kwargs)
         args = [arg.realize() for arg in args]
         kwargs = {name: arg.realize() for name, arg in kwargs.items()}
+        if handler is not None and rule is Rule.INLINE:
+            result = handler(self, args, kwargs)  # type: ignore[arg-type]
+            return self.inline(fn, args, kwargs) if result is NotImplemented else result
         return self.call_real_callable(fn, fn.fn, args, kwargs)
 
     def call_real_callable(
@@ -168,11 +171,11 @@ class Services:
     ) -> VariableTracker:
         """A call of a callable known by identity; arguments are realised."""
         if trace_rules.is_pure(value):
-            constants = self._constants(args, kwargs)
-            if constants is not None:
-                return self.fold(value, *constants)
+            folded = self._fold_pure(value, args, kwargs)
+            if folded is not None:
+                return folded
         handler = handler_of(value)
-        if handler is not None:
+        if handler is not None and markers.decision(value) is None:
             result = handler(self, args, kwargs)  # type: ignore[arg-type]
             if result is not NotImplemented:
                 return result
@@ -214,6 +217,24 @@ class Services:
             f"{name} is not traced: {why or 'it is not known to be free of side effects'}",
             ["move the call out of the compiled function, or accept the graph break"],
         )
+
+    def _fold_pure(
+        self, fn: Any, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker | None:
+        """The result of a pure function on constants, or None.
+
+        Arguments that run code of the user are not folded; neither are results that may hold a list
+        or another mutable argument, whose identity counts.
+        """
+        constants = self._constants(args, kwargs)
+        if constants is None:
+            return None
+        values = [*constants[0], *constants[1].values()]
+        if not all(map(is_inert, values)):
+            return None
+        result = self.fold(fn, *constants)
+        only_values = all(map(is_value, values))
+        return result if only_values or isinstance(result, ConstantVariable) else None
 
     def _constants(
         self, args: list[VariableTracker], kwargs: dict[str, VariableTracker]

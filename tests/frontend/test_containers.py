@@ -145,7 +145,11 @@ def test_list_operand_errors():
 
 def test_list_comprehensions():
     def fn(x, n):
-        return [x + i for i in range(n) if i % 2], {i: x * i for i in range(n)}, {i for i in range(n)}
+        return (
+            [x + i for i in range(n) if i % 2],
+            {i: x * i for i in range(n)},
+            {i for i in range(n)},
+        )
 
     check(fn, X, 5)
 
@@ -303,7 +307,16 @@ def test_collections_namedtuple():
         made = Pair(x, right=1)
         again = Pair._make([x, 2])
         a, b = made
-        return made, again, a, b, pair.left, pair._fields, Pair(1) == (1, 5), isinstance(pair, tuple)
+        return (
+            made,
+            again,
+            a,
+            b,
+            pair.left,
+            pair._fields,
+            Pair(1) == (1, 5),
+            isinstance(pair, tuple),
+        )
 
     check(fn, X, Pair(X, 2))
 
@@ -340,7 +353,17 @@ def test_dict_basics():
         popped = d.pop(2)
         default = d.pop("zz", 3)
         item = d.popitem()
-        return d, popped, default, item, list(d), list(d.values()), list(d.items()), "a" in d, len(d)
+        return (
+            d,
+            popped,
+            default,
+            item,
+            list(d),
+            list(d.values()),
+            list(d.items()),
+            "a" in d,
+            len(d),
+        )
 
     check(fn, X)
 
@@ -470,7 +493,13 @@ def test_counter():
         counts = Counter(words)
         counts["a"] += 1
         counts.update(["b"])
-        return x + counts["a"], counts.most_common(1), counts["zz"], dict(counts), sum(counts.values())
+        return (
+            x + counts["a"],
+            counts.most_common(1),
+            counts["zz"],
+            dict(counts),
+            sum(counts.values()),
+        )
 
     check(fn, X, ["a", "b", "a"])
 
@@ -596,7 +625,16 @@ def test_deque():
         left = d.popleft()
         d[0] = 9
         d.rotate()
-        return list(made), made.maxlen, left, list(d), len(d), 5 in d, made[0], deque([1]) == deque([1])
+        return (
+            list(made),
+            made.maxlen,
+            left,
+            list(d),
+            len(d),
+            5 in d,
+            made[0],
+            deque([1]) == deque([1]),
+        )
 
     check(fn, X, deque([1, 2, 3], maxlen=4))
 

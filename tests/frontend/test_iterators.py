@@ -111,7 +111,13 @@ def test_sequences_by_getitem_and_user_iterators():
 
     def fn(x):
         total = sum(Countdown(4))
-        return x + total, list(Squares()), 4 in Squares(), max(Countdown(3)), list(zip(Countdown(2)))
+        return (
+            x + total,
+            list(Squares()),
+            4 in Squares(),
+            max(Countdown(3)),
+            list(zip(Countdown(2))),
+        )
 
     check(fn, X)
 

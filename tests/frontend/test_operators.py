@@ -1,0 +1,301 @@
+"""Operators on tensors, constants, containers and user objects."""
+
+import operator
+
+import pytest
+import testing
+import torch
+
+X = torch.arange(1.0, 5.0)
+INT = torch.arange(1, 5)
+
+BINARY = [
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod,
+    operator.pow, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
+]  # fmt: skip
+BITWISE = [operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift]
+INPLACE = [
+    operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv,
+    operator.imod, operator.ipow,
+]  # fmt: skip
+
+
+def check(fn, *args, breaks=0, graphs=None, **kwargs):
+    """Without graph breaks unless said otherwise; how many graphs does not matter."""
+    return testing.check(fn, *args, breaks=breaks, graphs=graphs, **kwargs)
+
+
+@pytest.mark.parametrize("function", BINARY)
+def test_binary_on_tensors(function):
+    check(lambda x, y: (function(x, y), function(x, 2), function(2, y)), X, X + 1, ops=3)
+
+
+@pytest.mark.parametrize("function", BITWISE)
+def test_bitwise_on_tensors(function):
+    check(lambda x, y: (function(x, y), function(x, 1)), INT, INT + 1, ops=2)
+
+
+@pytest.mark.parametrize("function", INPLACE)
+def test_inplace_on_tensors(function):
+    def fn(x, y):
+        z = x.clone()
+        same = z
+        same = function(same, y)
+        return same is z, z
+
+    check(fn, X, X + 1)
+
+
+def test_inplace_statements():
+    def fn(x, y):
+        z = x * 1
+        alias = z
+        z += y
+        z *= 2
+        z -= 1
+        z /= 2
+        return z, alias, z is alias
+
+    check(fn, X, X)
+
+
+def test_inplace_on_an_argument():
+    def fn(x, y):
+        x += y
+        return x * 2
+
+    check(fn, X, X)
+
+
+def test_unary_on_tensors():
+    check(lambda x, i: (-x, +x, abs(x), ~i, ~(x > 2)), X, INT)
+
+
+def test_matmul():
+    def fn(a, b):
+        c = a @ b
+        c @= b
+        return c
+
+    check(fn, torch.randn(3, 3), torch.randn(3, 3))
+
+
+def test_comparison_with_other_kinds():
+    def fn(x):
+        return x == None, x != "a", None == x, x is None, x in (None, x), x == [1]  # noqa: E711
+
+    check(fn, X)
+
+
+class Number:
+    def __init__(self, value):
+        self.value = value
+
+    def __add__(self, other):
+        if isinstance(other, (int, torch.Tensor)):
+            return Number(self.value + other)
+        return NotImplemented
+
+    def __radd__(self, other):
+        return Number(other + self.value + 100)
+
+    def __iadd__(self, other):
+        self.value = self.value + other
+        return self
+
+    def __mul__(self, other):
+        return NotImplemented
+
+    def __neg__(self):
+        return Number(-self.value)
+
+    def __invert__(self):
+        return "inverted"
+
+    def __eq__(self, other):
+        return NotImplemented if not isinstance(other, Number) else self.value == other.value
+
+    def __lt__(self, other):
+        return self.value < getattr(other, "value", other)
+
+    def __matmul__(self, other):
+        return "matmul"
+
+    def __rmatmul__(self, other):
+        return "rmatmul"
+
+    def __getitem__(self, key):
+        return key
+
+    def __contains__(self, item):
+        return item == self.value
+
+    def __pow__(self, other, mod=None):
+        return (other, mod)
+
+
+class Special(Number):
+    def __radd__(self, other):
+        return "special"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda n, x: (n + 1).value,
+        lambda n, x: (1 + n).value,
+        lambda n, x: (n + x).value,
+        lambda n, x: (x + n).value,
+        lambda n, x: n + Special(2),
+        lambda n, x: Special(2) + n,
+        lambda n, x: n + "a",
+        lambda n, x: n * 2,
+        lambda n, x: 2 * n,
+        lambda n, x: n - 1,
+        lambda n, x: n[1:2],
+        lambda n, x: (n[1], n[1, "a"], n[...]),
+        lambda n, x: ((-n).value, ~n),
+        lambda n, x: (n == Number(5), n == 5, n != Number(5), n != 7),
+        lambda n, x: (n < 7, n < Number(3), n > 3),
+        lambda n, x: n >= 3,
+        lambda n, x: (5 in n, 6 in n, n in [n], n not in [1]),
+        lambda n, x: (n @ 1, 1 @ n),
+        lambda n, x: (n**2, pow(n, 3)),
+        lambda n, x: [1] + n,
+        lambda n, x: [1] * n,
+        lambda n, x: +n,
+    ],
+)
+def test_user_operators(use):
+    def fn(x, n):
+        try:
+            result = use(n, x)
+        except TypeError as error:
+            result = str(error)
+        return x + 1, result
+
+    check(fn, X, Number(5))
+
+
+def test_user_inplace():
+    def add(x, n):
+        alias = n
+        n += 2
+        made = Number(x)
+        made += x
+        return n is alias, n.value, made.value
+
+    check(add, X, Number(5))
+
+    def missing(x, n):
+        try:
+            n -= 1
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(missing, X, Number(5))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: 1 + "a",
+        lambda: "a" + 1,
+        lambda: [1] + (2,),
+        lambda: (1,) + [2],
+        lambda: {1} + {2},
+        lambda: {} + {},
+        lambda: [] - [],
+        lambda: [1] * 1.5,
+        lambda: "a" * [],
+        lambda: {} < {},
+        lambda: [1] < (2,),
+        lambda: 1 < "a",
+        lambda: [1, "a"] < [1, 2],
+        lambda: -[],
+        lambda: ~{},
+        lambda: None + 1,
+        lambda: {} | [],
+        lambda: 3 in 5,
+        lambda: (1)[0],
+        lambda: 1 @ 2,
+        lambda: [1] is [1],
+        lambda: {1: 2} == {1: 2.0},
+        lambda: [1, [2, (3,)]] == [1, [2, (3,)]],
+        lambda: (1, [2]) == (1, [2]),
+        lambda: [1] == (1,),
+        lambda: {1, 2} >= {1},
+        lambda: 2**10 // 3 % 7 << 2 | 1,
+        lambda: divmod([], 2),
+        lambda: 1 < 2 < 3 > 2,
+    ],
+)
+def test_operands_that_do_not_fit(use):
+    def fn(x, items):
+        try:
+            result = use()
+        except TypeError as error:
+            result = str(error)
+        return x + 1, result
+
+    check(fn, X, [1])
+
+
+def test_module_functions():
+    def fn(x, items):
+        return (
+            operator.getitem(items, 0),
+            operator.contains(items, 2),
+            operator.not_(items),
+            operator.truth(items),
+            operator.is_(items, items),
+            operator.is_not(items, None),
+            operator.concat([x], items),
+            operator.index(3),
+            operator.countOf(items, 1),
+            operator.indexOf(items, 2),
+            operator.itemgetter(0, -1)(items),
+            operator.attrgetter("shape", "dtype.is_floating_point")(x),
+            operator.methodcaller("add", 1, alpha=2)(x),
+            operator.setitem(items, 0, x),
+            operator.iadd(items, [3]) is items,
+        )
+
+    check(fn, X, [1, 2])
+
+
+def test_getters_from_outside():
+    first, key = operator.itemgetter(0), operator.itemgetter("k")
+
+    def fn(x, get):
+        return first([x, 1]), get({"k": x}), sorted([(2, 1), (1, 2)], key=operator.itemgetter(1))
+
+    check(lambda x: fn(x, key), X)
+
+
+def test_constant_folding_keeps_identity():
+    def fn(x, a, b):
+        longest = max(a, b)
+        longest.append(1)
+        joined = [a] + [b]
+        joined[0].append(2)
+        return x + 1, longest is b, joined[1] is b, operator.is_(a, [3]), a is b
+
+    check(fn, X, [3], [4])
+
+
+def test_mixed_tensor_and_number():
+    def fn(x, n):
+        return n * x - (n // 2) + x**n / n, n > 1, (x > n).any(), 2.5 * x % n
+
+    check(fn, X, 3)
+
+
+def test_chained_comparison_of_numbers():
+    def fn(x, n):
+        if 0 < n <= 3 and n != 2:
+            return x + n
+        return x
+
+    check(fn, X, 3)
+    check(fn, X, 2)
