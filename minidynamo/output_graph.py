@@ -183,7 +183,7 @@ class OutputGraph:
             if node.op != "placeholder":
                 if node is self._first_op:
                     self._first_op = None
-                self.op_count -= 1
+                self.op_count -= "user_stack" in node.meta
                 self.graph.erase_node(node)
 
     # -- finishing ------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What calls of known functions do while tracing; importing this package fills `registry`."""
 
 from . import (
+    autograd_function,
     builtins,
     collections_,
     constructors,
@@ -17,6 +18,7 @@ from . import (
 )
 
 __all__ = [
+    "autograd_function",
     "builtins",
     "collections_",
     "constructors",

@@ -247,21 +247,80 @@ def test_default_dtype_is_guarded():
         torch.set_default_dtype(torch.float32)
 
 
+class Scaled(torch.autograd.Function):
+    """Saves tensors and attributes; its gradient is deliberately not the true one."""
+
+    @staticmethod
+    def forward(ctx, x, factor, offset=None):
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return (grad * ctx.factor + x if ctx.needs_input_grad[0] else None), None
+
+
+class Split(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x.sin(), x.cos()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad, _):
+        return grad * ctx.saved_tensors[0].cos()
+
+
 def test_custom_autograd_function():
-    class Double(torch.autograd.Function):
+    def fn(x):
+        return Scaled.apply(x + 1, 3) + 1, Split.apply(x)
+
+    check(fn, X, fullgraph=True)
+    with torch.no_grad():
+        check(fn, X.clone().requires_grad_(), fullgraph=True)
+
+
+def test_custom_autograd_function_with_gradient():
+    def fn(x):
+        first, second = Split.apply(x * 2)
+        return Scaled.apply(first, 3) + second
+
+    for backend in ("eager", "aot_eager"):
+        a, b = (X.clone().requires_grad_() for _ in range(2))
+        compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+        expected, actual = fn(a), compiled(b)
+        torch.testing.assert_close(expected, actual)
+        expected.sum().backward()
+        actual.sum().backward()
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_autograd_function_with_side_effects_breaks():
+    log = []
+
+    class Logging(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
-            ctx.save_for_backward(x)
+            log.append(1)
             return x * 2
 
         @staticmethod
         def backward(ctx, grad):
             return grad * 2
 
-    def fn(x):
-        return Double.apply(x + 1) + 1
-
-    check(fn, X, graphs=None)
+    x = X.clone().requires_grad_()
+    assert raises_kind(lambda x: Logging.apply(x), x) == "autograd function"
+    compiled = minidynamo.compile(lambda x: Logging.apply(x) + 1, backend="eager")
+    log.clear()
+    assert torch.equal(compiled(x), x * 2 + 1)
+    assert len(log) == 1
 
 
 def test_backend_flags_are_guarded():
