@@ -21,6 +21,7 @@ from .bytecode import (
     copy_instructions,
     current,
     decode,
+    instruction_index,
     live_locals,
     remove_unreachable,
 )
@@ -163,10 +164,10 @@ class _BreakFinisher(_Finisher):
         self.base = base_code(tx.code)
         self.base_instructions = decode(self.base)
         origin = tx.current.origin or tx.current
-        try:
-            self.index = self.base_instructions.index(origin)
-        except ValueError:
-            raise SkipFrame("it stops before its first instruction") from None
+        position = instruction_index(self.base).get(origin)
+        if position is None:
+            raise SkipFrame("it stops before its first instruction")
+        self.index = position
         if tx.exc_info:
             raise SkipFrame("the graph breaks while an exception is being handled")
         self.live = live_locals(self.base_instructions)

@@ -14,7 +14,7 @@ import types
 from typing import Any
 
 from . import handlers
-from .bytecode import Instruction, decode, index_of
+from .bytecode import Instruction, current, decode, instruction_index
 from .exc import MinidynamoError, Unsupported
 from .opcodes import OPCODES
 from .output_graph import OutputGraph
@@ -52,21 +52,6 @@ class GlobalsVariable(VariableTracker):
         codegen.emit("LOAD_FAST", codegen.preload(self))
         codegen.load_const(name)
         codegen.emit("DELETE_SUBSCR")
-
-
-# By id of the list (code objects compare by value): the list, and the positions in it.
-_positions: dict[int, tuple[list[Instruction], dict[Instruction, int]]] = {}
-_MOST_POSITIONS = 4096
-
-
-def _positions_in(instructions: list[Instruction]) -> dict[Instruction, int]:
-    """Where each instruction of a decoded code is."""
-    found = _positions.get(id(instructions))
-    if found is None:
-        if len(_positions) >= _MOST_POSITIONS:
-            _positions.clear()
-        found = _positions[id(instructions)] = (instructions, index_of(instructions))
-    return found[1]
 
 
 class Translator(Protocol):
@@ -120,15 +105,15 @@ class Translator(Protocol):
         return [value.realize() for value in self.popn_raw(count)]
 
     def push_callable(self, value: VariableTracker) -> None:
-        """The two slots that LOAD_METHOD fills: (NULL, callable), in an order that CALL accepts."""
-        self.push(NULL)
-        self.push(value)
+        """The two slots that LOAD_METHOD fills, in the version's own order."""
+        for slot in current.call_slots(value, NULL):
+            self.push(slot)
 
     # -- control ------------------------------------------------------------------------------------
 
     def jump(self, target: Instruction | None) -> None:
         assert target is not None
-        self.ip = _positions_in(self.instructions)[target]
+        self.ip = instruction_index(self.code)[target]
 
     def return_value(self, value: VariableTracker) -> None:
         self.result = value
