@@ -14,6 +14,7 @@ from .bytecode import CallArg, Instruction, current
 from .exc import Unsupported
 from .side_effects import DELETED, Mutation, SideEffects
 from .variables.base import NULL, LazyVariable, NotConstant, VariableTracker, unsupported
+from .variables.constant import is_value
 
 if TYPE_CHECKING:
     from torch.fx.node import Node
@@ -36,6 +37,8 @@ class PyCodegen:
         self.outputs: dict[Node, int] = {}
         self._temps: dict[int, str] = {}
         self._keep: list[Any] = []
+        # The constant that stands for each value that equals one, so that it is one object.
+        self._constants: dict[int, Any] = {}
         self._building: set[int] = set()
         self._n_temps = 0
 
@@ -111,9 +114,9 @@ class PyCodegen:
             constant = value.as_python_constant()
         except NotConstant:
             return False
-        if value.mutation is Mutation.NEW:
+        if value.mutation is Mutation.NEW or not _is_shareable(constant):
             return False
-        self.load_const(constant)
+        self.load_const(self._constants.setdefault(id(value.identity()), constant))
         return True
 
     def save_temp(self, value: VariableTracker) -> None:
@@ -180,3 +183,8 @@ class PyCodegen:
                 if (variable, name) in self.side_effects.recreated:
                     variable.apply_delattr(self, name)
                 variable.apply_setattr(self, name)
+
+
+def _is_shareable(constant: Any) -> bool:
+    """Whether all calls may have the same object: not so for a tuple with a list in it."""
+    return is_value(constant) or not isinstance(constant, (tuple, frozenset))

@@ -39,10 +39,9 @@ def text_of(tx: Translator, value: VariableTracker, special: str) -> str | None:
     """What `__str__` or `__repr__` gives, where tracing knows it."""
     if isinstance(value, ConstantVariable):
         return str(value.value) if special == "__str__" else repr(value.value)
-    if value.is_python_constant():
-        constant = value.as_python_constant()
-        plain = isinstance(constant, type) and type(constant).__repr__ is type.__repr__
-        return repr(constant) if plain else None
+    if issubclass(value.python_type(), type):
+        cls = value.as_python_constant()
+        return repr(cls) if type(cls).__repr__ is type.__repr__ else None
     own = value.is_user_defined or isinstance(value, BuiltinObject)
     if own and special == "__str__" and value.python_type().__str__ is object.__str__:
         special = "__repr__"

@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..exc import MinidynamoError
-from ..side_effects import DELETED, Mutation
-from ..source import InstanceAttrSource, InstanceDictSource
+from ..side_effects import Mutation
 from .base import ObservedException, VariableTracker, unsupported
 from .constant import ConstantVariable
 from .descriptors import bind, class_lookup, class_variable
 from .functions import MethodOfVariable
+from .instance_dict import InstanceDictVariable
+from .instance_state import InstanceState, instance_dict
 from .registry import METHODS, Method, method
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class BuiltinMethodVariable(MethodOfVariable):
     takes_lazy_args = True
 
 
-class BuiltinObject(VariableTracker):
+class BuiltinObject(InstanceState):
     """An object of builtin type `cls`, or of a Python subclass; the state is in the subclasses.
 
     real: the object itself, if it existed before the frame and is of a Python subclass.
@@ -186,6 +187,8 @@ class BuiltinObject(VariableTracker):
         super().__init__(source=source, mutation=mutation)
         self.cls = cls
         self.real = real
+        has_dict = real is not None and cls.__dictoffset__ != 0
+        self.dict = instance_dict(real) if has_dict else None
 
     def describe(self) -> str:
         return super().describe() or self.cls.__name__
@@ -208,7 +211,7 @@ class BuiltinObject(VariableTracker):
         found = self.lookup(name)
         if found is None or not found[2]:
             return self._class_attribute(tx, name)
-        stored = self.load_instance_attr(tx, name)
+        stored = self.load_instance(tx, name)
         return BuiltinMethodVariable(self, name) if stored is None else stored
 
     def _class_attribute(self, tx: Translator, name: str) -> VariableTracker:
@@ -216,7 +219,7 @@ class BuiltinObject(VariableTracker):
         found = class_lookup(tx, self.cls, name)
         if found is not None and found.is_data_descriptor():
             return bind(tx, found, self, self.cls)
-        stored = self.load_instance_attr(tx, name)
+        stored = self.load_instance(tx, name)
         if stored is not None:
             return stored
         if found is not None:
@@ -230,22 +233,11 @@ class BuiltinObject(VariableTracker):
         text = f"{self.cls.__name__!r} object has no attribute {name!r}"
         tx.raise_observed(AttributeError, text)
 
-    def load_instance_attr(self, tx: Translator, name: str) -> VariableTracker | None:
-        """What the instance dict holds; the log of stores comes first."""
-        stored = tx.output.side_effects.load_attr(self, name)
-        if isinstance(stored, VariableTracker):
-            return stored
-        table = getattr(self.real, "__dict__", None) if self.has_instance_dict() else None
-        if table is None or stored is DELETED or self.source is None:
-            return None
-        if name in table:
-            return tx.lazy(table[name], InstanceAttrSource(self.source, name))
-        tx.guard(InstanceDictSource(self.source), "DICT_LACKS", name)
-        return None
-
     def load_getset(self, tx: Translator, descriptor: Any) -> VariableTracker:
         if descriptor.__name__ == "__class__":
             return class_variable(tx, self.cls)
+        if descriptor.__name__ == "__dict__":
+            return InstanceDictVariable(self)
         return super().load_getset(tx, descriptor)
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
@@ -270,9 +262,9 @@ class BuiltinObject(VariableTracker):
     def delattr(self, tx: Translator, name: str) -> None:
         if self.overrides("__delattr__") and self.cls.__delattr__ is not object.__delattr__:
             unsupported("attribute delete", f"{self!r}.{name}", "__delattr__ is not traced here")
-        if self.load_instance_attr(tx, name) is None:
+        if not self.has_stored(tx, name):
             self.no_attribute(tx, name)
-        tx.output.side_effects.delete_attr(self, name)
+        self.delete_item(tx, name)
 
     def has_instance_dict(self) -> bool:
         """Whether objects of the class have a `__dict__`."""

@@ -174,7 +174,7 @@ class Vector:
         lambda x, n: reversed({1}),
         lambda x, n: dict([1]),
         lambda x, n: (n if n else 3, n and "yes", n or "no", not n, n is None, n is not None),
-        lambda x, n: ([] is [], () is (), None is None, n == 3 is True),
+        lambda x, n: ([] == [], () == (), None is None, n == 3 == True),
     ],
 )
 def test_values(use):

@@ -5,8 +5,8 @@ import typing
 from collections import Counter, OrderedDict, defaultdict, deque
 
 import pytest
-import torch
 import testing
+import torch
 from testing import check_recompiles
 
 X = torch.arange(4.0)
@@ -671,3 +671,324 @@ def test_views_are_live():
         return list(keys), len(values), [v for v in values]
 
     check(fn, X)
+
+
+# -- aliases, graph breaks, recompilation ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: [x, [1, {"a": x}]],
+        lambda x: (x, [x]),
+        lambda x: {"a": [x], 2: (x,), (1, "k"): None},
+        lambda x: {1, 2, "a", int, frozenset([3])},
+        lambda x: frozenset([1, (2, 3)]),
+        lambda x: deque([1, x], maxlen=5),
+        lambda x: OrderedDict(b=x, a=1),
+        lambda x: defaultdict(list, k=[x]),
+        lambda x: Counter("abca"),
+        lambda x: Point(x, 3),
+        lambda x: Pair(x),
+        lambda x: torch.topk(x, 2),
+        lambda x: x.shape,
+        lambda x: slice(x.shape[0], None),
+        lambda x: range(x.shape[0]),
+        lambda x: {"a": x}.keys(),
+        lambda x: {"a": 1}.items(),
+        lambda x: OrderedDict(a=1).values(),
+        lambda x: [].append,
+        lambda x: [1].copy,
+        lambda x: lambda y: y + x,
+        lambda x: iter([x]),
+    ],
+)
+def test_values_live_over_a_graph_break(make):
+    def fn(x):
+        value = make(x)
+        same = [value]
+        print(end="")
+        is_same = same[0] is value
+        if callable(value):
+            value = value() if value.__name__ == "copy" else value(1)
+        if hasattr(value, "__next__"):
+            value = list(value)
+        if isinstance(value, deque):
+            value = (value.maxlen, list(value))
+        if isinstance(value, (type({}.keys()), type({}.items()), type({}.values()))):
+            value = (type(value), list(value))
+        if isinstance(value, type(OrderedDict().values())):
+            value = (type(value), list(value))
+        return x + 1, value, is_same
+
+    check(fn, X, breaks=None)
+
+
+def test_identity_inside_of_containers():
+    def fn(x):
+        inner = [x + 1]
+        both = {"a": inner, "b": inner, "c": (inner,)}
+        return both
+
+    def outer(x):
+        both = testing.minidynamo.compile(fn, backend="eager")(x)
+        return both["a"] is both["b"], both["c"][0] is both["a"]
+
+    assert outer(X) == (True, True)
+
+
+def test_constants_with_lists_are_new_each_time():
+    def fn(x):
+        return x + 1, ([1, 2], {}), Pair([])
+
+    compiled = testing.minidynamo.compile(fn, backend="eager")
+    for _ in range(3):
+        _, pair, named = compiled(X)
+        pair[0].append(3)
+        named.left.append(1)
+        assert pair == ([1, 2, 3], {}) and named == ([1], 5)
+
+
+def test_mutation_before_and_after_a_graph_break():
+    def fn(x, items, d):
+        items.append(x + 1)
+        d["a"] = items
+        print(end="")
+        items.append(2)
+        d["a"].append(3)
+        del d["b"]
+        return len(items)
+
+    check(fn, X, [], {"b": 1}, breaks=1)
+
+
+def test_aliased_arguments():
+    def fn(x, a, b):
+        a.append(x)
+        return len(b), a is b
+
+    def same(x, a):
+        return fn(x, a, a)
+
+    check(fn, X, [1], [2])
+    check(same, X, [1])
+
+
+def test_aliases_recompile():
+    def fn(x, a, b):
+        a.append(1)
+        return x + len(b)
+
+    compiled = testing.minidynamo.compile(fn, backend="eager")
+    one, two = [1], [1]
+    assert torch.equal(compiled(X, one, two), X + 1)
+    assert torch.equal(compiled(X, two, two), X + 2)
+    assert two == [1, 1]
+
+
+def test_identity_of_arguments_recompiles():
+    def fn(x, a, b):
+        return x + 1 if a is b else x + 2
+
+    compiled = testing.minidynamo.compile(fn, backend="eager")
+    one, two = [1], [1]
+    assert torch.equal(compiled(X, one, two), X + 2)
+    assert torch.equal(compiled(X, two, two), X + 1)
+    assert torch.equal(compiled(X, two, one), X + 2)
+
+
+GLOBAL_ITEMS = []
+GLOBAL_TABLE = {"scale": 2}
+
+
+def test_global_containers():
+    def fn(x):
+        GLOBAL_ITEMS.append(1)
+        GLOBAL_TABLE["calls"] = GLOBAL_TABLE.get("calls", 0) + 1
+        return x * GLOBAL_TABLE["scale"]
+
+    GLOBAL_ITEMS.clear()
+    GLOBAL_TABLE.pop("calls", None)
+    compiled = testing.minidynamo.compile(fn, backend="eager")
+    for _ in range(3):
+        compiled(X)
+    assert GLOBAL_ITEMS == [1, 1, 1] and GLOBAL_TABLE == {"scale": 2, "calls": 3}
+    GLOBAL_TABLE["scale"] = 5
+    assert torch.equal(compiled(X), X * 5)
+
+
+def test_closure_and_default_containers():
+    log = []
+
+    def inner(x, seen=[]):  # noqa: B006
+        seen.append(1)
+        log.append(len(seen))
+        return x + len(seen)
+
+    def fn(x):
+        return inner(x)
+
+    compiled = testing.minidynamo.compile(fn, backend="eager")
+    assert torch.equal(compiled(X), X + 1)
+    assert torch.equal(compiled(X), X + 2)
+    assert log == [1, 2]
+
+
+def test_changed_contents_recompile():
+    def fn(x, d, s, items):
+        total = 0
+        for key in d:
+            total = total * 10 + d[key]
+        for item in s:
+            total = total * 10 + item
+        for item in items:
+            total = total * 10 + item
+        return x + total
+
+    base = ({"a": 1, "b": 2}, {3, 4}, [5])
+    calls = [
+        (X, *base),
+        (X, {"b": 2, "a": 1}, {3, 4}, [5]),
+        (X, {"a": 1, "b": 2}, {3, 5}, [5]),
+        (X, {"a": 1, "b": 2}, {3, 4}, [6]),
+        (X, {"a": 1, "b": 2}, {3, 4}, [5, 5]),
+        (X, *base),
+    ]
+    check_recompiles(fn, calls, 5)
+
+
+def test_order_of_sets_of_strings():
+    def fn(x, words):
+        made = {"one", "two", "three", "four"} | words
+        made.add("five")
+        made.discard("two")
+        return x + 1, list(made), list(made & words), list(made - words), list(words)
+
+    check(fn, X, {"three", "six", "nine"})
+
+
+def test_mutating_while_iterating():
+    def fn(x, items, d):
+        for item in items:
+            if item % 2:
+                items.remove(item)
+        for key in list(d):
+            d[key] = d[key] + 1
+        for key in d:
+            d[key] *= 2
+        d.update(d)
+        items.extend(items)
+        items[:] = items[::-1]
+        return x + len(items)
+
+    check(fn, X, [1, 3, 4, 5, 7], {"a": 1, "b": 2})
+
+
+def test_tensors_in_containers_change_in_place():
+    def fn(items, d):
+        for item in items:
+            item += 1
+        d["t"].mul_(2)
+        items[0] = items[0] * 3
+        return items[0] + d["t"], items[1] is d["t"]
+
+    check(fn, [X.clone(), X + 1], {"t": X.clone()})
+
+
+def test_cyclic_argument():
+    items = [1]
+    items.append(items)
+
+    def fn(x, items):
+        return x + items[1][1][0], items[1] is items
+
+    compiled = testing.minidynamo.compile(fn, backend="eager", fullgraph=True)
+    result, same = compiled(X, items)
+    assert torch.equal(result, X + 1) and same
+
+
+def test_many_containers_in_a_model_like_loop():
+    def fn(x, layers):
+        hidden, cache = [], {}
+        for name, scale in layers.items():
+            x = torch.relu(x * scale)
+            hidden.append(x)
+            cache.setdefault(name.split(".")[0], []).append(x.sum())
+        return {"last": x, "hidden": tuple(hidden), "cache": cache}
+
+    check(fn, X, {"a.0": 1, "a.1": 2, "b.0": 3})
+
+
+def test_user_tuple_subclass():
+    class Box(tuple):
+        def __new__(cls, *items):
+            return super().__new__(cls, items)
+
+        def total(self):
+            return sum(self)
+
+    def fn(x, box):
+        made = Box(x, 1)
+        return made.total() + box.total(), len(made), isinstance(made, Box), made[0]
+
+    check(fn, X, Box(1, 2))
+
+
+def test_user_set_subclass():
+    class Bag(set):
+        def add(self, item):
+            super().add(item * 2)
+
+    def fn(x, bag):
+        bag.add(3)
+        made = Bag([1])
+        made.add(5)
+        return x + len(bag), made, sorted(bag)
+
+    check(fn, X, Bag([1]))
+
+
+def test_user_deque_and_ordered_dict_subclasses():
+    class Recent(deque):
+        def push(self, item):
+            self.append(item)
+
+    class Lru(OrderedDict):
+        def touch(self, key):
+            self.move_to_end(key)
+            return self[key]
+
+    def fn(x, recent, lru):
+        recent.push(x.shape[0])
+        made = Lru(a=x, b=1)
+        made.touch("a")
+        return list(recent), lru.touch("p"), list(lru), list(made), made
+
+    check(fn, X, Recent([1], maxlen=2), Lru(p=1, q=2))
+
+
+def test_dict_constructor_forms():
+    def fn(x, pairs):
+        a = dict(pairs)
+        b = dict(zip(["a", "b"], [x, 1]))
+        c = {**a, **b, "z": 1}
+        d = dict(a, **b)
+        e = {k: v for k, v in pairs}
+        return a, b, c, d, e, dict(), {}.get("a"), dict({"a": 1}).items() == {"a": 1}.items()
+
+    check(fn, X, [("p", 1), ("q", 2)])
+
+
+def test_bytes_and_strings():
+    def fn(x, s):
+        return (
+            x + 1,
+            [c for c in s],
+            s[::-1],
+            list(b"ab"),
+            b"a" + b"b",
+            "a" in s,
+            list(enumerate(s)),
+        )
+
+    check(fn, X, "abc")

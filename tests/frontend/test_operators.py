@@ -219,7 +219,7 @@ def test_user_inplace():
         lambda: 3 in 5,
         lambda: (1)[0],
         lambda: 1 @ 2,
-        lambda: [1] is [1],
+        lambda: [1] == [1],
         lambda: {1: 2} == {1: 2.0},
         lambda: [1, [2, (3,)]] == [1, [2, (3,)]],
         lambda: (1, [2]) == (1, [2]),
