@@ -14,7 +14,11 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
@@ -36,6 +40,10 @@ class NotCapturable(Exception):
 
 class _Recorder(TorchDispatchMode):
     """Writes the operators that reach it into `graph`; fake tensors stand for nodes."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps the handler, and imports its own compiler for that
 
     def __init__(self, mode: FakeTensorMode, decompositions: Decompositions) -> None:
         super().__init__()
@@ -79,17 +87,9 @@ class _Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace == "prim":  # attributes of a fake tensor, such as its device
             return func(*args, **kwargs)
-        decomposition = self.decompositions.get(func)
-        if decomposition is not None:
-            with self:
-                result = decomposition(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        elif _is_composite(func):
-            with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+        result = self._decomposed(func, args, kwargs)
+        if result is not NotImplemented:
+            return result
         if func._schema.is_mutable or _writes_statistics(func, args):
             raise NotCapturable(f"{func} mutates its arguments")
         args, kwargs = _map_tensors((args, kwargs), self._faked)
@@ -99,6 +99,19 @@ class _Recorder(TorchDispatchMode):
             return result
         self._record(func, args, kwargs, result)
         return result
+
+    def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of running `func` as what it is made of, if it is taken apart."""
+        decompose = self.decompositions.get(func)
+        if decompose is None:
+            if not _is_composite(func):
+                return NotImplemented
+            decompose = func.decompose
+        try:
+            with self:
+                return decompose(*args, **kwargs)
+        except DataDependentOutputException:
+            return NotImplemented  # call the operator whole, which need not look at the data now
 
     def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if isinstance(tensor, FakeTensor) else self.fake_of(tensor)

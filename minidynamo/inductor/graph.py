@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 
+from minidynamo.inductor import extern
 from minidynamo.inductor.ir import (
     Buffer,
     ComputedOp,
-    ExternOp,
     Index,
     Inner,
     Lazy,
@@ -27,7 +26,7 @@ from minidynamo.inductor.ir import (
     TensorValue,
     View,
     dense_strides,
-    flatten_outputs,
+    loop_index,
 )
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import compute_type
@@ -36,7 +35,6 @@ from minidynamo.inductor.lowering.scalar import Scalar
 from minidynamo.inductor.ops import REDUCTIONS
 from minidynamo.inductor.symbolic import (
     ZERO,
-    Expr,
     IntLike,
     Symbol,
     contiguous_strides,
@@ -67,15 +65,6 @@ MAX_READS = 16
 # An operand that is broadcast is kept when it costs this much and each element is used so many times.
 BROADCAST_COST = 6
 BROADCAST_FACTOR = 8
-
-# Operators that take any strides: their operands are not copied into the layout that eager has.
-ANY_STRIDES = {
-    torch.ops.aten.mm.default,
-    torch.ops.aten.addmm.default,
-    torch.ops.aten.bmm.default,
-    torch.ops.aten.baddbmm.default,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-}
 
 
 class GraphLowering:
@@ -123,16 +112,16 @@ class GraphLowering:
         if not isinstance(fake, torch.Tensor):
             self.inputs.append(None)
             return fake
-        buffer = self._buffer_like(fake, f"in{len(self.inputs)}", "input")
+        buffer = self.buffer_like(fake, f"in{len(self.inputs)}", "input")
         self.inputs.append(buffer)
-        return self._whole(buffer)
+        return self.whole(buffer)
 
     def _constant(self, node: torch.fx.Node) -> TensorValue:
         name = str(node.target)
         tensor = operator.attrgetter(name)(self.gm)
-        buffer = self._buffer_like(tensor, f"const{len(self.constants)}", "constant")
+        buffer = self.buffer_like(tensor, f"const{len(self.constants)}", "constant")
         self.constants[buffer.name] = tensor
-        return self._whole(buffer)
+        return self.whole(buffer)
 
     def _call(self, node: torch.fx.Node) -> Any:
         if node.target is operator.getitem:
@@ -180,7 +169,7 @@ class GraphLowering:
         self._names += 1
         return f"{prefix}{self._names - 1}"
 
-    def _buffer_like(self, fake: torch.Tensor, name: str, kind: str) -> Buffer:
+    def buffer_like(self, fake: torch.Tensor, name: str, kind: str) -> Buffer:
         buffer = Buffer(
             name,
             fake.dtype,
@@ -194,7 +183,7 @@ class GraphLowering:
         self.buffers[name] = buffer
         return buffer
 
-    def _whole(self, buffer: Buffer) -> TensorValue:
+    def whole(self, buffer: Buffer) -> TensorValue:
         view = View(buffer, buffer.size, buffer.stride)
         return TensorValue(view, buffer.dtype, buffer.size, buffer.device)
 
@@ -305,7 +294,7 @@ class GraphLowering:
         `dtype` is the result's; `inner`'s values decide what is accumulated in.
         """
         kept: Size = tuple(1 if d in dims else extent for d, extent in enumerate(size))
-        index, iters = _loop_index(kept, "x")
+        index, iters = loop_index(kept, "x")
         full = list(index)
         reduces: list[Symbol] = []
         for d in sorted(dims):
@@ -324,7 +313,7 @@ class GraphLowering:
         )
         b.store(buffer.name, dot(index, buffer.stride), value, dtype)
         self._append_computed(b, buffer, (*origins, str(self.node.target)))
-        return self._whole(buffer)
+        return self.whole(buffer)
 
     def drop_dims(
         self,
@@ -382,7 +371,7 @@ class GraphLowering:
         for piece in pieces:
             if any(extent == 0 for extent in piece.size):
                 continue
-            index, iters = _loop_index(piece.size, "x", stride)
+            index, iters = loop_index(piece.size, "x", stride)
             b = BodyBuilder(iters)
             value = b.cast(piece.load(b, index), compute_type(fake.dtype))
             b.store(buffer.name, dot(index, stride) + first * stride[dim], value, fake.dtype)
@@ -413,7 +402,7 @@ class GraphLowering:
                 return value.data
         stride = dense_strides(value.size, data.stride)
         buffer = self._new_buffer(value.dtype, value.size, stride, value.device)
-        index, iters = _loop_index(value.size, "x", stride)
+        index, iters = loop_index(value.size, "x", stride)
         b = BodyBuilder(iters)
         b.store(buffer.name, dot(index, stride), data.inner(b, index), value.dtype)
         self._append_computed(b, buffer, data.origins)
@@ -423,7 +412,7 @@ class GraphLowering:
     def strided(self, value: TensorValue) -> View:
         """The value's memory for a user that takes any strides: a pure rearrangement of memory is not copied."""
         if isinstance(value.data, Lazy) and value.data.cost <= 1 and value.data.reads == 1:
-            view = _as_rearrangement(self, value)
+            view = extern.as_rearrangement(self, value)
             if view is not None:
                 return view
         return self.realize(value)
@@ -442,93 +431,11 @@ class GraphLowering:
         name = f"op{len(self.operations)}"
         self.operations.append(ComputedOp(name, body, (buffer,), tuple(dict.fromkeys(origins))))
 
-    # -- operators that are called --------------------------------------------------------------------------------
     def extern(
         self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], *, any_strides: bool = False
     ) -> Any:
-        """Call `op` through the dispatcher; its results are the node's.
-
-        any_strides: `op` takes operands of any strides.
-        """
-        inputs: list[View] = []
-        take = self.strided if any_strides or op in ANY_STRIDES else self.realize
-
-        def realized(value: Any) -> Any:
-            if isinstance(value, TensorValue):
-                view = take(value)
-                inputs.append(view)
-                return view
-            if isinstance(value, (tuple, list)):
-                return type(value)(realized(item) for item in value)
-            return value
-
-        new_args = tuple(realized(arg) for arg in args)
-        new_kwargs = {key: realized(arg) for key, arg in kwargs.items()}
-        aliases = _aliased_inputs(op, new_args, new_kwargs)
-        fake = self.meta
-        if any(not view.exact for view in inputs):
-            fake = _results_for(op, new_args, new_kwargs, fake)
-        result = self._extern_outputs(fake, self.meta, aliases)
-        returns = len(op._schema.returns)
-        outputs = _buffers(result)
-        self.operations.append(
-            ExternOp(
-                f"op{len(self.operations)}",
-                op,
-                new_args,
-                new_kwargs,
-                tuple(outputs) if returns > 1 else (outputs,) if returns else (),
-                _mutated_inputs(op, new_args, new_kwargs),
-                (str(op),),
-                tuple(inputs),
-            )
-        )
-        return result
-
-    def _extern_outputs(self, fake: Any, eager: Any, aliases: tuple[Buffer, ...]) -> Any:
-        """Values for the results of an operator: `fake` as they will be, `eager` as eager has them."""
-        if isinstance(fake, torch.Tensor):
-            buffer = self._buffer_like(fake, self.fresh(), "extern")
-            buffer.alias_of = aliases
-            value = self._whole(buffer)
-            if fake.layout == torch.strided and fake.stride() != eager.stride():
-                value.data = View(buffer, buffer.size, buffer.stride, exact=False)
-            return value
-        if isinstance(fake, (tuple, list)):
-            pairs = zip(fake, eager, strict=True)
-            return [self._extern_outputs(a, b, aliases) for a, b in pairs]
-        return fake
-
-
-def _results_for(op: Any, args: Any, kwargs: Any, eager: Any) -> Any:
-    """The fake results of `op` for operands of these strides, which may differ from eager's."""
-    tensor = eager if isinstance(eager, torch.Tensor) else eager[0]
-    if not isinstance(tensor, FakeTensor):
-        return eager
-
-    def fake(value: Any) -> Any:
-        if isinstance(value, View):
-            buffer = value.buffer
-            return torch.empty_strided(
-                value.size, value.stride, dtype=buffer.dtype, device=buffer.device
-            )
-        if isinstance(value, (tuple, list)):
-            return type(value)(fake(item) for item in value)
-        return value
-
-    with tensor.fake_mode:
-        return op(*fake(args), **{key: fake(value) for key, value in kwargs.items()})
-
-
-def _buffers(result: Any) -> Any:
-    """The output tree of an extern call: buffers where there are tensor values."""
-    if isinstance(result, TensorValue):
-        assert isinstance(result.data, View)
-        return result.data.buffer
-    if isinstance(result, list):
-        return tuple(_buffers(item) for item in result)
-    assert result is None, f"an operator returns {result!r}"
-    return None
+        """Call `op` through the dispatcher; its results are the node's (see `extern.call`)."""
+        return extern.call(self, op, args, kwargs, any_strides)
 
 
 def _numel(size: Size) -> IntLike:
@@ -536,23 +443,6 @@ def _numel(size: Size) -> IntLike:
     for extent in size:
         total = total * extent
     return total
-
-
-def _loop_index(
-    size: Size, prefix: str, stride: Size | None = None
-) -> tuple[list[Expr], list[Symbol]]:
-    """An index over `size`, with a loop symbol for every dimension that is not 1, those with large strides outside."""
-    index: list[Expr] = [ZERO] * len(size)
-    order = list(range(len(size)))
-    if stride is not None:
-        order.sort(key=lambda d: -stride[d] if isinstance(stride[d], int) else 0)  # type: ignore[operator]
-    symbols = []
-    for d in order:
-        if size[d] != 1:
-            symbol = loop_symbol(f"{prefix}{d}", size[d])
-            symbols.append(symbol)
-            index[d] = symbol_expr(symbol)
-    return index, symbols
 
 
 def _operand(b: BodyBuilder, value: Any, index: Index, size: Size, compute: torch.dtype) -> Any:
@@ -566,33 +456,6 @@ def _operand(b: BodyBuilder, value: Any, index: Index, size: Size, compute: torc
     return value
 
 
-def _as_rearrangement(g: GraphLowering, value: TensorValue) -> View | None:
-    """`value` as a strided view of the buffer that it is a plain copy of, if it is one."""
-    index, iters = _loop_index(value.size, "x")
-    b = BodyBuilder(iters)
-    loaded = b.node(value.load(b, index))
-    if loaded.op == "cast" and loaded.dtype == torch.float32 and value.dtype != torch.float32:
-        loaded = b.node(loaded.args[0])
-    if loaded.op != "load" or loaded.args or loaded.dtype != value.dtype:
-        return None
-    assert loaded.index is not None and loaded.buffer is not None
-    strides: list[IntLike] = []
-    rest = loaded.index
-    for extent, i, default in zip(value.size, index, contiguous_strides(value.size), strict=True):
-        if extent == 1:
-            strides.append(default)
-            continue
-        (monomial,) = i.terms
-        factor = loaded.index.coeff(monomial[0])  # type: ignore[arg-type]
-        if factor is None or not factor.is_const:
-            return None
-        strides.append(int(factor))
-        rest = rest - i * int(factor)
-    if not rest.is_const:
-        return None
-    return View(g.buffers[loaded.buffer], value.size, tuple(strides), int(rest), exact=False)
-
-
 def _is_supported(node: torch.fx.Node) -> bool:
     """Whether kernels can read and write every tensor of the node."""
 
@@ -602,34 +465,3 @@ def _is_supported(node: torch.fx.Node) -> bool:
         return not isinstance(fake, (tuple, list)) or all(map(fits, fake))
 
     return fits(node.meta["val"]) and all(fits(arg.meta["val"]) for arg in node.all_input_nodes)
-
-
-def _schema_arguments(
-    op: Any, args: Sequence[Any], kwargs: dict[str, Any]
-) -> list[tuple[Any, Any]]:
-    arguments = op._schema.arguments
-    pairs = list(zip(arguments, args, strict=False))
-    return pairs + [(a, kwargs[a.name]) for a in arguments if a.name in kwargs]
-
-
-def _views(value: Any) -> list[View]:
-    if isinstance(value, View):
-        return [value]
-    return [v for item in value for v in _views(item)] if isinstance(value, (tuple, list)) else []
-
-
-def _aliased_inputs(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Buffer, ...]:
-    """Buffers that the results of `op` may be views of, by its schema."""
-    found = []
-    for argument, value in _schema_arguments(op, args, kwargs):
-        if argument.alias_info is not None:
-            found += [view.buffer for view in _views(value)]
-    return tuple(found)
-
-
-def _mutated_inputs(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, ...]:
-    found = []
-    for argument, value in _schema_arguments(op, args, kwargs):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            found += [view.buffer.name for view in _views(value)]
-    return tuple(found)

@@ -20,7 +20,16 @@ from typing import Any
 import torch
 
 from minidynamo.inductor.loop_body import BodyBuilder, LoopBody, Value
-from minidynamo.inductor.symbolic import Expr, IntLike, contiguous_strides, dot
+from minidynamo.inductor.symbolic import (
+    ZERO,
+    Expr,
+    IntLike,
+    Symbol,
+    contiguous_strides,
+    dot,
+    loop_symbol,
+    symbol_expr,
+)
 
 Size = tuple[IntLike, ...]
 Index = Sequence[Expr]
@@ -216,3 +225,20 @@ def is_dense(size: Size, stride: Size) -> bool:
 def dense_strides(size: Size, stride: Size) -> Size:
     """`stride` where that is dense, else row-major strides."""
     return stride if is_dense(size, stride) else contiguous_strides(size)
+
+
+def loop_index(
+    size: Size, prefix: str, stride: Size | None = None
+) -> tuple[list[Expr], list[Symbol]]:
+    """An index over `size`, with a loop symbol for every dimension that is not 1, those with large strides outside."""
+    index: list[Expr] = [ZERO] * len(size)
+    order = list(range(len(size)))
+    if stride is not None:
+        order.sort(key=lambda d: -stride[d] if isinstance(stride[d], int) else 0)  # type: ignore[operator]
+    symbols = []
+    for d in order:
+        if size[d] != 1:
+            symbol = loop_symbol(f"{prefix}{d}", size[d])
+            symbols.append(symbol)
+            index[d] = symbol_expr(symbol)
+    return index, symbols

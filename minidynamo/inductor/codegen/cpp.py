@@ -16,10 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import torch
 
+from minidynamo.inductor.codegen.code import Code
+from minidynamo.inductor.codegen.cpp_reduce import FLUSH_EVERY, Accumulator
+from minidynamo.inductor.codegen.cpp_stages import (
+    Walk,
+    choose_vector_symbol,
+    dependencies,
+    plan_stages,
+    size_of,
+)
 from minidynamo.inductor.codegen.cpp_vec import (
     CTYPE,
     LANE_TYPE,
@@ -39,7 +47,6 @@ from minidynamo.inductor.symbolic import (
     Atom,
     Expr,
     FloorDiv,
-    IntLike,
     Mod,
     Symbol,
     ValueRef,
@@ -51,54 +58,14 @@ from minidynamo.inductor.symbolic import (
     symbol_expr,
 )
 
-# A vector value of the kernel that costs this much and is wanted in several walks is kept, if the row is short enough.
-SCRATCH_COST = 8
+# Rows up to this length may be kept in scratch memory; by columns, N times as much is kept.
 SCRATCH_ELEMENTS = 8192
-# Work (elements, weighted by cost) below which threads cost more than they bring, and of one chunk of a long row.
+SCRATCH_ELEMENTS_BY_COLUMN = 1024
+# Work (elements, weighted by cost) below which threads cost more than they bring; and of a chunk.
 PARALLEL_WORK = 1 << 16
 CHUNK_WORK = 1 << 15
 MAX_CHUNKS = 64
 UNROLL = 4
-FLUSH_EVERY = 64
-
-
-class Code:
-    """Lines of text with indentation."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.depth = 0
-
-    def line(self, text: str) -> None:
-        self.lines.append("  " * self.depth + text)
-
-    @contextmanager
-    def block(self, head: str, tail: str = "}") -> Iterator[None]:
-        self.line(head + " {" if head else "{")
-        self.depth += 1
-        yield
-        self.depth -= 1
-        self.line(tail)
-
-    def text(self) -> str:
-        return "\n".join(self.lines) + "\n"
-
-
-@dataclass(slots=True)
-class Walk:
-    """One walk over the reduction symbols: nodes to compute, of which some are finished reductions."""
-
-    nodes: list[int]
-    reductions: list[int]
-
-
-@dataclass(slots=True)
-class Stages:
-    """The body in order: `numbers[0]`, `walks[0]`, `numbers[1]`, ... (outer nodes and walks alternate)."""
-
-    numbers: list[list[int]]
-    walks: list[Walk]
-    scratch: list[int] = field(default_factory=list)
 
 
 def codegen_cpp(spec: KernelSpec, name: str, threads: int) -> str:
@@ -126,12 +93,12 @@ class CppKernel:
         self.reduces = self.body.reduces
         self.vec = choose_vector_symbol(self.body)
         self.inner_vec = self.vec in self.reduces
-        self.depends = _dependencies(self.body)
+        self.depends = dependencies(self.body)
         self.is_vec = [self.vec in symbols for symbols in self.depends]
         self.inner = self.body.levels()
         self.outer = [s for s in self.body.iters if s != self.vec]
         self.args = {arg.name: arg for arg in spec.args}
-        self.stages = _stages(self.body, self.inner, self._scratch_limit())
+        self.stages = plan_stages(self.body, self.inner, self._scratch_limit())
         self.kept: set[int] = set()  # scratch values that the text so far has computed
         self.emitted: set[int] = set()
         self.accumulators: dict[int, Accumulator] = {}
@@ -156,7 +123,11 @@ class CppKernel:
 
     def _scratch_limit(self) -> int:
         total = product(s.size for s in self.reduces)  # type: ignore[misc]
-        return 0 if not isinstance(total, int) else SCRATCH_ELEMENTS if self.inner_vec else 1024
+        return (
+            0
+            if not isinstance(total, int)
+            else (SCRATCH_ELEMENTS if self.inner_vec else SCRATCH_ELEMENTS_BY_COLUMN)
+        )
 
     def _work(self) -> int:
         total = product(s.size for s in (*self.body.iters, *self.reduces))  # type: ignore[misc]
@@ -206,7 +177,7 @@ class CppKernel:
     @contextmanager
     def _outer_loops(self, parallel: bool, extra: Sequence[tuple[str, str]] = ()) -> Iterator[None]:
         """Open the loops over the outer symbols and `extra` (variable, count), then emit what they know."""
-        loops = [(s.name, str(as_expr(_size(s)))) for s in self.outer] + list(extra)
+        loops = [(s.name, str(as_expr(size_of(s)))) for s in self.outer] + list(extra)
         pragma = self._pragma(loops) if parallel and loops else None
         if pragma:
             self.code.line(pragma)
@@ -260,7 +231,7 @@ class CppKernel:
             with self._outer_loops(False):
                 self._rest_of(self.stages.numbers[0])
             return
-        size, rows = as_expr(_size(self.vec)), self._rows()
+        size, rows = as_expr(size_of(self.vec)), self._rows()
         extra: list[tuple[str, str]] = []
         chunk = None
         if parallel and rows < 4 * self.threads and size.is_const:
@@ -304,7 +275,7 @@ class CppKernel:
             with self._outer_loops(parallel):
                 self._reduction(chunked)
             return
-        size = as_expr(_size(self.vec))
+        size = as_expr(size_of(self.vec))
         x = self.vec.name
         with self._outer_loops(parallel, [("tile", f"({size} + N - 1) / N")]):
             head = f"auto column = [&](auto w, i64 {x}) __attribute__((always_inline))"
@@ -323,7 +294,7 @@ class CppKernel:
                 self._walk(self.stages.walks[step], chunked)
 
     def _declare_scratch(self) -> None:
-        total = as_expr(product(_size(s) for s in self.reduces))
+        total = as_expr(product(size_of(s) for s in self.reduces))
         for position in self.stages.scratch:
             ctype = LANE_TYPE[self.nodes[position].dtype]
             if self.is_vec[position] and not self.inner_vec:
@@ -336,7 +307,7 @@ class CppKernel:
             return
         accumulators = [Accumulator(self, position) for position in walk.reductions]
         outermost = self.reduces[0]
-        size = as_expr(_size(outermost))
+        size = as_expr(size_of(outermost))
         self.walk_accumulators = accumulators
         for accumulator in accumulators:
             accumulator.declare_result()
@@ -379,7 +350,7 @@ class CppKernel:
         known = set(self.body.iters)
         for symbol in order:
             bounds = (
-                (low, high) if symbol == self.reduces[0] else ("0", str(as_expr(_size(symbol))))
+                (low, high) if symbol == self.reduces[0] else ("0", str(as_expr(size_of(symbol))))
             )
             block = self.code.block(
                 f"for (i64 {symbol.name} = {bounds[0]}; {symbol.name} < {bounds[1]}; {symbol.name}++)"
@@ -406,7 +377,7 @@ class CppKernel:
         if self.inner_vec:
             assert self.vec is not None
             whole = self.vec != self.reduces[0]
-            bounds = ("0", str(as_expr(_size(self.vec)))) if whole else (low, high)
+            bounds = ("0", str(as_expr(size_of(self.vec)))) if whole else (low, high)
             self._vector_loop(*bounds, body, self.unroll if accumulators else 1)
         else:
             self.code.line("constexpr int u = 0;")
@@ -479,7 +450,7 @@ class CppKernel:
             self.kept.add(position)
 
     def _scratch_index(self) -> str:
-        strides = contiguous_strides([_size(s) for s in self.reduces])
+        strides = contiguous_strides([size_of(s) for s in self.reduces])
         return self.index(dot([symbol_expr(s) for s in self.reduces], strides))
 
     def _from_scratch(self, position: int) -> str:
@@ -495,7 +466,7 @@ class CppKernel:
     def _vector_text(self, node: Node) -> str:
         if node.op == "index_expr":
             assert node.index is not None
-            return self._index_vector(node.index, CTYPE[node.dtype])
+            return self.index_vector(node.index, CTYPE[node.dtype])
         if node.op == "load":
             text = self._vector_load(node)
             return f"from_bytes({text})" if node.dtype == torch.bool else text
@@ -520,7 +491,7 @@ class CppKernel:
         text = self.index(index, lane=True)
         return f"[&](int l) {{ const i64 {self.vec.name}_ = {self.vec.name} + l; return {text}; }}"
 
-    def _index_vector(self, index: Expr, ctype: str) -> str:
+    def index_vector(self, index: Expr, ctype: str) -> str:
         step = self._step(index)
         if step is not None:
             return f"linear<{ctype}, N>({self.index(index)}, {step})"
@@ -597,313 +568,8 @@ class CppKernel:
         return expr.render(atom_text)
 
 
-class Accumulator:
-    """The variables of one reduction: lanes while walking, a number (or, by columns, lanes) afterwards."""
-
-    _OPS = {"sum": "Add", "prod": "Mul", "max": "Max", "min": "Min", "any": "Or", "all": "And"}
-
-    def __init__(self, kernel: CppKernel, position: int) -> None:
-        self.kernel = kernel
-        self.position = position
-        node = kernel.nodes[position]
-        assert isinstance(node.value, str)
-        self.kind = node.value
-        self.operand = node.args[0]
-        self.dtype = kernel.nodes[self.operand].dtype
-        self.is_arg = self.kind.startswith("arg")
-        self.by_column = kernel.is_vec[position]
-        self.is_lanes = kernel.inner_vec or self.by_column
-        length = product(_size(s) for s in kernel.reduces)
-        self.index_type = "i32" if isinstance(length, int) and length < 1 << 31 else "i64"
-        self.cascades = (
-            self.kind == "sum"
-            and self.dtype.is_floating_point
-            and (not isinstance(length, int) or length > 2 * FLUSH_EVERY * 16)
-        )
-
-    @property
-    def code(self) -> Code:
-        return self.kernel.code
-
-    @property
-    def ctype(self) -> str:
-        return LANE_TYPE[self.dtype] if self.is_lanes else CTYPE[self.dtype]
-
-    @property
-    def type(self) -> str:
-        if self.is_arg:
-            lanes = "N" if self.is_lanes else "2"
-            largest = "true" if self.kind == "argmax" else "false"
-            return f"Extreme<{LANE_TYPE[self.dtype]}, {self.index_type}, {lanes}, {largest}>"
-        return f"V<{self.ctype}, N>" if self.is_lanes else self.ctype
-
-    def identity(self, lanes: bool) -> str:
-        value: float = {"sum": 0, "prod": 1, "any": 0, "all": 1}.get(self.kind, 0)
-        if self.kind in ("max", "min"):
-            value = _lowest(self.dtype) if self.kind == "max" else _highest(self.dtype)
-        if self.dtype == torch.bool and lanes:
-            return f"splat<N>((i32){-1 if value else 0})"
-        text = literal(value, self.dtype)
-        return f"splat<N>({text})" if lanes else text
-
-    def both(self, a: str, b: str) -> str:
-        if self.is_lanes:
-            return f"{self._OPS[self.kind]}::both({a}, {b})"
-        row = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}", "all": "{0} & {1}"}
-        if self.kind in row:
-            return row[self.kind].format(a, b)
-        return operation(
-            SCALAR, "maximum" if self.kind == "max" else "minimum", [a, b], self.dtype, self.ctype
-        )
-
-    def declare(self) -> None:
-        """The running values; the result is declared outside by `_result`."""
-        count = self.kernel.unroll
-        if self.is_arg:
-            self.code.line(f"{self.type} acc{self.position}[{count}];")
-            return
-        identity = self.identity(self.is_lanes)
-        values = ", ".join([identity] * count)
-        self.code.line(f"{self.type} acc{self.position}[{count}] = {{{values}}};")
-        if self.cascades:
-            self.code.line(f"{self.type} total{self.position} = {identity};")
-            if not any(a.cascades for a in self._earlier()):
-                self.code.line("int steps = 0;")
-
-    def _earlier(self) -> list[Accumulator]:
-        return [a for a in self.kernel.walk_accumulators if a.position < self.position]
-
-    def update(self) -> None:
-        k = self.kernel
-        acc = f"acc{self.position}[u]"
-        if self.is_arg:
-            self._update_extreme(acc)
-        elif self.is_lanes:
-            value = k.lanes(self.operand)
-            if k.inner_vec:
-                value = f"only(w, {value}, {self.identity(True)})"
-            self.code.line(f"{acc} = {self.both(acc, value)};")
-        else:
-            self.code.line(f"{acc} = {self.both(acc, f'v{self.operand}')};")
-
-    def _update_extreme(self, acc: str) -> None:
-        k = self.kernel
-        strides = contiguous_strides([_size(s) for s in k.reduces])
-        where = dot([symbol_expr(s) for s in k.reduces], strides)
-        if self.is_lanes:
-            index = (
-                k._index_vector(where, self.index_type)
-                if k.inner_vec
-                else f"splat<N>(({self.index_type}){k.index(where)})"
-            )
-            value, valid = k.lanes(self.operand), "first_lanes<N>(w)"
-        else:
-            index = f"splat<2>(({self.index_type}){k.index(where)})"
-            value, valid = (
-                f"splat<2>(({LANE_TYPE[self.dtype]})v{self.operand})",
-                "first_lanes<2>(All{})",
-            )
-        self.code.line(f"{acc}.take({value}, {index}, {valid});")
-
-    def flush(self) -> str:
-        parts = " ".join(
-            f"total{self.position} += acc{self.position}[{u}]; acc{self.position}[{u}] = {self.identity(self.is_lanes)};"
-            for u in range(self.kernel.unroll)
-        )
-        return parts
-
-    def _merged(self) -> str:
-        """Text that leaves the walk's value in acc[0]."""
-        acc = f"acc{self.position}"
-        count = self.kernel.unroll
-        if self.is_arg:
-            return " ".join(f"{acc}[0].merge({acc}[{u}]);" for u in range(1, count))
-        text = " ".join(
-            f"{acc}[0] = {self.both(f'{acc}[0]', f'{acc}[{u}]')};" for u in range(1, count)
-        )
-        return text + (f" {acc}[0] = {acc}[0] + total{self.position};" if self.cascades else "")
-
-    def _result(self, value: str) -> str:
-        """The reduction's value from the accumulated lanes."""
-        if self.is_arg:
-            if self.by_column:
-                return f"convert<i64>({value}.index)"
-            return f"{value}.fold()"
-        if self.is_lanes and not self.by_column:
-            folded = f"fold<{self._OPS[self.kind]}>({value})"
-            return f"{folded} != 0" if self.dtype == torch.bool else folded
-        return value
-
-    def result_type(self) -> str:
-        dtype = self.kernel.nodes[self.position].dtype
-        return f"V<{LANE_TYPE[dtype]}, N>" if self.by_column else CTYPE[dtype]
-
-    def declare_result(self) -> None:
-        self.code.line(f"{self.result_type()} v{self.position};")
-
-    def finish(self) -> None:
-        merged = self._merged()
-        if merged:
-            self.code.line(merged)
-        self.code.line(f"v{self.position} = {self._result(f'acc{self.position}[0]')};")
-
-    # a walk in chunks
-    def declare_parts(self, count: int) -> None:
-        self.code.line(f"{self.type} part{self.position}[{count}];")
-
-    def save_part(self) -> None:
-        merged = self._merged()
-        if merged:
-            self.code.line(merged)
-        self.code.line(f"part{self.position}[chunk] = acc{self.position}[0];")
-
-    def combine_parts(self, count: int) -> None:
-        part = f"part{self.position}"
-        merge = (
-            f"{part}[0].merge({part}[i]);"
-            if self.is_arg
-            else f"{part}[0] = {self.both(f'{part}[0]', f'{part}[i]')};"
-        )
-        self.code.line(f"for (int i = 1; i < {count}; i++) {merge}")
-        self.code.line(f"v{self.position} = {self._result(f'{part}[0]')};")
-
-
-def _lowest(dtype: torch.dtype) -> float:
-    if dtype == torch.bool:
-        return 0
-    return float("-inf") if dtype.is_floating_point else torch.iinfo(dtype).min
-
-
-def _highest(dtype: torch.dtype) -> float:
-    if dtype == torch.bool:
-        return 1
-    return float("inf") if dtype.is_floating_point else torch.iinfo(dtype).max
-
-
-def _size(symbol: Symbol) -> IntLike:
-    assert symbol.size is not None
-    return symbol.size
-
-
 def _collapse_count(pragma: str | None) -> int:
     if pragma is None:
         return 0
     start = pragma.find("collapse(")
     return 1 if start < 0 else int(pragma[start + 9 : pragma.index(")", start)])
-
-
-def _dependencies(body: LoopBody) -> list[frozenset[Symbol]]:
-    """For every node, the loop symbols that its value changes with."""
-    result: list[frozenset[Symbol]] = []
-    reduces = frozenset(body.reduces)
-    for node in body.nodes:
-        symbols: set[Symbol] = set()
-        if node.index is not None:
-            symbols |= {s for s in node.index.symbols() if s.size is not None}
-        for arg in node.operands():
-            symbols |= result[arg]
-        result.append(
-            frozenset(symbols - reduces) if node.op == "reduction" else frozenset(symbols)
-        )
-    return result
-
-
-def choose_vector_symbol(body: LoopBody) -> Symbol | None:
-    """The loop symbol with most accesses to neighbouring elements; ties go to the innermost loop."""
-    best: tuple[float, int] | None = None
-    chosen = None
-    for rank, symbol in enumerate((*body.iters, *body.reduces)):
-        score = 0.0
-        for node in body.nodes:
-            if node.buffer is None or node.index is None:
-                continue
-            weight = 1.0 if node.op == "load" else 2.0
-            factor = node.index.coeff(symbol)
-            if factor is None or not factor.is_const:
-                score -= weight
-            elif factor.const != 0:
-                score += weight if factor.const == 1 else -weight
-        size = symbol.size
-        if isinstance(size, int):
-            lanes = 16
-            score *= size / (-(-size // lanes) * lanes) if score > 0 else 1
-        if best is None or (score, rank) >= best:
-            best, chosen = (score, rank), symbol
-    return chosen
-
-
-def _stages(body: LoopBody, inner: list[bool], scratch_limit: int) -> Stages:
-    """Order the nodes into outer code and walks; decide what is kept between walks."""
-    nodes = body.nodes
-    if not body.reduces:
-        return Stages([list(range(len(nodes)))], [])
-    stage: list[int] = []
-    for node in nodes:
-        earliest = max((stage[arg] for arg in node.operands()), default=0)
-        stage.append(earliest + 1 if node.op == "reduction" else earliest)
-    walk_roots: dict[int, list[int]] = {}
-    for position, node in enumerate(nodes):
-        if node.op == "reduction":
-            walk_roots.setdefault(stage[position] - 1, []).append(position)
-        elif inner[position] and node.op in ("store", "atomic_add"):
-            walk_roots.setdefault(stage[position], []).append(position)
-    last = max([*walk_roots, *stage])
-    numbers = [
-        [
-            p
-            for p, n in enumerate(nodes)
-            if stage[p] == step and not inner[p] and n.op != "reduction"
-        ]
-        for step in range(last + 1)
-    ]
-    total = product(_size(s) for s in body.reduces)
-    keeps = isinstance(total, int) and total <= scratch_limit
-    computed: set[int] = set()
-    scratch: set[int] = set()
-    walks = []
-    for step in range(last + 1):
-        roots = walk_roots.get(step, [])
-        needed = _needed(nodes, inner, roots, computed if keeps else set(), scratch)
-        computed |= needed
-        walks.append(Walk(sorted(needed), [p for p in roots if nodes[p].op == "reduction"]))
-    return Stages(numbers, walks, sorted(scratch))
-
-
-def _needed(
-    nodes: Sequence[Node],
-    inner: list[bool],
-    roots: Iterable[int],
-    computed: set[int],
-    scratch: set[int],
-) -> set[int]:
-    """What a walk computes for `roots`; dear values of earlier walks are added to `scratch` and not looked behind."""
-    needed: set[int] = set()
-    work = list(roots)
-    while work:
-        position = work.pop()
-        if position in needed:
-            continue
-        needed.add(position)
-        node = nodes[position]
-        if (
-            position in computed
-            and node.dtype.is_floating_point
-            and _cost(nodes, inner, position) >= SCRATCH_COST
-        ):
-            scratch.add(position)
-            continue
-        work += [arg for arg in node.operands() if inner[arg]]
-    return needed
-
-
-def _cost(nodes: Sequence[Node], inner: list[bool], position: int) -> int:
-    """Machine operations to compute an inner value anew."""
-    seen: set[int] = set()
-    work, total = [position], 0
-    while work:
-        p = work.pop()
-        if p not in seen:
-            seen.add(p)
-            total += OPS[nodes[p].op].cost
-            work += [arg for arg in nodes[p].operands() if inner[arg]]
-    return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +71,7 @@ def lower_layer_norm(
     compute = compute_type(x.dtype)
     g.keep(x)
     mean, squares = mean_and_squares(g, x, dims, compute)
-    total = 1
-    for extent in shape:
-        total *= extent
-    rstd = _inverse_root(g, squares, float(total), eps, compute)
+    rstd = _inverse_root(g, squares, float(math.prod(shape)), eps, compute)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         row = [*index[:first], *(ZERO for _ in dims)]
@@ -108,10 +106,7 @@ def lower_rms_norm(
         return (value * value).value
 
     squares = g.reduce("sum", square, x.size, dims, compute, origins=x.origins)
-    total = 1
-    for extent in shape:
-        total *= extent
-    rstd = _inverse_root(g, squares, float(total), eps, compute)
+    rstd = _inverse_root(g, squares, float(math.prod(shape)), eps, compute)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         row = [*index[:first], *(ZERO for _ in dims)]
@@ -232,10 +227,8 @@ def _batch_norm(
     dims = [d for d in range(x.ndim) if d != 1]
     g.keep(x)
     mean, squares = mean_and_squares(g, x, dims, compute)
-    total = 1.0
-    for d in dims:
-        total *= x.size[d]  # type: ignore[assignment,operator]
-    rstd = _inverse_root(g, squares, total, eps, compute)
+    total = math.prod(x.size[d] for d in dims)  # type: ignore[misc]
+    rstd = _inverse_root(g, squares, float(total), eps, compute)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         row = [i if d == 1 else ZERO for d, i in enumerate(index)]
@@ -293,6 +286,58 @@ def lower_group_norm(
     )
 
 
+class _LayerNormGradient:
+    """The terms of layer norm's gradient at one element; `first` is the first normalised dimension."""
+
+    def __init__(
+        self,
+        grad: TensorValue,
+        x: TensorValue,
+        first: int,
+        mean: TensorValue,
+        rstd: TensorValue,
+        weight: TensorValue | None,
+    ) -> None:
+        self.grad, self.x, self.first = grad, x, first
+        self.mean, self.rstd, self.weight = mean, rstd, weight
+        self.compute = compute_type(x.dtype)
+
+    def row(self, index: Index) -> Index:
+        """Index into the statistics."""
+        return [*index[: self.first], *(ZERO for _ in range(self.mean.ndim - self.first))]
+
+    def plain(self, b: BodyBuilder, index: Index) -> Scalar:
+        """The gradient."""
+        return _scalar(b, self.grad, index, self.compute)
+
+    def scaled(self, b: BodyBuilder, index: Index) -> Scalar:
+        """The gradient times the weight."""
+        return _affine(b, self.plain(b, index), self.weight, None, index[self.first :])
+
+    def inverse(self, b: BodyBuilder, index: Index) -> Scalar:
+        """1 / std."""
+        return _scalar(b, self.rstd, self.row(index), self.compute)
+
+    def normal(self, b: BodyBuilder, index: Index) -> Scalar:
+        """The normalised input."""
+        centre = _scalar(b, self.mean, self.row(index), self.compute)
+        return (_scalar(b, self.x, index, self.compute) - centre) * self.inverse(b, index)
+
+    def sum(
+        self, g: GraphLowering, dims: Sequence[int], *terms: Callable[[BodyBuilder, Index], Scalar]
+    ) -> TensorValue:
+        """The sum over `dims` of the product of some terms."""
+
+        def inner(b: BodyBuilder, index: Index) -> Value:
+            value = terms[0](b, index)
+            for term in terms[1:]:
+                value = value * term(b, index)
+            return value.value
+
+        origins = (*self.grad.origins, *self.x.origins)
+        return g.reduce("sum", inner, self.x.size, dims, self.compute, origins=origins)
+
+
 @register(aten.native_layer_norm_backward.default)
 def lower_layer_norm_backward(
     g: GraphLowering,
@@ -308,63 +353,35 @@ def lower_layer_norm_backward(
     if x.numel() == 0:
         return DECLINED
     first = x.ndim - len(shape)
-    inner_dims, outer_dims = list(range(first, x.ndim)), list(range(first))
-    compute = compute_type(x.dtype)
-    total = 1.0
-    for extent in shape:
-        total *= extent
     g.keep(grad)
     g.keep(x)
-
-    def row(index: Index) -> Index:
-        return [*index[:first], *(ZERO for _ in range(mean.ndim - first))]
-
-    def parts(b: BodyBuilder, index: Index) -> tuple[Scalar, Scalar, Scalar]:
-        """(gradient, gradient times weight, normalised x)."""
-        d = _scalar(b, grad, index, compute)
-        own = row(index)
-        normal = _scalar(b, x, index, compute) - _scalar(b, mean, own, compute)
-        normal = normal * _scalar(b, rstd, own, compute)
-        return d, _affine(b, d, weight, None, index[first:]), normal
-
+    terms = _LayerNormGradient(grad, x, first, mean, rstd, weight)
+    outer = list(range(first))
     results: list[Any] = [None, None, None]
-    origins = (*grad.origins, *x.origins)
     if mask[0]:
-        plain = g.reduce(
-            "sum", lambda b, i: parts(b, i)[1].value, x.size, inner_dims, compute, origins=origins
-        )
-        dotted = g.reduce(
-            "sum",
-            lambda b, i: (parts(b, i)[1] * parts(b, i)[2]).value,
-            x.size,
-            inner_dims,
-            compute,
-            origins=origins,
-        )
-
-        def inner(b: BodyBuilder, index: Index) -> Value:
-            _, scaled, normal = parts(b, index)
-            own = [*index[:first], *(ZERO for _ in inner_dims)]
-            shift = _scalar(b, plain, own, compute) / total
-            tilt = _scalar(b, dotted, own, compute) / total
-            value = scaled - shift - normal * tilt
-            return (value * _scalar(b, rstd, row(index), compute)).value
-
-        operands = [v for v in (grad, x, mean, rstd, weight, plain, dotted) if v is not None]
-        results[0] = g.lazy(inner, operands, cost=12, meta=g.meta[0])
+        results[0] = _layer_norm_input_gradient(g, terms, shape)
     if mask[1] and weight is not None:
-        kept = g.reduce(
-            "sum",
-            lambda b, i: (parts(b, i)[0] * parts(b, i)[2]).value,
-            x.size,
-            outer_dims,
-            compute,
-            origins=origins,
-        )
-        results[1] = g.drop_dims(kept, outer_dims, None, g.meta[1])
+        kept = terms.sum(g, outer, terms.plain, terms.normal)
+        results[1] = g.drop_dims(kept, outer, None, g.meta[1])
     if mask[2] and bias is not None:
-        kept = g.reduce(
-            "sum", lambda b, i: parts(b, i)[0].value, x.size, outer_dims, compute, origins=origins
-        )
-        results[2] = g.drop_dims(kept, outer_dims, None, g.meta[2])
+        results[2] = g.drop_dims(terms.sum(g, outer, terms.plain), outer, None, g.meta[2])
     return tuple(results)
+
+
+def _layer_norm_input_gradient(
+    g: GraphLowering, terms: _LayerNormGradient, shape: Sequence[int]
+) -> TensorValue:
+    dims = list(range(terms.first, terms.x.ndim))
+    total = float(math.prod(shape))
+    shift = terms.sum(g, dims, terms.scaled)
+    tilt = terms.sum(g, dims, terms.scaled, terms.normal)
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        own = [*index[: terms.first], *(ZERO for _ in dims)]
+        mean_shift = _scalar(b, shift, own, terms.compute) / total
+        mean_tilt = _scalar(b, tilt, own, terms.compute) / total
+        value = terms.scaled(b, index) - mean_shift - terms.normal(b, index) * mean_tilt
+        return (value * terms.inverse(b, index)).value
+
+    operands = [terms.grad, terms.x, terms.mean, terms.rstd, terms.weight, shift, tilt]
+    return g.lazy(inner, operands, cost=12, meta=g.meta[0])

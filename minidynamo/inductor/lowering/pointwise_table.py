@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from minidynamo.inductor.ir import TensorValue
-from minidynamo.inductor.lowering.promotion import category, float_type, result_type
+from minidynamo.inductor.lowering.promotion import float_type, result_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import (
     Scalar,
@@ -25,7 +25,6 @@ from minidynamo.inductor.lowering.scalar import (
     expm1,
     floor,
     function,
-    isfinite,
     isinf,
     isnan,
     log,

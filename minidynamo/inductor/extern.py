@@ -1,0 +1,180 @@
+"""Operators that are called through torch's dispatcher rather than lowered.
+
+Every operator with any schema can be called: its tensors get memory, its results are buffers with the strides that the
+fake tensors have. A few take operands of any strides; what is a mere rearrangement of memory is then not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from minidynamo.inductor.ir import Buffer, ExternOp, TensorValue, View, loop_index
+from minidynamo.inductor.loop_body import BodyBuilder
+from minidynamo.inductor.symbolic import IntLike, contiguous_strides
+
+if TYPE_CHECKING:
+    from minidynamo.inductor.graph import GraphLowering
+
+# Operators that take any strides: their operands are not copied into the layout that eager has.
+ANY_STRIDES = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+}
+
+
+def call(
+    g: GraphLowering,
+    op: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    any_strides: bool = False,
+) -> Any:
+    """Call `op` through the dispatcher; its results are the node's.
+
+    any_strides: `op` takes operands of any strides.
+    """
+    inputs: list[View] = []
+    take = g.strided if any_strides or op in ANY_STRIDES else g.realize
+
+    def realized(value: Any) -> Any:
+        if isinstance(value, TensorValue):
+            view = take(value)
+            inputs.append(view)
+            return view
+        if isinstance(value, (tuple, list)):
+            return type(value)(realized(item) for item in value)
+        return value
+
+    new_args = tuple(realized(arg) for arg in args)
+    new_kwargs = {key: realized(arg) for key, arg in kwargs.items()}
+    aliases = _aliased_inputs(op, new_args, new_kwargs)
+    fake = g.meta
+    if any(not view.exact for view in inputs):
+        fake = _results_for(op, new_args, new_kwargs, fake)
+    result = _results(g, fake, g.meta, aliases)
+    returns = len(op._schema.returns)
+    outputs = _buffers(result)
+    g.operations.append(
+        ExternOp(
+            f"op{len(g.operations)}",
+            op,
+            new_args,
+            new_kwargs,
+            tuple(outputs) if returns > 1 else (outputs,) if returns else (),
+            _mutated_inputs(op, new_args, new_kwargs),
+            (str(op),),
+            tuple(inputs),
+        )
+    )
+    return result
+
+
+def _results(g: GraphLowering, fake: Any, eager: Any, aliases: tuple[Buffer, ...]) -> Any:
+    """Values for the results of an operator: `fake` as they will be, `eager` as eager has them."""
+    if isinstance(fake, torch.Tensor):
+        buffer = g.buffer_like(fake, g.fresh(), "extern")
+        buffer.alias_of = aliases
+        value = g.whole(buffer)
+        if fake.layout == torch.strided and fake.stride() != eager.stride():
+            value.data = View(buffer, buffer.size, buffer.stride, exact=False)
+        return value
+    if isinstance(fake, (tuple, list)):
+        pairs = zip(fake, eager, strict=True)
+        return [_results(g, a, b, aliases) for a, b in pairs]
+    return fake
+
+
+def _results_for(op: Any, args: Any, kwargs: Any, eager: Any) -> Any:
+    """The fake results of `op` for operands of these strides, which may differ from eager's."""
+    tensor = eager if isinstance(eager, torch.Tensor) else eager[0]
+    if not isinstance(tensor, FakeTensor):
+        return eager
+
+    def fake(value: Any) -> Any:
+        if isinstance(value, View):
+            buffer = value.buffer
+            return torch.empty_strided(
+                value.size, value.stride, dtype=buffer.dtype, device=buffer.device
+            )
+        if isinstance(value, (tuple, list)):
+            return type(value)(fake(item) for item in value)
+        return value
+
+    with tensor.fake_mode:
+        return op(*fake(args), **{key: fake(value) for key, value in kwargs.items()})
+
+
+def _buffers(result: Any) -> Any:
+    """The output tree of an extern call: buffers where there are tensor values."""
+    if isinstance(result, TensorValue):
+        assert isinstance(result.data, View)
+        return result.data.buffer
+    if isinstance(result, list):
+        return tuple(_buffers(item) for item in result)
+    assert result is None, f"an operator returns {result!r}"
+    return None
+
+
+def as_rearrangement(g: GraphLowering, value: TensorValue) -> View | None:
+    """`value` as a strided view of the buffer that it is a plain copy of, if it is one."""
+    index, iters = loop_index(value.size, "x")
+    b = BodyBuilder(iters)
+    loaded = b.node(value.load(b, index))
+    if loaded.op == "cast" and loaded.dtype == torch.float32 and value.dtype != torch.float32:
+        loaded = b.node(loaded.args[0])
+    if loaded.op != "load" or loaded.args or loaded.dtype != value.dtype:
+        return None
+    assert loaded.index is not None and loaded.buffer is not None
+    strides: list[IntLike] = []
+    rest = loaded.index
+    for extent, i, default in zip(value.size, index, contiguous_strides(value.size), strict=True):
+        if extent == 1:
+            strides.append(default)
+            continue
+        (monomial,) = i.terms
+        factor = loaded.index.coeff(monomial[0])  # type: ignore[arg-type]
+        if factor is None or not factor.is_const:
+            return None
+        strides.append(int(factor))
+        rest = rest - i * int(factor)
+    if not rest.is_const:
+        return None
+    return View(g.buffers[loaded.buffer], value.size, tuple(strides), int(rest), exact=False)
+
+
+def _schema_arguments(
+    op: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> list[tuple[Any, Any]]:
+    arguments = op._schema.arguments
+    pairs = list(zip(arguments, args, strict=False))
+    return pairs + [(a, kwargs[a.name]) for a in arguments if a.name in kwargs]
+
+
+def _views(value: Any) -> list[View]:
+    if isinstance(value, View):
+        return [value]
+    return [v for item in value for v in _views(item)] if isinstance(value, (tuple, list)) else []
+
+
+def _aliased_inputs(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Buffer, ...]:
+    """Buffers that the results of `op` may be views of, by its schema."""
+    found = []
+    for argument, value in _schema_arguments(op, args, kwargs):
+        if argument.alias_info is not None:
+            found += [view.buffer for view in _views(value)]
+    return tuple(found)
+
+
+def _mutated_inputs(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, ...]:
+    found = []
+    for argument, value in _schema_arguments(op, args, kwargs):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += [view.buffer.name for view in _views(value)]
+    return tuple(found)
