@@ -17,7 +17,7 @@ from .functions import MethodOfVariable
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
     from ..symbolic_convert import Translator
-    from .user_defined import UserDefinedObjectVariable
+    from .instance_state import InstanceState
 
 NONE = ConstantVariable(None)
 
@@ -25,7 +25,7 @@ NONE = ConstantVariable(None)
 class InstanceDictVariable(VariableTracker):
     """The instance dict of `owner`."""
 
-    def __init__(self, owner: UserDefinedObjectVariable) -> None:
+    def __init__(self, owner: InstanceState) -> None:
         source = None if owner.source is None else InstanceDictSource(owner.source)
         super().__init__(source=source, mutation=owner.mutation)
         self.owner = owner

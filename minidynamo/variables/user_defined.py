@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..side_effects import DELETED, Mutation
-from ..source import DictItemSource, InstanceAttrSource, InstanceDictSource, SlotSource, Source
+from ..side_effects import Mutation
+from ..source import SlotSource, Source
 from .base import ObservedException, VariableTracker
 from .builtin_object import rich_equal
 from .classes import NEW_OBJECT, class_variable, has_object_layout
 from .constant import ConstantVariable
 from .descriptors import ClassAttribute, bind, class_lookup, guard_class, lookup_special
 from .instance_dict import InstanceDictVariable
+from .instance_state import InstanceState, instance_dict
 from .registry import wraps_instances
 
 if TYPE_CHECKING:
@@ -26,15 +27,7 @@ if TYPE_CHECKING:
 NONE = ConstantVariable(None)
 
 
-def instance_dict(value: Any) -> dict[str, Any] | None:
-    """The real instance dict, or None; no code of the user is run."""
-    try:
-        return object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-
-
-class UserDefinedObjectVariable(VariableTracker):
+class UserDefinedObjectVariable(InstanceState):
     """An object of a class with the plain object layout. `value` is None for NEW ones."""
 
     takes_lazy_args = True
@@ -97,30 +90,6 @@ class UserDefinedObjectVariable(VariableTracker):
             return value
         return None if found is None else bind(tx, found, self, self.cls)
 
-    def load_instance(self, tx: Translator, name: str) -> VariableTracker | None:
-        """The entry of the instance dict, or None."""
-        stored = tx.output.side_effects.load_attr(self, name)
-        if stored is DELETED:
-            return None
-        if isinstance(stored, VariableTracker):
-            return stored
-        if self.dict is None or self.source is None:
-            return None
-        if name in self.dict:
-            return tx.wrap(self.dict[name], self.item_source(name))
-        tx.guard(InstanceDictSource(self.source), "DICT_LACKS", name)
-        return None
-
-    def item_source(self, name: str) -> Source:
-        """The source of an entry of the instance dict; attribute access where that gives it."""
-        assert self.source is not None
-        shadow = getattr(self.cls, name, None)
-        if self.cls.__getattribute__ is object.__getattribute__ and not hasattr(
-            type(shadow), "__set__"
-        ):
-            return InstanceAttrSource(self.source, name)
-        return DictItemSource(InstanceDictSource(self.source), name)
-
     def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
         name = descriptor.__name__
         stored = tx.output.side_effects.load_attr(self, name)
@@ -172,23 +141,6 @@ class UserDefinedObjectVariable(VariableTracker):
             self.no_attribute(tx, name)
         self.delete_item(tx, name)
 
-    def delete_item(self, tx: Translator, name: str) -> None:
-        """Delete an entry of the instance dict, which is there."""
-        existed = self.dict is not None and name in self.dict
-        tx.output.side_effects.delete_attr(self, name, existed=existed)
-
-    def has_stored(self, tx: Translator, name: str) -> bool:
-        """Whether the instance dict has the name, without looking at its value."""
-        stored = tx.output.side_effects.load_attr(self, name)
-        if stored is not None:
-            return stored is not DELETED
-        if self.dict is None or self.source is None:
-            return False
-        has = name in self.dict
-        kind = "DICT_HAS" if has else "DICT_LACKS"
-        tx.guard(InstanceDictSource(self.source), kind, name)
-        return has
-
     def _descriptor_store(self, tx: Translator, name: str, value: VariableTracker | None) -> bool:
         """Store (or delete, if value is None) through a data descriptor, if the class has one."""
         found = class_lookup(tx, self.cls, name)
@@ -230,23 +182,6 @@ class UserDefinedObjectVariable(VariableTracker):
         if self.source is not None:
             return self.dict is not None
         return any("__dict__" in base.__dict__ for base in self.cls.__mro__)
-
-    def instance_names(self, tx: Translator) -> Iterator[str]:
-        """The keys of the instance dict, in order."""
-        stored = tx.output.side_effects.stored_attrs(self)
-        existing: dict[str, Any] = {}
-        if self.dict is not None and self.source is not None:
-            tx.guard(InstanceDictSource(self.source), "DICT_KEYS", tuple(self.dict))
-            existing = self.dict
-        slots = _slot_names(self.cls)
-        recreated = tx.output.side_effects.recreated
-        kept = [name for name in existing if (self, name) not in recreated]
-        for name in kept:
-            if stored.get(name) is not DELETED:
-                yield name
-        for name, value in stored.items():
-            if name not in kept and name not in slots and value is not DELETED:
-                yield name
 
     # -- slots ----------------------------------------------------------------------------------
 
@@ -446,15 +381,6 @@ def _iterator_at(target: Any, index: int) -> Any:
     else:
         next(iterator, None)
     return iterator
-
-
-def _slot_names(cls: type) -> frozenset[str]:
-    return frozenset(
-        name
-        for base in cls.__mro__
-        for name, raw in base.__dict__.items()
-        if type(raw).__name__ == "member_descriptor"
-    )
 
 
 _LACKING = {

@@ -1,0 +1,95 @@
+"""The instance dict of an object, seen through the side-effect log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..side_effects import DELETED
+from ..source import DictItemSource, InstanceAttrSource, InstanceDictSource, Source
+from .base import VariableTracker
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+
+def instance_dict(value: Any) -> dict[str, Any] | None:
+    """The real instance dict, or None; no code of the user is run."""
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+
+
+class InstanceState(VariableTracker):
+    """An object of class `cls` whose attributes are `dict` (None: it has none yet), overlaid with the log."""
+
+    cls: type
+    dict: dict[str, Any] | None
+
+    def load_instance(self, tx: Translator, name: str) -> VariableTracker | None:
+        """The entry of the instance dict, or None."""
+        stored = tx.output.side_effects.load_attr(self, name)
+        if stored is DELETED:
+            return None
+        if isinstance(stored, VariableTracker):
+            return stored
+        if self.dict is None or self.source is None:
+            return None
+        if name in self.dict:
+            return tx.lazy(self.dict[name], self.item_source(name))
+        tx.guard(InstanceDictSource(self.source), "DICT_LACKS", name)
+        return None
+
+    def item_source(self, name: str) -> Source:
+        """The source of an entry of the instance dict; attribute access where that gives it."""
+        assert self.source is not None
+        shadow = getattr(self.cls, name, None)
+        if self.cls.__getattribute__ is object.__getattribute__ and not hasattr(
+            type(shadow), "__set__"
+        ):
+            return InstanceAttrSource(self.source, name)
+        return DictItemSource(InstanceDictSource(self.source), name)
+
+    def delete_item(self, tx: Translator, name: str) -> None:
+        """Delete an entry of the instance dict, which is there."""
+        existed = self.dict is not None and name in self.dict
+        tx.output.side_effects.delete_attr(self, name, existed=existed)
+
+    def has_stored(self, tx: Translator, name: str) -> bool:
+        """Whether the instance dict has the name, without looking at its value."""
+        stored = tx.output.side_effects.load_attr(self, name)
+        if stored is not None:
+            return stored is not DELETED
+        if self.dict is None or self.source is None:
+            return False
+        has = name in self.dict
+        kind = "DICT_HAS" if has else "DICT_LACKS"
+        tx.guard(InstanceDictSource(self.source), kind, name)
+        return has
+
+    def instance_names(self, tx: Translator) -> Iterator[str]:
+        """The keys of the instance dict, in order."""
+        stored = tx.output.side_effects.stored_attrs(self)
+        existing: dict[str, Any] = {}
+        if self.dict is not None and self.source is not None:
+            tx.guard(InstanceDictSource(self.source), "DICT_KEYS", tuple(self.dict))
+            existing = self.dict
+        slots = slot_names(self.cls)
+        recreated = tx.output.side_effects.recreated
+        kept = [name for name in existing if (self, name) not in recreated]
+        for name in kept:
+            if stored.get(name) is not DELETED:
+                yield name
+        for name, value in stored.items():
+            if name not in kept and name not in slots and value is not DELETED:
+                yield name
+
+
+def slot_names(cls: type) -> frozenset[str]:
+    return frozenset(
+        name
+        for base in cls.__mro__
+        for name, raw in base.__dict__.items()
+        if type(raw).__name__ == "member_descriptor"
+    )
