@@ -82,7 +82,7 @@ class _Finisher:
         self.output = tx.output
         self.context = LoadContext(frozenset(tx.code.co_cellvars))
         for generator in self.output.generators:
-            if generator.pending_cleanup():
+            if generator.pending_cleanup() and not generator.closes_silently(tx):
                 # Not a break where it was made: a continuation would keep it alive for too long.
                 raise Unsupported(
                     "generator left unfinished",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..exc import Unsupported
 from ..side_effects import Mutation
 from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import NONE, builtin_method
@@ -126,6 +127,19 @@ class GeneratorVariable(IteratorVariable):
         target = handler.target
         implicit = target.opname in ("CLEANUP_THROW", "CALL_INTRINSIC_1")
         return not implicit
+
+    def closes_silently(self, tx: Translator) -> bool:
+        """Run the cleanup that dropping it would run; whether that did nothing anybody can see.
+
+        Then it does not matter when it happens. Otherwise the trace is not to be used.
+        """
+        effects, last = tx.output.side_effects, tx.output.checkpoint()[1]
+        before = effects.version + 1  # closing counts as one mutation, of the generator itself
+        try:
+            self.close(tx)
+        except (ObservedException, Unsupported):
+            return False
+        return effects.version == before and tx.output.checkpoint()[1] is last
 
     # -- the end --------------------------------------------------------------------------------
 

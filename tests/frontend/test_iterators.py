@@ -481,3 +481,21 @@ def test_generator_expression_over_argument():
         return max(len(item) for item in items) + x, ",".join(str(i) for i in items), {*items}
 
     check(fn, X, ["a", "bcd"])
+
+
+def test_generator_dropped_inside_a_try_without_effects():
+    def numbers():
+        i = 0
+        try:
+            while True:
+                yield i
+                i += 1
+        except IndexError:
+            return
+
+    def f(a):
+        for k, i in zip([1, 2], numbers(), strict=False):
+            a = a + k * i
+        return a
+
+    check(f, torch.randn(3))
