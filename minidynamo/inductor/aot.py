@@ -1,8 +1,10 @@
-"""The way through AOTAutograd, for graphs that are differentiated, mutate, or return views of inputs.
+"""The way through AOTAutograd, for graphs that are differentiated, mutate, or return views of
+inputs.
 
-`compile_aot(gm, inputs, compile_graph, decompositions)` returns a callable over gm's inputs. AOTAutograd splits the
-graph into functional pieces (inference; or forward and backward), each of which `compile_graph` makes a callable of,
-and wraps them with what replays mutations and aliases and connects autograd.
+`compile_aot(gm, inputs, compile_graph, decompositions)` returns a callable over gm's inputs.
+AOTAutograd splits the graph into functional pieces (inference; or forward and backward), each of
+which `compile_graph` makes a callable of, and wraps them with what replays mutations and aliases
+and connects autograd.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ CompileGraph = Callable[[torch.fx.GraphModule], Callable[..., Any]]
 
 
 class _Boxed:
-    """A compiled graph by AOTAutograd's calling convention: one list of inputs, which the call may empty."""
+    """A compiled graph by AOTAutograd's calling convention: one list of inputs, which the call may
+    empty.
+    """
 
     _boxed_call = True
 

@@ -1,9 +1,10 @@
 """From the front end's graph to a graph of aten operators, for the case that needs no AOTAutograd.
 
-`capture_inference(gm, inputs, ...)` runs the graph once on fake tensors under a dispatch mode that writes down every
-operator. That is enough whenever nothing is differentiated, nothing is mutated and no output is a view of an input;
-`NotCapturable` says that one of these does not hold, and the caller takes AOTAutograd, which handles all of them but
-costs an import of a second, several passes over the graph, and a wrapper around every call.
+`capture_inference(gm, inputs, ...)` runs the graph once on fake tensors under a dispatch mode that
+writes down every operator. That is enough whenever nothing is differentiated, nothing is mutated
+and no output is a view of an input; `NotCapturable` says that one of these does not hold, and the
+caller takes AOTAutograd, which handles all of them but costs an import of a second, several passes
+over the graph, and a wrapper around every call.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ aten = torch.ops.aten
 IDENTITIES = frozenset(
     [aten.detach.default, aten.alias.default, aten.lift.default, aten.lift_fresh.default]
 )
-# Operators that write running statistics without their schema saying so: (position of those, of `training`).
+# Operators that write running statistics without their schema saying so: (position of those, of
+# `training`).
 HIDDEN_MUTATION = {
     aten.native_batch_norm.default: (3, 5),
     aten.cudnn_batch_norm.default: (3, 5),

@@ -38,8 +38,9 @@ def compile_fx(
 ) -> Callable[..., Any]:
     """Compile a graph of torch operations for inputs like these (fake or real tensors, ints).
 
-    options: flags of `minidynamo.inductor.config` for this graph. The result takes the inputs positionally and returns
-    a tuple of the graph's outputs. Raises what the compiler of a kernel, or an operator's own checks, raise.
+    options: flags of `minidynamo.inductor.config` for this graph. The result takes the inputs
+    positionally and returns a tuple of the graph's outputs. Raises what the compiler of a kernel,
+    or an operator's own checks, raise.
     """
     with config.patch(dict(options or {})):
         metrics.increment("compiled_graphs")
@@ -67,10 +68,14 @@ def _compile_flat(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[.
 
 
 def flatten_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Any]:
-    """`gm` with a flat tuple as result, and how to rebuild the result from it (None: it is that already)."""
+    """`gm` with a flat tuple as result, and how to rebuild the result from it (None: it is that
+    already).
+    """
     (output,) = gm.graph.find_nodes(op="output")
     result = output.args[0]
-    if isinstance(result, (tuple, list)) and all(not isinstance(v, (tuple, list, dict)) for v in result):
+    if isinstance(result, (tuple, list)) and all(
+        not isinstance(v, (tuple, list, dict)) for v in result
+    ):
         return gm, None
     leaves, spec = torch.utils._pytree.tree_flatten(result)
     graph = torch.fx.Graph()

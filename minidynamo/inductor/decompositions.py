@@ -1,4 +1,6 @@
-"""Which operators are taken apart before lowering: torch's decompositions, less what we lower or call whole."""
+"""Which operators are taken apart before lowering: torch's decompositions, less what we lower or
+call whole.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ _EXTRA = [
     aten.native_group_norm_backward,
     aten.native_dropout_backward,
 ]
-# Operators that a library does better, that draw random numbers as eager does, or that test their indices.
+# Operators that a library does better, that draw random numbers as eager does, or that test their
+# indices.
 _WHOLE = [
     aten._scaled_dot_product_flash_attention_for_cpu,
     aten._scaled_dot_product_flash_attention_for_cpu_backward,

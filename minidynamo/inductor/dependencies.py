@@ -1,7 +1,8 @@
 """Which operations must stay in order: reads and writes of buffers, aliases resolved.
 
-`Dependencies(operations)` gives for each operation, as a bit mask over positions, everything that must run before it
-(transitively). Several operations may write disjoint parts of one buffer (`torch.cat`): they do not depend on each other.
+`Dependencies(operations)` gives for each operation, as a bit mask over positions, everything that
+must run before it (transitively). Several operations may write disjoint parts of one buffer
+(`torch.cat`): they do not depend on each other.
 """
 
 from __future__ import annotations
@@ -17,10 +18,6 @@ def roots(buffer: Buffer) -> list[Buffer]:
     if not buffer.alias_of:
         return [buffer]
     return [root for base in buffer.alias_of for root in roots(base)]
-
-
-def reads_of(operation: Operation) -> set[str]:
-    return operation.reads()
 
 
 def writes_of(operation: Operation) -> set[str]:

@@ -1,7 +1,8 @@
 """Operators that are called through torch's dispatcher rather than lowered.
 
-Every operator with any schema can be called: its tensors get memory, its results are buffers with the strides that the
-fake tensors have. A few take operands of any strides; what is a mere rearrangement of memory is then not copied.
+Every operator with any schema can be called: its tensors get memory, its results are buffers with
+the strides that the fake tensors have. A few take operands of any strides; what is a mere
+rearrangement of memory is then not copied.
 """
 
 from __future__ import annotations

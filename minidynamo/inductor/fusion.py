@@ -1,13 +1,14 @@
 """Joining two loop nests into one.
 
-Two bodies can be one kernel when their iteration spaces can be identified such that whatever one stores and the other
-loads is loaded at the very point where it was stored: the value is then handed over in a register. `join(a, b)` finds
-that identification, or says None.
+Two bodies can be one kernel when their iteration spaces can be identified such that whatever one
+stores and the other loads is loaded at the very point where it was stored: the value is then handed
+over in a register. `join(a, b)` finds that identification, or says None.
 
-The identification comes from the memory they share. If `a` stores buffer t at 512*x0 + r0 and `b` loads it at
-65536*y0 + 512*y1 + y2, then b's symbols follow by division: y0 = x0 // 128, y1 = x0 % 128, y2 = r0. So reshapes and
-transpositions between producer and consumer need no special case. A space without reductions may become the inner level
-of one with (the elementwise part of a softmax), or its outer level (the rows' statistics).
+The identification comes from the memory they share. If `a` stores buffer t at 512*x0 + r0 and `b`
+loads it at 65536*y0 + 512*y1 + y2, then b's symbols follow by division: y0 = x0 // 128, y1 = x0 %
+128, y2 = r0. So reshapes and transpositions between producer and consumer need no special case. A
+space without reductions may become the inner level of one with (the elementwise part of a softmax),
+or its outer level (the rows' statistics).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import replace
 
 from minidynamo.inductor.loop_body import LoopBody, Node, NodeList
 from minidynamo.inductor.symbolic import (
+    ZERO,
     Atom,
     Expr,
     FloorDiv,
@@ -32,7 +34,9 @@ Mapped = Mapping[Atom, IntLike]
 
 
 def join(first: LoopBody, second: LoopBody) -> LoopBody | None:
-    """One body that does `first` and then `second` at every point, or None where that is not the same."""
+    """One body that does `first` and then `second` at every point, or None where that is not the
+    same.
+    """
     if any(s.size == 0 for s in (*_symbols(first), *_symbols(second))):
         return None
     divisions = _division_count(first) + _division_count(second)
@@ -47,13 +51,14 @@ def join(first: LoopBody, second: LoopBody) -> LoopBody | None:
     return None
 
 
-# -- identifying iteration spaces ---------------------------------------------------------------------------------
+# -- identifying iteration spaces ------------------------------------------------------------------
 
 
 def _aligned(first: LoopBody, second: LoopBody) -> Iterator[tuple[LoopBody, LoopBody]]:
     """Both bodies over one iteration space, in each way that their shared memory suggests."""
     if _sizes(first) == _sizes(second):
-        mapping = dict(zip(_symbols(second), map(symbol_expr, _symbols(first)), strict=True))
+        pairs_of = zip(_symbols(second), _symbols(first), strict=True)
+        mapping: Mapped = {own: symbol_expr(other) for own, other in pairs_of}
         yield first, second.reindex(first.iters, first.reduces, mapping)
     pairs = list(_shared_indices(first, second))
     if first.reduces or not second.reduces:
@@ -96,7 +101,9 @@ def _shared_indices(first: LoopBody, second: LoopBody) -> Iterator[tuple[Expr, E
 
 
 def _moved(body: LoopBody, target: LoopBody, known: Expr, own: Expr) -> LoopBody | None:
-    """`body` over target's symbols, where its index `own` and target's index `known` are the same element."""
+    """`body` over target's symbols, where its index `own` and target's index `known` are the same
+    element.
+    """
     mapping = _solve(own, known)
     if mapping is None:
         return None
@@ -139,7 +146,7 @@ def _solve(own: Expr, known: Expr) -> dict[Atom, IntLike] | None:
 
 def _distribute(missing: Sequence[Symbol], free: Sequence[Symbol]) -> dict[Atom, IntLike]:
     """Identify two groups of symbols with the same number of points, in row-major order."""
-    position: IntLike = 0
+    position = ZERO
     for symbol in free:
         assert symbol.size is not None
         position = position * symbol.size + symbol_expr(symbol)
@@ -162,7 +169,7 @@ def _keeps_levels(body: LoopBody, target: LoopBody, mapping: Mapped) -> bool:
 
 
 def _same_extent(body: LoopBody, target: LoopBody, outside: Sequence[Symbol]) -> bool:
-    """Whether body's points are exactly target's (reduction symbols aside where the body is outer)."""
+    """Whether body's points are exactly target's (its rows', where the body is outer)."""
     symbols = [s for s in _symbols(target) if not outside or s not in target.reduces]
     if outside and len(outside) != len(target.reduces):
         return False
@@ -214,11 +221,13 @@ def _split_loop(body: LoopBody, symbol: Symbol, step: int) -> LoopBody:
     return body.reindex(cut(body.iters), cut(body.reduces), {symbol: point})
 
 
-# -- one body out of two --------------------------------------------------------------------------------------------
+# -- one body out of two ---------------------------------------------------------------------------
 
 
 def _concatenate(first: LoopBody, second: LoopBody) -> LoopBody | None:
-    """`first`'s nodes, then `second`'s, loads of what was stored replaced by the value; None if an index differs."""
+    """`first`'s nodes, then `second`'s, loads of what was stored replaced by the value; None if an
+    index differs.
+    """
     stored: dict[str, tuple[Expr | None, int]] = {}
     several: set[str] = set()
     nodes = NodeList()
@@ -244,11 +253,13 @@ def _concatenate(first: LoopBody, second: LoopBody) -> LoopBody | None:
     return LoopBody(first.iters, first.reduces, nodes.nodes)
 
 
-# -- simplifying the loops of a finished kernel -------------------------------------------------------------------
+# -- simplifying the loops of a finished kernel ----------------------------------------------------
 
 
 def merge_loops(body: LoopBody) -> LoopBody:
-    """Turn adjacent loops into one wherever every index allows it, and name the symbols x0.. and r0.. ."""
+    """Turn adjacent loops into one wherever every index allows it, and name the symbols x0.. and
+    r0.. .
+    """
     for reduces in (False, True):
         position = 0
         while position + 1 < len(body.reduces if reduces else body.iters):

@@ -1,8 +1,11 @@
-"""Lowering an aten graph: `GraphLowering` walks the nodes and collects operations over named buffers.
+"""Lowering an aten graph: `GraphLowering` walks the nodes and collects operations over named
+buffers.
 
-    lowered = GraphLowering(gm, config).run()       # .operations, .buffers, .outputs, .inputs, .constants
+    lowered = GraphLowering(gm, config).run()       # .operations, .buffers, .outputs, .inputs,
+    .constants
 
-Lowerings (`lowering/`) call back into it: `g.pointwise`, `g.reduce`, `g.view`, `g.realize`, `g.extern`.
+Lowerings (`lowering/`) call back into it: `g.pointwise`, `g.reduce`, `g.view`, `g.realize`,
+`g.extern`.
 """
 
 from __future__ import annotations
@@ -57,12 +60,14 @@ SUPPORTED_DTYPES = frozenset(
         torch.uint8,
     ]
 )
-# A value with several users is kept in memory when recomputing it costs at least this much, or takes more than one
-# load; and any value is when it has grown past these bounds, to keep kernels and Python's recursion small.
+# A value with several users is kept in memory when recomputing it costs at least this much, or
+# takes more than one load; and any value is when it has grown past these bounds, to keep kernels
+# and Python's recursion small.
 REUSE_COST = 8
 MAX_COST = 400
 MAX_READS = 16
-# An operand that is broadcast is kept when it costs this much and each element is used so many times.
+# An operand that is broadcast is kept when it costs this much and each element is used so many
+# times.
 BROADCAST_COST = 6
 BROADCAST_FACTOR = 8
 
@@ -92,7 +97,7 @@ class GraphLowering:
     def meta(self) -> Any:
         return self.node.meta["val"]
 
-    # -- the walk -------------------------------------------------------------------------------------------------
+    # -- the walk ----------------------------------------------------------------------------------
     def run(self) -> GraphLowering:
         for node in self.gm.graph.nodes:
             self.node = node
@@ -164,7 +169,7 @@ class GraphLowering:
         if shared or data.cost > MAX_COST or data.reads > MAX_READS:
             self.realize(value)
 
-    # -- buffers --------------------------------------------------------------------------------------------------
+    # -- buffers -----------------------------------------------------------------------------------
     def fresh(self, prefix: str = "buf") -> str:
         self._names += 1
         return f"{prefix}{self._names - 1}"
@@ -187,7 +192,7 @@ class GraphLowering:
         view = View(buffer, buffer.size, buffer.stride)
         return TensorValue(view, buffer.dtype, buffer.size, buffer.device)
 
-    # -- building values ------------------------------------------------------------------------------------------
+    # -- building values ---------------------------------------------------------------------------
     def lazy(
         self,
         inner: Inner,
@@ -196,7 +201,9 @@ class GraphLowering:
         cost: int = 0,
         meta: torch.Tensor | None = None,
     ) -> TensorValue:
-        """A value with the size and dtype of `meta` (default: of the node), computed by `inner` from `operands`."""
+        """A value with the size and dtype of `meta` (default: of the node), computed by `inner`
+        from `operands`.
+        """
         fake = self.meta if meta is None else meta
         tensors = [value for value in operands if isinstance(value, TensorValue)]
         origins = dict.fromkeys(name for value in tensors for name in value.origins)
@@ -219,9 +226,11 @@ class GraphLowering:
         cost: int = 1,
         meta: torch.Tensor | None = None,
     ) -> TensorValue:
-        """`fn` of the broadcast operands: tensor values and numbers, converted to `compute`; None is passed on.
+        """`fn` of the broadcast operands: tensor values and numbers, converted to `compute`; None
+        is passed on.
 
-        `compute` is one dtype for all or one for each. The result has the node's (or `meta`'s) dtype and size; float16 and bfloat16 are computed in float32.
+        `compute` is one dtype for all or one for each. The result has the node's (or `meta`'s)
+        dtype and size; float16 and bfloat16 are computed in float32.
         """
         fake = self.meta if meta is None else meta
         size = tuple(fake.shape)
@@ -289,7 +298,8 @@ class GraphLowering:
         device: torch.device | None = None,
         name: str | None = None,
     ) -> TensorValue:
-        """Reduce `inner` (an element for an index of `size`) over `dims`; the result has `keepdim` shape and memory.
+        """Reduce `inner` (an element for an index of `size`) over `dims`; the result has `keepdim`
+        shape and memory.
 
         `dtype` is the result's; `inner`'s values decide what is accumulated in.
         """
@@ -322,7 +332,9 @@ class GraphLowering:
         finish: Callable[[Scalar], Scalar] | None,
         fake: torch.Tensor,
     ) -> TensorValue:
-        """`finish(kept)` in the dtype and shape of `fake`, which may lack the dimensions `dims` (of extent 1)."""
+        """`finish(kept)` in the dtype and shape of `fake`, which may lack the dimensions `dims` (of
+        extent 1).
+        """
         dropped = set(dims) if fake.dim() != kept.ndim else set()
         result = compute_type(fake.dtype)
 
@@ -363,7 +375,9 @@ class GraphLowering:
         return TensorValue(data, base.dtype, size, base.device)
 
     def assemble(self, pieces: Sequence[TensorValue], dim: int) -> TensorValue:
-        """A new buffer for the node's result, its parts along `dim` written by one operation for each piece."""
+        """A new buffer for the node's result, its parts along `dim` written by one operation for
+        each piece.
+        """
         fake = self.meta
         size, stride = tuple(fake.shape), dense_strides(tuple(fake.shape), tuple(fake.stride()))
         buffer = self._new_buffer(fake.dtype, size, stride, fake.device)
@@ -381,16 +395,20 @@ class GraphLowering:
         return TensorValue(view, fake.dtype, size, fake.device)
 
     def keep(self, value: TensorValue) -> None:
-        """Called by lowerings that read `value` several times: give it memory if recomputing it is dear."""
+        """Called by lowerings that read `value` several times: give it memory if recomputing it is
+        dear.
+        """
         self._decide(value, 2)
 
     def meta_device(self) -> torch.device:
         fake = self.meta
         return (fake if isinstance(fake, torch.Tensor) else fake[0]).device
 
-    # -- giving values memory -------------------------------------------------------------------------------------
+    # -- giving values memory ----------------------------------------------------------------------
     def realize(self, value: TensorValue) -> View:
-        """The value's memory; a `Lazy` is computed into a new buffer, or is a view of its realized base."""
+        """The value's memory; a `Lazy` is computed into a new buffer, or is a view of its realized
+        base.
+        """
         data = value.data
         if isinstance(data, View):
             return data
@@ -410,7 +428,9 @@ class GraphLowering:
         return value.data
 
     def strided(self, value: TensorValue) -> View:
-        """The value's memory for a user that takes any strides: a pure rearrangement of memory is not copied."""
+        """The value's memory for a user that takes any strides: a pure rearrangement of memory is
+        not copied.
+        """
         if isinstance(value.data, Lazy) and value.data.cost <= 1 and value.data.reads == 1:
             view = extern.as_rearrangement(self, value)
             if view is not None:

@@ -1,9 +1,10 @@
 """The loop IR that lowering produces.
 
-A *tensor value* (`TensorValue`) is what a graph node's result is while lowering: either `View`, memory that exists
-(part of a `Buffer`), or `Lazy`, a function from an index to a scalar that has no memory yet. Pointwise operators build
-`Lazy` values on top of their operands, so a chain of them costs one loop; views of a `Lazy` transform its index.
-`GraphLowering.realize` gives a `Lazy` memory: it traces the function once into a `LoopBody` and appends a `ComputedOp`.
+A *tensor value* (`TensorValue`) is what a graph node's result is while lowering: either `View`,
+memory that exists (part of a `Buffer`), or `Lazy`, a function from an index to a scalar that has no
+memory yet. Pointwise operators build `Lazy` values on top of their operands, so a chain of them
+costs one loop; views of a `Lazy` transform its index. `GraphLowering.realize` gives a `Lazy`
+memory: it traces the function once into a `LoopBody` and appends a `ComputedOp`.
 
 The product of lowering is a list of operations in order, over named buffers:
 
@@ -111,7 +112,7 @@ class Lazy:
 
 
 class TensorValue:
-    """A graph node's result while lowering; `data` goes from `Lazy` to `View` when it is realized."""
+    """A graph node's result while lowering; `data` goes from `Lazy` to `View` when realized."""
 
     __slots__ = ("data", "device", "dtype", "size")
 
@@ -210,7 +211,9 @@ def flatten_outputs(outputs: Any) -> list[Buffer | None]:
 
 
 def is_dense(size: Size, stride: Size) -> bool:
-    """Whether every element has its own place and there are no holes (some permutation is row-major)."""
+    """Whether every element has its own place and there are no holes (some permutation is
+    row-major).
+    """
     expected: IntLike = 1
     for extent, step in sorted(
         ((e, s) for e, s in zip(size, stride, strict=True) if e != 1),
@@ -230,11 +233,14 @@ def dense_strides(size: Size, stride: Size) -> Size:
 def loop_index(
     size: Size, prefix: str, stride: Size | None = None
 ) -> tuple[list[Expr], list[Symbol]]:
-    """An index over `size`, with a loop symbol for every dimension that is not 1, those with large strides outside."""
+    """An index over `size`, with a loop symbol for every dimension that is not 1, those with large
+    strides outside.
+    """
     index: list[Expr] = [ZERO] * len(size)
     order = list(range(len(size)))
     if stride is not None:
-        order.sort(key=lambda d: -stride[d] if isinstance(stride[d], int) else 0)  # type: ignore[operator]
+        steps = [step if isinstance(step, int) else 0 for step in stride]
+        order.sort(key=lambda d: -steps[d])
     symbols = []
     for d in order:
         if size[d] != 1:

@@ -1,8 +1,9 @@
 """A kernel's body in SSA form.
 
-A `LoopBody` says what happens at one point of an iteration space: `iters` are the parallel loop symbols (outermost
-first), `reduces` the reduction symbols. `nodes` is a list in which every node's operands stand before it; operands are
-positions in the list. For example `y[i] = sum_j exp(x[i, j] - m[i])`:
+A `LoopBody` says what happens at one point of an iteration space: `iters` are the parallel loop
+symbols (outermost first), `reduces` the reduction symbols. `nodes` is a list in which every node's
+operands stand before it; operands are positions in the list. For example `y[i] = sum_j exp(x[i, j]
+- m[i])`:
 
     %0 = load x[16*x0 + r0]   float32
     %1 = load m[x0]           float32
@@ -11,12 +12,13 @@ positions in the list. For example `y[i] = sum_j exp(x[i, j] - m[i])`:
     %4 = reduction sum %3     float32
     %5 = store y[x0] %4       float32
 
-A node is *inner* when its value changes with a reduction symbol, else *outer* (`levels`). A `reduction` takes an inner
-value (or an outer one: then every iteration contributes it) and gives an outer one. Inner nodes may use reductions'
-results: softmax is one body, which needs several walks over the reduction symbols (`passes`).
+A node is *inner* when its value changes with a reduction symbol, else *outer* (`levels`). A
+`reduction` takes an inner value (or an outer one: then every iteration contributes it) and gives an
+outer one. Inner nodes may use reductions' results: softmax is one body, which needs several walks
+over the reduction symbols (`passes`).
 
-Index expressions (`symbolic.Expr`) are in elements of the buffer, over the loop symbols and, for indirect indexing,
-`ValueRef`s to earlier nodes.
+Index expressions (`symbolic.Expr`) are in elements of the buffer, over the loop symbols and, for
+indirect indexing, `ValueRef`s to earlier nodes.
 """
 
 from __future__ import annotations
@@ -103,7 +105,9 @@ class LoopBody:
         return any(node.op == "reduction" for node in self.nodes)
 
     def levels(self) -> list[bool]:
-        """For every node, whether it is inner: computed or done anew for every value of the reduction symbols."""
+        """For every node, whether it is inner: computed or done anew for every value of the
+        reduction symbols.
+        """
         reduces = frozenset(self.reduces)
         inner: list[bool] = []
         for node in self.nodes:
@@ -119,7 +123,9 @@ class LoopBody:
     def reindex(
         self, iters: Sequence[Symbol], reduces: Sequence[Symbol], mapping: Mapping[Atom, IntLike]
     ) -> LoopBody:
-        """The same work over other loop symbols; `mapping` gives this body's symbols in terms of the new ones."""
+        """The same work over other loop symbols; `mapping` gives this body's symbols in terms of
+        the new ones.
+        """
         nodes = [
             node if node.index is None else replace(node, index=node.index.subs(mapping))
             for node in self.nodes
@@ -138,7 +144,7 @@ class LoopBody:
     def without_dead_nodes(
         self, keep_store: Callable[[Node], bool] = lambda node: True
     ) -> LoopBody:
-        """Drop stores that `keep_store` refuses and every node whose value then reaches no store."""
+        """Drop stores that `keep_store` refuses and nodes whose value then reaches no store."""
         alive = [False] * len(self.nodes)
         for position in range(len(self.nodes) - 1, -1, -1):
             node = self.nodes[position]
@@ -165,7 +171,7 @@ class NodeList:
         self.renumbered: dict[int, int] = {}
 
     def add(self, node: Node) -> int:
-        """Position of the node, or of an equal one that is already there. Stores are never merged."""
+        """Position of the node, or of an equal one already there. Stores are never merged."""
         if node.op in ("store", "atomic_add"):
             self.nodes.append(node)
             return len(self.nodes) - 1
@@ -177,7 +183,9 @@ class NodeList:
         return found
 
     def copy(self, node: Node, position: int) -> int:
-        """Add `node`, which stood at `position` of another list; its operands must have been copied before."""
+        """Add `node`, which stood at `position` of another list; its operands must have been copied
+        before.
+        """
         args = tuple(self.renumbered[arg] for arg in node.args)
         new = self.add(replace(node, args=args, index=self.moved_index(node)))
         self.renumbered[position] = new
@@ -201,8 +209,9 @@ Value = int
 class BodyBuilder:
     """Traces a kernel body: what lowerings' inner functions are given.
 
-    `b.load(...)`, `b.op("add", x, y)`, `b.constant(0.5, torch.float32)` return values. `b.dtype(v)` is a value's dtype.
-    Loads of float16 and bfloat16 buffers are widened to float32; constants fold where it is trivial.
+    `b.load(...)`, `b.op("add", x, y)`, `b.constant(0.5, torch.float32)` return values. `b.dtype(v)`
+    is a value's dtype. Loads of float16 and bfloat16 buffers are widened to float32; constants fold
+    where it is trivial.
     """
 
     def __init__(self, iters: Sequence[Symbol], reduces: Sequence[Symbol] = ()) -> None:
@@ -284,7 +293,9 @@ class BodyBuilder:
         return self._list.add(Node("reduction", (value,), dtype, value=name))
 
     def indirect(self, value: Value, size: IntLike) -> Expr:
-        """Use a computed integer as an index into a dimension of `size`; negative ones count from the end."""
+        """Use a computed integer as an index into a dimension of `size`; negative ones count from
+        the end.
+        """
         value = self.cast(value, torch.int64)
         node = self.node(value)
         if node.op == "constant":
@@ -322,8 +333,10 @@ class Pass:
     """One walk over the reduction symbols, or straight code between two walks.
 
     Attributes:
-        nodes: positions to compute in this pass, in order. Inner nodes that an earlier pass had already computed
-            stand here again where this pass needs them: recompute them, or keep them in a scratch row.
+        nodes: positions to compute in this pass, in order. Inner nodes that an earlier pass had
+        already computed
+            stand here again where this pass needs them: recompute them, or keep them in a scratch
+            row.
         inner: True for a walk over the reduction symbols; False for outer nodes (computed once).
     """
 
@@ -332,18 +345,19 @@ class Pass:
 
 
 def passes(body: LoopBody) -> list[Pass]:
-    """Order the nodes of a body with reductions into alternating outer code and walks over the reduction symbols.
+    """Order the nodes of a body with reductions into alternating outer code and walks over the
+    reduction symbols.
 
-    A body without reduction symbols is one outer pass. Otherwise each reduction is finished at the end of the earliest
-    walk that has its operands; outer nodes stand in the earliest outer pass possible.
+    A body without reduction symbols is one outer pass. Otherwise each reduction is finished at the
+    end of the earliest walk that has its operands; outer nodes stand in the earliest outer pass
+    possible.
     """
     if not body.reduces:
         return [Pass(list(range(len(body.nodes))), False)]
     inner = body.levels()
-    stage: list[
-        int
-    ] = []  # outer node: number of walks before it; inner node: the first walk that can compute it
-    for position, node in enumerate(body.nodes):
+    # Outer node: number of walks before it; inner node: the first walk that can compute it.
+    stage: list[int] = []
+    for node in body.nodes:
         earliest = max((stage[arg] for arg in node.operands()), default=0)
         stage.append(earliest + 1 if node.op == "reduction" else earliest)
     last = max(

@@ -1,8 +1,9 @@
 """Counters of what the backend did, for tests and for people; `reset()` sets them to zero.
 
-generated_kernel_count: kernels that plans call (equal ones counted once a graph); kernel_calls: places where plans call
-one; extern_calls: operators called through the dispatcher; ir_nodes_pre_fusion: loop nests before fusion;
-compiled_graphs; capture_fallbacks: graphs that had to take AOTAutograd.
+generated_kernel_count: kernels that plans call (equal ones counted once a graph); kernel_calls:
+places where plans call one; extern_calls: operators called through the dispatcher;
+ir_nodes_pre_fusion: loop nests before fusion; compiled_graphs; capture_fallbacks: graphs that had
+to take AOTAutograd.
 """
 
 from __future__ import annotations

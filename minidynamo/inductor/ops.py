@@ -1,22 +1,28 @@
 """The one table of scalar operations that a kernel body may contain.
 
-A body (`loop_body.py`) is a list of nodes in SSA form; each names an operation of this table. Lowering emits them
-through `BodyBuilder`, fusion and dependency analysis read them, a printer (`codegen/cpp.py`, `codegen/triton.py`) is
-a dictionary from operation name to text. Everything that can be said well in these operations is lowered to them
-(`sigmoid`, `relu`, `lerp`, `gelu` have no row), so that a printer stays small.
+A body (`loop_body.py`) is a list of nodes in SSA form; each names an operation of this table.
+Lowering emits them through `BodyBuilder`, fusion and dependency analysis read them, a printer
+(`codegen/cpp.py`, `codegen/triton.py`) is a dictionary from operation name to text. Everything that
+can be said well in these operations is lowered to them (`sigmoid`, `relu`, `lerp`, `gelu` have no
+row), so that a printer stays small.
 
-dtype rules, given the operands' dtypes (which lowering has made equal, `where`'s condition and shifts aside):
+dtype rules, given the operands' dtypes (which lowering has made equal, `where`'s condition and
+shifts aside):
 
     same      the (last) operand's
     bool      torch.bool
     explicit  stated on the node (`cast`, `constant`, `index_expr`, `load`, `reduction`)
 
-Arithmetic happens in float32, float64, bool or an integer type. float16 and bfloat16 values exist only as the result
-of a `load` or a `cast` and as the operand of a `cast` or a `store`: the builder widens them to float32.
+Arithmetic happens in float32, float64, bool or an integer type. float16 and bfloat16 values exist
+only as the result of a `load` or a `cast` and as the operand of a `cast` or a `store`: the builder
+widens them to float32.
 
-Floating-point meaning is IEEE-754 and torch's: comparisons with NaN are false (`ne` true), `maximum` and `minimum`
-propagate NaN, `round` is half to even, integer division by zero is undefined.
+Floating-point meaning is IEEE-754 and torch's: comparisons with NaN are false (`ne` true),
+`maximum` and `minimum` propagate NaN, `round` is half to even, integer division by zero is
+undefined.
 """
+
+# ruff: noqa: E501  (one row, one line)
 
 from __future__ import annotations
 
@@ -28,12 +34,11 @@ class Op:
     """One operation.
 
     Attributes:
-        arity: number of SSA operands; None where it varies (see the class of the row).
-        dtype: the dtype rule.
-        doc: what it computes, for operands a, b, c.
-        cost: rough number of machine operations for one element; what fusion and the row scratch decide by.
-        kind: `memory`, `leaf` (no operands, no memory), `pointwise`, or `reduction`.
-        domain: dtypes that the operands may have: `any`, `float`, `int` (bool included), `number` (not bool).
+        arity: number of SSA operands; None where it varies (see the class of the row). dtype: the
+        dtype rule. doc: what it computes, for operands a, b, c. cost: rough number of machine
+        operations for one element; what fusion and the row scratch decide by. kind: `memory`,
+        `leaf` (no operands, no memory), `pointwise`, or `reduction`. domain: dtypes that the
+        operands may have: `any`, `float`, `int` (bool included), `number` (not bool).
     """
 
     name: str
@@ -129,11 +134,11 @@ assert len(OPS) == len(_ROWS), "an operation has two rows"
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """One way to reduce. `identity` is the value of the empty reduction: a number, or -inf/inf for "the dtype's
-    smallest/largest value", or None where torch raises.
+    """One way to reduce. `identity` is the value of the empty reduction: a number, or -inf/inf for
+    "the dtype's smallest/largest value", or None where torch raises.
 
-    `argmax`/`argmin` give the int64 row-major position over the reduction symbols of the first extreme element; a NaN
-    counts as extreme. `max`/`min` propagate NaN.
+    `argmax`/`argmin` give the int64 row-major position over the reduction symbols of the first
+    extreme element; a NaN counts as extreme. `max`/`min` propagate NaN.
     """
 
     name: str

@@ -2,9 +2,10 @@
 
     steps = schedule(lowered)       # list of Kernel and ExternOp
 
-The passes, in order: `drop_dead`, `fuse`, `order`, `finish`. Fusion is greedy: every operation, in the order of the
-graph, is joined with the neighbour (a group that produced what it reads, or that reads the same memory) that saves most
-memory traffic, as long as `fusion.join` finds one loop nest for both and no other group would have to run in between.
+The passes, in order: `drop_dead`, `fuse`, `order`, `finish`. Fusion is greedy: every operation, in
+the order of the graph, is joined with the neighbour (a group that produced what it reads, or that
+reads the same memory) that saves most memory traffic, as long as `fusion.join` finds one loop nest
+for both and no other group would have to run in between.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation, View
 from minidynamo.inductor.loop_body import LoopBody
 from minidynamo.inductor.symbolic import IntLike, product
 
-# A kernel has at most this many nodes and buffers: past it the compiler spills and the hardware loses its streams.
+# A kernel has at most this many nodes and buffers: past it the compiler spills and the hardware
+# loses its streams.
 MAX_NODES = 600
 MAX_BUFFERS = 40
-# Elementwise work joins a reduction whose result it needs only if there are so many independent rows, or little work.
+# Elementwise work joins a reduction whose result it needs only if there are so many independent
+# rows, or little work.
 MIN_ROWS = 8
 SMALL_WORK = 1 << 14
 
@@ -40,7 +43,7 @@ class Kernel:
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Operations that run together. `members` and `ancestors` are masks over operation positions."""
+    """Operations that run together. `members`, `ancestors`: masks over operation positions."""
 
     position: int
     operations: list[Operation]
@@ -96,7 +99,7 @@ class Scheduler:
                 names |= {root.name for root in roots(value.buffer)}
         return names
 
-    # -- fusion ---------------------------------------------------------------------------------------------------
+    # -- fusion ------------------------------------------------------------------------------------
     def fuse(self) -> None:
         for group in self.groups:
             if group.body is None or not group.alive:
@@ -124,7 +127,9 @@ class Scheduler:
         return [other for _, other in ranked]
 
     def _score(self, first: Group, second: Group) -> int:
-        """Bytes of traffic that joining saves: what one writes and the other reads, twice; what both read, once."""
+        """Bytes of traffic that joining saves: what one writes and the other reads, twice; what
+        both read, once.
+        """
         handed = (first.writes & second.reads) | (second.writes & first.reads)
         total = 0
         for name in handed:
@@ -188,7 +193,9 @@ class Scheduler:
         )
 
     def _is_worth(self, first: Group, second: Group, body: LoopBody) -> bool:
-        """Walks over few long rows run in parallel inside a row only one at a time: keep them apart."""
+        """Walks over few long rows run in parallel inside a row only one at a time: keep them
+        apart.
+        """
         assert first.body is not None and second.body is not None
         if not body.reduces or not first.writes & second.reads:
             return True
@@ -217,7 +224,7 @@ class Scheduler:
             if group.alive and group is not first and group.ancestors & members:
                 group.ancestors |= members | first.ancestors
 
-    # -- order ----------------------------------------------------------------------------------------------------
+    # -- order -------------------------------------------------------------------------------------
     def order(self) -> list[Group]:
         """Groups so that everything comes after what it needs, otherwise as in the graph."""
         waiting = sorted((g for g in self.groups if g.alive), key=lambda g: g.position)
@@ -229,7 +236,7 @@ class Scheduler:
             result.append(ready)
         return result
 
-    # -- kernels --------------------------------------------------------------------------------------------------
+    # -- kernels -----------------------------------------------------------------------------------
     def finish(self, group: Group) -> Iterator[Kernel | ExternOp]:
         if group.body is None:
             (operation,) = group.operations

@@ -1,14 +1,16 @@
 """Integer expressions for loop indices and sizes.
 
-An `Expr` is a polynomial with integer coefficients over *atoms*. An atom is a `Symbol` (a loop variable, with the
-number of values it takes, or a size known only at run time), a `FloorDiv`, a `Mod`, or a `ValueRef` (a number that the
-kernel computes or loads: indirect indexing). Almost every index that occurs is affine, so the class is a plain
-dictionary from monomial to coefficient: building, adding and substituting cost microseconds, which a general computer
-algebra system does not offer.
+An `Expr` is a polynomial with integer coefficients over *atoms*. An atom is a `Symbol` (a loop
+variable, with the number of values it takes, or a size known only at run time), a `FloorDiv`, a
+`Mod`, or a `ValueRef` (a number that the kernel computes or loads: indirect indexing). Almost every
+index that occurs is affine, so the class is a plain dictionary from monomial to coefficient:
+building, adding and substituting cost microseconds, which a general computer algebra system does
+not offer.
 
-Everything is immutable, hashable and compared structurally. Python's operators work on expressions and ints:
-`x * 4 + 1`, `x // 4`, `x % 4`; the last two simplify with the ranges of the symbols (`(x * 4 + y) // 4 == x` when
-`0 <= y < 4`). `Expr.subs` substitutes, `Expr.render` prints through a printer's own functions.
+Everything is immutable, hashable and compared structurally. Python's operators work on expressions
+and ints: `x * 4 + 1`, `x // 4`, `x % 4`; the last two simplify with the ranges of the symbols (`(x
+* 4 + y) // 4 == x` when `0 <= y < 4`). `Expr.subs` substitutes, `Expr.render` prints through a
+printer's own functions.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Atom:
 
 
 class Symbol(Atom):
-    """A variable. A loop variable takes the values 0 <= s < `size`; a size symbol has `size` None and is >= `lower`."""
+    """A variable. A loop variable takes the values 0 <= s < `size`; a size symbol has `size` None
+    and is >= `lower`.
+    """
 
     __slots__ = ("lower", "name", "size")
 
@@ -55,7 +59,9 @@ class Symbol(Atom):
 
 
 class ValueRef(Atom):
-    """The integer that node `node` of the loop body computes; 0 <= value < `size` where `size` is given."""
+    """The integer that node `node` of the loop body computes; 0 <= value < `size` where `size` is
+    given.
+    """
 
     __slots__ = ("node", "size")
 
@@ -88,7 +94,7 @@ class Mod(Atom):
 
 
 class Expr:
-    """`const` plus the sum of coefficient times monomial; `terms` never holds a zero coefficient."""
+    """`const` plus the sum of coefficient times monomial; `terms` holds no zero coefficient."""
 
     __slots__ = ("_hash", "_text", "const", "terms")
 
@@ -98,7 +104,7 @@ class Expr:
         self._hash: int | None = None
         self._text: str | None = None
 
-    # -- basic protocol -------------------------------------------------------------------------------------------
+    # -- basic protocol ----------------------------------------------------------------------------
     def __hash__(self) -> int:
         if self._hash is None:
             self._hash = (
@@ -135,7 +141,7 @@ class Expr:
         return sorted(self.terms.items(), key=lambda item: tuple(atom.key for atom in item[0]))
 
     def render(self, atom_text: Callable[[Atom], str]) -> str:
-        """Text of the expression with `+`, `-`, `*` and parentheses, atoms printed by `atom_text`."""
+        """Text of the expression with operators and parentheses, atoms printed by `atom_text`."""
         out = ""
         for monomial, coeff in self.sorted_terms():
             text = "*".join(atom_text(atom) for atom in monomial)
@@ -151,7 +157,7 @@ class Expr:
             out += f" + {self.const}" if self.const > 0 else f" - {-self.const}"
         return f"({out})" if len(self.terms) > 1 or self.const else out
 
-    # -- arithmetic -----------------------------------------------------------------------------------------------
+    # -- arithmetic --------------------------------------------------------------------------------
     def __add__(self, other: IntLike) -> Expr:
         if isinstance(other, int):
             return self if other == 0 else Expr(self.const + other, self.terms)
@@ -194,7 +200,7 @@ class Expr:
     def __mod__(self, den: IntLike) -> Expr:
         return mod(self, as_expr(den))
 
-    # -- structure ------------------------------------------------------------------------------------------------
+    # -- structure ---------------------------------------------------------------------------------
     def atoms(self) -> Iterator[Atom]:
         """Every atom, those inside FloorDiv and Mod included."""
         for monomial in self.terms:
@@ -215,7 +221,9 @@ class Expr:
         return any(atom in wanted for atom in self.atoms())
 
     def coeff(self, symbol: Symbol) -> Expr | None:
-        """The factor of `symbol` if the expression is linear in it, else None (0 where it does not occur)."""
+        """The factor of `symbol` if the expression is linear in it, else None (0 where it does not
+        occur).
+        """
         out: dict[Monomial, int] = {}
         const = 0
         for monomial, coeff in self.terms.items():
@@ -235,7 +243,9 @@ class Expr:
         return Expr(const, out)
 
     def subs(self, mapping: Mapping[Atom, IntLike]) -> Expr:
-        """Replace atoms (symbols and value references) by expressions; FloorDiv and Mod simplify again."""
+        """Replace atoms (symbols and value references) by expressions; FloorDiv and Mod simplify
+        again.
+        """
         total = as_expr(self.const)
         changed = False
         for monomial, coeff in self.terms.items():
@@ -310,12 +320,14 @@ _SMALL = [Expr(i, {}) for i in range(-16, 1025)]
 
 
 def as_expr(value: IntLike) -> Expr:
+    """An int or expression as expression."""
     if isinstance(value, Expr):
         return value
     return _SMALL[value + 16] if -16 <= value <= 1024 else Expr(value, {})
 
 
 def symbol_expr(symbol: Atom) -> Expr:
+    """The expression that is just this atom."""
     return Expr(0, {(symbol,): 1})
 
 
@@ -325,7 +337,7 @@ def loop_symbol(name: str, size: IntLike) -> Symbol:
     return Symbol(name, size)
 
 
-# -- ranges -------------------------------------------------------------------------------------------------------
+# -- ranges ----------------------------------------------------------------------------------------
 
 
 def _atom_size(atom: Atom) -> Expr | None:
@@ -367,7 +379,9 @@ def _extreme(e: Expr, largest: bool) -> Expr | None:
 
 
 def upper(e: Expr) -> Expr | None:
-    """The largest value that `e` takes over the ranges of its loop variables, in size symbols; None if unknown."""
+    """The largest value that `e` takes over the ranges of its loop variables, in size symbols; None
+    if unknown.
+    """
     return _extreme(e, True)
 
 
@@ -405,7 +419,7 @@ def is_less(e: Expr, bound: Expr) -> bool:
     return top is not None and is_nonneg(bound - top - 1)
 
 
-# -- division -----------------------------------------------------------------------------------------------------
+# -- division --------------------------------------------------------------------------------------
 
 
 def _divide_term(
@@ -422,7 +436,9 @@ def _divide_term(
 
 
 def _split(e: Expr, den: Expr) -> tuple[Expr, Expr]:
-    """(q, r) with e == q * den + r, q as large as the terms allow; den is one monomial or a constant."""
+    """(q, r) with e == q * den + r, q as large as the terms allow; den is one monomial or a
+    constant.
+    """
     if den.is_const:
         den_monomial: Monomial = ()
         den_coeff = den.const
@@ -449,7 +465,9 @@ def _in_range(e: Expr, den: Expr) -> bool:
 
 
 def _coarsen(e: Expr, den: int) -> tuple[int, Expr, Expr]:
-    """(factor, coarse, fine) with e == factor * coarse + fine, 0 <= fine < factor, factor dividing den; else factor 1."""
+    """(factor, coarse, fine) with e == factor * coarse + fine, 0 <= fine < factor, factor dividing
+    den; else factor 1.
+    """
     for factor in sorted({gcd(den, coeff) for coeff in e.terms.values()} - {1}, reverse=True):
         fine = Expr(e.const % factor, {m: c for m, c in e.terms.items() if c % factor})
         if fine.terms != e.terms and _in_range(fine, as_expr(factor)):
@@ -489,7 +507,7 @@ def floordiv(num: Expr, den: Expr) -> Expr:
 
 
 def mod(num: Expr, den: Expr) -> Expr:
-    """num modulo den for den > 0, in [0, den), simplified with what the ranges of the symbols tell."""
+    """num modulo den for den > 0, in [0, den), simplified with the ranges of the symbols."""
     if den == 1:
         return ZERO
     if num.is_const and den.is_const:

@@ -2,8 +2,8 @@
 
     plan = build_plan(lowered, steps, threads)
 
-Memory is planned by the executor (csrc/plan_memory.cpp) from the steps' order; here a buffer is only allocated before
-the step that first writes it.
+Memory is planned by the executor (csrc/plan_memory.cpp) from the steps' order; here a buffer is
+only allocated before the step that first writes it.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def cpp_prefix() -> str:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """As plans spell it."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -91,7 +92,7 @@ class PlanAssembler:
             constant = Constant(name, dtype_name(buffer.dtype), size)
             self.slots[name] = self.builder.constant(constant)
 
-    # -- steps ----------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
     def _kernel(self, kernel: Kernel) -> None:
         spec = kernel.spec
         symbol = f"k_{spec.key[:16]}"

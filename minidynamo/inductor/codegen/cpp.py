@@ -1,15 +1,18 @@
-"""C++ for a kernel: `codegen_cpp(spec, threads)` gives the source of `extern "C" void name(void**, const int64_t*)`.
+"""C++ for a kernel: `codegen_cpp(spec, threads)` gives the source of `extern "C" void name(void**,
+const int64_t*)`.
 
-One loop symbol is *vectorised*: its loop takes N elements at a time, the values that change with it are vectors, the
-others are numbers, computed in the outermost loop that knows them. Three shapes of loop nest follow:
+One loop symbol is *vectorised*: its loop takes N elements at a time, the values that change with it
+are vectors, the others are numbers, computed in the outermost loop that knows them. Three shapes of
+loop nest follow:
 
-    elementwise      for outer.. { for x += N { body } }
-    inner reduction  for outer.. { for r += N { accumulate }  numbers  for r += N { .. } }      (softmax over rows)
-    outer reduction  for outer.. { for x += N { for r { accumulate }  vectors  for r { .. } } }  (sums of columns)
+    elementwise      for outer.. { for x += N { body } } inner reduction  for outer.. { for r += N {
+    accumulate }  numbers  for r += N { .. } }      (softmax over rows) outer reduction  for outer..
+    { for x += N { for r { accumulate }  vectors  for r { .. } } }  (sums of columns)
 
-Several walks over the reduction symbols follow each other where one needs another's result. What is dear to compute and
-wanted in two walks is kept in a row of scratch memory. The outer loops run in parallel by OpenMP where there is enough
-to do; few long rows are cut into a fixed number of chunks (the same for any thread count), combined in order.
+Several walks over the reduction symbols follow each other where one needs another's result. What is
+dear to compute and wanted in two walks is kept in a row of scratch memory. The outer loops run in
+parallel by OpenMP where there is enough to do; few long rows are cut into a fixed number of chunks
+(the same for any thread count), combined in order.
 """
 
 from __future__ import annotations
@@ -66,6 +69,7 @@ PARALLEL_WORK = 1 << 16
 CHUNK_WORK = 1 << 15
 MAX_CHUNKS = 64
 UNROLL = 4
+STORES = ("store", "atomic_add")
 
 
 def codegen_cpp(spec: KernelSpec, name: str, threads: int) -> str:
@@ -106,7 +110,7 @@ class CppKernel:
         self.lane_bytes = self._lane_bytes()
         self.unroll = self._unroll()
 
-    # -- decisions ------------------------------------------------------------------------------------------------
+    # -- decisions ---------------------------------------------------------------------------------
     def _lane_bytes(self) -> int:
         sizes = [4]
         for node, is_vec in zip(self.nodes, self.is_vec, strict=True):
@@ -115,7 +119,9 @@ class CppKernel:
         return max(sizes)
 
     def _unroll(self) -> int:
-        """Accumulators side by side, which hide the latency of an addition, where the row is long enough."""
+        """Accumulators side by side, which hide the latency of an addition, where the row is long
+        enough.
+        """
         if self.vec is None or not self.inner_vec:
             return 1
         size = self.vec.size
@@ -139,7 +145,7 @@ class CppKernel:
         total = product(s.size for s in self.outer)  # type: ignore[misc]
         return total if isinstance(total, int) else 1 << 20
 
-    # -- the function ---------------------------------------------------------------------------------------------
+    # -- the function ------------------------------------------------------------------------------
     def generate(self) -> str:
         for origin in (", ".join(self.spec.origins),) if self.spec.origins else ():
             self.code.line(f"// {origin}")
@@ -173,10 +179,12 @@ class CppKernel:
     def _chunkable(self) -> bool:
         return isinstance(self.reduces[0].size, int)
 
-    # -- loops ----------------------------------------------------------------------------------------------------
+    # -- loops -------------------------------------------------------------------------------------
     @contextmanager
     def _outer_loops(self, parallel: bool, extra: Sequence[tuple[str, str]] = ()) -> Iterator[None]:
-        """Open the loops over the outer symbols and `extra` (variable, count), then emit what they know."""
+        """Open the loops over the outer symbols and `extra` (variable, count), then emit what they
+        know.
+        """
         loops = [(s.name, str(as_expr(size_of(s)))) for s in self.outer] + list(extra)
         pragma = self._pragma(loops) if parallel and loops else None
         if pragma:
@@ -206,14 +214,10 @@ class CppKernel:
     def _emit_known(self, known: set[Symbol], emitted: set[int]) -> None:
         """Numbers of the first stage that depend on no more than `known`."""
         for position in self.stages.numbers[0]:
-            if (
-                position not in emitted
-                and not self.is_vec[position]
-                and self.depends[position] <= known
-            ):
-                if self.nodes[position].op not in ("store", "atomic_add"):
-                    self._scalar(position)
-                    emitted.add(position)
+            is_number = not self.is_vec[position] and self.nodes[position].op not in STORES
+            if position not in emitted and is_number and self.depends[position] <= known:
+                self._scalar(position)
+                emitted.add(position)
 
     def _pragma(self, loops: Sequence[tuple[str, str]]) -> str:
         """The OpenMP line: as many loops together as give every thread several pieces."""
@@ -252,7 +256,7 @@ class CppKernel:
                 self._emit(position)
 
     def _vector_loop(self, low: str, high: str, body: Callable[[], None], unroll: int = 1) -> None:
-        """`body` for vec = low .. high, N elements at a time, the last ones together under `Some`."""
+        """`body` for vec from `low` to `high`, N elements at a time, the last ones as `Some`."""
         assert self.vec is not None
         x = self.vec.name
         head = f"auto body = [&](auto w, i64 {x}, int u) __attribute__((always_inline))"
@@ -284,7 +288,7 @@ class CppKernel:
             self.code.line(f"if ((tile + 1) * N <= {size}) column(All{{}}, tile * N);")
             self.code.line(f"else column(Some{{{size} - tile * N}}, tile * N);")
 
-    # -- reductions -----------------------------------------------------------------------------------------------
+    # -- reductions --------------------------------------------------------------------------------
     def _reduction(self, chunked: bool) -> None:
         """All stages of one row (or of N columns)."""
         self._declare_scratch()
@@ -322,7 +326,9 @@ class CppKernel:
         self._chunked_walk(walk, accumulators, size.const)
 
     def _chunked_walk(self, walk: Walk, accumulators: list[Accumulator], size: int) -> None:
-        """The walk in pieces of the outermost reduction loop, run by all threads; partial results combined in order."""
+        """The walk in pieces of the outermost reduction loop, run by all threads; partial results
+        combined in order.
+        """
         rest = max(self._work() // max(size * self._rows(), 1), 1)
         step = max(CHUNK_WORK // rest, -(-size // MAX_CHUNKS), 1)
         step = -(-step // 64) * 64 if len(self.reduces) == 1 else step
@@ -353,7 +359,8 @@ class CppKernel:
                 (low, high) if symbol == self.reduces[0] else ("0", str(as_expr(size_of(symbol))))
             )
             block = self.code.block(
-                f"for (i64 {symbol.name} = {bounds[0]}; {symbol.name} < {bounds[1]}; {symbol.name}++)"
+                f"for (i64 {symbol.name} = {bounds[0]}; {symbol.name} < {bounds[1]}; "
+                f"{symbol.name}++)"
             )
             block.__enter__()
             blocks.append(block)
@@ -396,12 +403,12 @@ class CppKernel:
         moves = " ".join(a.flush() for a in sums)
         return f"if (++steps == {FLUSH_EVERY}) {{ steps = 0; {moves} }} "
 
-    # -- nodes ----------------------------------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------
     def _emit(self, position: int) -> None:
         node = self.nodes[position]
         if node.op == "reduction":
             self.accumulators[position].update()
-        elif node.op in ("store", "atomic_add"):
+        elif node.op in STORES:
             self._store(position, node)
         elif self.is_vec[position]:
             self._vector(position)
@@ -476,7 +483,7 @@ class CppKernel:
         operand = self.nodes[node.args[-1]].dtype
         return operation(VECTOR, node.op, args, operand, f"V<{LANE_TYPE[node.dtype]}, N>")
 
-    # -- memory ---------------------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
     def _step(self, index: Expr) -> int | None:
         """By how much the index grows with the vectorised symbol; None where that varies."""
         assert self.vec is not None
@@ -500,7 +507,8 @@ class CppKernel:
     def _address(self, buffer: str, index: Expr) -> str:
         assert self.vec is not None
         text = self.index(index, lane=True)
-        return f"[&](int l) {{ const i64 {self.vec.name}_ = {self.vec.name} + l; return {buffer} + {text}; }}"
+        x = self.vec.name
+        return f"[&](int l) {{ const i64 {x}_ = {x} + l; return {buffer} + {text}; }}"
 
     def _vector_load(self, node: Node) -> str:
         assert node.index is not None and node.buffer is not None

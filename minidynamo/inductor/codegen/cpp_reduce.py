@@ -1,4 +1,6 @@
-"""The variables of a reduction in C++: their declaration, update, and how partial results are combined."""
+"""The variables of a reduction in C++: their declaration, update, and how partial results are
+combined.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,15 @@ from minidynamo.inductor.symbolic import contiguous_strides, dot, product, symbo
 if TYPE_CHECKING:
     from minidynamo.inductor.codegen.cpp import CppKernel
 
-# A partial sum is moved on after so many additions, so that the error does not grow with the length.
+# A partial sum is moved on after so many additions, so that the error does not grow with the
+# length.
 FLUSH_EVERY = 64
 
 
 class Accumulator:
-    """The variables of one reduction: lanes while walking, a number (or, by columns, lanes) afterwards."""
+    """The variables of one reduction: lanes while walking, a number (or, by columns, lanes)
+    afterwards.
+    """
 
     _OPS = {"sum": "Add", "prod": "Mul", "max": "Max", "min": "Min", "any": "Or", "all": "And"}
 
@@ -127,11 +132,10 @@ class Accumulator:
         self.code.line(f"{acc}.take({value}, {index}, {valid});")
 
     def flush(self) -> str:
-        parts = " ".join(
-            f"total{self.position} += acc{self.position}[{u}]; acc{self.position}[{u}] = {self.identity(self.is_lanes)};"
-            for u in range(self.kernel.unroll)
-        )
-        return parts
+        total, acc = f"total{self.position}", f"acc{self.position}"
+        zero = self.identity(self.is_lanes)
+        moves = [f"{total} += {acc}[{u}]; {acc}[{u}] = {zero};" for u in range(self.kernel.unroll)]
+        return " ".join(moves)
 
     def _merged(self) -> str:
         """Text that leaves the walk's value in acc[0]."""

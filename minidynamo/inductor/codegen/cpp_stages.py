@@ -1,8 +1,8 @@
 """What the C++ printer decides before it prints: the vectorised loop, and the order of the work.
 
-`choose_vector_symbol` picks the loop that takes N elements at a time. `plan_stages` orders the nodes of a body with
-reductions into numbers (code outside of the reduction loops) and walks (over the reduction symbols), and decides what
-is kept in scratch memory between walks.
+`choose_vector_symbol` picks the loop that takes N elements at a time. `plan_stages` orders the
+nodes of a body with reductions into numbers (code outside of the reduction loops) and walks (over
+the reduction symbols), and decides what is kept in scratch memory between walks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCRATCH_COST = 8
 
 @dataclass(slots=True)
 class Walk:
-    """One walk over the reduction symbols: nodes to compute, of which some are finished reductions."""
+    """One walk over the reduction symbols: nodes to compute, and the reductions it finishes."""
 
     nodes: list[int]
     reductions: list[int]
@@ -28,7 +28,9 @@ class Walk:
 
 @dataclass(slots=True)
 class Stages:
-    """The body in order: `numbers[0]`, `walks[0]`, `numbers[1]`, ... (outer nodes and walks alternate)."""
+    """The body in order: `numbers[0]`, `walks[0]`, `numbers[1]`, ... (outer nodes and walks
+    alternate).
+    """
 
     numbers: list[list[int]]
     walks: list[Walk]
@@ -36,6 +38,7 @@ class Stages:
 
 
 def size_of(symbol: Symbol) -> IntLike:
+    """How many values a loop symbol takes."""
     assert symbol.size is not None
     return symbol.size
 
@@ -57,7 +60,7 @@ def dependencies(body: LoopBody) -> list[frozenset[Symbol]]:
 
 
 def choose_vector_symbol(body: LoopBody) -> Symbol | None:
-    """The loop symbol with most accesses to neighbouring elements; ties go to the innermost loop."""
+    """The loop symbol with most accesses to neighbouring elements; ties go to the inner loop."""
     best: tuple[float, int] | None = None
     chosen = None
     for rank, symbol in enumerate((*body.iters, *body.reduces)):
@@ -124,7 +127,9 @@ def _needed(
     computed: set[int],
     scratch: set[int],
 ) -> set[int]:
-    """What a walk computes for `roots`; dear values of earlier walks are added to `scratch` and not looked behind."""
+    """What a walk computes for `roots`; dear values of earlier walks are added to `scratch` and not
+    looked behind.
+    """
     needed: set[int] = set()
     work = list(roots)
     while work:

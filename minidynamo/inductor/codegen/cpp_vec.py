@@ -1,9 +1,10 @@
 """Operations as C++ text, for one number and for a vector of N lanes.
 
-Two dictionaries from operation to text, `SCALAR` and `VECTOR`, over the functions of `cpp_prefix.h`. A row is a format
-string with the operands as `{0}`, `{1}`, ..., the C++ type of the result as `{t}` and of the operands as `{a}`; or a
-function of the dtype that gives such a string. bool values are `bool` and `V<i32, N>` with lanes 0 and -1; float16 and
-bfloat16 are their bits in `u16`, which only conversions and stores take.
+Two dictionaries from operation to text, `SCALAR` and `VECTOR`, over the functions of
+`cpp_prefix.h`. A row is a format string with the operands as `{0}`, `{1}`, ..., the C++ type of the
+result as `{t}` and of the operands as `{a}`; or a function of the dtype that gives such a string.
+bool values are `bool` and `V<i32, N>` with lanes 0 and -1; float16 and bfloat16 are their bits in
+`u16`, which only conversions and stores take.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def _call(name: str) -> str:
 
 
 _LIBRARY = [
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "hypot", "nextafter",
-    "copysign",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sin", "cos", "tan", "asin",
+    "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
+    "lgamma", "hypot", "nextafter", "copysign",
 ]  # fmt: skip
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "truncdiv": "/"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -167,6 +168,7 @@ def literal(value: bool | float, dtype: torch.dtype) -> str:
 
 
 def scalar_cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
+    """The text of a number in another dtype."""
     if source in _HALVES:
         value, source = f"from_{_HALVES[source]}({value})", torch.float32
     if target in _HALVES:
@@ -179,6 +181,7 @@ def scalar_cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
 
 
 def vector_cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
+    """The text of a vector in another dtype."""
     if source in _HALVES:
         value, source = f"from_{_HALVES[source]}({value})", torch.float32
     if target in _HALVES:

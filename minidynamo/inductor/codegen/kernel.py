@@ -1,8 +1,9 @@
 """What a printer is given: one fused kernel, independent of the graph it came from.
 
-`KernelSpec` is the contract between the scheduler and the printers. `codegen_cpp(spec)` and `codegen_triton(spec)` turn
-it into source. Buffers are named `a0 .. an` by their position in the argument list, so two places of a graph (two
-layers of a model) that do the same work give equal specs, which are compiled once.
+`KernelSpec` is the contract between the scheduler and the printers. `codegen_cpp(spec)` and
+`codegen_triton(spec)` turn it into source. Buffers are named `a0 .. an` by their position in the
+argument list, so two places of a graph (two layers of a model) that do the same work give equal
+specs, which are compiled once.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class KernelArg:
     """One pointer argument.
 
     Attributes:
-        name: `a<position>`; what the body's loads and stores call the buffer.
-        numel: elements that may be touched, counted from the pointer (offsets are part of the index expressions).
-        role: `in`, `out` (fully or partly written, never read before) or `inout`.
+        name: `a<position>`; what the body's loads and stores call the buffer. numel: elements that
+        may be touched, counted from the pointer (offsets are part of the index expressions). role:
+        `in`, `out` (fully or partly written, never read before) or `inout`.
     """
 
     name: str
@@ -35,17 +36,20 @@ class KernelArg:
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """One kernel: for all `body.iters` (in parallel), what `body` says; see `loop_body.py` for its reading.
+    """One kernel: for all `body.iters` (in parallel), what `body` says; see `loop_body.py` for its
+    reading.
 
-    The loop symbols are already merged and ordered: `iters[-1]` (without reductions) or the symbol with the most
-    unit-stride accesses is innermost; `body.reduces` are inside of all `iters`, in row-major order.
+    The loop symbols are already merged and ordered: `iters[-1]` (without reductions) or the symbol
+    with the most unit-stride accesses is innermost; `body.reduces` are inside of all `iters`, in
+    row-major order.
 
     Attributes:
-        args: pointers, in call order; every buffer of the body is here exactly once and no two alias
+        args: pointers, in call order; every buffer of the body is here exactly once and no two
+        alias
             (an in-place update is one `inout` argument).
-        sizes: names of size symbols (dynamic shapes) that the caller passes as int64, in order. Empty when static.
-        device: `cpu` or `cuda`.
-        origins: names of the graph's operators that this kernel does, for comments and logs; not part of the identity.
+        sizes: names of size symbols (dynamic shapes) that the caller passes as int64, in order.
+        Empty when static. device: `cpu` or `cuda`. origins: names of the graph's operators that
+        this kernel does, for comments and logs; not part of the identity.
     """
 
     body: LoopBody

@@ -1,7 +1,7 @@
 """Indices as 32-bit values where they fit.
 
-`index_expr` values are int64. When all that is done with one is comparing it and converting it, and its range fits,
-int32 gives the same result and twice the lanes.
+`index_expr` values are int64. When all that is done with one is comparing it and converting it, and
+its range fits, int32 gives the same result and twice the lanes.
 """
 
 from __future__ import annotations

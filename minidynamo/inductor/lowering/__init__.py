@@ -1,4 +1,6 @@
-"""Lowerings from aten operators to loop IR, one table (`registry.LOWERINGS`) filled by the modules of this package."""
+"""Lowerings from aten operators to loop IR, one table (`registry.LOWERINGS`) filled by the modules
+of this package.
+"""
 
 from minidynamo.inductor.lowering import (
     composites,

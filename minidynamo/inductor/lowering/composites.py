@@ -1,4 +1,6 @@
-"""Operators that are a small program of reductions and pointwise work: normalisations and their gradients."""
+"""Operators that are a small program of reductions and pointwise work: normalisations and their
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import torch
 from minidynamo.inductor.ir import Index, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import compute_type
-from minidynamo.inductor.lowering.reductions import mean_and_squares
+from minidynamo.inductor.lowering.reductions import count, mean_and_squares
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Scalar, rsqrt
 from minidynamo.inductor.symbolic import ZERO
@@ -139,7 +141,7 @@ def lower_batch_norm_inference(
 
     operands = [v for v in (x, weight, bias, running_mean, running_var) if v is not None]
     result = g.lazy(inner, operands, cost=10, meta=g.meta[0])
-    empty = [g.lazy(lambda b, index: b.constant(0, fake.dtype), meta=fake) for fake in g.meta[1:]]
+    empty = [g.lazy(lambda b, index: b.constant(0, compute), meta=fake) for fake in g.meta[1:]]
     return result, *empty
 
 
@@ -155,7 +157,7 @@ def lower_batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """With statistics to update it mutates, and such graphs come as the functional operator below."""
+    """With statistics to update it mutates; such graphs come as the functional operator below."""
     if not training and running_mean is not None and running_var is not None:
         return lower_batch_norm_inference(
             g, x, weight, bias, running_mean, running_var, momentum, eps
@@ -193,8 +195,7 @@ def lower_batch_norm_training(
     if not training:
         return DECLINED
     out, save_mean, save_rstd, mean, squares = _batch_norm(g, x, weight, bias, eps)
-    channels = running_mean.size[0]
-    total = x.numel() // channels if channels else 0  # type: ignore[operator]
+    total = count(x, [d for d in range(x.ndim) if d != 1])
     compute = compute_type(running_mean.dtype)
 
     def update(new: Callable[[Scalar], Scalar]) -> Callable[[Scalar, Scalar], Scalar]:
@@ -208,7 +209,7 @@ def lower_batch_norm_training(
         cost=3,
         meta=g.meta[3],
     )
-    unbiased = g.drop_dims(squares, flat, lambda s: s / float(max(total - 1, 1)), g.meta[4])
+    unbiased = g.drop_dims(squares, flat, lambda s: s / max(total - 1.0, 1.0), g.meta[4])
     new_var = g.pointwise(
         update(lambda v: v), (running_var, unbiased), compute, cost=3, meta=g.meta[4]
     )
@@ -222,13 +223,14 @@ def _batch_norm(
     bias: TensorValue | None,
     eps: float,
 ) -> tuple[Any, ...]:
-    """(out, mean, 1/std, mean with kept dims, sum of squared distances) of training-mode batch norm."""
+    """(out, mean, 1/std, mean with kept dims, sum of squared distances) of training-mode batch
+    norm.
+    """
     compute = compute_type(x.dtype)
     dims = [d for d in range(x.ndim) if d != 1]
     g.keep(x)
     mean, squares = mean_and_squares(g, x, dims, compute)
-    total = math.prod(x.size[d] for d in dims)  # type: ignore[misc]
-    rstd = _inverse_root(g, squares, float(total), eps, compute)
+    rstd = _inverse_root(g, squares, float(count(x, dims)), eps, compute)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         row = [i if d == 1 else ZERO for d, i in enumerate(index)]
@@ -287,7 +289,7 @@ def lower_group_norm(
 
 
 class _LayerNormGradient:
-    """The terms of layer norm's gradient at one element; `first` is the first normalised dimension."""
+    """The terms of layer norm's gradient at one element; `first` is the first normalised dim."""
 
     def __init__(
         self,

@@ -67,9 +67,9 @@ def lower_arange(
 ) -> Any:
     start = 0 if end is None else first
     dtype = g.meta.dtype
-    if dtype.is_floating_point:
-        if any(isinstance(v, float) for v in (start, step)) or dtype != torch.float32:
-            return DECLINED
+    fractional = any(isinstance(v, float) for v in (start, step))
+    if dtype.is_floating_point and (fractional or dtype != torch.float32):
+        return DECLINED
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         return _position(b, index[0] * step + start, dtype)

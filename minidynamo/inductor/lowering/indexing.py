@@ -1,4 +1,4 @@
-"""Operators that choose elements by position: concatenation, padding, triangles, scatter of slices."""
+"""Operators that choose elements by position: concatenation, padding, triangles, slice scatter."""
 
 from __future__ import annotations
 

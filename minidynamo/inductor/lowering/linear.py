@@ -1,8 +1,8 @@
 """Matrix products: always a library's, the question is whose.
 
-ATen calls MKL for float32, which is slow on other vendors' processors: on an AMD EPYC (Zen 5) its sgemm reaches half of
-what oneDNN's does. oneDNN's operator takes strided operands and adds the bias on the way, but costs 10 microseconds a
-call, so small products stay with ATen.
+ATen calls MKL for float32, which is slow on other vendors' processors: on an AMD EPYC (Zen 5) its
+sgemm reaches half of what oneDNN's does. oneDNN's operator takes strided operands and adds the bias
+on the way, but costs 10 microseconds a call, so small products stay with ATen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pointwise operators with extra arguments: scaling factors, rounding modes, bounds, conversions."""
+"""Pointwise operators with extra arguments: factors, rounding modes, bounds, conversions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def lower_rsub(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
     return g.pointwise(lambda a, b: b - _scaled(a, alpha), (x, y), compute_dtype(SAME, (x, y)))
 
 
-# -- division ----------------------------------------------------------------------------------------------------
+# -- division --------------------------------------------------------------------------------------
 
 
 def divide(x: Scalar, y: Scalar) -> Scalar:
@@ -106,7 +106,7 @@ def lower_div(g: GraphLowering, x: Any, y: Any, rounding_mode: str | None = None
 
 
 def divides_safely(compute: torch.dtype, divisor: Any) -> bool:
-    """Whether a kernel may divide: integers trap on zero (eager raises), and on the lowest by -1."""
+    """Whether a kernel may divide: integers trap on zero (eager raises) and on lowest / -1."""
     if compute.is_floating_point:
         return True
     return compute != torch.bool and isinstance(divisor, int) and divisor not in (0, -1)
@@ -141,7 +141,7 @@ def lower_floor_divide(g: GraphLowering, x: Any, y: Any) -> Any:
     return lower_div(g, x, y, "floor")
 
 
-# -- powers -------------------------------------------------------------------------------------------------------
+# -- powers ----------------------------------------------------------------------------------------
 
 
 def _integer_power(x: Scalar, exponent: int) -> Scalar:
@@ -193,7 +193,7 @@ def lower_pow(g: GraphLowering, x: Any, exponent: TensorValue) -> Any:
     return g.pointwise(lambda a, b: a.op("pow", b), (x, exponent), compute, cost=40)
 
 
-# -- selection and bounds ----------------------------------------------------------------------------------------
+# -- selection and bounds --------------------------------------------------------------------------
 
 
 @register(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
@@ -279,7 +279,7 @@ def lower_threshold_backward(
     return g.pointwise(lambda d, a: where(a <= threshold, 0, d), (grad, x), compute, cost=2)
 
 
-# -- activations with parameters ----------------------------------------------------------------------------------
+# -- activations with parameters -------------------------------------------------------------------
 
 
 def gelu_erf(x: Scalar) -> Scalar:
@@ -403,7 +403,7 @@ def lower_logit(g: GraphLowering, x: TensorValue, eps: float | None = None) -> A
     return g.pointwise(fn, (x,), float_type(x.dtype), cost=20)
 
 
-# -- combinations --------------------------------------------------------------------------------------------------
+# -- combinations ----------------------------------------------------------------------------------
 
 
 @register(aten.addcmul)
@@ -430,7 +430,7 @@ def lower_lerp(g: GraphLowering, x: TensorValue, y: TensorValue, weight: Any) ->
     return g.pointwise(fn, (x, y, weight), x.dtype, cost=8)
 
 
-# -- copies and conversions ---------------------------------------------------------------------------------------
+# -- copies and conversions ------------------------------------------------------------------------
 
 
 @register(aten.clone, aten.lift_fresh_copy, aten.alias_copy, aten.detach_copy)
@@ -451,7 +451,9 @@ def lower_convert_element_type(g: GraphLowering, x: TensorValue, dtype: torch.dt
 
 
 def convert(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> TensorValue:
-    """x in `dtype`; an explicit conversion to a 16-bit float rounds, unlike operators' results inside a kernel."""
+    """x in `dtype`; an explicit conversion to a 16-bit float rounds, unlike operators' results
+    inside a kernel.
+    """
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         value = b.cast(x.load(b, index), dtype)

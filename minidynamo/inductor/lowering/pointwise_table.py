@@ -50,7 +50,9 @@ INF = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One operator; `formula(*operands)` gets a Scalar for every tensor or number, other arguments as they are."""
+    """One operator; `formula(*operands)` gets a Scalar for every tensor or number, other arguments
+    as they are.
+    """
 
     op: Any
     formula: Callable[..., Scalar]
@@ -78,7 +80,7 @@ def register_row(row: Row) -> None:
     register(row.op)(lower)
 
 
-# -- formulas of more than one operation --------------------------------------------------------------------------
+# -- formulas of more than one operation -----------------------------------------------------------
 
 
 def _is_float(x: Scalar) -> bool:
@@ -236,8 +238,9 @@ def _log_of_base(base: float) -> Callable[[Scalar], Scalar]:
 
 
 _FLOAT_UNARY = [
-    "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
-    "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma",
+    "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan",
+    "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
+    "lgamma",
 ]  # fmt: skip
 _COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge"]
 _INTEGER_BINARY = {

@@ -1,8 +1,8 @@
 """torch's type promotion for tensor values and numbers.
 
-The rule (documented at torch.result_type): operands form three groups, tensors with dimensions, tensors without, and
-Python numbers. The first group that is not empty decides, unless a later one has a higher category
-(bool < integer < floating), which then contributes its dtype.
+The rule (documented at torch.result_type): operands form three groups, tensors with dimensions,
+tensors without, and Python numbers. The first group that is not empty decides, unless a later one
+has a higher category (bool < integer < floating), which then contributes its dtype.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Reductions over dimensions.
 
-16-bit floats are reduced in float32, and a sum that is scaled afterwards (`mean`, `var`) is rounded once, at the end.
+16-bit floats are reduced in float32, and a sum that is scaled afterwards (`mean`, `var`) is rounded
+once, at the end.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def reduce_node(
     finish: Callable[[Scalar], Scalar] | None = None,
     meta: torch.Tensor | None = None,
 ) -> TensorValue:
-    """Reduce to `dtype`, then apply `finish` and convert to the node's dtype and shape (with or without the dims)."""
+    """Reduce to `dtype`, then apply `finish` and convert to the node's dtype and shape (with or
+    without the dims).
+    """
     size = x.size or (1,)
     dims = list(dims) if x.ndim else [0]
     kept = g.reduce(kind, inner, size, dims, dtype, origins=x.origins)
@@ -174,7 +177,7 @@ register(aten.any.default, aten.any.dim, aten.any.dims)(_logical("any"))
 register(aten.all.default, aten.all.dim, aten.all.dims)(_logical("all"))
 
 
-# -- variance ------------------------------------------------------------------------------------------------------
+# -- variance --------------------------------------------------------------------------------------
 
 
 def mean_and_squares(
@@ -268,7 +271,7 @@ _register_variance("var_mean", _same, True)
 _register_variance("std_mean", _root, True)
 
 
-# -- softmax and friends -------------------------------------------------------------------------------------------
+# -- softmax and friends ---------------------------------------------------------------------------
 
 
 def _along(dim: int, index: Index) -> list[Any]:

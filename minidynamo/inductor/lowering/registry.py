@@ -1,8 +1,9 @@
 """The table from aten operator to lowering.
 
-A lowering is `fn(g, *args, **kwargs)` with `g` the `GraphLowering`: the operator's arguments with `TensorValue` for
-tensors. It returns what the operator returns, or `DECLINED` for arguments that it does not handle: the operator is then
-called through the dispatcher, like every operator without a lowering.
+A lowering is `fn(g, *args, **kwargs)` with `g` the `GraphLowering`: the operator's arguments with
+`TensorValue` for tensors. It returns what the operator returns, or `DECLINED` for arguments that it
+does not handle: the operator is then called through the dispatcher, like every operator without a
+lowering.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ DECLINED = object()
 
 
 def overloads(op: Any) -> list[Any]:
-    """The functional overloads of an operator (`torch.ops.aten.add`), or the one overload that was given."""
+    """The functional overloads of an operator (`torch.ops.aten.add`), or the one overload that was
+    given.
+    """
     if isinstance(op, torch._ops.OpOverload):
         return [op]
     found = [getattr(op, name) for name in op.overloads()]

@@ -2,7 +2,8 @@
 
     x * 0.5 * (1 + erf(x * 0.7071))
 
-A number beside a `Scalar` becomes a constant of its dtype. `==` and `!=` are the methods `eq` and `ne`.
+A number beside a `Scalar` becomes a constant of its dtype. `==` and `!=` are the methods `eq` and
+`ne`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 
-Number = Union[bool, int, float]
+Number = bool | int | float
 Operand = Union["Scalar", bool, int, float]
 
 
@@ -131,7 +132,9 @@ maximum, minimum, isnan = function("maximum"), function("minimum"), function("is
 
 
 def where(condition: Scalar, a: Operand, b: Operand) -> Scalar:
-    """a where the condition (bool) holds, else b; at least one of a and b is a Scalar, they have one dtype."""
+    """a where the condition (bool) holds, else b; at least one of a and b is a Scalar, they have
+    one dtype.
+    """
     like: Any = a if isinstance(a, Scalar) else b
     a = a if isinstance(a, Scalar) else like.const(a)
     b = b if isinstance(b, Scalar) else like.const(b)

@@ -1,6 +1,7 @@
 """Views: operators that rearrange, repeat or cut out elements without computing.
 
-On memory that exists, the geometry is the fake tensor's. On a value without memory, the index is transformed.
+On memory that exists, the geometry is the fake tensor's. On a value without memory, the index is
+transformed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def linear_index(index: Index, size: Size) -> Expr:
 
 
 def reshape_index(index: Index, old: Size, new: Size) -> list[Expr]:
-    """The index into `old` of the element that is at `index` of `new` (both row-major, equal numel)."""
+    """The index into `old` of the element that is at `index` of `new` (both row-major, equal
+    numel).
+    """
     if any(extent == 0 for extent in old):
         return [ZERO for _ in old]
     position = linear_index(index, new)
@@ -196,7 +199,7 @@ def lower_memory_view(g: GraphLowering, x: TensorValue, *args: Any, **kwargs: An
     return TensorValue(data, x.dtype, data.size, x.device)
 
 
-# -- rearrangements that give new memory ---------------------------------------------------------------------------
+# -- rearrangements that give new memory -----------------------------------------------------------
 
 
 @register(aten.flip.default)

@@ -1,4 +1,6 @@
-"""Rewrites of the aten graph that make it smaller: `PASSES`, each a function of a GraphModule, in running order."""
+"""Rewrites of the aten graph that make it smaller: `PASSES`, each a function of a GraphModule, in
+running order.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ _VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 
 
 def fold_bias(gm: torch.fx.GraphModule) -> None:
-    """mm, views of it that keep the last dimension, plus a bias along that one: one addmm and the views."""
+    """mm, views of it that keep the last dimension, plus a bias along that one: one addmm and the
+    views.
+    """
     for add in list(gm.graph.find_nodes(op="call_function", target=aten.add.Tensor)):
         if len(add.args) != 2 or add.kwargs:
             continue
