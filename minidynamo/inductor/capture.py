@@ -10,7 +10,7 @@ over the graph, and a wrapper around every call.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -57,10 +57,17 @@ class _Recorder(TorchDispatchMode):
         self._nodes: dict[int, torch.fx.Node] = {}
         self._alive: list[torch.Tensor] = []  # ids of tensors are keys above
         self._constant_of: dict[int, FakeTensor] = {}
+        self._sharing: dict[int, list[int]] = {}  # storage -> ids of tensors on it
+        self._outside: set[int] = set()  # storages of inputs and constants
 
     def bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
+        """Let a fake tensor stand for a node."""
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
+        storage = _storage(tensor)
+        self._sharing.setdefault(storage, []).append(id(tensor))
+        if node.op != "call_function":
+            self._outside.add(storage)
 
     def fake_of(self, tensor: torch.Tensor) -> FakeTensor:
         """The stand-in of a real tensor that the graph closes over."""
@@ -80,7 +87,7 @@ class _Recorder(TorchDispatchMode):
     def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
         found = self._nodes.get(id(tensor))
         if found is None:
-            raise NotCapturable("a tensor that did not come from an operator")
+            raise NotCapturable("a tensor that no operator gave, or one changed through an alias")
         return found
 
     def __torch_dispatch__(
@@ -92,6 +99,8 @@ class _Recorder(TorchDispatchMode):
         result = self._decomposed(func, args, kwargs)
         if result is not NotImplemented:
             return result
+        if func._schema.is_mutable and self._update_in_place(func, args, kwargs):
+            return args[0]
         if func._schema.is_mutable or _writes_statistics(func, args):
             raise NotCapturable(f"{func} mutates its arguments")
         args, kwargs = _map_tensors((args, kwargs), self._faked)
@@ -101,6 +110,35 @@ class _Recorder(TorchDispatchMode):
             return result
         self._record(func, args, kwargs, result)
         return result
+
+    def _update_in_place(self, func: Any, args: Any, kwargs: Any) -> bool:
+        """Do `x.op_()` as `x = x.op()`, if x is a value of the graph of its own.
+
+        Other tensors on the same memory no longer stand for a node: a graph that uses one of them
+        later is not capturable.
+        """
+        functional = _functional_variant(func)
+        target = args[0]
+        if functional is None or not self._is_private(target):
+            return False
+        with self:
+            result = functional(*args, **kwargs)
+        same = result.dtype == target.dtype and result.shape == target.shape
+        if not same or result.stride() != target.stride():
+            return False
+        old, new = self.node_of(target), self.node_of(result)
+        for alias in self._sharing[_storage(target)]:
+            if self._nodes.get(alias) is old:
+                self._nodes[alias] = new
+            else:
+                self._nodes.pop(alias, None)
+        return True
+
+    def _is_private(self, tensor: torch.Tensor) -> bool:
+        if not isinstance(tensor, FakeTensor) or tensor.layout != torch.strided:
+            return False
+        whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
+        return whole and _storage(tensor) not in self._outside
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of running `func` as what it is made of, if it is taken apart."""
@@ -140,6 +178,23 @@ class _Recorder(TorchDispatchMode):
                     self._bind_result(getitem, item)
         elif result is not None and not isinstance(result, (int, float, bool)):
             raise NotCapturable(f"{node.target} returns a {type(result).__name__}")
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
+
+
+def _functional_variant(func: Any) -> Any:
+    """`aten.add.Tensor` for `aten.add_.Tensor`; None where the operator does more than that."""
+    schema = func._schema
+    name = schema.name.partition("::")[2]
+    writes = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+    if not name.endswith("_") or writes != [True] + [False] * (len(writes) - 1):
+        return None
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return None
+    packet = getattr(getattr(torch.ops, func.namespace), name[:-1], None)
+    return getattr(packet, schema.overload_name or "default", None)
 
 
 def _writes_statistics(func: Any, args: Sequence[Any]) -> bool:
@@ -192,17 +247,16 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _check_outputs(outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+def _check_outputs(
+    outputs: Sequence[Any], inputs: Sequence[Any], storages: Container[int]
+) -> None:
     given = {id(value) for value in inputs}
-    storages = {
-        value.untyped_storage()._cdata for value in inputs if isinstance(value, torch.Tensor)
-    }
     for value in outputs:
         if not isinstance(value, torch.Tensor):
             continue
         if value.requires_grad and id(value) not in given:
             raise NotCapturable("an output requires grad")
-        if id(value) not in given and value.untyped_storage()._cdata in storages:
+        if id(value) not in given and _storage(value) in storages:
             raise NotCapturable("an output is a view of an input")
 
 
@@ -233,7 +287,7 @@ def capture_inference(
     with torch.set_grad_enabled(torch.is_grad_enabled()), mode, recorder:
         result = _Runner(gm, recorder).run(*inputs)
     outputs = tuple(_leaves(result)) if isinstance(result, (tuple, list)) else (result,)
-    _check_outputs(outputs, inputs)
+    _check_outputs(outputs, inputs, recorder._outside)
     recorder.graph.output(_map_tensors(outputs, recorder.node_of))
     root = torch.nn.Module()
     for name, tensor in recorder.constants.items():

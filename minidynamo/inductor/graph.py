@@ -10,6 +10,7 @@ Lowerings (`lowering/`) call back into it: `g.pointwise`, `g.reduce`, `g.view`, 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -313,7 +314,8 @@ class GraphLowering:
                 full[d] = symbol_expr(reduces[-1])
         b = BodyBuilder(iters, reduces if 0 not in size else ())
         if 0 in size:
-            value = b.constant(REDUCTIONS[kind].identity or 0, dtype)
+            identity = REDUCTIONS[kind].identity or 0
+            value = b.constant(identity if math.isfinite(identity) else 0, dtype)
         elif reduces:
             value = b.reduction(kind, inner(b, full))
         else:

@@ -47,6 +47,21 @@ def lower_zeros(g: GraphLowering, *args: Any, **kwargs: Any) -> Any:
     return constant(g, 0)
 
 
+@register(aten.zero.default)
+def lower_zero(g: GraphLowering, x: Any) -> Any:
+    return constant(g, 0)
+
+
+@register(aten.fill.Scalar)
+def lower_fill(g: GraphLowering, x: Any, value: Any) -> Any:
+    return constant(g, value)
+
+
+@register(aten.fill.Tensor)
+def lower_fill_tensor(g: GraphLowering, x: Any, value: Any) -> Any:
+    return g.pointwise(lambda v: v, (value,), g.meta.dtype)
+
+
 @register(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
 def lower_ones(g: GraphLowering, *args: Any, **kwargs: Any) -> Any:
     return constant(g, 1)

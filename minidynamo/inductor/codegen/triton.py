@@ -1,0 +1,418 @@
+"""Triton for a kernel: `codegen_triton(spec, name)` gives its source and how it is to be launched.
+
+The iteration space is cut into tiles (`triton_tile.py`), one for each program of the grid. Every SSA value is a tile,
+or where it does not change along an axis, a tile of size 1 along that; a value that changes with no axis is a number.
+
+    pointwise              index, mask; the nodes in order
+    persistent reduction   the same: a tile has whole rows, so that a reduction is one more function of a tile
+    looped reduction       for each pass of the body (`loop_body.passes`) a loop along the row; accumulators are tiles
+                           that are reduced behind the loop
+
+Indices are 32 bits where their ranges allow, tile by tile and expression by expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from minidynamo.inductor.codegen.code import Code
+from minidynamo.inductor.codegen.kernel import KernelArg, KernelSpec
+from minidynamo.inductor.codegen.triton_ops import (
+    ATOMIC,
+    POINTER,
+    TYPE,
+    cast,
+    constant,
+    literal,
+    operation,
+)
+from minidynamo.inductor.codegen.triton_tile import Axis, choose_tiling
+from minidynamo.inductor.loop_body import Node, passes
+from minidynamo.inductor.symbolic import (
+    Atom,
+    Expr,
+    FloorDiv,
+    Mod,
+    Symbol,
+    ValueRef,
+    as_expr,
+    is_nonneg,
+    product,
+)
+
+STORES = ("store", "atomic_add")
+_INT32 = 1 << 31
+Span = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TritonKernel:
+    """A kernel's text and its launch.
+
+    Attributes:
+        name: of the function.
+        source: its definition; it calls functions of `triton_prefix.py`.
+        signature: parameter name -> type (`*fp32`, `i64`), in order, block sizes aside.
+        blocks: block size parameter -> its value.
+        grid: number of programs, an expression in the size symbols.
+        writes: positions of the pointers that are written.
+    """
+
+    name: str
+    source: str
+    signature: dict[str, str]
+    blocks: dict[str, int]
+    grid: Expr
+    writes: tuple[int, ...]
+    num_warps: int
+
+
+class UnsupportedKernel(RuntimeError):
+    """Triton has no way to say this kernel."""
+
+
+def codegen_triton(spec: KernelSpec, name: str) -> TritonKernel:
+    """The kernel for a GPU, or for Triton's interpreter: the text is the same.
+
+    Raises:
+        UnsupportedKernel: for an atomic addition to elements narrower than 16 bits or int16.
+    """
+    return TritonPrinter(spec, name).generate()
+
+
+def magnitude(expr: Expr) -> int | None:
+    """A bound of all intermediate values in 32-bit parts of `expr`; None where there is none.
+
+    Values of nodes are 64 bits wide and widen what they are combined with.
+    """
+    total = abs(expr.const)
+    for monomial, coeff in expr.terms.items():
+        term = abs(coeff)
+        for atom in monomial:
+            bound = _atom_magnitude(atom)
+            if bound is None:
+                return None
+            term *= bound
+        total += term
+    return total
+
+
+def _atom_magnitude(atom: Atom) -> int | None:
+    if isinstance(atom, ValueRef):
+        return 0
+    if isinstance(atom, Symbol):
+        return atom.size - 1 if isinstance(atom.size, int) else None
+    assert isinstance(atom, (FloorDiv, Mod))
+    inner = magnitude(atom.num)
+    if inner is None or inner >= _INT32 or not atom.den.is_const:
+        return None
+    return inner if isinstance(atom, FloorDiv) else min(inner, atom.den.const - 1)
+
+
+class TritonPrinter:
+    """Prints one kernel.
+
+    Attributes:
+        spans: for every node, the axes that its tile extends along.
+        inner: for every node, whether it changes with a reduction symbol.
+    """
+
+    def __init__(self, spec: KernelSpec, name: str) -> None:
+        self.spec = spec
+        self.name = name
+        self.code = Code("    ")
+        self.tiling = choose_tiling(spec)
+        self.axes = self.tiling.axes
+        self.nodes = spec.body.nodes
+        self.axis_of = {symbol: axis.name for axis in self.axes for symbol in axis.symbols}
+        self.inner = spec.body.levels()
+        self.spans: list[Span] = []
+        for node in self.nodes:
+            self.spans.append(self._span(node))
+
+    # -- the function ---------------------------------------------------------------------------------------------
+    def generate(self) -> TritonKernel:
+        args, sizes = [arg.name for arg in self.spec.args], list(self.spec.sizes)
+        blocks = {f"{axis.name.upper()}BLOCK": axis.block for axis in self.axes}
+        parameters = ", ".join([*args, *sizes, *(f"{name}: tl.constexpr" for name in blocks)])
+        if self.spec.origins:
+            self.code.line(f"# {', '.join(self.spec.origins)}")
+        with self.code.indented(f"def {self.name}({parameters}):"):
+            self._program_axes()
+            if not self.spec.reduces:
+                self._emit_all(range(len(self.nodes)))
+            elif self.tiling.persistent:
+                self._axis(self.axes[1], "0")
+                self._emit_all(range(len(self.nodes)))
+            else:
+                self._passes()
+        signature = {arg.name: POINTER[arg.dtype] for arg in self.spec.args}
+        signature.update(dict.fromkeys(sizes, "i64"))
+        writes = tuple(i for i, arg in enumerate(self.spec.args) if arg.role != "in")
+        grid = as_expr(product(self._tiles(axis) for axis in self._program()))
+        return TritonKernel(
+            self.name, self.code.text(), signature, blocks, grid, writes, self.tiling.num_warps
+        )
+
+    def _program(self) -> tuple[Axis, ...]:
+        """The axes that the grid covers, the slowest first."""
+        return tuple(axis for axis in self.axes if axis.name != "r")
+
+    @staticmethod
+    def _tiles(axis: Axis) -> Expr:
+        return (axis.numel + (axis.block - 1)) // axis.block
+
+    def _program_axes(self) -> None:
+        """The place of this program's tile."""
+        axes = self._program()
+        for position, axis in enumerate(axes):
+            tile = "tl.program_id(0)"
+            if len(axes) > 1:
+                tiles = self.index(self._tiles(axes[-1]))
+                tile = f"({tile} {'//' if position == 0 else '%'} {tiles})"
+            if self._is_wide(axis):
+                tile = f"{tile}.to(tl.int64)"
+            self._axis(axis, f"{tile} * {axis.name.upper()}BLOCK")
+
+    @staticmethod
+    def _is_wide(axis: Axis) -> bool:
+        return not axis.numel.is_const or axis.numel.const + axis.block >= _INT32
+
+    def _axis(self, axis: Axis, start: str) -> None:
+        """The values of an axis' loop symbols in the tile that begins at `start`, and which of them exist."""
+        name = axis.name
+        lanes = f"tl.arange(0, {name.upper()}BLOCK)"
+        if len(self.axes) > 1:
+            lanes += "[:, None]" if axis is self.axes[0] else "[None, :]"
+        self.code.line(f"{name}index = {lanes if start == '0' else f'{start} + {lanes}'}")
+        if axis.is_masked:
+            self.code.line(f"{name}mask = {name}index < {self.index(axis.numel)}")
+        inside = as_expr(1)
+        for position in range(len(axis.symbols) - 1, -1, -1):
+            symbol = axis.symbols[position]
+            text = f"{name}index"
+            if inside != 1:
+                text += f" // {self.index(inside)}"
+            assert symbol.size is not None
+            if position:
+                text += f" % {self.index(as_expr(symbol.size))}"
+            self.code.line(f"{symbol.name} = {text}")
+            inside = inside * symbol.size
+
+    def _passes(self) -> None:
+        """A looped reduction."""
+        row = self.axes[1]
+        for part in passes(self.spec.body):
+            if not part.inner:
+                self._emit_all(part.nodes)
+                continue
+            reductions = [p for p in part.nodes if self.nodes[p].op == "reduction"]
+            for position in reductions:
+                self._declare(position)
+            head = f"for rstart in range(0, {self.index(row.numel)}, RBLOCK):"
+            with self.code.indented(head):
+                self._axis(row, "rstart")
+                for position in part.nodes:
+                    if position in reductions:
+                        self._accumulate(position)
+                    else:
+                        self._emit(position)
+            for position in reductions:
+                self._finish(position)
+
+    def _emit_all(self, positions: Iterable[int]) -> None:
+        for position in positions:
+            self._emit(position)
+
+    # -- tiles ----------------------------------------------------------------------------------------------------
+    def _span(self, node: Node) -> Span:
+        if node.op == "reduction":
+            return frozenset("x")
+        span: set[str] = set()
+        if node.index is not None:
+            span |= {self.axis_of[s] for s in node.index.symbols() if s in self.axis_of}
+        for operand in node.operands():
+            span |= self.spans[operand]
+        return frozenset(span)
+
+    def _shape(self, span: Span) -> str:
+        sizes = [f"{axis.name.upper()}BLOCK" if axis.name in span else "1" for axis in self.axes]
+        return f"[{', '.join(sizes)}]"
+
+    def _broadcast(self, text: str, have: Span, want: Span) -> str:
+        return text if have == want else f"tl.broadcast_to({text}, {self._shape(want)})"
+
+    def _index_span(self, index: Expr) -> Span:
+        span = {self.axis_of[s] for s in index.symbols() if s in self.axis_of}
+        return frozenset(span.union(*(self.spans[ref] for ref in index.value_refs())))
+
+    def _mask(self, span: Span, more: str = "") -> str:
+        """The `mask` of an access to a tile along these axes; "" where every element exists."""
+        parts = [f"{axis.name}mask" for axis in self.axes if axis.name in span and axis.is_masked]
+        return " & ".join([*parts, *([more] if more else [])])
+
+    # -- indices --------------------------------------------------------------------------------------------------
+    def index(self, expr: Expr) -> str:
+        """An index expression; 64 bits wide where 32 might not do."""
+        bound = magnitude(expr)
+        wide = bound is None or bound >= _INT32
+
+        def atom_text(atom: Atom) -> str:
+            if isinstance(atom, Symbol):
+                return f"{atom.name}.to(tl.int64)" if wide and atom.size is not None else atom.name
+            if isinstance(atom, ValueRef):
+                return f"v{atom.node}.to(tl.int64)"
+            assert isinstance(atom, (FloorDiv, Mod))
+            num, den = atom.num.render(atom_text), atom.den.render(atom_text)
+            if is_nonneg(atom.num):
+                return f"({num} {'//' if isinstance(atom, FloorDiv) else '%'} {den})"
+            return f"floor_{'div' if isinstance(atom, FloorDiv) else 'mod'}({num}, {den})"
+
+        return expr.render(atom_text)
+
+    def _pointer(self, node: Node, want: Span) -> str:
+        """Addresses of an access, as a tile that extends along `want`."""
+        assert node.index is not None and node.buffer is not None
+        have, text = self._index_span(node.index), self.index(node.index)
+        if node.index.is_const and want:
+            return f"{node.buffer} + tl.full({self._shape(want)}, {text}, tl.int64)"
+        if node.index == 0:
+            return node.buffer
+        return f"{node.buffer} + {self._broadcast(text, have, want)}"
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+    def _emit(self, position: int) -> None:
+        node = self.nodes[position]
+        if node.op in STORES:
+            self._store(position, node)
+        elif node.op == "reduction":
+            self._reduce_whole(position, node)
+        else:
+            self.code.line(f"v{position} = {self._value(position, node)}")
+
+    def _value(self, position: int, node: Node) -> str:
+        args = [f"v{arg}" for arg in node.args]
+        if node.op == "constant":
+            assert node.value is not None and not isinstance(node.value, str)
+            return constant(node.value, node.dtype)
+        if node.op == "index_expr":
+            assert node.index is not None
+            if node.index.is_const:
+                return constant(node.index.const, node.dtype)
+            return f"{self.index(node.index)}.to({TYPE[node.dtype]})"
+        if node.op == "load":
+            return self._load(position, node)
+        if node.op == "cast":
+            return cast(args[0], self.nodes[node.args[0]].dtype, node.dtype)
+        if node.op == "bitcast":
+            return f"{args[0]}.to({TYPE[node.dtype]}, bitcast=True)"
+        return operation(node.op, args, self.nodes[node.args[-1]].dtype)
+
+    def _load(self, position: int, node: Node) -> str:
+        span = self.spans[position]
+        mask = self._mask(span, f"v{node.args[0]}" if node.args else "")
+        options = f", mask={mask}, other=0" if mask else ""
+        return f"tl.load({self._pointer(node, span)}{options})"
+
+    def _store(self, position: int, node: Node) -> None:
+        span = self.spans[position]
+        if node.op == "atomic_add":
+            if node.dtype not in ATOMIC:
+                raise UnsupportedKernel(f"Triton has no atomic addition of {node.dtype}")
+            span = frozenset(a.name for a in self.axes if a.name != "r" or self.inner[position])
+        mask = self._mask(span)
+        value = f"v{node.args[0]}"
+        options = f", mask={mask}" if mask else ""
+        if node.op == "atomic_add":
+            value = self._broadcast(value, self.spans[node.args[0]], span)
+            options += ', sem="relaxed"'
+        self.code.line(f"tl.{node.op}({self._pointer(node, span)}, {value}{options})")
+
+    # -- reductions -----------------------------------------------------------------------------------------------
+    def _reduction_dtype(self, node: Node) -> torch.dtype:
+        """What a reduction's operand is compared or combined in: a bool's position is found among integers."""
+        dtype = self.nodes[node.args[0]].dtype
+        if node.value in ("any", "all"):
+            return torch.bool
+        return torch.int32 if dtype == torch.bool else dtype
+
+    def _kind(self, node: Node) -> str:
+        assert isinstance(node.value, str)
+        if self.nodes[node.args[0]].dtype == torch.bool:
+            return {"max": "any", "min": "all"}.get(node.value, node.value)
+        return node.value
+
+    def _identity(self, node: Node) -> str:
+        dtype, kind = self._reduction_dtype(node), self._kind(node)
+        if kind in ("max", "argmax", "min", "argmin"):
+            largest = kind.endswith("min")
+            if dtype.is_floating_point:
+                return literal(float("inf" if largest else "-inf"), dtype)
+            info = torch.iinfo(dtype)
+            return str(info.max if largest else info.min)
+        return {"sum": "0", "prod": "1", "any": "False", "all": "True"}[kind]
+
+    def _operand(self, node: Node) -> str:
+        """The operand as a full tile, with the identity where there is no element."""
+        (arg,) = node.args
+        full: Span = frozenset("xr")
+        text = cast(f"v{arg}", self.nodes[arg].dtype, self._reduction_dtype(node))
+        text = self._broadcast(f"({text})" if " " in text else text, self.spans[arg], full)
+        if self.axes[1].is_masked:
+            text = f"tl.where(rmask, {text}, {self._identity(node)})"
+        return text
+
+    def _places(self) -> str:
+        """Positions in the rows, those that do not exist behind all others."""
+        where = "tl.where(rmask, rindex, 0x7FFFFFFF)" if self.axes[1].is_masked else "rindex"
+        return f"tl.broadcast_to({where}, {self._shape(frozenset('xr'))})"
+
+    def _reduce_whole(self, position: int, node: Node) -> None:
+        """A persistent reduction: the tile has the rows."""
+        kind = self._kind(node)
+        if kind in ("argmax", "argmin"):
+            text = f"reduce_{kind}({self._operand(node)}, {self._places()}).to(tl.int64)"
+        else:
+            text = self._converted(node, f"reduce_{kind}({self._operand(node)})")
+        self.code.line(f"v{position} = {text}")
+
+    def _converted(self, node: Node, text: str) -> str:
+        source = torch.bool if self._kind(node) in ("any", "all") else self._reduction_dtype(node)
+        return cast(text, source, node.dtype)
+
+    def _declare(self, position: int) -> None:
+        node = self.nodes[position]
+        shape, dtype = self._shape(frozenset("xr")), TYPE[self._reduction_dtype(node)]
+        self.code.line(f"acc{position} = tl.full({shape}, {self._identity(node)}, {dtype})")
+        if self._kind(node) in ("argmax", "argmin"):
+            self.code.line(f"at{position} = tl.full({shape}, 0x7FFFFFFF, tl.int32)")
+
+    def _accumulate(self, position: int) -> None:
+        node = self.nodes[position]
+        kind, acc, operand = self._kind(node), f"acc{position}", self._operand(node)
+        if kind in ("argmax", "argmin"):
+            self.code.line(
+                f"{acc}, at{position} = {kind}_pick({acc}, at{position}, {operand}, {self._places()})"
+            )
+            return
+        names = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+        names |= {"any": "bitwise_or", "all": "bitwise_and"}
+        text = operation(names[kind], [acc, operand], self._reduction_dtype(node))
+        self.code.line(f"{acc} = {text}")
+
+    def _finish(self, position: int) -> None:
+        node = self.nodes[position]
+        kind = self._kind(node)
+        if kind in ("argmax", "argmin"):
+            text = f"reduce_{kind}(acc{position}, at{position}).to(tl.int64)"
+        else:
+            text = self._converted(node, f"reduce_{kind}(acc{position})")
+        self.code.line(f"v{position} = {text}")
+
+
+def pointer_arguments(args: Iterable[KernelArg]) -> list[str]:
+    """Names of the pointers, in call order."""
+    return [arg.name for arg in args]

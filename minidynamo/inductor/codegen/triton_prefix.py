@@ -1,0 +1,110 @@
+"""Functions that generated Triton kernels call.
+
+This file is read as text and compiled by Triton, never imported (`runtime/triton_launch.py`). The interpreter replaces
+`reduce_*` and `to_bfloat16`, which it does slowly or inexactly, by functions of the same meaning.
+"""
+
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+def floor_div(a, b):
+    """floor(a / b) of integers."""
+    quotient = a // b
+    rest = a % b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1, quotient)
+
+
+def floor_mod(a, b):
+    """a - floor(a / b) * b of integers."""
+    rest = a % b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+def float_mod(a, b):
+    """a - floor(a / b) * b of floats, by way of the exact fmod."""
+    rest = libdevice.fmod(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+def to_bfloat16(a):
+    """A float32 rounded to the nearest bfloat16, half to even."""
+    return a.to(tl.bfloat16)
+
+
+def _sum(a, b):
+    return a + b
+
+
+def _prod(a, b):
+    return a * b
+
+
+def _or(a, b):
+    return a | b
+
+
+def _and(a, b):
+    return a & b
+
+
+def _max(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+def _min(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+def reduce_sum(a):
+    return tl.reduce(a, 1, _sum, keep_dims=True)
+
+
+def reduce_prod(a):
+    return tl.reduce(a, 1, _prod, keep_dims=True)
+
+
+def reduce_max(a):
+    return tl.reduce(a, 1, _max, keep_dims=True)
+
+
+def reduce_min(a):
+    return tl.reduce(a, 1, _min, keep_dims=True)
+
+
+def reduce_any(a):
+    return tl.reduce(a.to(tl.int32), 1, _or, keep_dims=True) != 0
+
+
+def reduce_all(a):
+    return tl.reduce(a.to(tl.int32), 1, _and, keep_dims=True) != 0
+
+
+def argmax_pick(value, index, other, at):
+    """Of two candidates the larger, a NaN counting as largest; of equal ones the first."""
+    nan = value != value
+    other_nan = other != other
+    better = (other > value) | (other_nan & (nan == 0))
+    same = (other == value) | (other_nan & nan)
+    take = better | (same & (at < index))
+    return tl.where(take, other, value), tl.where(take, at, index)
+
+
+def argmin_pick(value, index, other, at):
+    """Of two candidates the smaller, a NaN counting as smallest; of equal ones the first."""
+    nan = value != value
+    other_nan = other != other
+    better = (other < value) | (other_nan & (nan == 0))
+    same = (other == value) | (other_nan & nan)
+    take = better | (same & (at < index))
+    return tl.where(take, other, value), tl.where(take, at, index)
+
+
+def reduce_argmax(value, index):
+    best, at = tl.reduce((value, index), 1, argmax_pick, keep_dims=True)
+    return at
+
+
+def reduce_argmin(value, index):
+    best, at = tl.reduce((value, index), 1, argmin_pick, keep_dims=True)
+    return at

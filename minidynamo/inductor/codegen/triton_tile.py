@@ -1,0 +1,142 @@
+"""How a kernel's iteration space is cut into tiles: the axes and their block sizes.
+
+An *axis* is a run of loop symbols that a tile covers together, as one number that is taken apart again: `x` alone for
+most elementwise kernels, `y` and `x` where two loops both have neighbouring elements (transpositions), `x` and `r`
+where there is something to reduce (x: the rows, r: the elements of a row).
+
+A reduction is *persistent* where a tile holds whole rows: each value is computed once and stays in registers.
+Otherwise it is *looped*: the tile walks along the row, once for every pass of the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minidynamo.inductor.codegen.kernel import KernelSpec
+from minidynamo.inductor.loop_body import LoopBody, passes
+from minidynamo.inductor.symbolic import Expr, IntLike, Symbol, as_expr, product
+
+# A tile has at most so many elements; so many programs keep a large GPU busy (132 multiprocessors, several each).
+POINTWISE_ELEMENTS = 1024
+REDUCTION_ELEMENTS = 4096
+BUSY = 1024
+# Rows that stay in registers: up to the first where one walk reads them, up to the second where several do.
+PERSISTENT = 1024
+PERSISTENT_SEVERAL_PASSES = 8192
+# A transposition is worth two axes from this size on; the tile is a square.
+TRANSPOSE_SIZE = 16
+SQUARE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One dimension of the tiles.
+
+    Attributes:
+        name: `x`, `y` or `r`.
+        symbols: the loop symbols that it covers, outermost first.
+        block: elements of a tile along it, a power of two.
+    """
+
+    name: str
+    symbols: tuple[Symbol, ...]
+    block: int
+
+    @property
+    def numel(self) -> Expr:
+        return as_expr(product(_size(s) for s in self.symbols))
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the last tile may stand over."""
+        return not self.numel.is_const or self.numel.const == 0 or self.numel.const % self.block != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The axes in the order of a tile's dimensions, and how to run it.
+
+    Attributes:
+        persistent: of a reduction, whether a tile holds whole rows.
+        num_warps: of 32 threads each.
+    """
+
+    axes: tuple[Axis, ...]
+    persistent: bool
+    num_warps: int
+
+
+def choose_tiling(spec: KernelSpec) -> Tiling:
+    """The tiles for a kernel."""
+    return _reduction(spec.body) if spec.reduces else _pointwise(spec.body)
+
+
+def next_power_of_two(value: int) -> int:
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def _size(symbol: Symbol) -> IntLike:
+    assert symbol.size is not None
+    return symbol.size
+
+
+def _count(symbols: Sequence[Symbol], unknown: int) -> int:
+    """How many points; `unknown` where a size is only known at run time."""
+    total = as_expr(product(map(_size, symbols)))
+    return total.const if total.is_const else unknown
+
+
+def _neighbours(body: LoopBody, symbol: Symbol) -> int:
+    """Accesses whose next element belongs to the next value of `symbol`."""
+    count = 0
+    for node in body.nodes:
+        if node.buffer is not None and node.index is not None:
+            factor = node.index.coeff(symbol)
+            count += factor is not None and factor == 1
+    return count
+
+
+def _pointwise(body: LoopBody) -> Tiling:
+    other = _second_axis(body)
+    if other is not None:
+        rest = tuple(s for s in body.iters if s != other)
+        return Tiling((Axis("y", (other,), SQUARE), Axis("x", rest, SQUARE)), True, 4)
+    count = _count(body.iters, BUSY * POINTWISE_ELEMENTS)
+    block = min(next_power_of_two(count // BUSY), POINTWISE_ELEMENTS)
+    block = min(max(block, 128), next_power_of_two(count))
+    return Tiling((Axis("x", body.iters, block),), True, max(1, min(4, block // 32)))
+
+
+def _second_axis(body: LoopBody) -> Symbol | None:
+    """A loop other than the innermost along which some accesses are contiguous, those of the innermost aside."""
+    if len(body.iters) < 2:
+        return None
+    innermost = body.iters[-1]
+    best = max(body.iters[:-1], key=lambda s: _neighbours(body, s))
+    large = all(_count((s,), TRANSPOSE_SIZE) >= TRANSPOSE_SIZE for s in (innermost, best))
+    return best if large and _neighbours(body, best) and _neighbours(body, innermost) else None
+
+
+def _reduction(body: LoopBody) -> Tiling:
+    rows = _count(body.iters, BUSY)
+    length = _count(body.reduces, 1 << 20)
+    walks = sum(part.inner for part in passes(body))
+    limit = PERSISTENT_SEVERAL_PASSES if walks > 1 else PERSISTENT
+    by_column = bool(body.iters) and (
+        _neighbours(body, body.iters[-1]) > _neighbours(body, body.reduces[-1])
+    )
+    r_block = next_power_of_two(length)
+    persistent = r_block <= (limit if not by_column else 64)
+    if not persistent:
+        r_block = 64 if by_column else 2048
+    x_block = max(1, min(next_power_of_two(rows // BUSY), REDUCTION_ELEMENTS // r_block, 64))
+    if by_column:
+        x_block = max(x_block, 32)
+    x_block = min(x_block, next_power_of_two(rows))
+    warps = next_power_of_two(max(1, x_block * r_block // 512))
+    return Tiling(
+        (Axis("x", body.iters, x_block), Axis("r", body.reduces, r_block)),
+        persistent,
+        min(warps, 16 if persistent else 8),
+    )
