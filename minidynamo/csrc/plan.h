@@ -171,6 +171,7 @@ struct ExternStep {
   c10::OperatorHandle op;
   std::vector<ArgNode> args;
   std::vector<OutNode> outs;
+  std::vector<int32_t> written;  // slots that it writes into and that kernels read
   TypedCall typed = nullptr;
 };
 
@@ -346,7 +347,8 @@ void take_inputs(const Program& program, RunState& state, PyObject* const* args,
 // plan_run.cpp
 // The state of a new run; its arena is allocated.
 std::unique_ptr<RunState> make_state(const Program& program);
-// Whether nothing outside holds on to what the state keeps, so that another run may use it.
+// Whether what the state keeps is as it was and nothing else holds on to it: then another run may
+// use it. (An out argument of the wrong size is resized before the error is raised.)
 bool is_reusable(const Program& program, const RunState& state);
 // Drops every tensor that a run left behind.
 void clear_state(const Program& program, RunState& state);

@@ -41,6 +41,8 @@ class ExternBinder {
   ExternBinder(SpecReader& reader, const c10::OperatorHandle& op)
       : reader_(reader), pins_(!keeps_nothing(op)) {}
 
+  std::vector<int32_t> written;  // slots among the arguments that the operator writes into
+
   ArgNode bind(const c10::Argument& argument, py::handle item) {
     try {
       writes_ = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
@@ -91,8 +93,11 @@ class ExternBinder {
       fail("a tensor cannot be passed as " + type->str());
     }
     info.needs_tensor = true;
-    if (writes_ && info.kind == SlotKind::Input) {
-      reader_.program.inputs[result.index].written = true;
+    if (writes_) {
+      written.push_back(result.index);
+      if (info.kind == SlotKind::Input) {
+        reader_.program.inputs[result.index].written = true;
+      }
     }
     if (pins_) {
       reader_.pin(result.index);
@@ -115,7 +120,7 @@ class ExternBinder {
       require_number(element);
       result.kind = ArgNode::Kind::Integers;
     }
-    for (py::handle item : items) {
+    for (py::handle item : sequence(items)) {
       result.items.push_back(node(item, element));
     }
     return result;
@@ -168,6 +173,7 @@ ExternStep bind_extern(py::dict item, SpecReader& reader) {
   if (args.size() > positional || used != kwargs.size()) {
     fail(name + " got arguments that its schema does not have");
   }
+  step.written = std::move(binder.written);
   step.outs = reader.outs(item["outs"]);
   if (step.outs.size() != schema.returns().size()) {
     fail(name + " returns " + std::to_string(schema.returns().size()) + " values, the step takes " +

@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 namespace minidynamo {
@@ -212,8 +213,16 @@ struct Typed<Result(Parameters...)> {
     Store<Result>::store(handle.call(std::get<I>(holders).get()...), step, program, state);
   }
 
+  template <class Parameter>
+  static bool fits(const ArgNode& arg) {
+    bool tensor = std::is_same_v<std::decay_t<Parameter>, at::Tensor>;
+    return !tensor || arg.kind == ArgNode::Kind::Slot;
+  }
+
   static bool fits(const ExternStep& step) {
-    if (step.args.size() != sizeof...(Parameters)) {
+    size_t index = 0;
+    if (step.args.size() != sizeof...(Parameters) ||
+        !(fits<Parameters>(step.args[index++]) && ...)) {
       return false;
     }
     try {
@@ -282,11 +291,9 @@ TypedCall find_typed_call(const ExternStep& step) {
   return found != typed_entries().end() && found->second.fits(step) ? found->second.call : nullptr;
 }
 
-void run_extern(const ExternStep& step, const Program& program, RunState& state) {
-  if (step.typed != nullptr) {
-    step.typed(step, program, state);
-    return;
-  }
+namespace {
+
+void call_boxed(const ExternStep& step, const Program& program, RunState& state) {
   torch::jit::Stack stack;
   stack.reserve(std::max(step.args.size(), step.outs.size()));
   for (const ArgNode& arg : step.args) {
@@ -295,6 +302,21 @@ void run_extern(const ExternStep& step, const Program& program, RunState& state)
   step.op.callBoxed(stack);
   for (size_t i = 0; i < step.outs.size(); ++i) {
     store_result(step.outs[i], std::move(stack[i]), program, state);
+  }
+}
+
+}  // namespace
+
+void run_extern(const ExternStep& step, const Program& program, RunState& state) {
+  if (step.typed != nullptr) {
+    step.typed(step, program, state);
+  } else {
+    call_boxed(step, program, state);
+  }
+  for (int32_t slot : step.written) {  // an out argument of another size is given other memory
+    if (program.slots[slot].needs_data) {
+      state.data[slot] = state.refs[slot]->mutable_data_ptr();
+    }
   }
 }
 

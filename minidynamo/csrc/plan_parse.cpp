@@ -58,7 +58,7 @@ class PlanParser {
 
   void inputs() {
     int64_t slot = 0;
-    for (py::handle item : spec_["inputs"]) {
+    for (py::handle item : sequence(spec_["inputs"])) {
       InputSpec input;
       input.name = item["name"].cast<std::string>();
       std::string kind = item["kind"].cast<std::string>();
@@ -76,7 +76,7 @@ class PlanParser {
   // After the symbols are known: sizes of inputs may be expressions.
   void input_layouts() {
     size_t index = 0;
-    for (py::handle item : spec_["inputs"]) {
+    for (py::handle item : sequence(spec_["inputs"])) {
       InputSpec& input = program_.inputs[index++];
       if (input.kind != InputKind::Tensor || item["size"].is_none()) {
         continue;
@@ -88,7 +88,7 @@ class PlanParser {
   }
 
   void constants() {
-    auto specs = py::reinterpret_borrow<py::sequence>(py::object(spec_["constants"]));
+    py::sequence specs = sequence(spec_["constants"]);
     if (specs.size() != constants_.size()) {
       fail("the plan has " + std::to_string(specs.size()) + " constants, " +
            std::to_string(constants_.size()) + " were given");
@@ -124,7 +124,7 @@ class PlanParser {
         {"stride", SymbolSource::What::Stride},
         {"storage_offset", SymbolSource::What::Offset},
     };
-    for (py::handle item : spec_["symbols"]) {
+    for (py::handle item : sequence(spec_["symbols"])) {
       auto what = names.find(item["what"].cast<std::string>());
       int64_t slot = plain_integer(item["slot"], "slot");
       std::string name = item["name"].cast<std::string>();
@@ -149,7 +149,7 @@ class PlanParser {
         {"free", &PlanParser::free},
     };
     size_t index = 0;
-    for (py::handle item : spec_["steps"]) {
+    for (py::handle item : sequence(spec_["steps"])) {
       std::string kind = item["step"].cast<std::string>();
       auto parser = parsers.find(kind);
       if (parser == parsers.end()) {
@@ -243,7 +243,7 @@ class PlanParser {
   }
 
   void written(py::handle slots, const std::vector<int32_t>& args, std::vector<int32_t>& writes) {
-    for (py::handle slot : slots) {
+    for (py::handle slot : sequence(slots)) {
       int64_t index = plain_integer(slot, "slot");
       if (std::find(args.begin(), args.end(), index) == args.end()) {
         fail("slot " + std::to_string(index) + " is written but is no argument");
@@ -269,11 +269,11 @@ class PlanParser {
     if (step.function == nullptr) {
       fail("the library has no kernel " + step.name);
     }
-    for (py::handle slot : item["args"]) {
+    for (py::handle slot : sequence(item["args"])) {
       step.args.push_back(pointer(slot, c10::kCPU));
     }
     written(item["writes"], step.args, step.writes);
-    for (py::handle value : item["sizes"]) {
+    for (py::handle value : sequence(item["sizes"])) {
       Size size = PyFloat_Check(value.ptr()) || PyDict_Check(value.ptr())
                       ? Size{double_bits(value), kNone}
                       : reader_.size(value);
@@ -313,7 +313,7 @@ class PlanParser {
       node.index = reader_.expression(value.cast<std::string>());
     } else if (is_dynamic(item)) {
       node.kind = PyNode::Kind::Tuple;
-      for (py::handle element : item) {
+      for (py::handle element : sequence(item)) {
         node.items.push_back(python_node(element));
       }
     } else {
@@ -329,7 +329,7 @@ class PlanParser {
       fail("no callable named " + name.cast<std::string>() + " was given");
     }
     step.function = reader_.keep(callables_[name]);
-    for (py::handle arg : item["args"]) {
+    for (py::handle arg : sequence(item["args"])) {
       step.args.push_back(python_node(arg));
     }
     py::dict keywords(item["kwargs"]);
@@ -348,7 +348,10 @@ class PlanParser {
 
   TritonArg triton_arg(py::handle pair) {
     TritonArg arg;
-    auto parts = py::reinterpret_borrow<py::sequence>(pair);
+    py::sequence parts = sequence(pair);
+    if (parts.size() != 2) {
+      fail("a launch argument is a pair");
+    }
     std::string type = py::object(parts[0]).cast<std::string>();
     py::object value = parts[1];
     py::object inner;
@@ -389,7 +392,7 @@ class PlanParser {
     std::copy(grid.begin(), grid.end(), step.grid);
     step.threads = static_cast<unsigned>(32 * plain_integer(item["num_warps"], "num_warps"));
     std::vector<int32_t> slots;
-    for (py::handle pair : item["args"]) {
+    for (py::handle pair : sequence(item["args"])) {
       step.args.push_back(triton_arg(pair));
       slots.push_back(step.args.back().slot);
     }
@@ -405,7 +408,7 @@ class PlanParser {
   // Lifetimes are found from the reads; a Free only says that nothing may come after it.
   void free(py::dict item) {
     reader_.uses.pop_back();
-    for (py::handle slot : item["slots"]) {
+    for (py::handle slot : sequence(item["slots"])) {
       int64_t index = plain_integer(slot, "slot");
       reader_.kill(index);
     }
@@ -414,7 +417,7 @@ class PlanParser {
   void outputs() {
     reader_.uses.emplace_back();
     py::object value;
-    for (py::handle item : spec_["outputs"]) {
+    for (py::handle item : sequence(spec_["outputs"])) {
       Output output{Output::Kind::Object};
       if (is_tagged(item, "ref", value)) {
         output.kind = Output::Kind::Slot;
@@ -440,7 +443,7 @@ class PlanParser {
   }
 
   void mutated_inputs() {
-    for (py::handle slot : spec_["mutated_inputs"]) {
+    for (py::handle slot : sequence(spec_["mutated_inputs"])) {
       int64_t index = plain_integer(slot, "slot");
       if (index < 0 || index >= static_cast<int64_t>(program_.inputs.size()) ||
           program_.inputs[index].kind != InputKind::Tensor) {

@@ -17,6 +17,11 @@ namespace py = pybind11;
 // An int that is no bool. Throws otherwise.
 int64_t plain_integer(py::handle value, const char* what);
 
+// A list or tuple, to iterate over. Throws otherwise.
+py::sequence sequence(py::handle value);
+// How deep argument trees may be.
+constexpr int kMaxDepth = 16;
+
 // The state of parsing one plan. All methods throw on bad data; the caller names the step.
 class SpecReader {
  public:
@@ -43,8 +48,8 @@ class SpecReader {
   int32_t symbol(const std::string& name, bool late);
   c10::ScalarType dtype(py::handle name);
   Layout layout(py::handle size, py::handle stride, py::handle dtype);
-  OutNode out(py::handle value);
-  std::vector<OutNode> outs(py::handle values);
+  OutNode out(py::handle value, int depth = 0);
+  std::vector<OutNode> outs(py::handle values, int depth = 0);
   // A Python object for an argument without slots and expressions; borrowed from the program.
   PyObject* keep(py::object object);
 
@@ -59,9 +64,9 @@ class SpecReader {
 // Whether a dictionary of the argument tree is {tag: value}; then `value` is set.
 bool is_tagged(py::handle item, const char* tag, py::object& value);
 // The Python object that an argument stands for: numbers, strings, torch dtypes, devices, ...
-py::object plain_object(py::handle item);
+py::object plain_object(py::handle item, int depth = 0);
 // Whether an argument tree has slots or expressions in it.
-bool is_dynamic(py::handle item);
+bool is_dynamic(py::handle item, int depth = 0);
 
 // plan_bind.cpp: an extern step of the spec, bound to its operator's schema.
 ExternStep bind_extern(py::dict item, SpecReader& reader);

@@ -19,6 +19,24 @@ int64_t plain_integer(py::handle value, const char* what) {
   return value.cast<int64_t>();
 }
 
+py::sequence sequence(py::handle value) {
+  if (!PyList_Check(value.ptr()) && !PyTuple_Check(value.ptr())) {
+    fail(std::string("a list is needed, not ") + Py_TYPE(value.ptr())->tp_name);
+  }
+  return py::reinterpret_borrow<py::sequence>(value);
+}
+
+namespace {
+
+int deeper(int depth) {
+  if (depth >= kMaxDepth) {
+    fail("lists are nested too deeply");
+  }
+  return depth + 1;
+}
+
+}  // namespace
+
 int32_t SpecReader::read(py::handle slot) {
   int64_t index = plain_integer(slot, "slot");
   if (index < 0 || index >= static_cast<int64_t>(program.slots.size()) ||
@@ -80,7 +98,7 @@ Size SpecReader::size(py::handle value) {
 
 std::vector<Size> SpecReader::sizes(py::handle values) {
   std::vector<Size> result;
-  for (py::handle value : values) {
+  for (py::handle value : sequence(values)) {
     result.push_back(size(value));
   }
   return result;
@@ -158,7 +176,7 @@ Layout SpecReader::layout(py::handle size, py::handle stride, py::handle dtype_n
   return layout;
 }
 
-OutNode SpecReader::out(py::handle value) {
+OutNode SpecReader::out(py::handle value, int depth) {
   OutNode node;
   py::object symbol_name;
   if (value.is_none()) {
@@ -172,15 +190,15 @@ OutNode SpecReader::out(py::handle value) {
     node.index = define(value, SlotKind::Value);
   } else {
     node.kind = OutNode::Kind::List;
-    node.items = outs(value);
+    node.items = outs(value, deeper(depth));
   }
   return node;
 }
 
-std::vector<OutNode> SpecReader::outs(py::handle values) {
+std::vector<OutNode> SpecReader::outs(py::handle values, int depth) {
   std::vector<OutNode> nodes;
-  for (py::handle value : values) {
-    nodes.push_back(out(value));
+  for (py::handle value : sequence(values)) {
+    nodes.push_back(out(value, depth));
   }
   return nodes;
 }
@@ -202,14 +220,14 @@ bool is_tagged(py::handle item, const char* tag, py::object& value) {
   return true;
 }
 
-bool is_dynamic(py::handle item) {
+bool is_dynamic(py::handle item, int depth) {
   py::object value;
   if (is_tagged(item, "ref", value) || is_tagged(item, "expr", value)) {
     return true;
   }
   if (PyList_Check(item.ptr()) || PyTuple_Check(item.ptr())) {
-    for (py::handle element : item) {
-      if (is_dynamic(element)) {
+    for (py::handle element : sequence(item)) {
+      if (is_dynamic(element, deeper(depth))) {
         return true;
       }
     }
@@ -217,12 +235,12 @@ bool is_dynamic(py::handle item) {
   return false;
 }
 
-py::object plain_object(py::handle item) {
+py::object plain_object(py::handle item, int depth) {
   py::object value;
   if (PyList_Check(item.ptr()) || PyTuple_Check(item.ptr())) {
     py::list list;
-    for (py::handle element : item) {
-      list.append(plain_object(element));
+    for (py::handle element : sequence(item)) {
+      list.append(plain_object(element, deeper(depth)));
     }
     return std::move(list);
   }
@@ -242,9 +260,12 @@ py::object plain_object(py::handle item) {
     return py::float_(value);
   }
   if (is_tagged(item, "complex", value)) {
-    auto parts = py::reinterpret_borrow<py::sequence>(value);
+    py::sequence parts = sequence(value);
+    if (parts.size() != 2) {
+      fail("a complex number has two parts");
+    }
     return py::module_::import("builtins")
-        .attr("complex")(plain_object(parts[0]), plain_object(parts[1]));
+        .attr("complex")(plain_object(parts[0], depth), plain_object(parts[1], depth));
   }
   fail("not an argument: " + py::repr(item).cast<std::string>());
 }

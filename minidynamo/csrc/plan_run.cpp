@@ -178,7 +178,11 @@ std::unique_ptr<RunState> make_state(const Program& program) {
 
 bool is_reusable(const Program& program, const RunState& state) {
   for (int32_t slot : program.kept_tensors) {
-    if (state.tensors[slot].use_count() != 1) {
+    const at::Tensor& tensor = state.tensors[slot];
+    const Layout& layout = program.slots[slot].layout;
+    bool untouched = tensor.use_count() == 1 && tensor.sizes().equals(layout.fixed_size) &&
+                     tensor.strides().equals(layout.fixed_stride);
+    if (!untouched) {
       return false;
     }
   }
