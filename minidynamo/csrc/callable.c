@@ -46,7 +46,8 @@ static PyObject* cached_function(MdCompiled* self, MdEntry* entry, PyFunctionObj
     self->next_slot = (slot + 1) % CACHED_FUNCTIONS;
   }
   PyObject* made = md_entry_function(entry, func);
-  if (made != NULL && entry->owner != NULL) {  // not for one that its guards' code dropped
+  // Not for an entry that its guards' code dropped, nor where the function's present name matters.
+  if (made != NULL && entry->owner != NULL && !(entry->code->co_flags & MD_GENERATOR_FLAGS)) {
     PyObject* former = self->cache[slot].function;
     self->cache[slot].entry = entry;
     self->cache[slot].function = Py_NewRef(made);

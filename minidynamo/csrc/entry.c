@@ -137,6 +137,9 @@ PyObject* md_entry_function(MdEntry* entry, PyFunctionObject* func) {
   }
   PyFunctionObject* made = (PyFunctionObject*)result;
   Py_XSETREF(made->func_builtins, Py_XNewRef(func->func_builtins));
+  // A generator takes its name from the function.
+  Py_XSETREF(made->func_name, Py_XNewRef(func->func_name));
+  Py_XSETREF(made->func_qualname, Py_XNewRef(func->func_qualname));
   if (entry->call_code->co_nfreevars != 0) {
     Py_XSETREF(made->func_closure, Py_XNewRef(func->func_closure));
   }

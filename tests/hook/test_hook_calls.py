@@ -285,6 +285,19 @@ def test_generators_keep_running_after_the_region():
     gen.close()
 
 
+def test_generators_have_the_name_of_the_function():
+    def named():
+        yield "orig"
+
+    compiler = replaced(named)
+    compiler.compiled(named)()
+    for name in ("first", "second"):
+        named.__name__ = name
+        named.__qualname__ = f"Scope.{name}"
+        for gen in (compiler.compiled(named)(), compiler.run(named)):
+            assert (gen.__name__, gen.__qualname__) == (name, f"Scope.{name}")
+
+
 def test_generators_resumed_inside_a_region():
     gen = generator(3)
     next(gen)
