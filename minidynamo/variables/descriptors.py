@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _IS_ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 
-# The version of each class when a trace last relied on it. A class whose version changed since is
-# guarded attribute by attribute, so that programs that store to a class do not recompile each time.
-_seen_versions: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+# The version of each class when a trace last relied on it, and what it held then (by id: a hint
+# only). A class that changed since is guarded attribute by attribute, so that programs that store
+# to a class do not recompile each time.
+_seen_versions: weakref.WeakKeyDictionary[type, tuple[int, Any]] = weakref.WeakKeyDictionary()
 _volatile: weakref.WeakSet[type] = weakref.WeakSet()
 
 
@@ -105,9 +106,13 @@ def guard_class(tx: Translator, cls: type) -> None:
     if cls in known or cls.__flags__ & _IMMUTABLE_TYPE or cls in _volatile:
         return
     version = _C.type_version(cls)
-    if _seen_versions.setdefault(cls, version) != version:
-        _volatile.add(cls)
-        return
+    seen = _seen_versions.get(cls)
+    if seen is None or seen[0] != version:
+        held = [(id(base), *((k, id(v)) for k, v in vars(base).items())) for base in cls.__mro__]
+        if seen is not None and seen[1] != held:
+            _volatile.add(cls)
+            return
+        _seen_versions[cls] = (version, held)
     known.add(cls)
     tx.guard(class_source(cls), "TYPE_VERSION", cls)
 

@@ -10,6 +10,8 @@ import typing
 import torch
 from testing import check, check_recompiles
 
+import minidynamo
+
 X = torch.arange(6.0).reshape(2, 3)
 
 
@@ -307,3 +309,20 @@ def test_imports_inside():
         return x + m.floor(2.5), path.basename("a/b")
 
     check(fn, X, fullgraph=True)
+
+
+def test_classes_patched_and_restored_while_compiling():
+    """Tracers patch nn.Module while a backend runs; what they put back costs no recompilation."""
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+    compiles = []
+
+    def backend(gm, example_inputs):
+        compiles.append(gm)
+        torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
+        return gm.forward
+
+    compiled = minidynamo.compile(module, backend=backend)
+    x = torch.randn(2, 4)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), module(x))
+    assert len(compiles) == 1
