@@ -30,14 +30,11 @@ verbose: bool = field(False, "Errors carry the compiler's own stack as well as t
 verify_correctness: bool = field(False, "Run each new compiled graph once against eager and raise when they differ.")
 assume_static_by_default: bool = field(True, "Sizes are constants until they are seen to change or are marked dynamic.")
 automatic_dynamic_shapes: bool = field(True, "A size that changed between calls becomes symbolic at the next compilation.")
-force_parameter_static_shapes: bool = field(True, "Sizes of parameters and buffers stay constants, whatever `dynamic` says.")
-allow_ignore_mark_dynamic: bool = field(False, "A dimension marked dynamic may be specialised without an error.")
 specialize_int: bool = field(False, "int arguments and attributes are constants, also after they changed.")
 specialize_float: bool = field(False, "float arguments and attributes are constants, also after they changed.")
 capture_scalar_outputs: bool = field(False, "Capture `.item()` and the like as unbacked symbols instead of breaking the graph.")
 capture_dynamic_output_shape_ops: bool = field(False, "Capture operators whose output size depends on data, such as nonzero().")
 replay_side_effects: bool = field(True, "Write mutations of Python objects back after the graph; False leaves them out.")
-trace_numpy: bool = field(True, "Capture numpy calls as their torch counterparts.")
 cache_dir: str = field(os.path.join(os.path.expanduser("~"), ".cache", "minidynamo"), "Folder of everything compiled that is kept on disk.")
 # fmt: on
 

@@ -1,0 +1,172 @@
+"""Errors of the user's program are eager's; ours say what, where and what to do."""
+
+import traceback
+import warnings
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo import exc
+
+
+def lines_in_this_file(error):
+    """(function, source line) of the frames of `error` that lie in this file, outermost first."""
+    stack = traceback.extract_tb(error.__traceback__)
+    return [(frame.name, frame.line) for frame in stack if frame.filename == __file__]
+
+
+def raised_by(call):
+    try:
+        call()
+    except Exception as error:
+        # The frame of this function is the same for all.
+        return type(error), str(error), lines_in_this_file(error)[1:]
+    pytest.fail("nothing was raised")
+
+
+def outside_the_graph(x):
+    y = x.sin()
+    print("before")
+    raise LookupError(f"no entry for {y.shape}")
+
+
+def in_a_callee(x):
+    return outside_the_graph(x + 1) + 1
+
+
+def bad_shapes(x):
+    y = x + 1
+    return y @ y.reshape(2, 3)
+
+
+def bad_index(x):
+    return x.sum(dim=7)
+
+
+def bad_python(x):
+    values = [x, x + 1]
+    return values[2]
+
+
+def assertion(x):
+    assert x.dim() == 3, "three dimensions are needed"
+    return x
+
+
+def attribute(x):
+    return x.no_such_attribute + 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize(
+    "function",
+    [outside_the_graph, in_a_callee, bad_shapes, bad_index, bad_python, assertion, attribute],
+    ids=lambda function: function.__name__,
+)
+def test_the_programs_exceptions_are_eagers(function, backend):
+    x = torch.ones(6)
+    fast = minidynamo.compile(function, backend=backend)
+    expected = raised_by(lambda: function(x))
+    for _ in range(2):
+        kind, text, lines = raised_by(lambda: fast(x))
+        assert (kind, text) == expected[:2]
+        # The first line is the call itself, which differs by name.
+        assert lines[1:] == expected[2][1:]
+
+
+def test_exceptions_are_handled_where_eager_handles_them():
+    def careful(x):
+        try:
+            y = bad_shapes(x)
+        except RuntimeError as error:
+            return x * 2, type(error).__name__
+        return y, ""
+
+    x = torch.ones(6)
+    result, name = minidynamo.compile(careful, backend="eager")(x)
+    assert torch.equal(result, x * 2) and name == "RuntimeError"
+
+
+def test_errors_of_a_compiled_graph_at_run_time():
+    def divide(x, n):
+        return torch.full((2,), 1, dtype=torch.int64) // n
+
+    zero = torch.zeros(2, dtype=torch.int64)
+    fast = minidynamo.compile(divide, backend="eager")
+    assert raised_by(lambda: fast(zero, zero))[:2] == raised_by(lambda: divide(zero, zero))[:2]
+
+
+def test_fullgraph_names_place_reason_and_hint():
+    def branching(x):
+        if x.sum() > 0:
+            return x + 1
+        return x - 1
+
+    with pytest.raises(exc.Unsupported) as caught:
+        minidynamo.compile(branching, fullgraph=True)(torch.ones(3))
+    error = caught.value
+    assert error.kind and error.explanation and error.hints
+    assert error.user_stack[-1].filename == __file__
+    assert error.user_stack[-1].line == "if x.sum() > 0:"
+    assert __file__ in str(error) and "Hint:" in str(error)
+    assert torch.equal(
+        minidynamo.compile(branching, backend="eager")(torch.ones(3)), torch.ones(3) + 1
+    )
+
+
+def test_the_recompile_limit(caplog):
+    def scaled(x, n):
+        return x * n
+
+    x = torch.ones(3)
+    fast = minidynamo.compile(scaled, backend="eager")
+    with minidynamo.config.patch(recompile_limit=2), caplog.at_level("WARNING"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for n in range(1, 7):
+                assert torch.equal(fast(x, n), x * n)
+    messages = [record.getMessage() for record in caplog.records]
+    messages += [str(warning.message) for warning in caught]
+    about = [text for text in messages if "recompile_limit" in text]
+    assert len(about) == 1 and "scaled" in about[0] and "n" in about[0]
+    strict = minidynamo.compile(scaled, backend="eager", fullgraph=True)
+    with minidynamo.config.patch(recompile_limit=2):
+        with pytest.raises(exc.RecompileLimitExceeded, match="scaled"):
+            for n in range(1, 7):
+                strict(x, n)
+
+
+def test_recompiling_as_an_error():
+    fast = minidynamo.compile(lambda x: x + 1, backend="eager")
+    fast(torch.ones(3))
+    with minidynamo.config.patch(error_on_recompile=True):
+        with pytest.raises(exc.RecompileError, match="x"):
+            fast(torch.ones(4))
+
+
+def test_suppressed_errors_run_in_eager():
+    def broken(gm, example_inputs):
+        raise ValueError("no")
+
+    x = torch.ones(3)
+    with minidynamo.config.patch(suppress_errors=True):
+        assert torch.equal(minidynamo.compile(lambda x: x + 1, backend=broken)(x), x + 1)
+
+
+def test_every_error_is_a_runtime_error_and_survives_pickling():
+    import pickle
+
+    errors = [
+        exc.Unsupported("kind", "context", "explanation", ["hint"]),
+        exc.RecompileLimitExceeded("kind", "context"),
+        exc.BackendCompilerFailed("mine", KeyError("x")),
+        exc.InvalidBackend("mine", "known: a"),
+        exc.CppCompileError(["g++", "a.cpp"], "a.cpp:1: error", "a.cpp"),
+        exc.UserError("wrong"),
+        exc.InternalError("bug"),
+    ]
+    for error in errors:
+        again = pickle.loads(pickle.dumps(error))
+        assert isinstance(error, RuntimeError) and isinstance(error, exc.MinidynamoError)
+        assert type(again) is type(error) and str(again) == str(error)
