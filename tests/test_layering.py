@@ -45,6 +45,7 @@ USES_INDUCTOR = {"backends", "eval_frame", ""}
 # Modules imported late, inside functions, and why.
 LATE_IMPORTS = {
     "triton": "optional",
+    "numpy": "optional: torch works without it, and only Triton's interpreter needs it",
     "torch._functorch": "importing AOTAutograd takes a second",
     "functorch": "importing AOTAutograd takes a second",
 }
