@@ -1,7 +1,8 @@
 """Emission of the bytecode that rebuilds traced values as real objects.
 
 `PyCodegen(tx...)` is run twice over the same values: the first pass counts how often each value is
-needed and which graph outputs; the second pass emits. A value needed more than once is built once and
+needed and which graph outputs; the second pass emits. A value needed more than once is built once
+and
 kept in a local of the generated code, so identity and aliasing survive.
 """
 
@@ -64,7 +65,9 @@ class PyCodegen:
         self.extend(current.emit_callable([Instruction("LOAD_CONST", function)]))
 
     def end_call(self, nargs: int, kwnames: tuple[str, ...] = ()) -> None:
-        """Call what `begin_call` pushed, with `nargs` arguments (keyword ones last, counted too)."""
+        """Call what `begin_call` pushed, with `nargs` arguments (keyword ones
+        last, counted too).
+        """
         self.emit("CALL", CallArg(nargs, kwnames))
 
     def load_source(self, source: Source) -> None:
@@ -120,7 +123,9 @@ class PyCodegen:
         return True
 
     def save_temp(self, value: VariableTracker) -> None:
-        """The object of `value` is on top of the stack: keep it in a local, leave it on the stack."""
+        """The object of `value` is on top of the stack: keep it in a local,
+        leave it on the stack.
+        """
         name = self.new_local()
         self._temps[id(value.identity())] = name
         self.extend(current.emit_copy(1))

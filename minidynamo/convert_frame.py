@@ -1,4 +1,5 @@
-"""From an offered frame to a cache entry: `make_callback` gives the function that the hook calls on a miss.
+"""From an offered frame to a cache entry: `make_callback` gives the function that the hook calls on
+a miss.
 
 One attempt interprets the frame (`symbolic_convert`); where it stops the frame is finished by
 `graph_breaks`. An attempt that learns too late that it has to stop is repeated from the start with
@@ -45,7 +46,9 @@ MAX_EMPTY_VERSIONS = 3
 
 @dataclass(slots=True)
 class EntryData:
-    """What the compiler keeps with an entry: its guards (to explain failures) and whether it holds a graph."""
+    """What the compiler keeps with an entry: its guards (to explain failures) and whether it holds
+    a graph.
+    """
 
     guards: GuardSet
     is_empty: bool
@@ -90,7 +93,7 @@ def _emit_frame(code: types.CodeType, outcome: str, reason: str = "") -> None:
         events.emit(events.FrameEvent(code=code, outcome=outcome, reason=reason))
 
 
-# -- recompiling ------------------------------------------------------------------------------------
+# -- recompiling -----------------------------------------------------------------------------------
 
 
 def _failures(frame: Any) -> list[str]:
@@ -129,7 +132,7 @@ def _may_recompile(options: CompileOptions, frame: Any) -> bool:
     return False
 
 
-# -- converting -------------------------------------------------------------------------------------
+# -- converting ------------------------------------------------------------------------------------
 
 
 def _convert(options: CompileOptions, frame: Any) -> Any:
@@ -172,7 +175,9 @@ def _capture(
 def _finished(
     options: CompileOptions, finish: Callable[[Any, Any], CompiledFrame], tx: Any, argument: Any
 ) -> CompiledFrame:
-    """`finish(tx, argument)`; a value that can't be rebuilt outside the graph leaves the frame to eager."""
+    """`finish(tx, argument)`; a value that can't be rebuilt outside the graph leaves the frame to
+    eager.
+    """
     try:
         return finish(tx, argument)
     except Unsupported as reason:
@@ -205,7 +210,7 @@ def _report_break(options: CompileOptions, reason: Unsupported) -> None:
 
 
 def _with_hint(reason: Unsupported) -> Unsupported:
-    hint = "move it out of the compiled function, or compile without fullgraph=True to break the graph here"
+    hint = "move it out of the compiled function, or compile without fullgraph=True"
     hinted = Unsupported(
         reason.kind, reason.context, reason.explanation, [hint], user_stack=reason.user_stack
     )
@@ -236,7 +241,9 @@ def _make_entry(frame: Any, output: OutputGraph, compiled: CompiledFrame, *, is_
 
 @contextlib.contextmanager
 def _kept_global_state() -> Iterator[None]:
-    """Tracing changes grad mode, autocast and random states as the program does; here they come back."""
+    """Tracing changes grad mode, autocast and random states as the program does; here they come
+    back.
+    """
     grad = torch.is_grad_enabled()
     python_random = random.getstate()
     torch_random = torch.random.get_rng_state()

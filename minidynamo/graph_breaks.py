@@ -1,7 +1,8 @@
 """The end of a captured region: the new bytecode of a frame.
 
 `finish_return` is for a frame captured to its return value; `finish_break` for one that stops at an
-instruction: the new code runs the graph, restores stack and locals, runs that instruction (a copy of the
+instruction: the new code runs the graph, restores stack and locals, runs that instruction (a copy
+of the
 original's code with its exception handlers), and hands over to a continuation function.
 """
 
@@ -50,7 +51,9 @@ class SkipFrame(Exception):
 
 @dataclass(slots=True)
 class CompiledFrame:
-    """New code for a frame. `fetch`: the sources whose objects the hook puts into the inputs slot, or []."""
+    """New code for a frame. `fetch`: the sources whose objects the hook puts into the inputs slot,
+    or [].
+    """
 
     code: types.CodeType
     fetch: list[Source]
@@ -70,7 +73,9 @@ def finish_return(tx: RootTranslator, value: VariableTracker) -> CompiledFrame:
 
 
 def finish_break(tx: RootTranslator, reason: Unsupported) -> CompiledFrame:
-    """Code that stops at `tx.current`. Raises SkipFrame where the frame's state can't be restored."""
+    """Code that stops at `tx.current`. Raises SkipFrame where the frame's state
+    can't be restored.
+    """
     return _BreakFinisher(tx, reason).run()
 
 
@@ -191,7 +196,9 @@ class _BreakFinisher(_Finisher):
         return self.finish(restore, tail, needs_hook=True)
 
     def _tail(self, names: list[str]) -> tuple[list[Instruction], Instruction]:
-        """A copy of the base code in which the successors of the stopping instruction are continuations."""
+        """A copy of the base code in which the successors of the stopping instruction are
+        continuations.
+        """
         copies = copy_instructions(self.base_instructions)
         stopped = copies[self.index]
         after = _method_as_attribute(stopped)
@@ -243,7 +250,9 @@ class _BreakFinisher(_Finisher):
         return block
 
     def _super_argument(self) -> tuple[str | None, list[Instruction]]:
-        """Name and load of the argument that `super()` without arguments finds in slot 0, if it may be called."""
+        """Name and load of the argument that `super()` without arguments finds in slot 0, if it may
+        be called.
+        """
         base = self.base
         if "__class__" not in base.co_freevars or not (base.co_argcount or base.co_flags & 0x04):
             return None, []
@@ -282,7 +291,9 @@ def _method_as_attribute(stopped: Instruction) -> list[Instruction]:
 
 
 def _pushed_nulls(after: list[Instruction], nulls: list[bool]) -> list[bool]:
-    """What `after` (PUSH_NULL, perhaps SWAP) does to the pattern of NULLs; `nulls` is changed in place."""
+    """What `after` (PUSH_NULL, perhaps SWAP) does to the pattern of NULLs; `nulls` is changed in
+    place.
+    """
     if not after:
         return []
     swapped = any(inst.opname == "SWAP" for inst in after)

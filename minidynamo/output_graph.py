@@ -1,7 +1,8 @@
 """The FX graph under construction, its inputs, and the values of its nodes as fake tensors.
 
 One `OutputGraph` belongs to one attempt at one frame. Operations are added by `create_node`, which
-runs the operation on fake tensors (torch's `FakeTensorMode`) to learn shapes and dtypes; tensors of the
+runs the operation on fake tensors (torch's `FakeTensorMode`) to learn shapes and dtypes; tensors of
+the
 frame become placeholders by `add_input`. `compile` hands the finished GraphModule to the backend.
 """
 
@@ -46,7 +47,9 @@ _NOT_TRACEABLE: dict[type[Exception], tuple[str, str]] = {
 
 @dataclass(slots=True)
 class GraphInput:
-    """A placeholder: where its value comes from, the value of this call, and its version at entry."""
+    """A placeholder: where its value comes from, the value of this call, and its
+    version at entry.
+    """
 
     node: Node
     source: Source
@@ -89,6 +92,8 @@ class OutputGraph:
         self.op_count = 0
         # Classes of which it is guarded that no attribute was stored since.
         self.guarded_classes: set[type] = set()
+        # Objects whose `id` the traced code asked for, with their types.
+        self.identified: dict[Source, type] = {}
         # Context managers that the traced code entered and not yet left, innermost last.
         self.open_contexts: list[Any] = []
         # Generators that the traced code made.
@@ -162,7 +167,7 @@ class OutputGraph:
         return Unsupported(
             "operator raised",
             f"{name}: {type(error).__name__}: {error}",
-            f"{name} raised {type(error).__name__} on these inputs while tracing; eager will run it",
+            f"{name} raised {type(error).__name__} on these inputs while tracing; eager runs it",
         )
 
     # -- undoing ----------------------------------------------------------------------------------
@@ -194,7 +199,9 @@ class OutputGraph:
             group = tuple(item.source for item in self.inputs)
             self.guards.add(None, Check.NOT_ALIASED_GROUP, group)
         effects = self.side_effects
-        mutated = {variable: None for variable, _ in effects.pending_attributes()} | effects.contents
+        mutated = {
+            variable: None for variable, _ in effects.pending_attributes()
+        } | effects.contents
         tracked = [(value, v) for value, v in effects.tracked() if v.source is not None]
         for variable in mutated:
             own = [value for value, v in tracked if v is variable]

@@ -1,6 +1,7 @@
 """Continuation functions: the rest of a frame after a graph break, as a code object of its own.
 
-A continuation takes what was on the stack and the live locals as arguments, pushes the stack and jumps
+A continuation takes what was on the stack and the live locals as arguments, pushes the stack and
+jumps
 into a copy of the original's instructions. Its free variables are the original's cell and free
 variables, so cells stay shared. Continuations are made once for each point and stack shape; a
 continuation of a continuation is made from the first original.
@@ -79,7 +80,9 @@ def _family(base: types.CodeType) -> _Family:
 
 
 def continuation(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
-    """The code object that goes on at `key.index` of `base`. Arguments: the first, stack items that are not NULL, then names."""
+    """The code object that goes on at `key.index` of `base`. Arguments: the first, stack items that
+    are not NULL, then names.
+    """
     known = _family(base).continuations
     if key not in known:
         known[key] = _make(base, key)

@@ -1,6 +1,7 @@
 """The log of mutations that the traced code made, to be replayed on the real objects.
 
-Reading goes through the log first: `load_attr` gives what was stored last. A mutable value is known by
+Reading goes through the log first: `load_attr` gives what was stored last. A mutable value is known
+by
 its `VariableTracker`; `variable_of` finds the one that stands for a real object, so that an object
 reached by two routes is one value. `version` grows with each mutation: equal versions mean that
 nothing has to be undone.
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 class Mutation(enum.Enum):
     """Whether a value can be mutated, and where it came from.
 
-    IMMUTABLE: no mutation is possible (constants, tuples, tensors). NEW: made by the traced code, so
-    it is rebuilt when it escapes. EXISTING: reached from the frame through a source, so mutations are
+    IMMUTABLE: no mutation is possible (constants, tuples, tensors). NEW: made by the traced code,
+    so
+    it is rebuilt when it escapes. EXISTING: reached from the frame through a source, so mutations
+    are
     replayed on the real object.
     """
 
@@ -44,7 +47,8 @@ DELETED = _Deleted()
 class SideEffects:
     """Mutations by object, in the order in which objects were first touched.
 
-    `attributes[vt][name]` is the value stored last in attribute `name` (or DELETED), in order of first
+    `attributes[vt][name]` is the value stored last in attribute `name` (or DELETED), in order of
+    first
     store; `contents` holds containers whose items changed.
     """
 
@@ -102,7 +106,9 @@ class SideEffects:
         stored[name] = value
 
     def delete_attr(self, variable: VariableTracker, name: str, *, existed: bool = True) -> None:
-        """existed: whether the real object has the attribute, so that it has to be deleted there."""
+        """existed: whether the real object has the attribute, so that it has to
+        be deleted there.
+        """
         self.version += 1
         stored = self.attributes.setdefault(variable, {})
         if variable.mutation is Mutation.NEW or not existed:

@@ -1,15 +1,17 @@
 """The symbolic interpreter: runs canonical bytecode over `VariableTracker`s.
 
-`RootTranslator` interprets the frame that the hook offered; calls of Python functions are interpreted
-by an `InliningTranslator` below it. What cannot be traced raises `Unsupported` at an instruction of the
+`RootTranslator` interprets the frame that the hook offered; calls of Python functions are
+interpreted
+by an `InliningTranslator` below it. What cannot be traced raises `Unsupported` at an instruction of
+the
 root frame, which then is where the graph breaks.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import traceback
 import sys
+import traceback
 import types
 from typing import Any
 
@@ -82,7 +84,7 @@ class Translator(Protocol):
         self.depth: int = parent.depth + 1 if parent is not None else 0
         self.has_root_globals = parent is None or globals_ is self.root.globals
 
-    # -- the stack ----------------------------------------------------------------------------------
+    # -- the stack ---------------------------------------------------------------------------------
 
     def push(self, value: VariableTracker) -> None:
         self.stack.append(value)
@@ -109,7 +111,7 @@ class Translator(Protocol):
         for slot in current.call_slots(value, NULL):
             self.push(slot)
 
-    # -- control ------------------------------------------------------------------------------------
+    # -- control -----------------------------------------------------------------------------------
 
     def jump(self, target: Instruction | None) -> None:
         assert target is not None
@@ -122,7 +124,9 @@ class Translator(Protocol):
         self.yielded = value
 
     def step(self) -> None:
-        """Interpret one instruction; an exception of the traced program goes to its handler here."""
+        """Interpret one instruction; an exception of the traced program goes to
+        its handler here.
+        """
         inst = self.current = self.instructions[self.ip]
         self.ip += 1
         handler = OPCODES.get(inst.opname)
@@ -173,7 +177,7 @@ class Translator(Protocol):
         self._stack_cache = (self.current, frames)
         return frames
 
-    # -- names ----------------------------------------------------------------------------------------
+    # -- names -------------------------------------------------------------------------------------
 
     def globals_source(self) -> Source:
         if self.has_root_globals:
@@ -197,7 +201,9 @@ class Translator(Protocol):
             cell.store(self, value)
 
     def import_name(self, name: str, level: int, names: Any) -> VariableTracker:
-        """IMPORT_NAME. Modules that are not loaded yet break the graph: importing has side effects."""
+        """IMPORT_NAME. Modules that are not loaded yet break the graph:
+        importing has side effects.
+        """
         package = self.globals.get("__package__") or self.globals.get("__name__", "")
         try:
             resolved = importlib.util.resolve_name("." * level + name, package) if level else name
@@ -208,7 +214,7 @@ class Translator(Protocol):
         top = resolved if names or level else resolved.partition(".")[0]
         return self.wrap(sys.modules[top], ConstSource(sys.modules[top], top))
 
-    # -- calls ------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     def inline(
         self,
@@ -237,7 +243,9 @@ class Translator(Protocol):
 
 
 class _GlobalsKey:
-    """Stands for a globals dict in the identity table (the dict itself may be wrapped as a dict value)."""
+    """Stands for a globals dict in the identity table (the dict itself may be wrapped as a dict
+    value).
+    """
 
     _known: dict[int, tuple[dict[str, Any], _GlobalsKey]] = {}
 
@@ -315,7 +323,9 @@ class RootTranslator(Translator):
             self.cells[name] = variable
 
     def make_cell(self, name: str) -> None:
-        """The generated code makes the cell too, with the argument in it, so only later stores count."""
+        """The generated code makes the cell too, with the argument in it, so only later stores
+        count.
+        """
         cell = CellVariable(root_name=name)
         cell.initial = self.locals.pop(name, None)
         self.cells[name] = cell
@@ -356,7 +366,9 @@ class RootTranslator(Translator):
         return reason
 
     def _back_to(self, saved: tuple[Any, ...], checkpoint: Any, reason: Unsupported) -> None:
-        """Undo the instruction that failed and raise `reason`; start over if it cannot be undone."""
+        """Undo the instruction that failed and raise `reason`; start over if it
+        cannot be undone.
+        """
         if not self.output.can_rollback(checkpoint):
             raise RestartTracing(self.n_steps, reason)
         self.output.rollback(checkpoint)

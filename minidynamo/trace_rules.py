@@ -1,7 +1,9 @@
 """How the tracer treats a real callable or a code object: data about libraries, one row each.
 
-`lookup(fn)` says whether a call of `fn` becomes a node of the graph, is traced through, is run while tracing, or breaks
-the graph. `skip_code(code)` says which frames the hook leaves to eager. What the user said (`markers`) comes first.
+`lookup(fn)` says whether a call of `fn` becomes a node of the graph, is traced through, is run
+while tracing, or breaks
+the graph. `skip_code(code)` says which frames the hook leaves to eager. What the user said
+(`markers`) comes first.
 """
 
 from __future__ import annotations
@@ -64,25 +66,37 @@ _GRAPH_MODULES = frozenset(
 )
 # Functions of those namespaces that are no operations: state, files, processes, types.
 _NOT_OPERATIONS = frozenset(
-    "compile compiled_with_cxx11_abi cond export fork get_rng_state import_ir_module init_num_threads initial_seed"
-    " is_autocast_cache_enabled load manual_seed merge_type_from_type_comment parse_ir parse_schema save seed"
+    "compile compiled_with_cxx11_abi cond export fork get_rng_state import_ir_module"
+    " init_num_threads initial_seed"
+    " is_autocast_cache_enabled load manual_seed merge_type_from_type_comment"
+    " parse_ir parse_schema save seed"
     " set_default_device set_default_dtype set_default_tensor_type set_deterministic_debug_mode"
-    " set_float32_matmul_precision set_num_interop_threads set_num_threads set_printoptions set_rng_state"
-    " set_warn_always sym_constrain_range typename unify_type_list use_deterministic_algorithms vmap wait while_loop"
+    " set_float32_matmul_precision set_num_interop_threads set_num_threads"
+    " set_printoptions set_rng_state"
+    " set_warn_always sym_constrain_range typename unify_type_list"
+    " use_deterministic_algorithms vmap wait while_loop"
     " get_num_threads get_num_interop_threads get_file_path prepare_multiprocessing_environment"
-    " set_autocast_enabled set_flush_denormal from_dlpack to_dlpack from_file frombuffer get_device_module"
+    " set_autocast_enabled set_flush_denormal from_dlpack to_dlpack from_file"
+    " frombuffer get_device_module"
     " set_grad_enabled _initialized _has_cuda import_ir_module_from_buffer".split()
 )
 
 # Pure functions: with constant arguments they run while tracing.
 _PURE_MODULES: tuple[Any, ...] = (math, operator)
 _IMPURE_OPERATORS = frozenset(
-    "is_ is_not setitem delitem iadd iand iconcat ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor call"
+    "is_ is_not setitem delitem iadd iand iconcat ifloordiv ilshift imatmul imod"
+    " imul ior ipow irshift isub itruediv ixor call"
     " attrgetter itemgetter methodcaller".split()
 )
 _PURE_FUNCTIONS: tuple[Any, ...] = (
-    *(getattr(builtins, n) for n in "abs ascii bin chr complex divmod float format hash hex int".split()),
-    *(getattr(builtins, n) for n in "max min oct ord pow repr round str sum bytes bool slice range".split()),
+    *(
+        getattr(builtins, n)
+        for n in "abs ascii bin chr complex divmod float format hash hex int".split()
+    ),
+    *(
+        getattr(builtins, n)
+        for n in "max min oct ord pow repr round str sum bytes bool slice range".split()
+    ),
     os.path.join,
     os.path.basename,
     os.fspath,
@@ -96,20 +110,30 @@ _PURE_FUNCTIONS: tuple[Any, ...] = (
     torch._C._get_privateuse1_backend_name,
 )
 
-# Packages whose Python functions are never traced through: they do input/output, threads, reflection or compiling.
+# Packages whose Python functions are never traced through: they do input/output, threads,
+# reflection or compiling.
 _SKIPPED_PACKAGES = (
-    "asyncio bdb cProfile concurrent ctypes importlib inspect io linecache logging multiprocessing pdb pickle pprint"
-    " profile queue re signal socket subprocess tempfile threading timeit tokenize trace traceback tracemalloc typing"
-    " unittest urllib warnings weakref random shutil os posixpath codecs json csv sre_compile sre_parse selectors"
+    "asyncio bdb cProfile concurrent ctypes importlib inspect io linecache logging"
+    " multiprocessing pdb pickle pprint"
+    " profile queue re signal socket subprocess tempfile threading timeit tokenize"
+    " trace traceback tracemalloc typing"
+    " unittest urllib warnings weakref random shutil os posixpath codecs json csv"
+    " sre_compile sre_parse selectors"
     " _pytest pytest pluggy hypothesis IPython ipdb tqdm"
 ).split()
 _SKIPPED_TORCH = (
-    "torch._dynamo torch._inductor torch._functorch torch._subclasses torch._export torch.export torch.fx torch.jit"
-    " torch._logging torch._guards torch._ops torch._library torch.library torch.multiprocessing torch.package"
-    " torch.onnx torch.serialization torch.profiler torch.autograd.profiler torch.autograd.graph torch.random"
-    " torch.utils.data torch.utils.tensorboard torch.utils.cpp_extension torch.distributed torch.hub torch._tensor_str"
-    " torch.cuda torch.testing torch._higher_order_ops torch._prims torch._refs torch._decomp torch.autograd.function"
-    " torch.autograd.functional torch.func torch._compile torch.compiler torch._vmap_internals torch._lowrank"
+    "torch._dynamo torch._inductor torch._functorch torch._subclasses torch._export"
+    " torch.export torch.fx torch.jit"
+    " torch._logging torch._guards torch._ops torch._library torch.library"
+    " torch.multiprocessing torch.package"
+    " torch.onnx torch.serialization torch.profiler torch.autograd.profiler"
+    " torch.autograd.graph torch.random"
+    " torch.utils.data torch.utils.tensorboard torch.utils.cpp_extension"
+    " torch.distributed torch.hub torch._tensor_str"
+    " torch.cuda torch.testing torch._higher_order_ops torch._prims torch._refs"
+    " torch._decomp torch.autograd.function"
+    " torch.autograd.functional torch.func torch._compile torch.compiler"
+    " torch._vmap_internals torch._lowrank"
     " torch.overrides torch._meta_registrations torch.optim._multi_tensor"
 ).split()
 
@@ -187,9 +211,11 @@ _SITE = tuple({sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platl
 
 @functools.cache
 def is_skipped_file(filename: str) -> bool:
-    """Whether frames of the file are left to eager: the standard library, torch, and minidynamo itself.
+    """Whether frames of the file are left to eager: the standard library, torch, and minidynamo
+    itself.
 
-    A frame of torch.nn.modules is captured only where the user's frame calls it (inlined), or when it is
+    A frame of torch.nn.modules is captured only where the user's frame calls it (inlined), or when
+    it is
     the forward of a module that is called in eager.
     """
     if filename.startswith(_HERE) or filename.startswith("<frozen"):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..variables.base import ObservedException, VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
+from ..variables.descriptors import lookup_special
 from .registry import op
 
 if TYPE_CHECKING:
@@ -154,10 +155,23 @@ def load_assertion_error(tx: Translator, inst: Instruction) -> None:
 @op("BEFORE_WITH")
 def before_with(tx: Translator, inst: Instruction) -> None:
     manager = tx.pop()
-    leave = tx.getattr(manager, "__exit__")
-    result = tx.call_function(tx.getattr(manager, "__enter__"), [], {})
+    enter, leave = (_context_method(tx, manager, name) for name in ("__enter__", "__exit__"))
+    result = tx.call_function(enter, [], {})
     tx.push(leave)
     tx.push(result)
+
+
+def _context_method(tx: Translator, manager: VariableTracker, name: str) -> VariableTracker:
+    """A special method, hence looked up on the manager's class."""
+    if not manager.is_user_defined:
+        return tx.getattr(manager, name)
+    found = lookup_special(tx, manager, name)
+    if found is None:
+        missed = " (missed __exit__ method)" if name == "__exit__" else ""
+        kind = manager.python_type().__name__
+        text = f"'{kind}' object does not support the context manager protocol{missed}"
+        tx.raise_observed(TypeError, text)
+    return found
 
 
 @op("WITH_EXCEPT_START")

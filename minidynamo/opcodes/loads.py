@@ -1,4 +1,6 @@
-"""Loads, stores and deletes of locals, cells, globals, attributes and items; stack shuffling; imports."""
+"""Loads, stores and deletes of locals, cells, globals, attributes and items; stack shuffling;
+imports.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What every symbolic value is: `VariableTracker`, with one method for each slot of CPython's object protocol.
+"""What every symbolic value is: `VariableTracker`, with one method for each slot of CPython's
+object protocol.
 
 The interpreter knows values only through these slots, named after the C level (`getattr`, `call`,
 `getitem`, `richcompare`, ...). A slot that a class does not override raises
@@ -50,7 +51,8 @@ class VariableTracker:
 
     source: Source | None = None
     mutation: Mutation = Mutation.IMMUTABLE
-    # The step of the outermost frame that made it, for values that can't be rebuilt after the graph:
+    # The step of the outermost frame that made it, for values that can't be rebuilt after the
+    # graph:
     # should one be needed there, the graph breaks at that step instead.
     made_at: int | None = None
     # True if `call` may be given lazily wrapped arguments (it only passes them on).
@@ -284,7 +286,8 @@ def _forwarder(name: str) -> Callable[..., Any]:
 
 # Whoever asks a lazy value for what it is or does, looks at it.
 for _name in (
-    "python_type as_python_constant as_proxy getattr setattr delattr call call_method getitem setitem"
+    "python_type as_python_constant as_proxy getattr setattr delattr call"
+    " call_method getitem setitem"
     " delitem length contains iter next send returned_value truth hash_key unpack".split()
 ):
     setattr(LazyVariable, _name, _forwarder(_name))

@@ -1,6 +1,8 @@
-"""Callables of the traced program: Python functions (inlined), functions made inside, bound methods, builtins.
+"""Callables of the traced program: Python functions (inlined), functions made inside, bound
+methods, builtins.
 
-How a real callable is treated is decided by `trace_rules.lookup`: a handler of the table, a node of the
+How a real callable is treated is decided by `trace_rules.lookup`: a handler of the table, a node of
+the
 graph, inlining, or a graph break.
 """
 
@@ -365,7 +367,9 @@ class MethodOfVariable(VariableTracker):
 
 
 class CallableVariable(VariableTracker):
-    """A real callable that is not a plain Python function: builtins, C functions, torch operators."""
+    """A real callable that is not a plain Python function: builtins, C
+    functions, torch operators.
+    """
 
     def __init__(self, value: Any, *, source: Source | None = None) -> None:
         super().__init__(source=source)
@@ -404,7 +408,8 @@ def bind_arguments(
     args: list[VariableTracker],
     kwargs: dict[str, VariableTracker],
 ) -> dict[str, VariableTracker]:
-    """The callee's locals at entry, by CPython's rules for positional, keyword, * and ** parameters.
+    """The callee's locals at entry, by CPython's rules for positional, keyword, * and **
+    parameters.
 
     A call that does not fit breaks the graph, so that eager raises the TypeError.
     """

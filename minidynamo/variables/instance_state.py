@@ -22,7 +22,9 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
 
 
 class InstanceState(VariableTracker):
-    """An object of class `cls` whose attributes are `dict` (None: it has none yet), overlaid with the log."""
+    """An object of class `cls` whose attributes are `dict` (None: it has none yet), overlaid with
+    the log.
+    """
 
     cls: type
     dict: dict[str, Any] | None
@@ -86,10 +88,11 @@ class InstanceState(VariableTracker):
                 yield name
 
 
-def slot_names(cls: type) -> frozenset[str]:
-    return frozenset(
+def slot_names(cls: type) -> list[str]:
+    """The names in `__slots__` of the class and its bases."""
+    return [
         name
         for base in cls.__mro__
         for name, raw in base.__dict__.items()
         if type(raw).__name__ == "member_descriptor"
-    )
+    ]

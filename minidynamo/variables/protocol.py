@@ -1,4 +1,6 @@
-"""CPython's abstract operations on traced values, as the opcode handlers need them (`tx.getattr`, `tx.is_same`, ...)."""
+"""CPython's abstract operations on traced values, as the opcode handlers need them (`tx.getattr`,
+`tx.is_same`, ...).
+"""
 
 from __future__ import annotations
 

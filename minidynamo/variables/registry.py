@@ -1,6 +1,7 @@
 """The tables that say what a type or a callable is to the tracer. A new case is a new row.
 
-    @wraps(list)                    how to make the VariableTracker of a real object of exactly this type
+    @wraps(list)                    how to make the VariableTracker of a real object of exactly this
+    type
     def wrap_list(tx, value, source): ...
 
     @wraps_instances(torch.Tensor)  the same for subclasses; tried in order of registration

@@ -21,6 +21,7 @@ from ..trace_rules import Rule
 from . import builder
 from .base import LazyVariable, NotConstant, ObservedException, VariableTracker, unsupported
 from .constant import ConstantVariable, is_inert, is_value
+from .descriptors import bind, class_lookup
 from .functions import BaseFunctionVariable, UserFunctionVariable
 from .registry import handler_of
 from .tensor import TensorVariable, wrap_node
@@ -35,6 +36,8 @@ _MARKED = {
     markers.Decision.DISABLE: ("disabled function", "it was passed to disable"),
     markers.Decision.DISABLE_SHALLOW: ("disabled function", "it was passed to disable"),
 }
+
+_C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 class Services:
@@ -105,7 +108,9 @@ class Services:
         return self.wrap_constant(result)
 
     def wrap_exception(self, error: BaseException) -> VariableTracker:
-        """The traced value of an exception that Python raised while the tracer computed something."""
+        """The traced value of an exception that Python raised while the tracer
+        computed something.
+        """
         return EXCEPTION_BUILDER[0](self, error)
 
     def raise_observed(self, type_: type[BaseException], *args: Any) -> NoReturn:
@@ -195,7 +200,9 @@ class Services:
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
-        """Methods of types (`list.append`, `torch.Tensor.add`) and of objects (`"".join`); else a break."""
+        """Methods of types (`list.append`, `torch.Tensor.add`) and of objects (`"".join`); else a
+        break.
+        """
         unbound = isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType))
         if unbound and args and issubclass(args[0].python_type(), value.__objclass__):
             return args[0].call_method(self, value.__name__, args[1:], kwargs)  # type: ignore[arg-type]
@@ -258,7 +265,7 @@ class Services:
         named = {name: self.as_proxy(arg) for name, arg in kwargs.items()}
         return self.add_node("call_function", target, proxies, named)
 
-    # -- attributes of real objects -----------------------------------------------------------------
+    # -- attributes of real objects ----------------------------------------------------------------
 
     def object_getattr(self, variable: VariableTracker, value: Any, name: str) -> VariableTracker:
         """An attribute of a function, class or C object, read from the real object and guarded."""
@@ -267,6 +274,10 @@ class Services:
             return stored
         try:
             result = inspect.getattr_static(value, name)
+            found = class_lookup(self, type(value), name)  # type: ignore[arg-type]
+            if found is not None and found.raw is result and isinstance(result, _C_METHODS):
+                # A bound C method is a new object each time: its function is what stays.
+                return bind(self, found, variable, type(value))  # type: ignore[arg-type]
             result = getattr(value, name)
         except AttributeError as error:
             raise ObservedException(self.wrap_exception(error)) from None

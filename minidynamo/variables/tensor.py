@@ -1,6 +1,7 @@
 """Tensors of the graph: `TensorVariable`, an FX node with a fake value.
 
-Metadata (shape, dtype, ...) is answered from the fake tensor while tracing; everything else becomes a
+Metadata (shape, dtype, ...) is answered from the fake tensor while tracing; everything else becomes
+a
 node. Rows: `ATTRIBUTES` (name -> how the attribute is answered) and `METHODS_` by `tensor_method`.
 """
 
@@ -28,16 +29,20 @@ TENSOR_METHODS: dict[str, TensorMethod] = {}
 
 # Attributes read from the fake tensor and known while tracing.
 METADATA = frozenset(
-    "shape dtype device layout ndim requires_grad is_leaf is_sparse is_sparse_csr is_quantized is_cuda"
-    " is_cpu is_mps is_xpu is_meta is_nested is_mkldnn is_mtia is_vulkan is_ipu is_xla is_maia itemsize"
+    "shape dtype device layout ndim requires_grad is_leaf is_sparse is_sparse_csr"
+    " is_quantized is_cuda"
+    " is_cpu is_mps is_xpu is_meta is_nested is_mkldnn is_mtia is_vulkan is_ipu"
+    " is_xla is_maia itemsize"
     " nbytes names _version output_nr is_inference".split()
 )
 # Attributes that are operations of the graph.
 GRAPH_ATTRIBUTES = frozenset("T mT H mH real imag data".split())
 # Methods answered from the fake tensor: their results are constants.
 METADATA_METHODS = frozenset(
-    "size stride dim ndimension numel nelement element_size is_contiguous is_floating_point is_complex"
-    " is_signed storage_offset get_device is_conj is_neg is_pinned is_inference dense_dim sparse_dim"
+    "size stride dim ndimension numel nelement element_size is_contiguous"
+    " is_floating_point is_complex"
+    " is_signed storage_offset get_device is_conj is_neg is_pinned is_inference"
+    " dense_dim sparse_dim"
     " is_shared has_names".split()
 )
 
@@ -56,7 +61,9 @@ def tensor_method(*names: str) -> Callable[[TensorMethod], TensorMethod]:
 
 
 class TensorVariable(VariableTracker):
-    """A tensor. `node` computes it; `fake` is its fake value, read afresh since in-place operations change it."""
+    """A tensor. `node` computes it; `fake` is its fake value, read afresh since in-place operations
+    change it.
+    """
 
     def __init__(self, node: Node, *, source: Source | None = None) -> None:
         super().__init__(source=source)
@@ -89,7 +96,9 @@ class TensorVariable(VariableTracker):
         return tx.tensor_getattr(self, name)
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
-        """Attributes of the program's own are kept in the log; of torch's only `grad` can be set."""
+        """Attributes of the program's own are kept in the log; of torch's only
+        `grad` can be set.
+        """
         value = value.realize()
         if name == "grad":
             self._check_grad(value)
@@ -102,7 +111,9 @@ class TensorVariable(VariableTracker):
         tx.output.side_effects.store_attr(self, name, value)
 
     def _check_grad(self, value: VariableTracker) -> None:
-        """What the setter demands; on a tensor that the graph makes the store would come too late."""
+        """What the setter demands; on a tensor that the graph makes the store
+        would come too late.
+        """
         if self.source is None:
             unsupported("tensor attribute store", f"{self.describe()}.grad", "the graph made it")
         if isinstance(value, TensorVariable):
@@ -112,7 +123,9 @@ class TensorVariable(VariableTracker):
                 return
         elif value.is_python_constant() and value.as_python_constant() is None:
             return
-        unsupported("tensor attribute store", f"{self.describe()}.grad", "eager will raise the error")
+        unsupported(
+            "tensor attribute store", f"{self.describe()}.grad", "eager will raise the error"
+        )
 
     def delattr(self, tx: Translator, name: str) -> None:
         self.getattr(tx, name)
@@ -194,7 +207,9 @@ class TensorVariable(VariableTracker):
 
 
 def wrap_node(tx: Translator, node: Node) -> VariableTracker:
-    """The value of a new node, by the type of its fake value (tensor, constant, or nest of them)."""
+    """The value of a new node, by the type of its fake value (tensor, constant,
+    or nest of them).
+    """
     value = example_value(node)
     if isinstance(value, torch.Tensor):
         known = tx.output.side_effects.variable_of(value)

@@ -1,9 +1,9 @@
 """Python functions: inlining, arguments, closures, globals, control flow over known values."""
 
 import torch
+from testing import check, check_recompiles
 
 import minidynamo
-from testing import check, check_recompiles
 
 x = torch.randn(4)
 y = torch.randn(4)
@@ -164,14 +164,11 @@ STORED = None
 
 
 def test_function_replaced_in_globals():
-    global helper
-
     def f(a):
         return helper(a)
 
     def change(index):
-        global helper
-        helper = (lambda a: a + 1) if index % 2 else (lambda a: a - 1)
+        globals()["helper"] = (lambda a: a + 1) if index % 2 else (lambda a: a - 1)
 
     check_recompiles(f, [(x,)] * 2, graphs=2, change=change)
 

@@ -4,9 +4,9 @@ import traceback
 
 import pytest
 import torch
+from testing import CountingBackend, check, outcome
 
 import minidynamo
-from testing import CountingBackend, check, outcome
 
 x = torch.randn(4)
 y = torch.randn(4)
@@ -45,7 +45,9 @@ def test_branch_on_data():
     counter = CountingBackend()
     compiled = minidynamo.compile(f, backend=counter)
     for sign in (1, -1, 1, -1):
-        torch.testing.assert_close(compiled(positive, sign * positive), f(positive, sign * positive))
+        torch.testing.assert_close(
+            compiled(positive, sign * positive), f(positive, sign * positive)
+        )
     assert len(counter.graphs) == 3
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from testing import CountingBackend
 
 import minidynamo
-from testing import CountingBackend
 
 
 @pytest.mark.parametrize("layer", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])

@@ -1,8 +1,9 @@
-"""The harness of the front end's tests: a user's function, run in eager and compiled, compared in everything.
+"""The harness of the front end's tests: a user's function, run in eager and compiled, compared in
+everything.
 
-    check(fn, x, graphs=1)                        # values, exceptions, mutated arguments, graph count
-    check(fn, x, graphs=2, breaks=1)
-    with recompiles(fn) as again: again(x); again(y)
+check(fn, x, graphs=1)                        # values, exceptions, mutated arguments, graph count
+check(fn, x, graphs=2, breaks=1)
+with recompiles(fn) as again: again(x); again(y)
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def outcome(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def assert_same(left: Any, right: Any, path: str = "result") -> None:
-    """Equal types and values; tensors to a tight tolerance, NaN equal NaN; objects by their attributes."""
+    """Equal types and values; tensors to a tight tolerance, NaN equal NaN; objects by their
+    attributes.
+    """
     assert type(left) is type(right), f"{path}: {type(left)} is not {type(right)}"
     if isinstance(left, torch.Tensor):
         torch.testing.assert_close(left, right, equal_nan=True, msg=lambda m: f"{path}: {m}")
@@ -81,7 +84,8 @@ def check(
     backend: Any = None,
     **kwargs: Any,
 ) -> CountingBackend:
-    """`fn(*args)` in eager and compiled, `calls` times each on copies: results, exceptions and arguments agree.
+    """`fn(*args)` in eager and compiled, `calls` times each on copies: results, exceptions and
+    arguments agree.
 
     graphs: how many graphs are captured over all calls (None: not checked); breaks: how many of the
     captures end in a graph break; ops: operations in all graphs.
@@ -92,7 +96,10 @@ def check(
     broken: list[Any] = []
     with minidynamo.events.subscribe(broken.append, minidynamo.events.GraphBreakEvent):
         for _ in range(calls):
-            expected_args, actual_args = copy.deepcopy((args, kwargs)), copy.deepcopy((args, kwargs))
+            expected_args, actual_args = (
+                copy.deepcopy((args, kwargs)),
+                copy.deepcopy((args, kwargs)),
+            )
             expected = outcome(fn, *expected_args)
             actual = outcome(compiled, *actual_args)
             assert_same(expected, actual)
@@ -113,7 +120,9 @@ def check_recompiles(
     graphs: int,
     change: Callable[[int], None] | None = None,
 ) -> None:
-    """Call with each argument tuple in turn (after `change(i)`), eager beside compiled; `graphs` in all."""
+    """Call with each argument tuple in turn (after `change(i)`), eager beside compiled; `graphs` in
+    all.
+    """
     minidynamo.reset()
     counter = CountingBackend()
     compiled = minidynamo.compile(fn, backend=counter)
