@@ -9,6 +9,7 @@ methods of the values. So subclasses written in Python need nothing more.
 from __future__ import annotations
 
 import collections
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,13 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import checked
 from ..variables.classes import instantiate
 from ..variables.deques import DequeVariable
+from ..variables.dict_views import MappingProxyVariable
 from ..variables.dicts import DictVariable
 from ..variables.exceptions import BUILTIN_EXCEPTIONS, OPAQUE_EXCEPTIONS, ExceptionVariable
 from ..variables.lists import ListVariable, TupleVariable, tuple_mutation
 from ..variables.registry import handles
 from ..variables.sets import SetVariable, collect
+from .builtins import builtin
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -83,6 +86,13 @@ def _new_exception(tx: Translator, cls: type, *args: Values, **kwargs: Values) -
     if issubclass(cls, OPAQUE_EXCEPTIONS) or cls.__flags__ & (1 << 20):
         unsupported("exception class", cls.__name__, f"making a {cls.__name__} is not traced")
     return ExceptionVariable(cls, list(args))
+
+
+@builtin(types.MappingProxyType)
+def _mapping_proxy(tx: Translator, mapping: Values, /) -> Values:
+    if not isinstance(mapping, DictVariable):
+        unsupported("new object", "mappingproxy", "a proxy of this kind of mapping is not traced")
+    return MappingProxyVariable(mapping)
 
 
 def _call_class(cls: type) -> Callable[..., Any]:

@@ -87,7 +87,7 @@ class DequeVariable(BuiltinObject):
 
 
 def _new_deque(cls: type, items: list[Any], maxlen: int | None) -> Any:
-    result = cls.__new__(cls)
+    result = _deque.__new__(cls)
     _deque.__init__(result, items, maxlen)
     return result
 

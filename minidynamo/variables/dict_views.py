@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import collections
+import gc
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..side_effects import Mutation
-from .base import VariableTracker
+from ..source import CallSource
+from .base import VariableTracker, unsupported
 from .builtin_object import NOT_IMPLEMENTED, BuiltinObject, builtin_method, construct
 from .constant import ConstantVariable
 from .dicts import DictVariable
 from .iterators import dict_iterator, entry_part
+from .registry import wraps
 from .sets import SetVariable, collect, set_like
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
+    from ..source import Source
     from ..symbolic_convert import Translator
 
-# -- views of dicts ------------------------------------------------------------------------------
+# -- views of dicts -------------------------------------------------------------------------------
 
 
 class DictViewVariable(BuiltinObject):
@@ -127,3 +132,73 @@ def _as_sets(name: str) -> Callable[..., VariableTracker]:
 
 
 _register_view_algebra()
+
+
+# -- views and proxies of the frame ---------------------------------------------------------------
+
+
+def _viewed(view: Any) -> Any:
+    """The dict of a view or of a mappingproxy."""
+    return gc.get_referents(view)[0]
+
+
+def _wrap_viewed(tx: Translator, value: Any, source: Source) -> DictVariable:
+    tx.guard(source, "TYPE_IS", type(value))
+    mapping = tx.wrap(_viewed(value), CallSource(source, _viewed, "<dict of {base}>"))
+    if not isinstance(mapping, DictVariable):
+        unsupported("view", source.name, "a view of this kind of mapping is not traced")
+    return mapping
+
+
+def _register_wrappers() -> None:
+    for mapping in ({}, collections.OrderedDict()):
+        for kind in ("keys", "values", "items"):
+            wraps(type(getattr(mapping, kind)()))(_view_wrapper(kind))
+
+
+def _view_wrapper(kind: str) -> Callable[..., VariableTracker]:
+    def wrap_view(tx: Translator, value: Any, source: Source) -> VariableTracker:
+        view = DictViewVariable(_wrap_viewed(tx, value, source), kind)
+        view.source, view.mutation = source, Mutation.IMMUTABLE
+        return view
+
+    return wrap_view
+
+
+_register_wrappers()
+
+
+class MappingProxyVariable(BuiltinObject):
+    """types.MappingProxyType(mapping)."""
+
+    def __init__(self, mapping: DictVariable, *, source: Source | None = None) -> None:
+        super().__init__(types.MappingProxyType, source=source)
+        self.mapping = mapping
+
+    def unpack(self, tx: Translator) -> list[VariableTracker]:
+        return self.mapping.unpack(tx)
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        construct(codegen, types.MappingProxyType, self.mapping)
+
+
+@wraps(types.MappingProxyType)
+def _wrap_proxy(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    return MappingProxyVariable(_wrap_viewed(tx, value, source), source=source)
+
+
+def _of_mapping(name: str) -> Callable[..., VariableTracker]:
+    def row(
+        tx: Translator, self: MappingProxyVariable, /, *args: VariableTracker
+    ) -> VariableTracker:
+        others = [arg.mapping if isinstance(arg, MappingProxyVariable) else arg for arg in args]
+        return self.mapping.call_method(tx, name, others, {})
+
+    return row
+
+
+for _name in (
+    "__getitem__ __contains__ __len__ __iter__ __reversed__ __eq__ __ne__ __or__ __ror__"
+    " get keys values items copy".split()
+):
+    builtin_method(types.MappingProxyType, _name)(_of_mapping(_name))

@@ -216,7 +216,7 @@ class DictVariable(BuiltinObject):
 
 
 def _new_dict(cls: type, entries: dict[Any, Any], factory: Any) -> Any:
-    result = cls.__new__(cls)
+    result = dict.__new__(cls)
     store = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
     if issubclass(cls, collections.defaultdict):
         result.default_factory = factory

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..source import Source
     from ..symbolic_convert import Translator
 
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _LINKS = ("__cause__", "__context__")
 # Exceptions whose __init__ keeps more than `args`, by the attribute and the position it comes from.
 _FIELDS: dict[tuple[type, str], int] = {(StopIteration, "value"): 0, (SystemExit, "code"): 0}
@@ -126,8 +127,8 @@ class ExceptionVariable(BuiltinObject):
 
 def _new_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
     """The exception without the `__init__` that Python subclasses define: it was traced."""
-    base = next(c for c in cls.__mro__ if not c.__flags__ & (1 << 9))
-    result = cls.__new__(cls, *args)
+    base = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
+    result = base.__new__(cls, *args)
     base.__init__(result, *args)
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 from collections.abc import Callable
@@ -11,18 +12,23 @@ from ..side_effects import Mutation
 from ..source import CallSource, iterator_index_source, iterator_sequence_source
 from ..source_calls import iterator_index, iterator_sequence
 from .base import VariableTracker, unsupported
+from .constant import ConstantVariable
+from .deques import DequeVariable
 from .dicts import DictVariable
 from .iterators import (
     DICT_ITERATOR_TYPES,
     SEQUENCE_ITERATOR_TYPES,
     ConstantIterator,
+    DequeIterator,
     DictIterator,
     IteratorVariable,
     SequenceIterator,
+    SetIterator,
 )
 from .lazy_iterators import EnumerateVariable, FilterVariable, MapVariable, ZipVariable
 from .lists import SequenceVariable
 from .registry import wraps
+from .sets import SetVariable, set_like
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -74,14 +80,15 @@ def _wrap_constant_iterator(tx: Translator, value: Any, source: Source) -> Varia
     return _existing(ConstantIterator(rest, type(value)), source)
 
 
-@wraps(*(cls for (_, backwards), cls in DICT_ITERATOR_TYPES.items() if not backwards))
+@wraps(*DICT_ITERATOR_TYPES.values())
 def _wrap_dict_iterator(tx: Translator, value: Any, source: Source) -> VariableTracker:
     index = _guard_position(tx, value, source)
     if index < 0:
         return _existing(ConstantIterator((), type(value)), source)
     if value.__length_hint__() == 0:
         unsupported("iterator", source.name, "a dict iterator at its end, or a changed dict")
-    mapping = tx.wrap(iterator_sequence(value), iterator_sequence_source(source))
+    container = iterator_sequence(value)
+    mapping = tx.wrap(container, iterator_sequence_source(source))
     if not isinstance(mapping, DictVariable):
         unsupported("iterator", source.name, "an iterator over this kind of dict is not traced")
     if len(mapping.entries) != len(mapping.original):
@@ -89,6 +96,46 @@ def _wrap_dict_iterator(tx: Translator, value: Any, source: Source) -> VariableT
     mapping.guard_keys(tx)
     iterator = DictIterator(mapping, *_KINDS[type(value)])
     iterator.index = index
+    return _existing(iterator, source)
+
+
+def _set_position(iterator: Any) -> int:
+    """How many elements a set iterator handed out; -1 when it is exhausted."""
+    container = iterator_sequence(iterator)
+    return -1 if container is None else len(container) - iterator.__length_hint__()
+
+
+@wraps(type(iter(set())))
+def _wrap_set_iterator(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    tx.guard(source, "TYPE_IS", type(value))
+    index = _set_position(value)
+    tx.guard(CallSource(source, _set_position, "<position of {base}>"), "CONST_EQ", index)
+    if index < 0:
+        return _existing(ConstantIterator((), type(value)), source)
+    if value.__length_hint__() == 0:
+        unsupported("iterator", source.name, "a set iterator at its end, or a changed set")
+    container = tx.wrap(iterator_sequence(value), iterator_sequence_source(source))
+    if isinstance(container, ConstantVariable):
+        container = set_like(container)
+    if not isinstance(container, SetVariable) or len(container.table) != len(
+        iterator_sequence(value)
+    ):
+        unsupported("iterator", source.name, "the set was changed before it was iterated")
+    iterator = SetIterator(tx, container)
+    iterator.index = index
+    return _existing(iterator, source)
+
+
+@wraps(type(iter(collections.deque())), type(reversed(collections.deque())))
+def _wrap_deque_iterator(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    container, position = _parts(tx, value, source)
+    backwards = type(value) is type(reversed(collections.deque()))
+    if not isinstance(container, DequeVariable) or container.version:
+        unsupported("iterator", source.name, "the deque was changed before it was iterated")
+    if value.__length_hint__() != len(container.items) - position.as_python_constant():
+        unsupported("iterator", source.name, "a changed deque")
+    iterator = DequeIterator(tx, container, backwards)
+    iterator.index = position.as_python_constant()
     return _existing(iterator, source)
 
 

@@ -113,7 +113,7 @@ class ListVariable(SequenceVariable):
 
 
 def _new_list(cls: type, items: list[Any]) -> Any:
-    result = cls.__new__(cls)
+    result = list.__new__(cls)
     list.extend(result, items)
     return result
 

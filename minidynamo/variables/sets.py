@@ -112,7 +112,7 @@ def _has_real_hash(key: Any) -> bool:
 def _new_set(cls: type, elements: set[Any]) -> Any:
     if issubclass(cls, frozenset):
         return frozenset.__new__(cls, elements)
-    result = cls.__new__(cls)
+    result = set.__new__(cls)
     set.update(result, elements)
     return result
 
@@ -378,5 +378,6 @@ def _set_init(
 ) -> None:
     _set_clear(tx, self)
     if iterable is not None:
-        set_update = self.call_method(tx, "update", [iterable], {})
-        assert set_update is not None
+        operand = _operand(tx, iterable)
+        _change(tx, self, set.update, operand.table)
+        self.known = dict(operand.known)

@@ -1,14 +1,15 @@
-"""Types that are no classes: `int | str`, `list[int]`."""
+"""Types that are no classes: `int | str`, `list[int]`, `typing.Optional[int]`."""
 
 from __future__ import annotations
 
 import types
+import typing
 from typing import TYPE_CHECKING, Any
 
 from .base import VariableTracker
 from .builder import builds
 from .functions import CallableVariable
-from .registry import wraps
+from .registry import wraps, wraps_instances
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -24,3 +25,25 @@ def _wrap_union(tx: Translator, value: Any, source: Source) -> VariableTracker:
 @builds(types.UnionType, types.GenericAlias)
 def _build_union(tx: Translator, value: Any) -> VariableTracker:
     return CallableVariable(value)
+
+
+class TypingVariable(CallableVariable):
+    """An object of the typing module, known by identity; subscripting it makes another."""
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        item = key.as_python_constant()
+        return tx.fold(lambda: self.value[item], (), {})
+
+
+@wraps_instances(typing._Final)  # type: ignore[attr-defined]
+def _wrap_typing(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    tx.guard(source, "ID_IS", value)
+    return TypingVariable(value, source=source)
+
+
+_ALIASES = {type(alias) for alias in (typing.List[int], typing.Optional[int], typing.Callable)}  # noqa: UP006, UP007, UP045
+
+
+@builds(*_ALIASES)
+def _build_typing(tx: Translator, value: Any) -> VariableTracker:
+    return TypingVariable(value)

@@ -1,6 +1,7 @@
 """Lists, tuples, dicts, sets and their kin in traced code."""
 
 import collections
+import types
 import typing
 from collections import Counter, OrderedDict, defaultdict, deque
 
@@ -992,3 +993,42 @@ def test_bytes_and_strings():
         )
 
     check(fn, X, "abc")
+
+
+def test_existing_views_and_proxies():
+    d = {"a": 1, "b": 2}
+    proxy = types.MappingProxyType(d)
+
+    def fn(x, keys, values, items):
+        made = types.MappingProxyType({"k": x})
+        return (
+            x + proxy["a"] + len(keys),
+            list(keys),
+            sum(values),
+            dict(items),
+            "a" in keys,
+            keys & {"a"},
+            proxy.get("zz"),
+            "b" in proxy,
+            list(proxy.items()),
+            made["k"],
+            dict(made),
+            {**proxy},
+            isinstance(keys, type({}.keys())),
+        )
+
+    compiled = testing.minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for _ in range(2):
+        views = d.keys(), d.values(), d.items()
+        testing.assert_same(fn(X, *views), compiled(X, *views))
+        d["c"] = 3
+
+
+def test_class_dict():
+    class Options:
+        scale = 3
+
+    def fn(x):
+        return x * vars(Options)["scale"], "scale" in Options.__dict__
+
+    check(fn, X)

@@ -1,5 +1,6 @@
 """Iterators, itertools, functools and generators in traced code."""
 
+import collections
 import functools
 import itertools
 
@@ -133,6 +134,11 @@ def test_sequences_by_getitem_and_user_iterators():
         lambda items: iter({"a": 1, "b": 2, "c": 3}),
         lambda items: iter({"a": 1, "b": 2, "c": 3}.items()),
         lambda items: iter({"a": 1, "b": 2, "c": 3}.values()),
+        lambda items: reversed({"a": 1, "b": 2, "c": 3}.items()),
+        lambda items: iter({5, 6, 7}),
+        lambda items: iter(frozenset({5, 6, 7})),
+        lambda items: iter(collections.deque(items)),
+        lambda items: reversed(collections.deque(items)),
         lambda items: enumerate(items),
         lambda items: enumerate(zip(items, "xyz")),
         lambda items: zip(items, range(9)),
