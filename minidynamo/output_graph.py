@@ -242,6 +242,6 @@ class OutputGraph:
         except Exception as error:
             raise BackendCompilerFailed(self.options.backend_name, error) from error
         if not callable(compiled):
-            error = TypeError(f"the backend returned {type(compiled).__name__}, not a callable")
-            raise BackendCompilerFailed(self.options.backend_name, error) from error
+            refused = TypeError(f"the backend returned {type(compiled).__name__}, not a callable")
+            raise BackendCompilerFailed(self.options.backend_name, refused) from refused
         return compiled

@@ -36,7 +36,7 @@ def build_map(tx: Translator, inst: Instruction) -> None:
 
 @op("BUILD_CONST_KEY_MAP")
 def build_const_key_map(tx: Translator, inst: Instruction) -> None:
-    keys = [ConstantVariable(key) for key in tx.pop().as_python_constant()]
+    keys: list[VariableTracker] = [ConstantVariable(key) for key in tx.pop().as_python_constant()]
     tx.push(_new_dict(tx, keys, tx.popn_raw(inst.arg)))
 
 

@@ -268,9 +268,9 @@ class NestedFunctionVariable(BaseFunctionVariable):
         stored = codegen.side_effects.stored_attrs(self)
         if stored:
             codegen.save_temp(self)
-        for name, value in stored.items():
-            assert isinstance(value, VariableTracker)
-            codegen(value)
+        for name, attribute in stored.items():
+            assert isinstance(attribute, VariableTracker)
+            codegen(attribute)
             self.apply_setattr(codegen, name)
 
 

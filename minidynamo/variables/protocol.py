@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class Protocol(Services):
     """Operations on values that do not depend on which frame is interpreted."""
 
-    def getattr(self: Translator, value: VariableTracker, name: str) -> VariableTracker:
-        return value.realize().getattr(self, name)
+    def getattr(self, value: VariableTracker, name: str) -> VariableTracker:
+        return value.realize().getattr(self, name)  # type: ignore[arg-type]
 
     def setattr(
-        self: Translator, target: VariableTracker, name: str, value: VariableTracker
+        self, target: VariableTracker, name: str, value: VariableTracker
     ) -> None:
-        target.realize().setattr(self, name, value)
+        target.realize().setattr(self, name, value)  # type: ignore[arg-type]
 
     def call_operator(
         self, function: Callable[..., Any], args: list[VariableTracker]
@@ -55,7 +55,7 @@ class Protocol(Services):
         return self.call_real_callable(CallableVariable(format), format, args, {})
 
     def make_exception(
-        self: Translator, value: VariableTracker, cause: VariableTracker | None
+        self, value: VariableTracker, cause: VariableTracker | None
     ) -> VariableTracker:
         """What `raise value from cause` raises: classes are called without arguments."""
         if issubclass(value.python_type(), type):
@@ -63,7 +63,7 @@ class Protocol(Services):
         if not issubclass(value.python_type(), BaseException):
             self.raise_observed(TypeError, "exceptions must derive from BaseException")
         if cause is not None:
-            value.setattr(self, "__cause__", cause)
+            value.setattr(self, "__cause__", cause)  # type: ignore[arg-type]
         return value
 
     def wrap_code_constant(self, value: Any) -> VariableTracker:

@@ -226,7 +226,7 @@ def wrap_node(tx: Translator, node: Node) -> VariableTracker:
 
 
 def _wrap_sequence(tx: Translator, node: Node, value: Any) -> VariableTracker:
-    items = []
+    items: list[VariableTracker] = []
     for index, item in enumerate(value):
         if is_value(item):
             items.append(ConstantVariable(item))
