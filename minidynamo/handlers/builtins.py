@@ -23,6 +23,7 @@ from ..variables.functions import (
     BoundMethodVariable,
     MethodOfVariable,
 )
+from ..variables.identity import IdVariable, guard_distinct
 from ..variables.iterators import CallableIterator
 from ..variables.lazy_iterators import EnumerateVariable, FilterVariable, MapVariable, ZipVariable
 from ..variables.lists import SequenceVariable
@@ -93,8 +94,9 @@ def _callable(tx: Translator, value: Values, /) -> Values:
 @builtin(id)
 def _id(tx: Translator, value: Values, /) -> Values:
     real = tx.output.side_effects.real_of(value)
-    if value.source is None or real is None:
-        unsupported("id()", repr(value), "the address of this object is not known while tracing")
+    if value.source is None or real is None or isinstance(real, (list, tuple, dict, set)):
+        guard_distinct(tx, value)
+        return IdVariable(value)
     tx.guard(value.source, "ID_IS", real)
     return ConstantVariable(id(real))
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copyreg
 import types
 from typing import TYPE_CHECKING, Any
 
-from ..variables.base import VariableTracker, unsupported
+from ..variables.base import ObservedException, VariableTracker, unsupported
 from ..variables.classes import ClassVariable, instantiate, new_object
 from ..variables.constant import ConstantVariable
-from ..variables.descriptors import class_lookup, lookup_special
+from ..variables.descriptors import bind, class_lookup, class_variable, lookup_special
 from ..variables.functions import BoundMethodVariable
+from ..variables.instance_state import slot_names
 from ..variables.registry import handles
 from ..variables.user_defined import UserDefinedObjectVariable
 
@@ -145,6 +147,51 @@ def object_str(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     unsupported("repr of object", repr(value), "the default repr shows the object's address")
 
 
+@handles(object.__reduce_ex__)
+def object_reduce_ex(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """What copy.copy and copy.deepcopy rebuild an object from (`reduce_newobj`)."""
+    value = _user_object(args)
+    if value is None or args[1].as_python_constant() < 2:
+        return NotImplemented
+    found = {
+        name: class_lookup(tx, value.cls, name)
+        for name in ("__reduce__", "__getstate__", "__getnewargs_ex__", "__getnewargs__")
+    }
+    reduce, getstate = found["__reduce__"], found["__getstate__"]
+    if found["__getnewargs_ex__"] or found["__getnewargs__"]:
+        return NotImplemented
+    if reduce is not None and reduce.raw is not object.__reduce__:
+        return tx.call_function(bind(tx, reduce, value, value.cls), [], {})
+    if getstate is not None and getstate.raw is not getattr(object, "__getstate__", None):
+        state = tx.call_function(bind(tx, getstate, value, value.cls), [], {})
+    else:
+        state = _default_state(tx, value)
+    arguments = tx.wrap_items(tuple, [class_variable(tx, value.cls)])
+    make = tx.wrap_constant(copyreg.__newobj__)  # type: ignore[attr-defined]
+    return tx.wrap_items(tuple, [make, arguments, state, NONE, NONE])
+
+
+def _default_state(tx: Translator, value: UserDefinedObjectVariable) -> VariableTracker:
+    """`object.__getstate__`: the instance dict, and the slots if there are any."""
+    table: VariableTracker = NONE
+    if value.has_dict() and list(value.instance_names(tx)):
+        table = value.getattr(tx, "__dict__")
+    names = slot_names(value.cls)
+    slots = {name: item for name in names if (item := _slot_or_none(tx, value, name)) is not None}
+    if not slots:
+        return table
+    return tx.wrap_items(tuple, [table, tx.wrap_keywords(slots)])
+
+
+def _slot_or_none(
+    tx: Translator, value: UserDefinedObjectVariable, name: str
+) -> VariableTracker | None:
+    try:
+        return value.getattr(tx, name)
+    except ObservedException:
+        return None
+
+
 @handles(type.__call__)
 def type_call(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     """`super().__call__(...)` in a metaclass."""
@@ -157,6 +204,15 @@ def type_call(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 @handles(type.__getattribute__)
 def type_getattribute(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     return args[0].realize().getattr(tx, args[1].realize().as_python_constant())
+
+
+@handles(types.FunctionType.__get__)
+def function_get(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """`function.__get__(obj, cls)`."""
+    receiver = args[1].realize()
+    if receiver.is_python_constant() and receiver.as_python_constant() is None:
+        return args[0]
+    return BoundMethodVariable(args[0], receiver)
 
 
 @handles(types.MethodType)

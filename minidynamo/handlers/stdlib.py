@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import typing
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from ..guards import Predicate
 from ..source import ConstSource, Source, WeakrefSource
 from ..variables.base import VariableTracker
 from ..variables.constant import ConstantVariable
+from ..variables.identity import IdVariable
 from ..variables.registry import handles, wraps
 
 if TYPE_CHECKING:
@@ -26,6 +28,12 @@ Kwargs = dict[str, VariableTracker]
 @handles(typing.cast)
 def typing_cast(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return args[1] if len(args) > 1 else kwargs["val"]
+
+
+@handles(threading.get_ident)
+def get_ident(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Which thread it is, is not known: only that it stays the same."""
+    return IdVariable(None, "thread")
 
 
 # -- the environment -------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils._python_dispatch
+from torch._library.custom_ops import CustomOpDef
 from torch.fx.node import map_arg
 
 from ..output_graph import example_value
@@ -174,6 +175,15 @@ def torch_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 def make_size(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     items = args[0].unpack(tx) if args else []
     return tx.wrap_items(torch.Size, items)
+
+
+@handles(CustomOpDef.__call__)
+def custom_op(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """A call of what `torch.library.custom_op` made is a call of its operator."""
+    definition = args[0].identity()
+    if not isinstance(definition, CustomOpDef):
+        return NotImplemented
+    return tx.call_operation(definition._opoverload, args[1:], kwargs)
 
 
 # -- methods of Tensor written in Python -----------------------------------------------------------

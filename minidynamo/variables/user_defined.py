@@ -39,6 +39,7 @@ class UserDefinedObjectVariable(InstanceState):
         self.cls = cls
         self.value = value
         self.dict = None if value is None else instance_dict(value)
+        self.dict_variable: InstanceDictVariable | None = None
 
     def describe(self) -> str:
         return super().describe() or f"<new {self.cls.__qualname__}>"
@@ -109,7 +110,9 @@ class UserDefinedObjectVariable(InstanceState):
         if name == "__class__":
             return class_variable(tx, self.cls)
         if name == "__dict__":
-            return InstanceDictVariable(self)
+            if self.dict_variable is None:
+                self.dict_variable = InstanceDictVariable(self)
+            return self.dict_variable
         return super().load_getset(tx, descriptor)
 
     # -- attribute stores -----------------------------------------------------------------------

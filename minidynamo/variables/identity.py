@@ -1,0 +1,65 @@
+"""`id(x)` of objects whose address is not known while tracing: good for keys of memo tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .base import VariableTracker, unsupported
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..symbolic_convert import Translator
+
+
+class _Key:
+    """Stands for an object as dict key: equal to the key of the same object only."""
+
+    def __init__(self, token: Any, what: VariableTracker | None) -> None:
+        self.token = token
+        self.what = what
+
+    def __hash__(self) -> int:
+        return hash(self.token)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.token == other.token
+
+
+class IdVariable(VariableTracker):
+    """`id(what)`. Without an object: an int that is the same wherever `token` is."""
+
+    def __init__(self, what: VariableTracker | None, token: Any = None) -> None:
+        super().__init__()
+        if what is None:
+            self.key = _Key(token, None)
+        elif what.is_python_constant():
+            constant = what.as_python_constant()
+            self.key = _Key((type(constant).__qualname__, repr(constant)), what)
+        else:
+            self.key = _Key(id(what.identity()), what)
+
+    def describe(self) -> str:
+        return f"id({self.key.what!r})"
+
+    def python_type(self) -> type:
+        return int
+
+    def hash_key(self, tx: Translator) -> Any:
+        return self.key
+
+    def truth(self, tx: Translator) -> bool:
+        return True
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        unsupported("id()", self.describe(), "the address is not known while tracing")
+
+
+def guard_distinct(tx: Translator, value: VariableTracker) -> None:
+    """Objects of the frame whose ids differ now must not be one object in another call."""
+    if value.source is None:
+        return
+    sources = tx.output.identified
+    for other, kind in sources.items():
+        if other != value.source and kind is value.python_type():
+            tx.guard(value.source, "NOT_ALIAS", other)
+    sources[value.source] = value.python_type()
