@@ -17,12 +17,13 @@ from minidynamo import _C, events
 from minidynamo.inductor import config, lowering, metrics
 from minidynamo.inductor.aot import compile_aot
 from minidynamo.inductor.capture import NotCapturable, capture_inference
-from minidynamo.inductor.codegen.assemble import build_plan
+from minidynamo.inductor.codegen.assemble import PlanAssembler
 from minidynamo.inductor.codegen.plan import Plan
 from minidynamo.inductor.decompositions import decomposition_table
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.passes import simplify
 from minidynamo.inductor.runtime.cpp_toolchain import compile_library
+from minidynamo.inductor.runtime.triton_launch import with_aligned_inputs
 from minidynamo.inductor.scheduler import schedule
 
 assert lowering.pointwise  # the modules of the package fill the table of lowerings
@@ -96,20 +97,23 @@ def compile_graph(graph: torch.fx.GraphModule) -> Callable[..., Any]:
     with events.timed("scheduling"):
         steps = schedule(lowered)
     with events.timed("codegen"):
-        plan = build_plan(lowered, steps, torch.get_num_threads())
+        assembler = PlanAssembler(lowered, torch.get_num_threads())
+        plan = assembler.build(steps)
     with events.timed("kernel_compile"):
         library = load_kernels(plan)
     if events.wants(events.OutputCodeEvent):
         events.emit(events.OutputCodeEvent("graph", plan.render(), library or ""))
-    return _C.PlanExecutor(plan.to_dict(), library, tuple(lowered.constants.values()))
+    constants = tuple(lowered.constants.values())
+    triton = assembler.triton
+    executor = _C.PlanExecutor(plan.to_dict(), library, constants, triton.callables)
+    positions = triton.aligned_inputs(lowered.inputs)
+    return with_aligned_inputs(executor, positions) if positions else executor
 
 
 def load_kernels(plan: Plan) -> str | None:
-    """Path of the library with the plan's kernels, None if it has none."""
-    if not plan.kernels:
-        return None
-    sources = {kernel.symbol: kernel.source for kernel in plan.kernels}
-    return str(compile_library(sources, plan.header))
+    """Path of the library with the plan's C++ kernels, None if it has none."""
+    sources = {kernel.symbol: kernel.source for kernel in plan.kernels if kernel.language == "cpp"}
+    return str(compile_library(sources, plan.header)) if sources else None
 
 
 def _has_symbols(inputs: Sequence[Any]) -> bool:

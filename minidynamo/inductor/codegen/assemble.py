@@ -1,6 +1,6 @@
 """From scheduled steps to a Plan: slots, allocations, views, calls, outputs.
 
-    plan = build_plan(lowered, steps, threads)
+    plan = PlanAssembler(lowered, threads).build(steps)
 
 Memory is planned by the executor (csrc/plan_memory.cpp) from the steps' order; here a buffer is
 only allocated before the step that first writes it.
@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from minidynamo import events
-from minidynamo.inductor import metrics
+from minidynamo.inductor import config, metrics
 from minidynamo.inductor.codegen.cpp import codegen_cpp
+from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.codegen.plan import (
     Arg,
     AsStrided,
@@ -31,8 +32,10 @@ from minidynamo.inductor.codegen.plan import (
     argument,
 )
 from minidynamo.inductor.codegen.plan import Kernel as PlanKernel
+from minidynamo.inductor.codegen.triton_steps import TritonSteps
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import Buffer, ExternOp, View
+from minidynamo.inductor.runtime.triton_launch import ALIGNMENT
 from minidynamo.inductor.scheduler import Kernel
 from minidynamo.inductor.symbolic import contiguous_strides
 
@@ -62,6 +65,7 @@ class PlanAssembler:
         self.slots: dict[str, int] = {}
         self.views: dict[tuple[Any, ...], int] = {}
         self.sources: dict[str, str] = {}
+        self.triton = TritonSteps()
 
     def build(self, steps: Sequence[Kernel | ExternOp]) -> Plan:
         self._inputs()
@@ -96,18 +100,42 @@ class PlanAssembler:
     def _kernel(self, kernel: Kernel) -> None:
         spec = kernel.spec
         symbol = f"k_{spec.key[:16]}"
+        uses_triton = spec.device != "cpu" or config.cpu_backend == "triton"
         if symbol not in self.sources:
-            source = codegen_cpp(spec, symbol, self.threads)
-            self.sources[symbol] = source
-            self.builder.kernel(PlanKernel(symbol, source, spec.origins))
-            metrics.increment("generated_kernel_count")
-            if events.wants(events.KernelEvent):
-                events.emit(events.KernelEvent(symbol, "cpp", source, spec.origins))
+            self._generate(spec, symbol, uses_triton)
         metrics.increment("kernel_calls")
         slots = tuple(self._slot_for_kernel(buffer) for buffer in kernel.buffers)
+        if uses_triton:
+            step = self.triton.step(spec, symbol, slots, kernel.buffers, self._misaligned())
+            self.builder.add(step)
+            return
         written = zip(slots, spec.args, strict=True)
         writes = tuple(slot for slot, arg in written if arg.role != "in")
         self.builder.add(KernelCall(symbol, slots, (), writes, ", ".join(spec.origins)))
+
+    def _generate(self, spec: KernelSpec, symbol: str, uses_triton: bool) -> None:
+        if uses_triton:
+            source, language = self.triton.generate(spec, symbol), "triton"
+        else:
+            source, language = codegen_cpp(spec, symbol, self.threads), "cpp"
+        self.sources[symbol] = source
+        self.builder.kernel(PlanKernel(symbol, source, spec.origins, language))
+        metrics.increment("generated_kernel_count")
+        if events.wants(events.KernelEvent):
+            events.emit(events.KernelEvent(symbol, language, source, spec.origins))
+
+    def _misaligned(self) -> set[str]:
+        """Buffers whose memory may begin anywhere.
+
+        Inputs are not among them: the caller copies those that are not aligned.
+        """
+        return {
+            name
+            for name, buffer in self.lowered.buffers.items()
+            if buffer.alias_of
+            or name in self.lowered.constants
+            and self.lowered.constants[name].data_ptr() % ALIGNMENT
+        }
 
     def _slot_for_kernel(self, buffer: Buffer) -> int:
         return self.slots[buffer.name] if buffer.name in self.slots else self._alloc(buffer)
@@ -171,8 +199,3 @@ class PlanAssembler:
 
 def _is_row_major(buffer: Any) -> bool:
     return isinstance(buffer, Buffer) and buffer.stride == contiguous_strides(buffer.size)
-
-
-def build_plan(lowered: GraphLowering, steps: Sequence[Kernel | ExternOp], threads: int) -> Plan:
-    """The plan of a scheduled graph, for this number of threads."""
-    return PlanAssembler(lowered, threads).build(steps)

@@ -24,5 +24,13 @@ class Code:
         self.depth -= 1
         self.line(tail)
 
+    @contextmanager
+    def indented(self, head: str) -> Iterator[None]:
+        """A block without braces."""
+        self.line(head)
+        self.depth += 1
+        yield
+        self.depth -= 1
+
     def text(self) -> str:
         return "\n".join(self.lines) + "\n"

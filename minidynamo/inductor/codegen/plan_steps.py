@@ -204,19 +204,23 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One function of the plan's library: `extern "C" void symbol(void**, const int64_t*)`.
+    """One generated kernel.
 
-    The first argument holds data pointers, the second integers, as the `KernelCall` lists them.
+    In C++, a function of the plan's library: `extern "C" void symbol(void**, const int64_t*)`. The
+    first argument holds data pointers, the second integers, as the `KernelCall` lists them.
+    Kernels in Triton stand here for whoever reads the plan.
 
     Attributes:
         symbol: the function's name.
         source: its whole text, as it goes to the compiler after the plan's `header`.
         origins: the user's source lines (`file:line  text`) that it computes.
+        language: `cpp` or `triton`.
     """
 
     symbol: str
     source: str
     origins: tuple[str, ...] = ()
+    language: str = "cpp"
 
 
 # ------------------------------------------------------------------------------------------------

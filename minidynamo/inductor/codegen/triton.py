@@ -1,12 +1,13 @@
 """Triton for a kernel: `codegen_triton(spec, name)` gives its source and how it is to be launched.
 
-The iteration space is cut into tiles (`triton_tile.py`), one for each program of the grid. Every SSA value is a tile,
-or where it does not change along an axis, a tile of size 1 along that; a value that changes with no axis is a number.
+The iteration space is cut into tiles (`triton_tile.py`), one for each program of the grid. Every
+SSA value is a tile, or where it does not change along an axis, a tile of size 1 along that; a
+value that changes with no axis is a number.
 
     pointwise              index, mask; the nodes in order
-    persistent reduction   the same: a tile has whole rows, so that a reduction is one more function of a tile
-    looped reduction       for each pass of the body (`loop_body.passes`) a loop along the row; accumulators are tiles
-                           that are reduced behind the loop
+    persistent reduction   the same: a tile has whole rows; a reduction is a function of it
+    looped reduction       for each pass of the body (`loop_body.passes`) a loop along the row;
+                           accumulators are tiles that are reduced behind the loop
 
 Indices are 32 bits where their ranges allow, tile by tile and expression by expression.
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from minidynamo.inductor.codegen.code import Code
-from minidynamo.inductor.codegen.kernel import KernelArg, KernelSpec
+from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.codegen.triton_ops import (
     ATOMIC,
     POINTER,
@@ -123,7 +124,7 @@ class TritonPrinter:
     def __init__(self, spec: KernelSpec, name: str) -> None:
         self.spec = spec
         self.name = name
-        self.code = Code("    ")
+        self.code = Code()
         self.tiling = choose_tiling(spec)
         self.axes = self.tiling.axes
         self.nodes = spec.body.nodes
@@ -133,7 +134,7 @@ class TritonPrinter:
         for node in self.nodes:
             self.spans.append(self._span(node))
 
-    # -- the function ---------------------------------------------------------------------------------------------
+    # -- the function ------------------------------------------------------------------------------
     def generate(self) -> TritonKernel:
         args, sizes = [arg.name for arg in self.spec.args], list(self.spec.sizes)
         blocks = {f"{axis.name.upper()}BLOCK": axis.block for axis in self.axes}
@@ -182,7 +183,7 @@ class TritonPrinter:
         return not axis.numel.is_const or axis.numel.const + axis.block >= _INT32
 
     def _axis(self, axis: Axis, start: str) -> None:
-        """The values of an axis' loop symbols in the tile that begins at `start`, and which of them exist."""
+        """The values of an axis' loop symbols in the tile at `start`, and which of them exist."""
         name = axis.name
         lanes = f"tl.arange(0, {name.upper()}BLOCK)"
         if len(self.axes) > 1:
@@ -227,7 +228,7 @@ class TritonPrinter:
         for position in positions:
             self._emit(position)
 
-    # -- tiles ----------------------------------------------------------------------------------------------------
+    # -- tiles -------------------------------------------------------------------------------------
     def _span(self, node: Node) -> Span:
         if node.op == "reduction":
             return frozenset("x")
@@ -254,7 +255,7 @@ class TritonPrinter:
         parts = [f"{axis.name}mask" for axis in self.axes if axis.name in span and axis.is_masked]
         return " & ".join([*parts, *([more] if more else [])])
 
-    # -- indices --------------------------------------------------------------------------------------------------
+    # -- indices -----------------------------------------------------------------------------------
     def index(self, expr: Expr) -> str:
         """An index expression; 64 bits wide where 32 might not do."""
         bound = magnitude(expr)
@@ -283,7 +284,7 @@ class TritonPrinter:
             return node.buffer
         return f"{node.buffer} + {self._broadcast(text, have, want)}"
 
-    # -- nodes ----------------------------------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------
     def _emit(self, position: int) -> None:
         node = self.nodes[position]
         if node.op in STORES:
@@ -331,9 +332,9 @@ class TritonPrinter:
             options += ', sem="relaxed"'
         self.code.line(f"tl.{node.op}({self._pointer(node, span)}, {value}{options})")
 
-    # -- reductions -----------------------------------------------------------------------------------------------
+    # -- reductions --------------------------------------------------------------------------------
     def _reduction_dtype(self, node: Node) -> torch.dtype:
-        """What a reduction's operand is compared or combined in: a bool's position is found among integers."""
+        """What a reduction combines; of bools, extreme positions are found among integers."""
         dtype = self.nodes[node.args[0]].dtype
         if node.value in ("any", "all"):
             return torch.bool
@@ -362,12 +363,19 @@ class TritonPrinter:
         text = cast(f"v{arg}", self.nodes[arg].dtype, self._reduction_dtype(node))
         text = self._broadcast(f"({text})" if " " in text else text, self.spans[arg], full)
         if self.axes[1].is_masked:
-            text = f"tl.where(rmask, {text}, {self._identity(node)})"
+            identity = f"tl.full([], {self._identity(node)}, {TYPE[self._reduction_dtype(node)]})"
+            text = f"tl.where(rmask, {text}, {identity})"
         return text
+
+    def _behind(self) -> int:
+        """A position behind all others."""
+        return (1 << 63 if self._is_wide(self.axes[1]) else _INT32) - 1
 
     def _places(self) -> str:
         """Positions in the rows, those that do not exist behind all others."""
-        where = "tl.where(rmask, rindex, 0x7FFFFFFF)" if self.axes[1].is_masked else "rindex"
+        where = "rindex"
+        if self.axes[1].is_masked:
+            where = f"tl.where(rmask, rindex, {self._behind()})"
         return f"tl.broadcast_to({where}, {self._shape(frozenset('xr'))})"
 
     def _reduce_whole(self, position: int, node: Node) -> None:
@@ -388,15 +396,15 @@ class TritonPrinter:
         shape, dtype = self._shape(frozenset("xr")), TYPE[self._reduction_dtype(node)]
         self.code.line(f"acc{position} = tl.full({shape}, {self._identity(node)}, {dtype})")
         if self._kind(node) in ("argmax", "argmin"):
-            self.code.line(f"at{position} = tl.full({shape}, 0x7FFFFFFF, tl.int32)")
+            dtype = "tl.int64" if self._is_wide(self.axes[1]) else "tl.int32"
+            self.code.line(f"at{position} = tl.full({shape}, {self._behind()}, {dtype})")
 
     def _accumulate(self, position: int) -> None:
         node = self.nodes[position]
         kind, acc, operand = self._kind(node), f"acc{position}", self._operand(node)
         if kind in ("argmax", "argmin"):
-            self.code.line(
-                f"{acc}, at{position} = {kind}_pick({acc}, at{position}, {operand}, {self._places()})"
-            )
+            best = f"{acc}, at{position}"
+            self.code.line(f"{best} = {kind}_pick({best}, {operand}, {self._places()})")
             return
         names = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
         names |= {"any": "bitwise_or", "all": "bitwise_and"}
@@ -411,8 +419,3 @@ class TritonPrinter:
         else:
             text = self._converted(node, f"reduce_{kind}(acc{position})")
         self.code.line(f"v{position} = {text}")
-
-
-def pointer_arguments(args: Iterable[KernelArg]) -> list[str]:
-    """Names of the pointers, in call order."""
-    return [arg.name for arg in args]

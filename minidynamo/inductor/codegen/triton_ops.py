@@ -1,12 +1,13 @@
 """Operations as Triton text: one dictionary from operation to text, `TABLE`.
 
-A row is a format string with the operands as `{0}`, `{1}`, ..., or a function of the operands' dtype that gives one.
-Functions that Triton's language lacks come from CUDA's libdevice, the library that eager kernels use too; the
-interpreter is given a stand-in of the same names (`runtime/triton_interpret.py`), so there is one text for both. Names
-without a prefix (`floor_mod`, `reduce_max`) are functions of `triton_prefix.py`.
+A row is a format string with the operands as `{0}`, `{1}`, ..., or a function of the operands'
+dtype that gives one. Functions that Triton's language lacks come from CUDA's libdevice, the
+library that eager kernels use too; the interpreter is given a stand-in of the same names
+(`runtime/triton_interpret.py`), so there is one text for both. Names without a prefix
+(`floor_mod`, `reduce_max`) are functions of `triton_prefix.py`.
 
-Where Triton and IEEE differ the row says it in full: Triton's `-x` is `0 - x` (wrong for 0.0), `/` and `sqrt` of
-float32 are approximate, `//` and `%` of integers truncate.
+Where Triton and IEEE differ the row says it in full: Triton's `-x` is `0 - x` (wrong for 0.0), `/`
+and `sqrt` of float32 are approximate, `//` and `%` of integers truncate.
 """
 
 from __future__ import annotations
@@ -80,18 +81,20 @@ def _shift(inside: str, outside: str) -> Callable[[torch.dtype], str]:
         good = f"({{1}} >= 0) & ({{1}} < {bits})"
         shifted = inside.replace("COUNT", f"({{1}} & {bits - 1})")
         if outside == "0" or dtype == torch.uint8:
-            return f"tl.where({good}, {shifted}, 0)"
+            return f"tl.where({good}, {shifted}, tl.full([], 0, {TYPE[dtype]}))"
         return f"tl.where({good}, {shifted}, {{0}} >> {bits - 1})"
 
     return row
 
 
 _LIBRARY = [
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "hypot", "nextafter", "copysign", "trunc",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sin", "cos", "tan", "asin",
+    "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
+    "lgamma", "hypot", "nextafter", "copysign", "trunc",
 ]  # fmt: skip
 _OPERATORS = {
-    "add": "+", "sub": "-", "mul": "*", "truncdiv": "//", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
+    "add": "+", "sub": "-", "mul": "*", "truncdiv": "//",
+    "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
 }  # fmt: skip
 

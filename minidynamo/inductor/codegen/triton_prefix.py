@@ -1,7 +1,8 @@
 """Functions that generated Triton kernels call.
 
-This file is read as text and compiled by Triton, never imported (`runtime/triton_launch.py`). The interpreter replaces
-`reduce_*` and `to_bfloat16`, which it does slowly or inexactly, by functions of the same meaning.
+This file is read as text and compiled by Triton, never imported (`runtime/triton_launch.py`). The
+interpreter replaces `reduce_*` and `to_bfloat16`, which it does slowly or inexactly, by functions
+of the same meaning.
 """
 
 import triton.language as tl
@@ -57,26 +58,32 @@ def _min(a, b):
 
 
 def reduce_sum(a):
+    """The sum of each row."""
     return tl.reduce(a, 1, _sum, keep_dims=True)
 
 
 def reduce_prod(a):
+    """The product of each row."""
     return tl.reduce(a, 1, _prod, keep_dims=True)
 
 
 def reduce_max(a):
+    """The largest of each row, NaN if there is one."""
     return tl.reduce(a, 1, _max, keep_dims=True)
 
 
 def reduce_min(a):
+    """The smallest of each row, NaN if there is one."""
     return tl.reduce(a, 1, _min, keep_dims=True)
 
 
 def reduce_any(a):
+    """Whether any of a row is true."""
     return tl.reduce(a.to(tl.int32), 1, _or, keep_dims=True) != 0
 
 
 def reduce_all(a):
+    """Whether all of a row are true."""
     return tl.reduce(a.to(tl.int32), 1, _and, keep_dims=True) != 0
 
 
@@ -101,10 +108,12 @@ def argmin_pick(value, index, other, at):
 
 
 def reduce_argmax(value, index):
+    """The position of each row's first extreme element."""
     best, at = tl.reduce((value, index), 1, argmax_pick, keep_dims=True)
     return at
 
 
 def reduce_argmin(value, index):
+    """The position of each row's first extreme element."""
     best, at = tl.reduce((value, index), 1, argmin_pick, keep_dims=True)
     return at

@@ -1,11 +1,12 @@
 """How a kernel's iteration space is cut into tiles: the axes and their block sizes.
 
-An *axis* is a run of loop symbols that a tile covers together, as one number that is taken apart again: `x` alone for
-most elementwise kernels, `y` and `x` where two loops both have neighbouring elements (transpositions), `x` and `r`
-where there is something to reduce (x: the rows, r: the elements of a row).
+An *axis* is a run of loop symbols that a tile covers together, as one number that is taken apart
+again: `x` alone for most elementwise kernels, `y` and `x` where two loops both have neighbouring
+elements (transpositions), `x` and `r` where there is something to reduce (x: the rows, r: the
+elements of a row).
 
-A reduction is *persistent* where a tile holds whole rows: each value is computed once and stays in registers.
-Otherwise it is *looped*: the tile walks along the row, once for every pass of the body.
+A reduction is *persistent* where a tile holds whole rows: each value is computed once and stays in
+registers. Otherwise it is *looped*: the tile walks along the row, once for every pass of the body.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.loop_body import LoopBody, passes
 from minidynamo.inductor.symbolic import Expr, IntLike, Symbol, as_expr, product
 
-# A tile has at most so many elements; so many programs keep a large GPU busy (132 multiprocessors, several each).
+# A tile has at most so many elements; so many programs keep a large GPU busy (132
+# multiprocessors, several each).
 POINTWISE_ELEMENTS = 1024
 REDUCTION_ELEMENTS = 4096
 BUSY = 1024
-# Rows that stay in registers: up to the first where one walk reads them, up to the second where several do.
+# Rows that stay in registers: up to the first length where one walk reads them, up to the second
+# where several do.
 PERSISTENT = 1024
 PERSISTENT_SEVERAL_PASSES = 8192
 # A transposition is worth two axes from this size on; the tile is a square.
@@ -50,7 +53,9 @@ class Axis:
     @property
     def is_masked(self) -> bool:
         """Whether the last tile may stand over."""
-        return not self.numel.is_const or self.numel.const == 0 or self.numel.const % self.block != 0
+        return (
+            not self.numel.is_const or self.numel.const == 0 or self.numel.const % self.block != 0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ def choose_tiling(spec: KernelSpec) -> Tiling:
 
 
 def next_power_of_two(value: int) -> int:
+    """The smallest power of two that is not smaller."""
     return 1 << max(value - 1, 0).bit_length()
 
 
@@ -109,7 +115,7 @@ def _pointwise(body: LoopBody) -> Tiling:
 
 
 def _second_axis(body: LoopBody) -> Symbol | None:
-    """A loop other than the innermost along which some accesses are contiguous, those of the innermost aside."""
+    """A loop that some accesses are contiguous along while others are along the innermost."""
     if len(body.iters) < 2:
         return None
     innermost = body.iters[-1]

@@ -1,0 +1,87 @@
+"""Triton kernels in a plan: launches on a GPU, or for CPU tensors calls of Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from minidynamo.inductor.codegen.kernel import KernelSpec
+from minidynamo.inductor.codegen.plan_steps import PyCall, Ref, Slot, TritonLaunch
+from minidynamo.inductor.codegen.triton import TritonKernel, codegen_triton
+from minidynamo.inductor.ir import Buffer
+from minidynamo.inductor.runtime.triton_launch import (
+    Binary,
+    compile_kernel,
+    device_target,
+    interpreted,
+)
+
+
+class TritonSteps:
+    """Makes one plan's steps for Triton kernels.
+
+    Attributes:
+        callables: what the executor has to be given for the interpreter's kernels, by their names.
+        launched_inputs: names of the graph's inputs that kernels were compiled to find aligned.
+    """
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, TritonKernel] = {}
+        self.binaries: dict[tuple[str, tuple[int, ...]], Binary] = {}
+        self.callables: dict[str, Callable[..., None]] = {}
+        self.launched_inputs: set[str] = set()
+
+    def generate(self, spec: KernelSpec, symbol: str) -> str:
+        """The kernel's source."""
+        kernel = self.kernels[symbol] = codegen_triton(spec, symbol)
+        if spec.device == "cpu":
+            self.callables[symbol] = interpreted(kernel)
+        return kernel.source
+
+    def step(
+        self,
+        spec: KernelSpec,
+        symbol: str,
+        slots: Sequence[Slot],
+        buffers: Sequence[Buffer],
+        misaligned: set[str],
+    ) -> PyCall | TritonLaunch:
+        """The step that runs a generated kernel on these slots.
+
+        misaligned: names of buffers whose memory may begin anywhere.
+
+        Raises:
+            TritonCompileError: Triton is missing, or refused the kernel.
+        """
+        kernel = self.kernels[symbol]
+        origin = ", ".join(spec.origins)
+        if spec.device == "cpu":
+            return PyCall(symbol, tuple(map(Ref, slots)), {}, (), origin)
+        names = [buffer.name for buffer in buffers]
+        aligned = tuple(i for i, name in enumerate(names) if name not in misaligned)
+        self.launched_inputs.update(names[i] for i in aligned if buffers[i].kind == "input")
+        key = symbol, aligned
+        device = buffers[0].device
+        if key not in self.binaries:
+            self.binaries[key] = compile_kernel(kernel, device_target(device), aligned)
+        binary = self.binaries[key]
+        grid = kernel.grid.const if kernel.grid.is_const else str(kernel.grid)
+        return TritonLaunch(
+            symbol,
+            binary.function,
+            str(binary.cubin),
+            str(device),
+            (grid, 1, 1),
+            binary.num_warps,
+            binary.shared,
+            (*(("ptr", Ref(slot)) for slot in slots), *[("null", None)] * binary.scratch),
+            tuple(slots[position] for position in kernel.writes),
+            origin,
+        )
+
+    def aligned_inputs(self, inputs: Sequence[Buffer | None]) -> list[int]:
+        """Positions of the inputs that have to be aligned when the plan runs."""
+        return [
+            position
+            for position, buffer in enumerate(inputs)
+            if buffer is not None and buffer.name in self.launched_inputs
+        ]
