@@ -21,7 +21,10 @@ from minidynamo.inductor.codegen.plan import (
 )
 
 
-def chain(n: int, length: int, *, n_outputs: int = 1):
+keeping = pytest.mark.parametrize("keep", [True, False])
+
+
+def chain(n: int, length: int, **options):
     """`length` kernels one after the other, each into a buffer of its own."""
     b = PlanBuilder()
     slot = b.input(vector("x", n))
@@ -33,14 +36,15 @@ def chain(n: int, length: int, *, n_outputs: int = 1):
             b.add(Free((slot,)))
         slot = new
         slots.append(new)
-    return executor(b.finish((Ref(slot),)))
+    return executor(b.finish((Ref(slot),)), **options)
 
 
-def test_a_chain_needs_two_buffers():
-    run = chain(1000, 9)
+@keeping
+def test_a_chain_needs_two_buffers(keep):
+    run = chain(1000, 9, keep_memory=keep)
     info = run.info
     assert info["planned_slots"] == 8 and info["steps"] == 10
-    assert info["arena_bytes"] == 4032 + 4000  # the first rounded up to 64 bytes
+    assert info["arena_bytes"] == 4096 + 4000  # the first rounded up to 256 bytes
     x = torch.randn(1000)
     expected = x
     for index in range(9):
@@ -64,7 +68,8 @@ def test_buffers_alive_together_lie_apart():
     assert torch.equal(run(x)[0], (x * 2).expand(4, 5))
 
 
-def test_reuse_and_views_share_the_buffer():
+@keeping
+def test_reuse_and_views_share_the_buffer(keep):
     b = PlanBuilder()
     x = b.input(matrix("x", 4, 4))
     first = b.alloc((4, 4), (4, 1), "float32")
@@ -78,12 +83,13 @@ def test_reuse_and_views_share_the_buffer():
     call(b, ADD_ONE, x, again, 8)
     result = b.alloc((8,), (1,), "float32")
     call(b, DOUBLE, again, result, 8)
-    run = executor(b.finish((Ref(product), Ref(result))))
+    run = executor(b.finish((Ref(product), Ref(result))), keep_memory=keep)
     assert run.info["planned_slots"] == 3 and run.info["arena_bytes"] == 64
     x = torch.randn(4, 4)
-    product, result = run(x)
-    assert torch.equal(product, (x * 2)[2:] @ x)
-    assert torch.equal(result, (x.flatten()[:8] + 1) * 2)
+    for _ in range(2):
+        product, result = run(x)
+        assert torch.equal(product, (x * 2)[2:] @ x)
+        assert torch.equal(result, (x.flatten()[:8] + 1) * 2)
 
 
 def unplanned(build) -> dict:
@@ -140,7 +146,8 @@ def test_empty_buffers():
     assert out[0].shape == (0,) and out[1].shape == (0, 3)
 
 
-def test_inference_mode_and_normal_mode_share_an_executor():
+@keeping
+def test_inference_mode_and_normal_mode_share_an_executor(keep):
     b = PlanBuilder()
     x = b.input(matrix("x", 4, 4))
     y = b.alloc((4, 4), (4, 1), "float32")
@@ -149,7 +156,7 @@ def test_inference_mode_and_normal_mode_share_an_executor():
     b.add(Extern("aten::mm", "out", (Ref(y), Ref(x)), {"out": Ref(z)}, (None,)))
     w = b.alloc((4, 4), (4, 1), "float32")
     call(b, DOUBLE, z, w, 16)
-    run = executor(b.finish((Ref(w),)))
+    run = executor(b.finish((Ref(w),)), keep_memory=keep)
     assert run.info["planned_slots"] == 2
     x = torch.randn(4, 4)
     expected = (x * 2) @ x * 2
@@ -209,7 +216,18 @@ def test_large_outputs_come_from_a_pool():
         _C.plan_memory_limit(before)
 
 
-def test_many_threads():
+def test_memory_that_is_not_kept_goes_back_to_the_pool():
+    before = _C.plan_memory_limit(0)
+    _C.plan_memory_limit(before)
+    run = chain(1_000_000, 2, keep_memory=False)
+    arenas, pool = _C.plan_memory_kept()
+    out = run(torch.ones(1_000_000))[0]
+    assert out[0] == 3
+    assert _C.plan_memory_kept()[0] == arenas and _C.plan_memory_kept()[1] >= pool + 4_000_000
+
+
+@keeping
+def test_many_threads(keep):
     b = PlanBuilder()
     n = 65_536
     x = b.input(vector("x", n))
@@ -219,7 +237,7 @@ def test_many_threads():
     b.add(Extern("aten::neg", "", (Ref(y),), {}, (z,)))
     w = b.alloc((n,), (1,), "float32")
     call(b, ADD_ONE, z, w, n)
-    run = executor(b.finish((Ref(w),)), single=True)
+    run = executor(b.finish((Ref(w),)), single=True, keep_memory=keep)
     assert run.info["releases_gil"]
     problems = []
 

@@ -1,0 +1,119 @@
+"""Joining loop nests: bodies in, one body or None out."""
+
+import torch
+
+from minidynamo.inductor.fusion import join, merge_loops
+from minidynamo.inductor.loop_body import BodyBuilder
+from minidynamo.inductor.symbolic import loop_symbol, symbol_expr
+
+F32 = torch.float32
+
+
+def pointwise(sizes, load, store, op="exp"):
+    """store[..] = op(load[..]); `load`, `store`: (buffer, strides)."""
+    symbols = [loop_symbol(f"x{d}", size) for d, size in enumerate(sizes)]
+    b = BodyBuilder(symbols)
+
+    def index(strides):
+        return sum(
+            (symbol_expr(s) * k for s, k in zip(symbols, strides)), symbol_expr(symbols[0]) * 0
+        )
+
+    value = b.op(op, b.load(load[0], index(load[1]), F32))
+    b.store(store[0], index(store[1]), value, F32)
+    return b.finish()
+
+
+def row_sum(rows, columns, load, store):
+    x, r = loop_symbol("x0", rows), loop_symbol("r1", columns)
+    b = BodyBuilder([x], [r])
+    value = b.load(load, symbol_expr(x) * columns + symbol_expr(r), F32)
+    b.store(store, symbol_expr(x), b.reduction("sum", value), F32)
+    return b.finish()
+
+
+def ops(body):
+    return [node.op for node in body.nodes]
+
+
+def test_chain_hands_the_value_over():
+    first = pointwise((4, 8), ("in", (8, 1)), ("mid", (8, 1)))
+    second = pointwise((4, 8), ("mid", (8, 1)), ("out", (8, 1)), "sin")
+    assert ops(join(first, second)) == ["load", "exp", "store", "sin", "store"]
+
+
+def test_reshape_between():
+    first = pointwise((32,), ("in", (1,)), ("mid", (1,)))
+    second = pointwise((4, 8), ("mid", (8, 1)), ("out", (8, 1)), "sin")
+    joined = merge_loops(join(first, second))
+    assert [s.size for s in joined.iters] == [32]
+
+
+def test_transposed_consumer_follows_the_producer():
+    first = pointwise((4, 8), ("in", (8, 1)), ("mid", (8, 1)))
+    second = pointwise((8, 4), ("mid", (1, 8)), ("out", (4, 1)), "sin")
+    joined = join(first, second)
+    assert joined is not None and ops(joined).count("load") == 1
+
+
+def test_shifted_reading_does_not_join():
+    first = pointwise((8,), ("in", (1,)), ("mid", (1,)))
+    x = loop_symbol("x0", 7)
+    b = BodyBuilder([x])
+    b.store("out", symbol_expr(x), b.load("mid", symbol_expr(x) + 1, F32), F32)
+    assert join(first, b.finish()) is None
+
+
+def test_producer_joins_a_reduction():
+    first = pointwise((4, 8), ("in", (8, 1)), ("mid", (8, 1)))
+    joined = join(first, row_sum(4, 8, "mid", "sums"))
+    assert ops(joined) == ["load", "exp", "store", "reduction", "store"]
+    assert [s.size for s in joined.reduces] == [8]
+
+
+def test_rows_statistics_join_as_outer_code():
+    total = row_sum(4, 8, "in", "sums")
+    root = pointwise((4,), ("sums", (1,)), ("roots", (1,)), "sqrt")
+    joined = join(total, root)
+    assert ops(joined) == ["load", "reduction", "store", "sqrt", "store"]
+    assert joined.levels()[3] is False
+
+
+def test_elementwise_work_joins_as_inner_code():
+    total = row_sum(6, 8, "in", "sums")
+    x, y = loop_symbol("x0", 6), loop_symbol("x1", 8)
+    b = BodyBuilder([x, y])
+    point = symbol_expr(x) * 8 + symbol_expr(y)
+    quotient = b.op("truediv", b.load("in", point, F32), b.load("sums", symbol_expr(x), F32))
+    b.store("out", point, quotient, F32)
+    joined = join(total, b.finish())
+    assert joined is not None and ops(joined).count("load") == 1
+
+
+def test_a_loop_is_cut_where_a_consumer_divides_it():
+    total = row_sum(12, 8, "in", "mid")
+    x, y = loop_symbol("x0", 3), loop_symbol("x1", 4)
+    b = BodyBuilder([y, x])  # reads rows in another order
+    value = b.load("mid", symbol_expr(x) * 4 + symbol_expr(y), F32)
+    b.store("out", symbol_expr(y) * 3 + symbol_expr(x), value, F32)
+    joined = join(total, b.finish())
+    assert joined is not None and sorted(s.size for s in joined.iters) == [3, 4]
+
+
+def test_reductions_over_different_dimensions_stay_apart():
+    x, r = loop_symbol("x1", 8), loop_symbol("r0", 4)
+    b = BodyBuilder([x], [r])
+    b.store(
+        "cols",
+        symbol_expr(x),
+        b.reduction("sum", b.load("in", symbol_expr(r) * 8 + symbol_expr(x), F32)),
+        F32,
+    )
+    assert join(row_sum(4, 8, "in", "rows"), b.finish()) is None
+
+
+def test_merge_loops_keeps_what_indices_need():
+    body = pointwise((4, 8, 2), ("in", (16, 2, 1)), ("out", (1, 4, 32)))
+    assert [s.size for s in merge_loops(body).iters] == [4, 8, 2]
+    body = pointwise((4, 8, 2), ("in", (20, 2, 1)), ("out", (16, 2, 1)))
+    assert [s.size for s in merge_loops(body).iters] == [4, 16]

@@ -1,0 +1,177 @@
+"""Pointwise operators against eager, dtype by dtype, many operators a graph."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from inductor_testing import assert_same, check, compiled
+
+FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
+TOLERANCE = {
+    torch.float32: {"rtol": 2e-5, "atol": 2e-6},
+    torch.float64: {},
+    torch.bfloat16: {"rtol": 2e-2, "atol": 1e-2},
+    torch.float16: {"rtol": 4e-3, "atol": 2e-3},
+}
+UNARY = [
+    *"abs neg sign square reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan".split(),
+    *"asin acos atan tanh asinh acosh atanh erf erfc lgamma floor ceil trunc round frac".split(),
+    *"sigmoid relu isnan isinf isfinite isposinf isneginf signbit logical_not deg2rad".split(),
+    *"rad2deg sinc nan_to_num digamma positive".split(),
+]
+ACTIVATIONS = [
+    *"silu mish gelu logsigmoid hardsigmoid hardswish hardtanh leaky_relu elu selu celu".split(),
+    *"softplus softsign relu6 tanhshrink hardshrink softshrink".split(),
+]
+SCALARS = [
+    lambda x: x + 1,
+    lambda x: x * 2.5,
+    lambda x: 1 - x,
+    lambda x: x / 3,
+    lambda x: x // 3,
+    lambda x: x % 3,
+    lambda x: torch.fmod(x, 3),
+    lambda x: torch.div(x, 3, rounding_mode="trunc"),
+    lambda x: torch.div(x, 1.5, rounding_mode="floor"),
+    lambda x: x**2,
+    lambda x: x**3,
+    lambda x: x**0,
+    lambda x: x.clamp(0, 2),
+    lambda x: x.clamp(min=1),
+    lambda x: x.clamp_max(1),
+    lambda x: x.eq(1),
+    lambda x: x.lt(2.5),
+    lambda x: torch.where(x > 1, x, 0),
+    lambda x: x.masked_fill(x > 1, 2),
+]
+FLOAT_ONLY = [
+    lambda x: x**0.5,
+    lambda x: x**-1.0,
+    lambda x: x**1.7,
+    lambda x: F.gelu(x, approximate="tanh"),
+    lambda x: torch.logit(x, eps=0.125),
+    lambda x: F.threshold(x, 0.1, 20),
+]
+INTEGER_ONLY = [
+    lambda x: x << 2,
+    lambda x: x >> 1,
+    lambda x: x & 5,
+    lambda x: x | 1,
+    lambda x: x ^ 3,
+    lambda x: ~x,
+]
+BINARY = [
+    *"add sub mul div maximum minimum fmax fmin eq ne lt le gt ge logical_and logical_or".split(),
+    *"logical_xor remainder fmod floor_divide".split(),
+]
+FLOAT_BINARY = "atan2 hypot copysign xlogy logaddexp logaddexp2 heaviside pow".split()
+
+
+def values(dtype, count=333, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == torch.bool:
+        return torch.rand(count, generator=generator) > 0.5
+    if dtype.is_floating_point:
+        edges = [0.0, -0.0, torch.nan, 1.0, -1.0, 0.5, 2.5, -2.5, 1e-3, 30.0, -30.0, 88.0]
+        return torch.cat([torch.tensor(edges), torch.randn(count, generator=generator) * 3]).to(
+            dtype
+        )
+    low = 0 if dtype == torch.uint8 else -50
+    return torch.randint(low, 50, (count,), generator=generator).to(dtype)
+
+
+def run_all(functions, *args):
+    """Those of `functions` that eager accepts, in one graph."""
+    known = []
+    for function in functions:
+        try:
+            function(*args)
+        except (RuntimeError, TypeError, IndexError):
+            continue
+        known.append(function)
+    results = compiled(lambda *a: tuple(f(*a) for f in known), *args)(*args)
+    tolerance = max(
+        (TOLERANCE.get(arg.dtype, {}) for arg in args), key=lambda t: t.get("rtol", 0.0)
+    )
+    for function, actual in zip(known, results, strict=True):
+        assert_same(actual, function(*args), **tolerance)
+    return len(known)
+
+
+def named(module, names):
+    return [getattr(module, name) for name in names]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_unary_floats(dtype):
+    functions = named(torch, UNARY) + named(F, ACTIVATIONS) + SCALARS + FLOAT_ONLY
+    assert run_all(functions, values(dtype)) > 70
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, torch.bool], ids=str)
+def test_unary_integers(dtype):
+    bits = INTEGER_ONLY[2:] if dtype == torch.bool else INTEGER_ONLY
+    assert run_all(named(torch, UNARY) + SCALARS + bits, values(dtype)) > 30
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.uint8, torch.bool], ids=str)
+def test_binary(dtype):
+    y = values(dtype, seed=1)
+    if not dtype.is_floating_point and dtype != torch.bool:
+        y = torch.where(y == 0, torch.ones_like(y), y)
+    functions = named(torch, BINARY + (FLOAT_BINARY if dtype.is_floating_point else []))
+    assert run_all(functions, values(dtype), y) > 10
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
+def test_conversions(dtype):
+    x = values(dtype)
+    if dtype.is_floating_point:
+        x = x.nan_to_num(0).clamp(0, 100)
+    targets = [*FLOATS, *INTEGERS, torch.bool]
+    run_all([lambda x, t=target: x.to(t) for target in targets], x)
+
+
+@pytest.mark.parametrize("left", [torch.float32, torch.bfloat16, torch.int64, torch.uint8], ids=str)
+def test_promotion(left):
+    functions = named(torch, "add mul div maximum lt eq where atan2".split()[:-2])
+    for right in (torch.float64, torch.float16, torch.int32, torch.bool):
+        run_all(functions, values(left, 50), values(right, 50, 1))
+        run_all(functions, values(left, 50), values(right, 1, 1)[-1])
+
+
+def test_ternary():
+    x, y = values(torch.float32), values(torch.float32, seed=1)
+    run_all(
+        [
+            lambda x, y: torch.where(x > y, x, y),
+            lambda x, y: torch.addcmul(x, y, y, value=2),
+            lambda x, y: torch.addcdiv(x, y, x, value=0.5),
+            lambda x, y: torch.lerp(x, y, 0.3),
+            lambda x, y: torch.add(x, y, alpha=3),
+            lambda x, y: torch.rsub(x, y, alpha=2),
+            lambda x, y: x.clamp(y, y + 1),
+        ],
+        x,
+        y,
+    )
+
+
+def test_a_chain_is_one_kernel():
+    check(lambda x: ((x + 1) * 2 - x).exp().relu(), torch.randn(100, 30), kernels=1, externs=0)
+
+
+def test_division_by_zero_raises_as_in_eager():
+    x = torch.arange(4)
+    run = compiled(lambda x, y: x // y, x, x + 1)
+    with pytest.raises(RuntimeError, match="ZeroDivision"):
+        run(x, x)
+
+
+@pytest.mark.parametrize("size", [(0,), (1,), (), (7,), (16,), (17,), (3, 0, 2), (1, 1), (2, 31)])
+def test_sizes(size):
+    check(lambda x: (x * 2 + 1).exp(), torch.randn(size))
+
+
+def test_large_enough_for_threads():
+    check(lambda x: (x * 2 + 1).tanh(), torch.randn(300_001), rtol=1e-5, atol=1e-6)

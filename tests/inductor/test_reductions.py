@@ -1,0 +1,154 @@
+"""Reductions over inner, outer and all dimensions."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from inductor_testing import CLOSE, check
+
+DIMS = [None, 0, 1, 2, (0, 1), (0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("dims", DIMS, ids=str)
+def test_float(dims):
+    def fn(x):
+        args = () if dims is None else (dims,)
+        results = [x.sum(*args), x.mean(*args), x.var(*args), x.std(*args), x.amax(dims or ())]
+        if not isinstance(dims, tuple):
+            results += [x.argmax(*args), x.argmin(*args), x.prod(*args), (x > 0).all(*args)]
+        if isinstance(dims, int):
+            results += [*x.max(dims), *x.min(dims, True), x.logsumexp(dims), x.sum(dims, True)]
+        return results
+
+    check(fn, torch.randn(16, 33, 65), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8]
+)
+def test_dtypes(dtype):
+    def fn(x):
+        results = [x.sum(), x.sum(0), x.sum(1), x.amax(0), x.amin(1), x.argmax(1), x.any(0)]
+        if dtype.is_floating_point:
+            results += [x.mean(1), x.mean(), x.softmax(1), x.log_softmax(0)]
+        return results
+
+    low = dtype in (torch.bfloat16, torch.float16)
+    check(
+        fn,
+        (torch.randn(40, 70) * 3).abs().to(dtype),
+        **({"rtol": 2e-2, "atol": 1e-2} if low else {}),
+    )
+
+
+def test_bool():
+    check(lambda x: (x.sum(), x.sum(0), x.any(1), x.all(0), x.all()), torch.rand(40, 70) > 0.5)
+
+
+def test_nan_and_infinity():
+    x = torch.randn(16, 33, 65)
+    x[3, 4, 5], x[7], x[:, 3] = float("nan"), float("-inf"), float("inf")
+    check(
+        lambda x: (
+            x.amax(-1),
+            x.amin(0),
+            x.argmax(-1),
+            x.argmax(0),
+            x.argmin(),
+            x.sum(-1),
+            x.softmax(-1),
+            x.logsumexp(0),
+        ),
+        x,
+        **CLOSE,
+    )
+
+
+def test_first_of_equal_elements():
+    x = torch.zeros(5, 1000)
+    x[:, 300:400] = 1
+    check(lambda x: (x.argmax(1), x.argmin(1), x.argmax(), x.t().argmax(0)), x)
+
+
+def test_sums_stay_accurate():
+    x = torch.randn(1_000_003) + 1000
+    check(lambda x: (x.sum(), x.mean(), x.var()), x, rtol=1e-6, atol=1e-4)
+    check(lambda x: x.sum(0), torch.rand(200_000, 3), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 1 << 17), (1 << 16, 5), (1 << 12, 130), (1, 1 << 18)])
+def test_few_long_rows_and_many_short_ones(shape):
+    check(
+        lambda x: (x.sum(-1), x.sum(0), x.softmax(-1), x.softmax(0), x.argmin(-1)),
+        torch.randn(shape),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_empty():
+    check(
+        lambda x: (x[:0].sum(), x[:0].mean(), x[:, :0].sum(1), x[:, :0].prod(1), x[:0].softmax(1)),
+        torch.randn(4, 5),
+    )
+
+
+def test_scalars_and_single_elements():
+    check(
+        lambda x: (x[0, 0].sum(), x[0, 0].softmax(0), x[0, 0].max(), x[:1, :1].argmax()),
+        torch.randn(2, 3),
+    )
+
+
+def test_strided_inputs():
+    check(lambda x: (x.sum(0), x.sum(1), x.softmax(-1)), torch.randn(20, 30).t(), **CLOSE)
+    check(lambda x: (x.sum(0), x.sum(1)), torch.randn(30, 40)[:, ::2], **CLOSE)
+    check(lambda x: (x.sum(0), x.mean(1)), torch.randn(1, 40).expand(30, 40), **CLOSE)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_softmax_is_one_kernel(dim):
+    check(lambda x: x.softmax(dim), torch.randn(16, 33, 65), kernels=1, **CLOSE)
+    check(lambda x: x.log_softmax(dim), torch.randn(16, 33, 65), kernels=1, **CLOSE)
+
+
+def test_norms_are_one_kernel():
+    x, w = torch.randn(16, 33, 65), torch.randn(65)
+    check(lambda x, w: F.layer_norm(x, (65,), w, w), x, w, kernels=1, **CLOSE)
+    check(lambda x: F.layer_norm(x, (33, 65)), x, kernels=1, **CLOSE)
+    check(lambda x, w: F.rms_norm(x, (65,), w), x, w, kernels=1, **CLOSE)
+    check(
+        lambda x, w: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w,
+        x,
+        w,
+        kernels=1,
+        **CLOSE,
+    )
+
+
+def test_residual_norm_and_activation_are_one_kernel():
+    x, w = torch.randn(16, 33, 65), torch.randn(65)
+    check(lambda x, y, w: F.gelu(F.layer_norm(x + y, (65,), w, w)), x, x + 1, w, kernels=1, **CLOSE)
+
+
+def test_convolutional_norms():
+    x, w, v = torch.randn(4, 6, 9, 11), torch.randn(6), torch.rand(6)
+    channels_last = x.to(memory_format=torch.channels_last)
+    check(lambda x, w, v: F.batch_norm(x, w, v, w, w), x, w, v, kernels=1, **CLOSE)
+    check(lambda x, w, v: F.batch_norm(x, w, v, w, w), channels_last, w, v, kernels=1, **CLOSE)
+    check(lambda x, w: F.batch_norm(x, None, None, w, w, training=True), x, w, kernels=1, **CLOSE)
+    check(lambda x, w: F.group_norm(x, 3, w, w), x, w, kernels=1, **CLOSE)
+    check(lambda x: F.instance_norm(x), x, **CLOSE)
+
+
+def test_siblings_share_one_walk():
+    check(
+        lambda x: (x.sum(-1), x.amax(-1), (x * x).sum(-1)), torch.randn(64, 200), kernels=1, **CLOSE
+    )
+
+
+def test_softmax_through_a_transpose_is_one_kernel():
+    def fn(x):
+        flat = (x + 1).transpose(0, 1).reshape(33 * 16, 65).softmax(-1)
+        return flat.view(33, 16, 65).transpose(0, 1).contiguous()
+
+    check(fn, torch.randn(16, 33, 65), kernels=1, **CLOSE)

@@ -1,0 +1,109 @@
+"""Index expressions: simplification is checked by evaluating both sides everywhere."""
+
+import itertools
+import random
+
+import pytest
+
+from minidynamo.inductor.symbolic import (
+    FloorDiv,
+    Mod,
+    Symbol,
+    as_expr,
+    contiguous_strides,
+    dot,
+    floordiv,
+    is_less,
+    is_nonneg,
+    loop_symbol,
+    mod,
+    symbol_expr,
+    upper,
+)
+
+A, B, C = loop_symbol("a", 4), loop_symbol("b", 8), loop_symbol("c", 16)
+a, b, c = map(symbol_expr, (A, B, C))
+
+
+def evaluate(expr, values):
+    total = expr.const
+    for monomial, coeff in expr.terms.items():
+        for atom in monomial:
+            if isinstance(atom, FloorDiv):
+                coeff *= evaluate(atom.num, values) // evaluate(atom.den, values)
+            elif isinstance(atom, Mod):
+                coeff *= evaluate(atom.num, values) % evaluate(atom.den, values)
+            else:
+                coeff *= values[atom]
+        total += coeff
+    return total
+
+
+def points(*symbols):
+    for values in itertools.product(*(range(s.size) for s in symbols)):
+        yield dict(zip(symbols, values))
+
+
+def test_reshape_round_trip_is_affine():
+    flat = (a * 8 + b) * 16 + c
+    assert flat // 16 == a * 8 + b
+    assert flat % 16 == c
+    assert flat // 128 == a
+    assert (flat // 16) % 8 == b
+
+
+def test_a_flat_loop_splits_and_recombines():
+    i = symbol_expr(loop_symbol("i", 512))
+    outer, middle, inner = i // 128, (i // 16) % 8, i % 16
+    assert outer * 128 + middle * 16 + inner == i
+    assert str(middle) == "((i // 16) % 8)"
+
+
+def test_fine_terms_do_not_hinder_a_coarse_division():
+    assert (16 * b + c) // 32 == b // 2
+    assert (16 * b + c) % 32 == 16 * (b % 2) + c
+
+
+def test_size_symbols():
+    s = symbol_expr(Symbol("s0", None, 2))
+    row = symbol_expr(loop_symbol("row", s))
+    assert (a * s + row) // s == a
+    assert (a * s + row) % s == row
+    assert is_less(row, s) and not is_less(row, s - 1)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_simplification_keeps_values(seed):
+    rng = random.Random(seed)
+    expr = as_expr(rng.randint(0, 9))
+    for symbol in (a, b, c):
+        expr = expr + symbol * rng.choice([0, 1, 2, 3, 4, 8, 16, 24])
+    for _ in range(rng.randint(1, 3)):
+        den = rng.choice([2, 3, 4, 6, 8, 16, 32, 48])
+        before, after = expr, floordiv(expr, as_expr(den))
+        if rng.random() < 0.5:
+            after = mod(expr, as_expr(den))
+            expected = [evaluate(before, p) % den for p in points(A, B, C)]
+        else:
+            expected = [evaluate(before, p) // den for p in points(A, B, C)]
+        assert [evaluate(after, p) for p in points(A, B, C)] == expected
+        expr = after + rng.choice([a, b, c, as_expr(1)]) * rng.choice([1, 2, 4])
+
+
+def test_bounds():
+    assert upper(a * 3 - b) == 9
+    assert is_nonneg(a + b) and not is_nonneg(a - b)
+    assert is_less(a * 8 + b, as_expr(32)) and not is_less(a * 8 + b, as_expr(31))
+
+
+def test_coeff_and_subs():
+    expr = a * 5 + b * 2 + 7
+    assert expr.coeff(A) == 5 and expr.coeff(C) == 0
+    assert (expr // 3).coeff(A) is None
+    assert expr.subs({A: c + 1, B: 0}) == c * 5 + 12
+
+
+def test_strides():
+    assert contiguous_strides((2, 3, 4)) == (12, 4, 1)
+    assert contiguous_strides((2, 0, 4)) == (4, 4, 1)
+    assert dot([a, b], (8, 1), 3) == a * 8 + b + 3

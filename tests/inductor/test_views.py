@@ -1,0 +1,155 @@
+"""Views, rearrangements, factories, indexing: results and their layouts."""
+
+import torch
+import torch.nn.functional as F
+from inductor_testing import CLOSE, check, compiled
+
+
+def test_views_of_values():
+    check(
+        lambda x: (
+            x.view(16, -1) + 1,
+            x.permute(2, 0, 1) * 2,
+            x.transpose(0, 1).exp(),
+            x[3] + 1,
+            x[:, 2:20:3] * 2,
+            x[..., None] + 1,
+            x.unsqueeze(1).expand(16, 4, 33, 65) * 2,
+            x.narrow(1, 3, 5) + 1,
+            x.unflatten(0, (4, 4)) + 1,
+            x.diagonal() + 1,
+            x.unfold(2, 5, 3) + 1,
+            x.flip(0, 2),
+            x.roll(3, 1),
+            x.roll((1, 2), (0, 1)),
+            x.repeat(2, 1, 3),
+            x.repeat_interleave(2, 1),
+        ),
+        torch.randn(16, 33, 65),
+    )
+
+
+def test_views_as_results():
+    check(
+        lambda x: (
+            (x * 2).view(-1),
+            (x * 3).transpose(0, 1),
+            (x + 1)[:, 3],
+            (x + 2).expand(3, 16, 33),
+            (x + 3).unsqueeze(0),
+        ),
+        torch.randn(16, 33),
+    )
+
+
+def test_results_that_share_memory_share_it():
+    run = compiled(lambda x: (lambda y: (y, y.view(-1)))(x + 1), torch.randn(4, 5))
+    whole, flat = run(torch.randn(4, 5))
+    assert whole.data_ptr() == flat.data_ptr()
+
+
+def test_long_chains_of_views():
+    check(
+        lambda x: x.sin().view(16, -1).t().reshape(33, 65, 16).permute(2, 1, 0).contiguous() + 1,
+        torch.randn(16, 33, 65),
+        kernels=1,
+    )
+
+
+def test_splits():
+    check(
+        lambda x: (
+            *(piece + 1 for piece in x.split(7, 1)),
+            *(piece * 2 for piece in x.chunk(3, 2)),
+            *(piece.exp() for piece in x.unbind(0)[:3]),
+        ),
+        torch.randn(16, 33, 65),
+    )
+
+
+def test_concatenation():
+    check(
+        lambda x, y: (
+            torch.cat([x, y * 2], 1),
+            torch.cat([x, y, x], 0),
+            torch.stack([x, y], 1),
+            torch.cat([x + 1, y], -1) + 1,
+            torch.cat([x[:0], y]),
+        ),
+        torch.randn(6, 7, 8),
+        torch.randn(6, 7, 8),
+    )
+
+
+def test_padding_and_triangles():
+    check(
+        lambda x: (
+            F.pad(x, (1, 2)),
+            F.pad(x, (1, 2, 3, 4), value=2.5),
+            F.pad(x, (-1, 2, 0, -3)),
+            F.pad(x + 1, (2, 2)) * 2,
+            x.tril(),
+            x.triu(1),
+            (x + 1).tril(-2) * 2,
+        ),
+        torch.randn(5, 33, 35),
+    )
+
+
+def test_factories():
+    check(
+        lambda x: (
+            torch.arange(10) + 1,
+            torch.arange(3, 20, 2),
+            torch.arange(0, 1, 0.1),
+            torch.zeros_like(x) + 1,
+            torch.full((3, 4), 2.5) * 2,
+            torch.eye(5) + 1,
+            x.new_ones(3) + 1,
+            torch.linspace(0, 1, 7) * 2,
+            x + torch.tensor([1.0, 2.0, 3.0]),
+            torch.tensor(2) * 3,
+        ),
+        torch.randn(4, 3),
+    )
+
+
+def test_scatter_of_slices():
+    check(
+        lambda x, y: (
+            torch.slice_scatter(x, y[:, 2:5], 1, 4, 7),
+            torch.select_scatter(x, y[0], 0, 3),
+            torch.diagonal_scatter(x[0], y[0].diagonal()),
+        ),
+        torch.randn(8, 9, 10),
+        torch.randn(8, 9, 10),
+    )
+
+
+def test_indexing():
+    check(
+        lambda x, i: (x[i], x[:, i], x.index_select(1, i), F.embedding(i, x[0]), x[i, i], x[i] + 1),
+        torch.randn(8, 9, 10),
+        torch.tensor([3, 1, 0, 2]),
+    )
+
+
+def test_layouts_of_inputs():
+    image = torch.randn(4, 6, 9, 11).to(memory_format=torch.channels_last)
+    check(lambda x: (x + 1, x.relu().exp(), x.sum((2, 3)), x.mean(1)), image, **CLOSE)
+    check(lambda x, y: (x + y, x * 2), torch.randn(20, 30).t(), torch.randn(30, 40)[:, ::2])
+    check(lambda x: (x + 1, x.contiguous()), torch.randn(1, 40).expand(30, 40))
+    check(lambda x: (x + 1, x.t() + 1), torch.randn(1000)[7:107].view(10, 10))
+
+
+def test_bits():
+    check(lambda x: (x.view(torch.int32) + 1, (x.view(torch.int32) >> 23).float()), torch.randn(50))
+
+
+def test_complex_numbers_and_other_operators_are_called():
+    check(
+        lambda x: (torch.complex(x, x).abs(), torch.fft.rfft(x).real, *x.sort(-1), *x.topk(5)),
+        torch.randn(8, 64),
+        rtol=1e-4,
+        atol=1e-3,
+    )
