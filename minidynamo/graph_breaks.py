@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ._C import disabled, tail_call
 from .bytecode import (
     OPS,
+    Handler,
     Instruction,
     argument_count,
     assemble,
@@ -109,13 +110,14 @@ class _Finisher:
         emitting = PyCodegen(self.output.side_effects, self.context, counting.counts)
         emitting.outputs = dict(counting.outputs)
         restore(emitting)
+        self.rerun: list[Instruction] = []
         call, fetch, module = self._graph_call(list(emitting.outputs))
         positions = self.tx.current.positions
         fresh = [*call, *emitting.instructions]
         for inst in fresh:
             if inst.positions is None:
                 inst.positions = positions
-        instructions = remove_unreachable([*self._prologue(), *fresh, *tail])
+        instructions = remove_unreachable([*self._prologue(), *fresh, *tail, *self.rerun])
         return CompiledFrame(self._assemble(instructions, bool(fetch)), fetch, needs_hook, module)
 
     def _prologue(self) -> list[Instruction]:
@@ -144,7 +146,34 @@ class _Finisher:
             sources = []
         else:
             call = current.emit_call_ex(load_function, [Instruction("LOAD_FAST", INPUTS_NAME)])
+        if function is compiled and not any(item.is_mutated for item in inputs):
+            self._rerun_if_it_raises(call)
         return [*call, Instruction("STORE_FAST", OUT_NAME)], sources, module
+
+    def _rerun_if_it_raises(self, call: list[Instruction]) -> None:
+        """An operator that raises in a native plan has done nothing yet that can be seen: the frame
+        then runs in eager from its start, and the error comes with the program's own traceback.
+        """
+        copies = copy_instructions(decode(self.tx.code))
+        start = next(i for i, inst in enumerate(copies) if inst.opname == "RESUME") + 1
+        raised = Instruction("PUSH_EXC_INFO")
+        passed_on = Instruction("SWAP", 2)
+        self.rerun = [
+            raised,
+            Instruction("LOAD_CONST", Exception),
+            Instruction("CHECK_EXC_MATCH"),
+            Instruction("POP_JUMP_IF_FALSE", target=passed_on),
+            Instruction("POP_TOP"),
+            Instruction("POP_EXCEPT"),
+            Instruction("JUMP", target=copies[start]),
+            passed_on,
+            Instruction("POP_EXCEPT"),
+            Instruction("RERAISE", 0),
+            *copies,
+        ]
+        handler = Handler(raised, 0)
+        for inst in call:
+            inst.handler = handler
 
     def _assemble(self, instructions: list[Instruction], has_inputs: bool) -> types.CodeType:
         code = self.tx.code

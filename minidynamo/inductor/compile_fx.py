@@ -106,6 +106,7 @@ def compile_graph(graph: torch.fx.GraphModule) -> Callable[..., Any]:
     constants = tuple(lowered.constants.values())
     triton = assembler.triton
     executor = _C.PlanExecutor(plan.to_dict(), library, constants, triton.callables)
+    executor.runs_no_python = not triton.callables
     positions = triton.aligned_inputs(lowered.inputs)
     return with_aligned_inputs(executor, positions) if positions else executor
 

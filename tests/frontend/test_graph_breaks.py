@@ -399,3 +399,36 @@ def test_equal_code_objects():
     check(lambda a: second(first(a)), x)
     copied = type(first)(first.__code__.replace(co_name="f"), globals())
     check(copied, x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_operator_that_raises_when_it_runs(backend):
+    def f(table, index, flag):
+        row = table * 2
+        row = torch.nn.functional.embedding(index, row)
+        if flag:
+            opaque(None)
+        return row + 1
+
+    compiled = minidynamo.compile(f, backend=backend)
+    table, good, bad = torch.randn(3, 2), torch.tensor([1]), torch.tensor([7])
+    for flag in (False, True):
+        torch.testing.assert_close(compiled(table, good, flag), f(table, good, flag))
+        assert outcome(compiled, (table, bad, flag), {}) == outcome(f, (table, bad, flag), {})
+        torch.testing.assert_close(compiled(table, good, flag), f(table, good, flag))
+
+
+def test_operator_that_raises_has_the_programs_traceback():
+    def f(table, index):
+        row = table * 2
+        row = torch.nn.functional.embedding(index, row)
+        return row + 1
+
+    compiled = minidynamo.compile(f)
+    lines = []
+    for fn in (f, compiled):
+        with pytest.raises(IndexError) as info:
+            fn(torch.randn(3, 2), torch.tensor([7]))
+        entries = traceback.extract_tb(info.value.__traceback__)
+        lines.append([(e.name, e.lineno) for e in entries][1:])
+    assert lines[0] == lines[1]
