@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..variables.base import NotConstant, ObservedException, VariableTracker, unsupported
-from ..variables.builtin_object import BuiltinObject, checked, has_slot, index_of, observed
+from ..variables.builtin_object import (
+    BuiltinObject,
+    checked,
+    has_slot,
+    index_of,
+    observed,
+    type_name,
+)
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import class_variable, lookup_special
-from ..variables.dicts import DictVariable, merge
+from ..variables.dict_methods import merge
+from ..variables.dicts import DictVariable
 from ..variables.exceptions import ExceptionVariable
 from ..variables.functions import (
     BaseFunctionVariable,
@@ -192,7 +200,7 @@ def _issubclass(tx: Translator, cls: Values, classes: Values, /) -> Values:
 
 def _name_of(tx: Translator, name: VariableTracker, function: str) -> str:
     if not issubclass(name.python_type(), str):
-        kind = name.python_type().__name__
+        kind = type_name(name.python_type())
         tx.raise_observed(TypeError, f"attribute name must be string, not '{kind}'")
     try:
         return str(name.as_python_constant())
@@ -280,7 +288,7 @@ def _round(tx: Translator, number: Values, ndigits: Values | None = None) -> Val
         return number.node_method(tx, "round", [], named)
     function = lookup_special(tx, number, "__round__")
     if function is None and not has_slot(number, "__round__"):
-        kind = number.python_type().__name__
+        kind = type_name(number.python_type())
         tx.raise_observed(TypeError, f"type {kind} doesn't define __round__ method")
     if function is None:
         unsupported("round()", repr(number), "round() of this value is not traced")
@@ -380,7 +388,7 @@ def _iter(tx: Translator, value: Values, sentinel: Values | None = None, /) -> V
 @builtin(next)
 def _next(tx: Translator, iterator: Values, /, *default: Values) -> Values:
     if not hasattr(iterator.python_type(), "__next__"):
-        kind = iterator.python_type().__name__
+        kind = type_name(iterator.python_type())
         tx.raise_observed(TypeError, f"'{kind}' object is not an iterator")
     value = iterator.next(tx)
     if value is not None:
@@ -426,7 +434,7 @@ def _reversed(tx: Translator, value: Values, /) -> Values:
     if isinstance(value, SequenceVariable) and not value.overrides("__getitem__"):
         return SEQUENCE_BUILDERS["live"](tx, value, True)
     if not value.is_user_defined and not isinstance(value, TensorVariable):
-        tx.raise_observed(TypeError, f"'{value.python_type().__name__}' object is not reversible")
+        tx.raise_observed(TypeError, f"'{type_name(value.python_type())}' object is not reversible")
     count = index_of(tx, value.length(tx))
     items = [value.getitem(tx, ConstantVariable(i)) for i in reversed(range(count))]
     return tx.sequence_iterator(items)
@@ -436,7 +444,11 @@ def _reversed(tx: Translator, value: Values, /) -> Values:
 def _sorted(
     tx: Translator, iterable: Values, /, *, key: Values | None = None, reverse: Values | None = None
 ) -> Values:
-    return tx.wrap_items(list, sorted_items(tx, iterable.unpack(tx), key, reverse))
+    if isinstance(iterable, SetVariable) and is_none(key) and iterable.is_totally_ordered():
+        items = iterable.elements()
+    else:
+        items = iterable.unpack(tx)
+    return tx.wrap_items(list, sorted_items(tx, items, key, reverse))
 
 
 # -- containers ---------------------------------------------------------------------------------

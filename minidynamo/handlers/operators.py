@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..variables.base import VariableTracker, unsupported
-from ..variables.builtin_object import NOT_IMPLEMENTED, BuiltinObject, checked, index_of
-from ..variables.constant import ConstantVariable
+from ..variables.builtin_object import NOT_IMPLEMENTED, BuiltinObject, checked, index_of, type_name
+from ..variables.constant import ConstantVariable, is_inert
 from ..variables.descriptors import lookup_special
 from ..variables.functions import CallableVariable
+from ..variables.identity import IdVariable
 from ..variables.lists import as_sequence
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
@@ -252,7 +253,7 @@ def _refuse(
     tx: Translator, symbol: str, left: VariableTracker, right: VariableTracker
 ) -> VariableTracker:
     """The TypeError of operands that do not fit; `+` of sequences has words of its own."""
-    kinds = left.python_type().__name__, right.python_type().__name__
+    kinds = type_name(left.python_type()), type_name(right.python_type())
     if symbol in ("+", "+=") and issubclass(left.python_type(), (list, tuple, str)):
         family = next(t for t in (list, tuple, str) if issubclass(left.python_type(), t)).__name__
         if family == "str" or not _has_number_slot(right):
@@ -286,7 +287,8 @@ def _inplace_handler(function: Callable[..., Any]) -> Callable[..., Any]:
             if node is not None:
                 return node
         elif isinstance(left, ConstantVariable):
-            return tx.call_operator(plain, [left, right])
+            if right.is_python_constant() and is_inert(right.as_python_constant()):
+                return tx.fold(function, (left.value, right.as_python_constant()), {})
         else:
             result = _call_special(tx, left, name, [right])
             if not _is_not_implemented(result):
@@ -329,7 +331,7 @@ def rich_compare(
     tx.raise_observed(
         TypeError,
         f"'{symbol}' not supported between instances of"
-        f" '{left_type.__name__}' and '{right_type.__name__}'",
+        f" '{type_name(left_type)}' and '{type_name(right_type)}'",
     )
 
 
@@ -368,6 +370,10 @@ def _comparison_slot(
     slot = getattr(operand.python_type(), method, None)
     if isinstance(operand, ConstantVariable) or slot is getattr(object, method):
         return NOT_IMPLEMENTED
+    are_ids = isinstance(operand, IdVariable) and isinstance(other, IdVariable)
+    if are_ids and method in ("__eq__", "__ne__"):
+        equal = operand.key == other.key  # type: ignore[attr-defined]
+        return ConstantVariable(equal is (method == "__eq__"))
     if operand.is_python_constant() and other.is_python_constant():
         values = operand.as_python_constant(), other.as_python_constant()
         return tx.fold(getattr(type(values[0]), method), values, {})
@@ -402,7 +408,7 @@ def _unary_handler(function: Callable[..., Any]) -> Callable[..., Any]:
             return result
         if not _is_modelled(value):
             unsupported("operator", f"{symbol} {value!r}", "its operators are not traced")
-        kind = value.python_type().__name__
+        kind = type_name(value.python_type())
         tx.raise_observed(TypeError, f"bad operand type for {symbol}: '{kind}'")
 
     return checked(unary, function.__name__)

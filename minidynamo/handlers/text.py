@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..variables.base import VariableTracker, unsupported
-from ..variables.builtin_object import BuiltinObject
+from ..variables.builtin_object import BuiltinObject, type_name
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import lookup_special
 from ..variables.dicts import DictVariable
@@ -49,7 +49,13 @@ def text_of(tx: Translator, value: VariableTracker, special: str) -> str | None:
         found = value.lookup(special)
         if found is not None and (found[2] or isinstance(found[1], types.FunctionType)):
             return value.call_method(tx, special, [], {}).realize().as_python_constant()
-        return container_repr(tx, value) if special == "__repr__" else None
+        if special != "__repr__" or value.is_visited:
+            return None
+        value.is_visited = True
+        try:
+            return container_repr(tx, value)
+        finally:
+            value.is_visited = False
     function = lookup_special(tx, value, special)
     if function is None or value.python_type().__dict__.get("__repr__") is object.__repr__:
         return None
@@ -87,7 +93,7 @@ def _format(tx: Translator, value: Values, spec: Values | None = None, /) -> Val
     own = value.python_type().__format__
     if own is object.__format__ or (isinstance(value, BuiltinObject) and not given):
         if given:
-            kind = value.python_type().__name__
+            kind = type_name(value.python_type())
             tx.raise_observed(TypeError, f"unsupported format string passed to {kind}.__format__")
         return tx.call_function(tx.wrap_constant(str), [value], {})
     function = lookup_special(tx, value, "__format__")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..variables.base import VariableTracker
+from ..variables.builtin_object import has_slot, type_name
 from ..variables.constant import ConstantVariable
 from .registry import op
 
@@ -66,10 +67,26 @@ def _add_to(method: str):
 
 
 op("LIST_APPEND")(_add_to("append"))
-op("LIST_EXTEND")(_add_to("extend"))
 op("SET_ADD")(_add_to("add"))
 op("SET_UPDATE")(_add_to("update"))
-op("DICT_UPDATE")(_add_to("update"))
+
+
+@op("LIST_EXTEND")
+def list_extend(tx: Translator, inst: Instruction) -> None:
+    value = tx.pop()
+    if not (has_slot(value, "__iter__") or has_slot(value, "__getitem__")):
+        kind = type_name(value.python_type())
+        tx.raise_observed(TypeError, f"Value after * must be an iterable, not {kind}")
+    tx.stack[-inst.arg].realize().call_method(tx, "extend", [value], {})
+
+
+@op("DICT_UPDATE")
+def dict_update(tx: Translator, inst: Instruction) -> None:
+    value = tx.pop()
+    if not has_slot(value, "keys"):
+        kind = type_name(value.python_type())
+        tx.raise_observed(TypeError, f"'{kind}' object is not a mapping")
+    tx.stack[-inst.arg].realize().call_method(tx, "update", [value], {})
 
 
 @op("DICT_MERGE")

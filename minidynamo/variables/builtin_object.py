@@ -35,17 +35,6 @@ NOT_IMPLEMENTED = ConstantVariable(NotImplemented)
 _MISSING = object()
 
 
-def _deletion_text() -> str:
-    try:
-        del ()[0]  # type: ignore[attr-defined]
-    except TypeError as error:
-        return str(error).removeprefix("'tuple' object ")
-    raise AssertionError
-
-
-_NO_DELETION = _deletion_text()
-
-
 class _Arity(NamedTuple):
     """How many positional arguments a row takes, and which names it takes by keyword."""
 
@@ -139,6 +128,15 @@ def observed(tx: Translator) -> Iterator[None]:
         raise ObservedException(tx.wrap_exception(error)) from error
 
 
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+
+
+def type_name(cls: type) -> str:
+    """`tp_name`, as messages show it: with the module for classes of C outside of builtins."""
+    in_module = cls.__flags__ & _IMMUTABLE_TYPE and cls.__module__ != "builtins"
+    return f"{cls.__module__}.{cls.__qualname__}" if in_module else cls.__name__
+
+
 def index_of(tx: Translator, value: VariableTracker) -> int:
     """`operator.index(value)`: an int known while tracing. TypeError as the program sees it."""
     value = value.realize()
@@ -175,6 +173,9 @@ class BuiltinObject(InstanceState):
 
     real: the object itself, if it existed before the frame and is of a Python subclass.
     """
+
+    # Set while its contents are being looked at: it may contain itself.
+    is_visited = False
 
     def __init__(
         self,
@@ -230,7 +231,7 @@ class BuiltinObject(InstanceState):
 
     def no_attribute(self, tx: Translator, name: str) -> NoReturn:
         """Raise the AttributeError that the program sees."""
-        text = f"{self.cls.__name__!r} object has no attribute {name!r}"
+        text = f"{type_name(self.cls)!r} object has no attribute {name!r}"
         tx.raise_observed(AttributeError, text)
 
     def load_getset(self, tx: Translator, descriptor: Any) -> VariableTracker:
@@ -312,7 +313,7 @@ class BuiltinObject(InstanceState):
         self, tx: Translator, name: str, lacking: str, args: list[VariableTracker]
     ) -> VariableTracker:
         if self.lookup(name) is None:
-            tx.raise_observed(TypeError, f"{self.cls.__name__!r} object {lacking}")
+            tx.raise_observed(TypeError, f"{type_name(self.cls)!r} object {lacking}")
         return self.call_method(tx, name, args, {})
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
@@ -322,21 +323,23 @@ class BuiltinObject(InstanceState):
         self._item_slot(tx, "__setitem__", "does not support item assignment", [key, value])
 
     def delitem(self, tx: Translator, key: VariableTracker) -> None:
-        self._item_slot(tx, "__delitem__", _NO_DELETION, [key])
+        # PySequence_DelItem and PyObject_DelItem have words of their own.
+        verb = "doesn't" if has_slot(key, "__index__") else "does not"
+        self._item_slot(tx, "__delitem__", f"{verb} support item deletion", [key])
 
     def length(self, tx: Translator) -> VariableTracker:
         if self.lookup("__len__") is None:
-            tx.raise_observed(TypeError, f"object of type {self.cls.__name__!r} has no len()")
+            tx.raise_observed(TypeError, f"object of type {type_name(self.cls)!r} has no len()")
         return self.call_method(tx, "__len__", [], {})
 
     def iter(self, tx: Translator) -> VariableTracker:
         if self.lookup("__iter__") is None:
-            tx.raise_observed(TypeError, f"{self.cls.__name__!r} object is not iterable")
+            tx.raise_observed(TypeError, f"{type_name(self.cls)!r} object is not iterable")
         return self.call_method(tx, "__iter__", [], {}).realize()
 
     def next(self, tx: Translator) -> VariableTracker | None:
         if self.lookup("__next__") is None:
-            tx.raise_observed(TypeError, f"{self.cls.__name__!r} object is not an iterator")
+            tx.raise_observed(TypeError, f"{type_name(self.cls)!r} object is not an iterator")
         try:
             return self.call_method(tx, "__next__", [], {})
         except ObservedException as error:
@@ -348,7 +351,7 @@ class BuiltinObject(InstanceState):
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
         if self.lookup("__call__") is None:
-            tx.raise_observed(TypeError, f"{self.cls.__name__!r} object is not callable")
+            tx.raise_observed(TypeError, f"{type_name(self.cls)!r} object is not callable")
         return self.call_method(tx, "__call__", args, kwargs)
 
     def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
@@ -371,7 +374,7 @@ class BuiltinObject(InstanceState):
     def hash_key(self, tx: Translator) -> Any:
         found = self.lookup("__hash__")
         if found is None or found[1] is None:
-            tx.raise_observed(TypeError, f"unhashable type: {self.cls.__name__!r}")
+            tx.raise_observed(TypeError, f"unhashable type: {type_name(self.cls)!r}")
         if not isinstance(found[1], types.WrapperDescriptorType):
             unsupported("hash", repr(self), f"{self.cls.__name__} defines its own __hash__")
         return self.identity()

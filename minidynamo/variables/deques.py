@@ -21,6 +21,7 @@ from .builtin_object import (
     index_of,
     observed,
     rich_equal,
+    type_name,
 )
 from .constant import ConstantVariable
 from .registry import wraps, wraps_instances
@@ -241,7 +242,7 @@ def _getitem(tx: Translator, self: DequeVariable, key: VariableTracker, /) -> Va
 
 def _index(tx: Translator, key: VariableTracker) -> int:
     if not hasattr(key.python_type(), "__index__"):
-        kind = key.python_type().__name__
+        kind = type_name(key.python_type())
         tx.raise_observed(TypeError, f"sequence index must be integer, not '{kind}'")
     return index_of(tx, key)
 
@@ -303,7 +304,7 @@ def _find(
 @builtin_method(_deque, "__add__")
 def _add(tx: Translator, self: DequeVariable, other: VariableTracker, /) -> VariableTracker:
     if not isinstance(other, DequeVariable):
-        kind = other.python_type().__name__
+        kind = type_name(other.python_type())
         tx.raise_observed(TypeError, f'can only concatenate deque (not "{kind}") to deque')
     return DequeVariable([*self.items, *other.items], self.items.maxlen, self.cls)
 
@@ -312,3 +313,12 @@ def _add(tx: Translator, self: DequeVariable, other: VariableTracker, /) -> Vari
 def _mul(tx: Translator, self: DequeVariable, count: VariableTracker, /) -> VariableTracker:
     times = index_of(tx, count)
     return DequeVariable(list(self.items) * times, self.items.maxlen, self.cls)
+
+
+@builtin_method(_deque, "__imul__")
+def _imul(tx: Translator, self: DequeVariable, count: VariableTracker, /) -> VariableTracker:
+    times = index_of(tx, count)
+    items = list(self.items) * times
+    self.change(tx).clear()
+    self.items.extend(items)
+    return self

@@ -7,7 +7,7 @@ assignment.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +45,17 @@ def constant_of(item: VariableTracker) -> Any:
     return item.realize().as_python_constant()
 
 
+def constants_of(owner: BuiltinObject, items: Iterable[VariableTracker]) -> list[Any]:
+    """`constant_of` each item; NotConstant if the container contains itself."""
+    if owner.is_visited:
+        raise NotConstant(owner)
+    owner.is_visited = True
+    try:
+        return [constant_of(item) for item in items]
+    finally:
+        owner.is_visited = False
+
+
 class SequenceVariable(BuiltinObject):
     """Ordered items, of a list or a tuple."""
 
@@ -76,7 +87,7 @@ class ListVariable(SequenceVariable):
         """A copy: whoever needs the list itself must not ask for a constant."""
         if self.cls is not list:
             raise NotConstant(self)
-        return [constant_of(item) for item in self.items]
+        return constants_of(self, self.items)
 
     def as_proxy(self) -> Any:
         return [item.realize().as_proxy() for item in self.items]
@@ -126,7 +137,7 @@ class TupleVariable(SequenceVariable):
     """A tuple, named tuple, structseq (torch.return_types), torch.Size, or a subclass of tuple."""
 
     def as_python_constant(self) -> Any:
-        values = [constant_of(item) for item in self.items]
+        values = constants_of(self, self.items)
         if self.cls is tuple or self.cls is torch.Size:
             return self.cls(values)
         if not is_namedtuple(self.cls):

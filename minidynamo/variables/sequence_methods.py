@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .base import VariableTracker
-from .builtin_object import NOT_IMPLEMENTED, builtin_method, index_of, observed, rich_equal
+from .builtin_object import (
+    NOT_IMPLEMENTED,
+    builtin_method,
+    index_of,
+    observed,
+    rich_equal,
+    type_name,
+)
 from .constant import ConstantVariable
 from .lists import ListVariable, SequenceVariable, SliceVariable, TupleVariable, as_sequence
 from .services import SEQUENCE_BUILDERS
@@ -52,7 +59,7 @@ def sequence_key(tx: Translator, self: SequenceVariable, key: VariableTracker) -
             family = "list" if issubclass(self.cls, list) else "tuple"
             tx.raise_observed(
                 TypeError,
-                f"{family} indices must be integers or slices, not {key.python_type().__name__}",
+                f"{family} indices must be integers or slices, not {type_name(key.python_type())}",
             )
         return index_of(tx, key)
     if isinstance(key, SliceVariable):

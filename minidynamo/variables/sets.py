@@ -8,6 +8,7 @@ iteration breaks the graph.
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 from collections.abc import Callable
@@ -20,7 +21,6 @@ from .builder import builds
 from .builtin_object import NOT_IMPLEMENTED, BuiltinObject, apply_with, builtin_method, construct
 from .constant import ConstantVariable, is_value
 from .dicts import key_of, raise_key_error
-from .lists import constant_of
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 Table = set[Any] | frozenset[Any]
+_NOTHING = object()
 _BY_IDENTITY = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
@@ -52,7 +53,10 @@ class SetVariable(BuiltinObject):
         super().__init__(cls, source=source, mutation=mutation, real=real)
         self.table = table
         self.known = known
-        self._first_order = list(table) if real is None else None
+        # Whether the table's iteration order is that of the real set.
+        self.order_is_known = True
+        # What was done to an existing set, to be done again: (method of set, argument).
+        self.operations: list[tuple[str, VariableTracker | None]] = []
 
     def element(self, key: Any) -> VariableTracker:
         return ConstantVariable(key) if is_value(key) else self.known[key]
@@ -61,20 +65,31 @@ class SetVariable(BuiltinObject):
         """The elements in any order."""
         return [self.element(key) for key in self.table]
 
+    def is_totally_ordered(self) -> bool:
+        """Whether sorting the elements gives one result, in whatever order they come."""
+        kinds = {type(key) for key in self.table}
+        return len(kinds) <= 1 and kinds <= {int, str, bytes, bool}
+
     def unpack(self, tx: Translator) -> list[VariableTracker]:
         """The elements in iteration order; breaks the graph where it is not known."""
         if self.overrides("__iter__"):
             return super().unpack(tx)
-        if len(self.table) > 1 and not all(map(_has_real_hash, self.table)):
+        is_known = self.order_is_known and all(map(_has_real_hash, self.table))
+        if len(self.table) > 1 and not is_known:
             unsupported(
                 "order of a set", repr(self), "the iteration order of this set is not known"
             )
         return self.elements()
 
     def as_python_constant(self) -> Any:
-        if self.cls not in (set, frozenset):
+        """A copy that is iterated in the same order: whoever needs the set must not ask for it."""
+        known = self.order_is_known and all(map(_has_real_hash, self.table))
+        if self.cls not in (set, frozenset) or not known:
             raise NotConstant(self)
-        return self.cls(constant_of(element) for element in self.elements())
+        copy = self.cls(self.table)
+        if list(copy) != list(self.table):
+            raise NotConstant(self)
+        return copy
 
     def hash_key(self, tx: Translator) -> Any:
         if issubclass(self.cls, frozenset) and not self.overrides("__hash__"):
@@ -99,10 +114,13 @@ class SetVariable(BuiltinObject):
         self.reconstruct_attributes(codegen)
 
     def push_contents(self, codegen: PyCodegen) -> None:
-        self._push_elements(codegen)
+        arguments = [argument for _, argument in self.operations if argument is not None]
+        codegen.sequence(arguments)
+        codegen.emit("BUILD_TUPLE", len(arguments))
 
     def apply_contents(self, codegen: PyCodegen) -> None:
-        apply_with(codegen, self, _replace_elements)
+        names = tuple((name, argument is not None) for name, argument in self.operations)
+        apply_with(codegen, self, functools.partial(_replay, names))
 
 
 def _has_real_hash(key: Any) -> bool:
@@ -117,10 +135,16 @@ def _new_set(cls: type, elements: set[Any]) -> Any:
     return result
 
 
-def _replace_elements(real: set[Any], elements: set[Any]) -> None:
-    for element in [element for element in real if element not in elements]:
-        set.discard(real, element)
-    set.update(real, elements)
+def _replay(
+    names: tuple[tuple[str, bool], ...], real: set[Any], arguments: tuple[Any, ...]
+) -> None:
+    """Run by generated code: the operations one by one, so that the order is right too."""
+    left = iter(arguments)
+    for name, has_argument in names:
+        if has_argument:
+            getattr(set, name)(real, next(left))
+        else:
+            getattr(set, name)(real)
 
 
 # -- building and wrapping ----------------------------------------------------------------------
@@ -170,9 +194,7 @@ def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
     if all(is_value(item) for item in family.__iter__(value)):
         elements = _ordered_elements(value)
         tx.guard(in_order, "CONST_EQ", elements)
-        table, known = family(elements), {}
-        if list(table) != list(elements):
-            table = family.copy(value)
+        table, known = value, {}
     else:
         tx.guard(source, "LEN_EQ", len(value))
         items = [
@@ -180,6 +202,8 @@ def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
             for index, item in enumerate(_ordered_elements(value))
         ]
         table, known = collect(tx, items)
+        if set(value) == table:
+            table = value
     mutation = Mutation.EXISTING if isinstance(value, set) else None
     return SetVariable(table, known, type(value), source=source, mutation=mutation, real=value)
 
@@ -239,16 +263,43 @@ def _plain(cls: type) -> type:
 
 
 def _combined(function: Callable[..., Any], left: SetVariable, right: SetVariable) -> SetVariable:
-    table = function(left.table, right.table)
-    return SetVariable(table, {**right.known, **left.known}, _plain(left.cls))
+    cls = _plain(left.cls)
+    table = cls(function(left.table, right.table))
+    result = SetVariable(table, {**right.known, **left.known}, cls)
+    result.order_is_known = left.order_is_known and right.order_is_known
+    return result
 
 
-def _change(tx: Translator, self: SetVariable, function: Callable[..., Any], *args: Any) -> Any:
-    """Run an in-place method of `set` on the table."""
+def _change(
+    tx: Translator,
+    self: SetVariable,
+    name: str,
+    argument: Any = _NOTHING,
+    replay: VariableTracker | None = None,
+) -> Any:
+    """Run an in-place method of `set` on the table; `replay` is the argument on the real set."""
     tx.output.side_effects.mutate(self)
-    if not isinstance(self.table, set) or self.mutation is Mutation.EXISTING:
-        self.table = set(self.table)
-    return function(self.table, *args)
+    if self.mutation is Mutation.EXISTING:
+        if not self.operations:
+            self.table = set(self.table)
+        self.operations.append((name, replay))
+        self.order_is_known = False
+    method = getattr(set, name)
+    return method(self.table) if argument is _NOTHING else method(self.table, argument)
+
+
+def _merge(tx: Translator, self: SetVariable, name: str, other: VariableTracker) -> None:
+    """An in-place method that takes an iterable."""
+    if set_like(other) is not None:
+        right = _operand(tx, other)
+        snapshot: VariableTracker = SetVariable(set(right.table), right.known, set)
+    else:
+        snapshot = tx.wrap_items(list, other.unpack(tx))
+        right = _operand(tx, snapshot)
+    is_known = self.order_is_known and right.order_is_known
+    _change(tx, self, name, right.table, snapshot)
+    self.known = {**right.known, **self.known}
+    self.order_is_known = self.order_is_known and is_known
 
 
 # The operator's name -> the method, the in-place method.
@@ -262,7 +313,6 @@ _ALGEBRA = {
 
 def _register_algebra(name: str, method: str, update: str) -> None:
     function = getattr(operator, f"{name}_" if name in ("or", "and") else name)
-    in_place = getattr(set, update)
 
     def operator_row(tx: Translator, self: SetVariable, other: VariableTracker, /) -> Any:
         right = set_like(other)
@@ -273,8 +323,7 @@ def _register_algebra(name: str, method: str, update: str) -> None:
         return NOT_IMPLEMENTED if left is None else _combined(function, left, self)
 
     def method_row(tx: Translator, self: SetVariable, /, *others: VariableTracker) -> Any:
-        table = _plain(self.cls)(self.table)
-        result = SetVariable(table, self.known, _plain(self.cls))
+        result = _copy(self)
         for other in others:
             result = _combined(function, result, _operand(tx, other))
         return result
@@ -286,9 +335,8 @@ def _register_algebra(name: str, method: str, update: str) -> None:
         return self
 
     def update_row(tx: Translator, self: SetVariable, /, *others: VariableTracker) -> None:
-        for right in [_operand(tx, other) for other in others]:
-            _change(tx, self, in_place, right.table)
-            self.known = {**right.known, **self.known}
+        for other in others:
+            _merge(tx, self, update, other)
 
     builtin_method(_SETS, f"__{name}__")(operator_row)
     builtin_method(_SETS, f"__r{name}__")(reflected_row)
@@ -330,23 +378,30 @@ for _name in ("issubset", "issuperset", "isdisjoint"):
     builtin_method(_SETS, _name)(_set_question(_name))
 
 
+def _copy(self: SetVariable) -> SetVariable:
+    cls = _plain(self.cls)
+    result = SetVariable(cls(self.table), dict(self.known), cls)
+    result.order_is_known = self.order_is_known
+    return result
+
+
 @builtin_method(_SETS, "copy")
 def _set_copy(tx: Translator, self: SetVariable, /) -> VariableTracker:
     if self.cls is frozenset:
         return self
-    return SetVariable(_plain(self.cls)(self.table), dict(self.known), _plain(self.cls))
+    return _copy(self)
 
 
 @builtin_method(set, "add")
 def _set_add(tx: Translator, self: SetVariable, item: VariableTracker, /) -> None:
     key = key_of(tx, item)
-    _change(tx, self, set.add, key)
-    self.known = {key: item, **self.known}
+    _change(tx, self, "add", key, item)
+    self.known.setdefault(key, item)
 
 
 @builtin_method(set, "discard")
 def _set_discard(tx: Translator, self: SetVariable, item: VariableTracker, /) -> None:
-    _change(tx, self, set.discard, _element_key(tx, item))
+    _change(tx, self, "discard", _element_key(tx, item), item)
 
 
 @builtin_method(set, "remove")
@@ -354,7 +409,7 @@ def _set_remove(tx: Translator, self: SetVariable, item: VariableTracker, /) -> 
     key = _element_key(tx, item)
     if key not in self.table:
         raise_key_error(item)
-    _change(tx, self, set.remove, key)
+    _change(tx, self, "remove", key, item)
 
 
 @builtin_method(set, "pop")
@@ -364,12 +419,12 @@ def _set_pop(tx: Translator, self: SetVariable, /) -> VariableTracker:
     if self.mutation is Mutation.EXISTING and len(self.table) > 1:
         unsupported("order of a set", repr(self), "which element pop() takes is not known")
     self.unpack(tx)
-    return self.element(_change(tx, self, set.pop))
+    return self.element(_change(tx, self, "pop"))
 
 
 @builtin_method(set, "clear")
 def _set_clear(tx: Translator, self: SetVariable, /) -> None:
-    _change(tx, self, set.clear)
+    _change(tx, self, "clear")
 
 
 @builtin_method(set, "__init__")
@@ -378,6 +433,4 @@ def _set_init(
 ) -> None:
     _set_clear(tx, self)
     if iterable is not None:
-        operand = _operand(tx, iterable)
-        _change(tx, self, set.update, operand.table)
-        self.known = dict(operand.known)
+        _merge(tx, self, "update", iterable)

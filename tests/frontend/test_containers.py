@@ -653,7 +653,7 @@ def test_deque_errors():
     check(fn, X, deque())
 
 
-# -- slices and views -------------------------------------------------------------------------------
+# -- slices and views -----------------------------------------------------------------------------
 
 
 def test_slice_objects():
@@ -1032,3 +1032,42 @@ def test_class_dict():
         return x * vars(Options)["scale"], "scale" in Options.__dict__
 
     check(fn, X)
+
+
+def test_displays_that_do_not_fit():
+    def fn(x, items):
+        texts = []
+        for make in (lambda: [*3], lambda: {**items}, lambda: (*None,), lambda: {*items, *2}):
+            try:
+                make()
+            except TypeError as error:
+                texts.append(str(error))
+        return x + 1, texts
+
+    check(fn, X, [1])
+
+
+def test_order_of_a_changed_set():
+    def fn(x, s):
+        s.add(9)
+        s.discard(2)
+        s.update([30, 7])
+        return x + 1
+
+    for elements in ({1, 2, 3}, {"a", "b", "c"}, set(range(20))):
+        check(fn, X, elements)
+
+
+def test_list_that_contains_itself():
+    def fn(x, items):
+        items.append(items)
+        try:
+            items |= 1
+        except TypeError as error:
+            return x + 1, str(error), items[-1] is items
+        return repr(items)
+
+    items = []
+    compiled = testing.minidynamo.compile(fn, backend="eager", fullgraph=True)
+    result, _, same = compiled(X, items)
+    assert torch.equal(result, X + 1) and same and items[0] is items

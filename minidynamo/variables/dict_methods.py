@@ -1,0 +1,337 @@
+"""The methods of dict, OrderedDict and defaultdict, by CPython's dictobject.c and odictobject.c."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .base import ObservedException, VariableTracker
+from .builtin_object import NONE, NOT_IMPLEMENTED, builtin_method, rich_equal
+from .constant import ConstantVariable
+from .dicts import DictVariable, key_of, raise_key_error
+from .exceptions import ExceptionVariable
+from .lists import TupleVariable
+from .services import SEQUENCE_BUILDERS
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+# -- the methods of dict ------------------------------------------------------------------------
+
+
+@builtin_method(dict, "__len__")
+def _dict_len(tx: Translator, self: DictVariable, /) -> VariableTracker:
+    self.guard_length(tx)
+    return ConstantVariable(len(self.entries))
+
+
+@builtin_method(dict, "__iter__")
+def _dict_iter(tx: Translator, self: DictVariable, /) -> VariableTracker:
+    return SEQUENCE_BUILDERS["view"](tx, self, "keys", False)
+
+
+@builtin_method(dict, "__reversed__")
+def _dict_reversed(tx: Translator, self: DictVariable, /) -> VariableTracker:
+    return SEQUENCE_BUILDERS["view"](tx, self, "keys", True)
+
+
+@builtin_method(dict, "__contains__")
+def _dict_contains(tx: Translator, self: DictVariable, key: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(self.find(tx, key_of(tx, key)) is not None)
+
+
+@builtin_method(dict, "__getitem__")
+def _dict_getitem(tx: Translator, self: DictVariable, key: VariableTracker, /) -> VariableTracker:
+    found = self.find(tx, key_of(tx, key))
+    if found is not None:
+        return found
+    if self.cls is not dict and self.lookup("__missing__") is not None:
+        return self.call_method(tx, "__missing__", [key], {})
+    raise_key_error(key)
+
+
+@builtin_method(collections.defaultdict, "__missing__")
+def _defaultdict_missing(
+    tx: Translator, self: DictVariable, key: VariableTracker, /
+) -> VariableTracker:
+    factory = self.default_factory.realize() if self.default_factory is not None else NONE
+    if isinstance(factory, ConstantVariable) and factory.value is None:
+        raise_key_error(key)
+    value = tx.call_function(factory, [], {})
+    self.setitem(tx, key, value)
+    return value
+
+
+@builtin_method(dict, "__setitem__", lazy=True)
+def _dict_setitem(
+    tx: Translator, self: DictVariable, key: VariableTracker, value: VariableTracker, /
+) -> None:
+    self.put(tx, key.realize(), value)
+
+
+@builtin_method(dict, "__delitem__")
+def _dict_delitem(tx: Translator, self: DictVariable, key: VariableTracker, /) -> None:
+    hash_key = key_of(tx, key)
+    if self.find(tx, hash_key) is None:
+        raise_key_error(key)
+    self.take(tx, hash_key)
+
+
+@builtin_method(dict, "get", lazy=True)
+def _dict_get(
+    tx: Translator, self: DictVariable, key: VariableTracker, default: VariableTracker = NONE, /
+) -> VariableTracker:
+    found = self.find(tx, key_of(tx, key))
+    return default if found is None else found
+
+
+@builtin_method(dict, "setdefault", lazy=True)
+def _dict_setdefault(
+    tx: Translator, self: DictVariable, key: VariableTracker, default: VariableTracker = NONE, /
+) -> VariableTracker:
+    found = self.find(tx, key_of(tx, key))
+    if found is not None:
+        return found
+    self.put(tx, key.realize(), default)
+    return default
+
+
+@builtin_method(dict, "pop", lazy=True)
+def _dict_pop(
+    tx: Translator,
+    self: DictVariable,
+    key: VariableTracker,
+    default: VariableTracker | None = None,
+    /,
+) -> VariableTracker:
+    hash_key = key_of(tx, key)
+    if self.find(tx, hash_key) is not None:
+        return self.take(tx, hash_key)
+    if default is None:
+        raise_key_error(key.realize())
+    return default
+
+
+@builtin_method(dict, "popitem")
+def _dict_popitem(tx: Translator, self: DictVariable, /) -> VariableTracker:
+    return pop_end(tx, self, last=True)
+
+
+def pop_end(tx: Translator, self: DictVariable, *, last: bool) -> VariableTracker:
+    """Remove and return the last or first item."""
+    self.guard_keys(tx)
+    if not self.entries:
+        tx.raise_observed(KeyError, "popitem(): dictionary is empty")
+    hash_key = next(reversed(self.entries) if last else iter(self.entries))
+    key = self.entries[hash_key][0]
+    return tx.wrap_items(tuple, [key, self.take(tx, hash_key)])
+
+
+@builtin_method(dict, "clear")
+def _dict_clear(tx: Translator, self: DictVariable, /) -> None:
+    self.replace(tx, {})
+
+
+@builtin_method(dict, "copy")
+def _dict_copy(tx: Translator, self: DictVariable, /) -> VariableTracker:
+    return copy_of(tx, self, dict)
+
+
+def copy_of(tx: Translator, self: DictVariable, cls: type) -> DictVariable:
+    """A new dict of type `cls` with the same items."""
+    self.guard_keys(tx)
+    return DictVariable(dict(self.entries), cls, default_factory=self.default_factory)
+
+
+@builtin_method(dict, "update")
+def _dict_update(
+    tx: Translator, self: DictVariable, other: VariableTracker | None = None, /, **named: Any
+) -> None:
+    if other is not None:
+        merge(tx, self, other)
+    for name, value in named.items():
+        self.put_item(tx, ConstantVariable(name), value)
+
+
+def merge(tx: Translator, self: DictVariable, other: VariableTracker) -> None:
+    """`dict.update(self, other)`: another dict, something with `keys`, or pairs."""
+    if isinstance(other, DictVariable) and not other.overrides("__iter__"):
+        other.guard_keys(tx)
+        for key, value in list(other.entries.values()):
+            self.put_item(tx, key, value)
+    elif has_keys(tx, other):
+        for key in other.call_method(tx, "keys", [], {}).realize().unpack(tx):
+            self.put_item(tx, key, other.getitem(tx, key.realize()))
+    else:
+        for number, pair in enumerate(other.unpack(tx)):
+            items = _pair_items(tx, self, number, pair.realize())
+            self.put_item(tx, *items)
+
+
+def _pair_items(
+    tx: Translator, self: DictVariable, number: int, pair: VariableTracker
+) -> list[VariableTracker]:
+    """One pair given to `update`; OrderedDict has words of its own for what is none."""
+    ordered = issubclass(self.cls, collections.OrderedDict)
+    try:
+        items = pair.unpack(tx)
+    except ObservedException as error:
+        if ordered or not issubclass(error.value.python_type(), TypeError):
+            raise
+        text = f"cannot convert dictionary update sequence element #{number} to a sequence"
+        tx.raise_observed(TypeError, text)
+    if len(items) == 2:
+        return items
+    text = f"dictionary update sequence element #{number} has length {len(items)}; 2 is required"
+    if ordered:
+        few = f"need more than {len(items)} value{'s' * (len(items) != 1)} to unpack"
+        text = few if len(items) < 2 else "too many values to unpack (expected 2)"
+    tx.raise_observed(ValueError, text)
+
+
+def has_keys(tx: Translator, value: VariableTracker) -> bool:
+    """Whether `dict.update` takes `value` for a mapping."""
+    return hasattr(value.python_type(), "keys")
+
+
+@builtin_method(dict, "__init__")
+def _dict_init(
+    tx: Translator, self: DictVariable, other: VariableTracker | None = None, /, **named: Any
+) -> None:
+    _dict_update(tx, self, other, **named)
+
+
+@builtin_method(collections.defaultdict, "__init__")
+def _defaultdict_init(
+    tx: Translator,
+    self: DictVariable,
+    factory: VariableTracker = NONE,
+    other: VariableTracker | None = None,
+    /,
+    **named: Any,
+) -> None:
+    tx.output.side_effects.mutate(self)
+    self.default_factory = factory
+    _dict_update(tx, self, other, **named)
+
+
+@builtin_method(collections.defaultdict, "copy")
+def _defaultdict_copy(tx: Translator, self: DictVariable, /) -> VariableTracker:
+    return copy_of(tx, self, self.cls)
+
+
+# -- comparison and union -----------------------------------------------------------------------
+
+
+@builtin_method(dict, "__eq__")
+def _dict_eq(tx: Translator, self: DictVariable, other: VariableTracker, /) -> VariableTracker:
+    if not isinstance(other, DictVariable):
+        return NOT_IMPLEMENTED
+    self.guard_keys(tx)
+    other.guard_keys(tx)
+    if len(self.entries) != len(other.entries):
+        return ConstantVariable(False)
+    ordered = (collections.OrderedDict,) * 2
+    both_ordered = issubclass(self.cls, ordered) and issubclass(other.cls, ordered)
+    if both_ordered and list(self.entries) != list(other.entries):
+        return ConstantVariable(False)
+    for hash_key, (_, value) in list(self.entries.items()):
+        right = other.entries.get(hash_key)
+        if right is None or not rich_equal(tx, value, right[1]):
+            return ConstantVariable(False)
+    return ConstantVariable(True)
+
+
+@builtin_method(dict, "__ne__")
+def _dict_ne(tx: Translator, self: DictVariable, other: VariableTracker, /) -> VariableTracker:
+    equal = self.call_method(tx, "__eq__", [other], {})
+    return equal if equal is NOT_IMPLEMENTED else ConstantVariable(not equal.truth(tx))
+
+
+@builtin_method(dict, "__lt__", "__le__", "__gt__", "__ge__")
+def _dict_order(tx: Translator, self: DictVariable, other: VariableTracker, /) -> VariableTracker:
+    return NOT_IMPLEMENTED
+
+
+@builtin_method(dict, "__or__")
+def _dict_or(tx: Translator, self: DictVariable, other: VariableTracker, /) -> VariableTracker:
+    if not isinstance(other, DictVariable):
+        return NOT_IMPLEMENTED
+    result = copy_of(tx, self, union_type(self.cls))
+    merge(tx, result, other)
+    return result
+
+
+@builtin_method(dict, "__ror__")
+def _dict_ror(tx: Translator, self: DictVariable, other: VariableTracker, /) -> VariableTracker:
+    if not isinstance(other, DictVariable):
+        return NOT_IMPLEMENTED
+    result = copy_of(tx, other, union_type(self.cls))
+    merge(tx, result, self)
+    return result
+
+
+def union_type(cls: type) -> type:
+    """The type of `a | b`: dict, except for the types of collections that keep theirs."""
+    keep = issubclass(cls, (collections.OrderedDict, collections.defaultdict))
+    return cls if keep else dict
+
+
+@builtin_method(dict, "__ior__")
+def _dict_ior(tx: Translator, self: DictVariable, other: VariableTracker, /) -> VariableTracker:
+    merge(tx, self, other)
+    return self
+
+
+# -- OrderedDict --------------------------------------------------------------------------------
+
+
+@builtin_method(collections.OrderedDict, "popitem")
+def _ordered_popitem(
+    tx: Translator, self: DictVariable, /, last: VariableTracker | None = None
+) -> VariableTracker:
+    if not self.entries:
+        tx.raise_observed(KeyError, "dictionary is empty")
+    return pop_end(tx, self, last=last is None or last.truth(tx))
+
+
+def _raise_bare_key_error(key: VariableTracker) -> NoReturn:
+    """`PyErr_SetObject(PyExc_KeyError, key)`: None and tuples are taken for the arguments."""
+    args = [key]
+    if isinstance(key, ConstantVariable) and key.value is None:
+        args = []
+    elif isinstance(key, TupleVariable):
+        args = key.items
+    elif isinstance(key, ConstantVariable) and isinstance(key.value, tuple):
+        args = [ConstantVariable(item) for item in key.value]
+    raise ObservedException(ExceptionVariable(KeyError, args))
+
+
+@builtin_method(collections.OrderedDict, "pop", lazy=True)
+def _ordered_pop(
+    tx: Translator,
+    self: DictVariable,
+    /,
+    key: VariableTracker,
+    default: VariableTracker | None = None,
+) -> VariableTracker:
+    if default is None and self.find(tx, key_of(tx, key)) is None:
+        _raise_bare_key_error(key.realize())
+    return _dict_pop(tx, self, key, default)
+
+
+@builtin_method(collections.OrderedDict, "move_to_end")
+def _ordered_move_to_end(
+    tx: Translator, self: DictVariable, /, key: VariableTracker, last: VariableTracker | None = None
+) -> None:
+    hash_key = key_of(tx, key)
+    if self.find(tx, hash_key) is None:
+        _raise_bare_key_error(key)
+    moved = {hash_key: self.entries[hash_key]}
+    rest = {k: pair for k, pair in self.entries.items() if k != hash_key}
+    self.replace(tx, {**rest, **moved} if last is None or last.truth(tx) else {**moved, **rest})
+
+
+@builtin_method(collections.OrderedDict, "copy")
+def _ordered_copy(tx: Translator, self: DictVariable, /) -> VariableTracker:
+    return copy_of(tx, self, self.cls)
