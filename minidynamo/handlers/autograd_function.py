@@ -49,10 +49,15 @@ def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
     wanted = [isinstance(v, TensorVariable) and v.fake.requires_grad for v in values]
     if not (torch.is_grad_enabled() and any(wanted)):
         result, _ = _forward(tx, cls, values, [False] * len(values))
-        has_setup = _is_setup_context_defined(cls.value.setup_context)
+        has_setup = _has_setup(cls)
         return _without_inputs(tx, result, values, has_setup)
     _try_out(tx, cls, values, wanted)
     return tx.call_operation(_apply_of(cls.value), values, {})
+
+
+def _has_setup(cls: ClassVariable) -> bool:
+    """Whether forward gets no context: then setup_context fills it."""
+    return _is_setup_context_defined(cls.value.setup_context)  # type: ignore[attr-defined]
 
 
 @functools.lru_cache(maxsize=256)
@@ -77,7 +82,7 @@ def _forward(
     if was_on:
         state.set(tx, GRAD_MODE, False)
     forward = cls.getattr(tx, "forward")
-    if _is_setup_context_defined(cls.value.setup_context):
+    if _has_setup(cls):
         result = tx.call_function(forward, values, {}).realize()
         arguments = [context, tx.wrap_items(tuple, values), result]
         tx.call_function(cls.getattr(tx, "setup_context"), arguments, {})

@@ -52,7 +52,7 @@ def object_new(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 def object_init(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     if len(args) > 1 or kwargs:
         cls = args[0].realize().python_type()
-        if cls.__init__ is not object.__init__:
+        if getattr(cls, "__init__") is not object.__init__:  # noqa: B009
             text = "object.__init__() takes exactly one argument (the instance to initialize)"
             tx.raise_observed(TypeError, text)
         if cls.__new__ is object.__new__:
@@ -72,7 +72,9 @@ def object_getattribute(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
         return NotImplemented
     name = args[1].realize().as_python_constant()
     found = value.generic_getattr(tx, name)
-    return value.no_attribute(tx, name) if found is None else found
+    if found is None:
+        value.no_attribute(tx, name)
+    return found
 
 
 @handles(object.__setattr__)

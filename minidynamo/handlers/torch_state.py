@@ -117,8 +117,14 @@ for _function in _unique(_READS):
     _read(_function)
 for _function in _unique(_GUARDED_READS):
     _read_guarded(_function)
+
+
+def _constant(function: Callable[..., Any], value: Any) -> None:
+    handles(function)(lambda tx, args, kwargs: ConstantVariable(value))
+
+
 for _function, _value in {id(f): (f, v) for f, v in _CONSTANTS}.values():
-    handles(_function)(lambda tx, args, kwargs, value=_value: ConstantVariable(value))
+    _constant(_function, _value)
 
 
 # -- changes ---------------------------------------------------------------------------------------

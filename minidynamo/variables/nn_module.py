@@ -145,7 +145,9 @@ class NNModuleVariable(UserDefinedObjectVariable):
             return False
         effects = tx.output.side_effects
         stored = effects.stored_attrs(self)
-        hooks = [(self.dict.get(name), InstanceAttrSource(self.source, name)) for name in _HOOKS]
+        hooks: list[tuple[Any, Source]] = [
+            (self.dict.get(name), InstanceAttrSource(self.source, name)) for name in _HOOKS
+        ]
         everywhere = ConstSource(_MODULE_GLOBALS, "vars(torch.nn.modules.module)")
         hooks += [(_MODULE_GLOBALS[n], DictItemSource(everywhere, n)) for n in _GLOBAL_HOOKS]
         for table, _ in hooks:

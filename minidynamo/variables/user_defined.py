@@ -7,7 +7,7 @@ object has only the log. Everything that the class defines in Python is traced.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
 from ..source import SlotSource, Source
@@ -77,7 +77,8 @@ class UserDefinedObjectVariable(InstanceState):
             self.no_attribute(tx, name)
         return tx.call_function(bind(tx, fallback, self, self.cls), [ConstantVariable(name)], {})
 
-    def no_attribute(self, tx: Translator, name: str) -> Any:
+    def no_attribute(self, tx: Translator, name: str) -> NoReturn:
+        """The AttributeError of the ordinary lookup."""
         text = f"'{self.cls.__name__}' object has no attribute '{name}'"
         tx.raise_observed(AttributeError, text)
 
