@@ -4,6 +4,7 @@ import torch
 
 from minidynamo.inductor.codegen.cpp_reduce import Accumulator
 from minidynamo.inductor.codegen.cpp_vec import CTYPE, SCALAR, VECTOR
+from minidynamo.inductor.codegen.triton_ops import POINTER, TABLE, TYPE
 from minidynamo.inductor.graph import SUPPORTED_DTYPES
 from minidynamo.inductor.ops import OPS, REDUCTIONS
 
@@ -35,3 +36,11 @@ def test_cpp_prints_every_reduction():
 def test_cpp_knows_every_dtype():
     assert set(CTYPE) == SUPPORTED_DTYPES
     assert torch.float32 in CTYPE
+
+
+def test_triton_prints_every_operation():
+    assert set(TABLE) == pointwise_ops() - {"bitcast"}  # printed like a cast
+
+
+def test_triton_knows_every_dtype():
+    assert set(TYPE) == set(POINTER) == SUPPORTED_DTYPES

@@ -33,6 +33,7 @@ from minidynamo.inductor.codegen.plan import (
 )
 from minidynamo.inductor.codegen.plan import Kernel as PlanKernel
 from minidynamo.inductor.codegen.triton_steps import TritonSteps
+from minidynamo.inductor.dependencies import roots
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import Buffer, ExternOp, View
 from minidynamo.inductor.runtime.triton_launch import ALIGNMENT
@@ -66,9 +67,11 @@ class PlanAssembler:
         self.views: dict[tuple[Any, ...], int] = {}
         self.sources: dict[str, str] = {}
         self.triton = TritonSteps()
+        self.misaligned: set[str] = set()
 
     def build(self, steps: Sequence[Kernel | ExternOp]) -> Plan:
         self._inputs()
+        self.misaligned = self._misaligned(steps)
         for step in steps:
             if isinstance(step, Kernel):
                 self._kernel(step)
@@ -106,7 +109,7 @@ class PlanAssembler:
         metrics.increment("kernel_calls")
         slots = tuple(self._slot_for_kernel(buffer) for buffer in kernel.buffers)
         if uses_triton:
-            step = self.triton.step(spec, symbol, slots, kernel.buffers, self._misaligned())
+            step = self.triton.step(spec, symbol, slots, kernel.buffers, self.misaligned)
             self.builder.add(step)
             return
         written = zip(slots, spec.args, strict=True)
@@ -124,18 +127,28 @@ class PlanAssembler:
         if events.wants(events.KernelEvent):
             events.emit(events.KernelEvent(symbol, language, source, spec.origins))
 
-    def _misaligned(self) -> set[str]:
+    def _misaligned(self, steps: Sequence[Kernel | ExternOp]) -> set[str]:
         """Buffers whose memory may begin anywhere.
 
-        Inputs are not among them: the caller copies those that are not aligned.
+        An input is among them only where the plan writes to it or returns it: the caller replaces
+        the others by copies if need be.
         """
-        return {
-            name
-            for name, buffer in self.lowered.buffers.items()
-            if buffer.alias_of
-            or name in self.lowered.constants
-            and self.lowered.constants[name].data_ptr() % ALIGNMENT
-        }
+        found: set[str] = set()
+        for step in steps:
+            if isinstance(step, ExternOp):
+                found.update(step.mutates)
+            else:
+                pairs = zip(step.buffers, step.spec.args, strict=True)
+                found |= {buffer.name for buffer, arg in pairs if arg.role != "in"}
+        returned = [value.buffer for value in self.lowered.outputs if isinstance(value, View)]
+        found |= {root.name for buffer in returned for root in (buffer, *roots(buffer))}
+        buffers = self.lowered.buffers
+        found = {name for name in found if buffers[name].kind == "input"}
+        found |= {name for name, buffer in buffers.items() if buffer.alias_of}
+        for name, tensor in self.lowered.constants.items():
+            if tensor.device.type != "cpu" and tensor.data_ptr() % ALIGNMENT:
+                found.add(name)
+        return found
 
     def _slot_for_kernel(self, buffer: Buffer) -> int:
         return self.slots[buffer.name] if buffer.name in self.slots else self._alloc(buffer)

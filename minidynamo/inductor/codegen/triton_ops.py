@@ -156,6 +156,8 @@ def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
     """`value` converted as torch does; floats become narrow integers by way of wide ones."""
     if source == target:
         return value
+    if source == torch.bfloat16:
+        return cast(f"from_bfloat16({value})", torch.float32, target)
     if target == torch.bool:
         return f"{value} != 0"
     if target == torch.bfloat16:

@@ -1,8 +1,8 @@
 """Functions that generated Triton kernels call.
 
-This file is read as text and compiled by Triton, never imported (`runtime/triton_launch.py`). The
-interpreter replaces `reduce_*` and `to_bfloat16`, which it does slowly or inexactly, by functions
-of the same meaning.
+This file is read as text and compiled by Triton, never imported (`runtime/triton_launch.py`). What
+the interpreter does slowly or inexactly (`reduce_*`, `from_bfloat16`, `to_bfloat16`) is replaced
+there by functions of the same meaning.
 """
 
 import triton.language as tl
@@ -26,6 +26,11 @@ def float_mod(a, b):
     """a - floor(a / b) * b of floats, by way of the exact fmod."""
     rest = libdevice.fmod(a, b)
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+def from_bfloat16(a):
+    """The float32 of the same value."""
+    return a.to(tl.float32)
 
 
 def to_bfloat16(a):

@@ -57,6 +57,13 @@ def _to_bfloat16(value: Any) -> Any:
     return _from_torch(bits, tl.bfloat16, value)
 
 
+def _from_bfloat16(value: Any) -> Any:
+    import triton.language as tl
+
+    result = _to_torch(value).view(torch.bfloat16).to(torch.float32)
+    return _from_torch(result, tl.float32, value)
+
+
 def _reduction(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
     def run(value: Any) -> Any:
         return _from_torch(function(_to_torch(value)), value.dtype.scalar, value)
@@ -85,6 +92,7 @@ def interpreter_namespace() -> dict[str, Any]:
         "libdevice": SimpleNamespace(
             **{name: _elementwise(function) for name, function in _LIBDEVICE.items()}
         ),
+        "from_bfloat16": _from_bfloat16,
         "to_bfloat16": _to_bfloat16,
         "reduce_sum": _reduction(lambda x: x.sum(1, keepdim=True, dtype=x.dtype)),
         "reduce_prod": _reduction(lambda x: x.prod(1, keepdim=True, dtype=x.dtype)),

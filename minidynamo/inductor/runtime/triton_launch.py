@@ -1,7 +1,7 @@
 """From a Triton kernel's text to something that runs.
 
     binary = compile_kernel(kernel, Target("cuda", 90))  # a cubin, and what a launch has to know
-    call = interpreted(kernel)                        # a function of CPU tensors, run by Triton's interpreter
+    call = interpreted(kernel)  # a function of CPU tensors, run by Triton's interpreter
 
 Triton is optional: it is imported when the first kernel is compiled. Which of the two a kernel
 becomes is decided here and not by the environment variable TRITON_INTERPRET, so that one process
@@ -191,18 +191,20 @@ def build(kernel: TritonKernel, target: Target, aligned: Sequence[int] = ()) -> 
         raise TritonCompileError(["triton", kernel.name], text) from error
 
 
-def with_aligned_inputs(call: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:
-    """`call`, with copies of those of these inputs that are not aligned."""
+def with_aligned_inputs(executor: Any, positions: Sequence[int]) -> Callable[..., Any]:
+    """A plan's executor, called with copies of those of these inputs that are not aligned."""
+    boxed = executor.boxed
+
+    def align(inputs: list[Any]) -> list[Any]:
+        for position in positions:
+            if inputs[position].data_ptr() % ALIGNMENT:
+                inputs[position] = inputs[position].clone()
+        return inputs
 
     def run(*inputs: Any) -> Any:
-        if any(inputs[position].data_ptr() % ALIGNMENT for position in positions):
-            values = list(inputs)
-            for position in positions:
-                if values[position].data_ptr() % ALIGNMENT:
-                    values[position] = values[position].clone()
-            return call(*values)
-        return call(*inputs)
+        return boxed(align(list(inputs)))
 
+    run.boxed = lambda inputs: boxed(align(inputs))  # type: ignore[attr-defined]
     return run
 
 
