@@ -57,6 +57,9 @@ class SetVariable(BuiltinObject):
         self.order_is_known = True
         # What was done to an existing set, to be done again: (method of set, argument).
         self.operations: list[tuple[str, VariableTracker | None]] = []
+        # Of operations on one element, by their index: its hash key.
+        self.touched: dict[int, Any] = {}
+        self.original = table
 
     def element(self, key: Any) -> VariableTracker:
         return ConstantVariable(key) if is_value(key) else self.known[key]
@@ -114,12 +117,23 @@ class SetVariable(BuiltinObject):
         self.reconstruct_attributes(codegen)
 
     def push_contents(self, codegen: PyCodegen) -> None:
-        arguments = [argument for _, argument in self.operations if argument is not None]
+        operations = self.lasting_operations()
+        arguments = [argument for _, argument in operations if argument is not None]
         codegen.sequence(arguments)
         codegen.emit("BUILD_TUPLE", len(arguments))
 
+    def lasting_operations(self) -> list[tuple[str, VariableTracker | None]]:
+        """The operations without those on elements that came and went."""
+        gone = {
+            index
+            for index, key in self.touched.items()
+            if key not in self.original and key not in self.table
+        }
+        return [item for index, item in enumerate(self.operations) if index not in gone]
+
     def apply_contents(self, codegen: PyCodegen) -> None:
-        names = tuple((name, argument is not None) for name, argument in self.operations)
+        operations = self.lasting_operations()
+        names = tuple((name, argument is not None) for name, argument in operations)
         apply_with(codegen, self, functools.partial(_replay, names))
 
 
@@ -282,6 +296,8 @@ def _change(
     if self.mutation is Mutation.EXISTING:
         if not self.operations:
             self.table = set(self.table)
+        if name in ("add", "discard", "remove"):
+            self.touched[len(self.operations)] = argument
         self.operations.append((name, replay))
         self.order_is_known = False
     method = getattr(set, name)
