@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <utility>
 
 #include "plan_blocks.h"
@@ -59,7 +60,7 @@ void drop_oldest() {
   IdleMemory& memory = idle_memory();
   PlanExecutor* oldest = nullptr;
   for (PlanExecutor* executor : memory.executors) {
-    bool candidate = !executor->idle->empty() && executor->program->arena_bytes > 0;
+    bool candidate = !executor->idle->empty() && executor->program->kept_bytes() > 0;
     if (candidate && (oldest == nullptr || executor->idle->front()->last_use <
                                                oldest->idle->front()->last_use)) {
       oldest = executor;
@@ -68,7 +69,7 @@ void drop_oldest() {
   if (oldest == nullptr) {
     return;
   }
-  memory.bytes -= oldest->program->arena_bytes;
+  memory.bytes -= oldest->program->kept_bytes();
   std::unique_ptr<RunState> state = std::move(oldest->idle->front());
   oldest->idle->erase(oldest->idle->begin());
 }
@@ -79,7 +80,7 @@ std::unique_ptr<RunState> take_state(PlanExecutor* self) {
   }
   std::unique_ptr<RunState> state = std::move(self->idle->back());
   self->idle->pop_back();
-  idle_memory().bytes -= self->program->arena_bytes;
+  idle_memory().bytes -= self->program->kept_bytes();
   return state;
 }
 
@@ -89,7 +90,7 @@ void give_back(PlanExecutor* self, std::unique_ptr<RunState> state) {
   }
   IdleMemory& memory = idle_memory();
   state->last_use = ++memory.clock;
-  memory.bytes += self->program->arena_bytes;
+  memory.bytes += self->program->kept_bytes();
   self->idle->push_back(std::move(state));
   while (memory.bytes > memory.limit) {
     drop_oldest();
@@ -144,15 +145,17 @@ PyObject* executor_call(PyObject* object, PyObject* const* args, size_t flags, P
 }
 
 PyObject* executor_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"spec", "library", "constants", "callables", "single", nullptr};
+  static const char* names[] = {"spec", "library", "constants", "callables", "single",
+                                "keep_memory", nullptr};
   PyObject* spec = nullptr;
   const char* library = nullptr;
   PyObject* constants = nullptr;
   PyObject* callables = nullptr;
   int single = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|zOO!p:PlanExecutor",
+  int keep_memory = 1;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|zOO!pp:PlanExecutor",
                                    const_cast<char**>(names), &PyDict_Type, &spec, &library,
-                                   &constants, &PyDict_Type, &callables, &single)) {
+                                   &constants, &PyDict_Type, &callables, &single, &keep_memory)) {
     return nullptr;
   }
   HANDLE_TH_ERRORS
@@ -161,7 +164,7 @@ PyObject* executor_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     py::object no_callables = py::dict();
     std::unique_ptr<Program> program =
         parse_program(spec, library, constants != nullptr ? constants : no_constants.ptr(),
-                      callables != nullptr ? callables : no_callables.ptr());
+                      callables != nullptr ? callables : no_callables.ptr(), keep_memory != 0);
     if (single != 0 && program->outputs.size() != 1) {
       throw py::value_error("a plan with one output is needed for single=True");
     }
@@ -200,7 +203,7 @@ int executor_clear(PyObject* object) {
   Py_CLEAR(self->dict);
   if (self->program != nullptr) {
     IdleMemory& memory = idle_memory();
-    memory.bytes -= self->idle->size() * self->program->arena_bytes;
+    memory.bytes -= self->idle->size() * self->program->kept_bytes();
     std::erase(memory.executors, self);
     std::unique_ptr<std::vector<std::unique_ptr<RunState>>> idle(std::exchange(self->idle, nullptr));
     std::unique_ptr<Program> program(std::exchange(self->program, nullptr));
@@ -239,7 +242,9 @@ PyObject* executor_info(PyObject* object, void*) {
   info["outputs"] = program.outputs.size();
   info["steps"] = program.steps.size();
   info["planned_slots"] = planned;
-  info["arena_bytes"] = program.arena_bytes;
+  info["arena_bytes"] = std::accumulate(
+      program.arenas.begin(), program.arenas.end(), size_t{0},
+      [](size_t total, const Arena& arena) { return total + arena.nbytes; });
   info["typed_calls"] = typed;
   info["releases_gil"] = program.releases_gil;
   info["idle_states"] = self->idle->size();
@@ -265,11 +270,12 @@ PyMemberDef executor_members[] = {
 };
 
 const char executor_doc[] =
-    "PlanExecutor(spec, library=None, constants=(), callables={}, single=False)\n--\n\n"
+    "PlanExecutor(spec, library=None, constants=(), callables={}, single=False, keep_memory=True)\n--\n\n"
     "Runs a plan: called with the inputs (tensors and ints, positional) it returns the tuple of\n"
     "outputs, or the only output with single=True. Results carry no grad history.\n\n"
     "spec: Plan.to_dict(). library: path of the shared library of its kernels. constants: tensors\n"
     "for its constants, in order. callables: name -> callable of its PyCall steps.\n"
+    "keep_memory: whether planned CPU memory stays allocated between calls.\n"
     "Raises ValueError or TypeError for a wrong plan and for inputs that do not fit it; what a\n"
     "step raises passes through, and the executor can be called again.";
 

@@ -3,11 +3,13 @@
 // plan_parse.cpp   dictionaries -> Program, with every check that keeps a bad plan from crashing
 // plan_reader.cpp  ... slots, sizes, symbols
 // plan_bind.cpp    ... operators and their arguments
-// plan_memory.cpp  lifetimes; which buffers lie in an arena that is kept between calls
+// plan_memory.cpp  lifetimes; which buffers lie in arenas
+// plan_arena.cpp   run states and their arenas
+// plan_blocks.cpp  the pool that large CPU memory comes from
 // plan_extern.cpp  operator calls, boxed and by C++ signature
 // plan_steps.cpp   what each step does
 // plan_inputs.cpp  checks of a call's inputs
-// plan_run.cpp     run states; inputs in, steps, outputs out
+// plan_run.cpp     inputs in, steps, outputs out
 // plan_cuda.cpp    launches through the CUDA driver
 // plan.cpp         the Python types
 #ifndef MINIDYNAMO_PLAN_H
@@ -238,6 +240,13 @@ struct MemoryGroup {
   int32_t first = 0;  // steps between which it is alive, both included
   int32_t last = 0;
   size_t kept = 0;  // tensors of it that a run state keeps
+  int32_t arena = 0;
+};
+
+// The memory of all groups of one device.
+struct Arena {
+  c10::Device device;
+  size_t nbytes;
 };
 
 // --- running ----------------------------------------------------------------------------------
@@ -251,7 +260,7 @@ struct RunState {
   std::vector<int64_t> expressions;      // values of those that inputs determine
   std::vector<int64_t> integers;         // by slot: int inputs
   std::vector<c10::Storage> storages;    // by group: where a planned slot needs a tensor
-  std::shared_ptr<void> arena;
+  std::vector<std::shared_ptr<void>> arenas;
   std::vector<void*> pointers;           // arguments of the kernel that runs
   std::vector<LaunchValue> launch_values;
   bool holds_inputs = false;             // some of `tensors` are inputs
@@ -288,10 +297,12 @@ class Program {
   std::vector<int32_t> mutated_inputs;
   std::vector<MemoryGroup> groups;
   std::vector<int32_t> owned_slots;  // slots whose tensors a run owns
-  std::vector<int32_t> kept_tensors;  // planned slots that have a tensor
+  std::vector<int32_t> planned_slots;
+  std::vector<Arena> arenas;
   std::vector<PyObject*> objects;    // strong references
   std::string name = "plan";
-  size_t arena_bytes = 0;
+  // Whether arenas stay with the run state between calls; else each call allocates them.
+  bool keeps_memory = true;
   size_t max_args = 0;       // of a kernel
   bool dispatches = false;   // some step goes through the dispatcher
   bool runs_kernels = false;
@@ -300,6 +311,14 @@ class Program {
   bool releases_gil = false;
   void* library = nullptr;
 
+  // Bytes that an idle run state holds.
+  size_t kept_bytes() const {
+    size_t total = 0;
+    for (const Arena& arena : arenas) {
+      total += keeps_memory ? arena.nbytes : 0;
+    }
+    return total;
+  }
   int64_t number(const Size& size, const RunState& state) const {
     return size.expression == kNone ? size.value : expression(size.expression, state);
   }
@@ -311,8 +330,9 @@ class Program {
 
 // plan_parse.cpp. `spec` is Plan.to_dict(), `library` a path or null, `constants` a sequence of
 // tensors, `callables` a dictionary. Throws pybind11 and c10 errors.
+// With `keeps_memory` false, arenas are given back after each call.
 std::unique_ptr<Program> parse_program(PyObject* spec, const char* library, PyObject* constants,
-                                       PyObject* callables);
+                                       PyObject* callables, bool keeps_memory);
 
 // plan_memory.cpp. The slots that each step reads and gives a value, as the parser met them.
 struct SlotUses {
@@ -332,6 +352,10 @@ void run_step(const Step& step, const Program& program, RunState& state);
 void set_tensor(int32_t slot, at::Tensor&& tensor, const Program& program, RunState& state);
 // Puts a call's result where it belongs. Throws c10::Error when it is of another kind.
 void store_result(const OutNode& out, c10::IValue&& value, const Program& program, RunState& state);
+// The dispatch keys of an ordinary tensor.
+inline c10::DispatchKeySet plain_keys(c10::Device device) {
+  return c10::DispatchKeySet(device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
+}
 // An uninitialised tensor.
 at::Tensor allocate(const Layout& layout, c10::Device device, const Program& program,
                     const RunState& state);
@@ -344,12 +368,17 @@ c10::DispatchKeySet excluded_keys();
 // holds references of its own. Throws TypeError and ValueError for what does not fit.
 void take_inputs(const Program& program, RunState& state, PyObject* const* args, bool owned);
 
-// plan_run.cpp
-// The state of a new run; its arena is allocated.
+// plan_arena.cpp
+// The state of a new run; with its arenas, if those are kept.
 std::unique_ptr<RunState> make_state(const Program& program);
+// Gives planned slots their memory and tensors, and takes them away again.
+void attach_memory(const Program& program, RunState& state);
+void detach_memory(const Program& program, RunState& state);
 // Whether what the state keeps is as it was and nothing else holds on to it: then another run may
 // use it. (An out argument of the wrong size is resized before the error is raised.)
 bool is_reusable(const Program& program, const RunState& state);
+
+// plan_run.cpp
 // Drops every tensor that a run left behind.
 void clear_state(const Program& program, RunState& state);
 // One run: checks `args` (as many as the program has inputs), runs the steps, and returns a new

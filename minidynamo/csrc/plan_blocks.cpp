@@ -1,6 +1,7 @@
 #include "plan_blocks.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -121,7 +122,11 @@ void release(void* context) {
 
 }  // namespace
 
-c10::DataPtr allocate_block(size_t nbytes) {
+c10::DataPtr allocate_block(size_t nbytes, c10::Device device) {
+  if (!device.is_cpu()) {
+    c10::DeviceGuard guard(device);
+    return c10::GetAllocator(device.type())->allocate(nbytes);
+  }
   if (nbytes < kSmallest) {
     return c10::GetCPUAllocator()->allocate(nbytes);
   }

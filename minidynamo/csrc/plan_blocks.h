@@ -14,7 +14,8 @@ namespace minidynamo {
 
 // Uninitialised memory, aligned to 64 bytes at least, as an owning pointer that any thread may drop.
 // Throws c10::Error when there is not enough.
-c10::DataPtr allocate_block(size_t nbytes);
+// On other devices than the CPU this is the device's own caching allocator.
+c10::DataPtr allocate_block(size_t nbytes, c10::Device device);
 
 // Bytes that wait in the pool.
 size_t pooled_bytes();

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -11,6 +12,9 @@ namespace minidynamo {
 
 namespace {
 
+// The checksum that inductor/runtime/cache.py puts behind a file: text (PTX) must do without.
+constexpr char kTrailer[] = "\nmd:sum1:";
+constexpr std::ptrdiff_t kTrailerBytes = sizeof kTrailer - 1 + 32;
 constexpr unsigned kSharedWithoutAsking = 48 * 1024;
 constexpr int kMaxDynamicSharedSize = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -105,6 +109,10 @@ std::vector<char> read_file(const std::string& path) {
     throw std::runtime_error("cannot read GPU kernel " + path);
   }
   std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (static_cast<std::ptrdiff_t>(bytes.size()) >= kTrailerBytes &&
+      std::equal(kTrailer, kTrailer + sizeof kTrailer - 1, bytes.end() - kTrailerBytes)) {
+    bytes.resize(bytes.size() - kTrailerBytes);
+  }
   bytes.push_back('\0');  // PTX text must end with one
   return bytes;
 }

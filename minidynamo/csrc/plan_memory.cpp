@@ -7,13 +7,13 @@
 #include <ATen/EmptyTensor.h>
 
 #include <algorithm>
-#include <numeric>
+#include <unordered_map>
 
 namespace minidynamo {
 
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr size_t kAlignment = 256;  // what GPU kernels count on; CPU kernels want 64
 
 size_t aligned(size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -55,7 +55,9 @@ class MemoryPlanner {
   void join(const Step& step) {
     if (step.kind == StepKind::Alloc) {
       const AllocStep& alloc = program_.allocs[step.index];
-      if (alloc.device.is_cpu() && alloc.layout.fixed) {
+      bool known = alloc.device.is_cpu() || (alloc.device.is_cuda() && alloc.device.has_index());
+      if (known && alloc.layout.fixed) {
+        device_.emplace(alloc.slot, alloc.device);
         root_[alloc.slot] = alloc.slot;
         layout_[alloc.slot] = alloc.layout;
         nbytes_[alloc.slot] = alloc.layout.nbytes;
@@ -94,6 +96,18 @@ class MemoryPlanner {
     }
   }
 
+  int32_t arena_on(c10::Device device) {
+    for (size_t i = 0; i < program_.arenas.size(); ++i) {
+      if (program_.arenas[i].device == device) {
+        return static_cast<int32_t>(i);
+      }
+    }
+    // The device's own allocator keeps freed memory, in the order of its stream.
+    program_.keeps_memory &= device.is_cpu();
+    program_.arenas.push_back({device, 0});
+    return static_cast<int32_t>(program_.arenas.size()) - 1;
+  }
+
   void make_groups() {
     std::vector<int32_t> group_of_root(root_.size(), kNone);
     for (size_t slot = 0; slot < root_.size(); ++slot) {
@@ -103,17 +117,19 @@ class MemoryPlanner {
       int32_t& group = group_of_root[root_[slot]];
       if (group == kNone) {
         group = static_cast<int32_t>(program_.groups.size());
-        program_.groups.push_back({nbytes_[root_[slot]], 0, INT32_MAX, -1, 0});
+        program_.groups.push_back({nbytes_[root_[slot]], 0, INT32_MAX, -1, 0,
+                                   arena_on(device_.at(root_[slot]))});
       }
       SlotInfo& info = program_.slots[slot];
+      c10::Device device = device_.at(root_[slot]);
+      TORCH_CHECK_VALUE(!info.needs_data || info.device_type == device.type(), "slot ", slot,
+                        " is not on the device of the kernel that takes it");
       info.kind = SlotKind::Planned;
       info.group = group;
       info.byte_offset = offset_[slot];
       info.layout = layout_[slot];
-      if (info.needs_tensor) {
-        program_.kept_tensors.push_back(static_cast<int32_t>(slot));
-        ++program_.groups[group].kept;
-      }
+      program_.groups[group].kept += info.needs_tensor;
+      program_.planned_slots.push_back(static_cast<int32_t>(slot));
     }
     for (Step& step : program_.steps) {
       step.skipped = (step.kind == StepKind::Alloc && planned(program_.allocs[step.index].slot)) ||
@@ -151,7 +167,8 @@ class MemoryPlanner {
     for (MemoryGroup* group : order) {
       size_t offset = 0;
       for (const MemoryGroup* other : placed) {
-        bool together = group->first <= other->last && other->first <= group->last;
+        bool together = group->arena == other->arena && group->first <= other->last &&
+                        other->first <= group->last;
         if (!together) {
           continue;
         }
@@ -161,7 +178,8 @@ class MemoryPlanner {
         offset = std::max(offset, aligned(other->offset + other->nbytes));
       }
       group->offset = offset;
-      program_.arena_bytes = std::max(program_.arena_bytes, offset + group->nbytes);
+      size_t& nbytes = program_.arenas[group->arena].nbytes;
+      nbytes = std::max(nbytes, offset + group->nbytes);
       placed.insert(std::upper_bound(placed.begin(), placed.end(), group,
                                      [](const auto* a, const auto* b) { return a->offset < b->offset; }),
                     group);
@@ -201,6 +219,7 @@ class MemoryPlanner {
   std::vector<int64_t> offset_;    // bytes from the buffer's start
   std::vector<Layout> layout_;
   std::vector<bool> unplanned_;    // by root
+  std::unordered_map<int32_t, c10::Device> device_;  // by root
   std::vector<size_t> nbytes_;     // by root
 };
 

@@ -1,6 +1,7 @@
 // A plan's tables and steps, from dictionaries to a Program.
 #include "plan_parse.h"
 
+#include <ATen/Context.h>
 #include <dlfcn.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -177,6 +178,9 @@ class PlanParser {
     step.device = c10::Device(item["device"].cast<std::string>());
     step.slot = reader_.define(item["slot"], SlotKind::Value);
     program_.dispatches |= !step.device.is_cpu();
+    if (step.device.is_cuda()) {
+      at::globalContext().lazyInitDevice(c10::kCUDA);  // before its allocator is asked for memory
+    }
     work_ += step.layout.nbytes;
     program_.allocs.push_back(std::move(step));
     add(StepKind::Alloc, program_.allocs.size() - 1);
@@ -235,9 +239,6 @@ class PlanParser {
     }
     if (!fits) {
       fail("slot " + std::to_string(index) + " is not on the kernel's device");
-    }
-    if (device != c10::kCPU) {
-      reader_.pin(index);
     }
     return index;
   }
@@ -486,8 +487,9 @@ class PlanParser {
 }  // namespace
 
 std::unique_ptr<Program> parse_program(PyObject* spec, const char* library, PyObject* constants,
-                                       PyObject* callables) {
+                                       PyObject* callables, bool keeps_memory) {
   auto program = std::make_unique<Program>();
+  program->keeps_memory = keeps_memory;
   PlanParser(*program, py::reinterpret_borrow<py::dict>(spec),
              py::reinterpret_borrow<py::sequence>(constants),
              py::reinterpret_borrow<py::dict>(callables))

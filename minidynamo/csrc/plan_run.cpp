@@ -2,13 +2,11 @@
 #include "plan.h"
 
 #include <ATen/Parallel.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 
-#include "plan_blocks.h"
 
 namespace minidynamo {
 
@@ -113,92 +111,16 @@ void* current_stream(int device) {
   return result;
 }
 
-std::shared_ptr<void> allocate_arena(size_t nbytes) {
-  if (nbytes == 0) {
-    return nullptr;
-  }
-  auto block = std::make_shared<c10::DataPtr>(allocate_block(nbytes));
-  return std::shared_ptr<void>(block, block->get());
-}
-
-// A storage inside the arena that keeps the arena alive.
-c10::Storage storage_in(const std::shared_ptr<void>& arena, size_t offset, size_t nbytes) {
-  auto* holder = new std::shared_ptr<void>(arena);
-  auto release = [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); };
-  c10::DataPtr data(static_cast<char*>(arena.get()) + offset, holder, release, c10::kCPU);
-  return c10::Storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(nbytes), std::move(data),
-                      nullptr, /*resizable=*/false);
-}
-
-void keep_tensor(int32_t slot, const Program& program, RunState& state) {
-  const SlotInfo& info = program.slots[slot];
-  const MemoryGroup& group = program.groups[info.group];
-  c10::Storage& storage = state.storages[info.group];
-  if (!storage) {
-    storage = storage_in(state.arena, group.offset, group.nbytes);
-  }
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(storage), DispatchKeySet(DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(info.layout.dtype));
-  auto itemsize = static_cast<int64_t>(c10::elementSize(info.layout.dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      info.layout.fixed_size, info.layout.fixed_stride, info.byte_offset / itemsize);
-  state.tensors[slot] = std::move(tensor);
-}
-
 }  // namespace
-
-std::unique_ptr<RunState> make_state(const Program& program) {
-  c10::InferenceMode normal(false);  // what is kept may be used in either mode
-  auto state = std::make_unique<RunState>();
-  size_t n_slots = program.slots.size();
-  state->data.resize(n_slots, nullptr);
-  state->refs.resize(n_slots, nullptr);
-  state->tensors.resize(n_slots);
-  state->integers.resize(program.inputs.size(), 0);
-  state->symbols.resize(program.n_symbols, 0);
-  state->expressions.resize(program.expressions.size(), 0);
-  state->pointers.resize(program.max_args, nullptr);
-  state->launch_values.resize(program.tritons.empty() ? 0 : program.max_args);
-  state->storages.resize(program.groups.size());
-  state->arena = allocate_arena(program.arena_bytes);
-  for (int32_t slot : program.kept_tensors) {
-    keep_tensor(slot, program, *state);
-  }
-  for (size_t slot = 0; slot < n_slots; ++slot) {
-    const SlotInfo& info = program.slots[slot];
-    state->refs[slot] = &state->tensors[slot];
-    if (info.kind == SlotKind::Planned) {
-      state->data[slot] = static_cast<char*>(state->arena.get()) + program.groups[info.group].offset +
-                          info.byte_offset;
-    }
-  }
-  return state;
-}
-
-bool is_reusable(const Program& program, const RunState& state) {
-  for (int32_t slot : program.kept_tensors) {
-    const at::Tensor& tensor = state.tensors[slot];
-    const Layout& layout = program.slots[slot].layout;
-    bool untouched = tensor.use_count() == 1 && tensor.sizes().equals(layout.fixed_size) &&
-                     tensor.strides().equals(layout.fixed_stride);
-    if (!untouched) {
-      return false;
-    }
-  }
-  for (size_t group = 0; group < state.storages.size(); ++group) {
-    if (state.storages[group] && state.storages[group].use_count() != program.groups[group].kept + 1) {
-      return false;
-    }
-  }
-  return true;
-}
 
 void clear_state(const Program& program, RunState& state) {
   for (int32_t slot : program.owned_slots) {
     state.tensors[slot].reset();
   }
   state.holds_inputs = false;
+  if (!program.keeps_memory) {
+    detach_memory(program, state);
+  }
 }
 
 PyObject* run_program(const Program& program, RunState& state, PyObject* const* args,
@@ -216,6 +138,9 @@ PyObject* run_program(const Program& program, RunState& state, PyObject* const* 
   if (program.runs_kernels) {
     prepare_thread();
   }
+  if (!program.keeps_memory) {
+    attach_memory(program, state);
+  }
   if (program.cuda_device != kNone) {
     state.stream = current_stream(program.cuda_device);
   }
@@ -231,7 +156,7 @@ PyObject* run_program(const Program& program, RunState& state, PyObject* const* 
     run_steps(program, state, list != nullptr);
   }
   PyObject* result = build_outputs(program, state, args, single);
-  if (state.holds_inputs) {
+  if (state.holds_inputs || !program.keeps_memory) {
     clear_state(program, state);
   }
   return result;

@@ -4,7 +4,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/record_function.h>
-#include <c10/core/CPUAllocator.h>
+#include <c10/core/Allocator.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
@@ -28,12 +28,12 @@ Numbers numbers(const std::vector<Size>& sizes, const Program& program, const Ru
   return result;
 }
 
-// A one-dimensional CPU tensor on new memory, yet without a size.
-at::Tensor empty_cpu(size_t nbytes, c10::ScalarType dtype) {
+// A tensor on new memory, yet without a size.
+at::Tensor empty_bytes(size_t nbytes, c10::ScalarType dtype, c10::Device device) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(nbytes),
-                       allocate_block(nbytes), c10::GetCPUAllocator(), /*resizable=*/true);
-  return at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
-                                                  c10::DispatchKeySet(c10::DispatchKey::CPU),
+                       allocate_block(nbytes, device), c10::GetAllocator(device.type()),
+                       /*resizable=*/true);
+  return at::detail::make_tensor<c10::TensorImpl>(std::move(storage), plain_keys(device),
                                                   c10::scalarTypeToTypeMeta(dtype));
 }
 
@@ -266,8 +266,9 @@ void run_pycall(const PyCallStep& step, const Program& program, RunState& state)
 
 at::Tensor allocate(const Layout& layout, c10::Device device, const Program& program,
                     const RunState& state) {
-  if (device.is_cpu() && layout.fixed) {
-    at::Tensor tensor = empty_cpu(layout.nbytes, layout.dtype);
+  bool direct = device.is_cpu() || (device.is_cuda() && device.has_index());
+  if (direct && layout.fixed) {
+    at::Tensor tensor = empty_bytes(layout.nbytes, layout.dtype, device);
     c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     if (layout.contiguous) {
       impl->set_sizes_contiguous(layout.fixed_size);
@@ -278,11 +279,11 @@ at::Tensor allocate(const Layout& layout, c10::Device device, const Program& pro
   }
   Numbers size = numbers(layout.size, program, state);
   Numbers stride = numbers(layout.stride, program, state);
-  if (!device.is_cpu()) {
+  if (!direct) {
     return at::empty_strided(size, stride, c10::TensorOptions(device).dtype(layout.dtype));
   }
   size_t nbytes = at::detail::computeStorageNbytes(size, stride, c10::elementSize(layout.dtype));
-  at::Tensor tensor = empty_cpu(nbytes, layout.dtype);
+  at::Tensor tensor = empty_bytes(nbytes, layout.dtype, device);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
   return tensor;
 }

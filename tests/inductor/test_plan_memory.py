@@ -20,7 +20,6 @@ from minidynamo.inductor.codegen.plan import (
     Symbol,
 )
 
-
 keeping = pytest.mark.parametrize("keep", [True, False])
 
 
