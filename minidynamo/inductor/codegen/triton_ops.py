@@ -99,6 +99,12 @@ _OPERATORS = {
 }  # fmt: skip
 
 
+def _bitwise_not(dtype: torch.dtype) -> str:
+    if dtype == torch.bool:
+        return "{0} == 0"
+    return "{0} ^ 255" if dtype == torch.uint8 else "~{0}"  # Triton 3.6 interprets ~ as ^ -1
+
+
 def _extreme(name: str, of_bools: str) -> Callable[[torch.dtype], str]:
     nan = f"tl.{name}({{0}}, {{1}}, propagate_nan=tl.PropagateNan.ALL)"
     return _by_kind(nan, f"tl.{name}({{0}}, {{1}})", of_bools)
@@ -109,7 +115,7 @@ TABLE: dict[str, Row] = {
     **{name: _libdevice(name) for name in _LIBRARY},
     "neg": _by_kind("{0} * -1.0", "-{0}"),
     "abs": "tl.abs({0})",
-    "bitwise_not": _by_kind("", "~{0}", "{0} == 0"),
+    "bitwise_not": _bitwise_not,
     "maximum": _extreme("maximum", "{0} | {1}"),
     "minimum": _extreme("minimum", "{0} & {1}"),
     "remainder": _by_kind("float_mod({0}, {1})", "floor_mod({0}, {1})"),

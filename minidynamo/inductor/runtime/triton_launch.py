@@ -218,10 +218,13 @@ def interpreted(kernel: TritonKernel) -> Callable[..., None]:
         TritonCompileError: Triton is missing.
     """
     triton_version()
+    import triton.language as tl
     from triton.runtime.interpreter import InterpretedFunction
 
-    function = InterpretedFunction(_kernel_function(kernel, _interpreted_namespace()))
     sizes = [name for name, kind in kernel.signature.items() if not kind.startswith("*")]
+    plain = _kernel_function(kernel, _interpreted_namespace())
+    plain.__annotations__.update(dict.fromkeys(sizes, tl.constexpr))  # stay Python's numbers
+    function = InterpretedFunction(plain)
 
     def run(*args: Any) -> None:
         values = dict(zip(kernel.signature, args, strict=True))
