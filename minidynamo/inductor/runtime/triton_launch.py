@@ -11,7 +11,6 @@ can do both.
 from __future__ import annotations
 
 import linecache
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -95,10 +94,8 @@ def _prefix_text() -> str:
 
 
 def _functions(source: str, filename: str, namespace: dict[str, Any]) -> dict[str, FunctionType]:
-    """The functions that a text defines in `namespace`; their source can be found afterwards."""
+    """The functions that a text defines in `namespace`."""
     known = dict(namespace)
-    if not os.path.exists(filename):
-        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     exec(compile(source, filename, "exec"), namespace)
     return {
         name: value
@@ -126,9 +123,17 @@ def _interpreted_namespace() -> dict[str, Any]:
     return namespace
 
 
-def _kernel_function(kernel: TritonKernel, namespace: dict[str, Any]) -> FunctionType:
-    filename = f"<minidynamo-triton-{content_key(kernel.source)}>"
-    return _functions(kernel.source, filename, dict(namespace))[kernel.name]
+def _compiled_function(kernel: TritonKernel) -> FunctionType:
+    """The kernel with its source, which Triton's compiler reads."""
+    source, filename = kernel.source, f"<minidynamo-triton-{content_key(kernel.source)}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    return _functions(source, filename, dict(_compiled_namespace()))[kernel.name]
+
+
+def _interpreted_function(kernel: TritonKernel) -> FunctionType:
+    """The kernel without its source, which keeps the interpreter from making another function."""
+    namespace = dict(_interpreted_namespace())
+    return _functions(kernel.source, "<minidynamo-interpreted>", namespace)[kernel.name]
 
 
 # -- compiling -------------------------------------------------------------------------------------
@@ -176,7 +181,7 @@ def build(kernel: TritonKernel, target: Target, aligned: Sequence[int] = ()) -> 
     from triton.compiler import compile as triton_compile
     from triton.runtime.jit import JITFunction
 
-    function = JITFunction(_kernel_function(kernel, _compiled_namespace()))
+    function = JITFunction(_compiled_function(kernel))
     signature = {**kernel.signature, **dict.fromkeys(kernel.blocks, "constexpr")}
     attributes = {(position,): [["tt.divisibility", ALIGNMENT]] for position in aligned}
     # As eager computes: a * b + c is not contracted unless the source says so.
@@ -222,7 +227,7 @@ def interpreted(kernel: TritonKernel) -> Callable[..., None]:
     from triton.runtime.interpreter import InterpretedFunction
 
     sizes = [name for name, kind in kernel.signature.items() if not kind.startswith("*")]
-    plain = _kernel_function(kernel, _interpreted_namespace())
+    plain = _interpreted_function(kernel)
     plain.__annotations__.update(dict.fromkeys(sizes, tl.constexpr))  # stay Python's numbers
     function = InterpretedFunction(plain)
 
