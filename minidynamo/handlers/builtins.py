@@ -18,6 +18,7 @@ from ..variables.builtin_object import (
     checked,
     has_slot,
     index_of,
+    is_none,
     observed,
     type_name,
 )
@@ -55,11 +56,6 @@ def builtin(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], An
         return function
 
     return register
-
-
-def is_none(value: VariableTracker | None) -> bool:
-    """Whether the value is None, or was not given."""
-    return value is None or (isinstance(value, ConstantVariable) and value.value is None)
 
 
 def data_dependent(what: str, value: VariableTracker) -> None:
@@ -185,9 +181,8 @@ def _is_instance(value: VariableTracker, real: Any, cls: type) -> bool:
 def _user_methods(cls: type) -> set[str]:
     """What the metaclasses written outside of abc and typing define."""
     known = ("abc", "typing", "builtins", "_abc", "enum")
-    return {
-        name for meta in type(cls).__mro__ if meta.__module__ not in known for name in vars(meta)
-    }
+    metas: tuple[type, ...] = type(cls).__mro__  # type: ignore[assignment]
+    return {name for meta in metas if meta.__module__ not in known for name in vars(meta)}
 
 
 @builtin(issubclass)
@@ -213,7 +208,13 @@ def _is_attribute_error(error: ObservedException) -> bool:
 
 
 @builtin(getattr)
-def _getattr(tx: Translator, value: Values, name: Values, /, *default: Values) -> Values:
+def _getattr(
+    tx: Translator,
+    value: Values,
+    name: Values,
+    /,
+    *default: Values,
+) -> Values:
     try:
         return tx.getattr(value, _name_of(tx, name, "getattr"))
     except ObservedException as error:
@@ -234,7 +235,13 @@ def _hasattr(tx: Translator, value: Values, name: Values, /) -> Values:
 
 
 @builtin(setattr)
-def _setattr(tx: Translator, target: Values, name: Values, value: Values, /) -> None:
+def _setattr(
+    tx: Translator,
+    target: Values,
+    name: Values,
+    value: Values,
+    /,
+) -> None:
     tx.setattr(target, _name_of(tx, name, "setattr"), value)
 
 
@@ -275,7 +282,12 @@ _number(complex, ("__complex__", "__float__", "__index__"))
 
 
 @builtin(pow)
-def _pow(tx: Translator, base: Values, exp: Values, mod: Values | None = None) -> Values:
+def _pow(
+    tx: Translator,
+    base: Values,
+    exp: Values,
+    mod: Values | None = None,
+) -> Values:
     if not is_none(mod):
         unsupported("pow()", "pow with 3 arguments", "pow(a, b, c) is traced for constants only")
     return tx.call_operator(operator.pow, [base, exp])
@@ -325,7 +337,7 @@ def _extreme(
     for item in items:
         value = item if is_none(key) else tx.call_function(key, [item], {})  # type: ignore[arg-type]
         value = value.realize()
-        if best is None or tx.call_operator(better, [value, best_key]).realize().truth(tx):
+        if best_key is None or tx.call_operator(better, [value, best_key]).truth(tx):
             best, best_key = item, value
     return best  # type: ignore[return-value]
 
@@ -352,7 +364,7 @@ def _sum(tx: Translator, iterable: Values, /, start: Values | None = None) -> Va
     return total
 
 
-_SUMMED = {
+_SUMMED: dict[type, str] = {
     str: "strings [use ''.join(seq) instead]",
     bytes: "bytes [use b''.join(seq) instead]",
     bytearray: "bytearray [use b''.join(seq) instead]",
@@ -411,7 +423,13 @@ def _zip(tx: Translator, /, *iterables: Values, strict: Values | None = None) ->
 
 
 @builtin(map)
-def _map(tx: Translator, function: Values, first: Values, /, *more: Values) -> Values:
+def _map(
+    tx: Translator,
+    function: Values,
+    first: Values,
+    /,
+    *more: Values,
+) -> Values:
     return MapVariable(function, [iterable.iter(tx) for iterable in (first, *more)])
 
 
@@ -442,7 +460,12 @@ def _reversed(tx: Translator, value: Values, /) -> Values:
 
 @builtin(sorted)
 def _sorted(
-    tx: Translator, iterable: Values, /, *, key: Values | None = None, reverse: Values | None = None
+    tx: Translator,
+    iterable: Values,
+    /,
+    *,
+    key: Values | None = None,
+    reverse: Values | None = None,
 ) -> Values:
     if isinstance(iterable, SetVariable) and is_none(key) and iterable.is_totally_ordered():
         items = iterable.elements()

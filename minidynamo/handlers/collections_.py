@@ -23,7 +23,13 @@ _FROMKEYS = (vars(dict)["fromkeys"], vars(collections.OrderedDict)["fromkeys"])
 
 
 @builtin(*_FROMKEYS)
-def _fromkeys(tx: Translator, cls: Values, iterable: Values, value: Values = NONE, /) -> Values:
+def _fromkeys(
+    tx: Translator,
+    cls: Values,
+    iterable: Values,
+    value: Values = NONE,
+    /,
+) -> Values:
     result = tx.call_function(cls, [], {}).realize()
     for key in iterable.unpack(tx):
         result.setitem(tx, key.realize(), value)
@@ -31,7 +37,12 @@ def _fromkeys(tx: Translator, cls: Values, iterable: Values, value: Values = NON
 
 
 @builtin(collections._count_elements)  # type: ignore[attr-defined]
-def _count_elements(tx: Translator, mapping: Values, iterable: Values, /) -> None:
+def _count_elements(
+    tx: Translator,
+    mapping: Values,
+    iterable: Values,
+    /,
+) -> None:
     for item in iterable.unpack(tx):
         key = item.realize()
         count = mapping.call_method(tx, "get", [key, ConstantVariable(0)], {}).realize()
@@ -52,7 +63,12 @@ class GetterVariable(BuiltinObject):
         self.args = args
         self.kwargs = kwargs
 
-    def call(self, tx: Translator, args: list[Values], kwargs: dict[str, Values]) -> Values:
+    def call(
+        self,
+        tx: Translator,
+        args: list[Values],
+        kwargs: dict[str, Values],
+    ) -> Values:
         if len(args) != 1 or kwargs:
             unsupported("call does not fit", repr(self), "eager will raise the TypeError")
         return _CALLS[self.cls](tx, self, args[0])
@@ -69,12 +85,20 @@ class GetterVariable(BuiltinObject):
         codegen.end_call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
 
 
-def _get_items(tx: Translator, self: GetterVariable, target: Values) -> Values:
+def _get_items(
+    tx: Translator,
+    self: GetterVariable,
+    target: Values,
+) -> Values:
     found = [target.getitem(tx, key.realize()) for key in self.args]
     return found[0] if len(found) == 1 else tx.wrap_items(tuple, found)
 
 
-def _get_attributes(tx: Translator, self: GetterVariable, target: Values) -> Values:
+def _get_attributes(
+    tx: Translator,
+    self: GetterVariable,
+    target: Values,
+) -> Values:
     found = []
     for path in self.args:
         value = target
@@ -84,7 +108,11 @@ def _get_attributes(tx: Translator, self: GetterVariable, target: Values) -> Val
     return found[0] if len(found) == 1 else tx.wrap_items(tuple, found)
 
 
-def _call_method(tx: Translator, self: GetterVariable, target: Values) -> Values:
+def _call_method(
+    tx: Translator,
+    self: GetterVariable,
+    target: Values,
+) -> Values:
     name, *args = self.args
     function = tx.getattr(target, name.realize().as_python_constant())
     return tx.call_function(function, args, self.kwargs)
@@ -98,7 +126,11 @@ _CALLS: dict[type, Callable[..., Values]] = {
 
 
 def _make(cls: type) -> Callable[..., Any]:
-    def handler(tx: Translator, args: list[Values], kwargs: dict[str, Values]) -> Values:
+    def handler(
+        tx: Translator,
+        args: list[Values],
+        kwargs: dict[str, Values],
+    ) -> Values:
         if not args or (kwargs and cls is not operator.methodcaller):
             unsupported("call does not fit", cls.__name__, "eager will raise the TypeError")
         if cls is not operator.itemgetter and not _are_names(args, cls):
@@ -118,7 +150,11 @@ for _class in _CALLS:
 
 
 @wraps(*_CALLS)
-def _wrap_getter(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def _wrap_getter(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     tx.guard(source, "ID_IS", value)
     variable = _build_getter(tx, value)
     variable.source = source

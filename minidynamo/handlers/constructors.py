@@ -82,7 +82,7 @@ def _new_tuple(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Va
 
 
 @_constructs(*(class_.__new__ for class_ in BUILTIN_EXCEPTIONS))
-def _new_exception(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+def _new_exception(tx: Translator, cls: Any, *args: Values, **kwargs: Values) -> Values:
     if issubclass(cls, OPAQUE_EXCEPTIONS) or cls.__flags__ & (1 << 20):
         unsupported("exception class", cls.__name__, f"making a {cls.__name__} is not traced")
     return ExceptionVariable(cls, list(args))
@@ -98,7 +98,11 @@ def _mapping_proxy(tx: Translator, mapping: Values, /) -> Values:
 def _call_class(cls: type) -> Callable[..., Any]:
     """Calls of builtin types whose arguments `__init__` takes."""
 
-    def handler(tx: Translator, args: list[Values], kwargs: dict[str, Values]) -> Values:
+    def handler(
+        tx: Translator,
+        args: list[Values],
+        kwargs: dict[str, Values],
+    ) -> Values:
         variable: Any = tx.wrap_constant(cls)
         return instantiate(tx, variable, args, kwargs)
 

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 @builtin(functools.reduce)
 def _reduce(
-    tx: Translator, function: Values, iterable: Values, initial: Values | None = None, /
+    tx: Translator,
+    function: Values,
+    iterable: Values,
+    initial: Values | None = None,
+    /,
 ) -> Values:
     iterator = iterable.iter(tx)
     total = iterator.next(tx) if initial is None else initial
@@ -57,11 +61,20 @@ class PartialVariable(BuiltinObject):
         self.args = args
         self.keywords = keywords
 
-    def call(self, tx: Translator, args: list[Values], kwargs: dict[str, Values]) -> Values:
+    def call(
+        self,
+        tx: Translator,
+        args: list[Values],
+        kwargs: dict[str, Values],
+    ) -> Values:
         keywords = {**tx.unpack_keywords(self.keywords.realize()), **kwargs}
         return tx.call_function(self.function, [*self.args, *args], keywords)
 
-    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+    def getattr(
+        self,
+        tx: Translator,
+        name: str,
+    ) -> VariableTracker:
         parts = {"func": self.function, "keywords": self.keywords}
         if name == "args":
             return tx.wrap_items(tuple, self.args)
@@ -79,12 +92,20 @@ class PartialVariable(BuiltinObject):
         self.reconstruct_attributes(codegen)
 
 
-def _partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _partial(
+    function: Any,
+    args: tuple[Any, ...],
+    keywords: dict[str, Any],
+) -> Any:
     return functools.partial(function, *args, **keywords)
 
 
 @handles(functools.partial)
-def _make_partial(tx: Translator, args: list[Values], kwargs: dict[str, Values]) -> Values:
+def _make_partial(
+    tx: Translator,
+    args: list[Values],
+    kwargs: dict[str, Values],
+) -> Values:
     if not args or not has_slot(args[0], "__call__"):
         unsupported("call does not fit", "partial", "eager will raise the TypeError")
     function, *rest = args
@@ -97,7 +118,11 @@ def _make_partial(tx: Translator, args: list[Values], kwargs: dict[str, Values])
 
 
 @wraps(functools.partial)
-def _wrap_partial(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def _wrap_partial(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     tx.guard(source, "TYPE_IS", functools.partial)
     function = tx.wrap(value.func, partial_source(source, "func"))
     args = tx.wrap(value.args, partial_source(source, "args")).unpack(tx)
@@ -122,16 +147,29 @@ _ORDER: dict[str, Callable[..., Any]] = {
 class CompareKeyVariable(BuiltinObject):
     """cmp_to_key(function), and what calling it with an object gives."""
 
-    def __init__(self, function: Values, item: Values | None = None) -> None:
+    def __init__(
+        self,
+        function: Values,
+        item: Values | None = None,
+    ) -> None:
         super().__init__(_Key, mutation=Mutation.NEW)
         self.function = function
         self.item = item
 
-    def call(self, tx: Translator, args: list[Values], kwargs: dict[str, Values]) -> Values:
+    def call(
+        self,
+        tx: Translator,
+        args: list[Values],
+        kwargs: dict[str, Values],
+    ) -> Values:
         (item,) = [*args, *kwargs.values()]
         return CompareKeyVariable(self.function, item)
 
-    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+    def getattr(
+        self,
+        tx: Translator,
+        name: str,
+    ) -> VariableTracker:
         if name == "obj" and self.item is not None:
             return self.item
         return super().getattr(tx, name)
@@ -153,7 +191,12 @@ def _cmp_to_key(tx: Translator, mycmp: Values) -> Values:
 
 
 def _compare(name: str) -> Callable[..., Values]:
-    def row(tx: Translator, self: CompareKeyVariable, other: Values, /) -> Values:
+    def row(
+        tx: Translator,
+        self: CompareKeyVariable,
+        other: Values,
+        /,
+    ) -> Values:
         if not isinstance(other, CompareKeyVariable) or self.item is None or other.item is None:
             tx.raise_observed(TypeError, "other argument must be K instance")
         order = tx.call_function(self.function, [self.item, other.item], {})

@@ -111,7 +111,11 @@ _register_choices()
 
 @builtin(itertools.accumulate)
 def _accumulate(
-    tx: Translator, iterable: Values, func: Values = NONE, *, initial: Values = NONE
+    tx: Translator,
+    iterable: Values,
+    func: Values = NONE,
+    *,
+    initial: Values = NONE,
 ) -> VariableTracker:
     return AccumulateIterator(iterable.iter(tx), func, initial)
 
@@ -163,12 +167,17 @@ def _tee(tx: Translator, iterable: Values, n: Values | None = None, /) -> Variab
     count = 2 if n is None else index_of(tx, n)
     if isinstance(iterable, TeeIterator) or count < 0:
         unsupported("call does not fit", "tee", "tee of a tee is not traced")
-    iterator, buffer = iterable.iter(tx), []
+    iterator = iterable.iter(tx)
+    buffer: list[Values] = []
     return tx.wrap_items(tuple, [TeeIterator(iterator, buffer) for _ in range(count)])
 
 
 def _batched(
-    tx: Translator, iterable: Values, n: Values, *, strict: Values | None = None
+    tx: Translator,
+    iterable: Values,
+    n: Values,
+    *,
+    strict: Values | None = None,
 ) -> VariableTracker:
     size = index_of(tx, n)
     if size < 1 or (strict is not None and strict.truth(tx)):

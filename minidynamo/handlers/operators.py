@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import NOT_IMPLEMENTED, BuiltinObject, checked, index_of, type_name
@@ -87,7 +87,10 @@ def _normal(value: VariableTracker) -> VariableTracker:
 
 
 def _call_special(
-    tx: Translator, value: VariableTracker, name: str, args: list[VariableTracker]
+    tx: Translator,
+    value: VariableTracker,
+    name: str,
+    args: list[VariableTracker],
 ) -> VariableTracker:
     """The special method's result; NotImplemented if there is none."""
     function = special_method(tx, value, name)
@@ -154,7 +157,7 @@ def binary_op(
     result = binary_op1(tx, function, left, right, name, reflected)
     if not _is_not_implemented(result):
         return result
-    _refuse(tx, symbol, left, right)
+    refuse(tx, symbol, left, right)
 
 
 def binary_op1(
@@ -197,7 +200,10 @@ def _is_plain_sequence(value: VariableTracker) -> bool:
 
 
 def _class_union(
-    tx: Translator, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+    tx: Translator,
+    function: Callable[..., Any],
+    left: VariableTracker,
+    right: VariableTracker,
 ) -> VariableTracker | None:
     """`A | B` of classes: a types.UnionType."""
     if function is not operator.or_:
@@ -249,9 +255,12 @@ def _constant_slot(
     return NOT_IMPLEMENTED
 
 
-def _refuse(
-    tx: Translator, symbol: str, left: VariableTracker, right: VariableTracker
-) -> VariableTracker:
+def refuse(
+    tx: Translator,
+    symbol: str,
+    left: VariableTracker,
+    right: VariableTracker,
+) -> NoReturn:
     """The TypeError of operands that do not fit; `+` of sequences has words of its own."""
     kinds = type_name(left.python_type()), type_name(right.python_type())
     if symbol in ("+", "+=") and issubclass(left.python_type(), (list, tuple, str)):
@@ -310,7 +319,10 @@ def _compare_handler(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def rich_compare(
-    tx: Translator, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+    tx: Translator,
+    function: Callable[..., Any],
+    left: VariableTracker,
+    right: VariableTracker,
 ) -> VariableTracker:
     """`do_richcompare`."""
     node = _tensor_comparison(tx, function, left, right)
@@ -336,7 +348,10 @@ def rich_compare(
 
 
 def _tensor_comparison(
-    tx: Translator, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+    tx: Translator,
+    function: Callable[..., Any],
+    left: VariableTracker,
+    right: VariableTracker,
 ) -> VariableTracker | None:
     """A node; but `==` and `!=` with what is no number nor tensor compare identities."""
     operands = [left, right]
@@ -355,7 +370,10 @@ def _tensor_comparison(
 
 
 def _comparison_slot(
-    tx: Translator, operand: VariableTracker, method: str, other: VariableTracker
+    tx: Translator,
+    operand: VariableTracker,
+    method: str,
+    other: VariableTracker,
 ) -> VariableTracker:
     """The operand's rich comparison; NotImplemented for types that only have object's."""
     if isinstance(operand, BuiltinObject) or operand.is_user_defined:
@@ -381,7 +399,10 @@ def _comparison_slot(
 
 
 def _object_comparison(
-    tx: Translator, operand: VariableTracker, method: str, other: VariableTracker
+    tx: Translator,
+    operand: VariableTracker,
+    method: str,
+    other: VariableTracker,
 ) -> VariableTracker:
     """`object_richcompare`: identity, and `!=` by way of `==`."""
     if method == "__eq__":
@@ -468,7 +489,11 @@ def _getitem(tx: Translator, container: VariableTracker, key: VariableTracker, /
 
 @_handles(operator.setitem)
 def _setitem(
-    tx: Translator, container: VariableTracker, key: VariableTracker, value: VariableTracker, /
+    tx: Translator,
+    container: VariableTracker,
+    key: VariableTracker,
+    value: VariableTracker,
+    /,
 ) -> None:
     container.setitem(tx, key, value)
 

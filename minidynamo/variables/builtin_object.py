@@ -58,7 +58,12 @@ class _Arity(NamedTuple):
             names.add("**")
         return _Arity(least, most, frozenset(names))
 
-    def check(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def check(
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> None:
         known = "**" in self.keywords or self.keywords.issuperset(kwargs)
         if known and len(args) <= self.most and len(args) + len(kwargs) >= self.least:
             return
@@ -147,6 +152,11 @@ def index_of(tx: Translator, value: VariableTracker) -> int:
     if not result.is_python_constant():
         unsupported("data-dependent value", repr(value), "an index depends on a tensor's data")
     return index_of(tx, result)
+
+
+def is_none(value: VariableTracker | None) -> bool:
+    """Whether the value is None, or was not given."""
+    return value is None or (isinstance(value, ConstantVariable) and value.value is None)
 
 
 def has_slot(value: VariableTracker, name: str) -> bool:
@@ -241,14 +251,24 @@ class BuiltinObject(InstanceState):
             return InstanceDictVariable(self)
         return super().load_getset(tx, descriptor)
 
-    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+    def setattr(
+        self,
+        tx: Translator,
+        name: str,
+        value: VariableTracker,
+    ) -> None:
         found = self.lookup("__setattr__")
         if found is not None and isinstance(found[1], types.FunctionType):
             self.call_method(tx, "__setattr__", [ConstantVariable(name), value], {})
         else:
             self.generic_setattr(tx, name, value)
 
-    def generic_setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+    def generic_setattr(
+        self,
+        tx: Translator,
+        name: str,
+        value: VariableTracker,
+    ) -> None:
         """`PyObject_GenericSetAttr`."""
         raw = class_lookup(tx, self.cls, name)
         if raw is not None and raw.is_data_descriptor():
@@ -310,7 +330,11 @@ class BuiltinObject(InstanceState):
         )
 
     def _item_slot(
-        self, tx: Translator, name: str, lacking: str, args: list[VariableTracker]
+        self,
+        tx: Translator,
+        name: str,
+        lacking: str,
+        args: list[VariableTracker],
     ) -> VariableTracker:
         if self.lookup(name) is None:
             tx.raise_observed(TypeError, f"{type_name(self.cls)!r} object {lacking}")
@@ -319,7 +343,12 @@ class BuiltinObject(InstanceState):
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
         return self._item_slot(tx, "__getitem__", "is not subscriptable", [key])
 
-    def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+    def setitem(
+        self,
+        tx: Translator,
+        key: VariableTracker,
+        value: VariableTracker,
+    ) -> None:
         self._item_slot(tx, "__setitem__", "does not support item assignment", [key, value])
 
     def delitem(self, tx: Translator, key: VariableTracker) -> None:
@@ -348,7 +377,10 @@ class BuiltinObject(InstanceState):
             raise
 
     def call(
-        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+        self,
+        tx: Translator,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         if self.lookup("__call__") is None:
             tx.raise_observed(TypeError, f"{type_name(self.cls)!r} object is not callable")

@@ -88,7 +88,7 @@ class DequeVariable(BuiltinObject):
 
 
 def _new_deque(cls: type, items: list[Any], maxlen: int | None) -> Any:
-    result = _deque.__new__(cls)
+    result: Any = _deque.__new__(cls)
     _deque.__init__(result, items, maxlen)
     return result
 
@@ -211,7 +211,11 @@ def _reverse(tx: Translator, self: DequeVariable, /) -> None:
 
 @builtin_method(_deque, "insert", lazy=True)
 def _insert(
-    tx: Translator, self: DequeVariable, index: VariableTracker, item: VariableTracker, /
+    tx: Translator,
+    self: DequeVariable,
+    index: VariableTracker,
+    item: VariableTracker,
+    /,
 ) -> None:
     position = index_of(tx, index)
     with observed(tx):
@@ -249,7 +253,11 @@ def _index(tx: Translator, key: VariableTracker) -> int:
 
 @builtin_method(_deque, "__setitem__")
 def _setitem(
-    tx: Translator, self: DequeVariable, key: VariableTracker, value: VariableTracker, /
+    tx: Translator,
+    self: DequeVariable,
+    key: VariableTracker,
+    value: VariableTracker,
+    /,
 ) -> None:
     index = _index(tx, key)
     with observed(tx):
@@ -292,7 +300,11 @@ for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
 
 @builtin_method(_deque, "index")
 def _find(
-    tx: Translator, self: DequeVariable, item: VariableTracker, /, *bounds: VariableTracker
+    tx: Translator,
+    self: DequeVariable,
+    item: VariableTracker,
+    /,
+    *bounds: VariableTracker,
 ) -> VariableTracker:
     items = tx.wrap_items(list, list(self.items))
     if not items.call_method(tx, "count", [item], {}).as_python_constant():

@@ -36,12 +36,22 @@ def _dict_reversed(tx: Translator, self: DictVariable, /) -> VariableTracker:
 
 
 @builtin_method(dict, "__contains__")
-def _dict_contains(tx: Translator, self: DictVariable, key: VariableTracker, /) -> VariableTracker:
+def _dict_contains(
+    tx: Translator,
+    self: DictVariable,
+    key: VariableTracker,
+    /,
+) -> VariableTracker:
     return ConstantVariable(self.find(tx, key_of(tx, key)) is not None)
 
 
 @builtin_method(dict, "__getitem__")
-def _dict_getitem(tx: Translator, self: DictVariable, key: VariableTracker, /) -> VariableTracker:
+def _dict_getitem(
+    tx: Translator,
+    self: DictVariable,
+    key: VariableTracker,
+    /,
+) -> VariableTracker:
     found = self.find(tx, key_of(tx, key))
     if found is not None:
         return found
@@ -52,7 +62,10 @@ def _dict_getitem(tx: Translator, self: DictVariable, key: VariableTracker, /) -
 
 @builtin_method(collections.defaultdict, "__missing__")
 def _defaultdict_missing(
-    tx: Translator, self: DictVariable, key: VariableTracker, /
+    tx: Translator,
+    self: DictVariable,
+    key: VariableTracker,
+    /,
 ) -> VariableTracker:
     factory = self.default_factory.realize() if self.default_factory is not None else NONE
     if isinstance(factory, ConstantVariable) and factory.value is None:
@@ -64,13 +77,22 @@ def _defaultdict_missing(
 
 @builtin_method(dict, "__setitem__", lazy=True)
 def _dict_setitem(
-    tx: Translator, self: DictVariable, key: VariableTracker, value: VariableTracker, /
+    tx: Translator,
+    self: DictVariable,
+    key: VariableTracker,
+    value: VariableTracker,
+    /,
 ) -> None:
     self.put(tx, key.realize(), value)
 
 
 @builtin_method(dict, "__delitem__")
-def _dict_delitem(tx: Translator, self: DictVariable, key: VariableTracker, /) -> None:
+def _dict_delitem(
+    tx: Translator,
+    self: DictVariable,
+    key: VariableTracker,
+    /,
+) -> None:
     hash_key = key_of(tx, key)
     if self.find(tx, hash_key) is None:
         raise_key_error(key)
@@ -79,7 +101,11 @@ def _dict_delitem(tx: Translator, self: DictVariable, key: VariableTracker, /) -
 
 @builtin_method(dict, "get", lazy=True)
 def _dict_get(
-    tx: Translator, self: DictVariable, key: VariableTracker, default: VariableTracker = NONE, /
+    tx: Translator,
+    self: DictVariable,
+    key: VariableTracker,
+    default: VariableTracker = NONE,
+    /,
 ) -> VariableTracker:
     found = self.find(tx, key_of(tx, key))
     return default if found is None else found
@@ -87,7 +113,11 @@ def _dict_get(
 
 @builtin_method(dict, "setdefault", lazy=True)
 def _dict_setdefault(
-    tx: Translator, self: DictVariable, key: VariableTracker, default: VariableTracker = NONE, /
+    tx: Translator,
+    self: DictVariable,
+    key: VariableTracker,
+    default: VariableTracker = NONE,
+    /,
 ) -> VariableTracker:
     found = self.find(tx, key_of(tx, key))
     if found is not None:
@@ -117,7 +147,12 @@ def _dict_popitem(tx: Translator, self: DictVariable, /) -> VariableTracker:
     return pop_end(tx, self, last=True)
 
 
-def pop_end(tx: Translator, self: DictVariable, *, last: bool) -> VariableTracker:
+def pop_end(
+    tx: Translator,
+    self: DictVariable,
+    *,
+    last: bool,
+) -> VariableTracker:
     """Remove and return the last or first item."""
     self.guard_keys(tx)
     if not self.entries:
@@ -137,7 +172,11 @@ def _dict_copy(tx: Translator, self: DictVariable, /) -> VariableTracker:
     return copy_of(tx, self, dict)
 
 
-def copy_of(tx: Translator, self: DictVariable, cls: type) -> DictVariable:
+def copy_of(
+    tx: Translator,
+    self: DictVariable,
+    cls: type,
+) -> DictVariable:
     """A new dict of type `cls` with the same items."""
     self.guard_keys(tx)
     return DictVariable(dict(self.entries), cls, default_factory=self.default_factory)
@@ -153,7 +192,11 @@ def _dict_update(
         self.put_item(tx, ConstantVariable(name), value)
 
 
-def merge(tx: Translator, self: DictVariable, other: VariableTracker) -> None:
+def merge(
+    tx: Translator,
+    self: DictVariable,
+    other: VariableTracker,
+) -> None:
     """`dict.update(self, other)`: another dict, something with `keys`, or pairs."""
     if isinstance(other, DictVariable) and not other.overrides("__iter__"):
         other.guard_keys(tx)
@@ -169,7 +212,10 @@ def merge(tx: Translator, self: DictVariable, other: VariableTracker) -> None:
 
 
 def _pair_items(
-    tx: Translator, self: DictVariable, number: int, pair: VariableTracker
+    tx: Translator,
+    self: DictVariable,
+    number: int,
+    pair: VariableTracker,
 ) -> list[VariableTracker]:
     """One pair given to `update`; OrderedDict has words of its own for what is none."""
     ordered = issubclass(self.cls, collections.OrderedDict)
@@ -224,7 +270,12 @@ def _defaultdict_copy(tx: Translator, self: DictVariable, /) -> VariableTracker:
 
 
 @builtin_method(dict, "__eq__")
-def _dict_eq(tx: Translator, self: DictVariable, other: VariableTracker, /) -> VariableTracker:
+def _dict_eq(
+    tx: Translator,
+    self: DictVariable,
+    other: VariableTracker,
+    /,
+) -> VariableTracker:
     if not isinstance(other, DictVariable):
         return NOT_IMPLEMENTED
     self.guard_keys(tx)
@@ -243,18 +294,33 @@ def _dict_eq(tx: Translator, self: DictVariable, other: VariableTracker, /) -> V
 
 
 @builtin_method(dict, "__ne__")
-def _dict_ne(tx: Translator, self: DictVariable, other: VariableTracker, /) -> VariableTracker:
+def _dict_ne(
+    tx: Translator,
+    self: DictVariable,
+    other: VariableTracker,
+    /,
+) -> VariableTracker:
     equal = self.call_method(tx, "__eq__", [other], {})
     return equal if equal is NOT_IMPLEMENTED else ConstantVariable(not equal.truth(tx))
 
 
 @builtin_method(dict, "__lt__", "__le__", "__gt__", "__ge__")
-def _dict_order(tx: Translator, self: DictVariable, other: VariableTracker, /) -> VariableTracker:
+def _dict_order(
+    tx: Translator,
+    self: DictVariable,
+    other: VariableTracker,
+    /,
+) -> VariableTracker:
     return NOT_IMPLEMENTED
 
 
 @builtin_method(dict, "__or__")
-def _dict_or(tx: Translator, self: DictVariable, other: VariableTracker, /) -> VariableTracker:
+def _dict_or(
+    tx: Translator,
+    self: DictVariable,
+    other: VariableTracker,
+    /,
+) -> VariableTracker:
     if not isinstance(other, DictVariable):
         return NOT_IMPLEMENTED
     result = copy_of(tx, self, union_type(self.cls))
@@ -263,7 +329,12 @@ def _dict_or(tx: Translator, self: DictVariable, other: VariableTracker, /) -> V
 
 
 @builtin_method(dict, "__ror__")
-def _dict_ror(tx: Translator, self: DictVariable, other: VariableTracker, /) -> VariableTracker:
+def _dict_ror(
+    tx: Translator,
+    self: DictVariable,
+    other: VariableTracker,
+    /,
+) -> VariableTracker:
     if not isinstance(other, DictVariable):
         return NOT_IMPLEMENTED
     result = copy_of(tx, other, union_type(self.cls))
@@ -278,7 +349,12 @@ def union_type(cls: type) -> type:
 
 
 @builtin_method(dict, "__ior__")
-def _dict_ior(tx: Translator, self: DictVariable, other: VariableTracker, /) -> VariableTracker:
+def _dict_ior(
+    tx: Translator,
+    self: DictVariable,
+    other: VariableTracker,
+    /,
+) -> VariableTracker:
     merge(tx, self, other)
     return self
 
@@ -288,7 +364,10 @@ def _dict_ior(tx: Translator, self: DictVariable, other: VariableTracker, /) -> 
 
 @builtin_method(collections.OrderedDict, "popitem")
 def _ordered_popitem(
-    tx: Translator, self: DictVariable, /, last: VariableTracker | None = None
+    tx: Translator,
+    self: DictVariable,
+    /,
+    last: VariableTracker | None = None,
 ) -> VariableTracker:
     if not self.entries:
         tx.raise_observed(KeyError, "dictionary is empty")
@@ -322,7 +401,11 @@ def _ordered_pop(
 
 @builtin_method(collections.OrderedDict, "move_to_end")
 def _ordered_move_to_end(
-    tx: Translator, self: DictVariable, /, key: VariableTracker, last: VariableTracker | None = None
+    tx: Translator,
+    self: DictVariable,
+    /,
+    key: VariableTracker,
+    last: VariableTracker | None = None,
 ) -> None:
     hash_key = key_of(tx, key)
     if self.find(tx, hash_key) is None:

@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 class DictViewVariable(BuiltinObject):
     """`mapping.keys()`, `.values()` or `.items()`."""
 
-    def __init__(self, mapping: DictVariable, kind: str) -> None:
+    def __init__(
+        self,
+        mapping: DictVariable,
+        kind: str,
+    ) -> None:
         ordered = issubclass(mapping.cls, collections.OrderedDict)
-        empty = collections.OrderedDict() if ordered else {}
+        empty: dict[Any, Any] = collections.OrderedDict() if ordered else {}
         super().__init__(type(getattr(empty, kind)()), mutation=Mutation.NEW)
         self.mapping = mapping
         self.kind = kind
@@ -86,19 +90,25 @@ def follows_base_view(plain: type, ordered: type) -> None:
 
 
 _register_views()
-_SET_VIEWS = (type({}.keys()), type({}.items()))
+_SET_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.items()))
 
 
 @builtin_method(type({}.keys()), "__contains__")
 def _keys_contains(
-    tx: Translator, self: DictViewVariable, key: VariableTracker, /
+    tx: Translator,
+    self: DictViewVariable,
+    key: VariableTracker,
+    /,
 ) -> VariableTracker:
     return self.mapping.contains(tx, key)
 
 
 @builtin_method(type({}.items()), "__contains__")
 def _items_contains(
-    tx: Translator, self: DictViewVariable, item: VariableTracker, /
+    tx: Translator,
+    self: DictViewVariable,
+    item: VariableTracker,
+    /,
 ) -> VariableTracker:
     if not issubclass(item.python_type(), tuple):
         return ConstantVariable(False)
@@ -118,7 +128,12 @@ def _register_view_algebra() -> None:
 def _as_sets(name: str) -> Callable[..., VariableTracker]:
     is_comparison = name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
 
-    def row(tx: Translator, self: DictViewVariable, other: VariableTracker, /) -> VariableTracker:
+    def row(
+        tx: Translator,
+        self: DictViewVariable,
+        other: VariableTracker,
+        /,
+    ) -> VariableTracker:
         if isinstance(other, DictViewVariable) and other.kind != "values":
             other = other.as_set(tx)
         if set_like(other) is None:
@@ -142,7 +157,11 @@ def _viewed(view: Any) -> Any:
     return gc.get_referents(view)[0]
 
 
-def _wrap_viewed(tx: Translator, value: Any, source: Source) -> DictVariable:
+def _wrap_viewed(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> DictVariable:
     tx.guard(source, "TYPE_IS", type(value))
     mapping = tx.wrap(_viewed(value), CallSource(source, _viewed, "<dict of {base}>"))
     if not isinstance(mapping, DictVariable):
@@ -151,13 +170,18 @@ def _wrap_viewed(tx: Translator, value: Any, source: Source) -> DictVariable:
 
 
 def _register_wrappers() -> None:
-    for mapping in ({}, collections.OrderedDict()):
+    empty: list[dict[Any, Any]] = [{}, collections.OrderedDict()]
+    for mapping in empty:
         for kind in ("keys", "values", "items"):
             wraps(type(getattr(mapping, kind)()))(_view_wrapper(kind))
 
 
 def _view_wrapper(kind: str) -> Callable[..., VariableTracker]:
-    def wrap_view(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    def wrap_view(
+        tx: Translator,
+        value: Any,
+        source: Source,
+    ) -> VariableTracker:
         view = DictViewVariable(_wrap_viewed(tx, value, source), kind)
         view.source, view.mutation = source, Mutation.IMMUTABLE
         return view
@@ -171,7 +195,12 @@ _register_wrappers()
 class MappingProxyVariable(BuiltinObject):
     """types.MappingProxyType(mapping)."""
 
-    def __init__(self, mapping: DictVariable, *, source: Source | None = None) -> None:
+    def __init__(
+        self,
+        mapping: DictVariable,
+        *,
+        source: Source | None = None,
+    ) -> None:
         super().__init__(types.MappingProxyType, source=source)
         self.mapping = mapping
 
@@ -183,13 +212,20 @@ class MappingProxyVariable(BuiltinObject):
 
 
 @wraps(types.MappingProxyType)
-def _wrap_proxy(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def _wrap_proxy(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     return MappingProxyVariable(_wrap_viewed(tx, value, source), source=source)
 
 
 def _of_mapping(name: str) -> Callable[..., VariableTracker]:
     def row(
-        tx: Translator, self: MappingProxyVariable, /, *args: VariableTracker
+        tx: Translator,
+        self: MappingProxyVariable,
+        /,
+        *args: VariableTracker,
     ) -> VariableTracker:
         others = [arg.mapping if isinstance(arg, MappingProxyVariable) else arg for arg in args]
         return self.mapping.call_method(tx, name, others, {})

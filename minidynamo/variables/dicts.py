@@ -112,7 +112,12 @@ class DictVariable(BuiltinObject):
 
     # -- changing --------------------------------------------------------------------------------
 
-    def put(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+    def put(
+        self,
+        tx: Translator,
+        key: VariableTracker,
+        value: VariableTracker,
+    ) -> None:
         hash_key = key_of(tx, key)
         self._guard_key(tx, hash_key)
         tx.output.side_effects.mutate(self)
@@ -120,7 +125,12 @@ class DictVariable(BuiltinObject):
         known = self.entries.get(hash_key)
         self.entries[hash_key] = (key if known is None else known[0], value)
 
-    def put_item(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+    def put_item(
+        self,
+        tx: Translator,
+        key: VariableTracker,
+        value: VariableTracker,
+    ) -> None:
         """A store by `update`: OrderedDict goes through `__setitem__`, dict does not."""
         store = self.setitem if issubclass(self.cls, collections.OrderedDict) else self.put
         store(tx, key, value)
@@ -162,7 +172,7 @@ class DictVariable(BuiltinObject):
         }
 
     def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
-        if descriptor is not collections.defaultdict.default_factory:  # type: ignore[attr-defined]
+        if descriptor is not collections.defaultdict.default_factory:  # type: ignore[misc]
             return super().load_slot(tx, descriptor)
         return NONE if self.default_factory is None else self.default_factory
 
@@ -215,7 +225,7 @@ class DictVariable(BuiltinObject):
 
 
 def _new_dict(cls: type, entries: dict[Any, Any], factory: Any) -> Any:
-    result = dict.__new__(cls)
+    result: Any = dict.__new__(cls)
     store = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
     if issubclass(cls, collections.defaultdict):
         result.default_factory = factory
@@ -250,7 +260,7 @@ def _build_dict(
     tx: Any, type_: type, items: dict[str, VariableTracker] | list[VariableTracker]
 ) -> VariableTracker:
     assert isinstance(items, dict)
-    entries = {name: (ConstantVariable(name), value) for name, value in items.items()}
+    entries: Entries = {name: (ConstantVariable(name), value) for name, value in items.items()}
     return DictVariable(entries, type_)
 
 

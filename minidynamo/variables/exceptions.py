@@ -67,7 +67,12 @@ class ExceptionVariable(BuiltinObject):
             unsupported("exception attribute", name, f"{name!r} of exceptions is not traced")
         return super().getattr(tx, name)
 
-    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+    def setattr(
+        self,
+        tx: Translator,
+        name: str,
+        value: VariableTracker,
+    ) -> None:
         effects = tx.output.side_effects
         if name == "args":
             self.set_args(tx, value.realize().unpack(tx))
@@ -127,7 +132,7 @@ class ExceptionVariable(BuiltinObject):
 
 def _new_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
     """The exception without the `__init__` that Python subclasses define: it was traced."""
-    base = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
+    base: Any = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
     result = base.__new__(cls, *args)
     base.__init__(result, *args)
     return result

@@ -12,7 +12,6 @@ from ..side_effects import Mutation
 from ..source import CallSource, iterator_index_source, iterator_sequence_source
 from ..source_calls import iterator_index, iterator_sequence
 from .base import VariableTracker, unsupported
-from .constant import ConstantVariable
 from .deques import DequeVariable
 from .dicts import DictVariable
 from .iterators import (
@@ -43,7 +42,11 @@ def _existing(iterator: IteratorVariable, source: Source) -> VariableTracker:
     return iterator
 
 
-def _guard_position(tx: Translator, value: Any, source: Source) -> int:
+def _guard_position(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> int:
     tx.guard(source, "TYPE_IS", type(value))
     index = iterator_index(value)
     tx.guard(iterator_index_source(source), "CONST_EQ", index)
@@ -51,7 +54,11 @@ def _guard_position(tx: Translator, value: Any, source: Source) -> int:
 
 
 @wraps(*SEQUENCE_ITERATOR_TYPES.values())
-def _wrap_sequence_iterator(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def _wrap_sequence_iterator(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     index = _guard_position(tx, value, source)
     exhausted = ConstantIterator((), type(value))
     if index < 0:
@@ -68,7 +75,11 @@ def _wrap_sequence_iterator(tx: Translator, value: Any, source: Source) -> Varia
 
 
 @wraps(type(iter("")), type(iter("é")), type(iter(b"")), type(iter(range(0))))
-def _wrap_constant_iterator(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def _wrap_constant_iterator(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     index = _guard_position(tx, value, source)
     rest: Any = ()
     if index >= 0:
@@ -81,7 +92,11 @@ def _wrap_constant_iterator(tx: Translator, value: Any, source: Source) -> Varia
 
 
 @wraps(*DICT_ITERATOR_TYPES.values())
-def _wrap_dict_iterator(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def _wrap_dict_iterator(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     index = _guard_position(tx, value, source)
     if index < 0:
         return _existing(ConstantIterator((), type(value)), source)
@@ -106,7 +121,11 @@ def _set_position(iterator: Any) -> int:
 
 
 @wraps(type(iter(set())))
-def _wrap_set_iterator(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def _wrap_set_iterator(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     tx.guard(source, "TYPE_IS", type(value))
     index = _set_position(value)
     tx.guard(CallSource(source, _set_position, "<position of {base}>"), "CONST_EQ", index)
@@ -114,9 +133,8 @@ def _wrap_set_iterator(tx: Translator, value: Any, source: Source) -> VariableTr
         return _existing(ConstantIterator((), type(value)), source)
     if value.__length_hint__() == 0:
         unsupported("iterator", source.name, "a set iterator at its end, or a changed set")
-    container = tx.wrap(iterator_sequence(value), iterator_sequence_source(source))
-    if isinstance(container, ConstantVariable):
-        container = set_like(container)
+    wrapped = tx.wrap(iterator_sequence(value), iterator_sequence_source(source))
+    container = set_like(wrapped)
     if not isinstance(container, SetVariable) or len(container.table) != len(
         iterator_sequence(value)
     ):
@@ -127,7 +145,11 @@ def _wrap_set_iterator(tx: Translator, value: Any, source: Source) -> VariableTr
 
 
 @wraps(type(iter(collections.deque())), type(reversed(collections.deque())))
-def _wrap_deque_iterator(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def _wrap_deque_iterator(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     container, position = _parts(tx, value, source)
     backwards = type(value) is type(reversed(collections.deque()))
     if not isinstance(container, DequeVariable) or container.version:
@@ -153,7 +175,11 @@ def _shape(iterator: Any) -> tuple[int, bool]:
     return len(reduced[1]), len(reduced) > 2 and bool(reduced[2])
 
 
-def _parts(tx: Translator, value: Any, source: Source) -> list[VariableTracker]:
+def _parts(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> list[VariableTracker]:
     """What an enumerate, zip, map or filter object was made of."""
     tx.guard(source, "TYPE_IS", type(value))
     tx.guard(CallSource(source, _shape, "<parts of {base}>"), "CONST_EQ", _shape(value))
@@ -165,7 +191,11 @@ def _parts(tx: Translator, value: Any, source: Source) -> list[VariableTracker]:
 
 
 @wraps(enumerate)
-def _wrap_enumerate(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def _wrap_enumerate(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     iterator, count = _parts(tx, value, source)
     own(iterator)
     return _existing(EnumerateVariable(iterator, count.as_python_constant()), source)
@@ -184,17 +214,29 @@ def own(iterator: VariableTracker) -> None:
 
 
 @wraps(zip)
-def _wrap_zip(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def _wrap_zip(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     return _existing(ZipVariable(_parts(tx, value, source), _shape(value)[1]), source)
 
 
 @wraps(map)
-def _wrap_map(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def _wrap_map(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     function, *iterators = _parts(tx, value, source)
     return _existing(MapVariable(function, iterators), source)
 
 
 @wraps(filter)
-def _wrap_filter(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def _wrap_filter(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     function, iterator = _parts(tx, value, source)
     return _existing(FilterVariable(function, iterator), source)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..exc import Unsupported
 from ..side_effects import Mutation
 from .base import ObservedException, VariableTracker, unsupported
-from .builtin_object import NONE, builtin_method
+from .builtin_object import NONE, builtin_method, is_none
 from .constant import ConstantVariable
 from .exceptions import ExceptionVariable
 from .iterators import IteratorVariable
@@ -162,11 +162,6 @@ class GeneratorVariable(IteratorVariable):
             "a generator that was made in the graph is still needed after it",
             ["turn it into a list before the graph breaks"],
         )
-
-
-def is_none(value: VariableTracker) -> bool:
-    """Whether the value is None."""
-    return isinstance(value, ConstantVariable) and value.value is None
 
 
 def _given(self: GeneratorVariable, value: VariableTracker | None) -> VariableTracker:

@@ -108,7 +108,11 @@ class SequenceIterator(IteratorVariable):
     """Over a list or tuple, which may change meanwhile; `index` is that of the next item."""
 
     def __init__(
-        self, sequence: SequenceVariable, *, backwards: bool = False, index: int | None = None
+        self,
+        sequence: SequenceVariable,
+        *,
+        backwards: bool = False,
+        index: int | None = None,
     ) -> None:
         cls = SEQUENCE_ITERATOR_TYPES[issubclass(sequence.cls, list), backwards]
         super().__init__(cls, mutation=Mutation.NEW)
@@ -236,7 +240,12 @@ class SetIterator(ItemsIterator):
 class DictIterator(IteratorVariable):
     """Over a dict's keys, values or items, forwards or backwards."""
 
-    def __init__(self, mapping: DictVariable, kind: str, backwards: bool) -> None:
+    def __init__(
+        self,
+        mapping: DictVariable,
+        kind: str,
+        backwards: bool,
+    ) -> None:
         super().__init__(DICT_ITERATOR_TYPES[kind, backwards], mutation=Mutation.NEW)
         self.mapping = mapping
         self.kind = kind
@@ -282,7 +291,12 @@ DICT_ITERATOR_TYPES: dict[tuple[str, bool], type] = {
 }
 
 
-def _dict_iterator(mapping: Any, kind: str, backwards: bool, attempts: int) -> Any:
+def _dict_iterator(
+    mapping: Any,
+    kind: str,
+    backwards: bool,
+    attempts: int,
+) -> Any:
     view = getattr(mapping, kind)()
     iterator = reversed(view) if backwards else iter(view)
     advance(iterator, attempts)
@@ -307,7 +321,10 @@ SEQUENCE_BUILDERS[iter] = lambda tx, type_, items: ItemsIterator(items)
 
 
 def dict_iterator(
-    tx: Translator, mapping: DictVariable, kind: str, backwards: bool
+    tx: Translator,
+    mapping: DictVariable,
+    kind: str,
+    backwards: bool,
 ) -> VariableTracker:
     """A new iterator; kind: "keys", "values" or "items"."""
     mapping.guard_keys(tx)
@@ -320,7 +337,12 @@ SEQUENCE_BUILDERS["view"] = dict_iterator
 class DequeIterator(IteratorVariable):
     """Over a deque, which must not change meanwhile."""
 
-    def __init__(self, tx: Translator, container: DequeVariable, backwards: bool) -> None:
+    def __init__(
+        self,
+        tx: Translator,
+        container: DequeVariable,
+        backwards: bool,
+    ) -> None:
         empty: collections.deque[Any] = collections.deque()
         cls = type(reversed(empty)) if backwards else type(iter(empty))
         super().__init__(cls, mutation=Mutation.NEW)

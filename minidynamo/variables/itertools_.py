@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..side_effects import Mutation
 from .base import VariableTracker, unsupported
-from .builtin_object import NONE, construct
+from .builtin_object import NONE, construct, is_none
 from .constant import ConstantVariable
 from .iterators import IteratorVariable, advance
 
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 Values = VariableTracker
-
-
-def is_none(value: VariableTracker) -> bool:
-    """Whether the value is None."""
-    return isinstance(value, ConstantVariable) and value.value is None
 
 
 class ToolIterator(IteratorVariable):
@@ -172,7 +167,13 @@ class SliceIterator(ToolIterator):
 
     tool = itertools.islice
 
-    def __init__(self, iterator: Values, start: int, stop: int | None, by: int) -> None:
+    def __init__(
+        self,
+        iterator: Values,
+        start: int,
+        stop: int | None,
+        by: int,
+    ) -> None:
         super().__init__()
         self.iterator = iterator
         self.wanted = start
@@ -248,7 +249,12 @@ class AccumulateIterator(ToolIterator):
 
     tool = itertools.accumulate
 
-    def __init__(self, iterator: Values, function: Values, initial: Values) -> None:
+    def __init__(
+        self,
+        iterator: Values,
+        function: Values,
+        initial: Values,
+    ) -> None:
         super().__init__()
         self.iterator = iterator
         self.function = function
@@ -276,7 +282,12 @@ class AccumulateIterator(ToolIterator):
         construct(codegen, _accumulate, self.iterator, self.function, initial, started)
 
 
-def _accumulate(iterator: Any, function: Any, initial: Any, started: bool) -> Any:
+def _accumulate(
+    iterator: Any,
+    function: Any,
+    initial: Any,
+    started: bool,
+) -> Any:
     result = itertools.accumulate(iterator, function, initial=initial)
     advance(result, started)
     return result
@@ -303,7 +314,12 @@ class StarmapIterator(ToolIterator):
 class WhileIterator(ToolIterator):
     """takewhile and dropwhile; `decided`: the predicate failed once."""
 
-    def __init__(self, tool: type, predicate: Values, iterator: Values) -> None:
+    def __init__(
+        self,
+        tool: type,
+        predicate: Values,
+        iterator: Values,
+    ) -> None:
         self.tool = tool
         super().__init__()
         self.predicate = predicate
@@ -446,7 +462,7 @@ class BatchedIterator(ToolIterator):
 class TeeIterator(ToolIterator):
     """One of the iterators of tee: they share the source and the items that were read from it."""
 
-    tool = itertools.tee(())[0].__class__
+    tool: type = type(itertools.tee(())[0])
 
     def __init__(self, iterator: Values, buffer: list[Values]) -> None:
         super().__init__()

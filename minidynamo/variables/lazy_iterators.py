@@ -71,7 +71,12 @@ class ZipVariable(IteratorVariable):
             items.append(item)
         return tx.wrap_items(tuple, items) if items else None
 
-    def _check_strict(self, tx: Translator, position: int, direct: bool) -> None:
+    def _check_strict(
+        self,
+        tx: Translator,
+        position: int,
+        direct: bool,
+    ) -> None:
         """`zip_next` behind the label `check`."""
         if position:
             _zip_mismatch(tx, position, "shorter")

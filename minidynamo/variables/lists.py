@@ -124,7 +124,7 @@ class ListVariable(SequenceVariable):
 
 
 def _new_list(cls: type, items: list[Any]) -> Any:
-    result = list.__new__(cls)
+    result: Any = list.__new__(cls)
     list.extend(result, items)
     return result
 
@@ -298,8 +298,9 @@ def as_sequence(value: VariableTracker, family: type) -> SequenceVariable | None
     value = value.realize()
     if isinstance(value, SequenceVariable):
         return value if issubclass(value.cls, family) else None
-    is_constant = isinstance(value, ConstantVariable) and isinstance(value.value, tuple)
-    if not is_constant or family is not tuple:
+    if not isinstance(value, ConstantVariable) or not isinstance(value.value, tuple):
+        return None
+    if family is not tuple:
         return None
     items: list[VariableTracker] = [ConstantVariable(item) for item in value.value]
     return TupleVariable(items, type(value.value))

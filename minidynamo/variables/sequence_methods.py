@@ -13,6 +13,7 @@ from .builtin_object import (
     NOT_IMPLEMENTED,
     builtin_method,
     index_of,
+    is_none,
     observed,
     rich_equal,
     type_name,
@@ -41,18 +42,25 @@ def _seq_iter(tx: Translator, self: SequenceVariable, /) -> VariableTracker:
 
 @builtin_method(_BOTH, "__getitem__")
 def _seq_getitem(
-    tx: Translator, self: SequenceVariable, key: VariableTracker, /
+    tx: Translator,
+    self: SequenceVariable,
+    key: VariableTracker,
+    /,
 ) -> VariableTracker:
     index = sequence_key(tx, self, key)
     with observed(tx):
         family = list if issubclass(self.cls, list) else tuple
-        found = family(self.items)[index]
-    if isinstance(index, slice):
-        return tx.wrap_items(self.cls if self.cls is torch.Size else family, list(found))
-    return found
+        if not isinstance(index, slice):
+            return family(self.items)[index]
+        found = list(self.items[index])
+    return tx.wrap_items(self.cls if self.cls is torch.Size else family, found)
 
 
-def sequence_key(tx: Translator, self: SequenceVariable, key: VariableTracker) -> int | slice:
+def sequence_key(
+    tx: Translator,
+    self: SequenceVariable,
+    key: VariableTracker,
+) -> int | slice:
     """What a subscript of a list or tuple means: an int, or a slice of ints and None."""
     if not issubclass(key.python_type(), slice):
         if not _has_index(tx, key):
@@ -79,19 +87,31 @@ def _has_index(tx: Translator, key: VariableTracker) -> bool:
 
 @builtin_method(_BOTH, "__contains__")
 def _seq_contains(
-    tx: Translator, self: SequenceVariable, item: VariableTracker, /
+    tx: Translator,
+    self: SequenceVariable,
+    item: VariableTracker,
+    /,
 ) -> VariableTracker:
     return ConstantVariable(any(rich_equal(tx, own, item) for own in list(self.items)))
 
 
 @builtin_method(_BOTH, "count")
-def _seq_count(tx: Translator, self: SequenceVariable, item: VariableTracker, /) -> VariableTracker:
+def _seq_count(
+    tx: Translator,
+    self: SequenceVariable,
+    item: VariableTracker,
+    /,
+) -> VariableTracker:
     return ConstantVariable(sum(rich_equal(tx, own, item) for own in list(self.items)))
 
 
 @builtin_method(_BOTH, "index")
 def _seq_index(
-    tx: Translator, self: SequenceVariable, item: VariableTracker, /, *bounds: VariableTracker
+    tx: Translator,
+    self: SequenceVariable,
+    item: VariableTracker,
+    /,
+    *bounds: VariableTracker,
 ) -> VariableTracker:
     ends = [index_of(tx, bound) for bound in bounds[:2]]
     start, stop, _ = slice(*[*ends, None, None][:2]).indices(len(self.items))
@@ -104,7 +124,11 @@ def _seq_index(
     tx.raise_observed(ValueError, f"{shown} is not in list")
 
 
-def repeated(tx: Translator, self: SequenceVariable, count: VariableTracker) -> list[Any] | None:
+def repeated(
+    tx: Translator,
+    self: SequenceVariable,
+    count: VariableTracker,
+) -> list[Any] | None:
     """The items `count` times, or None if `count` is no number of times."""
     if not _has_index(tx, count):
         return None
@@ -112,13 +136,23 @@ def repeated(tx: Translator, self: SequenceVariable, count: VariableTracker) -> 
 
 
 @builtin_method(_BOTH, "__mul__", "__rmul__")
-def _seq_mul(tx: Translator, self: SequenceVariable, count: VariableTracker, /) -> VariableTracker:
+def _seq_mul(
+    tx: Translator,
+    self: SequenceVariable,
+    count: VariableTracker,
+    /,
+) -> VariableTracker:
     items = repeated(tx, self, count)
     return NOT_IMPLEMENTED if items is None else tx.wrap_items(_plain(self.cls), items)
 
 
 @builtin_method(_BOTH, "__add__")
-def _seq_add(tx: Translator, self: SequenceVariable, other: VariableTracker, /) -> VariableTracker:
+def _seq_add(
+    tx: Translator,
+    self: SequenceVariable,
+    other: VariableTracker,
+    /,
+) -> VariableTracker:
     family = _plain(self.cls)
     right = as_sequence(other, list if family is list else tuple)
     if right is None:
@@ -145,7 +179,12 @@ def _sequence_compare(name: str) -> Callable[..., VariableTracker]:
     """`list_richcompare` and `tuplerichcompare`."""
     compare = _ORDER[name]
 
-    def row(tx: Translator, self: SequenceVariable, other: VariableTracker, /) -> VariableTracker:
+    def row(
+        tx: Translator,
+        self: SequenceVariable,
+        other: VariableTracker,
+        /,
+    ) -> VariableTracker:
         right = as_sequence(other, list if issubclass(self.cls, list) else tuple)
         if right is None:
             return NOT_IMPLEMENTED
@@ -175,26 +214,46 @@ def _mutate(tx: Translator, self: VariableTracker) -> None:
 
 
 @builtin_method(list, "append", lazy=True)
-def _list_append(tx: Translator, self: ListVariable, item: VariableTracker, /) -> None:
+def _list_append(
+    tx: Translator,
+    self: ListVariable,
+    item: VariableTracker,
+    /,
+) -> None:
     _mutate(tx, self)
     self.items.append(item)
 
 
 @builtin_method(list, "extend")
-def _list_extend(tx: Translator, self: ListVariable, iterable: VariableTracker, /) -> None:
+def _list_extend(
+    tx: Translator,
+    self: ListVariable,
+    iterable: VariableTracker,
+    /,
+) -> None:
     items = iterable.unpack(tx)
     _mutate(tx, self)
     self.items.extend(items)
 
 
 @builtin_method(list, "__iadd__")
-def _list_iadd(tx: Translator, self: ListVariable, iterable: VariableTracker, /) -> VariableTracker:
+def _list_iadd(
+    tx: Translator,
+    self: ListVariable,
+    iterable: VariableTracker,
+    /,
+) -> VariableTracker:
     _list_extend(tx, self, iterable)
     return self
 
 
 @builtin_method(list, "__imul__")
-def _list_imul(tx: Translator, self: ListVariable, count: VariableTracker, /) -> VariableTracker:
+def _list_imul(
+    tx: Translator,
+    self: ListVariable,
+    count: VariableTracker,
+    /,
+) -> VariableTracker:
     items = repeated(tx, self, count)
     if items is None:
         return NOT_IMPLEMENTED
@@ -205,7 +264,11 @@ def _list_imul(tx: Translator, self: ListVariable, count: VariableTracker, /) ->
 
 @builtin_method(list, "insert", lazy=True)
 def _list_insert(
-    tx: Translator, self: ListVariable, index: VariableTracker, item: VariableTracker, /
+    tx: Translator,
+    self: ListVariable,
+    index: VariableTracker,
+    item: VariableTracker,
+    /,
 ) -> None:
     position = index_of(tx, index)
     _mutate(tx, self)
@@ -213,7 +276,12 @@ def _list_insert(
 
 
 @builtin_method(list, "pop")
-def _list_pop(tx: Translator, self: ListVariable, index: VariableTracker | None = None, /) -> Any:
+def _list_pop(
+    tx: Translator,
+    self: ListVariable,
+    index: VariableTracker | None = None,
+    /,
+) -> Any:
     position = -1 if index is None else index_of(tx, index)
     _mutate(tx, self)
     with observed(tx):
@@ -221,7 +289,12 @@ def _list_pop(tx: Translator, self: ListVariable, index: VariableTracker | None 
 
 
 @builtin_method(list, "remove")
-def _list_remove(tx: Translator, self: ListVariable, item: VariableTracker, /) -> None:
+def _list_remove(
+    tx: Translator,
+    self: ListVariable,
+    item: VariableTracker,
+    /,
+) -> None:
     for index, own in enumerate(list(self.items)):
         if rich_equal(tx, own, item):
             _mutate(tx, self)
@@ -257,7 +330,11 @@ class _SortKey:
 
     __slots__ = ("key", "tx")
 
-    def __init__(self, tx: Translator, key: VariableTracker) -> None:
+    def __init__(
+        self,
+        tx: Translator,
+        key: VariableTracker,
+    ) -> None:
         self.tx = tx
         self.key = key.realize()
 
@@ -274,8 +351,9 @@ def sorted_items(
 ) -> list[VariableTracker]:
     """The items in the order that `list.sort` gives: the same comparisons in the same order."""
     descending = reverse is not None and reverse.realize().truth(tx)
-    plain = key is None or (isinstance(key, ConstantVariable) and key.value is None)
-    keys = items if plain else [tx.call_function(key, [item], {}) for item in items]
+    keys = items
+    if key is not None and not is_none(key):
+        keys = [tx.call_function(key, [item], {}) for item in items]
     order = sorted(
         range(len(items)),
         key=[_SortKey(tx, key_value) for key_value in keys].__getitem__,
@@ -300,7 +378,11 @@ def _list_sort(
 
 @builtin_method(list, "__setitem__", lazy=True)
 def _list_setitem(
-    tx: Translator, self: ListVariable, key: VariableTracker, value: VariableTracker, /
+    tx: Translator,
+    self: ListVariable,
+    key: VariableTracker,
+    value: VariableTracker,
+    /,
 ) -> None:
     index = sequence_key(tx, self, key.realize())
     new: Any = value
@@ -312,7 +394,12 @@ def _list_setitem(
 
 
 @builtin_method(list, "__delitem__")
-def _list_delitem(tx: Translator, self: ListVariable, key: VariableTracker, /) -> None:
+def _list_delitem(
+    tx: Translator,
+    self: ListVariable,
+    key: VariableTracker,
+    /,
+) -> None:
     index = sequence_key(tx, self, key)
     _mutate(tx, self)
     with observed(tx):
@@ -321,7 +408,10 @@ def _list_delitem(tx: Translator, self: ListVariable, key: VariableTracker, /) -
 
 @builtin_method(list, "__init__")
 def _list_init(
-    tx: Translator, self: ListVariable, iterable: VariableTracker | None = None, /
+    tx: Translator,
+    self: ListVariable,
+    iterable: VariableTracker | None = None,
+    /,
 ) -> None:
     items = [] if iterable is None else iterable.unpack(tx)
     _mutate(tx, self)

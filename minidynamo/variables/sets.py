@@ -144,7 +144,7 @@ def _has_real_hash(key: Any) -> bool:
 def _new_set(cls: type, elements: set[Any]) -> Any:
     if issubclass(cls, frozenset):
         return frozenset.__new__(cls, elements)
-    result = set.__new__(cls)
+    result: Any = set.__new__(cls)
     set.update(result, elements)
     return result
 
@@ -204,11 +204,11 @@ def _from_python_set(tx: Translator, value: Any) -> VariableTracker:
 def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
     tx.guard(source, "TYPE_IS", type(value))
     family = set if isinstance(value, set) else frozenset
+    known: dict[Any, VariableTracker] = {}
     in_order = CallSource(source, _ordered_elements, "tuple({base})")
     if all(is_value(item) for item in family.__iter__(value)):
-        elements = _ordered_elements(value)
-        tx.guard(in_order, "CONST_EQ", elements)
-        table, known = value, {}
+        tx.guard(in_order, "CONST_EQ", _ordered_elements(value))
+        table = value
     else:
         tx.guard(source, "LEN_EQ", len(value))
         items = [
@@ -304,7 +304,12 @@ def _change(
     return method(self.table) if argument is _NOTHING else method(self.table, argument)
 
 
-def _merge(tx: Translator, self: SetVariable, name: str, other: VariableTracker) -> None:
+def _merge(
+    tx: Translator,
+    self: SetVariable,
+    name: str,
+    other: VariableTracker,
+) -> None:
     """An in-place method that takes an iterable."""
     if set_like(other) is not None:
         right = _operand(tx, other)
