@@ -128,6 +128,9 @@ def unpack_ex(tx: Translator, inst: Instruction) -> None:
 def _unpack(
     tx: Translator, value: VariableTracker, count: int, *, exactly: bool
 ) -> list[VariableTracker]:
+    if not (has_slot(value, "__iter__") or has_slot(value, "__getitem__")):
+        kind = type_name(value.python_type())
+        tx.raise_observed(TypeError, f"cannot unpack non-iterable {kind} object")
     items = value.unpack(tx)
     if len(items) < count:
         least = "" if exactly else "at least "

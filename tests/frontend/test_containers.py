@@ -1037,6 +1037,10 @@ def test_class_dict():
 def test_displays_that_do_not_fit():
     def fn(x, items):
         texts = []
+        try:
+            a, b = True
+        except TypeError as error:
+            texts.append(str(error))
         for make in (lambda: [*3], lambda: {**items}, lambda: (*None,), lambda: {*items, *2}):
             try:
                 make()
