@@ -247,7 +247,9 @@ Result constants_equal(PyObject* expected, PyObject* found, bool careful) {
   return PyAnySet_Check(expected) ? sets_equal(expected, found) : equal_natively(expected, found);
 }
 
-Result run_check(Walk& walk, const Check& check, PyObject* object) {
+namespace {
+
+Result ask(Walk& walk, const Check& check, PyObject* object) {
   switch (check.kind) {
     case Kind::kTypeIs:
       return type_is(check, object);
@@ -279,6 +281,21 @@ Result run_check(Walk& walk, const Check& check, PyObject* object) {
       return walk.careful ? negated(has_attribute(check, object)) : kLater;
   }
   return kFail;
+}
+
+}  // namespace
+
+Result after_exception() {
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+    return kError;
+  }
+  PyErr_Clear();
+  return kFail;
+}
+
+Result run_check(Walk& walk, const Check& check, PyObject* object) {
+  Result result = ask(walk, check, object);
+  return result == kError ? after_exception() : result;
 }
 
 namespace {
@@ -314,7 +331,8 @@ bool is_settled(const Check& check, PyObject* object, bool same) {
     case Kind::kBoolIs:
       return (same || PyBool_Check(object) || object == Py_None) && is_immutable(Py_TYPE(object));
     case Kind::kLenEq:
-      return same && (is_immutable(Py_TYPE(object)) || Py_TYPE(object) == &PyFrozenSet_Type);
+      return same && (PyTuple_CheckExact(object) || PyUnicode_CheckExact(object) ||
+                      Py_TYPE(object) == &PyFrozenSet_Type);
     default:
       return false;
   }

@@ -69,13 +69,13 @@ int md_dict_find_identical(PyObject* dict, PyObject* key, PyObject** value) {
 
 PyObject** md_instance_dict_word(PyObject* object) { return dict_word(object); }
 
-int md_instance_dict(PyObject* object, PyObject** dict) {
+int md_instance_dict(PyObject* object, int wanted, PyObject** dict) {
   PyObject** word = dict_word(object);
   if (word == NULL || PyType_Check(object)) {
     return MD_DICT_ABSENT;
   }
   if (*word == NULL || ((uintptr_t)*word & 1) != 0) {
-    if ((Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) == 0) {
+    if (!wanted && (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) == 0) {
       return MD_DICT_ABSENT;
     }
     int enabled = PyGC_Disable();
@@ -93,11 +93,23 @@ int md_instance_dict(PyObject* object, PyObject** dict) {
   return MD_DICT_FOUND;
 }
 
+// Sets the instance dict that `owner` has already: that detaches it from the inline values. CPython's
+// own setter, since the class may have a __setattr__.
+static void detach(PyObject* owner, PyObject* dict) {
+  static PyObject* name;
+  if (name == NULL) {
+    name = PyUnicode_InternFromString("__dict__");
+  }
+  PyObject* descriptor = name != NULL ? _PyType_Lookup(Py_TYPE(owner), name) : NULL;
+  if (descriptor == NULL || Py_TYPE(descriptor) != &PyGetSetDescr_Type ||
+      PyGetSetDescr_Type.tp_descr_set(descriptor, owner, dict) < 0) {
+    PyErr_Clear();  // it stays as it was, and is looked at item by item
+  }
+}
+
 int md_dict_make_versioned(PyObject* owner, PyObject* dict) {
-  // Setting the very same dict detaches it from the object's inline values.
-  if (owner != NULL && !is_versioned(dict) &&
-      PyObject_GenericSetDict(owner, dict, NULL) < 0) {
-    PyErr_Clear();  // short of memory: the dict stays as it was
+  if (owner != NULL && !is_versioned(dict)) {
+    detach(owner, dict);
   }
   return is_versioned(dict);
 }

@@ -18,9 +18,10 @@ int md_dict_find(PyObject* dict, PyObject* key, Py_hash_t hash, PyObject** value
 // The same for any key, found by identity. Never a hazard or an error.
 int md_dict_find_identical(PyObject* dict, PyObject* key, PyObject** value);
 
-// The instance dict of an object, made if that has not happened yet, without a run of the garbage
-// collector. *dict is borrowed. MD_DICT_ABSENT for objects that have none (yet).
-int md_instance_dict(PyObject* object, PyObject** dict);
+// The instance dict of an object, without a run of the garbage collector. *dict is borrowed.
+// Attributes that are not in a dict yet are moved to one. MD_DICT_ABSENT for objects that have none,
+// and unless it is `wanted` for those that could have one but have no attributes yet.
+int md_instance_dict(PyObject* object, int wanted, PyObject** dict);
 
 // Where the object keeps the pointer to the instance dict that md_instance_dict gave, or NULL.
 PyObject** md_instance_dict_word(PyObject* object);

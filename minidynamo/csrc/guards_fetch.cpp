@@ -7,7 +7,7 @@ namespace md {
 
 namespace {
 
-// Stands for the instance dict of objects that have none. Never changed.
+// Stands for the instance dict of objects that have none, within the program only: never changed.
 PyObject* empty_dict() {
   static PyObject* empty = PyDict_New();
   return empty;
@@ -23,12 +23,16 @@ Result give_or_none(PyObject* found, PyObject** object) {
   return kPass;
 }
 
-Result instance_dict(PyObject* base, PyObject** object) {
+Result instance_dict(Node& node, PyObject* base, PyObject** object) {
   if (PyType_Check(base)) {
     return kFail;  // classes keep their dict to themselves: that is what kClassAttr is for
   }
-  int found = md_instance_dict(base, object);
-  return found == MD_DICT_ABSENT ? give(empty_dict(), object) : static_cast<Result>(found);
+  bool wanted = node.reg >= 0;
+  int found = md_instance_dict(base, wanted, object);
+  if (found == MD_DICT_ABSENT) {
+    return wanted ? kFail : give(empty_dict(), object);
+  }
+  return static_cast<Result>(found);
 }
 
 Result dict_item(Node& node, PyObject* base, bool careful, PyObject** object) {
@@ -186,14 +190,7 @@ Result tensor_int(Node& node, PyObject* base, PyObject** object, bool* owned) {
 Result computed(PyObject* value, PyObject** object, bool* owned) {
   *owned = true;
   *object = value;
-  if (value != nullptr) {
-    return kPass;
-  }
-  if (!PyErr_ExceptionMatches(PyExc_Exception)) {
-    return kError;  // KeyboardInterrupt and the like
-  }
-  PyErr_Clear();
-  return kFail;
+  return value != nullptr ? kPass : kError;
 }
 
 Result second_phase_fetch(Node& node, PyObject* base, PyObject** object, bool* owned) {
@@ -237,7 +234,7 @@ Result fetch_root(Walk& walk, Node& node, PyObject** object) {
 Result fetch(Walk& walk, Node& node, PyObject* base, PyObject** object, bool* owned) {
   switch (node.op) {
     case Op::kInstanceDict:
-      return instance_dict(base, object);
+      return instance_dict(node, base, object);
     case Op::kDictItem:
       return dict_item(node, base, walk.careful, object);
     case Op::kDictKey:

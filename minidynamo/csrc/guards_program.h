@@ -171,7 +171,8 @@ struct Snapshot {
   // What was recorded of one node.
   struct Entry {
     PyObject* object = nullptr;  // NULL: it is behind an edge
-    bool expanded = false;       // there are words or checks of its own
+    PyTypeObject* type = nullptr;
+    bool expanded = false;  // children, words or checks of its own depend on which object it is
     int tensor_at = -1;          // places in the lists, or -1
     int run_at = -1;
     int capture_at = -1;
@@ -298,6 +299,9 @@ std::unique_ptr<Program> parse_program(PyObject* nodes, PyObject* checks, PyObje
 int visit_references(Program& program, visitproc visit, void* arg);
 
 // guards_check.cpp
+// What an exception in code of the user makes of a guard: it fails (the program, when it runs, will
+// meet the exception itself), unless it is a KeyboardInterrupt or the like.
+Result after_exception();
 Result run_check(Walk& walk, const Check& check, PyObject* object);
 // Same type and equal, as CONST_EQ means it. kLater for types whose == is not known here.
 Result constants_equal(PyObject* expected, PyObject* found, bool careful);

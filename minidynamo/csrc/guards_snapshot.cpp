@@ -36,7 +36,7 @@ class Recorder {
 
   // `same`: words recorded before prove that the object is the very same, not just its address.
   void record(Node& node, PyObject* object, bool same) {
-    entry(node) = Snapshot::Entry{object};
+    entry(node) = Snapshot::Entry{object, Py_TYPE(object)};
     if (is_tensor_leaf(node)) {
       entry(node).tensor_at = static_cast<int>(snapshot_.tensors.size());
       snapshot_.tensors.push_back({object, node.checks[0].tensor.get(), &node});
@@ -86,6 +86,7 @@ class Recorder {
   }
 
   void expand(Node& node, PyObject* object, bool same) {
+    entry(node).expanded = !node.children.empty();
     if (node.reg >= 0) {
       entry(node).capture_at = static_cast<int>(snapshot_.captures.size());
       snapshot_.captures.push_back({node.reg, object});
@@ -324,13 +325,14 @@ class Repair {
       snapshot_.tensors[static_cast<size_t>(known.tensor_at)].object = found;
     } else if (known.run_at >= 0 && snapshot_.runs[static_cast<size_t>(known.run_at)].subtree) {
       snapshot_.runs[static_cast<size_t>(known.run_at)].object = found;
-    } else if (known.expanded && found != known.object) {
+    } else if (known.expanded && (found != known.object || Py_TYPE(found) != known.type)) {
       child.misses++;
       return kStale;
     } else {
       result = recheck_settled(child, known, found);
     }
     known.object = found;
+    known.type = Py_TYPE(found);
     return result;
   }
 
@@ -341,7 +343,8 @@ class Repair {
       if (result == kFail || result == kError || result == kCareful) {
         return result;
       }
-      if (found != known.object && !is_settled(check, found, true)) {
+      // Of an expanded child, which is the same still, the other checks are among the runs.
+      if (!known.expanded && !is_settled(check, found, true)) {
         return kStale;
       }
     }

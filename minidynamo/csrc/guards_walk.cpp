@@ -60,6 +60,9 @@ Result walk_child(Walk& walk, Node& child, PyObject* base) {
   PyObject* object = nullptr;
   bool owned = false;
   Result result = fetch(walk, child, base, &object, &owned);
+  if (result == kError) {
+    result = after_exception();
+  }
   if (result == kLater) {
     walk.later.push_back({&child, nullptr, base});
     return kPass;
