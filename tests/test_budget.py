@@ -86,7 +86,7 @@ def test_ladders_are_tables(path):
 
 
 def code_tokens(source: str):
-    """Tokens that are neither layout, comment nor docstring; an f-string is one, on every Python."""
+    """Tokens but layout, comments and docstrings; an f-string is one, on every Python."""
     inside = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         name = tokenize.tok_name[token.type]
