@@ -387,10 +387,12 @@ def is_constant(value):
 
 
 def held(value):
+    """A function that gives the value, which it holds weakly if it can; None never dies."""
     try:
-        return weakref.ref(value)
+        reference = weakref.ref(value)
     except TypeError:
         return lambda: value
+    return lambda: Absent if reference() is None else reference()
 
 
 def possible_checks(value):
