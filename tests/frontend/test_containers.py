@@ -1,6 +1,8 @@
 """Lists, tuples, dicts, sets and their kin in traced code."""
 
 import collections
+import copy
+import dataclasses
 import types
 import typing
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -1075,3 +1077,79 @@ def test_list_that_contains_itself():
     compiled = testing.minidynamo.compile(fn, backend="eager", fullgraph=True)
     result, _, same = compiled(X, items)
     assert torch.equal(result, X + 1) and same and items[0] is items
+
+
+# -- a dict subclass as model outputs use it ------------------------------------------------------
+
+
+class ModelOutput(OrderedDict):
+    """Keys are the fields that are set; attributes, keys and positions agree."""
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                self[field.name] = value
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            return dict(self.items())[key]
+        return self.to_tuple()[key]
+
+    def __setattr__(self, name, value):
+        if name in self.keys() and value is not None:
+            super().__setitem__(name, value)
+        super().__setattr__(name, value)
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+    def to_tuple(self):
+        return tuple(self[key] for key in self.keys())
+
+
+@dataclasses.dataclass
+class Output(ModelOutput):
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    hidden: tuple | None = None
+
+
+def make_output(x):
+    return Output(logits=x + 1, hidden=(x, x * 2))
+
+
+def test_model_output_inside():
+    def fn(x):
+        out = make_output(x)
+        return out[0] + out["logits"], out.loss, out.logits, len(out), list(out), out.to_tuple()
+
+    check(fn, X)
+
+
+def test_model_output_leaves_and_enters():
+    compiled = testing.minidynamo.compile(make_output, backend="eager", fullgraph=True)
+    expected, found = make_output(X), compiled(X)
+    assert type(found) is Output
+    testing.assert_same(list(expected.items()), list(found.items()))
+    testing.assert_same(vars(expected), vars(found))
+
+    def fn(x, out):
+        out.loss = x.sum()
+        return out.logits + x, out["logits"], out.loss
+
+    check(fn, X, found)
+
+
+def test_python_mappings_of_the_library():
+    def fn(x, config):
+        user = collections.UserDict(a=x)
+        user["b"] = 1
+        chain = collections.ChainMap({"a": 1}, {"b": x})
+        shallow, deep = copy.copy(config), copy.deepcopy(config)
+        shallow["k"] = 1
+        deep["items"].append(2)
+        return user["a"], dict(user), len(user), chain["b"] + chain["a"], shallow, deep
+
+    check(fn, X, {"items": [1]})

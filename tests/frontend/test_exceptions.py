@@ -45,7 +45,7 @@ def fail(kind, *args):
         lambda: None.foo,
         lambda: [].foo,
         lambda: undefined_name,  # noqa: F821
-        lambda: (1, 2)["a"],
+        lambda: tuple("ab")["a"],
         lambda: next(iter(())),
         lambda: fail(Detailed, 7),
     ],

@@ -217,7 +217,7 @@ def test_user_inplace():
         lambda: None + 1,
         lambda: {} | [],
         lambda: 3 in 5,
-        lambda: (1)[0],
+        lambda: int()[0],
         lambda: 1 @ 2,
         lambda: [1] == [1],
         lambda: {1: 2} == {1: 2.0},
