@@ -379,11 +379,15 @@ class PlanParser {
     TritonStep step;
     step.name = item["kernel"].cast<std::string>();
     c10::Device device(item["device"].cast<std::string>());
-    int index = device.has_index() ? device.index()
-                                   : py::module_::import("torch")
-                                         .attr("cuda").attr("current_device")().cast<int>();
-    if (!device.is_cuda() || (program_.cuda_device != kNone && program_.cuda_device != index)) {
-      fail("a plan's GPU kernels must all be on one CUDA device");
+    if (!device.is_cuda()) {
+      fail("GPU kernels run on CUDA devices only");
+    }
+    int index = device.index();
+    if (!device.has_index()) {
+      index = py::module_::import("torch").attr("cuda").attr("current_device")().cast<int>();
+    }
+    if (program_.cuda_device != kNone && program_.cuda_device != index) {
+      fail("a plan's GPU kernels must all be on one device");
     }
     program_.cuda_device = index;
     auto grid = reader_.sizes(item["grid"]);

@@ -358,6 +358,13 @@ def test_floats_reach_kernels_as_doubles():
     assert torch.equal(executor(b.finish((Ref(y),)))(torch.ones(8))[0], torch.full((8,), 0.25))
 
 
+def test_kernels_show_in_the_profiler():
+    run = executor(double_plan())
+    with torch.profiler.profile() as profile:
+        run(torch.ones(8))
+    assert [event.count for event in profile.key_averages() if event.key == DOUBLE.symbol] == [1]
+
+
 def test_python_calls():
     seen = []
 
