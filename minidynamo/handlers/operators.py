@@ -103,13 +103,22 @@ def _is_not_implemented(value: VariableTracker) -> bool:
     return isinstance(value, ConstantVariable) and value.value is NotImplemented
 
 
-def _is_modelled(value: VariableTracker) -> bool:
-    """Whether all special methods of the value are known here: otherwise Python's answer is not."""
-    return (
-        isinstance(value, (BuiltinObject, ConstantVariable))
-        or value.is_user_defined
-        or value.is_python_constant()
-    )
+def _is_modelled(value: VariableTracker, method: str) -> bool:
+    """Whether it is known here what `method` of the value does, or that it has none."""
+    if isinstance(value, (BuiltinObject, ConstantVariable)) or value.is_user_defined:
+        return True
+    return value.is_python_constant() and not hasattr(value.python_type(), method)
+
+
+_TYPE_UNIONS = (type.__or__, types.GenericAlias.__or__, types.UnionType.__or__)
+
+
+def _is_type_expression(value: VariableTracker) -> bool:
+    """A class, `list[int]`, `int | str` or None, as operands of `|` that makes a union of types."""
+    if not value.is_python_constant():
+        return False
+    constant = value.as_python_constant()
+    return constant is None or getattr(type(constant), "__or__", None) in _TYPE_UNIONS
 
 
 def _tensor_node(
@@ -169,6 +178,8 @@ def binary_op1(
     reflected: str,
 ) -> VariableTracker:
     """The result of the operands' slots, or NotImplemented."""
+    if function is operator.or_ and _is_type_expression(left) and _is_type_expression(right):
+        return tx.fold(function, (left.as_python_constant(), right.as_python_constant()), {})
     node = _tensor_node(tx, function, [left, right])
     if node is not None:
         return node
@@ -230,7 +241,7 @@ def _number_slot(
         return _tensor_slot(operand, function, other)
     if isinstance(operand, ConstantVariable):
         return _constant_slot(operand, function, other)
-    if not _is_modelled(operand):
+    if not _is_modelled(operand, method):
         unsupported(
             "operator", f"{function.__name__} on {operand!r}", "its operators are not traced"
         )
@@ -427,7 +438,7 @@ def _unary_handler(function: Callable[..., Any]) -> Callable[..., Any]:
         result = _call_special(tx, value, name, [])
         if not _is_not_implemented(result):
             return result
-        if not _is_modelled(value):
+        if not _is_modelled(value, name):
             unsupported("operator", f"{symbol} {value!r}", "its operators are not traced")
         kind = type_name(value.python_type())
         tx.raise_observed(TypeError, f"bad operand type for {symbol}: '{kind}'")

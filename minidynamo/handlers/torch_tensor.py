@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -99,6 +100,34 @@ def tensor_type(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs
     if args or kwargs:
         return NotImplemented
     return ConstantVariable(self.fake.type())
+
+
+def _with_tensor_factor(name: str, keyword: str, combine: Callable[..., Any] | None) -> None:
+    """`self.add_(x, alpha=tensor)` and the like: eager reads the number out of the tensor.
+
+    In a graph the factor stays a tensor: the product is made first and then added.
+    """
+
+    def handler(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+        factor = kwargs.get(keyword)
+        if not isinstance(factor, TensorVariable):
+            return NotImplemented
+        product = args[0] if combine is None else tx.call_operator(combine, args[:2])
+        product = tx.call_operator(operator.mul, [product, factor])
+        return self.call_method(tx, "add_" if name.endswith("_") else "add", [product], {})
+
+    tensor_method(name)(handler)
+
+
+for _row in (
+    ("addcdiv_", "value", operator.truediv),
+    ("addcdiv", "value", operator.truediv),
+    ("addcmul_", "value", operator.mul),
+    ("addcmul", "value", operator.mul),
+    ("add_", "alpha", None),
+    ("add", "alpha", None),
+):
+    _with_tensor_factor(*_row)
 
 
 @tensor_method("__len__")

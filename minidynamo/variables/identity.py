@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 
-class _Key:
+class IdentityKey:
     """Stands for an object as dict key: equal to the key of the same object only."""
 
-    def __init__(self, token: Any, what: VariableTracker | None) -> None:
+    def __init__(self, token: Any, what: VariableTracker | None = None) -> None:
         self.token = token
         self.what = what
 
@@ -22,7 +22,7 @@ class _Key:
         return hash(self.token)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.token == other.token
+        return isinstance(other, IdentityKey) and self.token == other.token
 
 
 class IdVariable(VariableTracker):
@@ -31,12 +31,12 @@ class IdVariable(VariableTracker):
     def __init__(self, what: VariableTracker | None, token: Any = None) -> None:
         super().__init__()
         if what is None:
-            self.key = _Key(token, None)
+            self.key = IdentityKey(token)
         elif what.is_python_constant():
             constant = what.as_python_constant()
-            self.key = _Key((type(constant).__qualname__, repr(constant)), what)
+            self.key = IdentityKey((type(constant).__qualname__, repr(constant)), what)
         else:
-            self.key = _Key(id(what.identity()), what)
+            self.key = IdentityKey(id(what.identity()), what)
 
     def describe(self) -> str:
         return f"id({self.key.what!r})"

@@ -18,6 +18,7 @@ from ..output_graph import example_value
 from ..side_effects import Mutation
 from .base import ObservedException, VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
+from .identity import IdentityKey
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -193,7 +194,7 @@ class TensorVariable(VariableTracker):
         )
 
     def hash_key(self, tx: Translator) -> Any:
-        return ("tensor", id(self.fake))
+        return IdentityKey(id(self.fake))
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen.graph_output(self.node)

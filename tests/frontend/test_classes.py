@@ -326,3 +326,12 @@ def test_classes_patched_and_restored_while_compiling():
     for _ in range(3):
         torch.testing.assert_close(compiled(x), module(x))
     assert len(compiles) == 1
+
+
+def test_unions_of_types():
+    def fn(x, v):
+        kinds = isinstance(v, Left | Right), isinstance(x, torch.Tensor | None)
+        alias = list[int] | tuple[int, ...]
+        return x + 1, kinds, alias == list[int] | tuple[int, ...]
+
+    check(fn, X, Left(1), fullgraph=True)

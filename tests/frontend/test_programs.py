@@ -680,3 +680,49 @@ def test_module_apply_zero_grad():
         return m(x), m.training
 
     check(fn, X, graphs=None)
+
+
+class Momentum:
+    """An optimizer as users write it: state in a dict that the parameters are the keys of."""
+
+    def __init__(self, parameters):
+        self.groups = [{"params": list(parameters), "lr": 0.1}]
+        self.state = collections.defaultdict(dict)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if "m" not in state:
+                    state["m"] = torch.clone(p.grad)
+                else:
+                    state["m"].mul_(0.9).add_(p.grad)
+                p.add_(state["m"], alpha=-group["lr"])
+
+
+def train(make_optimizer, compiled):
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    optimizer = make_optimizer(net.parameters())
+
+    def step(x):
+        net.zero_grad()
+        loss = net(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    run = minidynamo.compile(step, backend="eager") if compiled else step
+    return [run(X) for _ in range(4)], list(net.parameters())
+
+
+def test_training_loops():
+    makers = (
+        Momentum,
+        lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+        lambda p: torch.optim.AdamW(p, lr=0.01),
+    )
+    for make in makers:
+        expected, actual = train(make, compiled=False), train(make, compiled=True)
+        torch.testing.assert_close(expected, actual, rtol=1e-4, atol=1e-5)
