@@ -50,15 +50,17 @@ class Source:
     __match_args__: ClassVar[tuple[str, ...]] = ()
     _hash: int
     keeps_alive: bool  # it, or what it starts from, holds an object of the user's
-    holds: ClassVar[bool] = False
     # The user's expression; {field} stands for a field's text, {base} for the base's name.
     text: ClassVar[str]
     op: ClassVar[str]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((type(self), self._key())))
-        base = getattr(self, "base", None)
-        object.__setattr__(self, "keeps_alive", self.holds or (base and base.keeps_alive))
+        key = self._key()
+        keeps = any(
+            part.keeps_alive if isinstance(part, Source) else part[0] == "object" for part in key
+        )
+        object.__setattr__(self, "_hash", hash((type(self), key)))
+        object.__setattr__(self, "keeps_alive", keeps)
 
     def _key(self) -> tuple[Any, ...]:
         fields = [getattr(self, name) for name in self.__match_args__]
@@ -210,7 +212,7 @@ class ConstSource(_RootSource):
 
     value: Any
     label: str = ""
-    op, load, holds = "CONST", "LOAD_CONST", True
+    op, load = "CONST", "LOAD_CONST"
 
     def _key(self) -> tuple[Any, ...]:
         return (constant_key(self.value),)
@@ -502,7 +504,6 @@ class SuperAttrSource(_CallingSource):
     attribute: str
     after: type
     text, function = "super({after}, {base}).{attribute}", staticmethod(calls.class_attribute)
-    holds = True
 
     def guard_step(self) -> GuardStep:
         return GuardStep(self.base, "SUPER_ATTR", (self.attribute, self.after))
@@ -540,7 +541,7 @@ class CallSource(_CallingSource):
     op = "CALL"
 
     def _key(self) -> tuple[Any, ...]:
-        return self.base, id(self.function)
+        return self.base, ("function", id(self.function))
 
     @property
     def name(self) -> str:
