@@ -1,8 +1,7 @@
 """Triton for a kernel: `codegen_triton(spec, name)` gives its source and how it is to be launched.
 
 The iteration space is cut into tiles (`triton_tile.py`), one for each program of the grid. Every
-SSA value is a tile, or where it does not change along an axis, a tile of size 1 along that; a
-value that changes with no axis is a number.
+SSA value is a tile, of size 1 along each axis that it does not change with.
 
     pointwise              index, mask; the nodes in order
     persistent reduction   the same: a tile has whole rows; a reduction is a function of it
@@ -278,10 +277,8 @@ class TritonPrinter:
         """Addresses of an access, as a tile that extends along `want`."""
         assert node.index is not None and node.buffer is not None
         have, text = self._index_span(node.index), self.index(node.index)
-        if node.index.is_const and want:
+        if not have:
             return f"{node.buffer} + tl.full({self._shape(want)}, {text}, tl.int64)"
-        if node.index == 0:
-            return node.buffer
         return f"{node.buffer} + {self._broadcast(text, have, want)}"
 
     # -- nodes -------------------------------------------------------------------------------------
@@ -298,11 +295,12 @@ class TritonPrinter:
         args = [f"v{arg}" for arg in node.args]
         if node.op == "constant":
             assert node.value is not None and not isinstance(node.value, str)
-            return constant(node.value, node.dtype)
+            return constant(node.value, node.dtype, self._shape(frozenset()))
         if node.op == "index_expr":
             assert node.index is not None
-            if node.index.is_const:
-                return constant(node.index.const, node.dtype)
+            if not self.spans[position]:
+                shape, text = self._shape(frozenset()), self.index(node.index)
+                return f"tl.full({shape}, {text}, {TYPE[node.dtype]})"
             return f"{self.index(node.index)}.to({TYPE[node.dtype]})"
         if node.op == "load":
             return self._load(position, node)

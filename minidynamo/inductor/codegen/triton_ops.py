@@ -151,11 +151,11 @@ def literal(value: bool | float, dtype: torch.dtype) -> str:
     return repr(float(value))
 
 
-def constant(value: bool | float, dtype: torch.dtype) -> str:
-    """A constant as a scalar of this dtype. Triton makes every zero a positive one."""
+def constant(value: bool | float, dtype: torch.dtype, shape: str) -> str:
+    """A constant as a tile of this shape and dtype. Triton makes every zero a positive one."""
     if value == 0 and dtype.is_floating_point and math.copysign(1.0, value) < 0:
-        return f"tl.full([], 0.0, {TYPE[dtype]}) * -1.0"
-    return f"tl.full([], {literal(value, dtype)}, {TYPE[dtype]})"
+        return f"tl.full({shape}, 0.0, {TYPE[dtype]}) * -1.0"
+    return f"tl.full({shape}, {literal(value, dtype)}, {TYPE[dtype]})"
 
 
 def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
