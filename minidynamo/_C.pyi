@@ -1,6 +1,6 @@
 """Types of the native extension: what `csrc/` offers to Python."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -63,3 +63,29 @@ def reset() -> None: ...
 def active_count() -> int: ...
 def is_installed() -> bool: ...
 def __getattr__(name: str) -> Any: ...
+
+class PlanExecutor:
+    """Runs a plan on positional tensors and ints; returns the tuple of outputs, or the only one."""
+
+    info: dict[str, Any]
+    boxed: BoxedPlan
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        library: str | None = None,
+        constants: Sequence[Any] = (),
+        callables: Mapping[str, Callable[..., Any]] = ...,
+        single: bool = False,
+        keep_memory: bool = True,
+    ) -> None: ...
+    def __call__(self, *args: Any) -> Any: ...
+
+class BoxedPlan:
+    """The same plan on one list of inputs, which it empties."""
+
+    _boxed_call: bool
+    executor: PlanExecutor
+    def __call__(self, inputs: list[Any], /) -> Any: ...
+
+def plan_memory_limit(nbytes: int | None, /) -> int: ...
+def plan_memory_kept() -> tuple[int, int]: ...
