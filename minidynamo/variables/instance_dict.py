@@ -13,6 +13,7 @@ from ..source import InstanceDictSource
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
 from .functions import MethodOfVariable
+from .instance_state import has_setter
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -56,9 +57,7 @@ class InstanceDictVariable(VariableTracker):
 
     def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
         name = key.as_python_constant()
-        if not isinstance(name, str) or hasattr(
-            type(getattr(self.owner.cls, name, None)), "__set__"
-        ):
+        if not isinstance(name, str) or has_setter(self.owner.cls, name):
             unsupported("attribute store", f"{self!r}[{name!r}]", "a descriptor has this name")
         tx.output.side_effects.store_attr(self.owner, name, value)
 

@@ -21,6 +21,12 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
         return None
 
 
+def has_setter(cls: type, name: str) -> bool:
+    """Whether the class has a data descriptor of that name; no code of the user is run."""
+    found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+    return hasattr(type(found), "__set__")
+
+
 class InstanceState(VariableTracker):
     """An object of class `cls` whose attributes are `dict` (None: it has none yet), overlaid with
     the log.
@@ -46,10 +52,8 @@ class InstanceState(VariableTracker):
     def item_source(self, name: str) -> Source:
         """The source of an entry of the instance dict; attribute access where that gives it."""
         assert self.source is not None
-        shadow = getattr(self.cls, name, None)
-        if self.cls.__getattribute__ is object.__getattribute__ and not hasattr(
-            type(shadow), "__set__"
-        ):
+        plain = self.cls.__getattribute__ is object.__getattribute__
+        if plain and not has_setter(self.cls, name):
             return InstanceAttrSource(self.source, name)
         return DictItemSource(InstanceDictSource(self.source), name)
 

@@ -7,7 +7,6 @@ hooks, modules made inside) torch's own Python code is traced.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -188,10 +187,16 @@ class NNModuleVariable(UserDefinedObjectVariable):
         found = class_lookup(tx, self.cls, "__getitem__")
         if found is not None and found.raw in _INDEXES_CHILDREN and key.is_python_constant():
             index = key.as_python_constant()
-            children = self.children(tx) if isinstance(index, int) else None
-            if children is not None and -len(children) <= operator.index(index) < len(children):
+            numbered = isinstance(index, int) and self._is_numbered()
+            children = self.children(tx) if numbered else None
+            if children is not None and -len(children) <= index < len(children):
                 return children[index].realize()
         return super().getitem(tx, key)
+
+    def _is_numbered(self) -> bool:
+        """Whether the children are named 0, 1, 2, ... in order: a ModuleList looks names up."""
+        names = list(self.dict["_modules"]) if self.dict is not None else []
+        return names == [str(i) for i in range(len(names))]
 
     def length(self, tx: Translator) -> VariableTracker:
         found = class_lookup(tx, self.cls, "__len__")
