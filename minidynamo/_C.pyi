@@ -1,6 +1,6 @@
 """Types of the native extension: what `csrc/` offers to Python."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -71,10 +71,10 @@ class PlanExecutor:
     boxed: BoxedPlan
     def __init__(
         self,
-        spec: Mapping[str, Any],
+        spec: dict[str, Any],
         library: str | None = None,
         constants: Sequence[Any] = (),
-        callables: Mapping[str, Callable[..., Any]] = ...,
+        callables: dict[str, Callable[..., Any]] = ...,
         single: bool = False,
         keep_memory: bool = True,
     ) -> None: ...
