@@ -2,7 +2,7 @@
 
 import torch
 
-from minidynamo.inductor.codegen.cpp_reduce import Accumulator
+from minidynamo.inductor.codegen.cpp_reduce import COMBINE
 from minidynamo.inductor.codegen.cpp_vec import CTYPE, SCALAR, VECTOR
 from minidynamo.inductor.codegen.triton_ops import POINTER, TABLE, TYPE
 from minidynamo.inductor.graph import SUPPORTED_DTYPES
@@ -30,7 +30,7 @@ def test_cpp_prints_every_operation():
 
 
 def test_cpp_prints_every_reduction():
-    assert set(Accumulator._OPS) | {"argmax", "argmin"} == set(REDUCTIONS)
+    assert set(COMBINE) | {"argmax", "argmin"} == set(REDUCTIONS)
 
 
 def test_cpp_knows_every_dtype():

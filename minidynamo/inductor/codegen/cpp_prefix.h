@@ -37,12 +37,6 @@ constexpr int BYTES = 16;
 template <class T, int N> struct VecOf { typedef T type __attribute__((vector_size(N * sizeof(T)))); };
 template <class T, int N> using V = typename VecOf<T, N>::type;
 
-template <class F> struct HalfOf {
-  template <class T> struct Of { typedef T type __attribute__((vector_size(sizeof(F) / 2))); };
-  static auto element() { F f{}; auto e = f[0]; return e; }
-  typedef typename Of<decltype(element())>::type type;
-};
-
 // How many lanes an access has: all N, or the first n.
 struct All {};
 struct Some { i64 n; };
@@ -55,11 +49,12 @@ template <> struct UIntOf<8> { typedef i64 type; };
 
 #define MD_LANES(F) (sizeof(F) / sizeof(F{}[0]))
 
-template <int N, class T> MD_INLINE V<T, N> splat(T x) {
-  V<T, N> r;
-  for (int i = 0; i < N; i++) r[i] = x;
-  return r;
-}
+// Subtracting +0 changes no number, not even -0, and compiles to a broadcast.
+template <int N, class T> MD_INLINE V<T, N> splat(T x) { return x - V<T, N>{}; }
+
+template <int K> struct Const {
+  constexpr operator int() const { return K; }
+};
 
 template <int N> MD_INLINE V<i32, N> iota() {
   V<i32, N> r;
@@ -130,6 +125,48 @@ template <class T> MD_INLINE void atomic_add(T* p, T x) {
   } else {
     __atomic_fetch_add(p, x, __ATOMIC_RELAXED);
   }
+}
+
+// N rows of N elements, `stride` apart, turned: out[k] is column k. Only the first w rows and `columns` columns exist.
+template <class F> MD_INLINE F interleave_low(F a, F b) {
+  constexpr int N = MD_LANES(F);
+  if constexpr (N == 16)
+    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  else if constexpr (N == 8)
+    return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+  else if constexpr (N == 4)
+    return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  else
+    return __builtin_shufflevector(a, b, 0, 2);
+}
+template <class F> MD_INLINE F interleave_high(F a, F b) {
+  constexpr int N = MD_LANES(F);
+  if constexpr (N == 16)
+    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  else if constexpr (N == 8)
+    return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+  else if constexpr (N == 4)
+    return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  else
+    return __builtin_shufflevector(a, b, 1, 3);
+}
+template <int N, class T, class W> MD_INLINE void ld_turned(V<T, N>* out, const T* p, i64 stride, W w, i64 columns) {
+  V<T, N> a[N], b[N];
+  const int rows = lanes<N>(w);
+  if (columns == N) {
+    for (int i = 0; i < N; i++) a[i] = i < rows ? ld<N>(p + i * stride, All{}) : V<T, N>{};
+  } else {
+    for (int i = 0; i < N; i++) a[i] = i < rows ? ld<N>(p + i * stride, Some{columns}) : V<T, N>{};
+  }
+  constexpr int H = N / 2;
+  for (int width = 1; width < N; width *= 2) {
+    for (int i = 0; i < H; i++) {
+      b[2 * i] = interleave_low(a[i], a[i + H]);
+      b[2 * i + 1] = interleave_high(a[i], a[i + H]);
+    }
+    for (int i = 0; i < N; i++) a[i] = b[i];
+  }
+  for (int i = 0; i < N; i++) out[i] = a[i];
 }
 
 // ---- conversions -------------------------------------------------------------------------------------------
@@ -340,6 +377,18 @@ template <class F> MD_INLINE F only(All, F x, F) { return x; }
 template <class F> MD_INLINE F only(Some w, F x, F identity) {
   return select(first_lanes<MD_LANES(F)>(w), x, identity);
 }
+template <class F> MD_INLINE auto low_half(F x) {
+  constexpr int N = MD_LANES(F);
+  if constexpr (N == 16) return __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7);
+  if constexpr (N == 8) return __builtin_shufflevector(x, x, 0, 1, 2, 3);
+  if constexpr (N == 4) return __builtin_shufflevector(x, x, 0, 1);
+}
+template <class F> MD_INLINE auto high_half(F x) {
+  constexpr int N = MD_LANES(F);
+  if constexpr (N == 16) return __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+  if constexpr (N == 8) return __builtin_shufflevector(x, x, 4, 5, 6, 7);
+  if constexpr (N == 4) return __builtin_shufflevector(x, x, 2, 3);
+}
 struct Add { template <class F> static F both(F a, F b) { return a + b; } };
 struct Mul { template <class F> static F both(F a, F b) { return a * b; } };
 struct Or { template <class F> static F both(F a, F b) { return a | b; } };
@@ -351,11 +400,7 @@ template <class Op, class F> MD_INLINE auto fold(F x) {
   if constexpr (N == 2) {
     return Op::both(F{x[0], x[1]}, F{x[1], x[0]})[0];
   } else {
-    typedef typename HalfOf<F>::type H;
-    H low, high;
-    __builtin_memcpy(&low, &x, sizeof(H));
-    __builtin_memcpy(&high, (const char*)&x + sizeof(H), sizeof(H));
-    return fold<Op>(Op::both(low, high));
+    return fold<Op>(Op::both(low_half(x), high_half(x)));
   }
 }
 // The extreme value with its position; lanes that have seen nothing are at -1.
@@ -459,15 +504,18 @@ template <class F> MD_INLINE F exp(F x) {
     return scaled(fma(r * r, p, r) + 1.f, n);
   }
 }
+template <class F> MD_INLINE F bounded_expm1(F x) {  // for -100 < x < 89
+  F n, r = reduced_exp(x, n);
+  F p = poly(r, 0.5f, 0.166666672f, 0.0416663438f, 0.00833327044f, 0.00139420456f, 0.000199156231f);
+  p = fma(r * r, p, r);
+  F half = scaled(F{} + 0.5f, n);
+  return 2.f * fma(p, half, half - 0.5f);
+}
 template <class F> MD_INLINE F expm1(F x) {
   if constexpr (!is_f32<F>) {
     return expm1_lanes(x);
   } else {
-    F n, r = reduced_exp(clamped(x, -20.f, 89.f), n);
-    F p = poly(r, 0.5f, 0.166666672f, 0.0416663438f, 0.00833327044f, 0.00139420456f, 0.000199156231f);
-    p = fma(r * r, p, r);
-    F half = scaled(F{} + 0.5f, n);
-    F y = 2.f * fma(p, half, half - 0.5f);
+    F y = bounded_expm1(clamped(x, -20.f, 89.f));
     return x == 0.f ? x : y;
   }
 }
@@ -557,6 +605,12 @@ template <class F> MD_INLINE F reduced_angle(F x, IntOf<F>& n) {
   return fma(k, F{} - 5.3903025e-15f, r);
 }
 template <class F> MD_INLINE bool any(V<i32, MD_LANES(F)> m) {
+#if MD_AVX512
+  if constexpr (sizeof(m) == 64) return __builtin_ia32_ptestmd512(m, m, (u16)-1);
+#endif
+#if MD_AVX512 || MD_AVX2
+  if constexpr (sizeof(m) == 32) return __builtin_ia32_movmskps256((V<float, 8>)m);
+#endif
   i32 r = 0;
   for (unsigned i = 0; i < MD_LANES(F); i++) r |= m[i];
   return r;
@@ -621,15 +675,13 @@ template <class F> MD_INLINE F erf(F x) {
   if constexpr (!is_f32<F>) {
     return erf_lanes(x);
   } else {
-    F a = abs(x), z = x * x;
-    F small = fma(x, poly(z, 0.128379166f, -0.376126349f, 0.112836942f, -0.0268592704f, 0.00520063424f,
-                          -0.000813743798f, 8.34522725e-5f), x);
-    F t = a > 4.f ? F{} + 4.f : a;
-    F large = 1.f - exp(poly(t, 9.30400638e-5f, -1.12902129f, -0.634647608f, -0.106321953f, 0.0232648253f,
-                             -0.00302598905f, -2.60519737e-5f, 9.51456896e-5f, -1.66982643e-5f, 1.03940476e-6f));
-    large = a > 4.f ? F{} + 1.f : large;
-    large = copysign(large, x);
-    return a < 0.925f ? small : (x == x ? large : x);
+    F a = abs(x);
+    a = a > 4.f ? F{} + 4.f : a;
+    // log(1 - erf(a)) = a * (-2 / sqrt(pi) + q)
+    F q = poly(a, 5.8636e-8f, -0.636619806f, -0.102771275f, 0.0191176943f, 0.000253061095f, -0.00179935386f,
+               0.00074068585f, -0.000167480917f, 2.13545773e-5f, -1.19329638e-6f);
+    F y = copysign(bounded_expm1(fma(a, F{} - 1.12837917f, a * q)), x);
+    return abs(x) < 1e-18f ? x * 1.12837917f : y;
   }
 }
 // x ** y through double precision; lanes that are not ordinary are left to the C library.

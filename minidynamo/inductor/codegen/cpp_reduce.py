@@ -1,205 +1,213 @@
-"""The variables of a reduction in C++: their declaration, update, and how partial results are
-combined.
+"""The variables of a reduction in C++: their declaration, update, and how partial results combine.
+
+There are three ways to accumulate: along a row in `unroll` vectors that are folded to a number at
+its end, by columns in T vectors, each lane a result, and in a plain number.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
-from minidynamo.inductor.codegen.code import Code
 from minidynamo.inductor.codegen.cpp_stages import size_of
+from minidynamo.inductor.codegen.cpp_values import ValuePrinter
 from minidynamo.inductor.codegen.cpp_vec import CTYPE, LANE_TYPE, SCALAR, literal, operation
 from minidynamo.inductor.symbolic import contiguous_strides, dot, product, symbol_expr
-
-if TYPE_CHECKING:
-    from minidynamo.inductor.codegen.cpp import CppKernel
 
 # A partial sum is moved on after so many additions, so that the error does not grow with the
 # length.
 FLUSH_EVERY = 64
+COMBINE = {"sum": "Add", "prod": "Mul", "max": "Max", "min": "Min", "any": "Or", "all": "And"}
+_NUMBERS = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}", "all": "{0} & {1}"}
+_ROW, _COLUMN, _NUMBER = "row", "column", "number"
 
 
 class Accumulator:
-    """The variables of one reduction: lanes while walking, a number (or, by columns, lanes)
-    afterwards.
-    """
+    """One reduction of a walk. Texts end with their semicolons; `a` is the running value's name."""
 
-    _OPS = {"sum": "Add", "prod": "Mul", "max": "Max", "min": "Min", "any": "Or", "all": "And"}
-
-    def __init__(self, kernel: CppKernel, position: int) -> None:
-        self.kernel = kernel
+    def __init__(self, values: ValuePrinter, position: int, unroll: int) -> None:
+        self.values = values
         self.position = position
-        node = kernel.nodes[position]
+        self.unroll = unroll
+        node = values.nodes[position]
         assert isinstance(node.value, str)
         self.kind = node.value
         self.operand = node.args[0]
-        self.dtype = kernel.nodes[self.operand].dtype
+        self.dtype = values.nodes[self.operand].dtype
+        self.result_dtype = node.dtype
         self.is_arg = self.kind.startswith("arg")
-        self.by_column = kernel.is_vec[position]
-        self.is_lanes = kernel.inner_vec or self.by_column
-        length = product(size_of(s) for s in kernel.reduces)
-        self.index_type = "i32" if isinstance(length, int) and length < 1 << 31 else "i64"
-        self.cascades = (
-            self.kind == "sum"
-            and self.dtype.is_floating_point
-            and (not isinstance(length, int) or length > 2 * FLUSH_EVERY * 16)
+        self.mode = (
+            _ROW if not values.by_column else _COLUMN if values.is_vec[position] else _NUMBER
         )
+        self.a = f"acc{position}"
+        length = product(size_of(s) for s in values.reduces)
+        self.index_type = "i32" if isinstance(length, int) and length < 1 << 31 else "i64"
+        long = not isinstance(length, int) or length > 2 * FLUSH_EVERY * 16
+        self.cascades = self.kind == "sum" and self.dtype.is_floating_point and long
 
+    # -- types and identities ----------------------------------------------------------------------
     @property
-    def code(self) -> Code:
-        return self.kernel.code
-
-    @property
-    def ctype(self) -> str:
-        return LANE_TYPE[self.dtype] if self.is_lanes else CTYPE[self.dtype]
+    def is_lanes(self) -> bool:
+        return self.mode != _NUMBER
 
     @property
     def type(self) -> str:
+        lane = LANE_TYPE[self.dtype]
         if self.is_arg:
-            lanes = "N" if self.is_lanes else "2"
             largest = "true" if self.kind == "argmax" else "false"
-            return f"Extreme<{LANE_TYPE[self.dtype]}, {self.index_type}, {lanes}, {largest}>"
-        return f"V<{self.ctype}, N>" if self.is_lanes else self.ctype
+            lanes = "N" if self.is_lanes else "2"
+            return f"Extreme<{lane}, {self.index_type}, {lanes}, {largest}>"
+        return f"V<{lane}, N>" if self.is_lanes else CTYPE[self.dtype]
 
-    def identity(self, lanes: bool) -> str:
-        value: float = {"sum": 0, "prod": 1, "any": 0, "all": 1}.get(self.kind, 0)
+    @property
+    def identity(self) -> str:
+        value: float = {"prod": 1, "all": 1}.get(self.kind, 0)
         if self.kind in ("max", "min"):
-            value = _lowest(self.dtype) if self.kind == "max" else _highest(self.dtype)
-        if self.dtype == torch.bool and lanes:
+            value = _bound(self.dtype, self.kind == "min")
+        if not self.is_lanes:
+            return literal(value, self.dtype)
+        if self.dtype == torch.bool:
             return f"splat<N>((i32){-1 if value else 0})"
-        text = literal(value, self.dtype)
-        return f"splat<N>({text})" if lanes else text
+        return f"splat<N>({literal(value, self.dtype)})"
 
-    def both(self, a: str, b: str) -> str:
+    def both(self, left: str, right: str) -> str:
+        """Two partial values combined."""
         if self.is_lanes:
-            return f"{self._OPS[self.kind]}::both({a}, {b})"
-        row = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}", "all": "{0} & {1}"}
-        if self.kind in row:
-            return row[self.kind].format(a, b)
-        return operation(
-            SCALAR, "maximum" if self.kind == "max" else "minimum", [a, b], self.dtype, self.ctype
-        )
+            return f"{COMBINE[self.kind]}::both({left}, {right})"
+        if self.kind in _NUMBERS:
+            return _NUMBERS[self.kind].format(left, right)
+        name = "maximum" if self.kind == "max" else "minimum"
+        return operation(SCALAR, name, [left, right], self.dtype, CTYPE[self.dtype])
+
+    def _emit(self, statement: str) -> None:
+        if self.mode == _COLUMN:
+            self.values.for_columns(statement)
+        else:
+            self.values.code.line(statement)
+
+    @property
+    def _at(self) -> str:
+        """The running value in a loop's body."""
+        return {_ROW: f"{self.a}[u]", _COLUMN: f"{self.a}[t]", _NUMBER: self.a}[self.mode]
+
+    @property
+    def _count(self) -> str:
+        return {_ROW: f"[{self.unroll}]", _COLUMN: "[T]", _NUMBER: ""}[self.mode]
+
+    @property
+    def _per_column(self) -> str:
+        return "[t]" if self.mode == _COLUMN else ""
+
+    # -- one walk ----------------------------------------------------------------------------------
+    def declare_result(self) -> None:
+        """The variable for the reduction's value, which outlives the walk."""
+        if self.mode == _COLUMN:
+            self.values.code.line(f"V<{LANE_TYPE[self.result_dtype]}, N> v{self.position}[T];")
+        else:
+            self.values.code.line(f"{CTYPE[self.result_dtype]} v{self.position};")
 
     def declare(self) -> None:
-        """The running values; the result is declared outside by `_result`."""
-        count = self.kernel.unroll
-        if self.is_arg:
-            self.code.line(f"{self.type} acc{self.position}[{count}];")
-            return
-        identity = self.identity(self.is_lanes)
-        values = ", ".join([identity] * count)
-        self.code.line(f"{self.type} acc{self.position}[{count}] = {{{values}}};")
+        """The running values."""
+        line = self.values.code.line
+        line(f"{self.type} {self.a}{self._count};")
+        if not self.is_arg and self.mode == _ROW:
+            for u in range(self.unroll):
+                line(f"{self.a}[{u}] = {self.identity};")
+        elif not self.is_arg:
+            self._emit(f"{self._at} = {self.identity};")
         if self.cascades:
-            self.code.line(f"{self.type} total{self.position} = {identity};")
-            if not any(a.cascades for a in self._earlier()):
-                self.code.line("int steps = 0;")
-
-    def _earlier(self) -> list[Accumulator]:
-        return [a for a in self.kernel.walk_accumulators if a.position < self.position]
+            line(f"{self.type} total{self.position}{'[T]' if self.mode == _COLUMN else ''};")
+            self._emit(f"total{self.position}{self._per_column} = {self.identity};")
 
     def update(self) -> None:
-        k = self.kernel
-        acc = f"acc{self.position}[u]"
+        """Take in the operand."""
         if self.is_arg:
-            self._update_extreme(acc)
-        elif self.is_lanes:
-            value = k.lanes(self.operand)
-            if k.inner_vec:
-                value = f"only(w, {value}, {self.identity(True)})"
-            self.code.line(f"{acc} = {self.both(acc, value)};")
-        else:
-            self.code.line(f"{acc} = {self.both(acc, f'v{self.operand}')};")
+            self._update_extreme()
+            return
+        value = self.values.lanes(self.operand) if self.is_lanes else f"v{self.operand}"
+        if self.mode == _ROW:
+            value = f"only(w, {value}, {self.identity})"
+        self._emit(f"{self._at} = {self.both(self._at, value)};")
 
-    def _update_extreme(self, acc: str) -> None:
-        k = self.kernel
-        strides = contiguous_strides([size_of(s) for s in k.reduces])
-        where = dot([symbol_expr(s) for s in k.reduces], strides)
-        if self.is_lanes:
-            index = (
-                k.index_vector(where, self.index_type)
-                if k.inner_vec
-                else f"splat<N>(({self.index_type}){k.index(where)})"
-            )
-            value, valid = k.lanes(self.operand), "first_lanes<N>(w)"
+    def _update_extreme(self) -> None:
+        values = self.values
+        strides = contiguous_strides([size_of(s) for s in values.reduces])
+        where = dot([symbol_expr(s) for s in values.reduces], strides)
+        if self.mode == _ROW:
+            index = values.index_vector(where, self.index_type)
         else:
-            index = f"splat<2>(({self.index_type}){k.index(where)})"
-            value, valid = (
-                f"splat<2>(({LANE_TYPE[self.dtype]})v{self.operand})",
-                "first_lanes<2>(All{})",
-            )
-        self.code.line(f"{acc}.take({value}, {index}, {valid});")
+            lanes = "N" if self.is_lanes else "2"
+            index = f"splat<{lanes}>(({self.index_type}){values.index(where)})"
+        if self.is_lanes:
+            taken = f"{values.lanes(self.operand)}, {index}, first_lanes<N>(w)"
+        else:
+            operand = f"splat<2>(({LANE_TYPE[self.dtype]})v{self.operand})"
+            taken = f"{operand}, {index}, first_lanes<2>(All{{}})"
+        self._emit(f"{self._at}.take({taken});")
 
     def flush(self) -> str:
-        total, acc = f"total{self.position}", f"acc{self.position}"
-        zero = self.identity(self.is_lanes)
-        moves = [f"{total} += {acc}[{u}]; {acc}[{u}] = {zero};" for u in range(self.kernel.unroll)]
+        """Move partial sums to the total."""
+        total = f"total{self.position}"
+        if self.mode != _ROW:
+            loop = "for (int t = 0; t < T; t++) " if self.mode == _COLUMN else ""
+            moved = f"{total}{self._per_column} += {self._at}; {self._at} = {self.identity};"
+            return f"{loop}{{ {moved} }}"
+        moves = [
+            f"{total} += {self.a}[{u}]; {self.a}[{u}] = {self.identity};"
+            for u in range(self.unroll)
+        ]
         return " ".join(moves)
 
-    def _merged(self) -> str:
-        """Text that leaves the walk's value in acc[0]."""
-        acc = f"acc{self.position}"
-        count = self.kernel.unroll
-        if self.is_arg:
-            return " ".join(f"{acc}[0].merge({acc}[{u}]);" for u in range(1, count))
-        text = " ".join(
-            f"{acc}[0] = {self.both(f'{acc}[0]', f'{acc}[{u}]')};" for u in range(1, count)
-        )
-        return text + (f" {acc}[0] = {acc}[0] + total{self.position};" if self.cascades else "")
+    def _merge(self) -> str:
+        """Leave the walk's value in one place; returns its name."""
+        place = f"{self.a}[0]" if self.mode == _ROW else self._at
+        if self.mode == _ROW:
+            for u in range(1, self.unroll):
+                self._emit(self._combined(place, f"{self.a}[{u}]"))
+        if self.cascades:
+            self._emit(f"{place} = {place} + total{self.position}{self._per_column};")
+        return place
 
-    def _result(self, value: str) -> str:
-        """The reduction's value from the accumulated lanes."""
+    def _combined(self, place: str, other: str) -> str:
         if self.is_arg:
-            if self.by_column:
-                return f"convert<i64>({value}.index)"
-            return f"{value}.fold()"
-        if self.is_lanes and not self.by_column:
-            folded = f"fold<{self._OPS[self.kind]}>({value})"
+            return f"{place}.merge({other});"
+        return f"{place} = {self.both(place, other)};"
+
+    def _result(self, place: str) -> str:
+        if self.is_arg:
+            return f"convert<i64>({place}.index)" if self.mode == _COLUMN else f"{place}.fold()"
+        if self.mode == _ROW:
+            folded = f"fold<{COMBINE[self.kind]}>({place})"
             return f"{folded} != 0" if self.dtype == torch.bool else folded
-        return value
-
-    def result_type(self) -> str:
-        dtype = self.kernel.nodes[self.position].dtype
-        return f"V<{LANE_TYPE[dtype]}, N>" if self.by_column else CTYPE[dtype]
-
-    def declare_result(self) -> None:
-        self.code.line(f"{self.result_type()} v{self.position};")
+        return place
 
     def finish(self) -> None:
-        merged = self._merged()
-        if merged:
-            self.code.line(merged)
-        self.code.line(f"v{self.position} = {self._result(f'acc{self.position}[0]')};")
+        """Give the result its value."""
+        place = self._merge()
+        self._emit(f"v{self.position}{self._per_column} = {self._result(place)};")
 
-    # a walk in chunks
+    # -- a walk in chunks --------------------------------------------------------------------------
     def declare_parts(self, count: int) -> None:
-        self.code.line(f"{self.type} part{self.position}[{count}];")
+        """Memory for the chunks' values."""
+        columns = "[T]" if self.mode == _COLUMN else ""
+        self.values.code.line(f"{self.type} part{self.position}[{count}]{columns};")
 
     def save_part(self) -> None:
-        merged = self._merged()
-        if merged:
-            self.code.line(merged)
-        self.code.line(f"part{self.position}[chunk] = acc{self.position}[0];")
+        """Keep one chunk's value."""
+        place = self._merge()
+        self._emit(f"part{self.position}[chunk]{self._per_column} = {place};")
 
     def combine_parts(self, count: int) -> None:
-        part = f"part{self.position}"
-        merge = (
-            f"{part}[0].merge({part}[i]);"
-            if self.is_arg
-            else f"{part}[0] = {self.both(f'{part}[0]', f'{part}[i]')};"
-        )
-        self.code.line(f"for (int i = 1; i < {count}; i++) {merge}")
-        self.code.line(f"v{self.position} = {self._result(f'{part}[0]')};")
+        """The result from all chunks, in order."""
+        part, column = f"part{self.position}", self._per_column
+        place = f"{part}[0]{column}"
+        combined = self._combined(place, f"{part}[i]{column}")
+        self._emit(f"for (int i = 1; i < {count}; i++) {combined}")
+        self._emit(f"v{self.position}{column} = {self._result(place)};")
 
 
-def _lowest(dtype: torch.dtype) -> float:
+def _bound(dtype: torch.dtype, largest: bool) -> float:
     if dtype == torch.bool:
-        return 0
-    return float("-inf") if dtype.is_floating_point else torch.iinfo(dtype).min
-
-
-def _highest(dtype: torch.dtype) -> float:
-    if dtype == torch.bool:
-        return 1
-    return float("inf") if dtype.is_floating_point else torch.iinfo(dtype).max
+        return int(largest)
+    if dtype.is_floating_point:
+        return float("inf") if largest else float("-inf")
+    return torch.iinfo(dtype).max if largest else torch.iinfo(dtype).min

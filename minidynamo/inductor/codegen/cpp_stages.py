@@ -16,6 +16,9 @@ from minidynamo.inductor.symbolic import IntLike, Symbol, product
 
 # A value that costs this much and is wanted in several walks is kept.
 SCRATCH_COST = 8
+STORES = ("store", "atomic_add")
+# Lanes of the widest vectors, for decisions; the text itself says N.
+LANES = 16
 
 
 @dataclass(slots=True)
@@ -60,64 +63,114 @@ def dependencies(body: LoopBody) -> list[frozenset[Symbol]]:
 
 
 def choose_vector_symbol(body: LoopBody) -> Symbol | None:
-    """The loop symbol with most accesses to neighbouring elements; ties go to the inner loop."""
+    """The loop symbol with most accesses to neighbouring elements; ties go to the inner loop.
+
+    Stores count more than loads, which can be turned; what happens once a row hardly counts.
+    """
     best: tuple[float, int] | None = None
     chosen = None
+    weights = _access_weights(body)
     for rank, symbol in enumerate((*body.iters, *body.reduces)):
         score = 0.0
-        for node in body.nodes:
-            if node.buffer is None or node.index is None:
-                continue
-            weight = 1.0 if node.op == "load" else 2.0
+        for node, weight in weights:
+            assert node.index is not None
             factor = node.index.coeff(symbol)
             if factor is None or not factor.is_const:
                 score -= weight
             elif factor.const != 0:
                 score += weight if factor.const == 1 else -weight
-        size = symbol.size
-        if isinstance(size, int):
-            lanes = 16
-            score *= size / (-(-size // lanes) * lanes) if score > 0 else 1
+        if isinstance(symbol.size, int) and score > 0:
+            score *= symbol.size / (-(-symbol.size // LANES) * LANES)
         if best is None or (score, rank) >= best:
             best, chosen = (score, rank), symbol
     return chosen
 
 
-def plan_stages(body: LoopBody, inner: list[bool], scratch_limit: int) -> Stages:
-    """Order the nodes into outer code and walks; decide what is kept between walks."""
-    nodes = body.nodes
-    if not body.reduces:
-        return Stages([list(range(len(nodes)))], [])
+def _access_weights(body: LoopBody) -> list[tuple[Node, float]]:
+    inner = body.levels()
+    result = []
+    for node, is_inner in zip(body.nodes, inner, strict=True):
+        if node.buffer is not None:
+            weight = 4.0 if node.op in STORES and not body.reduces else 1.0
+            result.append((node, weight if is_inner or not body.reduces else 0.05))
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Transposition:
+    """Loads that are contiguous along `symbol` while the kernel is vectorised along another one;
+    `strides`: position of the load -> how far apart neighbours of the vectorised symbol are.
+    """
+
+    symbol: Symbol
+    loads: tuple[int, ...]
+    strides: dict[int, int]
+
+
+def find_transposition(body: LoopBody, vec: Symbol) -> Transposition | None:
+    """The symbol along which most of the loads lie that are not contiguous along `vec`."""
+    found: dict[Symbol, dict[int, int]] = {}
+    for position, node in enumerate(body.nodes):
+        if node.op != "load" or node.args or node.index is None or node.index.value_refs():
+            continue
+        step = node.index.coeff(vec)
+        if step is None or not step.is_const or step.const in (0, 1):
+            continue
+        for symbol in body.iters:
+            if symbol != vec and node.index.coeff(symbol) == 1 and _is_long(symbol):
+                found.setdefault(symbol, {})[position] = step.const
+    if not found or not _is_long(vec):
+        return None
+    symbol = max(found, key=lambda s: len(found[s]))
+    return Transposition(symbol, tuple(found[symbol]), found[symbol])
+
+
+def _is_long(symbol: Symbol) -> bool:
+    return not isinstance(symbol.size, int) or symbol.size >= 8
+
+
+def _stage_of(nodes: Sequence[Node]) -> list[int]:
+    """For an outer node, how many walks come before it; for an inner one, the first walk that can
+    compute it.
+    """
     stage: list[int] = []
     for node in nodes:
         earliest = max((stage[arg] for arg in node.operands()), default=0)
         stage.append(earliest + 1 if node.op == "reduction" else earliest)
-    walk_roots: dict[int, list[int]] = {}
+    return stage
+
+
+def plan_stages(body: LoopBody, scratch_limit: int) -> Stages:
+    """Order the nodes into numbers and walks; rows of at most `scratch_limit` may be kept."""
+    nodes = body.nodes
+    if not body.reduces:
+        return Stages([list(range(len(nodes)))], [])
+    inner, stage = body.levels(), _stage_of(nodes)
+    roots: dict[int, list[int]] = {}
     for position, node in enumerate(nodes):
         if node.op == "reduction":
-            walk_roots.setdefault(stage[position] - 1, []).append(position)
-        elif inner[position] and node.op in ("store", "atomic_add"):
-            walk_roots.setdefault(stage[position], []).append(position)
-    last = max([*walk_roots, *stage])
-    numbers = [
-        [
-            p
-            for p, n in enumerate(nodes)
-            if stage[p] == step and not inner[p] and n.op != "reduction"
-        ]
-        for step in range(last + 1)
-    ]
+            roots.setdefault(stage[position] - 1, []).append(position)
+        elif inner[position] and node.op in STORES:
+            roots.setdefault(stage[position], []).append(position)
+    plan = Stages([], [])
     total = product(size_of(s) for s in body.reduces)
     keeps = isinstance(total, int) and total <= scratch_limit
     computed: set[int] = set()
     scratch: set[int] = set()
-    walks = []
-    for step in range(last + 1):
-        roots = walk_roots.get(step, [])
-        needed = _needed(nodes, inner, roots, computed if keeps else set(), scratch)
+    for step in range(max([*roots, *stage]) + 1):
+        plan.numbers.append(
+            [
+                position
+                for position, node in enumerate(nodes)
+                if stage[position] == step and not inner[position] and node.op != "reduction"
+            ]
+        )
+        ends = roots.get(step, [])
+        needed = _needed(nodes, inner, ends, computed if keeps else set(), scratch)
         computed |= needed
-        walks.append(Walk(sorted(needed), [p for p in roots if nodes[p].op == "reduction"]))
-    return Stages(numbers, walks, sorted(scratch))
+        plan.walks.append(Walk(sorted(needed), [p for p in ends if nodes[p].op == "reduction"]))
+    plan.scratch += sorted(scratch)
+    return plan
 
 
 def _needed(

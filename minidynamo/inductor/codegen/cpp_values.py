@@ -1,0 +1,261 @@
+"""The text of a body's nodes in C++: values as numbers or vectors, loads, stores, indices.
+
+A vector value `v7` is `V<float, N> v7`; in kernels that reduce by columns it is `V<float, N>
+v7[T]`, N * T neighbouring columns at once, so that a row of memory is read in longer pieces and
+additions need not wait for each other.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minidynamo.inductor.codegen.code import Code
+from minidynamo.inductor.codegen.cpp_stages import STORES, dependencies, size_of
+from minidynamo.inductor.codegen.cpp_vec import (
+    CTYPE,
+    LANE_TYPE,
+    MEMORY_TYPE,
+    SCALAR,
+    VECTOR,
+    literal,
+    operation,
+    scalar_cast,
+    vector_cast,
+)
+from minidynamo.inductor.loop_body import LoopBody, Node
+from minidynamo.inductor.symbolic import (
+    Atom,
+    Expr,
+    FloorDiv,
+    Mod,
+    Symbol,
+    ValueRef,
+    contiguous_strides,
+    dot,
+    is_nonneg,
+    symbol_expr,
+)
+
+
+class ValuePrinter:
+    """Writes the nodes of one body into `code`.
+
+    Attributes:
+        vec: the vectorised symbol, None where there is no loop at all.
+        is_vec: for every node, whether its value changes with `vec`.
+        by_column: whether `vec` is outside of reduction loops: vector values are arrays of T.
+        scratch: values kept from one walk for the next; `kept`: those that the text so far made.
+        tiled: loads that were read and transposed beforehand, as `t7[k]`.
+    """
+
+    def __init__(
+        self, body: LoopBody, vec: Symbol | None, code: Code, scratch: frozenset[int]
+    ) -> None:
+        self.nodes = body.nodes
+        self.reduces = body.reduces
+        self.vec = vec
+        self.code = code
+        self.scratch = scratch
+        self.depends = dependencies(body)
+        self.is_vec = [vec in symbols for symbols in self.depends]
+        self.by_column = bool(body.reduces) and vec not in body.reduces
+        self.kept: set[int] = set()
+        self.tiled: set[int] = set()
+
+    # -- values ------------------------------------------------------------------------------------
+    def emit(self, position: int) -> None:
+        """The statement of a node that is no reduction."""
+        node = self.nodes[position]
+        if node.op in STORES:
+            self._store(position, node)
+        elif self.is_vec[position]:
+            self._vector(position)
+        else:
+            self.number(position)
+
+    def number(self, position: int) -> None:
+        """A value that does not change with the vectorised symbol."""
+        node = self.nodes[position]
+        args = [f"v{arg}" for arg in node.args]
+        self.code.line(f"const {CTYPE[node.dtype]} v{position} = {self._number_text(node, args)};")
+
+    def _number_text(self, node: Node, args: list[str]) -> str:
+        if node.op == "constant":
+            assert not isinstance(node.value, str) and node.value is not None
+            return literal(node.value, node.dtype)
+        if node.op == "index_expr":
+            assert node.index is not None
+            return self.index(node.index)
+        if node.op == "load":
+            assert node.index is not None
+            text = f"{node.buffer}[{self.index(node.index)}]"
+            return f"({args[0]} ? {text} : 0)" if args else text
+        if node.op == "cast":
+            return scalar_cast(args[0], self.nodes[node.args[0]].dtype, node.dtype)
+        operand = self.nodes[node.args[-1]].dtype
+        return operation(SCALAR, node.op, args, operand, CTYPE[node.dtype])
+
+    def name(self, position: int) -> str:
+        """How a vector value is referred to."""
+        return f"v{position}[t]" if self.by_column else f"v{position}"
+
+    def lanes(self, position: int) -> str:
+        """The value as a vector."""
+        if self.is_vec[position]:
+            return self.name(position)
+        dtype = self.nodes[position].dtype
+        value = f"-(i32)v{position}" if dtype == torch.bool else f"v{position}"
+        return f"splat<N>(({LANE_TYPE[dtype]}){value})"
+
+    def for_columns(self, statement: str) -> None:
+        """A statement about vectors, for each of the T of them where there are several."""
+        loop = "for (int t = 0; t < T; t++) " if self.by_column else ""
+        self.code.line(loop + statement)
+
+    def _vector(self, position: int) -> None:
+        node = self.nodes[position]
+        text = (
+            self._from_scratch(position) if position in self.kept else self._vector_text(position)
+        )
+        ctype = f"V<{LANE_TYPE[node.dtype]}, N>"
+        if self.by_column:
+            self.code.line(f"{ctype} v{position}[T];")
+            self.for_columns(f"v{position}[t] = {text};")
+        else:
+            self.code.line(f"const {ctype} v{position} = {text};")
+        if position in self.scratch and position not in self.kept:
+            self.for_columns(self._to_scratch(position))
+            self.kept.add(position)
+
+    def _vector_text(self, position: int) -> str:
+        node = self.nodes[position]
+        if node.op == "index_expr":
+            assert node.index is not None
+            return self.index_vector(node.index, CTYPE[node.dtype])
+        if node.op == "load":
+            text = f"t{position}[k]" if position in self.tiled else self._vector_load(node)
+            return f"from_bytes({text})" if node.dtype == torch.bool else text
+        args = [self.lanes(arg) for arg in node.args]
+        if node.op == "cast":
+            return vector_cast(args[0], self.nodes[node.args[0]].dtype, node.dtype)
+        operand = self.nodes[node.args[-1]].dtype
+        return operation(VECTOR, node.op, args, operand, f"V<{LANE_TYPE[node.dtype]}, N>")
+
+    # -- scratch memory ----------------------------------------------------------------------------
+    def declare_scratch(self, total: Expr) -> None:
+        """Rows of scratch memory, for `total` points of the reduction symbols."""
+        for position in sorted(self.scratch):
+            ctype = LANE_TYPE[self.nodes[position].dtype]
+            if self.is_vec[position] and self.by_column:
+                self.code.line(f"V<{ctype}, N> s{position}[{total}][T];")
+            else:
+                self.code.line(f"alignas(64) {ctype} s{position}[{total} + N];")
+
+    def _scratch_index(self) -> str:
+        strides = contiguous_strides([size_of(s) for s in self.reduces])
+        return self.index(dot([symbol_expr(s) for s in self.reduces], strides))
+
+    def _from_scratch(self, position: int) -> str:
+        index = self._scratch_index()
+        return f"s{position}[{index}][t]" if self.by_column else f"ld<N>(s{position} + {index}, w)"
+
+    def _to_scratch(self, position: int) -> str:
+        index = self._scratch_index()
+        if self.by_column:
+            return f"s{position}[{index}][t] = v{position}[t];"
+        return f"st(s{position} + {index}, v{position}, w);"
+
+    # -- memory ------------------------------------------------------------------------------------
+    def step(self, index: Expr) -> int | None:
+        """By how much the index grows with the vectorised symbol; None where that varies."""
+        assert self.vec is not None
+        if any(self.is_vec[ref] for ref in index.value_refs()):
+            return None
+        factor = index.coeff(self.vec)
+        return factor.const if factor is not None and factor.is_const else None
+
+    def _shifted(self, index: Expr, step: int) -> str:
+        """The index at the first lane."""
+        text = self.index(index)
+        if not self.by_column or step == 0:
+            return text
+        return f"{text} + t * N" if step == 1 else f"{text} + t * N * {step}"
+
+    def _by_lane(self, prefix: str, index: Expr) -> str:
+        """A lambda from lane to `prefix` plus the index at that lane."""
+        assert self.vec is not None
+        x = self.vec.name
+        first = f"{x} + t * N" if self.by_column else x
+        text = self.index(index, lane=True)
+        return f"[&](int l) {{ const i64 {x}_ = {first} + l; return {prefix}{text}; }}"
+
+    def index_vector(self, index: Expr, ctype: str) -> str:
+        """An index expression as a vector of `ctype`."""
+        step = self.step(index)
+        if step is not None:
+            return f"linear<{ctype}, N>({self._shifted(index, step)}, {step})"
+        return f"lanewise<{ctype}, N>({self._by_lane('', index)})"
+
+    def _vector_load(self, node: Node) -> str:
+        assert node.index is not None and node.buffer is not None
+        ctype = MEMORY_TYPE[node.dtype]
+        step = self.step(node.index)
+        if node.args and self.is_vec[node.args[0]]:
+            at = self._by_lane(f"{node.buffer} + ", node.index)
+            return f"gather_if<N, {ctype}>({self.name(node.args[0])}, w, {at})"
+        if step == 1:
+            text = f"ld<N>({node.buffer} + {self._shifted(node.index, 1)}, w)"
+        elif step == 0:
+            text = f"splat<N>({node.buffer}[{self.index(node.index)}])"
+        else:
+            text = f"gather<N, {ctype}>(w, {self._by_lane(f'{node.buffer} + ', node.index)})"
+        return f"(v{node.args[0]} ? {text} : V<{ctype}, N>{{}})" if node.args else text
+
+    def _store(self, position: int, node: Node) -> None:
+        assert node.index is not None and node.buffer is not None
+        (value,) = node.args
+        vectorised = self.vec is not None and self.is_vec[position]
+        if node.op == "atomic_add":
+            self._atomic_add(node, vectorised)
+            return
+        if not vectorised:
+            self.code.line(f"{node.buffer}[{self.index(node.index)}] = v{value};")
+            return
+        text = self.lanes(value)
+        if node.dtype == torch.bool:
+            text = f"to_bytes({text})"
+        if self.step(node.index) == 1:
+            self.for_columns(f"st({node.buffer} + {self._shifted(node.index, 1)}, {text}, w);")
+        else:
+            at = self._by_lane(f"{node.buffer} + ", node.index)
+            self.for_columns(f"scatter({text}, w, {at});")
+
+    def _atomic_add(self, node: Node, vectorised: bool) -> None:
+        assert node.index is not None and node.buffer is not None
+        (value,) = node.args
+        if not vectorised:
+            self.code.line(f"atomic_add(&{node.buffer}[{self.index(node.index)}], v{value});")
+            return
+        at = self._by_lane(f"{node.buffer} + ", node.index)
+        self.for_columns(
+            f"{{ auto at = {at}; auto x = {self.lanes(value)};"
+            " for (int l = 0; l < lanes<N>(w); l++) atomic_add(at(l), x[l]); }"
+        )
+
+    def index(self, expr: Expr, lane: bool = False) -> str:
+        """An index as C++; with `lane`, for one lane of the vectorised loop."""
+
+        def atom_text(atom: Atom) -> str:
+            if isinstance(atom, Symbol):
+                return f"{atom.name}_" if lane and atom == self.vec else atom.name
+            if isinstance(atom, ValueRef):
+                if lane and self.is_vec[atom.node]:
+                    return f"(i64){self.name(atom.node)}[l]"
+                return f"(i64)v{atom.node}"
+            assert isinstance(atom, (FloorDiv, Mod))
+            num, den = atom.num.render(atom_text), atom.den.render(atom_text)
+            if is_nonneg(atom.num):
+                return f"({num} {'/' if isinstance(atom, FloorDiv) else '%'} {den})"
+            return f"{'floor' if isinstance(atom, FloorDiv) else 'mod'}_index({num}, {den})"
+
+        return expr.render(atom_text)
