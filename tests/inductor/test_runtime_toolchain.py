@@ -154,6 +154,19 @@ def test_kernels_share_the_runtime_and_thread_count_of_torch():
     assert openmp_runtimes() == before and len(before) == 1
 
 
+def test_kernels_and_torch_share_one_set_of_threads():
+    path = compile_library({"threads": THREADS}, HEADER)
+    default = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        torch.ones(1 << 22).exp_()  # starts torch's threads
+        before = len(os.listdir("/proc/self/task"))
+        assert invoke(path, "threads") == 3
+        assert len(os.listdir("/proc/self/task")) == before
+    finally:
+        torch.set_num_threads(default)
+
+
 def test_new_python_threads_use_the_thread_count_of_torch():
     b = PlanBuilder()
     b.kernel(Kernel("threads", THREADS))
