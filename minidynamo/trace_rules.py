@@ -22,6 +22,11 @@ from typing import Any
 
 import torch
 
+try:
+    import numpy
+except ImportError:  # torch works without it
+    numpy = None  # type: ignore[assignment]
+
 from . import markers
 from .markers import Decision
 
@@ -110,6 +115,18 @@ _PURE_FUNCTIONS: tuple[Any, ...] = (
     torch._C._get_privateuse1_backend_name,
 )
 
+# Numbers of numpy are constants as Python's are; these functions of numpy give numbers for numbers.
+NUMPY_SCALARS: tuple[type, ...] = ()
+_NUMPY_FUNCTIONS: tuple[Any, ...] = ()
+if numpy is not None:
+    _KINDS = "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
+    NUMPY_SCALARS = tuple(getattr(numpy, kind) for kind in _KINDS.split())
+    _NUMPY_FUNCTIONS = (
+        *NUMPY_SCALARS,
+        *(value for value in vars(numpy).values() if isinstance(value, numpy.ufunc)),
+        *(getattr(numpy, name) for name in "prod sum max min mean round ndim size argmax".split()),
+    )
+
 # Packages whose Python functions are never traced through: they do input/output, threads,
 # reflection or compiling.
 _SKIPPED_PACKAGES = (
@@ -159,7 +176,7 @@ def _graph_functions() -> dict[int, Any]:
 
 @functools.cache
 def _pure_functions() -> dict[int, Any]:
-    found = {id(function): function for function in _PURE_FUNCTIONS}
+    found = {id(function): function for function in (*_PURE_FUNCTIONS, *_NUMPY_FUNCTIONS)}
     for module in _PURE_MODULES:
         for name, value in vars(module).items():
             if not name.startswith("__") and callable(value) and name not in _IMPURE_OPERATORS:

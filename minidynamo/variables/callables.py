@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from .. import _C
+from .. import _C, trace_rules
 from ..source import AttrSource, ConstSource, Source
 from .base import NotConstant, ObservedException, VariableTracker, unsupported
 from .functions import CallableVariable
@@ -66,3 +66,6 @@ def _wraps_as(kind: type[CallableVariable], type_: type) -> None:
 
 _wraps_as(CompiledFunctionVariable, _C.CompiledFunction)
 _wraps_as(CachedFunctionVariable, functools._lru_cache_wrapper)
+if trace_rules.numpy is not None:
+    _wraps_as(CallableVariable, type(trace_rules.numpy.sqrt))
+    _wraps_as(CallableVariable, type(trace_rules.numpy.prod))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import trace_rules
 from .base import NotConstant, ObservedException, VariableTracker, unsupported
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # Types whose objects are immutable and equal by value: their methods run while tracing.
 VALUE_TYPES: tuple[type, ...] = (
+    *trace_rules.NUMPY_SCALARS,
     int,
     float,
     bool,
@@ -63,6 +65,15 @@ def is_inert(value: Any) -> bool:
     return is_value(value) or isinstance(value, (types.BuiltinFunctionType, types.UnionType))
 
 
+def _without_numpy(value: Any) -> Any:
+    """numpy's numbers as Python's: operators take them alike, and graphs print them."""
+    if isinstance(value, trace_rules.NUMPY_SCALARS):
+        return value.item()
+    if type(value) is tuple:
+        return tuple(map(_without_numpy, value))
+    return value
+
+
 class ConstantVariable(VariableTracker):
     """A constant of one of `VALUE_TYPES`, an enum member, or a tuple/frozenset of such."""
 
@@ -78,6 +89,9 @@ class ConstantVariable(VariableTracker):
 
     def as_python_constant(self) -> Any:
         return self.value
+
+    def as_proxy(self) -> Any:
+        return _without_numpy(self.value)
 
     def identity(self) -> Any:
         return self.value

@@ -10,6 +10,7 @@ import functools
 import types
 import typing
 
+import pytest
 import torch
 from testing import check, check_recompiles
 from torch import nn
@@ -726,3 +727,28 @@ def test_training_loops():
     for make in makers:
         expected, actual = train(make, compiled=False), train(make, compiled=True)
         torch.testing.assert_close(expected, actual, rtol=1e-4, atol=1e-5)
+
+
+def test_numbers_of_numpy():
+    np = pytest.importorskip("numpy")
+    scale = np.float32(0.5)
+
+    def fn(x):
+        size = np.prod(x.shape)
+        y = x.reshape(int(size)) * np.sqrt(x.shape[-1]) + np.pi + scale
+        z = y.reshape(np.int64(2), -1), x * (2 * scale)
+        return y / np.float64(3), size, np.ceil(size / 4), z
+
+    check(fn, X, fullgraph=True)
+    assert np.isclose(minidynamo.compile(lambda x: x.sum() * scale, backend="eager")(X), 7.5)
+
+
+def test_arrays_of_numpy_break():
+    pytest.importorskip("numpy")
+
+    def fn(x):
+        y = x + 1
+        a = y.numpy() * 2
+        return torch.from_numpy(a) + y
+
+    check(fn, X, graphs=None)
