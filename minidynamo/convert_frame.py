@@ -30,6 +30,7 @@ from .exc import (
 )
 from .graph_breaks import CompiledFrame, SkipFrame, finish_break, finish_return
 from .guards import Check, GuardSet
+from .opcodes.control import LOOP_GOES_ON
 from .output_graph import OutputGraph
 from .resume_execution import is_continuation
 from .source import GlobalsSource
@@ -144,6 +145,8 @@ def _convert(options: CompileOptions, frame: Any) -> Any:
                 return _attempt(options, frame, breaks)
         except RestartTracing as restart:
             breaks[restart.step] = restart.reason
+            _drop_tracebacks(restart)
+            _drop_tracebacks(restart.reason)
     raise InternalError(f"{frame.code.co_qualname}: analysis did not settle")
 
 
@@ -154,22 +157,27 @@ def _attempt(options: CompileOptions, frame: Any, breaks: dict[int, Unsupported]
     finally:
         for context in reversed(output.open_contexts):
             context.abandon()
+        output.release()
 
 
 def _capture(
     options: CompileOptions, frame: Any, output: OutputGraph, breaks: dict[int, Unsupported]
 ) -> Any:
     tx = RootTranslator(output, frame, breaks)
-    tx.guard(GlobalsSource(), "ID_IS", frame.globals)
-    output.guards.add(None, Check.GLOBAL_STATE)
     try:
-        value = tx.run()
-    except Unsupported as reason:
-        _report_break(options, reason)
-        compiled = _finished(options, finish_break, tx, reason)
-        return _make_entry(frame, output, compiled, is_empty=False)
-    compiled = _finished(options, finish_return, tx, value)
-    return _make_entry(frame, output, compiled, is_empty=output.is_empty())
+        tx.guard(GlobalsSource(), "ID_IS", frame.globals)
+        output.guards.add(None, Check.GLOBAL_STATE)
+        try:
+            value = tx.run()
+        except Unsupported as reason:
+            _report_break(options, reason)
+            _drop_tracebacks(reason)
+            compiled = _finished(options, finish_break, tx, reason)
+            return _make_entry(frame, output, compiled, is_empty=False)
+        compiled = _finished(options, finish_return, tx, value)
+        return _make_entry(frame, output, compiled, is_empty=output.is_empty())
+    finally:
+        tx.release()
 
 
 def _finished(
@@ -188,9 +196,18 @@ def _finished(
         raise SkipFrame(f"{reason.kind}: {reason.context}") from reason
 
 
+def _drop_tracebacks(error: BaseException | None) -> None:
+    """Tracebacks of errors that were handled keep the tracer's frames, and so
+    the program's objects.
+    """
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def _report_break(options: CompileOptions, reason: Unsupported) -> None:
     """A graph break is an error with fullgraph, except where the program itself raises."""
-    if reason.kind == "exception":
+    if reason.kind in ("exception", LOOP_GOES_ON):
         return
     if options.fullgraph:
         if reason.kind == "operator raised":

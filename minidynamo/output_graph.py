@@ -170,6 +170,13 @@ class OutputGraph:
             f"{name} raised {type(error).__name__} on these inputs while tracing; eager runs it",
         )
 
+    def release(self) -> None:
+        """Let go of the frame's objects, which reference cycles would keep until a collection."""
+        self.inputs.clear()
+        self.generators.clear()
+        self.open_contexts.clear()
+        self.side_effects = SideEffects()
+
     # -- undoing ----------------------------------------------------------------------------------
 
     def checkpoint(self) -> tuple[int, Node | None]:

@@ -50,6 +50,11 @@ _families: dict[int, tuple[weakref.ref[types.CodeType], _Family]] = {}
 _bases: dict[int, tuple[weakref.ref[types.CodeType], weakref.ref[types.CodeType]]] = {}
 
 
+def is_stack_name(name: str) -> bool:
+    """Whether an argument of a continuation holds an item of the stack."""
+    return name.startswith(STACK_NAME.format(""))
+
+
 def is_continuation(code: types.CodeType) -> bool:
     """Whether `code` was made here."""
     return id(code) in _bases

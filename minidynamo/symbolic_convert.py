@@ -20,6 +20,7 @@ from .bytecode import Instruction, current, decode, instruction_index
 from .exc import MinidynamoError, Unsupported
 from .opcodes import OPCODES
 from .output_graph import OutputGraph
+from .resume_execution import is_continuation, is_stack_name
 from .side_effects import Mutation
 from .source import CellSource, ClosureSource, ConstSource, GlobalsSource, LocalSource, Source
 from .variables.base import NULL, ObservedException, VariableTracker, unsupported
@@ -214,6 +215,18 @@ class Translator(Protocol):
         top = resolved if names or level else resolved.partition(".")[0]
         return self.wrap(sys.modules[top], ConstSource(sys.modules[top], top))
 
+    def is_loop_of_continuation(self, iterator: VariableTracker) -> bool:
+        """Whether the iterator was on the stack when the graph broke: then it
+        belongs to a loop around the break.
+        """
+        source = iterator.source
+        return (
+            self.parent is None
+            and isinstance(source, LocalSource)
+            and is_stack_name(source.local)
+            and is_continuation(self.code)
+        )
+
     # -- calls -------------------------------------------------------------------------------------
 
     def inline(
@@ -330,6 +343,12 @@ class RootTranslator(Translator):
         cell.initial = self.locals.pop(name, None)
         self.cells[name] = cell
 
+    def release(self) -> None:
+        """Let go of the frame's objects, which reference cycles would keep until a collection."""
+        for holder in (self.stack, self.locals, self.cells, self.exc_info):
+            holder.clear()  # type: ignore[attr-defined]
+        del self.root, self.frame, self.result
+
     def run(self) -> VariableTracker:
         """Interpret to the return value. Raises `Unsupported` where the graph has to break:
         then stack, locals and `current` are as before that instruction.
@@ -346,7 +365,7 @@ class RootTranslator(Translator):
             self.current = inst
             raise known
         saved = (list(self.stack), dict(self.locals), self.ip, list(self.exc_info))
-        checkpoint = self.output.checkpoint()
+        checkpoint = (self.output.checkpoint(), self.output.guards.mark())
         try:
             self.step()
         except ObservedException as error:
@@ -369,9 +388,12 @@ class RootTranslator(Translator):
         """Undo the instruction that failed and raise `reason`; start over if it
         cannot be undone.
         """
-        if not self.output.can_rollback(checkpoint):
+        graph_point, guards_mark = checkpoint
+        if not self.output.can_rollback(graph_point):
             raise RestartTracing(self.n_steps, reason)
-        self.output.rollback(checkpoint)
+        self.output.rollback(graph_point)
+        # The trace ends here: what only this instruction looked at is loaded again, whatever it is.
+        self.output.guards.rollback(guards_mark)
         self.stack, self.locals, self.ip, self.exc_info = saved
         self.current = self.instructions[self.ip]
         raise reason

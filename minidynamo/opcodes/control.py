@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 NONE = ConstantVariable(None)
+# The kind of a stop that is not a graph break of the program's own: see `for_iter`.
+LOOP_GOES_ON = "loop goes on"
 
 
 @op("JUMP", "JUMP_NO_INTERRUPT")
@@ -80,6 +82,12 @@ def get_iter(tx: Translator, inst: Instruction) -> None:
 
 @op("FOR_ITER")
 def for_iter(tx: Translator, inst: Instruction) -> None:
+    if tx.is_loop_of_continuation(tx.stack[-1]):
+        unsupported(
+            LOOP_GOES_ON,
+            tx.stack[-1].describe(),
+            "the graph broke inside this loop; its body is captured once, not once an iteration",
+        )
     item = tx.stack[-1].realize().next(tx)
     if item is None:
         tx.pop_raw()

@@ -1,5 +1,8 @@
 """Python functions: inlining, arguments, closures, globals, control flow over known values."""
 
+import gc
+import weakref
+
 import torch
 from testing import check, check_recompiles
 
@@ -254,3 +257,34 @@ def test_nan_and_negative_zero_constants():
         return a * k
 
     check_recompiles(f, [(x, 0.0), (x, -0.0), (x, float("nan")), (x, float("nan"))], graphs=3)
+
+
+def test_compiling_keeps_no_argument_alive():
+    def opaque(value):
+        return value
+
+    minidynamo.disallow_in_graph(opaque)
+
+    class Box:
+        pass
+
+    def f(a, box):
+        b = a * 2
+        box.seen = opaque(len(box.items))
+        return b + box.seen
+
+    compiled = minidynamo.compile(f, backend="eager")
+    warm = Box()
+    warm.items = [0]
+    compiled(x.double(), warm)  # what is imported late is there now
+    gc.collect()
+    gc.disable()
+    try:
+        box, tensor = Box(), torch.randn(5)
+        box.items = [1, 2]
+        compiled(tensor, box)
+        refs = weakref.ref(box), weakref.ref(tensor)
+        del box, tensor
+        assert [ref() for ref in refs] == [None, None]
+    finally:
+        gc.enable()

@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 import torch
-from testing import CountingBackend, check, outcome
+from testing import CountingBackend, check, check_recompiles, outcome
 
 import minidynamo
 
@@ -432,3 +432,39 @@ def test_operator_that_raises_has_the_programs_traceback():
         entries = traceback.extract_tb(info.value.__traceback__)
         lines.append([(e.name, e.lineno) for e in entries][1:])
     assert lines[0] == lines[1]
+
+
+def test_loop_with_break_captures_its_body_once():
+    def f(a, n):
+        for i in range(n):
+            a = a + 1
+            opaque(i)
+            a = a * 2
+        return a
+
+    counter = check(f, x, 20, graphs=3, calls=1)
+    compiled = minidynamo.compile(f, backend=counter)
+    torch.testing.assert_close(compiled(x, 30), f(x, 30))
+    assert len(counter.graphs) == 4  # n is a constant of the part before the loop
+
+
+def test_loop_over_layers_with_break_captures_its_body_once():
+    layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(12)])
+
+    def f(a):
+        for layer in layers:
+            a = layer(a)
+            opaque(a)
+            a = a * 2
+        return a
+
+    check(f, x, graphs=3, breaks=2)
+
+
+def test_argument_of_the_call_that_breaks_is_not_guarded():
+    def f(a, n):
+        b = a + 1
+        opaque(n)
+        return b * 2
+
+    check_recompiles(f, [(x, 1), (x, 2), (x, "three")], graphs=2)
