@@ -68,7 +68,7 @@ def is_inert(value: Any) -> bool:
 def _without_numpy(value: Any) -> Any:
     """numpy's numbers as Python's: operators take them alike, and graphs print them."""
     if isinstance(value, trace_rules.NUMPY_SCALARS):
-        return value.item()
+        return value.item()  # type: ignore[attr-defined]
     if type(value) is tuple:
         return tuple(map(_without_numpy, value))
     return value
