@@ -19,6 +19,9 @@ from .constant_values import Shown, constant_text
 from .guard_expr import Expr, expr_text, leaves
 from .source import LocalSource, Source, TensorPropertySource
 
+# (name, expected, found) -> why a guard does not hold.
+Failure = Callable[[str, Any, Any], str]
+
 
 class Check(enum.StrEnum):
     """What a guard asks; in parentheses the expected value. The names may be given as strings."""
@@ -35,7 +38,8 @@ class Check(enum.StrEnum):
     DICT_LACKS = "DICT_LACKS"  # it has not
     HAS_ATTR = "HAS_ATTR"  # hasattr(x, (name))
     LACKS_ATTR = "LACKS_ATTR"  # not hasattr(x, (name))
-    TYPE_VERSION = "TYPE_VERSION"  # no attribute of class x or its bases was stored since
+    TYPE_VERSION = "TYPE_VERSION"  # all attributes of the (class) x and its bases are the same
+    CLASS_LACKS = "CLASS_LACKS"  # neither class x nor a base of it defines the (name)
     TENSOR_MATCH = "TENSOR_MATCH"  # x is like the (TensorSpec or tensor)
     ALIAS = "ALIAS"  # x is what the (source) gives
     NOT_ALIAS = "NOT_ALIAS"  # x is not what the (source) gives
@@ -144,7 +148,28 @@ def _tensor_failure(name: str, spec: TensorSpec, found: Any) -> str:
     return f"tensor {name!r} {tensor_difference(spec, found)}"
 
 
-def _keys_failure(name: str, expected: tuple[Any, ...], found: Any) -> str:
+def _or_error(ask: Callable[[], Any]) -> str:
+    """What `ask` gives, for a message about an object that may be of any kind now."""
+    try:
+        return str(ask())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _of_dict(fails: Failure) -> Failure:
+    def text(name: str, expected: Any, found: Any) -> str:
+        if not isinstance(found, dict):
+            return f"{name} ({constant_text(found)}) is no longer a dict"
+        return fails(name, expected, found)
+
+    return text
+
+
+def _length_failure(name: str, size: int, found: Any) -> str:
+    return f"length of {name}: expected {size}, found {_or_error(lambda: len(found))}"
+
+
+def _keys_failure(name: str, expected: tuple[Any, ...], found: dict[Any, Any]) -> str:
     keys = list(found)
     added = [constant_text(key) for key in keys if key not in expected]
     removed = [constant_text(key) for key in expected if key not in keys]
@@ -169,11 +194,11 @@ def _group_failure(name: str, sources: tuple[Source, ...], found: Sequence[Any])
     return f"two of {', '.join(first.values())} were the same object"
 
 
-def _value_of(leaf: Source, values: dict[Source, Any]) -> Any:
+def _value_of(leaf: Source, values: dict[Source, Any]) -> str:
     if not isinstance(leaf, TensorPropertySource):
-        return values[leaf]
-    method = getattr(values[leaf.base], leaf.prop)
-    return method() if leaf.dim is None else method(leaf.dim)
+        return constant_text(values[leaf])
+    dims = () if leaf.dim is None else (leaf.dim,)
+    return _or_error(lambda: getattr(values[leaf.base], leaf.prop)(*dims))
 
 
 def _expr_failure(name: str, expression: Expr, found: dict[Source, Any]) -> str:
@@ -221,7 +246,7 @@ class Row:
     """
 
     says: Callable[[str, Any], str]
-    fails: Callable[[str, Any, Any], str]
+    fails: Failure
     kept: Callable[[Any], Any] = lambda expected: expected
 
 
@@ -262,19 +287,19 @@ ROWS: dict[Check, Row] = {
     ),
     Check.LEN_EQ: Row(
         lambda name, size: f"len({name}) == {size}",
-        lambda name, size, found: f"length of {name}: expected {size}, found {len(found)}",
+        _length_failure,
     ),
     Check.DICT_KEYS: Row(
         lambda name, keys: f"list({name}) == {constant_text(keys)}",
-        _keys_failure,
+        _of_dict(_keys_failure),
     ),
     Check.DICT_HAS: Row(
         lambda name, key: f"{constant_text(key)} in {name}",
-        lambda name, key, found: f"{name} no longer has {constant_text(key)}",
+        _of_dict(lambda name, key, found: f"{name} no longer has {constant_text(key)}"),
     ),
     Check.DICT_LACKS: Row(
         lambda name, key: f"{constant_text(key)} not in {name}",
-        lambda name, key, found: f"{name} now has {constant_text(key)}",
+        _of_dict(lambda name, key, found: f"{name} now has {constant_text(key)}"),
     ),
     Check.HAS_ATTR: Row(
         lambda name, attribute: f"hasattr({name}, {attribute!r})",
@@ -287,6 +312,10 @@ ROWS: dict[Check, Row] = {
     Check.TYPE_VERSION: Row(
         lambda name, version: f"class {name} is unchanged",
         lambda name, version, found: f"class {name} or a base of it was changed",
+    ),
+    Check.CLASS_LACKS: Row(
+        lambda name, attribute: f"class {name} does not define {attribute!r}",
+        lambda name, attribute, found: f"class {name} now defines {attribute!r}",
     ),
     Check.TENSOR_MATCH: Row(lambda name, spec: f"{name}: {spec.text()}", _tensor_failure),
     Check.ALIAS: Row(

@@ -106,7 +106,8 @@ def to_postfix(expression: Expr, members: Mapping[Source, int]) -> list[tuple[An
         return [("int", int(expression))]
     operator, *operands = expression
     arity = OPERATORS.get(operator, 0)
-    if arity == 0 or (arity or len(operands)) != len(operands) or not operands:
+    fits = len(operands) >= 2 if arity is None else len(operands) == arity > 0
+    if not fits:
         raise ValueError(f"bad guard expression {operator!r} with {len(operands)} operands")
     postfix = to_postfix(operands[0], members)
     for operand in operands[1:]:

@@ -16,7 +16,7 @@ import inspect
 import os.path
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
@@ -148,7 +148,9 @@ class FrameLike(Protocol):
 def argument_names(code: CodeType) -> tuple[str, ...]:
     """The arguments of a code object in the order of their slots."""
     count = code.co_argcount + code.co_kwonlyargcount
-    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(
+        code.co_flags & inspect.CO_VARKEYWORDS
+    )
     return code.co_varnames[:count]
 
 
@@ -170,7 +172,6 @@ class GuardSet:
     def __init__(self, state: Any = None) -> None:
         self.state = state or _C.GlobalState()
         self._guards: dict[Any, Guard] = {}
-        # What the classes under TYPE_VERSION held when that was demanded.
         self._classes: dict[type, Any] = {}
 
     def __len__(self) -> int:
@@ -197,8 +198,7 @@ class GuardSet:
         elif kind is Check.GLOBAL_STATE and expected is None:
             expected = self.state
         elif kind is Check.TYPE_VERSION:
-            self._classes.setdefault(expected, _contents(expected))
-            expected = _C.type_version(expected)
+            expected = self._contents(expected)
         key = (source, kind, _expected_key(expected))
         if key not in self._guards:
             self._guards[key] = Guard(source, kind, expected, tuple(user_stack or ()))
@@ -221,47 +221,19 @@ class GuardSet:
 
         Raises ValueError for a source that is no argument or free variable of `code`.
         """
-        self._renew_versions()
         builder = _Builder(code, self._guards.values())
         return builder.build(list(self._guards.values()), fetch)
 
-    def _renew_versions(self) -> None:
-        """Take the present version of classes that were changed and are again as they were.
-
-        Tracers such as torch.fx's patch nn.Module while they run, which the backend may do.
-        """
-        for key, guard in self._guards.items():
-            if guard.kind is Check.TYPE_VERSION:
-                assert isinstance(guard.source, ConstSource)
-                cls = guard.source.value
-                version = _C.type_version(cls)
-                if version != guard.expected and _contents(cls) == self._classes[cls]:
-                    self._guards[key] = replace(guard, expected=version)
-        self._classes.clear()
+    def _contents(self, cls: type) -> Any:
+        """What a class held when that was first asked."""
+        if cls not in self._classes:
+            self._classes[cls] = _C.ClassContents(cls)
+        return self._classes[cls]
 
     @staticmethod
     def explain_failure(program: Any, frame: FrameLike) -> GuardFailure | None:
         """The same as the function of this name."""
         return explain_failure(program, frame)
-
-
-class _ById:
-    """A value that equals only itself."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and other.value is self.value
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _contents(cls: type) -> list[Any]:
-    """The attributes of a class and its bases, to be compared by identity."""
-    return [(_ById(base), {k: _ById(v) for k, v in vars(base).items()}) for base in cls.__mro__]
 
 
 def _expected_key(expected: Any) -> Any:

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import sys
 import types
+import weakref
 
 import pytest
 
@@ -514,18 +515,28 @@ class TestClasses:
         _, derived = self.make()
         o = derived()
         guards = warm(self.guards("own", "CONST_EQ", 2), o)
+        whole = self.whole_class(derived)
         for i in range(1500):
             derived.counter = i
             assert holds(guards, o)
+        del derived.counter
+        for _ in range(4):
+            assert holds(whole, o)
         derived.own = 3
         assert not holds(guards, o)
+        assert not holds(whole, o)
         derived.own = 2
         assert holds(guards, o)
+        assert holds(whole, o)
 
     def test_super_attribute(self):
         base, derived = self.make()
         o = derived()
-        nodes = [(-1, "LOCAL", 0), (0, "TYPE", None), (1, "SUPER_ATTR", ("method", derived))]
+        nodes = [
+            (-1, "LOCAL", 0),
+            (0, "TYPE", None),
+            (1, "SUPER_ATTR", ("method", derived)),
+        ]
         guards = program(nodes, [(2, "ID_IS", base.method)])
         for _ in range(4):
             assert holds(guards, o)
@@ -534,16 +545,111 @@ class TestClasses:
         base.method = len
         assert not holds(guards, o)
 
+    def whole_class(self, cls):
+        nodes = [(-1, "LOCAL", 0), (0, "TYPE", None)]
+        return program(nodes, [(1, "TYPE_VERSION", _C.ClassContents(cls))])
+
     def test_whole_class(self):
         base, derived = self.make()
-        nodes = [(-1, "LOCAL", 0), (0, "TYPE", None)]
         o = derived()
-        guards = program(nodes, [(1, "TYPE_VERSION", _C.type_version(derived))])
-        warm(guards, o)
+        guards = warm(self.whole_class(derived), o)
         o.attribute = 1
         assert holds(guards, o)
-        base.new = 1
+        changes = [
+            (lambda: setattr(base, "new", 1), lambda: delattr(base, "new")),
+            (lambda: setattr(base, "inherited", 5), lambda: setattr(base, "inherited", 1)),
+            (
+                lambda: setattr(derived, "inherited", 1),
+                lambda: delattr(derived, "inherited"),
+            ),
+        ]
+        for change, restore in changes:
+            change()
+            for _ in range(3):
+                assert not holds(guards, o)
+            restore()
+            for _ in range(3):
+                assert holds(guards, o)
+        base.method = lambda self: None
         assert not holds(guards, o)
+        assert not holds(guards, base())
+
+    def test_whole_class_of_all_kinds_of_attributes(self):
+        class Rich(dict):
+            __slots__ = ("__weakref__", "slot")
+            number = 5
+            mapping = {"a": 1}
+            items = [1]
+
+            @property
+            def computed(self): ...
+
+            @staticmethod
+            def static(): ...
+
+            @classmethod
+            def of_class(cls): ...
+
+            def method(self): ...
+
+        o = Rich()
+        guards = warm(self.whole_class(Rich), o)
+        for name in [*vars(Rich)]:
+            if name in ("__slots__", "__doc__", "__module__", "__hash__", "__weakref__"):
+                continue
+            value = vars(Rich)[name]
+            setattr(Rich, name, None)
+            assert not holds(guards, o)
+            setattr(Rich, name, value)
+            assert holds(guards, o), name
+        old = vars(Rich)["computed"]
+        Rich.computed = property(lambda self: 1)
+        assert not holds(guards, o)
+        Rich.computed = old
+        assert holds(guards, o)
+        Rich.unrelated = 1
+        del Rich.unrelated
+        assert holds(guards, o)
+
+    def test_whole_class_does_not_keep_it_alive(self):
+        def make():
+            class Rich:
+                mapping = {}
+
+                @property
+                def computed(self):
+                    return Rich
+
+                @staticmethod
+                def static():
+                    return Rich
+
+                def method(self):
+                    return Rich
+
+            Rich.mapping["self"] = Rich
+            return Rich
+
+        cls = make()
+        guards = self.whole_class(cls)
+        assert holds(guards, cls())
+        watched = weakref.ref(cls)
+        del cls
+        gc.collect()
+        assert watched() is None
+        assert not holds(guards, Plain())
+
+    def test_name_that_no_class_defines(self):
+        base, derived = self.make()
+        o = derived()
+        nodes = [(-1, "LOCAL", 0), (0, "TYPE", None)]
+        guards = warm(program(nodes, [(1, "CLASS_LACKS", "missing")]), o)
+        derived.other = 1
+        assert holds(guards, o)
+        base.missing = 1
+        assert not holds(guards, o)
+        del base.missing
+        assert holds(guards, o)
 
     def test_slots(self):
         class Node:

@@ -202,23 +202,6 @@ PyTypeObject make_type() {
 
 PyTypeObject ProgramType = make_type();
 
-PyObject* type_version(PyObject*, PyObject* object) {
-  if (!PyType_Check(object)) {
-    PyErr_SetString(PyExc_TypeError, "type_version() takes a class");
-    return nullptr;
-  }
-  // A lookup makes CPython give the class a version, if it has none.
-  auto* type = reinterpret_cast<PyTypeObject*>(object);
-  static PyObject* name = PyUnicode_InternFromString("__doc__");
-  _PyType_Lookup(type, name);
-  return PyLong_FromUnsignedLong(type->tp_version_tag);
-}
-
-PyMethodDef kFunctions[] = {
-    {"type_version", type_version, METH_O,
-     "type_version(cls) -> int: changes with every store to the class or a base; 0: not known."},
-    {nullptr, nullptr, 0, nullptr}};
-
 }  // namespace
 
 int md_guard_program_check(PyObject* object) { return Py_TYPE(object) == &ProgramType; }
@@ -239,8 +222,8 @@ int md_guard_check(PyObject* program, PyObject* const* localsplus, PyFunctionObj
 
 int md_init_guards(PyObject* module) {
   if (PyModule_AddType(module, &ProgramType) < 0 || md::init_global_state(module) < 0 ||
-      md::init_tensor_functions(module) < 0) {
+      md::init_class_contents(module) < 0) {
     return -1;
   }
-  return PyModule_AddFunctions(module, kFunctions);
+  return md::init_tensor_functions(module);
 }

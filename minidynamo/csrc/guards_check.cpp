@@ -121,12 +121,20 @@ Result truth_is(const Check& check, PyObject* object, bool careful) {
   return truth < 0 ? kError : truth == check.size ? kPass : kFail;
 }
 
-Result type_version_is(const Check& check, PyObject* object) {
+Result class_is_unchanged(const Check& check, PyObject* object) {
   if (!PyType_Check(object)) {
     return kFail;
   }
-  auto version = reinterpret_cast<PyTypeObject*>(object)->tp_version_tag;
-  return version != 0 && version == static_cast<uint64_t>(check.size) ? kPass : kFail;
+  auto* type = reinterpret_cast<PyTypeObject*>(object);
+  return class_contents_hold(check.value.get(), type) ? kPass : kFail;
+}
+
+Result class_lacks(const Check& check, PyObject* object) {
+  if (!PyType_Check(object)) {
+    return kFail;
+  }
+  auto* type = reinterpret_cast<PyTypeObject*>(object);
+  return _PyType_Lookup(type, check.value.get()) == nullptr ? kPass : kFail;
 }
 
 // The lookup of a key in any dict's storage, in the second phase.
@@ -262,7 +270,9 @@ Result ask(Walk& walk, const Check& check, PyObject* object) {
     case Kind::kBoolIs:
       return truth_is(check, object, walk.careful);
     case Kind::kTypeVersion:
-      return type_version_is(check, object);
+      return class_is_unchanged(check, object);
+    case Kind::kClassLacks:
+      return class_lacks(check, object);
     case Kind::kLenEq:
       return length_is(check, object, walk.careful);
     case Kind::kDictHas:

@@ -54,6 +54,7 @@ const Named<Kind> kKinds[] = {
     {"DICT_LACKS", Kind::kDictLacks},   {"DICT_KEYS", Kind::kDictKeys},
     {"TENSOR_MATCH", Kind::kTensorMatch}, {"CONST_EQ", Kind::kConstEq},
     {"HAS_ATTR", Kind::kHasAttr},       {"LACKS_ATTR", Kind::kLacksAttr},
+    {"CLASS_LACKS", Kind::kClassLacks},
 };
 
 const Named<RelationKind> kRelations[] = {
@@ -255,7 +256,6 @@ bool parse_expected(Program& program, Check& check, PyObject* expected) {
       return check.held.hold(expected);
     case Kind::kBoolIs:
     case Kind::kLenEq:
-    case Kind::kTypeVersion:
       return parse_size(expected, &check.size);
     case Kind::kDictHas:
     case Kind::kDictLacks:
@@ -268,6 +268,10 @@ bool parse_expected(Program& program, Check& check, PyObject* expected) {
     case Kind::kConstEq:
       check.value = Ref::of(expected);
       return true;
+    case Kind::kTypeVersion:
+      check.value = Ref::of(expected);
+      return is_class_contents(expected) || refuse("TYPE_VERSION wants ClassContents");
+    case Kind::kClassLacks:
     case Kind::kHasAttr:
     case Kind::kLacksAttr:
       return parse_name(expected, check.value);

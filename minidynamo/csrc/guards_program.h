@@ -95,8 +95,8 @@ enum class Op : uint8_t {
 
 // In the order in which a node asks them: cheap ones first.
 enum class Kind : uint8_t {
-  kTypeIs, kIdIs, kIsNone, kNotNone, kBoolIs, kTypeVersion, kLenEq, kDictHas, kDictLacks,
-  kDictKeys, kTensorMatch, kConstEq, kHasAttr, kLacksAttr,
+  kTypeIs, kIdIs, kIsNone, kNotNone, kBoolIs, kTypeVersion, kClassLacks, kLenEq, kDictHas,
+  kDictLacks, kDictKeys, kTensorMatch, kConstEq, kHasAttr, kLacksAttr,
 };
 
 enum class RelationKind : uint8_t { kGlobalState, kAlias, kNotAlias, kNotAliasedGroup, kExpr,
@@ -116,11 +116,11 @@ struct DispatchState {
 struct Check {
   Kind kind;
   int number = 0;       // in the layout, for explanations
-  Ref value;            // the constant, key, keys or name to compare with
+  Ref value;            // the constant, key, keys, name, class contents to compare with
   Held held;            // the type or object to compare with
   Py_hash_t hash = 0;   // of a key
   bool by_identity = false;  // the key is to be found by identity
-  int64_t size = 0;     // length, type version, truth
+  int64_t size = 0;     // length, truth
   std::shared_ptr<TensorSpec> tensor;
 };
 
@@ -352,6 +352,11 @@ bool parse_tensor_property(const char* name, int* property);
 Result tensor_property(PyObject* object, int property, int64_t dim, bool careful, int64_t* value);
 DispatchState dispatch_state();
 int init_tensor_functions(PyObject* module);
+
+// guards_class.cpp
+int init_class_contents(PyObject* module);
+bool is_class_contents(PyObject* object);
+bool class_contents_hold(PyObject* contents, PyTypeObject* type);
 
 // guards_state.cpp
 int init_global_state(PyObject* module);

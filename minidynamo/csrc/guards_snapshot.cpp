@@ -104,7 +104,7 @@ class Recorder {
     }
     bool tagged = relies_on_tag(node) && class_version(node, object);
     item_words(node, object);
-    record_checks(node, object, same);
+    record_checks(node, object, same, tagged);
     for (Node* child : node.children) {
       record_child(node, object, *child, tagged);
     }
@@ -152,7 +152,7 @@ class Recorder {
 
   static bool relies_on_tag(const Node& node) {
     for (const Check& check : node.checks) {
-      if (check.kind == Kind::kTypeVersion) {
+      if (check.kind == Kind::kTypeVersion || check.kind == Kind::kClassLacks) {
         return true;
       }
     }
@@ -189,11 +189,12 @@ class Recorder {
     }
   }
 
-  void record_checks(Node& node, PyObject* object, bool same) {
+  void record_checks(Node& node, PyObject* object, bool same, bool tagged) {
     bool others = false;
     for (const Check& check : node.checks) {
       bool by_words = is_settled(check, object, same) || check.kind == Kind::kTypeIs ||
-                      check.kind == Kind::kTypeVersion ||
+                      (tagged && (check.kind == Kind::kTypeVersion ||
+                                  check.kind == Kind::kClassLacks)) ||
                       is_answered_by_version(check, object);
       if (check.kind == Kind::kIdIs && !by_words) {
         pointer(node, check.held.referent_word());
