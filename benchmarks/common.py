@@ -65,7 +65,9 @@ def interleaved(
         for _ in range(warmup):
             call()
         counts[name] = max(1, int(round_seconds / max(_round(call, 1), 1e-9)))
-        counts[name] = max(1, int(round_seconds / max(_round(call, min(counts[name], 100)), 1e-9)))
+        counts[name] = max(
+            1, int(round_seconds / max(_round(call, min(counts[name], 100)), 1e-9))
+        )
     seconds: dict[str, list[float]] = {name: [] for name in subjects}
     was_enabled = gc.isenabled()
     gc.collect()

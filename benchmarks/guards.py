@@ -73,7 +73,9 @@ class Decoder(nn.Module):
         return x
 
 
-def guard_module(guards: GuardSet, source: Source, module: nn.Module, fetch: list[Source]) -> None:
+def guard_module(
+    guards: GuardSet, source: Source, module: nn.Module, fetch: list[Source]
+) -> None:
     """Guards of one module and of all below it."""
     guards.add(source, Check.TYPE_IS, type(module))
     guards.add(InstanceDictSource(source), Check.DICT_LACKS, "forward")

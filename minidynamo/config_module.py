@@ -64,7 +64,9 @@ class ConfigModule(types.ModuleType):
         self.__dict__[name] = check_value(self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{self.__name__}.{name} cannot be deleted; flags are set or patched")
+        raise AttributeError(
+            f"{self.__name__}.{name} cannot be deleted; flags are set or patched"
+        )
 
     def __dir__(self) -> list[str]:
         return [*self.__fields__, *self.__aliases__, "patch", "to_dict", "defaults", "describe"]
@@ -77,13 +79,16 @@ class Patch(ContextDecorator):
         self._module = module
         names = {name: _resolve(module, name, AttributeError) for name in changes}
         self._changes = {
-            names[name]: check_value(module, names[name], value) for name, value in changes.items()
+            names[name]: check_value(module, names[name], value)
+            for name, value in changes.items()
         }
         self._saved: list[dict[str, Any]] = []
 
     def __call__(self, func: F) -> F:
         if isinstance(func, type):
-            raise TypeError(f"config.patch decorates functions, not the class {func.__qualname__}")
+            raise TypeError(
+                f"config.patch decorates functions, not the class {func.__qualname__}"
+            )
         return super().__call__(func)
 
     def __enter__(self) -> None:
@@ -145,7 +150,8 @@ def install(module_name: str, *, env_prefix: str) -> Callable[..., Patch]:
     def describe() -> str:
         """The table of flags: name, type, default, documentation."""
         rows = (
-            (name, _type_name(row.hint), repr(row.default), row.doc) for name, row in fields.items()
+            (name, _type_name(row.hint), repr(row.default), row.doc)
+            for name, row in fields.items()
         )
         return "\n".join(
             f"{name}: {kind} = {default}  # {doc}" for name, kind, default, doc in rows

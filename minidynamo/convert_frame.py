@@ -77,13 +77,17 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
             _emit_frame(code, "failed", str(error))
             if not config.suppress_errors or isinstance(error, Unsupported):
                 raise
-            log.warning("minidynamo failed on %s, which runs in eager: %s", code.co_qualname, error)
+            log.warning(
+                "minidynamo failed on %s, which runs in eager: %s", code.co_qualname, error
+            )
             return SKIP
         except Exception as error:
             _emit_frame(code, "failed", str(error))
             if not config.suppress_errors:
                 raise
-            log.warning("minidynamo failed on %s, which runs in eager: %r", code.co_qualname, error)
+            log.warning(
+                "minidynamo failed on %s, which runs in eager: %r", code.co_qualname, error
+            )
             return SKIP
 
     return callback
@@ -235,7 +239,9 @@ def _with_hint(reason: Unsupported) -> Unsupported:
     return hinted
 
 
-def _make_entry(frame: Any, output: OutputGraph, compiled: CompiledFrame, *, is_empty: bool) -> Any:
+def _make_entry(
+    frame: Any, output: OutputGraph, compiled: CompiledFrame, *, is_empty: bool
+) -> Any:
     guards = output.guards
     output.add_alias_guards()
     code = frame.code if is_empty and output.side_effects.is_empty() else compiled.code

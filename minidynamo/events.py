@@ -298,7 +298,9 @@ def _recompile_text(event: RecompileEvent) -> str:
 
 def _autotune_text(event: AutotuneEvent) -> str:
     rows = sorted(event.timings.items(), key=lambda row: row[1])
-    return f"{event.name}: {event.chosen}" + "".join(f"\n  {ms:9.4f} ms  {key}" for key, ms in rows)
+    return f"{event.name}: {event.chosen}" + "".join(
+        f"\n  {ms:9.4f} ms  {key}" for key, ms in rows
+    )
 
 
 # Name of the log -> the events it shows and how it prints one.
@@ -343,7 +345,9 @@ def set_logs(*names: str, **switches: bool) -> None:
     wanted = {*names, *(name for name, on in switches.items() if on)}
     unknown = sorted({*names, *switches} - {*VIEWS, "all"})
     if unknown:
-        raise ValueError(f"unknown log {unknown[0]!r}; {known_names(unknown[0], [*VIEWS, 'all'])}")
+        raise ValueError(
+            f"unknown log {unknown[0]!r}; {known_names(unknown[0], [*VIEWS, 'all'])}"
+        )
     for subscription in _active_logs.values():
         subscription.close()
     _active_logs.clear()

@@ -128,7 +128,9 @@ class BackendCompilerFailed(MinidynamoError):
     def __init__(
         self, backend: Any, inner_exception: BaseException, *, user_stack: UserStack = ()
     ) -> None:
-        name = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
+        name = (
+            backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
+        )
         cause = f"{type(inner_exception).__name__}: {inner_exception}"
         super().__init__(f"backend={name!r} raised:\n{cause}", user_stack=user_stack)
         self.args = (name, inner_exception)

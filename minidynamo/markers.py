@@ -162,7 +162,9 @@ def _dims(t: Any, index: Any, what: str) -> list[int]:
     return [dim % t.dim() for dim in dims]
 
 
-def _add(t: torch.Tensor, attribute: str, dims: Iterable[int], remove_from: Sequence[str]) -> None:
+def _add(
+    t: torch.Tensor, attribute: str, dims: Iterable[int], remove_from: Sequence[str]
+) -> None:
     setattr(t, attribute, {*getattr(t, attribute, ()), *dims})
     for other in remove_from:
         if hasattr(t, other):

@@ -38,7 +38,10 @@ UserStack = Sequence[traceback.FrameSummary]
 
 # Errors of fake propagation that mean "cannot be known while tracing", with what the user is told.
 _NOT_TRACEABLE: dict[type[Exception], tuple[str, str]] = {
-    DataDependentOutputException: ("data-dependent value", "its result depends on a tensor's data"),
+    DataDependentOutputException: (
+        "data-dependent value",
+        "its result depends on a tensor's data",
+    ),
     DynamicOutputShapeException: ("data-dependent shape", "its output size depends on data"),
     UnsupportedOperatorException: ("no fake implementation", "it has no meta function"),
     GuardOnDataDependentSymNode: ("data-dependent branch", "it branches on a tensor's data"),
@@ -123,7 +126,12 @@ class OutputGraph:
         return name
 
     def create_node(
-        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], stack: UserStack
+        self,
+        op: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        stack: UserStack,
     ) -> Node:
         """Add an operation. `args` may hold Nodes and constants.
 
@@ -147,7 +155,9 @@ class OutputGraph:
             self._first_op = node
         return node
 
-    def _run_fake(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_fake(
+        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         fake_args, fake_kwargs = map_arg((args, kwargs), example_value)
         try:
             with self.fake_mode, tracing(self.tracing_context):

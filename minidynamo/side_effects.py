@@ -116,7 +116,9 @@ class SideEffects:
         else:
             stored[name] = DELETED
 
-    def load_attr(self, variable: VariableTracker, name: str) -> VariableTracker | _Deleted | None:
+    def load_attr(
+        self, variable: VariableTracker, name: str
+    ) -> VariableTracker | _Deleted | None:
         """What the traced code stored last: a value, DELETED, or None if it never stored."""
         stored = self.attributes.get(variable)
         return None if stored is None else stored.get(name)

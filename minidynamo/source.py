@@ -130,7 +130,9 @@ class _RootSource(Source):
         return [Instruction(self.load, getattr(self, self.__match_args__[0]))]
 
     def guard_step(self) -> GuardStep:
-        return GuardStep(None, self.op, *(getattr(self, name) for name in self.__match_args__[:1]))
+        return GuardStep(
+            None, self.op, *(getattr(self, name) for name in self.__match_args__[:1])
+        )
 
 
 @source

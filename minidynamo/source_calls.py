@@ -1,6 +1,7 @@
 """The functions that generated code and guard programs call to get at an object.
 
-They are what a source stands for where no instruction does: see CallSource and its like in source.py.
+They are what a source stands for where no instruction does: see CallSource and its like in
+source.py.
 None of them runs code of the user.
 """
 

@@ -238,7 +238,9 @@ class Translator(Protocol):
         """Interpret a call of a Python function inside this graph."""
         code = fn.get_code()
         if code.co_flags & _NOT_INLINED_FLAGS:
-            unsupported("coroutine", code.co_name, "coroutines and async generators are not traced")
+            unsupported(
+                "coroutine", code.co_name, "coroutines and async generators are not traced"
+            )
         if self.depth >= MAX_INLINE_DEPTH:
             unsupported(
                 "recursion", code.co_name, f"calls are nested more than {MAX_INLINE_DEPTH} deep"

@@ -124,7 +124,10 @@ if numpy is not None:
     _NUMPY_FUNCTIONS = (
         *NUMPY_SCALARS,
         *(value for value in vars(numpy).values() if isinstance(value, numpy.ufunc)),
-        *(getattr(numpy, name) for name in "prod sum max min mean round ndim size argmax".split()),
+        *(
+            getattr(numpy, name)
+            for name in "prod sum max min mean round ndim size argmax".split()
+        ),
     )
 
 # Packages whose Python functions are never traced through: they do input/output, threads,
@@ -243,7 +246,9 @@ def is_skipped_file(filename: str) -> bool:
             os.path.join("modules", "module.py")
         )
     if filename.startswith(_SITE):
-        package = filename[len(next(s for s in _SITE if filename.startswith(s))) :].split(os.sep)[0]
+        package = filename[len(next(s for s in _SITE if filename.startswith(s))) :].split(os.sep)[
+            0
+        ]
         return package.removesuffix(".py") in _SKIPPED_PACKAGES
     return filename.startswith(_STDLIB)
 

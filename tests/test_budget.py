@@ -43,7 +43,9 @@ def test_functions_are_short(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             length = node.end_lineno - node.lineno + 1
-            assert length < FUNCTION_LINES, f"{path}:{node.lineno}: {node.name} has {length} lines"
+            assert length < FUNCTION_LINES, (
+                f"{path}:{node.lineno}: {node.name} has {length} lines"
+            )
 
 
 def native_functions(text: str):
@@ -67,7 +69,9 @@ def test_native_functions_are_short(path):
     for start, length in native_functions(path.read_text()):
         head = lines[start - 1]
         is_function = "(" in head or ")" in head
-        assert not is_function or length < FUNCTION_LINES, f"{path}:{start}: {length} lines: {head}"
+        assert not is_function or length < FUNCTION_LINES, (
+            f"{path}:{start}: {length} lines: {head}"
+        )
 
 
 def ladder_arms(node: ast.If) -> int:

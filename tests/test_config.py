@@ -70,7 +70,9 @@ def test_attributes_are_set_and_read():
     ],
 )
 def test_unknown_names_are_refused_with_the_known_ones(change):
-    with pytest.raises(AttributeError, match="did you mean 'recompile_limit'.*verify_correctness"):
+    with pytest.raises(
+        AttributeError, match="did you mean 'recompile_limit'.*verify_correctness"
+    ):
         change()
 
 

@@ -64,7 +64,8 @@ def test_names_are_those_of_torch_compile(net):
 def test_parameters_are_shared(net, x):
     fast = compile_eager(net)
     assert all(
-        ours is original for ours, original in zip(fast.parameters(), net.parameters(), strict=True)
+        ours is original
+        for ours, original in zip(fast.parameters(), net.parameters(), strict=True)
     )
     before = fast(x)
     with torch.no_grad():

@@ -199,7 +199,9 @@ def test_unknown_names_list_the_known_ones():
         minidynamo.compile(wave, backend="inducto")
     with pytest.raises(exc.UserError, match="unknown mode 'fast'; known: default, max-autotune"):
         minidynamo.compile(wave, mode="fast")
-    with pytest.raises(exc.UserError, match="unknown option 'cpu_bakend'; did you mean 'cpu_back"):
+    with pytest.raises(
+        exc.UserError, match="unknown option 'cpu_bakend'; did you mean 'cpu_back"
+    ):
         minidynamo.compile(wave, options={"cpu_bakend": "cpp"})
     with pytest.raises(exc.UserError, match="option 'cpu_backend'.*must be str, not int 3"):
         minidynamo.compile(wave, options={"cpu_backend": 3})
@@ -547,5 +549,7 @@ def test_importing_the_package_needs_no_torch():
         "import minidynamo, minidynamo.bytecode\n"
         "minidynamo.config.recompile_limit = 3\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr

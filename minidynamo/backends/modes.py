@@ -15,7 +15,13 @@ from ..exc import UserError
 from ..inductor import config as inductor_config
 from ..utils import known_names
 
-__all__ = ["list_mode_options", "list_options", "mode_options", "validate_mode", "validate_options"]
+__all__ = [
+    "list_mode_options",
+    "list_options",
+    "mode_options",
+    "validate_mode",
+    "validate_options",
+]
 
 _MODES: dict[str, dict[str, Any]] = {
     "default": {},

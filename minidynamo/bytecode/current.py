@@ -170,7 +170,9 @@ def emit_make_function(code: CodeType, closure: Sequence[str] | None = None) -> 
     return [*cells, pack, load, Instruction("MAKE_FUNCTION", ("closure",))]
 
 
-def emit_prologue(cellvars: Sequence[str] = (), freevars: Sequence[str] = ()) -> list[Instruction]:
+def emit_prologue(
+    cellvars: Sequence[str] = (), freevars: Sequence[str] = ()
+) -> list[Instruction]:
     """What every function starts with: its free variables, its cells, RESUME."""
     copy = [Instruction("COPY_FREE_VARS", len(freevars))] if freevars else []
     cells = [Instruction("MAKE_CELL", name) for name in cellvars]

@@ -100,7 +100,9 @@ class Dialect:
     rules: Sequence[Rule] = ()
     cell_rules: Sequence[Rule] = ()
     encode: Mapping[str, tuple[int, str] | EncodeRule] = field(default_factory=dict)
-    fusions_at: Mapping[str, Sequence[tuple[tuple[str, ...], Fusion]]] = field(default_factory=dict)
+    fusions_at: Mapping[str, Sequence[tuple[tuple[str, ...], Fusion]]] = field(
+        default_factory=dict
+    )
     comparison_table: Sequence[str] = ()
 
     def bind(self, opmap: Mapping[str, int], caches: Sequence[int]) -> Dialect:

@@ -124,7 +124,9 @@ def _hash(tx: Translator, value: Values, /) -> Values:
 @builtin(type)
 def _type(tx: Translator, value: Values, /, *more: Values, **named: Values) -> Values:
     if more or named:
-        unsupported("type()", "type with 3 arguments", "classes made while tracing are not traced")
+        unsupported(
+            "type()", "type with 3 arguments", "classes made while tracing are not traced"
+        )
     return class_variable(tx, value.python_type())
 
 
@@ -326,7 +328,11 @@ def _extreme(
 ) -> Values:
     """`min_max` of bltinmodule.c."""
     key, default = named.get("key"), named.get("default")
-    if not args or not set(named) <= {"key", "default"} or (default is not None and len(args) > 1):
+    if (
+        not args
+        or not set(named) <= {"key", "default"}
+        or (default is not None and len(args) > 1)
+    ):
         unsupported("call does not fit", f"{name}()", "eager will raise the TypeError")
     items = args if len(args) > 1 else args[0].unpack(tx)
     if not items:
@@ -452,7 +458,9 @@ def _reversed(tx: Translator, value: Values, /) -> Values:
     if isinstance(value, SequenceVariable) and not value.overrides("__getitem__"):
         return SEQUENCE_BUILDERS["live"](tx, value, True)
     if not value.is_user_defined and not isinstance(value, TensorVariable):
-        tx.raise_observed(TypeError, f"'{type_name(value.python_type())}' object is not reversible")
+        tx.raise_observed(
+            TypeError, f"'{type_name(value.python_type())}' object is not reversible"
+        )
     count = index_of(tx, value.length(tx))
     items = [value.getitem(tx, ConstantVariable(i)) for i in reversed(range(count))]
     return tx.sequence_iterator(items)

@@ -110,7 +110,9 @@ def _make_partial(
         unsupported("call does not fit", "partial", "eager will raise the TypeError")
     function, *rest = args
     keywords = dict(kwargs)
-    if isinstance(function, PartialVariable) and not tx.output.side_effects.stored_attrs(function):
+    if isinstance(function, PartialVariable) and not tx.output.side_effects.stored_attrs(
+        function
+    ):
         keywords = {**tx.unpack_keywords(function.keywords.realize()), **keywords}
         rest = [*function.args, *rest]
         function = function.function

@@ -23,7 +23,9 @@ def signature(tx: Translator, args: list[VariableTracker], kwargs: dict[str, Any
     function = args[0]
     try:
         if isinstance(function, BoundMethodVariable):
-            real: Any = types.MethodType(function.function.realize().as_python_constant(), object())
+            real: Any = types.MethodType(
+                function.function.realize().as_python_constant(), object()
+            )
         else:
             real = function.as_python_constant()
     except NotConstant:

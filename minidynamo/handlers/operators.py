@@ -13,7 +13,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..variables.base import VariableTracker, unsupported
-from ..variables.builtin_object import NOT_IMPLEMENTED, BuiltinObject, checked, index_of, type_name
+from ..variables.builtin_object import (
+    NOT_IMPLEMENTED,
+    BuiltinObject,
+    checked,
+    index_of,
+    type_name,
+)
 from ..variables.constant import ConstantVariable, is_inert
 from ..variables.descriptors import lookup_special
 from ..variables.functions import CallableVariable
@@ -220,7 +226,9 @@ def _class_union(
     if function is not operator.or_:
         return None
     values = [v.as_python_constant() for v in (left, right) if v.is_python_constant()]
-    plain = [v for v in values if v is None or isinstance(v, types.UnionType) or _is_plain_class(v)]
+    plain = [
+        v for v in values if v is None or isinstance(v, types.UnionType) or _is_plain_class(v)
+    ]
     if len(plain) < 2 or plain == [None, None]:
         return None
     return tx.fold(function, plain, {})
@@ -253,7 +261,9 @@ def _tensor_slot(
 ) -> VariableTracker:
     """Tensors do not know objects of user-defined classes."""
     if hasattr(other.python_type(), "__torch_function__"):
-        unsupported("operator", f"{function.__name__} on {other!r}", "it overrides torch functions")
+        unsupported(
+            "operator", f"{function.__name__} on {other!r}", "it overrides torch functions"
+        )
     return NOT_IMPLEMENTED
 
 

@@ -1,4 +1,4 @@
-"""Recurrent layers: their operators can't be differentiated in a graph, so training breaks around them."""
+"""Recurrent layers: they can't be differentiated in a graph, so training breaks around them."""
 
 from __future__ import annotations
 

@@ -92,7 +92,9 @@ _CONSTANTS: tuple[tuple[Callable[..., Any], Any], ...] = (
 def _read(function: Callable[..., Any]) -> None:
     def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         constants = [arg.as_python_constant() for arg in args]
-        return tx.fold(function, constants, {k: v.as_python_constant() for k, v in kwargs.items()})
+        return tx.fold(
+            function, constants, {k: v.as_python_constant() for k, v in kwargs.items()}
+        )
 
     handles(function)(handler)
 

@@ -174,7 +174,9 @@ def _class(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) ->
     return tx.wrap_constant(tensor.python_type())
 
 
-def _grad_fn(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> VariableTracker:
+def _grad_fn(
+    tx: Translator, tensor: TensorVariable, real: torch.Tensor | None
+) -> VariableTracker:
     """Only whether there is one is known."""
     if tensor.fake.grad_fn is None:
         return NONE

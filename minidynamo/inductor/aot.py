@@ -46,7 +46,9 @@ def compile_aot(
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     def compiler(kind: str) -> Callable[..., Any]:
-        def compile_one(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        def compile_one(
+            graph: torch.fx.GraphModule, _inputs: Sequence[Any]
+        ) -> Callable[..., Any]:
             if events.wants(events.AotGraphEvent):
                 events.emit(events.AotGraphEvent(graph, kind))
             return _Boxed(compile_graph(graph))

@@ -113,7 +113,9 @@ def compile_graph(graph: torch.fx.GraphModule) -> Callable[..., Any]:
 
 def load_kernels(plan: Plan) -> str | None:
     """Path of the library with the plan's C++ kernels, None if it has none."""
-    sources = {kernel.symbol: kernel.source for kernel in plan.kernels if kernel.language == "cpp"}
+    sources = {
+        kernel.symbol: kernel.source for kernel in plan.kernels if kernel.language == "cpp"
+    }
     return str(compile_library(sources, plan.header)) if sources else None
 
 

@@ -30,7 +30,15 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from minidynamo.inductor.ops import OPS, REDUCTIONS
-from minidynamo.inductor.symbolic import Atom, Expr, IntLike, Symbol, ValueRef, as_expr, symbol_expr
+from minidynamo.inductor.symbolic import (
+    Atom,
+    Expr,
+    IntLike,
+    Symbol,
+    ValueRef,
+    as_expr,
+    symbol_expr,
+)
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
 
@@ -235,7 +243,9 @@ class BodyBuilder:
         return self.cast(value, torch.float32) if dtype in LOW_PRECISION else value
 
     def store(self, buffer: str, index: Expr, value: Value, dtype: torch.dtype) -> None:
-        self._list.add(Node("store", (self.cast(value, dtype),), dtype, buffer=buffer, index=index))
+        self._list.add(
+            Node("store", (self.cast(value, dtype),), dtype, buffer=buffer, index=index)
+        )
 
     def atomic_add(self, buffer: str, index: Expr, value: Value, dtype: torch.dtype) -> None:
         self._list.add(
@@ -282,7 +292,9 @@ class BodyBuilder:
     def op(self, name: str, *args: Value) -> Value:
         """A pointwise operation whose dtype follows from its operands."""
         row = OPS[name]
-        assert row.kind == "pointwise" and row.arity == len(args) and row.dtype != "explicit", name
+        assert row.kind == "pointwise" and row.arity == len(args) and row.dtype != "explicit", (
+            name
+        )
         return self._list.add(
             Node(name, args, torch.bool if row.dtype == "bool" else self.dtype(args[-1]))
         )

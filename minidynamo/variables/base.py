@@ -100,7 +100,9 @@ class VariableTracker:
             return self.as_python_constant()
         except NotConstant:
             unsupported(
-                "value in graph", repr(self), f"{self!r} can't be an argument of a graph operation"
+                "value in graph",
+                repr(self),
+                f"{self!r} can't be an argument of a graph operation",
             )
 
     def identity(self) -> Any:
@@ -117,7 +119,9 @@ class VariableTracker:
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
         """`PyObject_SetAttr`."""
-        unsupported("attribute store", f"{self!r}.{name}", "attributes of this value can't be set")
+        unsupported(
+            "attribute store", f"{self!r}.{name}", "attributes of this value can't be set"
+        )
 
     def delattr(self, tx: Translator, name: str) -> None:
         """`PyObject_DelAttr`."""
@@ -194,7 +198,9 @@ class VariableTracker:
 
     def returned_value(self) -> VariableTracker:
         """What an exhausted iterator returned (generators: their return value)."""
-        unsupported("yield from", repr(self), "the value that this iterator returned is not known")
+        unsupported(
+            "yield from", repr(self), "the value that this iterator returned is not known"
+        )
 
     def truth(self, tx: Translator) -> bool:
         """`PyObject_IsTrue`, which must be decided while tracing."""
@@ -257,7 +263,9 @@ class VariableTracker:
 class LazyVariable(VariableTracker):
     """An object of the frame that nobody looked at yet: it has no guard until it is realised."""
 
-    def __init__(self, value: Any, source: Source, wrap: Callable[[Any, Source], VariableTracker]):
+    def __init__(
+        self, value: Any, source: Source, wrap: Callable[[Any, Source], VariableTracker]
+    ):
         super().__init__(source=source)
         self.value = value
         self._wrap = wrap

@@ -1,4 +1,7 @@
-"""From real objects to symbolic values: `wrap` for objects of the frame (with guards), `from_python` for new ones."""
+"""From real objects to symbolic values.
+
+`wrap` is for objects of the frame (with guards), `from_python` for new ones.
+"""
 
 from __future__ import annotations
 

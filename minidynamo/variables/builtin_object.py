@@ -53,7 +53,9 @@ class _Arity(NamedTuple):
         most = len(positional)
         if any(p.kind is p.VAR_POSITIONAL for p in parameters):
             most = 1 << 30
-        names = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+        names = {
+            p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+        }
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             names.add("**")
         return _Arity(least, most, frozenset(names))
@@ -273,7 +275,9 @@ class BuiltinObject(InstanceState):
         raw = class_lookup(tx, self.cls, name)
         if raw is not None and raw.is_data_descriptor():
             if not isinstance(raw.raw, property) or raw.raw.fset is None:
-                unsupported("attribute store", f"{self!r}.{name}", "this descriptor is not traced")
+                unsupported(
+                    "attribute store", f"{self!r}.{name}", "this descriptor is not traced"
+                )
             tx.call_function(raw.part(tx, raw.raw.fset, "fset"), [self, value], {})
         elif not self.has_instance_dict():
             self.no_attribute(tx, name)

@@ -102,7 +102,9 @@ class ClassVariable(VariableTracker):
         fallback = class_lookup(tx, meta, "__getattr__")
         if fallback is not None:
             return tx.call_function(bind(tx, fallback, self, meta), [ConstantVariable(name)], {})
-        tx.raise_observed(AttributeError, f"type object {cls.__name__!r} has no attribute {name!r}")
+        tx.raise_observed(
+            AttributeError, f"type object {cls.__name__!r} has no attribute {name!r}"
+        )
 
     def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
         return self._fold_attribute(tx, descriptor.__name__)
@@ -165,7 +167,9 @@ class ClassVariable(VariableTracker):
 
     # -- other slots ----------------------------------------------------------------------------
 
-    def _meta_call(self, tx: Translator, name: str, args: list[VariableTracker]) -> VariableTracker:
+    def _meta_call(
+        self, tx: Translator, name: str, args: list[VariableTracker]
+    ) -> VariableTracker:
         """A special method that the metaclass defines; an enum's run on the real class."""
         meta = type(self.value)
         if issubclass(meta, enum.EnumMeta) and all(arg.is_python_constant() for arg in args):
@@ -174,7 +178,9 @@ class ClassVariable(VariableTracker):
             return tx.fold(lambda *a: _as_value(getattr(meta, name)(self.value, *a)), values, {})
         found = class_lookup(tx, meta, name)
         if found is None:
-            unsupported("class protocol", f"{self!r}.{name}", f"{meta.__qualname__} has no {name}")
+            unsupported(
+                "class protocol", f"{self!r}.{name}", f"{meta.__qualname__} has no {name}"
+            )
         return tx.call_function(bind(tx, found, self, meta), args, {})
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:

@@ -58,7 +58,9 @@ def autocast_enabled(device: str) -> Setting:
 
 def autocast_dtype(device: str) -> Setting:
     """What autocast casts to on a device type."""
-    return Setting("autocast dtype", torch.get_autocast_dtype, torch.set_autocast_dtype, (device,))
+    return Setting(
+        "autocast dtype", torch.get_autocast_dtype, torch.set_autocast_dtype, (device,)
+    )
 
 
 def _sdp(name: str) -> Setting:

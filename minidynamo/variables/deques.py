@@ -288,7 +288,10 @@ def _compare(name: str) -> Callable[..., VariableTracker]:
     def row(tx: Translator, self: DequeVariable, other: VariableTracker, /) -> VariableTracker:
         if not isinstance(other, DequeVariable):
             return NOT_IMPLEMENTED
-        left, right = tx.wrap_items(list, list(self.items)), tx.wrap_items(list, list(other.items))
+        left, right = (
+            tx.wrap_items(list, list(self.items)),
+            tx.wrap_items(list, list(other.items)),
+        )
         return left.call_method(tx, name, [right], {})
 
     return row

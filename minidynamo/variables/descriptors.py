@@ -224,7 +224,9 @@ def _bind_stored(
         return value if instance is None else BoundMethodVariable(value, instance)
     if hasattr(kind, "__get__"):
         unsupported(
-            "descriptor", f"{found.name} of {found.cls.__qualname__}", "it was stored to the class"
+            "descriptor",
+            f"{found.name} of {found.cls.__qualname__}",
+            "it was stored to the class",
         )
     return value
 
@@ -310,7 +312,9 @@ def _bind_plain(
     return found.variable(tx)
 
 
-Binder = Callable[["Translator", ClassAttribute, "VariableTracker | None", type], "VariableTracker"]
+Binder = Callable[
+    ["Translator", ClassAttribute, "VariableTracker | None", type], "VariableTracker"
+]
 BINDERS: dict[type, Binder] = {
     types.FunctionType: _bind_function,
     property: _bind_property,

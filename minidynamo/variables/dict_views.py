@@ -59,7 +59,10 @@ def _dict_view(mapping: Any, kind: str) -> Any:
 
 def _register_views() -> None:
     for kind in ("keys", "values", "items"):
-        plain, ordered = type(getattr({}, kind)()), type(getattr(collections.OrderedDict(), kind)())
+        plain, ordered = (
+            type(getattr({}, kind)()),
+            type(getattr(collections.OrderedDict(), kind)()),
+        )
         builtin_method(dict, kind)(_make_view(kind))
         follows_base_view(plain, ordered)
 
@@ -121,7 +124,16 @@ def _items_contains(
 
 def _register_view_algebra() -> None:
     names = [f"__{r}{name}__" for name in ("or", "and", "sub", "xor") for r in ("", "r")]
-    for name in [*names, "__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "isdisjoint"]:
+    for name in [
+        *names,
+        "__lt__",
+        "__le__",
+        "__gt__",
+        "__ge__",
+        "__eq__",
+        "__ne__",
+        "isdisjoint",
+    ]:
         builtin_method(_SET_VIEWS, name)(_as_sets(name))
 
 

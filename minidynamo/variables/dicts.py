@@ -298,7 +298,12 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
         found = value.default_factory  # type: ignore[attr-defined]
         factory = tx.lazy(found, AttrSource(source, "default_factory"))
     result = DictVariable(
-        entries, cls, source=source, mutation=Mutation.EXISTING, real=value, default_factory=factory
+        entries,
+        cls,
+        source=source,
+        mutation=Mutation.EXISTING,
+        real=value,
+        default_factory=factory,
     )
     if not all_values:
         result.guard_keys(tx)

@@ -211,7 +211,9 @@ def _exception_with_traceback(
 
 
 @builtin_method(BaseException, "add_note")
-def _exception_add_note(tx: Translator, self: ExceptionVariable, note: VariableTracker, /) -> None:
+def _exception_add_note(
+    tx: Translator, self: ExceptionVariable, note: VariableTracker, /
+) -> None:
     stored = tx.output.side_effects.load_attr(self, "__notes__")
     if not isinstance(stored, VariableTracker):
         if self.source is not None:

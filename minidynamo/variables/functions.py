@@ -300,7 +300,11 @@ class BoundMethodVariable(VariableTracker):
     takes_lazy_args = True
 
     def __init__(
-        self, function: VariableTracker, receiver: VariableTracker, *, source: Source | None = None
+        self,
+        function: VariableTracker,
+        receiver: VariableTracker,
+        *,
+        source: Source | None = None,
     ) -> None:
         super().__init__(source=source)
         self.function = function

@@ -234,7 +234,9 @@ class PoolIterator(ToolIterator):
     def reconstruct(self, codegen: PyCodegen) -> None:
         pools = [push_list(codegen, pool) for pool in self.pools]
         names, attempts = tuple(self.named.items()), self.attempts
-        construct(codegen, _pool, lambda: codegen.load_const((self.tool, names, attempts)), *pools)
+        construct(
+            codegen, _pool, lambda: codegen.load_const((self.tool, names, attempts)), *pools
+        )
 
 
 def _pool(recipe: tuple[Any, ...], *pools: list[Any]) -> Any:

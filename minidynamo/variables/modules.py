@@ -91,7 +91,9 @@ class PythonModuleVariable(VariableTracker):
 
 @wraps(types.ModuleType)
 @wraps_instances(types.ModuleType)
-def wrap_python_module(tx: Translator, value: types.ModuleType, source: Source) -> VariableTracker:
+def wrap_python_module(
+    tx: Translator, value: types.ModuleType, source: Source
+) -> VariableTracker:
     """A module of the frame."""
     tx.guard(source, "ID_IS", value)
     return PythonModuleVariable(value, source=source)

@@ -212,7 +212,9 @@ def _methods_of_containers(name: str, *classes: type) -> frozenset[Callable[...,
 
 
 _ITERATES_CHILDREN = _methods_of_containers("__iter__", torch.nn.Sequential, torch.nn.ModuleList)
-_INDEXES_CHILDREN = _methods_of_containers("__getitem__", torch.nn.Sequential, torch.nn.ModuleList)
+_INDEXES_CHILDREN = _methods_of_containers(
+    "__getitem__", torch.nn.Sequential, torch.nn.ModuleList
+)
 _COUNTS_CHILDREN = _methods_of_containers(
     "__len__", torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict
 )
@@ -222,7 +224,9 @@ _COUNTS_CHILDREN = _methods_of_containers(
 def wrap_module(tx: Translator, value: torch.nn.Module, source: Source) -> VariableTracker:
     if isinstance(value, torch.jit.ScriptModule):
         unsupported(
-            "module kind", f"{source.name}: {type(value).__name__}", "scripted modules run in eager"
+            "module kind",
+            f"{source.name}: {type(value).__name__}",
+            "scripted modules run in eager",
         )
     tx.guard(source, "TYPE_IS", type(value))
     if type(value).__module__ == _COMPILED_MODULE:

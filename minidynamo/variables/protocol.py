@@ -14,7 +14,7 @@ from .functions import CallableVariable
 from .services import SEQUENCE_BUILDERS, Services
 
 if TYPE_CHECKING:
-    from ..symbolic_convert import Translator
+    pass
 
 
 class Protocol(Services):
@@ -23,9 +23,7 @@ class Protocol(Services):
     def getattr(self, value: VariableTracker, name: str) -> VariableTracker:
         return value.realize().getattr(self, name)  # type: ignore[arg-type]
 
-    def setattr(
-        self, target: VariableTracker, name: str, value: VariableTracker
-    ) -> None:
+    def setattr(self, target: VariableTracker, name: str, value: VariableTracker) -> None:
         target.realize().setattr(self, name, value)  # type: ignore[arg-type]
 
     def call_operator(

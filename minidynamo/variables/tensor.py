@@ -131,7 +131,9 @@ class TensorVariable(VariableTracker):
     def delattr(self, tx: Translator, name: str) -> None:
         self.getattr(tx, name)
         if hasattr(torch.Tensor, name):
-            unsupported("tensor attribute delete", f"{self.describe()}.{name}", "it is torch's own")
+            unsupported(
+                "tensor attribute delete", f"{self.describe()}.{name}", "it is torch's own"
+            )
         real = tx.output.side_effects.real_of(self)
         existed = self.source is not None and name in vars(real)
         tx.output.side_effects.delete_attr(self, name, existed=existed)

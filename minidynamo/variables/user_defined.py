@@ -327,7 +327,9 @@ class UserKey:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, UserKey):
             return False
-        return self.variable is other.variable or rich_equal(self.tx, self.variable, other.variable)
+        return self.variable is other.variable or rich_equal(
+            self.tx, self.variable, other.variable
+        )
 
 
 def iterate(tx: Translator, value: VariableTracker) -> Iterator[VariableTracker]:

@@ -420,7 +420,9 @@ def walrus(n):
     return n, m, k if n > 100 else None
 
 
-_source = "def long_jumps(n):\n    total = 0\n    for i in range(n):\n        if i % 2: continue\n"
+_source = (
+    "def long_jumps(n):\n    total = 0\n    for i in range(n):\n        if i % 2: continue\n"
+)
 _source += "".join(f"        total += i * {1000 + i}; name_{i} = total\n" for i in range(400))
 _source += "    return total\n"
 exec(_source, globals())

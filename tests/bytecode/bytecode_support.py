@@ -97,7 +97,9 @@ def comparable(instructions):
                 id(inst.arg) if inst.opname == "LOAD_CONST" else inst.arg,
                 None if inst.target is None else index[inst.target],
                 inst.positions,
-                None if handler is None else (index[handler.target], handler.depth, handler.lasti),
+                None
+                if handler is None
+                else (index[handler.target], handler.depth, handler.lasti),
             )
         )
     return rows

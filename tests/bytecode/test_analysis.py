@@ -194,7 +194,9 @@ def test_stack_kinds_of_handlers():
 
     insts, _ = listing_of(f)
     kinds = stack_kinds(insts)
-    call = next(i for i, inst in enumerate(insts) if inst.opname == "LOAD_CONST" and inst.arg == 1)
+    call = next(
+        i for i, inst in enumerate(insts) if inst.opname == "LOAD_CONST" and inst.arg == 1
+    )
     assert kinds[call].count("p") == 1 and kinds[call].count("n") == 1
     start = next(i for i, inst in enumerate(insts) if inst.opname == "WITH_EXCEPT_START")
     assert kinds[start] == "vlpv"

@@ -272,7 +272,9 @@ class TestInstructions:
     def test_conversion_alone(self, convert):
         """Apart from the formatting it is decoded with, as when a graph breaks in between."""
         f = make(
-            returned(Instruction("LOAD_FAST", "a"), Instruction("CONVERT_VALUE", convert.__name__))
+            returned(
+                Instruction("LOAD_FAST", "a"), Instruction("CONVERT_VALUE", convert.__name__)
+            )
         )
         assert f("é", 0) == convert("é")
 

@@ -56,7 +56,9 @@ def test_call_ex():
 
 @pytest.mark.parametrize("n", [0, 1, 2, 6, 7, 20])
 def test_call_on_stack(n):
-    assert run([*loads(n + 1), *current.emit_call_on_stack(n)], show, *range(n))[0] == (*range(n),)
+    assert run([*loads(n + 1), *current.emit_call_on_stack(n)], show, *range(n))[0] == (
+        *range(n),
+    )
     if n:
         call = current.emit_call_on_stack(n, ("k",))
         args, kwargs = run([*loads(n + 1), *call], show, *range(n))

@@ -326,7 +326,9 @@ def break_behind(code, i):
     return assemble(remove_unreachable(copies), code)
 
 
-@pytest.mark.parametrize("opname", ["FOR_ITER", "POP_JUMP_IF_FALSE", "BINARY_OP", "BINARY_SUBSCR"])
+@pytest.mark.parametrize(
+    "opname", ["FOR_ITER", "POP_JUMP_IF_FALSE", "BINARY_OP", "BINARY_SUBSCR"]
+)
 def test_break_at_instructions_with_two_ways_out(opname):
     def f(a, b):
         total = 0

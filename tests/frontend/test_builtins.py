@@ -85,7 +85,13 @@ class Vector:
             type({}) is dict,
             type(x) is torch.Tensor,
         ),
-        lambda x, n: (callable(len), callable(n), callable(lambda: 1), callable(int), callable(x)),
+        lambda x, n: (
+            callable(len),
+            callable(n),
+            callable(lambda: 1),
+            callable(int),
+            callable(x),
+        ),
         lambda x, n: (
             hasattr(x, "shape"),
             hasattr(n, "foo"),
@@ -138,7 +144,15 @@ class Vector:
             "{} {}".format(n, [1]),
         ),
         lambda x, n: ("%d %s" % (n, "a"), "%s" % n, "-".join(["a", "b"]), "abc"[::-1], "a" * n),
-        lambda x, n: (chr(97), ord("a"), hex(255), oct(8), bin(5), "a,b".split(","), "Ab".lower()),
+        lambda x, n: (
+            chr(97),
+            ord("a"),
+            hex(255),
+            oct(8),
+            bin(5),
+            "a,b".split(","),
+            "Ab".lower(),
+        ),
         lambda x, n: (
             list(range(n)),
             tuple("ab"),
@@ -190,7 +204,17 @@ def test_values(use):
 @pytest.mark.parametrize(
     "use",
     [
-        lambda v: (len(v), bool(v), abs(v), int(v), str(v), repr([v]), f"{v}", f"{v:q}", f"{v!s}"),
+        lambda v: (
+            len(v),
+            bool(v),
+            abs(v),
+            int(v),
+            str(v),
+            repr([v]),
+            f"{v}",
+            f"{v:q}",
+            f"{v!s}",
+        ),
         lambda v: (v == Vector(3, 4), v != Vector(3, 4), v < Vector(9, 9), v > Vector(9, 9)),
         lambda v: (
             round(v),
@@ -323,7 +347,12 @@ def test_isinstance_abstract():
 def test_builtin_passed_around():
     def fn(x, f):
         table = {"len": len, "max": max}
-        return x + table["len"]([1]), f([1, 2]), list(map(int, "12")), [k(3) for k in (str, float)]
+        return (
+            x + table["len"]([1]),
+            f([1, 2]),
+            list(map(int, "12")),
+            [k(3) for k in (str, float)],
+        )
 
     check(fn, X, sum)
 

@@ -136,7 +136,12 @@ def test_list_operators():
 def test_list_operand_errors():
     def fn(x, items):
         texts = []
-        for make in (lambda: items + (1,), lambda: items * "a", lambda: items < 3, lambda: -items):
+        for make in (
+            lambda: items + (1,),
+            lambda: items * "a",
+            lambda: items < 3,
+            lambda: -items,
+        ):
             try:
                 make()
             except TypeError as error:
@@ -273,7 +278,16 @@ def test_tuples():
     def fn(x, pair):
         a = (x, 1) + pair
         b = pair * 2
-        return a, b, a[1:], pair.count(1), pair.index(2), (1, 2) < (1, 3), (x, 1) == (x, 1), len(a)
+        return (
+            a,
+            b,
+            a[1:],
+            pair.count(1),
+            pair.index(2),
+            (1, 2) < (1, 3),
+            (x, 1) == (x, 1),
+            len(a),
+        )
 
     check(fn, X, (1, 2))
 
@@ -406,7 +420,12 @@ def test_dict_mutation_is_replayed():
         lambda d, x: list(reversed(d)),
         lambda d, x: dict([("a", 1), ("b",)]),
         lambda d, x: dict([[1, 2], [3, 4]]),
-        lambda d, x: (d.keys() & {"a"}, d.keys() | {"q"}, d.keys() - {"a"}, d.items() ^ {("a", 1)}),
+        lambda d, x: (
+            d.keys() & {"a"},
+            d.keys() | {"q"},
+            d.keys() - {"a"},
+            d.items() ^ {("a", 1)},
+        ),
         lambda d, x: d.keys() == {"a", "b"},
         lambda d, x: (1 in d.values(), ("a", 1) in d.items(), "b" in d.keys()),
         lambda d, x: {1: "a", True: "b", 1.0: "c"},

@@ -491,7 +491,14 @@ def test_dataclasses():
         frozen = Frozen(3)
         other = dataclasses.replace(c, scale=2.0)
         kept = Config(4, [1])
-        return new.names, x * c.scale + frozen.b, Config(1) == Config(1), other.scale, frozen, kept
+        return (
+            new.names,
+            x * c.scale + frozen.b,
+            Config(1) == Config(1),
+            other.scale,
+            frozen,
+            kept,
+        )
 
     check(fn, Config(3, ["a"]), X, fullgraph=True)
 
@@ -519,7 +526,13 @@ def test_enum():
         if c is Color.RED:
             x = x + 1
         value = Color(2)
-        return x + c.value, value.name, [m.name for m in Color], c == Color["RED"], Flag.A | Flag.B
+        return (
+            x + c.value,
+            value.name,
+            [m.name for m in Color],
+            c == Color["RED"],
+            Flag.A | Flag.B,
+        )
 
     check(fn, Color.RED, X, fullgraph=True)
     check_recompiles(fn, [(Color.RED, X), (Color.BLUE, X), (Color.RED, X)], graphs=2)

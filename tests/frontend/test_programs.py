@@ -182,7 +182,14 @@ def test_copies():
         q = copy.copy(p)
         r = copy.deepcopy(p)
         r.y.append(4)
-        return q.x, q.y is p.y, r.y, x + 1, copy.deepcopy([1, {"a": (2, [3])}]), copy.copy({"a": 1})
+        return (
+            q.x,
+            q.y is p.y,
+            r.y,
+            x + 1,
+            copy.deepcopy([1, {"a": (2, [3])}]),
+            copy.copy({"a": 1}),
+        )
 
     check(fn, X, fullgraph=True)
 
@@ -663,7 +670,9 @@ def test_parameter_attrs():
 def test_functional_call():
     m = nn.Linear(3, 3)
     check(
-        lambda x: torch.func.functional_call(m, {"weight": torch.ones(3, 3)}, (x,)), X, graphs=None
+        lambda x: torch.func.functional_call(m, {"weight": torch.ones(3, 3)}, (x,)),
+        X,
+        graphs=None,
     )
 
 

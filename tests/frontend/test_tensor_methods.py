@@ -45,7 +45,13 @@ def test_metadata():
 
 def test_conversions():
     def fn(x):
-        y = x.to(torch.float64), x.to(x), x.to("cpu", torch.int32), x.double(), x.type(torch.int64)
+        y = (
+            x.to(torch.float64),
+            x.to(x),
+            x.to("cpu", torch.int32),
+            x.double(),
+            x.type(torch.int64),
+        )
         return y, x.int() + x.long(), x.bool(), x.type_as(y[0]), x.cpu(), x.half().float()
 
     check(fn, X, fullgraph=True)

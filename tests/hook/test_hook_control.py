@@ -165,7 +165,11 @@ def test_skip_code():
 
 def test_skip_keeps_the_entries():
     compiler = Compiler(
-        {helper: lambda frame: _C.Entry(lambda values, f: values[0] == 1, marked(helper.__code__))}
+        {
+            helper: lambda frame: _C.Entry(
+                lambda values, f: values[0] == 1, marked(helper.__code__)
+            )
+        }
     )
     compiled = compiler.compiled(helper)
     assert compiled(1) == ("new", 1)
@@ -523,7 +527,9 @@ def test_endless_recursion_raises():
     for _ in range(3):
         with pytest.raises(RecursionError):
             compiler.run(endless, 0)
-    compiler = Compiler({through_callable: lambda frame: _C.Entry(None, through_callable.__code__)})
+    compiler = Compiler(
+        {through_callable: lambda frame: _C.Entry(None, through_callable.__code__)}
+    )
     compiled_endless = compiler.compiled(through_callable)
     for _ in range(3):
         with pytest.raises(RecursionError):

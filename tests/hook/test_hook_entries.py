@@ -154,7 +154,9 @@ def test_guards_that_change_the_list(result):
     def adding(values, func):
         if len(_C.entries(helper.__code__, compiler.region)) < 5:
             former = compiler.answers[helper.__code__]
-            compiler.answers[helper.__code__] = lambda frame: _C.Entry(lambda v, f: v[0] < 0, code)
+            compiler.answers[helper.__code__] = lambda frame: _C.Entry(
+                lambda v, f: v[0] < 0, code
+            )
             compiler.run(helper, -5)
             compiler.answers[helper.__code__] = former
         return result

@@ -68,7 +68,8 @@ def test_error(results, function):
 
 
 @pytest.mark.parametrize(
-    "function", [torch.sin, torch.tan, torch.tanh, torch.expm1, torch.log1p, torch.erf, torch.sqrt]
+    "function",
+    [torch.sin, torch.tan, torch.tanh, torch.expm1, torch.log1p, torch.erf, torch.sqrt],
 )
 def test_zero_keeps_its_sign(results, function):
     _, values = results

@@ -103,8 +103,26 @@ def damage(data, values, choose: random.Random):
 VALUES = [
     *(0, 1, 2, 5, 16, -1, 1 << 31, 1 << 62, -(1 << 62), 1 << 70, 1.5, None, True, "", [], {}),
     *("s0", "s1", "u0", "zz", "s0*s1", [0], ["s0"], "float64", "int8", "bool", "complex64"),
-    *({"ref": 0}, {"ref": 4}, {"ref": 1 << 40}, {"expr": "s0"}, {"define": "u0"}, {"float": "nan"}),
-    *("aten::neg", "aten::mm", "out", "cpu", "cuda:0", "meta", "alloc", "free", "kernel", "extern"),
+    *(
+        {"ref": 0},
+        {"ref": 4},
+        {"ref": 1 << 40},
+        {"expr": "s0"},
+        {"define": "u0"},
+        {"float": "nan"},
+    ),
+    *(
+        "aten::neg",
+        "aten::mm",
+        "out",
+        "cpu",
+        "cuda:0",
+        "meta",
+        "alloc",
+        "free",
+        "kernel",
+        "extern",
+    ),
 ]
 
 

@@ -158,7 +158,9 @@ def test_symbols_that_steps_define():
     x = b.input(Input("x", dtype="int64", size=(), stride=()))
     b.add(Extern("aten::_local_scalar_dense", "", (Ref(x),), {}, (Define("u0"),)))
     y = b.slot()
-    b.add(Extern("aten::full", "", ((Expr("u0 + 1"),), 2.0), {"dtype": None, "device": None}, (y,)))
+    b.add(
+        Extern("aten::full", "", ((Expr("u0 + 1"),), 2.0), {"dtype": None, "device": None}, (y,))
+    )
     out, n = executor(b.finish((Ref(y), Expr("u0*2"))))(torch.tensor(3))
     assert torch.equal(out, torch.full((4,), 2.0)) and n == 6
 
@@ -239,7 +241,9 @@ def test_lazy_conjugates_and_negatives_are_carried_out():
     call(b, DOUBLE, x, y, 8)
     run = executor(b.finish((Ref(y),)))
     z = torch.randn(4, dtype=torch.complex64)
-    assert torch.equal(run(z.conj())[0], torch.view_as_real(z.conj().resolve_conj() * 2).flatten())
+    assert torch.equal(
+        run(z.conj())[0], torch.view_as_real(z.conj().resolve_conj() * 2).flatten()
+    )
     negative = z.conj().imag
     assert negative.is_neg()
     b = PlanBuilder()
@@ -328,7 +332,9 @@ def test_restride_gives_the_promised_layout():
     assert build((3, 1))(x)[0].data_ptr() == x.data_ptr()
     (columns,) = build((1, 2))(x)
     assert columns.stride() == (1, 2) and torch.equal(columns, x)
-    with pytest.raises(ValueError, match=r"expected to give Float\[2, 3\] but gave Float\[3, 2\]"):
+    with pytest.raises(
+        ValueError, match=r"expected to give Float\[2, 3\] but gave Float\[3, 2\]"
+    ):
         build((3, 1))(x.t())
     with pytest.raises(ValueError, match="but gave Double"):
         build((3, 1))(x.double())

@@ -77,7 +77,13 @@ MASK = [True, True, False]
         ("sort", (A, -1, True), {}, 2, False),
         ("pow.Tensor_Scalar", (A.abs(), 2.5), {}, 1, False),
         ("sum.dim_IntList", (A, [0], True), {"dtype": torch.float64}, 1, False),
-        ("full", ([2, 3], 1j), {"dtype": torch.complex64, "device": torch.device("cpu")}, 1, False),
+        (
+            "full",
+            ([2, 3], 1j),
+            {"dtype": torch.complex64, "device": torch.device("cpu")},
+            1,
+            False,
+        ),
         ("clone", (A.t(),), {"memory_format": torch.contiguous_format}, 1, False),
         ("div.Tensor_mode", (A, A + 9), {"rounding_mode": "floor"}, 1, False),
         ("index.Tensor", (A, [None, torch.tensor([0, 2])]), {}, 1, False),
@@ -181,7 +187,10 @@ def test_out_variants_write_planned_memory(op, overload, args, shapes):
         (Extern("aten::cat", "", ((Ref(0), 3),), {}, (1,)), "argument 'tensors'"),
         (Extern("aten::sum", "dim_IntList", (Ref(0), Ref(0)), {}, (1,)), "argument 'dim'"),
         (Extern("aten::neg", "", ((Ref(0),),), {}, (1,)), "a list cannot be passed as Tensor"),
-        (Extern("aten::neg", "", (Expr("1"),), {}, (1,)), "an integer cannot be passed as Tensor"),
+        (
+            Extern("aten::neg", "", (Expr("1"),), {}, (1,)),
+            "an integer cannot be passed as Tensor",
+        ),
     ],
 )
 def test_wrong_bindings_name_the_step_and_the_argument(step, message):

@@ -87,7 +87,13 @@ def test_few_long_rows_and_many_short_ones(shape):
 
 def test_empty():
     check(
-        lambda x: (x[:0].sum(), x[:0].mean(), x[:, :0].sum(1), x[:, :0].prod(1), x[:0].softmax(1)),
+        lambda x: (
+            x[:0].sum(),
+            x[:0].mean(),
+            x[:, :0].sum(1),
+            x[:, :0].prod(1),
+            x[:0].softmax(1),
+        ),
         torch.randn(4, 5),
     )
 
@@ -127,7 +133,9 @@ def test_norms_are_one_kernel():
 
 def test_residual_norm_and_activation_are_one_kernel():
     x, w = torch.randn(16, 33, 65), torch.randn(65)
-    check(lambda x, y, w: F.gelu(F.layer_norm(x + y, (65,), w, w)), x, x + 1, w, kernels=1, **CLOSE)
+    check(
+        lambda x, y, w: F.gelu(F.layer_norm(x + y, (65,), w, w)), x, x + 1, w, kernels=1, **CLOSE
+    )
 
 
 def test_convolutional_norms():
@@ -142,7 +150,10 @@ def test_convolutional_norms():
 
 def test_siblings_share_one_walk():
     check(
-        lambda x: (x.sum(-1), x.amax(-1), (x * x).sum(-1)), torch.randn(64, 200), kernels=1, **CLOSE
+        lambda x: (x.sum(-1), x.amax(-1), (x * x).sum(-1)),
+        torch.randn(64, 200),
+        kernels=1,
+        **CLOSE,
     )
 
 

@@ -198,7 +198,9 @@ def test_atomic_add():
     where = b.load("a0", index, torch.int64)
     value = b.load("a1", index, torch.float32)
     b.atomic_add("a2", symbol_expr(ValueRef(where, 7)), value, torch.float32)
-    b.atomic_add("a3", symbol_expr(ValueRef(where, 7)) * 0, b.constant(1, torch.int32), torch.int32)
+    b.atomic_add(
+        "a3", symbol_expr(ValueRef(where, 7)) * 0, b.constant(1, torch.int32), torch.int32
+    )
     args = [(torch.int64, 50, "in"), (torch.float32, 50, "in")]
     args += [(torch.float32, 7, "inout"), (torch.int32, 1, "inout")]
     kernel = kernel_of(b.finish(), args)

@@ -128,7 +128,14 @@ def test_scatter_of_slices():
 
 def test_indexing():
     check(
-        lambda x, i: (x[i], x[:, i], x.index_select(1, i), F.embedding(i, x[0]), x[i, i], x[i] + 1),
+        lambda x, i: (
+            x[i],
+            x[:, i],
+            x.index_select(1, i),
+            F.embedding(i, x[0]),
+            x[i, i],
+            x[i] + 1,
+        ),
         torch.randn(8, 9, 10),
         torch.tensor([3, 1, 0, 2]),
     )
@@ -143,7 +150,9 @@ def test_layouts_of_inputs():
 
 
 def test_bits():
-    check(lambda x: (x.view(torch.int32) + 1, (x.view(torch.int32) >> 23).float()), torch.randn(50))
+    check(
+        lambda x: (x.view(torch.int32) + 1, (x.view(torch.int32) >> 23).float()), torch.randn(50)
+    )
 
 
 def test_complex_numbers_and_other_operators_are_called():

@@ -25,7 +25,9 @@ def builder(iters, reduces=()):
 
 def kernel_of(body, args, sizes=()):
     """The Triton kernel of a finished body; args: (dtype, numel, role), named a0, a1, ..."""
-    named = [KernelArg(f"a{i}", dtype, numel, role) for i, (dtype, numel, role) in enumerate(args)]
+    named = [
+        KernelArg(f"a{i}", dtype, numel, role) for i, (dtype, numel, role) in enumerate(args)
+    ]
     return codegen_triton(KernelSpec(body, tuple(named), tuple(sizes)), "kernel")
 
 

@@ -70,7 +70,9 @@ class KernelSpec:
     def text(self) -> str:
         """The whole meaning as text: equal texts, equal kernels."""
         header = [f"device {self.device}", *(f"size {name}" for name in self.sizes)]
-        header += [f"{arg.role} {arg.name}: {str(arg.dtype)[6:]}[{arg.numel}]" for arg in self.args]
+        header += [
+            f"{arg.role} {arg.name}: {str(arg.dtype)[6:]}[{arg.numel}]" for arg in self.args
+        ]
         return "\n".join([*header, self.body.text()])
 
     @cached_property

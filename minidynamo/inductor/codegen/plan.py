@@ -292,7 +292,9 @@ def _ends(step: Step) -> tuple[Slot, ...]:
 
 
 def _step_problems(step: Step, kernels: set[str]) -> Iterator[str]:
-    if isinstance(step, (Alloc, Reuse, AsStrided, Restride)) and len(step.size) != len(step.stride):
+    if isinstance(step, (Alloc, Reuse, AsStrided, Restride)) and len(step.size) != len(
+        step.stride
+    ):
         yield f"has {len(step.size)} sizes and {len(step.stride)} strides"
     if isinstance(step, KernelCall):
         if step.kernel not in kernels:

@@ -90,12 +90,15 @@ def _extern(step: ps.Extern, name: Names) -> str:
 
 
 def _pycall(step: ps.PyCall, name: Names) -> str:
-    return _assign(step.outs, f"{step.callable}({_arguments(step.args, step.kwargs, name)})", name)
+    return _assign(
+        step.outs, f"{step.callable}({_arguments(step.args, step.kwargs, name)})", name
+    )
 
 
 def _triton(step: ps.TritonLaunch, name: Names) -> str:
     args = ", ".join(
-        ("&" if isinstance(arg, ps.Ref) and arg.slot in step.writes else "") + render_arg(arg, name)
+        ("&" if isinstance(arg, ps.Ref) and arg.slot in step.writes else "")
+        + render_arg(arg, name)
         for _, arg in step.args
     )
     return f"{step.kernel}[{_numbers(step.grid)}, {step.num_warps} warps]({args})"

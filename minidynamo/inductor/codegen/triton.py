@@ -262,7 +262,9 @@ class TritonPrinter:
 
         def atom_text(atom: Atom) -> str:
             if isinstance(atom, Symbol):
-                return f"{atom.name}.to(tl.int64)" if wide and atom.size is not None else atom.name
+                return (
+                    f"{atom.name}.to(tl.int64)" if wide and atom.size is not None else atom.name
+                )
             if isinstance(atom, ValueRef):
                 return f"v{atom.node}.to(tl.int64)"
             assert isinstance(atom, (FloorDiv, Mod))

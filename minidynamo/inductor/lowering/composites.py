@@ -326,7 +326,10 @@ class _LayerNormGradient:
         return (_scalar(b, self.x, index, self.compute) - centre) * self.inverse(b, index)
 
     def sum(
-        self, g: GraphLowering, dims: Sequence[int], *terms: Callable[[BodyBuilder, Index], Scalar]
+        self,
+        g: GraphLowering,
+        dims: Sequence[int],
+        *terms: Callable[[BodyBuilder, Index], Scalar],
     ) -> TensorValue:
         """The sum over `dims` of the product of some terms."""
 

@@ -331,7 +331,11 @@ def lower_leaky_relu_backward(
 
 @register(aten.elu)
 def lower_elu(
-    g: GraphLowering, x: TensorValue, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1
+    g: GraphLowering,
+    x: TensorValue,
+    alpha: Number = 1,
+    scale: Number = 1,
+    input_scale: Number = 1,
 ) -> Any:
     def fn(a: Scalar) -> Scalar:
         negative = expm1(_scaled(a, input_scale)) * (alpha * scale)
@@ -463,7 +467,9 @@ def convert(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> TensorValue
 
 
 @register(aten.copy.default)
-def lower_copy(g: GraphLowering, x: TensorValue, y: TensorValue, non_blocking: bool = False) -> Any:
+def lower_copy(
+    g: GraphLowering, x: TensorValue, y: TensorValue, non_blocking: bool = False
+) -> Any:
     if x.device != y.device:
         return DECLINED
     return g.pointwise(lambda a: a, (y,), x.dtype, cost=0)

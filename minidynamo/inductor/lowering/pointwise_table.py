@@ -152,7 +152,9 @@ def logical_not(x: Scalar) -> Scalar:
     return ~x.bool()
 
 
-def is_special(test: Callable[[Scalar], Scalar], for_integers: bool) -> Callable[[Scalar], Scalar]:
+def is_special(
+    test: Callable[[Scalar], Scalar], for_integers: bool
+) -> Callable[[Scalar], Scalar]:
     """A test of floating-point values; integers always answer `for_integers`."""
     return lambda x: test(x) if _is_float(x) else x.const(for_integers, torch.bool)
 
@@ -252,7 +254,11 @@ _INTEGER_BINARY = {
     "__lshift__": "lshift",
     "__rshift__": "rshift",
 }
-_LOGICAL = {"logical_and": "bitwise_and", "logical_or": "bitwise_or", "logical_xor": "bitwise_xor"}
+_LOGICAL = {
+    "logical_and": "bitwise_and",
+    "logical_or": "bitwise_or",
+    "logical_xor": "bitwise_xor",
+}
 
 ROWS = [
     *(Row(getattr(aten, name), function(name), FLOAT, OPS[name].cost) for name in _FLOAT_UNARY),

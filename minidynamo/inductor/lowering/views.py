@@ -94,7 +94,9 @@ def lower_expand(g: GraphLowering, x: TensorValue, size: Any, implicit: bool = F
     lead = len(new) - x.ndim
 
     def reindex(index: Index) -> Index:
-        return [ZERO if extent == 1 else i for extent, i in zip(x.size, index[lead:], strict=True)]
+        return [
+            ZERO if extent == 1 else i for extent, i in zip(x.size, index[lead:], strict=True)
+        ]
 
     return g.view(x, reindex)
 
@@ -162,7 +164,9 @@ def _piece(
     )
 
 
-@register(aten.split.Tensor, aten.split_with_sizes, aten.unsafe_split, aten.unsafe_split_with_sizes)
+@register(
+    aten.split.Tensor, aten.split_with_sizes, aten.unsafe_split, aten.unsafe_split_with_sizes
+)
 def lower_split(g: GraphLowering, x: TensorValue, sizes: Any, dim: int = 0) -> Any:
     at, first, pieces = wrap(dim, x.ndim), 0, []
     for fake in g.meta:
