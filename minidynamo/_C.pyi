@@ -69,6 +69,7 @@ class PlanExecutor:
 
     info: dict[str, Any]
     boxed: BoxedPlan
+    runs_no_python: bool
     def __init__(
         self,
         spec: dict[str, Any],
