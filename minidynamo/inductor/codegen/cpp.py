@@ -150,7 +150,9 @@ class CppKernel:
 
     # -- loops -------------------------------------------------------------------------------------
     @contextmanager
-    def _outer_loops(self, parallel: bool, extra: Sequence[tuple[str, str]] = ()) -> Iterator[None]:
+    def _outer_loops(
+        self, parallel: bool, extra: Sequence[tuple[str, str]] = ()
+    ) -> Iterator[None]:
         """Loops over the outer symbols and `extra` (variable, count), and in each the numbers that
         change with no symbol further in. Loops that OpenMP joins must follow without a gap.
         """
@@ -221,10 +223,14 @@ class CppKernel:
             else:
                 low, high = "low", "high"
                 self.code.line(f"const i64 low = chunk * {chunk};")
-                self.code.line(f"const i64 high = low + {chunk} < {size} ? low + {chunk} : {size};")
+                self.code.line(
+                    f"const i64 high = low + {chunk} < {size} ? low + {chunk} : {size};"
+                )
             self._vector_loop(low, high, lambda: self._rest_of(self.stages.numbers[0]))
 
-    def _vector_loop(self, low: str, high: str, body: Callable[[], None], unroll: int = 1) -> None:
+    def _vector_loop(
+        self, low: str, high: str, body: Callable[[], None], unroll: int = 1
+    ) -> None:
         """`body` for vec from `low` to `high`, N elements at a time, the last ones as `Some`."""
         assert self.vec is not None
         x = self.vec.name
@@ -241,36 +247,43 @@ class CppKernel:
         line(f"if ({x} < {high}) body(Some{{{high} - {x}}}, {x}, 0);")
 
     def _transposing(self, parallel: bool, turned: Transposition) -> None:
-        """Loads that are contiguous along another symbol are read N x N at a time and turned."""
+        """Loads that are contiguous along another symbol are read N x N at a time and turned, a
+        block of the vectorised symbol before the work on it.
+        """
         assert self.vec is not None
-        x, y = self.vec.name, turned.symbol.name
+        y = turned.symbol.name
         width, height = (as_expr(size_of(s)) for s in (self.vec, turned.symbol))
         self.outer = [s for s in self.outer if s != turned.symbol]
         line = self.code.line
         block = 8 * LANES
-        extra = [("xb", f"({width} + {block - 1}) / {block}"), ("yb", f"({height} + N - 1) / N")]
+        extra = [
+            ("xb", f"({width} + {block - 1}) / {block}"),
+            ("yb", f"({height} + N - 1) / N"),
+        ]
         with self._outer_loops(parallel, extra):
+            line(f"const i64 low = xb * {block};")
+            line(f"const i64 high = low + {block} < {width} ? low + {block} : {width};")
             line(f"const i64 {y}0 = yb * N, ys = {height} - {y}0 < N ? {height} - {y}0 : N;")
-            with self.code.block(f"auto tile = [&](auto w, i64 {x})", "};"):
-                for position in turned.loads:
-                    self._read_tile(position, turned)
-                self.values.tiled = set(turned.loads)
-                with self.code.block("for (int k = 0; k < ys; k++)"):
-                    line(f"const i64 {y} = {y}0 + k;")
-                    self._rest_of(self.stages.numbers[0])
-            line(f"i64 {x} = xb * {block};")
-            line(f"const i64 xe = {x} + {block} < {width} ? {x} + {block} : {width};")
-            line(f"for (; {x} + N <= xe; {x} += N) tile(All{{}}, {x});")
-            line(f"if ({x} < xe) tile(Some{{xe - {x}}}, {x});")
+            for position in turned.loads:
+                self._read_tiles(position, turned, block)
+            with self.code.block("for (int k = 0; k < ys; k++)"):
+                line(f"const i64 {y} = {y}0 + k;")
+                self._emit_known({*self.outer, turned.symbol})
+                self._vector_loop("low", "high", lambda: self._rest_of(self.stages.numbers[0]))
 
-    def _read_tile(self, position: int, turned: Transposition) -> None:
-        node = self.nodes[position]
+    def _read_tiles(self, position: int, turned: Transposition, block: int) -> None:
+        assert self.vec is not None
+        node, x = self.nodes[position], self.vec.name
         assert node.index is not None
         first = symbol_expr(Symbol(f"{turned.symbol.name}0"))
         index = self.values.index(node.index.subs({turned.symbol: first}))
-        stride = turned.strides[position]
-        self.code.line(f"V<{MEMORY_TYPE[node.dtype]}, N> t{position}[N];")
-        self.code.line(f"ld_turned<N>(t{position}, {node.buffer} + {index}, {stride}, w, ys);")
+        source = f"{node.buffer} + {index}, {turned.strides[position]}"
+        tiles = f"t{position}"
+        self.code.line(f"V<{MEMORY_TYPE[node.dtype]}, N> {tiles}[{block} / N][N];")
+        with self.code.block(f"for (i64 {x} = low; {x} < high; {x} += N)"):
+            self.code.line(f"const i64 rows = high - {x} < N ? high - {x} : N;")
+            self.code.line(f"ld_turned<N>({tiles}[({x} - low) / N], {source}, rows, ys);")
+        self.values.tiled[position] = f"{tiles}[({x} - low) / N][k]"
 
     # -- reductions --------------------------------------------------------------------------------
     def _rowwise(self, parallel: bool, chunked: bool) -> None:
@@ -283,7 +296,9 @@ class CppKernel:
         size, x = as_expr(size_of(self.vec)), self.vec.name
         wide = COLUMNS if not size.is_const or size.const >= 2 * COLUMNS * LANES else 1
         with self._outer_loops(parallel, [("tile", f"({size} + {wide} * N - 1) / ({wide} * N)")]):
-            head = f"auto columns = [&](auto w, auto count, i64 {x}) __attribute__((always_inline))"
+            head = (
+                f"auto columns = [&](auto w, auto count, i64 {x}) __attribute__((always_inline))"
+            )
             with self.code.block(head, "};"):
                 self.code.line("constexpr int T = decltype(count){};")
                 self._reduction(chunked)

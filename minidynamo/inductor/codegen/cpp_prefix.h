@@ -127,7 +127,7 @@ template <class T> MD_INLINE void atomic_add(T* p, T x) {
   }
 }
 
-// N rows of N elements, `stride` apart, turned: out[k] is column k. Only the first w rows and `columns` columns exist.
+// N rows of N elements, `stride` apart, turned: out[k] is column k. Only `rows` rows and `columns` columns exist.
 template <class F> MD_INLINE F interleave_low(F a, F b) {
   constexpr int N = MD_LANES(F);
   if constexpr (N == 16)
@@ -150,11 +150,10 @@ template <class F> MD_INLINE F interleave_high(F a, F b) {
   else
     return __builtin_shufflevector(a, b, 1, 3);
 }
-template <int N, class T, class W> MD_INLINE void ld_turned(V<T, N>* out, const T* p, i64 stride, W w, i64 columns) {
+template <int N, class T> MD_INLINE void ld_turned(V<T, N>* out, const T* p, i64 stride, i64 rows, i64 columns) {
   V<T, N> a[N], b[N];
-  const int rows = lanes<N>(w);
-  if (columns == N) {
-    for (int i = 0; i < N; i++) a[i] = i < rows ? ld<N>(p + i * stride, All{}) : V<T, N>{};
+  if (rows == N && columns == N) {
+    for (int i = 0; i < N; i++) a[i] = ld<N>(p + i * stride, All{});
   } else {
     for (int i = 0; i < N; i++) a[i] = i < rows ? ld<N>(p + i * stride, Some{columns}) : V<T, N>{};
   }
@@ -188,21 +187,40 @@ template <class M> MD_INLINE V<i32, MD_LANES(M)> mask(M m) {  // of a comparison
     return __builtin_convertvector(m, V<i32, MD_LANES(M)>);
 }
 template <class F> MD_INLINE V<i32, MD_LANES(F)> from_bytes(F x) {  // bytes 0 and 1 to a bool value
+#if MD_AVX512
+  if constexpr (MD_LANES(F) == 16) return __builtin_ia32_pmovzxbd512_mask((V<char, 16>)x, V<i32, 16>{}, (u16)-1) != 0;
+#endif
   return __builtin_convertvector(x, V<i32, MD_LANES(F)>) != 0;
 }
-template <class F> MD_INLINE V<u8, MD_LANES(F)> to_bytes(F m) { return __builtin_convertvector(m & 1, V<u8, MD_LANES(F)>); }
+template <class F> MD_INLINE V<u8, MD_LANES(F)> to_bytes(F m) {
+#if MD_AVX512
+  if constexpr (MD_LANES(F) == 16) return (V<u8, 16>)__builtin_ia32_pmovdb512_mask(m & 1, V<char, 16>{}, (u16)-1);
+#endif
+  return __builtin_convertvector(m & 1, V<u8, MD_LANES(F)>);
+}
 template <int N> MD_INLINE V<i32, N> first_lanes(All) { return V<i32, N>{} == 0; }
 template <int N> MD_INLINE V<i32, N> first_lanes(Some w) { return iota<N>() < (i32)w.n; }
 
+template <class H> MD_INLINE V<u32, MD_LANES(H)> widened(H x) {  // u16 to u32
+#if MD_AVX512
+  if constexpr (sizeof(x) == 32) return (V<u32, 16>)__builtin_ia32_pmovzxwd512_mask((V<i16, 16>)x, V<i32, 16>{}, (u16)-1);
+#endif
+  return __builtin_convertvector(x, V<u32, MD_LANES(H)>);
+}
+template <class F> MD_INLINE V<u16, MD_LANES(F)> narrowed(F x) {  // u32 to u16
+#if MD_AVX512
+  if constexpr (sizeof(x) == 64) return (V<u16, 16>)__builtin_ia32_pmovdw512_mask((V<i32, 16>)x, V<i16, 16>{}, (u16)-1);
+#endif
+  return __builtin_convertvector(x, V<u16, MD_LANES(F)>);
+}
 template <class H> MD_INLINE V<float, MD_LANES(H)> from_bfloat(H x) {
-  constexpr int N = MD_LANES(H);
-  return (V<float, N>)(__builtin_convertvector(x, V<u32, N>) << 16);
+  return (V<float, MD_LANES(H)>)(widened(x) << 16);
 }
 template <class F> MD_INLINE V<u16, MD_LANES(F)> to_bfloat(F x) {
   constexpr int N = MD_LANES(F);
   V<u32, N> u = (V<u32, N>)x;
   V<u32, N> rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-  return __builtin_convertvector(x == x ? rounded : 0x7fc0 + (rounded & 0), V<u16, N>);
+  return narrowed(x == x ? rounded : V<u32, N>{} + 0x7fc0);
 }
 MD_INLINE float from_bfloat(u16 x) {
   u32 u = (u32)x << 16;
@@ -317,13 +335,36 @@ template <class F> MD_INLINE F copysign(F x, F y) {
   E sign = (E)((E)1 << (8 * sizeof(E) - 1));
   return (F)(((I)x & ~sign) | ((I)y & sign));
 }
-// NaN wins: x if it is NaN, else the larger.
+// The larger and the smaller; y if either is NaN, as the instructions have it.
+template <class F> MD_INLINE F larger(F x, F y) {
+#if MD_AVX512
+  if constexpr (MD_IS(F, float, 64)) return __builtin_ia32_maxps512_mask(x, y, x, (u16)-1, 4);
+  if constexpr (MD_IS(F, double, 64)) return __builtin_ia32_maxpd512_mask(x, y, x, (u8)-1, 4);
+#endif
+#if MD_AVX512 || MD_AVX2
+  if constexpr (MD_IS(F, float, 32)) return __builtin_ia32_maxps256(x, y);
+  if constexpr (MD_IS(F, double, 32)) return __builtin_ia32_maxpd256(x, y);
+#endif
+  return x > y ? x : y;
+}
+template <class F> MD_INLINE F smaller(F x, F y) {
+#if MD_AVX512
+  if constexpr (MD_IS(F, float, 64)) return __builtin_ia32_minps512_mask(x, y, x, (u16)-1, 4);
+  if constexpr (MD_IS(F, double, 64)) return __builtin_ia32_minpd512_mask(x, y, x, (u8)-1, 4);
+#endif
+#if MD_AVX512 || MD_AVX2
+  if constexpr (MD_IS(F, float, 32)) return __builtin_ia32_minps256(x, y);
+  if constexpr (MD_IS(F, double, 32)) return __builtin_ia32_minpd256(x, y);
+#endif
+  return x < y ? x : y;
+}
+// NaN wins.
 template <class F> MD_INLINE F maximum(F x, F y) {
-  F r = x > y ? x : y;
+  F r = larger(x, y);
   return x == x ? r : x;
 }
 template <class F> MD_INLINE F minimum(F x, F y) {
-  F r = x < y ? x : y;
+  F r = smaller(x, y);
   return x == x ? r : x;
 }
 
@@ -487,8 +528,7 @@ template <class F> MD_INLINE F scaled(F x, F n) {  // x * 2 ** n, n integral, x 
   return x * exponent<F>(half) * exponent<F>(k - half);
 }
 template <class F> MD_INLINE F clamped(F x, float low, float high) {  // NaN stays
-  x = x < low ? F{} + low : x;
-  return x > high ? F{} + high : x;
+  return larger(F{} + low, smaller(F{} + high, x));
 }
 template <class F> MD_INLINE F reduced_exp(F x, F& n) {  // x = n ln 2 + r
   n = rounded<0>(x * 1.44269504f);
@@ -504,18 +544,17 @@ template <class F> MD_INLINE F exp(F x) {
     return scaled(fma(r * r, p, r) + 1.f, n);
   }
 }
-template <class F> MD_INLINE F bounded_expm1(F x) {  // for -100 < x < 89
-  F n, r = reduced_exp(x, n);
+template <class F> MD_INLINE F expm1_poly(F r) {
   F p = poly(r, 0.5f, 0.166666672f, 0.0416663438f, 0.00833327044f, 0.00139420456f, 0.000199156231f);
-  p = fma(r * r, p, r);
-  F half = scaled(F{} + 0.5f, n);
-  return 2.f * fma(p, half, half - 0.5f);
+  return fma(r * r, p, r);
 }
 template <class F> MD_INLINE F expm1(F x) {
   if constexpr (!is_f32<F>) {
     return expm1_lanes(x);
   } else {
-    F y = bounded_expm1(clamped(x, -20.f, 89.f));
+    F n, r = reduced_exp(clamped(x, -20.f, 89.f), n);
+    F half = scaled(F{} + 0.5f, n);  // 2 ** n itself could overflow
+    F y = 2.f * fma(expm1_poly(r), half, half - 0.5f);
     return x == 0.f ? x : y;
   }
 }
@@ -675,13 +714,13 @@ template <class F> MD_INLINE F erf(F x) {
   if constexpr (!is_f32<F>) {
     return erf_lanes(x);
   } else {
-    F a = abs(x);
-    a = a > 4.f ? F{} + 4.f : a;
+    F a = smaller(F{} + 4.f, abs(x));
     // log(1 - erf(a)) = a * (-2 / sqrt(pi) + q)
-    F q = poly(a, 5.8636e-8f, -0.636619806f, -0.102771275f, 0.0191176943f, 0.000253061095f, -0.00179935386f,
-               0.00074068585f, -0.000167480917f, 2.13545773e-5f, -1.19329638e-6f);
-    F y = copysign(bounded_expm1(fma(a, F{} - 1.12837917f, a * q)), x);
-    return abs(x) < 1e-18f ? x * 1.12837917f : y;
+    F q = poly(a, 5.8636e-8f, -0.636619389f, -0.102777831f, 0.0191530641f, 0.000160395197f, -0.00166702655f,
+               0.000632836367f, -0.000117641139f, 9.25625045e-06f);
+    F n, r = reduced_exp(fma(a, F{} - 1.12837923f, a * q), n);
+    F power = scaled(F{} + 1.f, n);
+    return copysign(fma(expm1_poly(r), power, power - 1.f), x);
   }
 }
 // x ** y through double precision; lanes that are not ordinary are left to the C library.

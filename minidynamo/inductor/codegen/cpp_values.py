@@ -45,7 +45,7 @@ class ValuePrinter:
         is_vec: for every node, whether its value changes with `vec`.
         by_column: whether `vec` is outside of reduction loops: vector values are arrays of T.
         scratch: values kept from one walk for the next; `kept`: those that the text so far made.
-        tiled: loads that were read and transposed beforehand, as `t7[k]`.
+        tiled: loads that were read beforehand -> where their vector is.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ValuePrinter:
         self.is_vec = [vec in symbols for symbols in self.depends]
         self.by_column = bool(body.reduces) and vec not in body.reduces
         self.kept: set[int] = set()
-        self.tiled: set[int] = set()
+        self.tiled: dict[int, str] = {}
 
     # -- values ------------------------------------------------------------------------------------
     def emit(self, position: int) -> None:
@@ -77,7 +77,9 @@ class ValuePrinter:
         """A value that does not change with the vectorised symbol."""
         node = self.nodes[position]
         args = [f"v{arg}" for arg in node.args]
-        self.code.line(f"const {CTYPE[node.dtype]} v{position} = {self._number_text(node, args)};")
+        self.code.line(
+            f"const {CTYPE[node.dtype]} v{position} = {self._number_text(node, args)};"
+        )
 
     def _number_text(self, node: Node, args: list[str]) -> str:
         if node.op == "constant":
@@ -133,7 +135,7 @@ class ValuePrinter:
             assert node.index is not None
             return self.index_vector(node.index, CTYPE[node.dtype])
         if node.op == "load":
-            text = f"t{position}[k]" if position in self.tiled else self._vector_load(node)
+            text = self.tiled.get(position) or self._vector_load(node)
             return f"from_bytes({text})" if node.dtype == torch.bool else text
         args = [self.lanes(arg) for arg in node.args]
         if node.op == "cast":
@@ -157,7 +159,9 @@ class ValuePrinter:
 
     def _from_scratch(self, position: int) -> str:
         index = self._scratch_index()
-        return f"s{position}[{index}][t]" if self.by_column else f"ld<N>(s{position} + {index}, w)"
+        return (
+            f"s{position}[{index}][t]" if self.by_column else f"ld<N>(s{position} + {index}, w)"
+        )
 
     def _to_scratch(self, position: int) -> str:
         index = self._scratch_index()

@@ -155,7 +155,9 @@ def literal(value: bool | float, dtype: torch.dtype) -> str:
     if not dtype.is_floating_point:
         number = int(value)
         if dtype == torch.int64:
-            return f"(i64){number}LL" if number > -(1 << 63) else "(i64)(-0x7fffffffffffffffLL - 1)"
+            return (
+                f"(i64){number}LL" if number > -(1 << 63) else "(i64)(-0x7fffffffffffffffLL - 1)"
+            )
         return f"({CTYPE[dtype]})({number})"
     suffix = "f" if dtype == torch.float32 else ""
     if math.isnan(value):
