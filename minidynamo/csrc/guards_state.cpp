@@ -22,23 +22,34 @@ namespace {
 
 using Functions = at::impl::PythonTorchFunctionTLS;
 
-// torch keeps the default device in a Python variable and puts a function mode on the stack with it.
-PyObject* default_device() {
-  static PyObject* globals = nullptr;
-  if (globals == nullptr) {
-    PyObject* module = PyImport_ImportModule("torch.utils._device");
-    if (module == nullptr) {
+// The default device is that of the DeviceContext on the stack of function modes, if there is one.
+PyObject* device_context_type() {
+  static PyObject* type = nullptr;
+  if (type == nullptr) {
+    Ref module(PyImport_ImportModule("torch.utils._device"));
+    type = module ? PyObject_GetAttrString(module.get(), "DeviceContext") : nullptr;
+    if (type == nullptr) {
       throw python_error();
     }
-    globals = PyModule_GetDict(module);  // the module, once imported, stays
   }
-  PyObject* device = PyDict_GetItemString(globals, "CURRENT_DEVICE");
-  return device != nullptr ? device : Py_None;
+  return type;
+}
+
+// What a mode holds as its `device`, if it is a DeviceContext; else NULL.
+PyObject* device_of(PyObject* mode) {
+  static PyObject* name = PyUnicode_InternFromString("device");
+  PyObject *dict, *device;
+  bool is_context = reinterpret_cast<PyObject*>(Py_TYPE(mode)) == device_context_type();
+  if (!is_context || md_instance_dict(mode, false, &dict) != MD_DICT_FOUND ||
+      md_dict_find(dict, name, PyObject_Hash(name), &device) != MD_DICT_FOUND) {
+    return nullptr;
+  }
+  return device;
 }
 
 bool same_device(PyObject* a, PyObject* b) {
-  if (a == b) {
-    return true;
+  if (a == b || a == nullptr || b == nullptr) {
+    return a == b;
   }
   return THPDevice_Check(a) && THPDevice_Check(b) &&
          reinterpret_cast<THPDevice*>(a)->device == reinterpret_cast<THPDevice*>(b)->device;
@@ -61,12 +72,19 @@ struct Settings {
     return {c10::get_default_dtype_as_scalartype(), context.deterministicAlgorithms(),
             context.deterministicAlgorithmsWarnOnly(),
             context.deterministicFillUninitializedMemory(),
-            context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL),
-            context.float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL),
-            at::get_num_threads()};
+            precision(context, at::Float32Backend::CUDA),
+            precision(context, at::Float32Backend::MKLDNN), at::get_num_threads()};
   }
 
   bool operator==(const Settings&) const = default;
+
+ private:
+  // What was never set is the same as IEEE.
+  static at::Float32Precision precision(const at::Context& context, at::Float32Backend backend) {
+    at::Float32Precision found = context.float32Precision(backend, at::Float32Op::MATMUL);
+    bool lower = found == at::Float32Precision::TF32 || found == at::Float32Precision::BF16;
+    return lower ? found : at::Float32Precision::IEEE;
+  }
 };
 
 // Modes of the thread, besides the dispatch keys that it includes and excludes (which show
@@ -94,8 +112,23 @@ struct Autocast {
   at::ScalarType dtype;
 };
 
-PyTypeObject* function_mode_type(int64_t index) {
-  return Py_TYPE(Functions::get_stack_at(index)->ptr(getPyInterpreter()));
+struct FunctionMode {
+  Held type;
+  Ref device;
+
+  bool capture(PyObject* mode) {
+    device = Ref::of(device_of(mode));
+    return type.hold(reinterpret_cast<PyObject*>(Py_TYPE(mode)));
+  }
+
+  bool is_like(PyObject* mode) const {
+    return reinterpret_cast<PyObject*>(Py_TYPE(mode)) == type.address() && type.is_alive() &&
+           same_device(device.get(), device_of(mode));
+  }
+};
+
+PyObject* function_mode(size_t index) {
+  return Functions::get_stack_at(static_cast<int64_t>(index))->ptr(getPyInterpreter());
 }
 
 }  // namespace
@@ -106,8 +139,7 @@ struct GlobalState {
   Settings settings;
   std::vector<Autocast> autocast;  // of the devices for which it is on
   bool autocast_cache;
-  std::vector<Held> function_mode_types;
-  Ref device;  // default device, if there are function modes
+  std::vector<FunctionMode> function_modes;
 
   static std::unique_ptr<GlobalState> now() {
     auto state = std::make_unique<GlobalState>();
@@ -120,15 +152,11 @@ struct GlobalState {
       }
     }
     state->autocast_cache = at::autocast::is_autocast_cache_enabled();
-    for (int64_t i = 0; i < state->modes.function_modes; i++) {
-      Held type;
-      if (!type.hold(reinterpret_cast<PyObject*>(function_mode_type(i)))) {
+    state->function_modes.resize(static_cast<size_t>(state->modes.function_modes));
+    for (size_t i = 0; i < state->function_modes.size(); i++) {
+      if (!state->function_modes[i].capture(function_mode(i))) {
         throw python_error();
       }
-      state->function_mode_types.push_back(std::move(type));
-    }
-    if (state->modes.function_modes > 0) {
-      state->device = Ref::of(default_device());
     }
     return state;
   }
@@ -138,7 +166,7 @@ struct GlobalState {
     return now.included == dispatch.included && now.excluded == dispatch.excluded &&
            Modes::now() == modes && Settings::now() == settings &&
            (autocast.empty() || autocast_holds()) &&
-           (modes.function_modes == 0 || function_modes_hold());
+           (function_modes.empty() || function_modes_hold());
   }
 
  private:
@@ -152,14 +180,12 @@ struct GlobalState {
   }
 
   bool function_modes_hold() const {
-    for (size_t i = 0; i < function_mode_types.size(); i++) {
-      const Held& type = function_mode_types[i];
-      auto* found = reinterpret_cast<PyObject*>(function_mode_type(static_cast<int64_t>(i)));
-      if (found != type.address() || !type.is_alive()) {
+    for (size_t i = 0; i < function_modes.size(); i++) {
+      if (!function_modes[i].is_like(function_mode(i))) {
         return false;
       }
     }
-    return same_device(device.get(), default_device());
+    return true;
   }
 };
 
@@ -235,11 +261,21 @@ std::string autocast_text(const GlobalState& state) {
 
 std::string function_modes_text(const GlobalState& state) {
   std::string text;
-  for (const Held& type : state.function_mode_types) {
+  for (const FunctionMode& mode : state.function_modes) {
+    auto* type = reinterpret_cast<PyTypeObject*>(mode.type.address());
     text += text.empty() ? "" : ", ";
-    text += type.is_alive() ? reinterpret_cast<PyTypeObject*>(type.address())->tp_name : "(gone)";
+    text += mode.type.is_alive() ? type->tp_name : "(gone)";
   }
   return text.empty() ? "none" : text;
+}
+
+PyObject* default_device_text(const GlobalState& state) {
+  for (const FunctionMode& mode : state.function_modes) {
+    if (mode.device) {
+      return PyObject_Str(mode.device.get());
+    }
+  }
+  return Py_NewRef(Py_None);
 }
 
 PyObject* state_describe(PyObject* self, PyObject*) {
@@ -254,7 +290,7 @@ PyObject* state_describe(PyObject* self, PyObject*) {
       put(d, "forward-mode grad", state.modes.forward_grad) &&
       put(d, "view replay", state.modes.view_replay) && put(d, "autocast", autocast_text(state)) &&
       put(d, "default dtype", dtype_text(state.settings.default_dtype)) &&
-      put(d, "default device", state.device ? PyObject_Str(state.device.get()) : Py_NewRef(Py_None)) &&
+      put(d, "default device", default_device_text(state)) &&
       put(d, "deterministic algorithms", state.settings.deterministic) &&
       put(d, "deterministic algorithms only warn", state.settings.deterministic_warn_only) &&
       put(d, "deterministic fill of uninitialized memory", state.settings.fill_uninitialized) &&
