@@ -329,6 +329,8 @@ class TritonPrinter:
         options = f", mask={mask}" if mask else ""
         if node.op == "atomic_add":
             value = self._broadcast(value, self.spans[node.args[0]], span)
+            # Adding zeros: Triton 3.6 interprets a broadcast value as if it were dense.
+            value = f"({value} + tl.full({self._shape(span)}, 0, {TYPE[node.dtype]}))"
             options += ', sem="relaxed"'
         self.code.line(f"tl.{node.op}({self._pointer(node, span)}, {value}{options})")
 
