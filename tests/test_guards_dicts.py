@@ -532,18 +532,37 @@ class TestClasses:
     def test_super_attribute(self):
         base, derived = self.make()
         o = derived()
-        nodes = [
-            (-1, "LOCAL", 0),
-            (0, "TYPE", None),
-            (1, "SUPER_ATTR", ("method", derived)),
-        ]
-        guards = program(nodes, [(2, "ID_IS", base.method)])
-        for _ in range(4):
-            assert holds(guards, o)
+        nodes = [(-1, "LOCAL", 0), (0, "TYPE", None), (1, "SUPER_ATTR", ("method", derived))]
+        method = base.method
+        guards = warm(program(nodes, [(2, "ID_IS", method)]), o)
         derived.method = len
         assert holds(guards, o)
         base.method = len
         assert not holds(guards, o)
+        base.method = method
+        assert holds(guards, o)
+        del base.method
+        assert not holds(guards, o)
+
+    def test_super_attribute_of_builtin_classes(self):
+        class Mixin:
+            def keys(self): ...
+
+            def __hash__(self): ...
+
+            def added(self): ...
+
+        class Both(dict, Mixin):
+            pass
+
+        for name in ("keys", "__hash__", "added", "__getitem__", "__init_subclass__", "absent"):
+            expected = next((vars(c)[name] for c in Both.__mro__[1:] if name in vars(c)), None)
+            nodes = [(-1, "LOCAL", 0), (0, "TYPE", None), (1, "SUPER_ATTR", (name, Both))]
+            guards = program(nodes, [], [2])
+            for _ in range(4):
+                passed, fetched = guards.check([Both()], function)
+                assert passed == (name != "absent")
+                assert not passed or fetched[0] is expected
 
     def whole_class(self, cls):
         nodes = [(-1, "LOCAL", 0), (0, "TYPE", None)]

@@ -35,6 +35,15 @@ Result instance_dict(Node& node, PyObject* base, PyObject** object) {
   return static_cast<Result>(found);
 }
 
+Result key_of_dict(Node& node, PyObject* dict, bool careful, PyObject** object) {
+  if (careful) {
+    *object = PyDict_GetItemWithError(dict, node.operand.get());
+    return *object != nullptr ? kPass : PyErr_Occurred() ? kError : kFail;
+  }
+  int found = md_dict_find(dict, node.operand.get(), node.hash, object);
+  return found == MD_DICT_HAZARD ? kCareful : static_cast<Result>(found);
+}
+
 Result dict_item(Node& node, PyObject* base, bool careful, PyObject** object) {
   if (!PyDict_Check(base)) {
     return kFail;
@@ -42,12 +51,7 @@ Result dict_item(Node& node, PyObject* base, bool careful, PyObject** object) {
   if (node.by_identity) {
     return static_cast<Result>(md_dict_find_identical(base, node.operand.get(), object));
   }
-  if (careful) {
-    *object = PyDict_GetItemWithError(base, node.operand.get());
-    return *object != nullptr ? kPass : PyErr_Occurred() ? kError : kFail;
-  }
-  int found = md_dict_find(base, node.operand.get(), node.hash, object);
-  return found == MD_DICT_HAZARD ? kCareful : static_cast<Result>(found);
+  return key_of_dict(node, base, careful, object);
 }
 
 // Key or value by position. OrderedDict has an order of its own, to be had by iterating only.
@@ -104,29 +108,33 @@ Result tuple_item(Node& node, PyObject* base, PyObject** object) {
   return sequence_item(node, base, right, items, object);
 }
 
-// The attribute that `cls` finds behind a class in the MRO. Each class's own dict is reached by
-// its __dict__ attribute, so this is second-phase work.
-Result super_attribute(Node& node, PyObject* cls, PyObject** object, bool* owned) {
-  PyObject* mro = reinterpret_cast<PyTypeObject*>(cls)->tp_mro;
-  if (mro == nullptr || !node.held.is_alive()) {
+// What a class itself defines. Where static types keep their dict differs between versions of
+// CPython, but they inherit from one type only, so what that has not is their own.
+Result own_attribute(Node& node, PyTypeObject* type, bool careful, PyObject** object) {
+  if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    return key_of_dict(node, type->tp_dict, careful, object);
+  }
+  PyObject* found = _PyType_Lookup(type, node.operand.get());
+  bool inherited =
+      type->tp_base != nullptr && found == _PyType_Lookup(type->tp_base, node.operand.get());
+  return inherited ? kFail : give(found, object);
+}
+
+// The attribute that `cls` finds behind a class in the MRO.
+Result super_attribute(Node& node, PyObject* cls, bool careful, PyObject** object) {
+  auto* type = reinterpret_cast<PyTypeObject*>(cls);
+  if (!PyType_Check(cls) || type->tp_mro == nullptr || !node.held.is_alive()) {
     return kFail;
   }
-  Ref classes = Ref::of(mro);
+  Ref mro = Ref::of(type->tp_mro);
   bool behind = false;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
-    PyObject* base = PyTuple_GET_ITEM(mro, i);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro.get()); i++) {
+    PyObject* base = PyTuple_GET_ITEM(mro.get(), i);
     if (behind) {
-      Ref dict(PyObject_GetAttrString(base, "__dict__"));
-      Ref value(dict ? PyObject_GetItem(dict.get(), node.operand.get()) : nullptr);
-      if (value) {
-        *owned = true;
-        *object = value.release();
-        return kPass;
+      Result result = own_attribute(node, reinterpret_cast<PyTypeObject*>(base), careful, object);
+      if (result != kFail) {
+        return result;
       }
-      if (!dict || !PyErr_ExceptionMatches(PyExc_KeyError)) {
-        return kError;
-      }
-      PyErr_Clear();
     }
     behind = behind || base == node.held.address();
   }
@@ -199,10 +207,8 @@ Result second_phase_fetch(Node& node, PyObject* base, PyObject** object, bool* o
       return computed(PyObject_GetAttr(base, node.operand.get()), object, owned);
     case Op::kCall:
       return computed(PyObject_CallOneArg(node.operand.get(), base), object, owned);
-    case Op::kTensorInt:
-      return tensor_int(node, base, object, owned);
     default:
-      return PyType_Check(base) ? super_attribute(node, base, object, owned) : kFail;
+      return tensor_int(node, base, object, owned);
   }
 }
 
@@ -250,6 +256,8 @@ Result fetch(Walk& walk, Node& node, PyObject* base, PyObject** object, bool* ow
       auto* type = reinterpret_cast<PyTypeObject*>(base);
       return PyType_Check(base) ? give(_PyType_Lookup(type, node.operand.get()), object) : kFail;
     }
+    case Op::kSuperAttr:
+      return super_attribute(node, base, walk.careful, object);
     case Op::kSlot:
       return slot(node, base, object);
     case Op::kFuncCode:

@@ -162,7 +162,8 @@ bool parse_operand(Node& node, PyObject* operand) {
     case Op::kSuperAttr: {
       PyObject *name, *after;
       return PyArg_ParseTuple(operand, "UO!", &name, &PyType_Type, &after) &&
-             parse_name(name, node.operand) && node.held.hold(after);
+             parse_key(name, node.operand, &node.hash, &node.by_identity) &&
+             node.held.hold(after);
     }
     case Op::kSlot:
       return parse_slot(operand, node);
@@ -412,7 +413,7 @@ void number_places(Node& node, size_t& count) {
 }
 
 bool may_defer(Op op) {
-  return op >= Op::kGetAttr || op == Op::kSuperAttr || op == Op::kDictKey || op == Op::kDictValue;
+  return op >= Op::kGetAttr || op == Op::kDictKey || op == Op::kDictValue;
 }
 
 }  // namespace

@@ -19,6 +19,8 @@ uint64_t as_word(T* pointer) {
   return reinterpret_cast<uintptr_t>(pointer);
 }
 
+bool is_class_op(Op op) { return op == Op::kClassAttr || op == Op::kSuperAttr; }
+
 bool is_dict_op(Op op) {
   return op == Op::kDictItem || op == Op::kDictKey || op == Op::kDictValue;
 }
@@ -157,7 +159,7 @@ class Recorder {
       }
     }
     for (const Node* child : node.children) {
-      if (child->op == Op::kClassAttr) {
+      if (is_class_op(child->op)) {
         return true;
       }
     }
@@ -209,7 +211,7 @@ class Recorder {
 
   // `tagged`: the version of the class `node` was recorded.
   void record_child(Node& node, PyObject* object, Node& child, bool tagged) {
-    if (is_versioned_item(child, object) || (child.op == Op::kClassAttr && tagged)) {
+    if (is_versioned_item(child, object) || (is_class_op(child.op) && tagged)) {
       return record_fetched(child, object, true);
     }
     if (child.op == Op::kInstanceDict) {
@@ -295,7 +297,7 @@ class Repair {
     bool of_dict = PyDict_Check(object);
     for (size_t i = 0; i < node.children.size() && result == kPass; i++) {
       Node& child = *node.children[i];
-      bool concerned = of_dict ? is_dict_op(child.op) : child.op == Op::kClassAttr;
+      bool concerned = of_dict ? is_dict_op(child.op) : is_class_op(child.op);
       if (concerned && entry(child).object != nullptr) {
         result = recheck(child, object);
       }
