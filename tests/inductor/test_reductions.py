@@ -19,7 +19,8 @@ def test_float(dims):
             results += [*x.max(dims), *x.min(dims, True), x.logsumexp(dims), x.sum(dims, True)]
         return results
 
-    check(fn, torch.randn(16, 33, 65), **CLOSE)
+    # Sums of a thousand numbers of size 1 that cancel: 1e-4 is a few units of their rounding.
+    check(fn, torch.randn(16, 33, 65), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
