@@ -17,7 +17,7 @@ import torch.fx
 
 from minidynamo import events
 
-CompileGraph = Callable[[torch.fx.GraphModule], Callable[..., Any]]
+CompileGraph = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
 
 
 class _Boxed:
@@ -51,7 +51,7 @@ def compile_aot(
         ) -> Callable[..., Any]:
             if events.wants(events.AotGraphEvent):
                 events.emit(events.AotGraphEvent(graph, kind))
-            return _Boxed(compile_graph(graph))
+            return _Boxed(compile_graph(graph, kind))
 
         return compile_one
 

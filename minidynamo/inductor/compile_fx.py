@@ -54,7 +54,7 @@ def compile_fx(
 
 def _compile_flat(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     if _has_symbols(inputs):
-        return compile_aot(gm, inputs, lambda graph: graph.forward, {})
+        return compile_aot(gm, inputs, lambda graph, _kind: graph.forward, {})
     mode = _fake_mode(inputs)
     fakes = [_fake(value, mode) for value in inputs]
     graph = None
@@ -65,7 +65,7 @@ def _compile_flat(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[.
             metrics.increment("capture_fallbacks")
     if graph is None:
         return compile_aot(gm, inputs, compile_graph, decomposition_table())
-    return compile_graph(graph)
+    return compile_graph(graph, "inference")
 
 
 def flatten_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Any]:
@@ -86,13 +86,16 @@ def flatten_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Any
     return torch.fx.GraphModule(gm, graph), spec
 
 
-def compile_graph(graph: torch.fx.GraphModule) -> Callable[..., Any]:
-    """Compile a functional aten graph: from here on, the passes in order."""
+def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
+    """Compile a functional aten graph: from here on, the passes in order.
+
+    kind: `inference`, `forward` or `backward`.
+    """
     with events.timed("graph_passes"):
         for graph_pass in GRAPH_PASSES:
             graph_pass(graph)
     with events.timed("lowering"):
-        lowered = GraphLowering(graph).run()
+        lowered = GraphLowering(graph, free_layout=kind == "inference").run()
     metrics.increment("ir_nodes_pre_fusion", len(lowered.operations))
     with events.timed("scheduling"):
         steps = schedule(lowered)

@@ -28,6 +28,15 @@ ANY_STRIDES = {
     torch.ops.aten.baddbmm.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
 }
+# Operators that take memory laid out unlike in eager, and give results laid out like that.
+ANY_LAYOUT = {
+    torch.ops.aten.convolution.default,
+    torch.ops.aten.max_pool2d_with_indices.default,
+    torch.ops.aten.avg_pool2d.default,
+    torch.ops.aten._adaptive_avg_pool2d.default,
+    torch.ops.aten.upsample_nearest2d.default,
+    torch.ops.aten.upsample_bilinear2d.default,
+}
 
 
 def call(
@@ -42,7 +51,9 @@ def call(
     any_strides: `op` takes operands of any strides.
     """
     inputs: list[View] = []
-    take = g.strided if any_strides or op in ANY_STRIDES else g.realize
+    take = g.realize if op in ANY_LAYOUT else g.eager_layout
+    if any_strides or op in ANY_STRIDES:
+        take = g.strided
 
     def realized(value: Any) -> Any:
         if isinstance(value, TensorValue):
@@ -85,6 +96,7 @@ def _results(g: GraphLowering, fake: Any, eager: Any, aliases: tuple[Buffer, ...
         value = g.whole(buffer)
         if fake.layout == torch.strided and fake.stride() != eager.stride():
             value.data = View(buffer, buffer.size, buffer.stride, exact=False)
+            value.layout = tuple(eager.stride())
         return value
     if isinstance(fake, (tuple, list)):
         pairs = zip(fake, eager, strict=True)

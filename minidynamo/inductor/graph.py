@@ -30,6 +30,7 @@ from minidynamo.inductor.ir import (
     TensorValue,
     View,
     dense_strides,
+    is_dense,
     loop_index,
 )
 from minidynamo.inductor.loop_body import BodyBuilder, Value
@@ -80,11 +81,14 @@ class GraphLowering:
         node, meta: the graph node being lowered and the fake result that it has.
         operations: what was lowered so far, in order.
         buffers: by name.
+        free_layout: whether intermediates may be laid out unlike in eager (in training, the
+            backward graph expects eager's).
         outputs: after `run`, what the graph returns: `View`, number or None.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule) -> None:
+    def __init__(self, gm: torch.fx.GraphModule, *, free_layout: bool = False) -> None:
         self.gm = gm
+        self.free_layout = free_layout
         self.node: torch.fx.Node = next(iter(gm.graph.nodes))
         self.operations: list[Operation] = []
         self.buffers: dict[str, Buffer] = {}
@@ -150,16 +154,18 @@ class GraphLowering:
         for arg in node.args[0]:  # type: ignore[union-attr]
             value = self._env[arg] if isinstance(arg, torch.fx.Node) else arg
             if isinstance(value, TensorValue):
-                value = self._eager_layout(value, arg.meta["val"])
+                value = self.eager_layout(value)
             self.outputs.append(value)
 
-    def _eager_layout(self, value: TensorValue, fake: torch.Tensor) -> View:
+    def eager_layout(self, value: TensorValue) -> View:
         """The value's memory with the strides that eager gives it."""
         view = self.realize(value)
-        if view.exact or fake.layout != torch.strided:
-            return view
-        copy = Lazy(value.load, tuple(fake.stride()), 0, 1, ("copy",))
-        return self.realize(TensorValue(copy, value.dtype, value.size, value.device))
+        return view if view.exact else self.realize(self.copy(value, value.layout))
+
+    def copy(self, value: TensorValue, stride: Size) -> TensorValue:
+        """The same elements on memory of their own, with these strides."""
+        data = Lazy(value.load, stride, 0, 1, ("copy",))
+        return TensorValue(data, value.dtype, value.size, value.device, value.layout)
 
     def _decide(self, value: TensorValue, users: int) -> None:
         """Give a new value memory at once where recomputing it for each user would cost more."""
@@ -191,7 +197,7 @@ class GraphLowering:
 
     def whole(self, buffer: Buffer) -> TensorValue:
         view = View(buffer, buffer.size, buffer.stride)
-        return TensorValue(view, buffer.dtype, buffer.size, buffer.device)
+        return TensorValue(view, buffer.dtype, buffer.size, buffer.device, buffer.stride)
 
     # -- building values ---------------------------------------------------------------------------
     def lazy(
@@ -209,14 +215,15 @@ class GraphLowering:
         tensors = [value for value in operands if isinstance(value, TensorValue)]
         origins = dict.fromkeys(name for value in tensors for name in value.origins)
         origins[str(self.node.target)] = None
+        size, layout = tuple(fake.shape), tuple(fake.stride())
         data = Lazy(
             inner,
-            tuple(fake.stride()),
+            _inherited_strides(tensors, size, layout),
             cost + sum(value.cost for value in tensors),
             sum(value.reads for value in tensors),
             tuple(origins),
         )
-        return TensorValue(data, fake.dtype, tuple(fake.shape), fake.device)
+        return TensorValue(data, fake.dtype, size, fake.device, layout)
 
     def pointwise(
         self,
@@ -278,14 +285,14 @@ class GraphLowering:
         data = base.data
         if isinstance(data, View) and data.exact:
             view = View(data.buffer, size, stride, offset - data.buffer.storage_offset)
-            return TensorValue(view, base.dtype, size, base.device)
+            return TensorValue(view, base.dtype, size, base.device, stride)
 
         def inner(b: BodyBuilder, index: Index) -> Value:
             return base.load(b, reindex(index))
 
         root = data.base if isinstance(data, Lazy) and data.base is not None else base
         lazy = Lazy(inner, stride, base.cost, base.reads, base.origins, root, offset)
-        return TensorValue(lazy, base.dtype, size, base.device)
+        return TensorValue(lazy, base.dtype, size, base.device, stride)
 
     def reduce(
         self,
@@ -360,21 +367,21 @@ class GraphLowering:
         def inner(b: BodyBuilder, index: Index) -> Value:
             return fn(*(Scalar(b, b.cast(x.load(b, index), dtype)) for x in operands)).value
 
-        data = Lazy(inner, contiguous_strides(size), 4, len(operands), operands[0].origins)
-        return TensorValue(data, dtype, size, operands[0].device)
+        stride = contiguous_strides(size)
+        data = Lazy(inner, stride, 4, len(operands), operands[0].origins)
+        return TensorValue(data, dtype, size, operands[0].device, stride)
 
     def reindexed(
         self, base: TensorValue, size: Size, reindex: Callable[[Index], Index]
     ) -> TensorValue:
         """An intermediate of a lowering: `base` rearranged to `size`."""
-        data = Lazy(
-            lambda b, index: base.load(b, reindex(index)),
-            contiguous_strides(size),
-            base.cost,
-            base.reads,
-            base.origins,
-        )
-        return TensorValue(data, base.dtype, size, base.device)
+        stride = contiguous_strides(size)
+
+        def inner(b: BodyBuilder, index: Index) -> Value:
+            return base.load(b, reindex(index))
+
+        data = Lazy(inner, stride, base.cost, base.reads, base.origins)
+        return TensorValue(data, base.dtype, size, base.device, stride)
 
     def assemble(self, pieces: Sequence[TensorValue], dim: int) -> TensorValue:
         """A new buffer for the node's result, its parts along `dim` written by one operation for
@@ -393,8 +400,9 @@ class GraphLowering:
             b.store(buffer.name, dot(index, stride) + first * stride[dim], value, fake.dtype)
             self._append_computed(b, buffer, (*piece.origins, str(self.node.target)))
             first = first + piece.size[dim]
-        view = View(buffer, size, stride, exact=stride == tuple(fake.stride()))
-        return TensorValue(view, fake.dtype, size, fake.device)
+        layout = tuple(fake.stride())
+        view = View(buffer, size, stride, exact=stride == layout)
+        return TensorValue(view, fake.dtype, size, fake.device, layout)
 
     def keep(self, value: TensorValue) -> None:
         """Called by lowerings that read `value` several times: give it memory if recomputing it is
@@ -426,7 +434,7 @@ class GraphLowering:
         b = BodyBuilder(iters)
         b.store(buffer.name, dot(index, stride), data.inner(b, index), value.dtype)
         self._append_computed(b, buffer, data.origins)
-        value.data = View(buffer, value.size, stride, exact=stride == data.stride)
+        value.data = View(buffer, value.size, stride, exact=stride == value.layout)
         return value.data
 
     def strided(self, value: TensorValue) -> View:
@@ -458,6 +466,16 @@ class GraphLowering:
     ) -> Any:
         """Call `op` through the dispatcher; its results are the node's (see `extern.call`)."""
         return extern.call(self, op, args, kwargs, any_strides)
+
+
+def _inherited_strides(tensors: Sequence[TensorValue], size: Size, layout: Size) -> Size:
+    """Strides for a new value: those of an operand that is laid out unlike in eager, so that a
+    layout chosen for one operator stays through the elementwise ones after it; else eager's.
+    """
+    for value in tensors:
+        if value.size == size and value.stride != value.layout and is_dense(size, value.stride):
+            return value.stride
+    return layout
 
 
 def _numel(size: Size) -> IntLike:

@@ -112,9 +112,13 @@ class Lazy:
 
 
 class TensorValue:
-    """A graph node's result while lowering; `data` goes from `Lazy` to `View` when realized."""
+    """A graph node's result while lowering; `data` goes from `Lazy` to `View` when realized.
 
-    __slots__ = ("data", "device", "dtype", "size")
+    `layout` is the strides that eager gives it; its memory may be laid out differently
+    (`View.exact` says so) as long as nobody outside of the graph sees it.
+    """
+
+    __slots__ = ("data", "device", "dtype", "layout", "size")
 
     def __init__(
         self,
@@ -122,8 +126,10 @@ class TensorValue:
         dtype: torch.dtype,
         size: Size,
         device: torch.device,
+        layout: Size,
     ) -> None:
         self.data = data
+        self.layout = layout
         self.dtype = dtype
         self.size = size
         self.device = device

@@ -170,3 +170,16 @@ def test_equal_layers_share_kernels():
     with torch.no_grad():
         check(layers, torch.randn(3, 10, 64), rtol=1e-3, atol=1e-4)
     assert metrics.generated_kernel_count <= 6 < metrics.kernel_calls
+
+
+def test_convolutions_choose_their_layout():
+    torch.manual_seed(0)
+    conv, x = torch.nn.Conv2d(3, 8, 3), torch.randn(2, 3, 16, 16)
+
+    def fn(x):
+        y = conv(x)
+        return y, y.relu(), y.view(2, -1), y.sum(1), torch.cat([y, y], 1), y.sort(1)[0]
+
+    with torch.no_grad():
+        check(fn, x, **CLOSE)
+        check(fn, x.to(memory_format=torch.channels_last), **CLOSE)

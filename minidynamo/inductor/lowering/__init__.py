@@ -4,6 +4,7 @@ of this package.
 
 from minidynamo.inductor.lowering import (
     composites,
+    convolution,
     factory,
     indexing,
     linear,
@@ -15,6 +16,7 @@ from minidynamo.inductor.lowering import (
 
 __all__ = [
     "composites",
+    "convolution",
     "factory",
     "indexing",
     "linear",

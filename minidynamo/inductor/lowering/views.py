@@ -200,7 +200,7 @@ def lower_memory_view(g: GraphLowering, x: TensorValue, *args: Any, **kwargs: An
     fake = g.meta
     offset = fake.storage_offset() - view.buffer.storage_offset
     data = View(view.buffer, tuple(fake.shape), tuple(fake.stride()), offset)
-    return TensorValue(data, x.dtype, data.size, x.device)
+    return TensorValue(data, x.dtype, data.size, x.device, data.stride)
 
 
 # -- rearrangements that give new memory -----------------------------------------------------------
