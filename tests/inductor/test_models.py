@@ -178,7 +178,7 @@ def test_convolutions_choose_their_layout():
 
     def fn(x):
         y = conv(x)
-        return y, y.relu(), y.view(2, -1), y.sum(1), torch.cat([y, y], 1), y.sort(1)[0]
+        return y, y.relu(), y.reshape(2, -1), y.sum(1), torch.cat([y, y], 1), y.sort(1)[0]
 
     with torch.no_grad():
         check(fn, x, **CLOSE)
