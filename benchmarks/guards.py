@@ -11,15 +11,19 @@ guards. Prints a table and checks nothing.
 from __future__ import annotations
 
 import argparse
+import sys
 import timeit
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from minidynamo.guards import Check, GuardSet
-from minidynamo.source import (
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from minidynamo.guards import Check, GuardSet  # noqa: E402
+from minidynamo.source import (  # noqa: E402
     ClassAttrSource,
     FuncCodeSource,
     GlobalSource,

@@ -7,11 +7,17 @@ Plans are written by hand here, so this measures the executor alone: no guards, 
 
 from __future__ import annotations
 
-import torch
-from common import device_name, interleaved, table
+import sys
+from pathlib import Path
 
-from minidynamo import _C
-from minidynamo.inductor.codegen.plan import (
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common import device_name, interleaved, table  # noqa: E402
+
+from minidynamo import _C  # noqa: E402
+from minidynamo.inductor.codegen.plan import (  # noqa: E402
     Extern,
     Input,
     Kernel,
@@ -19,7 +25,7 @@ from minidynamo.inductor.codegen.plan import (
     PlanBuilder,
     Ref,
 )
-from minidynamo.inductor.runtime.cpp_toolchain import compile_library
+from minidynamo.inductor.runtime.cpp_toolchain import compile_library  # noqa: E402
 
 HEADER = "#include <cstdint>\n"
 LOOP = """extern "C" void {name}(void** ptrs, const int64_t* sizes) {{
