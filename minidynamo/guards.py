@@ -173,6 +173,7 @@ class GuardSet:
         self.state = state or _C.GlobalState()
         self._guards: dict[Any, Guard] = {}
         self._classes: dict[type, Any] = {}
+        self._is_built = False
 
     def __len__(self) -> int:
         return len(self._guards)
@@ -190,8 +191,10 @@ class GuardSet:
         """Demand `kind` of what `source` gives. An equal guard that is there already stays.
 
         A tensor as expected value of TENSOR_MATCH stands for TensorSpec.of(tensor), None of
-        GLOBAL_STATE for the state at entry.
+        GLOBAL_STATE for the state at entry. Raises RuntimeError after `build`.
         """
+        if self._is_built:
+            raise RuntimeError("guards come before build()")
         kind = Check(kind)
         if kind is Check.TENSOR_MATCH and isinstance(expected, torch.Tensor):
             expected = TensorSpec.of(expected, state=self.state)
@@ -219,10 +222,18 @@ class GuardSet:
     def build(self, code: CodeType, fetch: Sequence[Source] = ()) -> Any:
         """The native program for frames of `code`; it collects the objects of `fetch` in a tuple.
 
-        Raises ValueError for a source that is no argument or free variable of `code`.
+        That ends the set: what it keeps is for `describe`, so that whoever keeps it keeps no class
+        or module of the user alive. Raises ValueError for a source that is no argument or free
+        variable of `code`, RuntimeError when the set was built before.
         """
-        builder = _Builder(code, self._guards.values())
-        return builder.build(list(self._guards.values()), fetch)
+        if self._is_built:
+            raise RuntimeError("this guard set was built before")
+        guards = list(self._guards.values())
+        program = _Builder(code, guards).build(guards, fetch)
+        self._is_built = True
+        self._classes.clear()
+        self._guards = {number: guard.detached() for number, guard in enumerate(guards)}
+        return program
 
     def _contents(self, cls: type) -> Any:
         """What a class held when that was first asked."""

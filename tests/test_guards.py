@@ -416,6 +416,27 @@ class TestSets:
         guards.add(Y, "NOT_NONE")
         assert len(guards) == 2
 
+    def test_building_ends_a_set(self):
+        class Local:
+            pass
+
+        guards = GuardSet()
+        guards.add(X, "TYPE_IS", Local, stack())
+        guards.add(TypeSource(X), "TYPE_VERSION", Local)
+        guards.add(InstanceAttrSource(ConstSource(Local), "a"), "CONST_EQ", 1)
+        lines = guards.describe()
+        program = guards.build(function.__code__)
+        assert guards.describe() == lines
+        with pytest.raises(RuntimeError):
+            guards.build(function.__code__)
+        with pytest.raises(RuntimeError):
+            guards.add(X, "NOT_NONE")
+        watched = weakref.ref(Local)
+        del Local
+        gc.collect()
+        assert watched() is None
+        assert not program.check([1, None], function)[0]
+
     def test_builtins_must_not_be_hidden(self):
         namespace = {"__builtins__": __builtins__}
         exec("def f(x): return len(x)", namespace)
