@@ -11,8 +11,8 @@ guards. Prints a table and checks nothing.
 from __future__ import annotations
 
 import argparse
-import time
 import sys
+import time
 import timeit
 from collections.abc import Callable
 from pathlib import Path
