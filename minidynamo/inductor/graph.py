@@ -177,7 +177,7 @@ class GraphLowering:
             self.realize(value)
 
     # -- buffers -----------------------------------------------------------------------------------
-    def fresh(self, prefix: str = "buf") -> str:
+    def fresh(self, prefix: str = "t") -> str:
         self._names += 1
         return f"{prefix}{self._names - 1}"
 

@@ -56,6 +56,11 @@ class Buffer:
     alias_of: tuple[Buffer, ...] = ()
     storage_offset: IntLike = 0
 
+    @property
+    def strided(self) -> bool:
+        """Whether it is ordinary memory (a sparse tensor has no strides)."""
+        return len(self.stride) == len(self.size)
+
     def extent(self) -> IntLike:
         """Elements from the pointer to the last element, inclusive."""
         last: IntLike = 1

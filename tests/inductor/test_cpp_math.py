@@ -1,10 +1,15 @@
 """The vector mathematics of generated kernels against double precision."""
 
+import ctypes
 import math
+import subprocess
 
 import pytest
 import torch
 from inductor_testing import compiled
+
+from minidynamo.inductor.codegen.assemble import cpp_prefix
+from minidynamo.inductor.runtime.cpp_toolchain import FLAGS, find_compiler
 
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 1e-40, -1e-40, 3.4e38, -3.4e38]
 
@@ -87,3 +92,30 @@ def test_pow():
     assert error_in_ulps(actual[normal], exact[normal]).max() <= 1.0
     lost = torch.isnan(actual) != torch.isnan(exact)
     assert not lost.any()
+
+
+@pytest.mark.parametrize("march", ["x86-64", "x86-64-v3"])
+def test_narrower_machines(march, tmp_path):
+    """The header's other branches: 4 and 8 lanes, without the instructions of this machine."""
+    names = ["exp", "log", "sin", "tanh", "erf", "sqrt", "expm1"]
+    calls = "".join(
+        f"for (i64 i = 0; i < n; i += N) st(out + {k} * n + i, md::{name}(ld<N>(in + i, All{{}})),"
+        " All{});\n"
+        for k, name in enumerate(names)
+    )
+    source = tmp_path / "math.cpp"
+    source.write_text(
+        f'{cpp_prefix()}\nextern "C" void run(const float* in, float* out, i64 n) {{\n'
+        f"using namespace md; constexpr int N = BYTES / 4;\n{calls}}}\n"
+    )
+    flags = [flag for flag in FLAGS if not flag.startswith("-march")]
+    library = tmp_path / "math.so"
+    command = [*find_compiler().command, *flags, f"-march={march}", "-shared", str(source)]
+    subprocess.run([*command, "-o", str(library)], check=True)
+    x = samples()
+    x = x[: x.numel() // 16 * 16].contiguous()
+    out = torch.empty(len(names), x.numel())
+    pointers = [ctypes.c_void_p(t.data_ptr()) for t in (x, out)]
+    ctypes.CDLL(str(library)).run(*pointers, ctypes.c_int64(x.numel()))
+    for name, actual in zip(names, out):
+        assert error_in_ulps(actual, getattr(torch, name)(x.double())).max() < 1.8, name

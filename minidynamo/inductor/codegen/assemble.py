@@ -29,6 +29,7 @@ from minidynamo.inductor.codegen.plan import (
     Plan,
     PlanBuilder,
     Ref,
+    Restride,
     argument,
 )
 from minidynamo.inductor.codegen.plan import Kernel as PlanKernel
@@ -67,10 +68,12 @@ class PlanAssembler:
         self.views: dict[tuple[Any, ...], int] = {}
         self.sources: dict[str, str] = {}
         self.triton = TritonSteps()
+        self.used: set[str] = set()
         self.misaligned: set[str] = set()
 
     def build(self, steps: Sequence[Kernel | ExternOp]) -> Plan:
         self._inputs()
+        self.used = self._used(steps)
         self.misaligned = self._misaligned(steps)
         for step in steps:
             if isinstance(step, Kernel):
@@ -127,6 +130,16 @@ class PlanAssembler:
         if events.wants(events.KernelEvent):
             events.emit(events.KernelEvent(symbol, language, source, spec.origins))
 
+    def _used(self, steps: Sequence[Kernel | ExternOp]) -> set[str]:
+        """Buffers that a step reads or the graph returns."""
+        used = {value.buffer.name for value in self.lowered.outputs if isinstance(value, View)}
+        for step in steps:
+            if isinstance(step, Kernel):
+                used.update(buffer.name for buffer in step.buffers)
+            else:
+                used |= step.reads()
+        return used
+
     def _misaligned(self, steps: Sequence[Kernel | ExternOp]) -> set[str]:
         """Buffers whose memory may begin anywhere.
 
@@ -175,17 +188,30 @@ class PlanAssembler:
             kwargs["out"] = Ref(self._alloc(step.outputs[0]))
             extern = Extern(schema.name, "out", args, kwargs, (None,), origin)
         else:
-            outs = tuple(self._out(output) for output in step.outputs)
+            checks: list[Restride] = []
+            outs = tuple(self._out(output, checks) for output in step.outputs)
             extern = Extern(schema.name, overload, args, kwargs, outs, origin)
+            self.builder.add(extern)
+            for check in checks:
+                self.builder.add(check)
+            return
         self.builder.add(extern)
 
-    def _out(self, output: Any) -> Any:
-        if isinstance(output, Buffer):
-            self.slots[output.name] = self.builder.slot(output.name)
-            return self.slots[output.name]
+    def _out(self, output: Any, checks: list[Restride]) -> Any:
+        """Slots for results. `checks` gets the steps that hold them to the strides that the fake
+        tensors had, which kernels are compiled for.
+        """
         if isinstance(output, tuple):
-            return tuple(self._out(item) for item in output)
-        return None
+            return tuple(self._out(item, checks) for item in output)
+        if output is None or output.name not in self.used:
+            return None
+        slot = self.slots[output.name] = self.builder.slot(output.name)
+        if output.alias_of or not output.strided:
+            return slot
+        source = self.builder.slot()
+        size, stride = tuple(map(int, output.size)), tuple(map(int, output.stride))
+        checks.append(Restride(slot, source, size, stride, dtype_name(output.dtype)))
+        return source
 
     def _argument(self, value: Any) -> Arg:
         if isinstance(value, View):
