@@ -40,13 +40,15 @@ def _synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def _round(call: Callable[[], object], count: int) -> float:
+def _round(
+    call: Callable[[], object], count: int, clock: Callable[[], float] = time.perf_counter
+) -> float:
     _synchronize()
-    start = time.perf_counter()
+    start = clock()
     for _ in range(count):
         call()
     _synchronize()
-    return (time.perf_counter() - start) / count
+    return (clock() - start) / count
 
 
 def interleaved(
@@ -55,18 +57,20 @@ def interleaved(
     rounds: int = 15,
     round_seconds: float = 0.05,
     warmup: int = 3,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """Time every subject `rounds` times, taking turns; a round is as many calls as fill its time.
 
     Subjects are called without arguments and warmed up before; garbage is not collected meanwhile.
+    `clock` gives seconds; `time.process_time` leaves out what other processes take of one thread.
     """
     counts = {}
     for name, call in subjects.items():
         for _ in range(warmup):
             call()
-        counts[name] = max(1, int(round_seconds / max(_round(call, 1), 1e-9)))
+        counts[name] = max(1, int(round_seconds / max(_round(call, 1, clock), 1e-9)))
         counts[name] = max(
-            1, int(round_seconds / max(_round(call, min(counts[name], 100)), 1e-9))
+            1, int(round_seconds / max(_round(call, min(counts[name], 100), clock), 1e-9))
         )
     seconds: dict[str, list[float]] = {name: [] for name in subjects}
     was_enabled = gc.isenabled()
@@ -75,7 +79,7 @@ def interleaved(
     try:
         for _ in range(rounds):
             for name, call in subjects.items():
-                seconds[name].append(_round(call, counts[name]))
+                seconds[name].append(_round(call, counts[name], clock))
     finally:
         if was_enabled:
             gc.enable()

@@ -5,6 +5,7 @@ compiled = compile_fx(gm, example_inputs)       # a callable over gm's inputs
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,9 @@ from minidynamo.inductor.codegen.plan import Plan
 from minidynamo.inductor.decompositions import decomposition_table
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.passes import simplify
+from minidynamo.inductor.runtime import plan_store
 from minidynamo.inductor.runtime.cpp_toolchain import compile_library
+from minidynamo.inductor.runtime.plan_store import CompiledPlan
 from minidynamo.inductor.runtime.triton_launch import with_aligned_inputs
 from minidynamo.inductor.scheduler import schedule
 
@@ -87,13 +90,39 @@ def flatten_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Any
 
 
 def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
-    """Compile a functional aten graph: from here on, the passes in order.
+    """Compile a functional aten graph, or find on disk what it compiles to.
 
     kind: `inference`, `forward` or `backward`.
     """
     with events.timed("graph_passes"):
         for graph_pass in GRAPH_PASSES:
             graph_pass(graph)
+    with events.timed("plan_cache"):
+        key = plan_store.graph_key(graph, kind, torch.get_num_threads())
+        compiled = None
+        if key is not None and not _details_are_wanted():
+            compiled = plan_store.load(key)
+    if compiled is None:
+        compiled = _compile_plan(graph, kind)
+        if key is not None:
+            plan_store.save(key, compiled)
+    else:
+        for name, count in compiled.counts.items():
+            metrics.increment(name, count)
+    if events.wants(events.OutputCodeEvent):
+        text = Plan.from_dict(compiled.plan).render()
+        events.emit(events.OutputCodeEvent("graph", text, compiled.library or ""))
+    constants = tuple(operator.attrgetter(name)(graph) for name in compiled.constants)
+    executor = _C.PlanExecutor(
+        compiled.plan, compiled.library, constants, dict(compiled.callables)
+    )
+    executor.runs_no_python = not compiled.callables
+    return with_aligned_inputs(executor, compiled.aligned) if compiled.aligned else executor
+
+
+def _compile_plan(graph: torch.fx.GraphModule, kind: str) -> CompiledPlan:
+    """From here on, the passes in order."""
+    before = metrics.counts()
     with events.timed("lowering"):
         lowered = GraphLowering(graph, free_layout=kind == "inference").run()
     metrics.increment("ir_nodes_pre_fusion", len(lowered.operations))
@@ -104,14 +133,20 @@ def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
         plan = assembler.build(steps)
     with events.timed("kernel_compile"):
         library = load_kernels(plan)
-    if events.wants(events.OutputCodeEvent):
-        events.emit(events.OutputCodeEvent("graph", plan.render(), library or ""))
-    constants = tuple(lowered.constants.values())
-    triton = assembler.triton
-    executor = _C.PlanExecutor(plan.to_dict(), library, constants, triton.callables)
-    executor.runs_no_python = not triton.callables
-    positions = triton.aligned_inputs(lowered.inputs)
-    return with_aligned_inputs(executor, positions) if positions else executor
+    counts = {name: count - before[name] for name, count in metrics.counts().items()}
+    return CompiledPlan(
+        plan.to_dict(),
+        library,
+        tuple(str(node.target) for node in graph.graph.find_nodes(op="get_attr")),
+        tuple(assembler.triton.aligned_inputs(lowered.inputs)),
+        assembler.triton.callables,
+        counts,
+    )
+
+
+def _details_are_wanted() -> bool:
+    """Whether somebody listens to what only compiling tells."""
+    return events.wants(events.FusionEvent) or events.wants(events.KernelEvent)
 
 
 def load_kernels(plan: Plan) -> str | None:

@@ -31,6 +31,11 @@ def reset() -> None:
         globals()[name] = 0
 
 
+def counts() -> dict[str, int]:
+    """All counters by name."""
+    return {name: globals()[name] for name in _COUNTERS}
+
+
 def increment(name: str, by: int = 1) -> None:
     """Add to a counter of this module."""
     assert name in _COUNTERS, name

@@ -1,0 +1,292 @@
+"""Kernels one by one: eager, torch.compile and minidynamo on the same function, in one run.
+
+    python benchmarks/kernels.py [--only softmax] [--rounds 9] [--device cuda] [--write]
+
+The subjects take turns in short rounds (`common.interleaved`). `ratio` is the median over the
+rounds of minidynamo's time by torch.compile's in the same round, so that what disturbs the machine
+disturbs both. `copy` is the rate at which arguments and results pass through memory, as a fraction
+of what `torch.Tensor.copy_` of 64 MiB reaches (caches may make that more than 1). `error` is the
+largest difference from the same function in float64, relative to the largest result.
+
+`--write` puts table and plot into `benchmarks/results/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from common import Timing, device_name, interleaved, table  # noqa: E402
+from kernel_cases import CASES, Case, Make  # noqa: E402
+
+import minidynamo  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results"
+SUBJECTS = ("eager", "torch.compile", "minidynamo")
+# Ratios that the project aims at.
+TARGET_MEAN, TARGET_EACH = 0.95, 1.1
+# On a machine that others use, the processor's time of one thread is what can be compared.
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case: seconds by subject, seconds of the first call, error by subject, bytes."""
+
+    name: str
+    bound: str
+    timings: dict[str, Timing]
+    first_call: dict[str, float]
+    error: dict[str, float]
+    nbytes: int
+
+    def ratio(self, ours: str = "minidynamo", theirs: str = "torch.compile") -> float:
+        """Median over the rounds of one subject's time by another's."""
+        pairs = zip(self.timings[ours].rounds, self.timings[theirs].rounds, strict=True)
+        return statistics.median(a / b for a, b in pairs)
+
+
+@contextlib.contextmanager
+def fresh_caches(keep: bool) -> Iterator[None]:
+    """Empty disk caches for both compilers, so that first calls compile."""
+    if keep:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/torch"
+        with minidynamo.config.patch(cache_dir=f"{folder}/minidynamo"):
+            yield
+
+
+def _doubled(value: Any) -> Any:
+    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.double() if floating else value
+
+
+def _results_of(case: Case, run: Callable[..., Any], args: Any) -> list[torch.Tensor]:
+    own = copy.deepcopy(args)
+    result = run(*own)
+    leaves = pytree.tree_leaves((result, own) if case.mutates else result)
+    return [leaf.clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _error(results: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
+    worst = 0.0
+    for got, reference in zip(results, wanted, strict=True):
+        if not reference.is_floating_point():
+            worst = max(worst, float((got != reference).sum()))
+            continue
+        finite = reference.isfinite()
+        difference = (got.double() - reference)[finite].abs().max().item()
+        scale = reference[finite].abs().max().item()
+        worst = max(worst, difference / scale if scale else difference)
+    return worst
+
+
+def _nbytes(case: Case, args: Any, results: list[torch.Tensor]) -> int:
+    tensors = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+    written = results if not case.mutates else results + tensors
+    return sum(t.numel() * t.itemsize for t in (*tensors, *written)) - (
+        sum(t.numel() * t.itemsize for t in tensors) if case.mutates else 0
+    )
+
+
+def measure(name: str, options: argparse.Namespace) -> Result:
+    """Compile and time one case."""
+    device = options.device
+    case = CASES[name]
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    minidynamo.reset()
+    function, args = case.make(Make(device))
+    wide = copy.deepcopy(function).double() if isinstance(function, torch.nn.Module) else function
+    compiled: dict[str, Callable[..., Any]] = {
+        "eager": function,
+        "torch.compile": torch.compile(function, dynamic=False),
+        "minidynamo": minidynamo.compile(function, dynamic=False),
+    }
+    wanted = _results_of(case, wide, pytree.tree_map(_doubled, args))
+    first_call, error = {}, {}
+    for subject, run in compiled.items():
+        own = copy.deepcopy(args)
+        start = time.perf_counter()
+        run(*own)
+        first_call[subject] = time.perf_counter() - start
+        results = _results_of(case, run, args)
+        error[subject] = _error(results, wanted)
+    calls = {subject: _bound(run, args) for subject, run in compiled.items()}
+    timings = interleaved(
+        calls,
+        rounds=options.rounds,
+        round_seconds=options.seconds,
+        clock=CLOCKS[options.clock],
+    )
+    return Result(name, case.bound, timings, first_call, error, _nbytes(case, args, results))
+
+
+def _bound(run: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], object]:
+    own = copy.deepcopy(args)
+    return lambda: run(*own)
+
+
+def copy_rate(device: str) -> float:
+    """Bytes per second that a copy of 64 MiB reads and writes."""
+    source = torch.empty(1 << 24, device=device)
+    target = torch.empty_like(source)
+    timing = interleaved({"copy": lambda: target.copy_(source)}, rounds=9, round_seconds=0.05)
+    return 2 * source.numel() * source.itemsize / timing["copy"].best
+
+
+def geometric_mean(values: list[float]) -> float:
+    """exp of the mean logarithm."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def row(result: Result, rate: float) -> list[str]:
+    """A line of the table."""
+    times = [f"{result.timings[s].median * 1e6:,.0f}" for s in SUBJECTS]
+    ours, eager = result.error["minidynamo"], result.error["eager"]
+    compile_ratio = result.first_call["minidynamo"] / result.first_call["torch.compile"]
+    return [
+        result.name,
+        *times,
+        f"{result.ratio():.2f}",
+        f"{result.ratio('minidynamo', 'eager'):.2f}",
+        f"{result.nbytes / result.timings['minidynamo'].median / rate:.2f}",
+        f"{ours:.1e}",
+        f"{eager:.1e}",
+        f"{compile_ratio:.2f}",
+    ]
+
+
+HEADER = ["case", "eager us", "torch us", "ours us", "ratio", "by eager", "copy"]
+HEADER += ["error", "eager's", "first call"]
+
+
+def summary(results: list[Result]) -> str:
+    """Geometric means, and which cases miss the targets."""
+    ratios = {result.name: result.ratio() for result in results}
+    by_eager = geometric_mean([r.ratio("minidynamo", "eager") for r in results])
+    torch_by_eager = geometric_mean([r.ratio("torch.compile", "eager") for r in results])
+    compiling = geometric_mean(
+        [r.first_call["minidynamo"] / r.first_call["torch.compile"] for r in results]
+    )
+    late = [f"{name} ({value:.2f})" for name, value in ratios.items() if value > TARGET_EACH]
+    return "\n".join(
+        [
+            f"{len(results)} cases; geometric means:",
+            f"  minidynamo / torch.compile  {geometric_mean(list(ratios.values())):.3f}"
+            f"  (target {TARGET_MEAN})",
+            f"  minidynamo / eager          {by_eager:.3f}",
+            f"  torch.compile / eager       {torch_by_eager:.3f}",
+            f"  first call / torch.compile  {compiling:.3f}",
+            f"above {TARGET_EACH}: {', '.join(late) or 'none'}",
+        ]
+    )
+
+
+def plot(results: list[Result]) -> str:
+    """Ratios to torch.compile as bars, an SVG without any library."""
+    left, height, scale = 260, 16, 240
+    bottom = len(results) * height + 34
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + 2 * scale + 60}"'
+        f' height="{bottom}" font-family="sans-serif" font-size="11">'
+        '<rect width="100%" height="100%" fill="white"/>'
+    ]
+    for position, result in enumerate(sorted(results, key=Result.ratio)):
+        y, ratio = 20 + position * height, result.ratio()
+        colour = "#c44" if ratio > TARGET_EACH else "#999" if ratio > 1 else "#385"
+        width = min(ratio, 2) * scale
+        parts.append(f'<text x="{left - 6}" y="{y + 11}" text-anchor="end">{result.name}</text>')
+        parts.append(
+            f'<rect x="{left}" y="{y + 2}" width="{width:.0f}" height="{height - 4}"'
+            f' fill="{colour}"/><text x="{left + width + 4:.0f}" y="{y + 11}">{ratio:.2f}</text>'
+        )
+    parts.append(
+        f'<line x1="{left + scale}" x2="{left + scale}" y1="16" y2="{bottom - 12}"'
+        f' stroke="black"/><text x="{left + scale}" y="12" text-anchor="middle">'
+        "time of torch.compile</text></svg>"
+    )
+    return "\n".join(parts) + "\n"
+
+
+def page(results: list[Result], rate: float, device: str) -> str:
+    """The results as a page."""
+    cells = [row(result, rate) for result in results]
+    header = "| " + " | ".join(HEADER) + " |"
+    rule = "| --- |" + " ---: |" * (len(HEADER) - 1)
+    lines = ["| " + " | ".join(line) + " |" for line in cells]
+    kind = "cuda" if device.startswith("cuda") else "cpu"
+    notes = RESULTS / f"kernels-{kind}-notes.md"
+    return "\n".join(
+        [
+            f"# Kernels: {device_name(device)}, torch {torch.__version__}",
+            "",
+            "Written by `python benchmarks/kernels.py --write`, whose docstring says what the",
+            "columns are. Medians in microseconds; only ratios compare between machines.",
+            "",
+            "```",
+            summary(results),
+            "```",
+            "",
+            f"![ratios to torch.compile](kernels-{kind}.svg)",
+            "",
+            header,
+            rule,
+            *lines,
+            "",
+            notes.read_text() if notes.exists() else "",
+        ]
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--only", default="", help="run cases whose name contains this")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--seconds", type=float, default=0.02, help="length of a round")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--threads", type=int, default=0, help="0: as torch has it")
+    parser.add_argument("--keep-caches", action="store_true", help="do not start with empty ones")
+    parser.add_argument("--write", action="store_true", help="write page and plot")
+    options = parser.parse_args(argv)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    results = []
+    with fresh_caches(options.keep_caches), torch.no_grad():
+        rate = copy_rate(options.device)
+        for name in CASES:
+            if options.only in name:
+                result = measure(name, options)
+                results.append(result)
+                print("  ".join(row(result, rate)), flush=True)
+    print(table(HEADER, [row(result, rate) for result in results]))
+    print(summary(results))
+    if options.write:
+        kind = "cuda" if options.device.startswith("cuda") else "cpu"
+        (RESULTS / f"kernels-{kind}.md").write_text(page(results, rate, options.device))
+        (RESULTS / f"kernels-{kind}.svg").write_text(plot(results))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
