@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         mark_dynamic,
         mark_static,
         mark_static_address,
+        mark_unbacked,
         maybe_mark_dynamic,
     )
     from .optimized_module import OptimizedModule
@@ -54,6 +55,7 @@ _EXPORTS = {
         "mark_dynamic",
         "mark_static",
         "mark_static_address",
+        "mark_unbacked",
         "maybe_mark_dynamic",
     ),
     "optimized_module": ("OptimizedModule",),
@@ -82,6 +84,7 @@ __all__ = [
     "mark_dynamic",
     "mark_static",
     "mark_static_address",
+    "mark_unbacked",
     "maybe_mark_dynamic",
     "register_backend",
     "reset",

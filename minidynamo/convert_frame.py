@@ -155,7 +155,7 @@ def _convert(options: CompileOptions, frame: Any) -> Any:
 
 
 def _attempt(options: CompileOptions, frame: Any, breaks: dict[int, Unsupported]) -> Any:
-    output = OutputGraph(options)
+    output = OutputGraph(options, frame.code)
     try:
         return _capture(options, frame, output, breaks)
     finally:
@@ -244,6 +244,7 @@ def _make_entry(
 ) -> Any:
     guards = output.guards
     output.add_alias_guards()
+    output.shapes.add_guards(guards)
     code = frame.code if is_empty and output.side_effects.is_empty() else compiled.code
     fetch = [] if code is frame.code else compiled.fetch
     program = guards.build(frame.code, fetch)

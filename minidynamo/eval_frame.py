@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from . import _C, config
+from . import _C, config, shape_history
 from .backends.modes import validate_mode, validate_options
 from .backends.registry import BUILTIN_BACKENDS, backend_name, lookup_backend
 from .compile_options import BackendFn, CompileOptions
@@ -293,4 +293,5 @@ def reset() -> None:
     """Forget everything that is compiled, and the one-time warnings."""
     _C.reset()
     forget_regions()
+    shape_history.forget()
     forget_warnings()

@@ -35,10 +35,12 @@ __all__ = [
     "mark_dynamic",
     "mark_static",
     "mark_static_address",
+    "mark_unbacked",
     "maybe_dynamic_dims",
     "maybe_mark_dynamic",
     "set_decision",
     "static_dims",
+    "unbacked_dims",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -140,6 +142,7 @@ _DYNAMIC, _WEAK, _STATIC = (
     "_dynamo_static_indices",
 )
 _RANGE = "_dynamo_dynamic_range"
+_UNBACKED = "_dynamo_unbacked_indices"
 
 
 class DimRange(NamedTuple):
@@ -191,6 +194,14 @@ def maybe_mark_dynamic(t: Any, index: Any) -> None:
     _add(t, _WEAK, _dims(t, index, "maybe_mark_dynamic"), (_STATIC,))
 
 
+def mark_unbacked(t: Any, index: Any) -> None:
+    """Make the size of dimension `index` a symbol without a value: 0 and 1 are like other sizes.
+
+    A branch on it breaks the graph (`torch._check` tells what holds).
+    """
+    _add(t, _UNBACKED, _dims(t, index, "mark_unbacked"), (_STATIC,))
+
+
 def mark_static(t: Any, index: Any = None) -> None:
     """Keep the size of dimension `index` (default: all) a constant, also when it changes.
 
@@ -201,7 +212,7 @@ def mark_static(t: Any, index: Any = None) -> None:
         return
     if index is None and isinstance(t, torch.Tensor):
         index = list(range(t.dim()))
-    _add(t, _STATIC, _dims(t, index, "mark_static"), (_DYNAMIC, _WEAK))
+    _add(t, _STATIC, _dims(t, index, "mark_static"), (_DYNAMIC, _WEAK, _UNBACKED))
 
 
 def mark_static_address(t: Any, guard: bool = False) -> None:
@@ -223,6 +234,11 @@ def dynamic_dims(t: torch.Tensor) -> frozenset[int]:
 def maybe_dynamic_dims(t: torch.Tensor) -> frozenset[int]:
     """Dimensions that may be dynamic if possible."""
     return _read(t, _WEAK)
+
+
+def unbacked_dims(t: torch.Tensor) -> frozenset[int]:
+    """Dimensions marked unbacked."""
+    return _read(t, _UNBACKED)
 
 
 def static_dims(t: torch.Tensor) -> frozenset[int]:

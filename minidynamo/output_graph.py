@@ -8,12 +8,15 @@ frame become placeholders by `add_input`. `compile` hands the finished GraphModu
 
 from __future__ import annotations
 
+import operator
 import re
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import (
@@ -22,12 +25,21 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    compute_unbacked_bindings,
+    free_symbols,
+)
 from torch.fx.node import Node, map_arg
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from . import config, events
 from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
 from .guards import Check, GuardSet
+from .shape_history import history_of
+from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
 
 if TYPE_CHECKING:
@@ -56,7 +68,7 @@ class GraphInput:
 
     node: Node
     source: Source
-    value: torch.Tensor
+    value: Any
     version: int
 
     @property
@@ -65,9 +77,24 @@ class GraphInput:
         return _version(example_value(self.node)) != self.version
 
 
-def _version(fake: torch.Tensor) -> int:
-    """The version counter; inference tensors have none."""
-    return 0 if fake.is_inference() else fake._version
+def _version(fake: Any) -> int:
+    """The version counter; inference tensors and numbers have none."""
+    is_counted = isinstance(fake, torch.Tensor) and not fake.is_inference()
+    return fake._version if is_counted else 0
+
+
+def _stem(source: Source) -> str:
+    return re.sub(r"\W+", "_", source.name).strip("_")[-48:] or "input"
+
+
+def constant_of(number: Any) -> Any:
+    """The value of a symbolic number that is a constant by now, else None."""
+    node = number.node
+    for known in (node.maybe_as_int, node.maybe_as_float, node.maybe_as_bool):
+        value = known()
+        if value is not None:
+            return value
+    return None
 
 
 def example_value(node: Node) -> Any:
@@ -78,7 +105,7 @@ def example_value(node: Node) -> Any:
 class OutputGraph:
     """The graph, the guards and the side effects of one attempt at capturing a frame."""
 
-    def __init__(self, options: CompileOptions) -> None:
+    def __init__(self, options: CompileOptions, code: CodeType) -> None:
         self.options = options
         self.graph = torch.fx.Graph()
         self.shape_env = ShapeEnv(
@@ -87,11 +114,16 @@ class OutputGraph:
         )
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env)
         self.tracing_context = TracingContext(self.fake_mode)
+        self.shapes = Shapes(self.shape_env, history_of(code), options.dynamic)
         self.guards = GuardSet()
         self.side_effects = SideEffects()
         self.inputs: list[GraphInput] = []
         self._first_op: Node | None = None
         self._names: set[str] = set()
+        # Nodes of symbols; for symbols that depend on data, where in which result they are.
+        self._symbols: dict[sympy.Symbol, Node] = {}
+        self._sizes: set[Node] = set()  # those that sizes of inputs need
+        self._unbacked: dict[sympy.Symbol, tuple[Node, Any]] = {}
         self.op_count = 0
         # Classes of which it is guarded that no attribute was stored since.
         self.guarded_classes: set[type] = set()
@@ -104,24 +136,37 @@ class OutputGraph:
 
     # -- building -------------------------------------------------------------------------------
 
-    def add_input(self, value: torch.Tensor, source: Source) -> Node:
-        """A placeholder for a tensor of the frame; its fake value has static sizes."""
-        fake = self.fake_mode.from_tensor(value, static_shapes=True)
+    def add_input(
+        self, value: torch.Tensor, source: Source, context: Any = None, stack: UserStack = ()
+    ) -> Node:
+        """A placeholder for a tensor of the frame. `context` says which sizes are symbolic (None:
+        none).
+        """
+        if context is None:
+            fake = self.fake_mode.from_tensor(value, static_shapes=True)
+        else:
+            fake = self.fake_mode.from_tensor(
+                value, source=TorchSource(source), symbolic_context=context
+            )
+            self.shapes.track_tensor(source, value, fake, stack)
+        return self._placeholder(source, value, fake, f"l_{_stem(source)}_")
+
+    def _placeholder(self, source: Source, value: Any, fake: Any, stem: str) -> Node:
+        name = self._unique_name(stem)
         if self._first_op is not None:
             with self.graph.inserting_before(self._first_op):
-                node = self.graph.placeholder(self._input_name(source))
+                node = self.graph.placeholder(name)
         else:
-            node = self.graph.placeholder(self._input_name(source))
+            node = self.graph.placeholder(name)
         node.meta["example_value"] = fake
         self.inputs.append(GraphInput(node, source, value, _version(fake)))
         return node
 
-    def _input_name(self, source: Source) -> str:
-        stem = re.sub(r"\W+", "_", source.name).strip("_")[-48:] or "input"
-        name, count = f"l_{stem}_", 0
+    def _unique_name(self, stem: str) -> str:
+        name, count = stem, 0
         while name in self._names:
             count += 1
-            name = f"l_{stem}_{count}"
+            name = f"{stem}{count}"
         self._names.add(name)
         return name
 
@@ -141,11 +186,120 @@ class OutputGraph:
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = value
         node.meta["user_stack"] = stack
+        self.shapes.note_guards(lambda: stack)
+        self._bind_unbacked(node)
         node.stack_trace = "".join(traceback.StackSummary.from_list(list(stack)).format())
         if self._first_op is None:
             self._first_op = node
         self.op_count += 1
         return node
+
+    # -- symbolic numbers ----------------------------------------------------------------------
+
+    def _bind_unbacked(self, node: Node) -> None:
+        """Remember where the new symbols of a result that depends on data come from."""
+        if not self.shape_env.pending_fresh_unbacked_symbols:
+            return
+        bindings = compute_unbacked_bindings(self.shape_env, example_value(node)) or {}
+        node.meta["unbacked_bindings"] = bindings
+        for symbol, path in bindings.items():
+            self._unbacked[symbol] = (node, path)
+
+    def add_number_node(self, target: Any, args: tuple[Any, ...], value: Any) -> Node:
+        """Arithmetic on numbers of the graph, whose result is known as `value`."""
+        node = self.graph.create_node("call_function", target, args, {})
+        node.meta["example_value"] = value
+        if self._first_op is None:
+            self._first_op = node
+        return node
+
+    def number_node(self, value: Any) -> Node:
+        """A node for a SymInt, SymFloat or SymBool, from its expression."""
+        return self._expression_node(value.node.expr, value)
+
+    def _expression_node(self, expr: Any, value: Any = None) -> Any:
+        if isinstance(expr, sympy.Symbol):
+            return self._symbol_node(expr)
+
+        tracer = torch.fx.proxy.GraphAppendingTracer(self.graph)
+        symbols = {
+            symbol: torch.fx.Proxy(self._symbol_node(symbol), tracer)
+            for symbol in sorted(expr.free_symbols, key=str)
+        }
+        before = next(iter(reversed(self.graph.nodes)), None)
+        node = sympy_interp(PythonReferenceAnalysis, symbols, expr).node
+        self._fill_values(before)
+        if value is not None:
+            node.meta["example_value"] = value
+        return node
+
+    def _fill_values(self, before: Node | None) -> None:
+        """Values of the nodes after `before`."""
+        fresh = []
+        for node in reversed(self.graph.nodes):
+            if node is before:
+                break
+            fresh.append(node)
+        for node in reversed(fresh):
+            args = map_arg(node.args, example_value)
+            node.meta["example_value"] = node.target(*args)
+            if self._first_op is None:
+                self._first_op = node
+
+    def _symbol_node(self, symbol: sympy.Symbol) -> Node:
+        """The graph input, or the result of an operation, that is the value of a symbol."""
+        known = self._symbols.get(symbol)
+        if known is not None and not known._erased:
+            return known
+        if symbol in self.shapes.sources:
+            value = self._number(symbol)
+            source = self.shapes.sources[symbol]
+            node = self._placeholder(source, value, value, str(symbol))
+        else:
+            node = self._follow(*self._unbacked[symbol], self._number(symbol))
+        self._symbols[symbol] = node
+        return node
+
+    def _number(self, symbol: sympy.Symbol) -> Any:
+        hint = self.shape_env.backed_var_to_val.get(symbol)
+        if symbol.is_integer:
+            return self.shape_env.create_symintnode(
+                symbol, hint=None if hint is None else int(hint)
+            )
+        return self.shape_env.create_symfloatnode(
+            symbol, hint=None if hint is None else float(hint)
+        )
+
+    def _follow(self, node: Node, path: Any, value: Any) -> Node:
+        """The part of a result at a pytree key path of `compute_unbacked_bindings`."""
+        position = 0
+        while position < len(path):
+            key = path[position]
+            if hasattr(key, "name") and position + 1 < len(path):
+                dim = path[position + 1].idx
+                node = self.add_number_node(getattr(torch.Tensor, key.name), (node, dim), value)
+                position += 2
+                continue
+            if hasattr(key, "name"):
+                node = self.add_number_node(getattr(torch.Tensor, key.name), (node,), value)
+            elif hasattr(key, "idx"):
+                node = self.add_number_node(operator.getitem, (node, key.idx), value)
+            elif hasattr(key, "divisor"):
+                node = self.add_number_node(operator.floordiv, (node, key.divisor), value)
+            else:
+                raise Unsupported("graph value", repr(key), "a size in a result of this kind")
+            position += 1
+        return node
+
+    def computed_from(self, value: Any) -> tuple[Callable[..., Any] | None, list[Source]]:
+        """How code outside of the graph computes a number: a function of what sources give. (None,
+        []) if only the graph can.
+        """
+        expr = value.node.expr
+        symbols = tuple(sorted(expr.free_symbols, key=str))
+        if not all(symbol in self.shapes.sources for symbol in symbols):
+            return None, []
+        return expr_function(expr, symbols), [self.shapes.sources[symbol] for symbol in symbols]
 
     def add_state_node(self, target: Callable[..., Any], *args: Any) -> Node:
         """Add a call that only changes global state (grad mode, ...); it is not run now."""
@@ -167,6 +321,7 @@ class OutputGraph:
         except MinidynamoError:
             raise
         except Exception as error:
+            self.shape_env.pending_fresh_unbacked_symbols.clear()
             raise self._describe_failure(target, error) from error
 
     def _describe_failure(self, target: Any, error: Exception) -> Unsupported:
@@ -234,15 +389,38 @@ class OutputGraph:
     def finish(self, outputs: Sequence[Node]) -> tuple[torch.fx.GraphModule, list[GraphInput]]:
         """The GraphModule that returns `outputs`, and the inputs that it uses, in order."""
         self.graph.output(tuple(outputs))
+        self._bind_symbols()
         used = []
         for item in self.inputs:
-            if item.node.users:
+            if item.node.users or item.node in self._sizes:
                 used.append(item)
             else:
                 self.graph.erase_node(item.node)
         order = {node: i for i, node in enumerate(self.graph.nodes)}
         used.sort(key=lambda item: order[item.node])
         return torch.fx.GraphModule({}, self.graph), used
+
+    def _bind_symbols(self) -> None:
+        """Symbols in the sizes of inputs become inputs, before all tensors; symbols that turned out
+        to be constants are replaced by these.
+        """
+        if self.shapes.is_empty:
+            return
+        for item in list(self.inputs):
+            if isinstance(item.value, torch.Tensor) and item.node.users:
+                for symbol in free_symbols(example_value(item.node)):
+                    if symbol in self.shapes.sources:
+                        self._sizes.add(self._symbol_node(symbol))
+        first = next(iter(self.graph.nodes))
+        for item in self.inputs:
+            if isinstance(item.value, torch.Tensor):
+                continue
+            constant = constant_of(item.value)
+            if constant is not None:
+                for user in list(item.node.users):
+                    user.replace_input_with(item.node, constant)
+            elif item.node is not first:
+                first.prepend(item.node)
 
     def call_backend(
         self, module: torch.fx.GraphModule, inputs: list[GraphInput]

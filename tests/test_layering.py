@@ -22,6 +22,7 @@ LAYERS = [
         "guard_checks",
         "guard_expr",
         "guards",
+        "shape_history",
         "shapes",
         "side_effects",
         "source",

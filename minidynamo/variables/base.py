@@ -79,6 +79,10 @@ class VariableTracker:
         """The value itself; differs from `self` only for `LazyVariable`."""
         return self
 
+    def specialized(self, tx: Translator) -> VariableTracker:
+        """The value with a symbolic number made a constant (of this call, with a guard)."""
+        return self
+
     def python_type(self) -> type:
         """The type that `type(value)` gives in the traced program."""
         unsupported("type of value", repr(self), f"the type of {self!r} is not known")

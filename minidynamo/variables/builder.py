@@ -42,6 +42,10 @@ def builds(*types_: type) -> Callable[[Any], Any]:
 def wrap(tx: Translator, value: Any, source: Source) -> VariableTracker:
     """The traced value for an object that the frame reaches through `source`, with its guards."""
     if is_value(value):
+        if type(value) is int or type(value) is float:
+            number = tx.output.shapes.number(value, source, tx.user_stack)
+            if number is not None:
+                return tx.wrap_number(number, source=source)
         tx.guard(source, "CONST_EQ", value)
         return ConstantVariable(value, source=source)
     effects = tx.output.side_effects

@@ -146,7 +146,7 @@ def type_name(cls: type) -> str:
 
 def index_of(tx: Translator, value: VariableTracker) -> int:
     """`operator.index(value)`: an int known while tracing. TypeError as the program sees it."""
-    value = value.realize()
+    value = value.realize().specialized(tx)
     if value.is_python_constant():
         with observed(tx):
             return operator.index(value.as_python_constant())

@@ -141,6 +141,7 @@ class ConstantVariable(VariableTracker):
         return tx.wrap_items(family, [tx.wrap_constant(item) for item in self.value])
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        key = key.specialized(tx)
         container = None if key.is_python_constant() else self.as_container(tx)
         if container is not None:
             return container.getitem(tx, key)

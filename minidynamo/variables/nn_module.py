@@ -234,6 +234,7 @@ def wrap_module(tx: Translator, value: torch.nn.Module, source: Source) -> Varia
         return tx.wrap(
             value._modules["_orig_mod"], ModuleItemSource(source, "_modules", "_orig_mod")
         )
+    tx.output.shapes.modules.add(source)
     return NNModuleVariable(type(value), value, source=source)
 
 

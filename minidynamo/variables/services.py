@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from .. import markers, trace_rules
-from ..exc import MinidynamoError
+from ..exc import MinidynamoError, Unsupported
 from ..guards import Check
 from ..source import AttrSource, ConstSource
 from ..trace_rules import Rule
-from . import builder
+from . import builder, symint
 from .base import LazyVariable, NotConstant, ObservedException, VariableTracker, unsupported
 from .constant import ConstantVariable, is_inert, is_value
 from .descriptors import bind, class_lookup
 from .functions import BaseFunctionVariable, UserFunctionVariable
 from .registry import handler_of
+from .symint import SymVariable
 from .tensor import TensorVariable, wrap_node
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class Services:
     def wrap_constant(self, value: Any) -> VariableTracker:
         """A value that the tracer computed."""
         return builder.from_python(self, value)  # type: ignore[arg-type]
+
+    def wrap_number(self, value: Any, **made: Any) -> VariableTracker:
+        """A symbolic number."""
+        return symint.wrap_number(self, value, **made)  # type: ignore[arg-type]
 
     def wrap_items(self, type_: type, items: Sequence[VariableTracker]) -> VariableTracker:
         """A new tuple, list, set, namedtuple ... (by `type_`) of traced items."""
@@ -105,6 +110,7 @@ class Services:
             raise
         except Exception as error:
             raise ObservedException(self.wrap_exception(error)) from error
+        self.output.shapes.note_guards(self.user_stack)
         return self.wrap_constant(result)
 
     def wrap_exception(self, error: BaseException) -> VariableTracker:
@@ -139,7 +145,31 @@ class Services:
         if not fn.takes_lazy_args:
             args = [arg.realize() for arg in args]
             kwargs = {name: arg.realize() for name, arg in kwargs.items()}
-        return fn.call(self, args, kwargs)  # type: ignore[arg-type]
+        if self.output.shapes.is_empty or isinstance(fn, BaseFunctionVariable):
+            return fn.call(self, args, kwargs)  # type: ignore[arg-type]
+        return self._or_with_constants(lambda: fn.call(self, args, kwargs), args, kwargs)  # type: ignore[arg-type]
+
+    def _or_with_constants(
+        self,
+        attempt: Callable[[], VariableTracker],
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """The result of `attempt`; where that is not traced, once more with the symbolic numbers in
+        the arguments as constants.
+        """
+        checkpoint = self.output.checkpoint()
+        try:
+            return attempt()
+        except (Unsupported, NotConstant):
+            numbers = symint.symbols_in([*args, *kwargs.values()])
+            numbers = [number for number in numbers if not number.is_python_constant()]
+            if not numbers or not self.output.can_rollback(checkpoint):
+                raise
+            self.output.rollback(checkpoint)
+            for number in numbers:
+                number.specialized(self)  # type: ignore[arg-type]
+        return attempt()
 
     def inline(
         self,
@@ -175,6 +205,23 @@ class Services:
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """A call of a callable known by identity; arguments are realised."""
+        if self.output.shapes.is_empty:
+            return self._call_callable(fn, value, args, kwargs)
+        if not kwargs and any(isinstance(arg, SymVariable) for arg in args):
+            result = symint.compute(self, value, args)  # type: ignore[arg-type]
+            if result is not None:
+                return result
+        return self._or_with_constants(
+            lambda: self._call_callable(fn, value, args, kwargs), args, kwargs
+        )
+
+    def _call_callable(
+        self,
+        fn: VariableTracker,
+        value: Any,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
         if trace_rules.is_pure(value):
             folded = self._fold_pure(value, args, kwargs)
             if folded is not None:

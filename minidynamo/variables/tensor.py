@@ -175,7 +175,9 @@ class TensorVariable(VariableTracker):
         return tx.add_node("call_function", operator.getitem, (self.node, tx.as_proxy(key)), {})
 
     def length(self, tx: Translator) -> VariableTracker:
-        return tx.fold(len, (self.fake,), {})
+        if not self.fake.dim():
+            return tx.fold(len, (self.fake,), {})
+        return tx.wrap_constant(self.fake.shape[0])
 
     def iter(self, tx: Translator) -> VariableTracker:
         return tx.sequence_iterator(self.unpack(tx))
@@ -221,6 +223,8 @@ def wrap_node(tx: Translator, node: Node) -> VariableTracker:
         return tx.output.side_effects.track(value, TensorVariable(node))
     if is_value(value):
         return ConstantVariable(value)
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return tx.wrap_number(value, node=node)
     if isinstance(value, (tuple, list)):
         return _wrap_sequence(tx, node, value)
     unsupported(
@@ -252,8 +256,11 @@ def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> Variable
             f"{source.name}: {type(value).__name__}",
             "subclasses are not captured",
         )
-    tx.guard(source, "TENSOR_MATCH", value)
-    node = tx.output.add_input(value, source)
+    static = isinstance(value, torch.nn.Parameter) or tx.output.shapes.is_of_module(source)
+    context = tx.output.shapes.tensor_context(value, source, static=static)
+    if context is None:
+        tx.guard(source, "TENSOR_MATCH", value)
+    node = tx.output.add_input(value, source, context, tx.user_stack() if context else ())
     variable = TensorVariable(node, source=source)
     variable.mutation = Mutation.EXISTING
     tx.output.side_effects.track(example_value(node), variable)

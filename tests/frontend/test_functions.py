@@ -244,7 +244,7 @@ def test_recompile_limit_warns_once_and_names_the_guard(caplog):
         return a * n
 
     with minidynamo.config.patch(recompile_limit=3):
-        compiled = minidynamo.compile(f, backend="eager")
+        compiled = minidynamo.compile(f, backend="eager", dynamic=False)
         for n in range(6):
             torch.testing.assert_close(compiled(x, n), f(x, n))
     warnings = [r for r in caplog.records if "recompile_limit" in r.message]

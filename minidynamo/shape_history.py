@@ -1,0 +1,112 @@
+"""What sizes, strides and numbers were at earlier compilations of a frame: what changed is dynamic.
+
+    history = history_of(code)
+    sizes, strides = history.tensor("x", tensor)    # of each dimension: has it changed?
+    history.number("n", 3)                          # has it changed?
+
+The rules are those of torch's automatic dynamic shapes: a dimension whose size differed at two
+compilations is dynamic from then on; strides are looked at only where no size changed, and a stride
+that follows from the other sizes (of contiguous memory, say) has not changed with them.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+
+class _Changed:
+    def __repr__(self) -> str:
+        return "changed"
+
+
+CHANGED: Final = _Changed()
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Sizes and strides of a tensor; an item is CHANGED when two compilations disagreed."""
+
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+
+
+class History:
+    """What one code object's compilations saw, by the name of the source."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, _Seen] = {}
+        self._numbers: dict[str, Any] = {}
+
+    def tensor(
+        self, name: str, tensor: torch.Tensor
+    ) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+        """Record a tensor; of each dimension, whether its size and whether its stride changed.
+
+        A different number of dimensions means that all sizes changed.
+        """
+        sizes = tuple(map(int, tensor.shape))
+        strides = stride_pattern(sizes, tuple(map(int, tensor.stride())))
+        seen = self._tensors.get(name)
+        if seen is not None:
+            sizes, strides = _merged(seen.sizes, sizes), _merged(seen.strides, strides)
+        self._tensors[name] = _Seen(sizes, strides)
+        size_changed = tuple(size is CHANGED for size in sizes)
+        if any(size_changed):
+            return size_changed, (False,) * len(sizes)
+        return size_changed, tuple(stride is CHANGED for stride in strides)
+
+    def mark(self, name: str, dims: Sequence[int], ndim: int) -> None:
+        """From now on these dimensions count as changed (the user marked them dynamic)."""
+        seen = self._tensors.get(name)
+        if seen is not None and len(seen.sizes) == ndim:
+            sizes = [CHANGED if d in dims else size for d, size in enumerate(seen.sizes)]
+            seen.sizes = tuple(sizes)
+
+    def number(self, name: str, value: float) -> bool:
+        """Record an int or float; whether it changed."""
+        known = self._numbers.setdefault(name, value)
+        if known is not CHANGED and (type(known) is not type(value) or known != value):
+            self._numbers[name] = CHANGED
+        return self._numbers[name] is CHANGED
+
+
+def _merged(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(old) != len(new):
+        return (CHANGED,) * len(new)
+    return tuple(a if a == b else CHANGED for a, b in zip(old, new, strict=True))
+
+
+def stride_pattern(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Any, ...]:
+    """Strides, where one is the product of another dimension's size and stride, as ("of", dim)."""
+    order = sorted(range(len(sizes)), key=lambda dim: (strides[dim], -dim))
+    pattern: list[Any] = list(strides)
+    spans: dict[int, int] = {}
+    for dim in order:
+        if strides[dim] in spans:
+            pattern[dim] = ("of", spans[strides[dim]])
+        spans.setdefault(sizes[dim] * strides[dim], dim)
+    return tuple(pattern)
+
+
+_histories: dict[int, tuple[weakref.ref[types.CodeType], History]] = {}
+
+
+def history_of(code: types.CodeType) -> History:
+    """The history of a code object, which lives as long as that (or until `forget`)."""
+    key = id(code)
+    found = _histories.get(key)
+    if found is None or found[0]() is not code:
+        ref = weakref.ref(code, lambda _dead: _histories.pop(key, None))
+        found = _histories[key] = (ref, History())
+    return found[1]
+
+
+def forget() -> None:
+    """Start over, as `reset` does."""
+    _histories.clear()

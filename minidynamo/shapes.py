@@ -1,0 +1,408 @@
+"""Symbolic sizes, ints and floats of one attempt at a frame, and the guards that they leave.
+
+    shapes = Shapes(shape_env, history_of(code), dynamic=None)
+    context = shapes.tensor_context(tensor, source, static=False)   # for FakeTensorMode.from_tensor
+    shapes.track_tensor(source, tensor, fake, stack)
+    number = shapes.number(3, source, stack)            # SymInt, SymFloat, or None: a constant
+    shapes.note_guards(stack)                           # who needed the latest guards
+    shapes.add_guards(guard_set)                        # at the end, after the backend
+
+torch's ShapeEnv decides branches and simplifies. What it relied on becomes native guards: places
+(sizes, strides, ints) where a symbol shows must agree, symbols stay within their ranges, and every
+condition that was decided still holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+import torch._guards
+from torch.fx.experimental.symbolic_shapes import (
+    SYMPY_INTERP,
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    StrictMinMaxConstraint,
+)
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.printers import PythonPrinter
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from . import config, markers
+from .exc import UserError
+from .guard_expr import from_sympy
+from .guards import Check, Guard, GuardSet, Predicate, TensorSpec, UserStack
+from .shape_history import History
+from .source import (
+    ClosureSource,
+    FuncDefaultsSource,
+    FuncKwDefaultsSource,
+    LocalSource,
+    Source,
+    TensorPropertySource,
+)
+
+UNBACKED = getattr(DimDynamic, "UNBACKED", None) or DimDynamic.SIZE_LIKE_UNBACKED
+_INT64 = 2**63
+
+
+@dataclass(frozen=True, eq=False)
+class TorchSource(torch._guards.Source):
+    """One of our sources as torch's ShapeEnv wants them: it needs the name."""
+
+    source: Source
+
+    def __hash__(self) -> int:
+        return hash(self.source)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TorchSource) and other.source == self.source
+
+    @property
+    def _name_template(self) -> str:
+        return self.source.name
+
+    @functools.cached_property
+    def guard_source(self) -> Any:
+        return torch._guards.GuardSource.LOCAL
+
+
+@dataclass(slots=True)
+class _Tensor:
+    source: Source
+    value: torch.Tensor
+    fake: torch.Tensor
+    stack: UserStack
+    marked: frozenset[int]
+
+
+@dataclass(slots=True)
+class _Number:
+    source: Source
+    value: float
+    symbol: sympy.Symbol
+    stack: UserStack
+
+
+class Shapes:
+    """What is symbolic in one attempt. dynamic: as in `compile`."""
+
+    def __init__(self, env: ShapeEnv, history: History, dynamic: bool | None) -> None:
+        self.env = env
+        self.history = history
+        self.automatic = config.automatic_dynamic_shapes and dynamic is not False
+        self.static_first = config.assume_static_by_default and dynamic is not True
+        # Where generated code and guards find the value of each symbol.
+        self.sources: dict[sympy.Symbol, Source] = {}
+        # Sources of nn.Modules: tensors and ints below them are constants by default.
+        self.modules: set[Source] = set()
+        self._tensors: list[_Tensor] = []
+        self._numbers: dict[Source, _Number] = {}
+        self._stacks: list[UserStack] = []
+
+    # -- what becomes symbolic -------------------------------------------------------------------
+
+    def tensor_context(
+        self, value: torch.Tensor, source: Source, *, static: bool
+    ) -> StatelessSymbolicContext[..., Any] | None:
+        """Which dimensions of a tensor of the frame are symbolic; None if none is.
+
+        static: its sizes are constants unless marked (parameters, tensors of modules).
+        """
+        dynamic, weak = markers.dynamic_dims(value), markers.maybe_dynamic_dims(value)
+        unbacked = markers.unbacked_dims(value)
+        kept = markers.static_dims(value) - dynamic
+        if static and not (dynamic or weak or unbacked):
+            return None
+        sizes, strides = (False,) * value.dim(), (False,) * value.dim()
+        if self.automatic:
+            sizes, strides = self.history.tensor(source.name, value)
+            self.history.mark(source.name, tuple(dynamic), value.dim())
+        otherwise = DimDynamic.STATIC if self.static_first or static else DimDynamic.DUCK
+        kinds = [
+            UNBACKED
+            if dim in unbacked
+            else DimDynamic.DYNAMIC
+            if dim in dynamic or dim in weak or (sizes[dim] and dim not in kept)
+            else DimDynamic.STATIC
+            if dim in kept
+            else otherwise
+            for dim in range(value.dim())
+        ]
+        moving = [DimDynamic.DYNAMIC if s else DimDynamic.INFER_STRIDE for s in strides]
+        if set(kinds) <= {DimDynamic.STATIC} and DimDynamic.DYNAMIC not in moving:
+            return None
+        base = value._base
+        return StatelessSymbolicContext(
+            dynamic_sizes=kinds,
+            dynamic_strides=moving,
+            constraint_sizes=[_constraint(value, dim, dynamic) for dim in range(value.dim())],
+            view_base_context=None if base is None else _static_context(base),
+        )
+
+    def track_tensor(
+        self, source: Source, value: torch.Tensor, fake: torch.Tensor, stack: UserStack
+    ) -> None:
+        """A tensor that `tensor_context` gave a context; its guards come with `add_guards`."""
+        marked = markers.dynamic_dims(value)
+        self._tensors.append(_Tensor(source, value, fake, stack, marked))
+        for place, number in _places(source, fake):
+            expr = _expr(number)
+            if isinstance(expr, sympy.Symbol):
+                self.sources.setdefault(expr, place)
+
+    def number(self, value: float, source: Source, stack: Callable[[], UserStack]) -> Any:
+        """An int or float of the frame as SymInt or SymFloat; None if it is a constant."""
+        if source in self._numbers:
+            return self._as_number(self._numbers[source])
+        if type(value) is int:
+            is_symbolic = self._is_symbolic_int(value, source)
+        else:
+            is_symbolic = self._is_symbolic_float(value, source)
+        if not is_symbolic:
+            return None
+        symbol = self.env.create_unspecified_symbol(
+            value, TorchSource(source), DimDynamic.DYNAMIC
+        )
+        self.sources[symbol] = source
+        self._numbers[source] = _Number(source, value, symbol, stack())
+        return self._as_number(self._numbers[source])
+
+    def _as_number(self, number: _Number) -> Any:
+        if type(number.value) is float:
+            return self.env.create_symfloatnode(number.symbol, hint=number.value)
+        return self.env.create_symintnode(number.symbol, hint=number.value)
+
+    def _is_symbolic_int(self, value: int, source: Source) -> bool:
+        """The rules of torch's `is_int_specialization_case`."""
+        if config.specialize_int or abs(value) >= _INT64:
+            return False
+        chain = list(_chain(source))
+        if not isinstance(chain[-1], (LocalSource, ClosureSource)):
+            return False
+        if any(isinstance(link, (FuncDefaultsSource, FuncKwDefaultsSource)) for link in chain):
+            return False
+        if not self.modules.isdisjoint(chain):
+            return False
+        changed = self.automatic and self.history.number(source.name, value)
+        return changed or not self.static_first
+
+    def _is_symbolic_float(self, value: float, source: Source) -> bool:
+        if config.specialize_float or not math.isfinite(value):
+            return False
+        changed = self.automatic and self.history.number(source.name, value)
+        return changed or not self.static_first
+
+    def is_of_module(self, source: Source) -> bool:
+        """Whether an nn.Module leads to it."""
+        return not self.modules.isdisjoint(_chain(source))
+
+    # -- guards ----------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of the frame is symbolic."""
+        return not self._tensors and not self._numbers
+
+    def note_guards(self, stack: Callable[[], UserStack]) -> None:
+        """The guards that the ShapeEnv made since the last call were needed at `stack()`."""
+        missing = len(self.env.guards) - len(self._stacks)
+        if missing > 0:
+            self._stacks += [stack()] * missing
+
+    def add_guards(self, guards: GuardSet) -> None:
+        """Everything that the trace and the backend relied on, as guards.
+
+        Raises UserError where a dimension that the user marked dynamic became a constant.
+        """
+        if self.is_empty:
+            return
+        self._check_marks()
+        for number in self._numbers.values():
+            guards.add(number.source, Check.TYPE_IS, type(number.value), number.stack)
+        for tensor in self._tensors:
+            guards.add(
+                tensor.source, Check.TENSOR_MATCH, self._spec(tensor, guards), tensor.stack
+            )
+        for condition, stack in self._conditions():
+            self._add(guards, condition, stack)
+
+    def _spec(self, tensor: _Tensor, guards: GuardSet) -> TensorSpec:
+        def fixed(numbers: Sequence[Any]) -> list[int | None]:
+            return [number if type(number) is int else None for number in numbers]
+
+        return TensorSpec.of(
+            tensor.value,
+            sizes=fixed(tensor.fake.shape),
+            strides=fixed(tensor.fake.stride()),
+            state=guards.state,
+        )
+
+    def _conditions(self) -> Iterator[tuple[Any, UserStack]]:
+        """sympy conditions over symbols and `_Place`s, each with the stack that needed it."""
+        env = self.env
+        first: dict[sympy.Symbol, UserStack] = {}
+        for tensor in self._tensors:
+            for place, number in _places(tensor.source, tensor.fake):
+                expr = _expr(number)
+                if expr is None:
+                    continue
+                for symbol in expr.free_symbols:
+                    first.setdefault(symbol, tensor.stack)
+                is_offset = isinstance(place, TensorPropertySource) and place.dim is None
+                if self.sources.get(expr) != place and not is_offset:
+                    yield sympy.Eq(_Place.of(place), expr, evaluate=False), tensor.stack
+        for number in self._numbers.values():
+            first.setdefault(number.symbol, number.stack)
+        for symbol, source in self.sources.items():
+            stack = self._stack_of(symbol, first.get(symbol, ()))
+            known = env.replace(symbol)
+            if known != symbol:
+                yield sympy.Eq(_Place.of(source), known, evaluate=False), stack
+            else:
+                for condition in self._range(symbol, source):
+                    yield condition, stack
+        for position, guard in enumerate(env.guards):
+            if env._maybe_evaluate_static(guard.expr, axioms=()) is None:
+                stack = self._stacks[position] if position < len(self._stacks) else ()
+                yield guard.expr, stack
+
+    def _range(self, symbol: sympy.Symbol, source: Source) -> Iterator[Any]:
+        found = self.env.var_to_range.get(symbol)
+        if found is None:
+            return
+        is_size = isinstance(source, TensorPropertySource)
+        lowest = 0 if is_size else -_INT64
+        if _is_bound(found.lower) and found.lower > lowest:
+            yield sympy.Ge(symbol, found.lower, evaluate=False)
+        if _is_bound(found.upper) and found.upper < _INT64 - 1:
+            yield sympy.Le(symbol, found.upper, evaluate=False)
+
+    def _stack_of(self, symbol: sympy.Symbol, default: UserStack) -> UserStack:
+        """Who last narrowed a symbol; `default` where that is not known."""
+        for position in range(min(len(self.env.guards), len(self._stacks)) - 1, -1, -1):
+            if symbol in self.env.guards[position].expr.free_symbols:
+                return self._stacks[position]
+        return default
+
+    def _add(self, guards: GuardSet, condition: Any, stack: UserStack) -> None:
+        places = {atom: atom.place for atom in condition.atoms(_Place)}
+        sources = {**self.sources, **places}
+        try:
+            guards.add(None, Check.EXPR, from_sympy(condition, sources), stack)
+        except ValueError:
+            symbols = sorted(condition.free_symbols, key=str)
+            missing = [s for s in symbols if s not in sources]
+            if missing:
+                raise UserError(f"no place gives the value of {missing} in {condition}") from None
+            function = expr_function(condition, tuple(symbols))
+            text = PythonPrinter().doprint(
+                condition.xreplace({s: sympy.Symbol(sources[s].name) for s in symbols})
+            )
+            others = tuple(sources[s] for s in symbols)
+            guards.add(None, Check.PREDICATE, Predicate(function, text, others), stack)
+
+    # -- marks -----------------------------------------------------------------------------------
+
+    def _check_marks(self) -> None:
+        for tensor in self._tensors:
+            for dim in sorted(tensor.marked):
+                expr = _expr(tensor.fake.shape[dim])
+                known = tensor.fake.shape[dim] if expr is None else self.env.replace(expr)
+                if getattr(known, "is_number", True):
+                    self._refuse(tensor, dim, f"it was specialised to {known}", expr)
+                low, high = markers.dynamic_range(tensor.value, dim)
+                found = self.env.var_to_range.get(known)
+                if found is None or (low is None and high is None):
+                    continue
+                narrowed = (_is_bound(found.lower) and found.lower > max(low or 0, 2)) or (
+                    _is_bound(found.upper) and (high is None or found.upper < high)
+                )
+                if narrowed:
+                    self._refuse(tensor, dim, f"it has to be in {found}", expr)
+
+    def _refuse(self, tensor: _Tensor, dim: int, why: str, expr: Any) -> None:
+        size = tensor.value.shape[dim]
+        lines = [
+            f"constraint violation: {tensor.source.name}.size({dim}) = {size} was marked dynamic,"
+            f" but {why}."
+        ]
+        if expr is None and size in (0, 1):
+            lines.append("Sizes 0 and 1 are always constants: compile with a larger size first.")
+        for position, guard in enumerate(self.env.guards):
+            if expr is not None and expr in guard.expr.free_symbols:
+                text = guard.expr.xreplace(
+                    {s: sympy.Symbol(self.sources[s].name) for s in self.sources}
+                )
+                stack = self._stacks[position] if position < len(self._stacks) else ()
+                where = Guard(None, Check.EXPR, None, stack).where
+                lines.append(f"The program needs {text}{f' at {where}' if where else ''}.")
+        lines.append("Use maybe_mark_dynamic where a constant will do.")
+        raise UserError("\n".join(lines), user_stack=tensor.stack)
+
+
+class _Place(sympy.Symbol):
+    """A place of the frame within a condition."""
+
+    place: Source
+
+    @staticmethod
+    def of(place: Source) -> _Place:
+        symbol = _Place(place.name, integer=True)
+        symbol.place = place
+        return symbol
+
+
+def _constraint(value: torch.Tensor, dim: int, dynamic: frozenset[int]) -> Any:
+    low, high = markers.dynamic_range(value, dim)
+    if dim not in dynamic or (low is None and high is None) or value.shape[dim] in (0, 1):
+        return None
+    upper = int_oo if high is None else high
+    return StrictMinMaxConstraint(
+        vr=ValueRanges(max(low or 0, 2), upper),  # type: ignore[arg-type]
+        warn_only=False,
+    )
+
+
+def _static_context(base: torch.Tensor) -> StatelessSymbolicContext[..., Any]:
+    return StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * base.dim())
+
+
+def _chain(source: Source) -> Iterator[Source]:
+    """A source, its base, and so on to the root."""
+    link: Source | None = source
+    while link is not None:
+        yield link
+        link = getattr(link, "base", None)
+
+
+def _places(source: Source, fake: torch.Tensor) -> Iterator[tuple[Source, Any]]:
+    for dim, size in enumerate(fake.shape):
+        yield TensorPropertySource(source, "size", dim), size
+    for dim, stride in enumerate(fake.stride()):
+        yield TensorPropertySource(source, "stride", dim), stride
+    yield TensorPropertySource(source, "storage_offset"), fake.storage_offset()
+
+
+def _expr(number: Any) -> Any:
+    """The expression that a SymInt was made with; None of an int."""
+    return number.node._expr if isinstance(number, torch.SymInt) else None
+
+
+def _is_bound(value: Any) -> bool:
+    return bool(value.is_Integer) and value not in (int_oo, -int_oo)
+
+
+@functools.lru_cache(maxsize=1024)
+def expr_function(expr: Any, symbols: tuple[sympy.Symbol, ...]) -> Callable[..., Any]:
+    """A Python function of the symbols' values that computes a sympy expression."""
+    names = {symbol: sympy.Symbol(f"v{i}") for i, symbol in enumerate(symbols)}
+    text = PythonPrinter().doprint(expr.xreplace(names))
+    header = ", ".join(f"v{i}" for i in range(len(symbols)))
+    return eval(f"lambda {header}: {text}", {"__builtins__": __builtins__, **SYMPY_INTERP})

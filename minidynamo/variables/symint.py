@@ -1,0 +1,322 @@
+"""Numbers that are symbols of the graph: `SymVariable` stands for an int, float or bool.
+
+The value is torch's SymInt, SymFloat or SymBool over the ShapeEnv of the attempt: arithmetic makes
+expressions, a branch is decided for the values of this call and becomes a guard. `FUNCTIONS` says
+which functions are computed on symbols; everything else gets a constant, which is a guard too.
+
+A value is rebuilt outside of the graph from the places where its symbols come from (a size, an
+argument), by the operations that the program did; what depends on data comes out of the graph.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from .base import LazyVariable, NotConstant, VariableTracker, unsupported
+from .builder import builds
+from .constant import ConstantVariable
+from .functions import MethodOfVariable
+
+if TYPE_CHECKING:
+    from torch.fx.node import Node
+
+    from ..codegen import PyCodegen
+    from ..output_graph import OutputGraph
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+SYM_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_PYTHON_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+_NUMBERS = (int, float, bool)
+
+
+class SymVariable(VariableTracker):
+    """A symbolic number.
+
+    made: how the program computed it, (function, operands); None for what has a source, for sizes
+    of tensors and for results of the graph.
+    """
+
+    def __init__(
+        self,
+        output: OutputGraph,
+        value: Any,
+        *,
+        source: Source | None = None,
+        made: tuple[Callable[..., Any], list[VariableTracker]] | None = None,
+        node: Node | None = None,
+    ) -> None:
+        super().__init__(source=source)
+        self.output = output
+        self.value = value
+        self.made = made
+        self._node = node
+
+    def describe(self) -> str:
+        return super().describe() or str(self.value)
+
+    def python_type(self) -> type:
+        return _PYTHON_TYPES[type(self.value)]
+
+    def as_python_constant(self) -> Any:
+        """Its value, once something made it a constant."""
+        node = self.value.node
+        for known in (node.maybe_as_int, node.maybe_as_float, node.maybe_as_bool):
+            value = known()
+            if value is not None:
+                return self.python_type()(value)
+        raise NotConstant(self)
+
+    def specialized(self, tx: Translator) -> ConstantVariable:
+        """The value of this call, which becomes a guard."""
+        value = decide(tx, lambda: self.python_type()(self.value), self)
+        return ConstantVariable(value)
+
+    def truth(self, tx: Translator) -> bool:
+        return decide(tx, lambda: bool(self.value), self)
+
+    def hash_key(self, tx: Translator) -> Any:
+        return self.specialized(tx).value
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if name in _ITSELF:
+            return self
+        found = getattr(self.python_type(), name, None)
+        if callable(found):
+            return MethodOfVariable(self, name)
+        return self.specialized(tx).getattr(tx, name)
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        function = _METHODS.get(name)
+        if function is not None and not kwargs:
+            operands = [self, *args] if not name.startswith("__r") else [*args, self]
+            result = compute(tx, function, operands)
+            if result is not None:
+                return result
+        return self.specialized(tx).call_method(tx, name, args, kwargs)
+
+    # -- leaving the trace ----------------------------------------------------------------------
+
+    def as_proxy(self) -> Any:
+        if self.is_python_constant():
+            return self.as_python_constant()
+        if self._node is not None and not self._node._erased:
+            return self._node
+        if self.made is None:
+            self._node = self.output.number_node(self.value)
+        else:
+            function, operands = self.made
+            args = tuple(operand.realize().as_proxy() for operand in operands)
+            self._node = self.output.add_number_node(function, args, self.value)
+        return self._node
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        if self.made is not None:
+            function, operands = self.made
+            codegen.begin_call(function)
+            codegen.sequence(operands)
+            codegen.end_call(len(operands))
+            return
+        compute_it, sources = self.output.computed_from(self.value)
+        if compute_it is None:
+            codegen.graph_output(self.as_proxy())
+            return
+        if isinstance(self.value.node.expr, sympy.Symbol):
+            codegen.load_source(sources[0])
+            return
+        codegen.begin_call(compute_it)
+        for source in sources:
+            codegen.load_source(source)
+        codegen.end_call(len(sources))
+
+
+def wrap_number(tx: Translator, value: Any, **made: Any) -> VariableTracker:
+    """The traced value of a SymInt, SymFloat or SymBool; a constant where it is one."""
+    variable = SymVariable(tx.output, value, **made)
+    if variable.is_python_constant() and variable.source is None:
+        return ConstantVariable(variable.as_python_constant())
+    return variable
+
+
+@builds(torch.SymInt, torch.SymFloat, torch.SymBool)
+def _build_number(tx: Translator, value: Any) -> VariableTracker:
+    return wrap_number(tx, value)
+
+
+@builds(torch.Size)
+def _build_size(tx: Translator, value: torch.Size) -> VariableTracker:
+    return tx.wrap_items(torch.Size, [tx.wrap_constant(size) for size in value])
+
+
+def decide(tx: Translator, question: Callable[[], Any], about: Any) -> Any:
+    """The answer for the values of this call; the ShapeEnv makes a guard of it."""
+    try:
+        return question()
+    except GuardOnDataDependentSymNode as error:
+        unsupported(
+            "data-dependent branch",
+            f"{about!r}",
+            f"the program needs to know {error.cond}, which depends on a tensor's data",
+            ["say what holds with torch._check(...), or use torch.where or torch.cond"],
+        )
+    finally:
+        tx.output.shapes.note_guards(tx.user_stack)
+
+
+# -- computing ----------------------------------------------------------------------------------
+
+
+def _is_number(value: VariableTracker) -> bool:
+    if isinstance(value, SymVariable):
+        return True
+    return isinstance(value, ConstantVariable) and type(value.value) in _NUMBERS
+
+
+def compute(
+    tx: Translator, function: Callable[..., Any], args: list[VariableTracker]
+) -> VariableTracker | None:
+    """`function(*args)` on symbolic numbers; None where that is not computed on symbols."""
+    row = FUNCTIONS.get(function)
+    if row is None or not all(map(_is_number, args)):
+        return None
+    if function in _DIVISIONS and isinstance(args[1], SymVariable):
+        divisor = args[1].value
+        if decide(tx, lambda: bool(divisor == 0), args[1]):
+            return None
+    if function in _EXTREMES and len({arg.python_type() for arg in args}) > 1:
+        return None
+    if function in (min, max) and len(args) != 2:
+        return _fold_extreme(tx, function, args)
+    if function is divmod:
+        parts = [compute(tx, f, args) for f in (operator.floordiv, operator.mod)]
+        return None if None in parts else tx.wrap_items(tuple, parts)  # type: ignore[arg-type]
+    values = [arg.value for arg in args]  # type: ignore[attr-defined]
+    try:
+        result = decide(tx, lambda: row(*values), args)
+    except (TypeError, AttributeError, NotImplementedError, ValueError, ZeroDivisionError):
+        return None  # constants then give the program's own error, if it is one
+    if isinstance(result, SYM_TYPES):
+        return wrap_number(tx, result, made=(row, args))
+    return tx.wrap_constant(result) if type(result) in _NUMBERS else None
+
+
+def _fold_extreme(
+    tx: Translator, function: Callable[..., Any], args: list[VariableTracker]
+) -> VariableTracker | None:
+    best: VariableTracker | None = args[0] if len(args) > 2 else None
+    for arg in args[1:]:
+        best = best and compute(tx, function, [best, arg])
+    return best
+
+
+_IN_PLACE = {
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+    operator.ifloordiv: operator.floordiv,
+    operator.imod: operator.mod,
+    operator.ipow: operator.pow,
+    operator.ilshift: operator.lshift,
+    operator.irshift: operator.rshift,
+    operator.iand: operator.and_,
+    operator.ior: operator.or_,
+    operator.ixor: operator.xor,
+}
+_OPERATORS = (
+    *set(_IN_PLACE.values()),
+    operator.neg,
+    operator.pos,
+    operator.lt,
+    operator.le,
+    operator.gt,
+    operator.ge,
+    operator.eq,
+    operator.ne,
+)
+# Function of the program -> the one that computes it on symbols, in the graph and on real numbers.
+FUNCTIONS: dict[Any, Any] = {
+    **{function: function for function in _OPERATORS},
+    **_IN_PLACE,
+    abs: abs,
+    round: round,
+    pow: operator.pow,
+    divmod: divmod,
+    int: torch.sym_int,
+    float: torch.sym_float,
+    min: torch.sym_min,
+    max: torch.sym_max,
+    math.floor: math.floor,
+    math.ceil: math.ceil,
+    math.trunc: math.trunc,
+    math.sqrt: torch.sym_sqrt,  # type: ignore[attr-defined]
+    operator.index: torch.sym_int,
+    torch.sym_int: torch.sym_int,
+    torch.sym_float: torch.sym_float,
+    torch.sym_min: torch.sym_min,
+    torch.sym_max: torch.sym_max,
+    torch.sym_not: torch.sym_not,
+    torch.sym_ite: torch.sym_ite,
+    torch.sym_sqrt: torch.sym_sqrt,  # type: ignore[attr-defined]
+    **{
+        getattr(math, name): getattr(torch, f"_sym_{name}")
+        for name in "cos cosh sin sinh tan tanh asin acos atan log2".split()
+        if hasattr(torch, f"_sym_{name}")
+    },
+}
+_DIVISIONS = frozenset(
+    {operator.truediv, operator.floordiv, operator.mod, divmod}
+    | {operator.itruediv, operator.ifloordiv, operator.imod}
+)
+_EXTREMES = frozenset({min, max, torch.sym_min, torch.sym_max})
+_ITSELF = frozenset({"real", "numerator"})
+_METHODS: dict[str, Callable[..., Any]] = {
+    **{
+        f"__{prefix}{name.strip('_')}__": getattr(operator, name)
+        for prefix in ("", "r")
+        for name in "add sub mul truediv floordiv mod pow lshift rshift and_ or_ xor".split()
+    },
+    **{f"__{n}__": getattr(operator, n) for n in "neg pos lt le gt ge eq ne".split()},
+    "__abs__": abs,
+    "__int__": int,
+    "__index__": operator.index,
+    "__float__": float,
+    "__round__": round,
+    "__floor__": math.floor,
+    "__ceil__": math.ceil,
+    "__trunc__": math.trunc,
+    "conjugate": operator.pos,
+}
+
+
+def symbols_in(values: Iterable[VariableTracker]) -> list[SymVariable]:
+    """The symbolic numbers among values, and in the lists, tuples and slices among them."""
+    found: list[SymVariable] = []
+    seen: set[int] = set()
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if isinstance(value, LazyVariable) and not value.is_realized:
+            continue
+        value = value.realize()
+        if isinstance(value, SymVariable):
+            found.append(value)
+        elif id(value) not in seen:
+            seen.add(id(value))
+            for name in ("items", "parts"):
+                inner = getattr(value, name, None)
+                todo += inner if isinstance(inner, list) else []
+    return found
