@@ -57,6 +57,7 @@ _GRAPH_NAMESPACES: tuple[Any, ...] = (
     torch.linalg,
     torch.fft,
     torch.special,
+    torch.masked,
     torch._C._VariableFunctions,
     torch._C._nn,
     torch._C._linalg,
@@ -67,7 +68,7 @@ _GRAPH_NAMESPACES: tuple[Any, ...] = (
 _GRAPH_MODULES = frozenset(
     "torch torch.functional torch.nn.functional torch.linalg torch.fft torch.special torch._C._nn"
     " torch._C._linalg torch._C._fft torch._C._special torch._C._VariableFunctions torch._C"
-    " torch._VF torch.nn._reduction torch._jit_internal torch.signal.windows".split()
+    " torch._VF torch.nn._reduction torch._jit_internal torch.signal.windows torch.masked._ops".split()
 )
 # Functions of those namespaces that are no operations: state, files, processes, types.
 _NOT_OPERATIONS = frozenset(
@@ -150,7 +151,7 @@ _SKIPPED_TORCH = (
     " torch.autograd.graph torch.random"
     " torch.utils.data torch.utils.tensorboard torch.utils.cpp_extension"
     " torch.distributed torch.hub torch._tensor_str"
-    " torch.cuda torch.testing torch._higher_order_ops torch._prims torch._refs"
+    " torch.cuda torch._higher_order_ops torch._prims torch._refs"
     " torch._decomp torch.autograd.function"
     " torch.autograd.functional torch.func torch._compile torch.compiler"
     " torch._vmap_internals torch._lowrank"

@@ -135,7 +135,14 @@ union LaunchValue {
   double float64;
 };
 
-using KernelFunction = void (*)(void** pointers, const int64_t* sizes);
+// A kernel that checks its data writes which check failed (from 1) and the value to `failure`.
+using KernelFunction = void (*)(void** pointers, const int64_t* sizes, int64_t* failure);
+
+// What to raise for a failed check: a Python exception's name, the text with {} for the value.
+struct Failure {
+  std::string type;
+  std::string message;
+};
 
 struct KernelStep {
   KernelFunction function;
@@ -144,6 +151,7 @@ struct KernelStep {
   std::vector<int32_t> writes;
   std::vector<Size> sizes;
   std::vector<int64_t> fixed_sizes;
+  std::vector<Failure> failures;
   bool fixed = true;
 };
 

@@ -282,6 +282,10 @@ class PlanParser {
       step.sizes.push_back(size);
       step.fixed_sizes.push_back(size.value);
     }
+    for (py::handle failure : sequence(item["failures"])) {
+      py::sequence pair = py::reinterpret_borrow<py::sequence>(failure);
+      step.failures.push_back({pair[0].cast<std::string>(), pair[1].cast<std::string>()});
+    }
     program_.runs_kernels = true;
     program_.max_args = std::max(program_.max_args, step.args.size());
     program_.kernels.push_back(std::move(step));

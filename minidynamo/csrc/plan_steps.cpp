@@ -123,21 +123,41 @@ class Profiled {
   std::optional<at::RecordFunction> guard_;
 };
 
+// A check in a kernel failed: what eager raises.
+void raise_failure(const KernelStep& step, const int64_t* failure) {
+  size_t position = static_cast<size_t>(failure[0] - 1);
+  if (position >= step.failures.size()) {
+    TORCH_CHECK(false, "kernel ", step.name, ": check ", failure[0], " failed");
+  }
+  const Failure& what = step.failures[position];
+  std::string message = what.message;
+  if (size_t hole = message.find("{}"); hole != std::string::npos) {
+    message.replace(hole, 2, std::to_string(failure[1]));
+  }
+  TORCH_CHECK_INDEX(what.type != "IndexError", message);
+  TORCH_CHECK_VALUE(what.type != "ValueError", message);
+  TORCH_CHECK(false, message);
+}
+
 void run_kernel(const KernelStep& step, const Program& program, RunState& state) {
   void** pointers = state.pointers.data();
   for (size_t i = 0; i < step.args.size(); ++i) {
     pointers[i] = state.data[step.args[i]];
   }
   Profiled profiled(step.name);
+  int64_t failure[2] = {0, 0};
   if (step.fixed) {
-    step.function(pointers, step.fixed_sizes.data());
-    return;
+    step.function(pointers, step.fixed_sizes.data(), failure);
+  } else {
+    Numbers sizes;
+    for (const Size& size : step.sizes) {
+      sizes.push_back(program.number(size, state));
+    }
+    step.function(pointers, sizes.data(), failure);
   }
-  Numbers sizes;
-  for (const Size& size : step.sizes) {
-    sizes.push_back(program.number(size, state));
+  if (failure[0] != 0) {
+    raise_failure(step, failure);
   }
-  step.function(pointers, sizes.data());
 }
 
 void run_triton(const TritonStep& step, const Program& program, RunState& state) {

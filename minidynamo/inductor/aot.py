@@ -9,6 +9,7 @@ and connects autograd.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,36 @@ class _Boxed:
         return self._call(inputs)
 
 
+def without_tokens(graph: torch.fx.GraphModule) -> None:
+    """Operators with effects as plain calls: in program order, where lowering keeps them."""
+    calls = [
+        node
+        for node in graph.graph.nodes
+        if isinstance(node.target, torch._ops.HigherOrderOperator)
+        and node.target.name() == "with_effects"
+    ]
+    for node in calls:
+        _token, op, *args = node.args
+        with graph.graph.inserting_before(node):
+            call = graph.graph.call_function(op, tuple(args), node.kwargs)
+        results = node.meta["val"][1:]
+        returns = len(op._schema.returns)
+        call.meta["val"] = None if returns == 0 else results[0] if returns == 1 else results
+        for user in list(node.users):
+            position = user.args[1]
+            if returns > 1 and position > 0:
+                user.args = (call, position - 1)
+            elif position > 0:
+                user.replace_all_uses_with(call)
+    for node in reversed(list(graph.graph.nodes)):
+        is_token = str(node.target) in ("prims._make_token.default", "prims._sink_tokens.default")
+        is_getitem = node.target is operator.getitem and node.args[0] in calls
+        if is_token or is_getitem or node in calls:
+            graph.graph.erase_node(node)
+    if calls:
+        graph.recompile()
+
+
 def compile_aot(
     gm: torch.fx.GraphModule,
     inputs: Sequence[Any],
@@ -42,6 +73,7 @@ def compile_aot(
     decompositions: Mapping[Any, Callable[..., Any]],
 ) -> Callable[..., Any]:
     """A callable with gm's semantics whose functional graphs are made by `compile_graph`."""
+    from torch._functorch import config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
@@ -51,11 +83,13 @@ def compile_aot(
         ) -> Callable[..., Any]:
             if events.wants(events.AotGraphEvent):
                 events.emit(events.AotGraphEvent(graph, kind))
+            without_tokens(graph)
             return _Boxed(compile_graph(graph, kind))
 
         return compile_one
 
-    with events.timed("aot_autograd"):
+    # Tokens that order operators with effects are made in the graph, not passed in.
+    with events.timed("aot_autograd"), functorch_config.patch(unlift_effect_tokens=True):
         return aot_module_simplified(
             gm,
             inputs,

@@ -33,6 +33,11 @@ HIDDEN_MUTATION = {
     aten.cudnn_batch_norm.default: (3, 5),
     aten.miopen_batch_norm.default: (3, 5),
 }
+# What draws a tensor's elements anew, where the name without the underscore is not that.
+FUNCTIONAL = {
+    aten.bernoulli_.float: lambda x, p=0.5, **options: aten.bernoulli.p(x, p, **options),
+    aten.normal_.default: aten.normal_functional.default,
+}
 Decompositions = Mapping[Any, Callable[..., Any]]
 
 
@@ -191,8 +196,9 @@ def _functional_variant(func: Any) -> Any:
     writes = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
     if not name.endswith("_") or writes != [True] + [False] * (len(writes) - 1):
         return None
-    if torch.Tag.nondeterministic_seeded in func.tags:
-        return None
+    found = FUNCTIONAL.get(func)
+    if found is not None:
+        return found
     packet = getattr(getattr(torch.ops, func.namespace), name[:-1], None)
     return getattr(packet, schema.overload_name or "default", None)
 

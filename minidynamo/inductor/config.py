@@ -15,6 +15,7 @@ from ..config_module import field, install
 cpu_backend: str = field("cpp", "Code for CPU tensors: C++, or Triton run by its interpreter (for tests).", choices=("cpp", "triton"))
 cpu_linear: str = field("auto", "Large float32 matrix products on CPU: oneDNN, ATen's own (MKL), or whichever is faster on this vendor's CPUs.", choices=("auto", "onednn", "aten"))
 max_fusion_nodes: int = field(600, "Operations that one fused kernel may have at most.")
+fallback_random: bool = field(False, "Draw random numbers as eager does, number by number, instead of inside of kernels.")
 # fmt: on
 
 if TYPE_CHECKING:

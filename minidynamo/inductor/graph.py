@@ -97,6 +97,7 @@ class GraphLowering:
         self.outputs: list[View | bool | int | float | None] = []
         self._env: dict[torch.fx.Node, Any] = {}
         self._names = 0
+        self._randoms = 0
 
     @property
     def meta(self) -> Any:
@@ -180,6 +181,11 @@ class GraphLowering:
     def fresh(self, prefix: str = "t") -> str:
         self._names += 1
         return f"{prefix}{self._names - 1}"
+
+    def count_random(self) -> int:
+        """How many random operators were lowered before this one."""
+        self._randoms += 1
+        return self._randoms - 1
 
     def buffer_like(self, fake: torch.Tensor, name: str, kind: str) -> Buffer:
         buffer = Buffer(

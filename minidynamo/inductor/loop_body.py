@@ -53,7 +53,8 @@ class Node:
         dtype: of the result (of the stored value, for a store: the buffer's).
         buffer: of load, store, atomic_add.
         index: of load, store, atomic_add (element of the buffer) and index_expr (the value).
-        value: the number of a constant; the name of a reduction.
+        value: the number of a constant; the name of a reduction; the failure of a check; which word
+            of a philox.
     """
 
     op: str
@@ -304,18 +305,40 @@ class BodyBuilder:
         dtype = torch.int64 if name in ("argmax", "argmin") else self.dtype(value)
         return self._list.add(Node("reduction", (value,), dtype, value=name))
 
-    def indirect(self, value: Value, size: IntLike) -> Expr:
-        """Use a computed integer as an index into a dimension of `size`; negative ones count from
-        the end.
+    def check(self, value: Value, good: Value, failure: str) -> Value:
+        """`value`; where `good` (a bool) does not hold, 0, and the kernel fails.
+
+        failure: `IndexError: text`, `ValueError: text` or `RuntimeError: text`, {} for the value.
+        """
+        if self._mask is not None:
+            good = self.op("bitwise_or", good, self.op("bitwise_not", self._mask))
+        return self._list.add(Node("check", (value, good), self.dtype(value), value=failure))
+
+    def philox(self, seed: Value, offset: Value, word: int) -> Value:
+        """32 random bits (int32) for a seed and an offset (int64)."""
+        return self._list.add(Node("philox", (seed, offset), torch.int32, value=word))
+
+    def indirect(
+        self, value: Value, size: IntLike, failure: str | None = None, wrap: bool = True
+    ) -> Expr:
+        """Use a computed integer as an index into a dimension of `size`.
+
+        failure: what to raise for one that is outside; None: it is known to be inside.
+        wrap: whether negative ones count from the end.
         """
         value = self.cast(value, torch.int64)
-        node = self.node(value)
-        if node.op == "constant":
-            assert isinstance(node.value, int)
-            return as_expr(node.value if node.value >= 0 else node.value + size)
-        negative = self.op("lt", value, self.constant(0, torch.int64))
-        wrapped = self.op("add", value, self.index_expr(size))
-        return symbol_expr(ValueRef(self.op("where", negative, wrapped, value), size))
+        low, zero = value, self.constant(0, torch.int64)
+        if wrap:
+            wrapped = self.op("add", value, self.index_expr(size))
+            low = self.op("where", self.op("lt", value, zero), wrapped, value)
+        if failure is not None:
+            inside = self.op("lt", value, self.index_expr(size))
+            good = self.op("bitwise_and", self.op("ge", low, zero), inside)
+            checked = self.check(value, good, failure)
+            low = (
+                self.op("where", self.op("lt", checked, zero), low, checked) if wrap else checked
+            )
+        return symbol_expr(ValueRef(low, size))
 
     @contextmanager
     def masked(self, mask: Value) -> Iterator[None]:

@@ -58,6 +58,7 @@ _ROWS = [
     Op("constant", 0, "explicit", "the number `value`", 0, "leaf"),
     Op("index_expr", 0, "explicit", "the integer expression `index` as a value of the node's dtype", 1, "leaf"),
     Op("reduction", 1, "explicit", "reduction of a over all reduction symbols; `value` is its name in REDUCTIONS", 1, "reduction"),
+    Op("check", 2, "explicit", "a if b (bool); else 0, and the kernel fails with `value` (`Exception: text`, {} for a)", 3, "memory"),
     # conversions and selection
     Op("cast", 1, "explicit", "a converted to the node's dtype as torch's .to() does (float to int truncates)", 1),
     Op("bitcast", 1, "explicit", "the bits of a, as the node's dtype of the same width", 0),
@@ -90,6 +91,7 @@ _ROWS = [
     Op("bitwise_not", 1, "same", "~a (not of a bool)", domain="int"),
     Op("lshift", 2, "same", "a << b; 0 for b outside [0, bits)", domain="int"),
     Op("rshift", 2, "same", "a >> b, arithmetic; for b outside [0, bits) the sign fill", domain="int"),
+    Op("philox", 2, "explicit", "32 random bits as int32: word `value` (0 to 3) of Philox 4x32-10 with key a and counter b (int64)", 30, "memory"),
     # floating point
     Op("truediv", 2, "same", "a / b, correctly rounded", 4, domain="float"),
     Op("fma", 3, "same", "a * b + c, rounded once where the machine can", 1, domain="float"),

@@ -117,7 +117,8 @@ class PlanAssembler:
             return
         written = zip(slots, spec.args, strict=True)
         writes = tuple(slot for slot, arg in written if arg.role != "in")
-        self.builder.add(KernelCall(symbol, slots, (), writes, ", ".join(spec.origins)))
+        origin = ", ".join(spec.origins)
+        self.builder.add(KernelCall(symbol, slots, (), writes, origin, spec.failures))
 
     def _generate(self, spec: KernelSpec, symbol: str, uses_triton: bool) -> None:
         if uses_triton:

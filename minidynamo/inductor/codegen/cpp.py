@@ -1,5 +1,6 @@
 """C++ for a kernel: `codegen_cpp(spec, name, threads)` gives the source of a function
-`extern "C" void name(void** ptrs, const int64_t* sizes)`.
+`extern "C" void name(void** ptrs, const int64_t* sizes, int64_t* failure)`; a check that fails writes
+its number (from 1) and the value to `failure`.
 
 One loop symbol is *vectorised*: its loop takes N elements at a time, the values that change with it
 are vectors, the others are numbers, computed in the outermost loop that knows them. Four shapes of
@@ -123,7 +124,8 @@ class CppKernel:
         """The source text."""
         if self.spec.origins:
             self.code.line(f"// {', '.join(self.spec.origins)}")
-        with self.code.block(f'extern "C" void {self.name}(void** ptrs, const i64* sizes)'):
+        parameters = "void** ptrs, const i64* sizes, i64* failure"
+        with self.code.block(f'extern "C" void {self.name}({parameters})'):
             self.code.line("using namespace md;")
             self.code.line(f"constexpr int N = BYTES / {self._lane_bytes()};")
             for position, arg in enumerate(self.spec.args):

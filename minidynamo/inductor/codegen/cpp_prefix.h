@@ -478,6 +478,45 @@ template <class T, class I, int N, bool LARGEST> struct Extreme {
   }
 };
 
+// ---- checks of data, random numbers --------------------------------------------------------------------------
+template <class T> MD_INLINE T check_s(T x, bool good, i64* failure, int number) {
+  if (__builtin_expect(!good, 0)) {
+    failure[1] = (i64)x;
+    failure[0] = number;
+    return T{};
+  }
+  return x;
+}
+template <class F, class W> MD_INLINE F check(F x, V<i32, MD_LANES(F)> good, W w, i64* failure, int number) {
+  constexpr int N = MD_LANES(F);
+  bool fails = false;
+  for (int i = 0; i < lanes<N>(w); i++) fails |= !good[i];
+  if (__builtin_expect(fails, 0))
+    for (int i = 0; i < lanes<N>(w); i++) check_s(x[i], good[i] != 0, failure, number);
+  return select(good, x, F{});
+}
+// Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+template <int N> MD_INLINE V<i32, N> philox(V<i64, N> seed, V<i64, N> counter, int word) {
+  typedef V<u64, N> W;
+  W low = W{} + 0xffffffffu;
+  W k0 = (W)seed & low, k1 = (W)seed >> 32;
+  W c0 = (W)counter & low, c1 = (W)counter >> 32, c2{}, c3{};
+  for (int i = 0; i < 10; i++) {
+    W a = c0 * 0xD2511F53ull, b = c2 * 0xCD9E8D57ull;
+    c0 = (b >> 32) ^ c1 ^ k0;
+    c2 = (a >> 32) ^ c3 ^ k1;
+    c1 = b & low;
+    c3 = a & low;
+    k0 = (k0 + 0x9E3779B9u) & low;
+    k1 = (k1 + 0xBB67AE85u) & low;
+  }
+  W r = word == 0 ? c0 : word == 1 ? c1 : word == 2 ? c2 : c3;
+  return __builtin_convertvector((V<i64, N>)r, V<i32, N>);
+}
+MD_INLINE i32 philox_s(i64 seed, i64 counter, int word) {
+  return philox<2>(V<i64, 2>{seed, seed}, V<i64, 2>{counter, counter}, word)[0];
+}
+
 // ---- functions by lanes, from the C library ----------------------------------------------------------------
 #define MD_BY_LANE(name, f32, f64)                                                      \
   template <class F> __attribute__((noinline)) static F name##_lanes(F x) {             \

@@ -22,6 +22,7 @@ from minidynamo.inductor.codegen.cpp_vec import (
     scalar_cast,
     vector_cast,
 )
+from minidynamo.inductor.codegen.kernel import failure_texts
 from minidynamo.inductor.loop_body import LoopBody, Node
 from minidynamo.inductor.symbolic import (
     Atom,
@@ -59,6 +60,7 @@ class ValuePrinter:
         self.depends = dependencies(body)
         self.is_vec = [vec in symbols for symbols in self.depends]
         self.by_column = bool(body.reduces) and vec not in body.reduces
+        self.failures = {text: number for number, text in enumerate(failure_texts(body), 1)}
         self.kept: set[int] = set()
         self.tiled: dict[int, str] = {}
 
@@ -94,6 +96,10 @@ class ValuePrinter:
             return f"({args[0]} ? {text} : 0)" if args else text
         if node.op == "cast":
             return scalar_cast(args[0], self.nodes[node.args[0]].dtype, node.dtype)
+        if node.op == "check":
+            return f"check_s({args[0]}, {args[1]}, failure, {self.failures[str(node.value)]})"
+        if node.op == "philox":
+            return f"philox_s({args[0]}, {args[1]}, {node.value})"
         operand = self.nodes[node.args[-1]].dtype
         return operation(SCALAR, node.op, args, operand, CTYPE[node.dtype])
 
@@ -140,6 +146,11 @@ class ValuePrinter:
         args = [self.lanes(arg) for arg in node.args]
         if node.op == "cast":
             return vector_cast(args[0], self.nodes[node.args[0]].dtype, node.dtype)
+        if node.op == "check":
+            number = self.failures[str(node.value)]
+            return f"check({args[0]}, {args[1]}, w, failure, {number})"
+        if node.op == "philox":
+            return f"philox<N>({args[0]}, {args[1]}, {node.value})"
         operand = self.nodes[node.args[-1]].dtype
         return operation(VECTOR, node.op, args, operand, f"V<{LANE_TYPE[node.dtype]}, N>")
 

@@ -34,6 +34,11 @@ class KernelArg:
     role: str
 
 
+def failure_texts(body: LoopBody) -> list[str]:
+    """What the checks of a body may fail with; a kernel reports the position in this list."""
+    return list(dict.fromkeys(str(node.value) for node in body.nodes if node.op == "check"))
+
+
 @dataclass(frozen=True)
 class KernelSpec:
     """One kernel: for all `body.iters` (in parallel), what `body` says; see `loop_body.py` for its
@@ -65,6 +70,11 @@ class KernelSpec:
     @property
     def reduces(self) -> tuple[Symbol, ...]:
         return self.body.reduces
+
+    @cached_property
+    def failures(self) -> tuple[tuple[str, str], ...]:
+        """(exception, text) of the body's checks, each once, in order."""
+        return tuple(tuple(text.split(": ", 1)) for text in failure_texts(self.body))  # type: ignore[misc]
 
     @cached_property
     def text(self) -> str:

@@ -295,6 +295,8 @@ class KernelCall:
         args: slots whose data pointers make up `ptrs`, in order.
         sizes: integers for `sizes`, in order; a float is passed as the bits of a double.
         writes: those of `args` that the kernel writes (all the others are only read).
+        failures: for each check that the kernel makes of its data, the name of the exception
+            (`IndexError`, `ValueError`, else `RuntimeError`) and its text, {} for the value.
     """
 
     kernel: str
@@ -302,6 +304,7 @@ class KernelCall:
     sizes: tuple[Size | float, ...] = ()
     writes: tuple[Slot, ...] = ()
     origin: str = ""
+    failures: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

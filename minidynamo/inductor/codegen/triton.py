@@ -310,6 +310,12 @@ class TritonPrinter:
             return cast(args[0], self.nodes[node.args[0]].dtype, node.dtype)
         if node.op == "bitcast":
             return f"{args[0]}.to({TYPE[node.dtype]}, bitcast=True)"
+        if node.op == "check":
+            real = self._mask(self.spans[position])
+            good = f"{args[1]} | (({real}) == 0)" if real else args[1]
+            return f"check({args[0]}, {good}, {str(node.value)!r})"
+        if node.op == "philox":
+            return f"philox{node.value}({args[0]}, {args[1]})"
         return operation(node.op, args, self.nodes[node.args[-1]].dtype)
 
     def _load(self, position: int, node: Node) -> str:

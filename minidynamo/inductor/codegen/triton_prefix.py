@@ -38,6 +38,36 @@ def to_bfloat16(a):
     return a.to(tl.bfloat16)
 
 
+def check(value, good, failure: tl.constexpr):
+    """`value`; 0 where it is not good, which stops the program where assertions are compiled in."""
+    tl.device_assert(good, failure)
+    return tl.where(good, value, 0)
+
+
+def philox0(seed, counter):
+    """Word 0 of Philox 4x32-10, as int32."""
+    a, b, c, d = tl.randint4x(seed, counter)
+    return a.to(tl.int32, bitcast=True)
+
+
+def philox1(seed, counter):
+    """Word 1."""
+    a, b, c, d = tl.randint4x(seed, counter)
+    return b.to(tl.int32, bitcast=True)
+
+
+def philox2(seed, counter):
+    """Word 2."""
+    a, b, c, d = tl.randint4x(seed, counter)
+    return c.to(tl.int32, bitcast=True)
+
+
+def philox3(seed, counter):
+    """Word 3."""
+    a, b, c, d = tl.randint4x(seed, counter)
+    return d.to(tl.int32, bitcast=True)
+
+
 def _sum(a, b):
     return a + b
 

@@ -128,6 +128,20 @@ def lower_fmod(g: GraphLowering, x: Any, y: Any) -> Any:
     return g.pointwise(lambda a, b: a.op("fmod", b), (x, y), compute, cost=8)
 
 
+@register(aten.round.decimals)
+def lower_round_decimals(g: GraphLowering, x: TensorValue, *, decimals: int = 0) -> Any:
+    if not x.dtype.is_floating_point or abs(decimals) > 30:
+        return DECLINED if x.dtype.is_floating_point else x
+    scale = 10.0 ** abs(decimals)
+
+    def fn(a: Scalar) -> Scalar:
+        if decimals < 0:
+            return (a / scale).op("round") * scale
+        return (a * scale).op("round") / scale
+
+    return g.pointwise(fn, (x,), x.dtype, cost=8)
+
+
 @register(aten.nextafter)
 def lower_nextafter(g: GraphLowering, x: Any, y: Any) -> Any:
     compute = result_type((x, y))
@@ -435,6 +449,11 @@ def lower_lerp(g: GraphLowering, x: TensorValue, y: TensorValue, weight: Any) ->
 
 
 # -- copies and conversions ------------------------------------------------------------------------
+
+
+@register(aten.alias, aten.detach, aten.lift, aten.lift_fresh)
+def lower_alias(g: GraphLowering, x: TensorValue) -> Any:
+    return x
 
 
 @register(aten.clone, aten.lift_fresh_copy, aten.alias_copy, aten.detach_copy)

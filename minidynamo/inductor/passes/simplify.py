@@ -19,6 +19,8 @@ def _is_pure(node: torch.fx.Node) -> bool:
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return target.__module__ == "_operator"
+    if not target._schema.returns:
+        return False  # it is there to raise
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 
 

@@ -86,12 +86,50 @@ def _first_extreme(largest: bool) -> Callable[[Any, Any], Any]:
     return run
 
 
+def _check(value: Any, good: Any, failure: str) -> Any:
+    """`value` where it is good; raises what an eager operator raises for the first that is not."""
+    x, fine = torch.broadcast_tensors(_to_torch(value), _to_torch(good))
+    if not bool(fine.all()):
+        kind, _, text = failure.partition(": ")
+        message = text.replace("{}", str(x[~fine][0].item()))
+        raise {"IndexError": IndexError, "ValueError": ValueError}.get(kind, RuntimeError)(
+            message
+        )
+    return value
+
+
+def _philox(number: int) -> Callable[[Any, Any], Any]:
+    """Word `number` of Philox 4x32-10."""
+
+    def word(seed: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
+        low = 0xFFFFFFFF
+        k0, k1 = seed & low, (seed >> 32) & low
+        c0, c1 = counter & low, (counter >> 32) & low
+        c2 = c3 = torch.zeros_like(c0)
+        for _ in range(10):
+            a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+            c0, c2 = ((b >> 32) & low) ^ c1 ^ k0, ((a >> 32) & low) ^ c3 ^ k1
+            c1, c3 = b & low, a & low
+            k0, k1 = (k0 + 0x9E3779B9) & low, (k1 + 0xBB67AE85) & low
+        return (c0, c1, c2, c3)[number].to(torch.int32)
+
+    def run(seed: Any, counter: Any) -> Any:
+        import triton.language as tl
+
+        like = counter if counter.type.is_block() else seed
+        return _from_torch(word(_to_torch(seed), _to_torch(counter)), tl.int32, like)
+
+    return run
+
+
 def interpreter_namespace() -> dict[str, Any]:
     """Names of a kernel's namespace that are different under the interpreter."""
     return {
         "libdevice": SimpleNamespace(
             **{name: _elementwise(function) for name, function in _LIBDEVICE.items()}
         ),
+        "check": _check,
+        **{f"philox{number}": _philox(number) for number in range(4)},
         "from_bfloat16": _from_bfloat16,
         "to_bfloat16": _to_bfloat16,
         "reduce_sum": _reduction(lambda x: x.sum(1, keepdim=True, dtype=x.dtype)),

@@ -185,7 +185,9 @@ def build(kernel: TritonKernel, target: Target, aligned: Sequence[int] = ()) -> 
     signature = {**kernel.signature, **dict.fromkeys(kernel.blocks, "constexpr")}
     attributes = {(position,): [["tt.divisibility", ALIGNMENT]] for position in aligned}
     # As eager computes: a * b + c is not contracted unless the source says so.
-    options = {"num_warps": kernel.num_warps, "enable_fp_fusion": False}
+    options: dict[str, Any] = {"num_warps": kernel.num_warps, "enable_fp_fusion": False}
+    if "check(" in kernel.source:  # its assertions are compiled in; integers wrap all the same
+        options |= {"debug": True, "sanitize_overflow": False}
     try:
         source = ASTSource(function, signature, constexprs=kernel.blocks, attrs=attributes)
         return triton_compile(

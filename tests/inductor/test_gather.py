@@ -1,0 +1,131 @@
+"""Reads at computed positions: values, fusion with what follows, and what eager raises."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from inductor_testing import check, compiled
+
+X = torch.randn(6, 5, 40)
+PLACES = torch.tensor([0, 5, -6, 3, -1, 2, 2])
+J = torch.tensor([[4], [0], [-5]])
+W = torch.randn(7, 33)
+P = torch.tensor([6, 0, 3, 3])
+P2 = P.view(2, 2)
+MASK = torch.tensor([True, False, True, True])
+
+READS = {
+    "index": (lambda x, i: x[i] + 1, X, PLACES),
+    "index, second": (lambda x, i: x[:, i % 5].sin(), X, PLACES),
+    "index, last": (lambda x, i: x[..., i] * 2, X, PLACES),
+    "two indices": (lambda x, i, j: x[i, j].sin(), X, PLACES, J),
+    "apart": (lambda x, i, j: x[j, :, i], X, PLACES, J),
+    "int32": (lambda x, i: x[i.int()], X, PLACES),
+    "strided source": (lambda x, i: x.transpose(0, 2)[i], X, PLACES),
+    "strided index": (lambda x, i: x[i[::2]], X, PLACES),
+    "of a sum": (lambda x, i: (x + 1).sum(-1)[i], X, PLACES),
+    "bool source": (lambda x, i: (x > 0)[i], X, PLACES),
+    "bfloat16": (lambda x, i: x.bfloat16()[i] * 2, X, PLACES),
+    "float64": (lambda x, i: x.double()[:, i % 5], X, PLACES),
+    "reduced": (lambda x, i: x[i].sum(0), X, PLACES),
+    "softmax of rows": (lambda x, i: torch.softmax(x[i], -1), X, PLACES),
+    "gather": (lambda x, p: torch.gather(x, 0, p[:, None].expand(4, 33)), W, P),
+    "gather columns": (lambda x, p: torch.gather(x, 1, p[None, :].expand(3, 4)) * 2, W, P),
+    "gather narrower": (lambda x, p: x.gather(1, p2(p)), W, P),
+    "take_along_dim": (lambda x, p: torch.take_along_dim(x, p[:, None], 0), W, P),
+    "embedding": (lambda w, p: F.embedding(p, w).sum(-1), W, P),
+    "embedding of a matrix": (lambda w, p: F.embedding(p, w) * 2, W, P2),
+    "embedding int32": (lambda w, p: F.embedding(p.int(), w), W, P),
+    "padding_idx": (lambda w, p: F.embedding(p, w, padding_idx=3), W, P),
+    "index_select": (lambda x, p: torch.index_select(x, 0, p) + 1, W, P),
+    "index_select columns": (lambda x, p: torch.index_select(x, 1, p), W, P),
+    "take": (lambda x, p: torch.take(x.t(), p * 30 - 100), W, P),
+    "nearest": (lambda x, i: F.interpolate(x[None], scale_factor=2), X, PLACES),
+    "bilinear": (lambda x, i: F.interpolate(x[None], (9, 17), mode="bilinear"), X, PLACES),
+    "corners": (
+        lambda x, i: F.interpolate(x[None], (9, 17), mode="bilinear", align_corners=True),
+        X,
+        PLACES,
+    ),
+    "linear": (lambda x, i: F.interpolate(x, 17, mode="linear"), X, PLACES),
+    "reflect": (lambda x, i: F.pad(x, (3, 2, 1, 4), mode="reflect"), X, PLACES),
+    "replicate": (lambda x, i: F.pad(x, (3, 2), mode="replicate"), X, PLACES),
+    "circular": (lambda x, i: F.pad(x, (3, 2), mode="circular"), X, PLACES),
+}
+
+
+def p2(p):
+    return p[:, None].expand(4, 2)
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reads(name):
+    fn, *args = READS[name]
+    check(fn, *args, externs=0, rtol=1e-5, atol=1e-5)
+
+
+def test_a_read_is_fused_with_what_follows():
+    check(lambda x, i: (x[i] + 1).relu(), X, I, kernels=1, externs=0)
+    check(lambda w, p: F.layer_norm(F.embedding(p, w) + 1, (33,)), W, P, kernels=1, externs=0)
+
+
+def test_masks_and_empty_sources_are_left_to_eager():
+    check(lambda x, i: x[:0][:, i % 5], X, PLACES)
+    check(lambda x, i: x[i[:0]], X, I, externs=0)
+
+
+BAD = {
+    "index": (lambda x, i: x[i], [9]),
+    "negative": (lambda x, i: x[i] + 1, [1, 2, -8, 3] * 20),
+    "second dimension": (lambda x, i: x[:, i], [33]),
+    "second index": (lambda x, i: x[i * 0, i], [33]),
+    "embedding": (lambda x, i: F.embedding(i, x), [0, 7]),
+    "negative row": (lambda x, i: F.embedding(i, x), [-1]),
+    "index_select": (lambda x, i: torch.index_select(x, 0, i), [3, -2]),
+    "gather": (lambda x, i: torch.gather(x, 1, i[None]), [40]),
+    "take": (lambda x, i: torch.take(x, i), [231]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_index_raises_what_eager_raises(name):
+    fn, indices = BAD[name]
+    bad = torch.tensor(indices)
+    run = compiled(fn, W, torch.zeros_like(bad))
+    with pytest.raises((IndexError, RuntimeError)) as expected:
+        fn(W, bad)
+    with pytest.raises(type(expected.value)) as actual:
+        run(W, bad)
+    assert str(actual.value) == str(expected.value)
+    run(W, torch.zeros_like(bad))  # and the kernel can be called again
+
+
+def test_an_index_that_is_masked_is_not_checked():
+    def fn(x, i):
+        return F.pad(x[i], (2, 2), value=1.0)
+
+    check(fn, torch.randn(5), torch.tensor([4, 0, 2]), externs=0)
+
+
+def test_bad_indices_in_many_rows_in_parallel():
+    weight = torch.randn(50, 64)
+    indices = torch.randint(0, 50, (4000,))
+    run = compiled(lambda w, i: F.embedding(i, w), weight, indices)
+    indices[1234] = 50
+    with pytest.raises(IndexError, match="index out of range in self"):
+        run(weight, indices)
+
+
+@pytest.mark.parametrize("name", ["index", "apart", "gather", "embedding", "bilinear", "reflect"])
+def test_in_triton(name):
+    pytest.importorskip("triton")
+    fn, *args = READS[name]
+    expected = fn(*args)
+    (actual,) = compiled(fn, *args, cpu_backend="triton")(*args)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_bad_index_in_triton():
+    pytest.importorskip("triton")
+    run = compiled(lambda x, i: x[i], W, P, cpu_backend="triton")
+    with pytest.raises(Exception, match="index 7 is out of bounds for dimension 0 with size 7"):
+        run(W, P + 1)

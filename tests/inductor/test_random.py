@@ -1,0 +1,147 @@
+"""Random numbers: reproducible, distributed as eager's, eager's own ones on request."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from inductor_testing import check, compiled
+
+import minidynamo
+from minidynamo.inductor import metrics
+
+N = 40_000
+# name -> (function, mean, standard deviation, smallest, largest)
+DRAWS = {
+    "rand": (lambda x: torch.rand(N), 0.5, 12**-0.5, 0, 1),
+    "rand double": (lambda x: torch.rand(N, dtype=torch.float64), 0.5, 12**-0.5, 0, 1),
+    "rand half": (lambda x: torch.rand(N, dtype=torch.float16), 0.5, 12**-0.5, 0, 0.9996),
+    "rand bfloat16": (lambda x: torch.rand(N, dtype=torch.bfloat16), 0.498, 12**-0.5, 0, 0.997),
+    "rand_like": (lambda x: torch.rand_like(x), 0.5, 12**-0.5, 0, 1),
+    "randn": (lambda x: torch.randn(N), 0, 1, -7, 7),
+    "randn double": (lambda x: torch.randn(N, dtype=torch.float64), 0, 1, -9, 9),
+    "randn_like": (lambda x: torch.randn_like(x), 0, 1, -7, 7),
+    "randint": (lambda x: torch.randint(10, (N,)), 4.5, 8.25**0.5, 0, 9),
+    "randint low": (lambda x: torch.randint(-5, 5, (N,)), -0.5, 8.25**0.5, -5, 4),
+    "randint wide": (
+        lambda x: torch.randint(0, 1 << 40, (N,)) / (1 << 40),
+        0.5,
+        12**-0.5,
+        0,
+        1,
+    ),
+    "randint_like": (lambda x: torch.randint_like(x, 3), 1, (2 / 3) ** 0.5, 0, 2),
+    "bernoulli": (lambda x: torch.bernoulli(x * 0 + 0.25), 0.25, 0.1875**0.5, 0, 1),
+    "bernoulli_": (lambda x: x.clone().bernoulli_(0.25), 0.25, 0.1875**0.5, 0, 1),
+    "uniform_": (lambda x: torch.empty(N).uniform_(-1, 3), 1, 16**0.5 * 12**-0.5, -1, 3),
+    "normal_": (lambda x: torch.empty(N).normal_(2, 3), 2, 3, -20, 24),
+    "exponential_": (lambda x: torch.empty(N).exponential_(2), 0.5, 0.5, 1e-30, 20),
+    "geometric_": (lambda x: torch.empty(N).geometric_(0.5), 2, 2**0.5, 1, 64),
+    "log_normal_": (
+        lambda x: torch.empty(N).log_normal_(0, 0.5),
+        math.exp(0.125),
+        math.exp(0.125) * (math.exp(0.25) - 1) ** 0.5,
+        0,
+        100,
+    ),
+    "dropout": (lambda x: F.dropout(x * 0 + 1, 0.5), 1, 1, 0, 2),
+}
+X = torch.zeros(N)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_distributions(name):
+    fn, mean, deviation, low, high = DRAWS[name]
+    metrics.reset()
+    run = compiled(fn, X)
+    assert metrics.extern_calls <= 1  # the seed's
+    torch.manual_seed(11)
+    (first,) = run(X)
+    (second,) = run(X)
+    torch.manual_seed(11)
+    (again,) = run(X)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    expected = fn(X)
+    assert (first.dtype, first.shape) == (expected.dtype, expected.shape)
+    x = first.double()
+    assert abs(x.mean() - mean) < 5 * deviation / N**0.5 + 1e-3
+    assert abs(x.std() - deviation) < 0.05 * deviation
+    assert low <= x.min() and x.max() <= high
+
+
+def test_draws_are_independent():
+    (a, b) = compiled(lambda x: (torch.randn(N), torch.randn(N)), X)(X)
+    assert abs((a * b).mean()) < 5 / N**0.5
+    assert abs((a[1:] * a[:-1]).mean()) < 5 / N**0.5
+
+
+def test_the_fallback_gives_eagers_numbers():
+    def fn(x):
+        a = torch.rand(3) + x[:3]
+        b = F.dropout(x, 0.5)
+        c = torch.randint(0, 9, (4,))
+        d = torch.empty(5).exponential_()
+        return a, b, c, d, torch.randn(2), torch.bernoulli(x.sigmoid()), torch.randperm(7)
+
+    run = compiled(fn, X, fallback_random=True)
+    torch.manual_seed(5)
+    expected = fn(X)
+    after = torch.rand(1)
+    torch.manual_seed(5)
+    for actual, wanted in zip(run(X), expected, strict=True):
+        assert torch.equal(actual, wanted)
+    assert torch.equal(torch.rand(1), after)
+
+
+def test_a_generator_gives_its_numbers():
+    generator = torch.Generator().manual_seed(9)
+    expected = torch.rand(4, generator=torch.Generator().manual_seed(9))
+    fn = minidynamo.compile(lambda x: x + torch.rand(4, generator=generator))
+    assert torch.equal(fn(torch.zeros(4)), expected)
+
+
+def test_the_same_mask_forward_and_backward():
+    x = torch.randn(500, requires_grad=True)
+    run = minidynamo.compile(lambda x: F.dropout(x.sin(), 0.4))
+    (grad,) = torch.autograd.grad((y := run(x)).sum(), x)
+    mask = y != 0
+    assert 200 < mask.sum() < 400
+    torch.testing.assert_close(grad, torch.where(mask, x.cos() / 0.6, 0.0))
+
+
+def test_the_generator_moves_on_and_its_state_counts():
+    run = compiled(lambda x: torch.rand(8), X)
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    (first,) = run(X)
+    assert not torch.equal(torch.get_rng_state(), state)
+    torch.set_rng_state(state)
+    assert torch.equal(run(X)[0], first)
+
+
+def test_dropout_is_one_kernel():
+    check(lambda x: F.dropout(x, 0.0) * 2, torch.randn(30), kernels=1)
+    metrics.reset()
+    compiled(lambda x: F.dropout(x.sin(), 0.3).relu(), X)
+    assert (metrics.generated_kernel_count, metrics.extern_calls) == (1, 1)
+
+
+def test_a_bad_probability_raises():
+    run = compiled(torch.bernoulli, torch.rand(9))
+    with pytest.raises(RuntimeError, match="p_in >= 0 && p_in <= 1"):
+        run(torch.full((9,), 1.5))
+
+
+@pytest.mark.parametrize("name", ["rand", "randn", "randint", "rand double", "rand half"])
+def test_triton_draws_the_same_numbers(name):
+    pytest.importorskip("triton")
+    fn = DRAWS[name][0]
+    torch.manual_seed(2)
+    (cpp,) = compiled(fn, X)(X)
+    torch.manual_seed(2)
+    (triton,) = compiled(fn, X, cpu_backend="triton")(X)
+    if name == "randn":
+        torch.testing.assert_close(cpp, triton, rtol=1e-5, atol=1e-5)
+    else:
+        assert torch.equal(cpp, triton)

@@ -1,0 +1,88 @@
+"""The sweep's results as a page (docs/operators.md)."""
+
+from collections import defaultdict
+
+HEAD = """# Operators
+
+Written by `make sweep` (tests/sweep/op_sweep.py): every operator of torch's table
+(`torch.testing._internal.common_methods_invocations.op_db`) against eager, on CPU. Compared are
+values, dtypes, shapes, strides (where eager's are dense), which results share memory with which
+arguments, what happened to the arguments, gradients, and exceptions. `fullgraph=True` first; a case
+whose only failure is a graph break is listed as `break`.
+"""
+
+
+def _passes(row):
+    return row["kind"] in ("ok", "skip")
+
+
+def _table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _shares(mine, theirs):
+    groups = defaultdict(list)
+    for row in mine:
+        groups[row["variant"], row["dtype"]].append(row)
+    for (variant, dtype), found in sorted(groups.items()):
+        run = [row for row in found if row["kind"] != "skip"]
+        good = sum(_passes(row) for row in run)
+        known = [theirs[key] for row in run if (key := _key(row)) in theirs]
+        lost = [
+            row
+            for row in run
+            if not _passes(row) and _key(row) in theirs and _passes(theirs[_key(row)])
+        ]
+        unknown = sum(not _passes(row) and _key(row) not in theirs for row in run)
+        base = len(run) - sum(not _passes(row) for row in known)
+        share = f"{100 * (1 - (len(lost) + unknown) / base):.1f}%" if base and theirs else ""
+        yield variant, dtype, len(run), good, len(lost) + unknown if theirs else "", share
+
+
+def _key(row):
+    return row["op"], row["dtype"], row["variant"]
+
+
+def write_report(path, rows):
+    """Write the page; rows: (compiler, op, dtype, variant) -> result."""
+    mine = [row for key, row in rows.items() if key[0] == "minidynamo"]
+    theirs = {key[1:]: row for key, row in rows.items() if key[0] == "torch"}
+    head = [
+        "variant",
+        "dtype",
+        "cases",
+        "pass",
+        "torch.compile passes, we do not",
+        "share of its",
+    ]
+    parts = [HEAD, _table(head, _shares(mine, theirs))]
+    if theirs:
+        parts.append(
+            "torch.compile was run on the cases that fail here; the others pass in both.\n"
+        )
+    failures = sorted((r for r in mine if not _passes(r)), key=lambda r: (r["kind"], _key(r)))
+    cells = []
+    for row in failures:
+        other = theirs.get(_key(row))
+        verdict = "" if other is None else "passes" if _passes(other) else other["kind"]
+        reason = row["reason"].replace("|", "\\|").replace("\n", " ")[:160]
+        cells.append((row["op"], row["dtype"], row["variant"], row["kind"], verdict, reason))
+    parts += [
+        "## Failures\n",
+        _table(["operator", "dtype", "variant", "kind", "torch.compile", "reason"], cells),
+    ]
+    called = defaultdict(set)
+    for row in mine:
+        for name in row.get("externs", ()):
+            called[name].add(row["op"])
+    parts += [
+        "## Called through the dispatcher\n",
+        "Operators that some case calls whole (`extern`), and for how many operators of the table;"
+        " all others are loops, or made of such.\n",
+        _table(
+            ["operator", "cases' operators"], [(n, len(v)) for n, v in sorted(called.items())]
+        ),
+    ]
+    path.write_text("\n".join(parts))
