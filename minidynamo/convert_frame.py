@@ -65,6 +65,9 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
             if reason is not None:
                 _emit_frame(code, "skipped", reason)
                 return SKIP
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            # Inside of a torch.func transform that eager runs: this call is left alone.
+            return None
         if frame.entries and not _may_recompile(options, frame):
             return SKIP
         _emit_frame(code, "start")

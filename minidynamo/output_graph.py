@@ -41,6 +41,7 @@ from .guards import Check, GuardSet
 from .shape_history import history_of
 from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
+from .utils import close_transforms
 
 if TYPE_CHECKING:
     from .compile_options import CompileOptions
@@ -131,6 +132,8 @@ class OutputGraph:
         self.identified: dict[Source, type] = {}
         # Context managers that the traced code entered and not yet left, innermost last.
         self.open_contexts: list[Any] = []
+        # How many levels of torch.func transforms are open.
+        self.transform_levels = 0
         # Generators that the traced code made.
         self.generators: list[Any] = []
 
@@ -429,6 +432,7 @@ class OutputGraph:
         if events.wants(events.GraphEvent):
             ops = [n.target for n in module.graph.nodes if n.op.startswith("call_")]
             events.emit(events.GraphEvent(graph=module, ops=ops))
+        depth = torch._C._functorch.get_dynamic_layer_stack_depth()
         try:
             with tracing(self.tracing_context), events.timed("backend"):
                 compiled = self.options.call_backend(module, [item.value for item in inputs])
@@ -436,6 +440,9 @@ class OutputGraph:
             raise
         except Exception as error:
             raise BackendCompilerFailed(self.options.backend_name, error) from error
+        finally:
+            # A backend that gives up in the middle of a transform leaves its levels open.
+            close_transforms(depth)
         if not callable(compiled):
             refused = TypeError(f"the backend returned {type(compiled).__name__}, not a callable")
             raise BackendCompilerFailed(self.options.backend_name, refused) from refused

@@ -157,6 +157,11 @@ _SKIPPED_TORCH = (
     " torch._vmap_internals torch._lowrank"
     " torch.overrides torch._meta_registrations torch.optim._multi_tensor"
 ).split()
+# Modules in them that are traced through all the same.
+_TRACED_TORCH = frozenset(
+    "torch.func torch._functorch.apis torch._functorch.vmap torch._functorch.eager_transforms"
+    " torch._functorch.functional_call torch._functorch.utils".split()
+)
 
 
 @functools.cache
@@ -218,6 +223,8 @@ def is_skipped_module(name: str | None) -> bool:
     if name is None:
         return False
     parts = name.split(".")
+    if name in _TRACED_TORCH:
+        return False
     if parts[0] == "torch":
         prefixes = itertools.accumulate(parts, "{}.{}".format)
         return any(prefix in _SKIPPED_TORCH for prefix in prefixes)

@@ -6,6 +6,7 @@ from . import (
     collections_,
     constructors,
     functools_,
+    functorch,
     inspect_,
     itertools_,
     object_methods,
@@ -16,6 +17,7 @@ from . import (
     torch_rnn,
     torch_state,
     torch_tensor,
+    wraps_,
 )
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "collections_",
     "constructors",
     "functools_",
+    "functorch",
     "inspect_",
     "itertools_",
     "object_methods",
@@ -34,4 +37,5 @@ __all__ = [
     "torch_rnn",
     "torch_state",
     "torch_tensor",
+    "wraps_",
 ]

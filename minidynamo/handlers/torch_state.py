@@ -84,8 +84,6 @@ _CONSTANTS: tuple[tuple[Callable[..., Any], Any], ...] = (
     (markers.is_compiling, True),
     (torch._C._is_torch_function_mode_enabled, False),
     (torch._C._len_torch_function_stack, 0),
-    (torch._C._functorch.maybe_current_level, None),
-    (torch._C._functorch.peek_interpreter_stack, None),
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 import torch.utils._pytree
+from torch._C import _functorch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from minidynamo import _C, events
@@ -28,6 +29,7 @@ from minidynamo.inductor.runtime.cpp_toolchain import compile_library
 from minidynamo.inductor.runtime.plan_store import CompiledPlan
 from minidynamo.inductor.runtime.triton_launch import with_aligned_inputs
 from minidynamo.inductor.scheduler import schedule
+from minidynamo.utils import close_transforms
 
 assert lowering.pointwise  # the modules of the package fill the table of lowerings
 
@@ -61,11 +63,14 @@ def _compile_flat(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[.
     mode = _fake_mode(inputs)
     fakes = [_fake(value, mode) for value in inputs]
     graph = None
+    depth = _functorch.get_dynamic_layer_stack_depth()
     with events.timed("capture"):
         try:
             graph = capture_inference(gm, fakes, mode, decomposition_table())
         except NotCapturable:
             metrics.increment("capture_fallbacks")
+            # It may have stopped inside of a transform.
+            close_transforms(depth)
     if graph is None:
         return compile_aot(gm, inputs, compile_graph, decomposition_table())
     return compile_graph(graph, "inference")

@@ -46,6 +46,9 @@ class Setting:
 
 
 GRAD_MODE = Setting("grad mode", torch.is_grad_enabled, torch._C._set_grad_enabled)
+FORWARD_GRAD_MODE = Setting(
+    "forward grad mode", torch._C._is_fwd_grad_enabled, torch._C._set_fwd_grad_enabled
+)
 AUTOCAST_CACHE = Setting(
     "autocast cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 
-@wraps(types.UnionType, types.GenericAlias)
+_CALLABLE_ALIAS = type(collections.abc.Callable[[], None])
+
+
+@wraps(types.UnionType, types.GenericAlias, _CALLABLE_ALIAS)
 def _wrap_union(tx: Translator, value: Any, source: Source) -> VariableTracker:
     tx.guard(source, "ID_IS", value)
     return CallableVariable(value, source=source)
 
 
-@builds(types.UnionType, types.GenericAlias)
+@builds(types.UnionType, types.GenericAlias, _CALLABLE_ALIAS)
 def _build_union(tx: Translator, value: Any) -> VariableTracker:
     return CallableVariable(value)
 

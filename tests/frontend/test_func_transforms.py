@@ -1,0 +1,265 @@
+"""torch.func: transforms are captured with what is inside of them, nested ones too."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from testing import assert_same, check, check_recompiles
+from torch import nn
+from torch.func import (
+    functional_call,
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    stack_module_state,
+    vjp,
+    vmap,
+)
+
+import minidynamo
+
+X = torch.arange(6.0).reshape(2, 3) / 3 - 1
+Y = torch.tensor([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]])
+W = torch.arange(9.0).reshape(3, 3) / 7
+V = X[1].clone()
+LINEAR = nn.Linear(3, 2)
+MODELS = [nn.Linear(3, 2) for _ in range(3)]
+SKELETON = copy.deepcopy(MODELS[0]).to("meta")
+PARAMS, BUFFERS = stack_module_state(MODELS)
+SUM_OF_COS = vmap(lambda a: a.cos().sum())
+
+
+def vjp_two_outputs(x, y):
+    out, pull = vjp(lambda a, b: (a * b, a.sum()), x, y)
+    return out, pull((y, torch.tensor(1.0)))
+
+
+def vjp_later(x, y):
+    out, pull = vjp(torch.sin, x)
+    z = out.sum() + y
+    return z, pull(z), pull(y)
+
+
+def in_place_inside(x):
+    def fn(a):
+        b = a.clone()
+        b[0] = 3
+        b.add_(1)
+        return b
+
+    return vmap(fn)(x)
+
+
+def side_effect_inside(x):
+    seen = []
+
+    def fn(a):
+        seen.append(a.shape)
+        return a + len(seen)
+
+    return vmap(fn)(x), seen
+
+
+def per_sample_gradients(x, y):
+    params = {name: value.detach() for name, value in LINEAR.named_parameters()}
+
+    def loss(p, a, b):
+        return F.mse_loss(functional_call(LINEAR, p, (a,)), b)
+
+    return vmap(grad(loss), in_dims=(None, 0, 0))(params, x, y)
+
+
+def ensemble(x):
+    def call(params, buffers, a):
+        return functional_call(SKELETON, (params, buffers), (a,))
+
+    return vmap(call, in_dims=(0, 0, None))(PARAMS, BUFFERS, x)
+
+
+def inside_no_grad(x):
+    with torch.no_grad():
+        return grad(lambda a: a.sin().sum())(x)
+
+
+def no_grad_inside(x):
+    def fn(a):
+        with torch.no_grad():
+            c = a**2
+        return (a - c).sum()
+
+    return grad(fn)(x)
+
+
+CASES = {
+    "vmap": (lambda x: vmap(lambda a: a.sin() + a.sum())(x), X),
+    "vmap of an operator": (lambda x, y: vmap(torch.dot)(x, y), X, Y),
+    "vmap, not over all": (lambda x, w: vmap(lambda a, b: a @ b, in_dims=(0, None))(x, w), X, W),
+    "vmap, free tensor": (lambda x, w: vmap(lambda a: a @ w)(x), X, W),
+    "vmap, out_dims": (lambda x: vmap(lambda a: (a * 2, a.sum()), 1, (1, 0))(x), X),
+    "vmap, in_dims -1": (lambda x: vmap(lambda a: a * 2, in_dims=-1, out_dims=-1)(x), X),
+    "vmap of vmap": (lambda x: vmap(vmap(lambda a: a.sin()))(x), X),
+    "vmap of a dict": (lambda d: vmap(lambda t: {"o": t["a"] * t["b"]})(d), {"a": X, "b": Y}),
+    "vmap, keyword": (lambda x: vmap(lambda a, k=1: a * k)(x, k=x), X),
+    "vmap, chunks": (lambda x: vmap(lambda a: a.sin(), chunk_size=1)(x), X),
+    "vmap, made outside": (lambda x: SUM_OF_COS(x) + 1, X),
+    "vmap, sizes are those of a sample": (
+        lambda x: vmap(lambda a: a.reshape(a.shape[0], 1) * a.numel() * a.dim())(x),
+        X,
+    ),
+    "vmap, where": (lambda x: vmap(lambda a: torch.where(a > 0, a, -a))(x), X),
+    "vmap, in place": (in_place_inside, X),
+    "vmap, side effect": (side_effect_inside, X),
+    "vmap of attention": (
+        lambda x: vmap(F.scaled_dot_product_attention)(x[:, None], x[:, None], x[:, None]),
+        X,
+    ),
+    "torch.vmap": (lambda x: torch.vmap(torch.sin)(x), X),
+    "grad": (lambda x: grad(lambda a: a.sin().sum())(x), X),
+    "grad, aux": (lambda x: grad(lambda a: (a.sin().sum(), a.cos()), has_aux=True)(x), X),
+    "grad, argnums": (lambda x, y: grad(lambda a, b: (a * b).sum(), (0, 1))(x, y), X, Y),
+    "grad, free tensor": (lambda x, y: grad(lambda a: (a * y).sum())(x), X, Y),
+    "grad of grad": (lambda x: grad(lambda a: grad(lambda b: (b**3).sum())(a).sum())(x), X),
+    "grad of a dict": (lambda p, x: grad(lambda q: (x @ q["w"]).tanh().sum())(p), {"w": W}, X),
+    "grad_and_value": (lambda x: grad_and_value(lambda a: a.sin().sum())(x), X),
+    "grad, unused input": (lambda x, y: grad(lambda a, b: a.sum(), (0, 1))(x, y), X, Y),
+    "grad in no_grad": (inside_no_grad, X),
+    "no_grad in grad": (no_grad_inside, X),
+    "vmap of grad": (lambda x, y: vmap(grad(lambda a, b: (a * b).sin().sum()))(x, y), X, Y),
+    "jvp": (lambda x, y: jvp(lambda a: a.sin(), (x,), (y,)), X, Y),
+    "jvp, aux": (lambda x, y: jvp(lambda a: (a.sin(), a), (x,), (y,), has_aux=True), X, Y),
+    "jvp of jvp": (
+        lambda x, y: jvp(lambda a: jvp(torch.sin, (a,), (y,))[1], (x,), (y,)),
+        X,
+        Y,
+    ),
+    "vmap of jvp": (lambda x, y: vmap(lambda a, b: jvp(torch.sin, (a,), (b,))[1])(x, y), X, Y),
+    "vjp": (vjp_two_outputs, X, Y),
+    "vjp, called later": (vjp_later, X, Y),
+    "jacrev": (lambda x: jacrev(lambda a: a.sin() * a.sum())(x), V),
+    "jacrev, chunks": (lambda x: jacrev(lambda a: a.sin() * a.sum(), chunk_size=2)(x), V),
+    "jacfwd": (lambda x: jacfwd(lambda a: a.sin() * a.sum())(x), V),
+    "hessian": (lambda x: hessian(lambda a: (a.sin() * a.sum()).sum())(x), V),
+    "vmap of jacrev": (lambda x: vmap(jacrev(torch.sin))(x), X),
+    "jacfwd of jacrev": (lambda x: jacfwd(jacrev(lambda a: (a**3).sum()))(x), V),
+    "functional_call": (
+        lambda x: functional_call(LINEAR, {"weight": LINEAR.weight * 2}, (x,)),
+        X,
+    ),
+    "gradients of each sample": (per_sample_gradients, X, Y[:, :2]),
+    "ensemble": (ensemble, X),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_captured_whole(name):
+    fn, *args = CASES[name]
+    check(fn, *args, graphs=1, fullgraph=True)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "name", ["vmap of grad", "jvp", "vjp, called later", "vmap, free tensor"]
+)
+def test_under_other_backends(name, backend):
+    fn, *args = CASES[name]
+    check(fn, *args, graphs=None, backend=backend, fullgraph=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("transform", [grad, vmap], ids=["grad", "vmap"])
+def test_gradients_through_a_transform(transform, backend):
+    def fn(x):
+        return transform(lambda a: a.sin().sum())(x) * 2
+
+    grads = []
+    for function in (fn, minidynamo.compile(fn, backend=backend, fullgraph=True)):
+        x = X.clone().requires_grad_()
+        function(x).sum().backward()
+        grads.append(x.grad)
+    assert_same(*grads)
+
+
+def test_random_numbers():
+    def same(x):
+        return vmap(lambda a: a + torch.randn(3), randomness="same")(x)
+
+    def different(x):
+        return vmap(lambda a: a + torch.randn(3), randomness="different")(x)
+
+    for fn in (same, different):
+        results = []
+        for function in (fn, minidynamo.compile(fn, backend="eager", fullgraph=True)):
+            torch.manual_seed(3)
+            results.append(function(X))
+        assert_same(*results)
+
+
+def test_errors_are_those_of_eager():
+    check(lambda x: vmap(lambda a: 1)(x), X, graphs=None)
+    check(lambda x: vmap(lambda a: a.item())(x), X, graphs=None)
+    check(lambda x: vmap(lambda a: a, in_dims=7)(x), X, graphs=None)
+    check(lambda x, y: vmap(torch.dot)(x, y), X, torch.ones(3, 3), graphs=None)
+    check(lambda x: grad(lambda a: a)(x), X, graphs=None)
+    check(lambda x: vmap(lambda a: a + torch.randn(3))(x), X, graphs=None)
+    assert torch._C._functorch.maybe_current_level() is None
+
+
+def test_a_break_inside_breaks_before_the_transform():
+    def fn(x):
+        def body(a):
+            minidynamo.graph_break()
+            return a * 2
+
+        y = x + 1
+        return vmap(body)(y) + 1
+
+    check(fn, X, graphs=2)
+    assert torch._C._functorch.maybe_current_level() is None
+
+
+def test_a_graph_that_raises_leaves_no_level_open():
+    def fn(x, index):
+        return vmap(lambda a: a[index])(x)
+
+    index = torch.tensor([0, 7])
+    compiled = minidynamo.compile(fn, backend="eager")
+    compiled(X, torch.tensor([0, 1]))
+    with pytest.raises((IndexError, RuntimeError)):
+        compiled(X, index)
+    assert torch._C._functorch.maybe_current_level() is None
+
+
+def test_a_compiled_function_inside_of_a_transform_of_eager():
+    compiled = minidynamo.compile(lambda a: a.sin().sum(), backend="aot_eager")
+    assert_same(vmap(compiled)(X), X.sin().sum(1))
+    assert_same(compiled(X), X.sin().sum())
+    assert_same(grad(compiled)(X), X.cos())
+
+
+def test_recompiles_for_new_sizes_and_closures():
+    def fn(x, k):
+        return vmap(lambda a: a * k + x.shape[0])(x)
+
+    check_recompiles(fn, [(X, 2), (X, 2), (X, 3.5)], graphs=2)
+    check_recompiles(fn, [(X, 2), (torch.ones(4), 2)], graphs=2)
+    check_recompiles(fn, [(X, 2), (X.double(), 2)], graphs=2)
+
+
+def test_recompiles_when_the_function_changes():
+    class Holder:
+        function = staticmethod(torch.sin)
+
+    def fn(x):
+        return vmap(Holder.function)(x)
+
+    def change(index):
+        if index == 2:
+            Holder.function = staticmethod(torch.cos)
+
+    check_recompiles(fn, [(X,), (X,), (X,)], graphs=2, change=change)
