@@ -44,6 +44,7 @@ class Check(enum.StrEnum):
     ALIAS = "ALIAS"  # x is what the (source) gives
     NOT_ALIAS = "NOT_ALIAS"  # x is not what the (source) gives
     NOT_ALIASED_GROUP = "NOT_ALIASED_GROUP"  # the objects of the (sources) are all different
+    MEMORY_LAYOUT = "MEMORY_LAYOUT"  # no tensor lies on one that is written, but as (it) says
     PREDICATE = "PREDICATE"  # a (Predicate) answers True: Python code, so the slow way
     EXPR = "EXPR"  # an (expression of guard_expr.py) over sizes and ints is true
     GLOBAL_STATE = "GLOBAL_STATE"  # grad mode, autocast, ... are as in the (GlobalState)
@@ -56,6 +57,52 @@ class Predicate:
     function: Callable[..., Any]
     text: str
     others: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLayout:
+    """Which of some tensors lie on memory that the graph writes to.
+
+    placements: for each source (is it written to; number of its group, -1 for none; storage offset
+    in elements). The members of a group lie on one storage and overlap, one of them written to.
+    """
+
+    sources: tuple[Source, ...]
+    placements: tuple[tuple[bool, int, int], ...]
+
+    @classmethod
+    def of(
+        cls, sources: Sequence[Source], tensors: Sequence[torch.Tensor], mutated: Sequence[bool]
+    ) -> MemoryLayout:
+        """What is the case now."""
+        ranges = [_memory_range(tensor) for tensor in tensors]
+        placed = sorted((i for i in range(len(ranges)) if ranges[i]), key=lambda i: ranges[i])
+        clusters: list[list[int]] = []
+        end = 0
+        for i in placed:
+            if ranges[i][0] < end:
+                clusters[-1].append(i)
+            else:
+                clusters.append([i])
+            end = max(end, ranges[i][1])
+        shared = [c for c in clusters if len(c) > 1 and any(mutated[i] for i in c)]
+        firsts = sorted(min(cluster) for cluster in shared)
+        group = {i: firsts.index(min(cluster)) for cluster in shared for i in cluster}
+        placements = tuple(
+            (bool(mutated[i]), group.get(i, -1), tensors[i].storage_offset() if i in group else 0)
+            for i in range(len(ranges))
+        )
+        return cls(tuple(sources), placements)
+
+
+def _memory_range(tensor: torch.Tensor) -> tuple[int, ...]:
+    """(first byte, byte after the last) of a tensor with strides; () for others."""
+    python = torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
+    if python or tensor.layout is not torch.strided or tensor.numel() == 0:
+        return ()
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.data_ptr()
+    return (start, start + (last + 1) * tensor.element_size())
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +217,9 @@ def _length_failure(name: str, size: int, found: Any) -> str:
 
 
 def _keys_failure(name: str, expected: tuple[Any, ...], found: dict[Any, Any]) -> str:
-    keys = list(found)
-    added = [constant_text(key) for key in keys if key not in expected]
-    removed = [constant_text(key) for key in expected if key not in keys]
+    known = dict.fromkeys(expected)  # tensors as keys are found by identity
+    added = [constant_text(key) for key in found if key not in known]
+    removed = [constant_text(key) for key in expected if key not in found]
     changes = [f"now has {', '.join(added)}"] if added else []
     changes += [f"no longer has {', '.join(removed)}"] if removed else []
     return f"{name} {' and '.join(changes) or 'has its keys in another order'}"
@@ -332,6 +379,18 @@ ROWS: dict[Check, Row] = {
         lambda name, sources: f"{', '.join(s.name for s in sources)} are different objects",
         _group_failure,
         kept=lambda sources: tuple(named(source) for source in sources),
+    ),
+    Check.MEMORY_LAYOUT: Row(
+        lambda name, layout: (
+            f"{', '.join(s.name for s in layout.sources)}: what is written overlaps as it did"
+        ),
+        lambda name, layout, found: (
+            f"{', '.join(s.name for s in layout.sources)} now overlap in memory in another way, "
+            "and one of them is written to"
+        ),
+        kept=lambda layout: MemoryLayout(
+            tuple(named(source) for source in layout.sources), layout.placements
+        ),
     ),
     Check.PREDICATE: Row(
         lambda name, predicate: predicate.text,

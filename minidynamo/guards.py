@@ -24,7 +24,7 @@ import torch
 
 from . import _C
 from .constant_values import constant_key
-from .guard_checks import ROWS, Check, Predicate, TensorSpec, named
+from .guard_checks import ROWS, Check, MemoryLayout, Predicate, TensorSpec, named
 from .guard_expr import read_objects, to_postfix
 from .source import BuiltinSource, ConstSource, GlobalsSource, GuardStep, Source, TypeSource
 
@@ -35,6 +35,7 @@ __all__ = [
     "GuardFailure",
     "GuardSet",
     "Predicate",
+    "MemoryLayout",
     "TensorSpec",
     "explain_failure",
 ]
@@ -78,6 +79,7 @@ _RELATIONS = frozenset(
         Check.ALIAS,
         Check.NOT_ALIAS,
         Check.NOT_ALIASED_GROUP,
+        Check.MEMORY_LAYOUT,
         Check.PREDICATE,
         Check.EXPR,
         Check.GLOBAL_STATE,
@@ -250,7 +252,7 @@ class GuardSet:
 def _expected_key(expected: Any) -> Any:
     if isinstance(expected, tuple):
         return tuple(_expected_key(item) for item in expected)
-    if isinstance(expected, (Source, TensorSpec)):
+    if isinstance(expected, (Source, TensorSpec, MemoryLayout)):
         return expected
     return constant_key(expected)
 
@@ -328,6 +330,8 @@ class _Builder:
             operand = to_postfix(guard.expected, members)
         elif guard.kind is Check.PREDICATE:
             operand = guard.expected.function
+        elif guard.kind is Check.MEMORY_LAYOUT:
+            operand = guard.expected.placements
         nodes = tuple(self.node(source, guard) for source in sources)
         return guard.kind.value, nodes, operand
 
@@ -339,6 +343,8 @@ def _members(guard: Guard) -> list[Source]:
         return [*own, guard.expected]
     if guard.kind is Check.NOT_ALIASED_GROUP:
         return list(guard.expected)
+    if guard.kind is Check.MEMORY_LAYOUT:
+        return list(guard.expected.sources)
     if guard.kind is Check.PREDICATE:
         return [*own, *guard.expected.others]
     return read_objects(guard.expected) if guard.kind is Check.EXPR else []

@@ -37,7 +37,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from . import config, events
 from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
-from .guards import Check, GuardSet
+from .guards import Check, GuardSet, MemoryLayout
 from .shape_history import history_of
 from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
@@ -369,16 +369,20 @@ class OutputGraph:
     # -- finishing ------------------------------------------------------------------------------
 
     def add_alias_guards(self) -> None:
-        """What was mutated and taken for different objects must stay different objects."""
-        if any(item.is_mutated for item in self.inputs) and len(self.inputs) > 1:
-            group = tuple(item.source for item in self.inputs)
+        """What was mutated and taken for different objects, or memory, must stay different."""
+        tensors = [item for item in self.inputs if isinstance(item.value, torch.Tensor)]
+        mutated = [item.is_mutated for item in tensors]
+        if any(mutated) and len(tensors) > 1:
+            group = tuple(item.source for item in tensors)
             self.guards.add(None, Check.NOT_ALIASED_GROUP, group)
+            layout = MemoryLayout.of(group, [item.value for item in tensors], mutated)
+            self.guards.add(None, Check.MEMORY_LAYOUT, layout)
         effects = self.side_effects
-        mutated = {
+        changed = {
             variable: None for variable, _ in effects.pending_attributes()
         } | effects.contents
         tracked = [(value, v) for value, v in effects.tracked() if v.source is not None]
-        for variable in mutated:
+        for variable in changed:
             own = [value for value, v in tracked if v is variable]
             for value, other in tracked:
                 if own and other is not variable and type(value) is type(own[0]):

@@ -12,7 +12,7 @@ import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
 from minidynamo.guard_expr import from_sympy
-from minidynamo.guards import Check, GuardSet, Predicate, explain_failure
+from minidynamo.guards import Check, GuardSet, MemoryLayout, Predicate, explain_failure
 from minidynamo.source import (
     AttrSource,
     BuiltinSource,
@@ -214,6 +214,7 @@ class TestKinds:
             Check.ALIAS,
             Check.NOT_ALIAS,
             Check.NOT_ALIASED_GROUP,
+            Check.MEMORY_LAYOUT,
             Check.PREDICATE,
             Check.EXPR,
             Check.GLOBAL_STATE,
@@ -245,6 +246,28 @@ class TestKinds:
         assert reason(same, a, b) == "x and y are no longer the same object"
         assert reason(other, a, b) is None
         assert reason(other, a, a) == "x and y are now the same object"
+
+    def test_memory_layout(self):
+        memory = torch.zeros(10)
+        layout = MemoryLayout.of((X, Y), [memory[:4], memory[2:6]], [True, False])
+        assert layout.placements == ((True, 0, 0), (False, 0, 2))
+        program = guarded((None, "MEMORY_LAYOUT", layout))
+        text = "x, y now overlap in memory in another way, and one of them is written to"
+        for _ in range(2):
+            assert reason(program, memory[:4], memory[2:6]) is None
+            assert reason(program, memory[:4], memory[3:7]) == text
+            assert reason(program, memory[:4], torch.zeros(4)) == text
+        apart = MemoryLayout.of((X, Y), [memory[:4], memory[4:6]], [True, False])
+        assert apart.placements == ((True, -1, 0), (False, -1, 0))
+        program = guarded((None, "MEMORY_LAYOUT", apart))
+        for _ in range(2):
+            assert reason(program, memory[2:6], memory[6:]) is None
+            assert reason(program, memory[2:6], memory[5:]) == text
+            assert reason(program, memory[2:2], memory) is None
+            assert reason(program, memory.to_sparse(), memory) is None
+            assert reason(program, 3, memory) is None
+        reading = MemoryLayout.of((X, Y), [memory, memory], [False, False])
+        assert reason(guarded((None, "MEMORY_LAYOUT", reading)), memory, memory) is None
 
     def test_group_of_different_objects(self):
         members = tuple(ListItemSource(X, i) for i in range(20))

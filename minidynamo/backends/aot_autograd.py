@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._C import disabled
 from ..events import AotGraphEvent, emit, timed, wants
 
 __all__ = ["aot_autograd"]
@@ -35,7 +36,10 @@ def aot_autograd(
             if wants(AotGraphEvent):
                 emit(AotGraphEvent(graph, kind))
             compiled = compiler(graph, inputs)
-            return compiled if hasattr(compiled, "_boxed_call") else make_boxed_func(compiled)
+            if not hasattr(compiled, "_boxed_call"):
+                # Autograd may call it in the middle of a compiled region: not to be compiled again.
+                return make_boxed_func(disabled(compiled))
+            return compiled
 
         return compile_graph
 

@@ -62,6 +62,7 @@ const Named<RelationKind> kRelations[] = {
     {"ALIAS", RelationKind::kAlias},
     {"NOT_ALIAS", RelationKind::kNotAlias},
     {"NOT_ALIASED_GROUP", RelationKind::kNotAliasedGroup},
+    {"MEMORY_LAYOUT", RelationKind::kMemoryLayout},
     {"EXPR", RelationKind::kExpr},
     {"PREDICATE", RelationKind::kPredicate},
 };
@@ -339,6 +340,24 @@ bool parse_registers(Program& program, PyObject* numbers, std::vector<int>& regs
   return true;
 }
 
+// A tuple with (is mutated, group, storage offset) for each tensor.
+bool parse_placements(Relation& relation, PyObject* value) {
+  size_t count = relation.regs.size();
+  if (!PyTuple_Check(value) || static_cast<size_t>(PyTuple_GET_SIZE(value)) != count) {
+    return refuse("MEMORY_LAYOUT wants one tuple for each tensor");
+  }
+  for (size_t i = 0; i < count; i++) {
+    int is_mutated, group;
+    long long offset;
+    PyObject* row = PyTuple_GET_ITEM(value, static_cast<Py_ssize_t>(i));
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "piL", &is_mutated, &group, &offset)) {
+      return PyErr_Occurred() ? false : refuse("MEMORY_LAYOUT wants one tuple for each tensor");
+    }
+    relation.placements.push_back({is_mutated != 0, group, offset});
+  }
+  return true;
+}
+
 bool parse_relation_value(Relation& relation, PyObject* value) {
   switch (relation.kind) {
     case RelationKind::kGlobalState:
@@ -358,6 +377,8 @@ bool parse_relation_value(Relation& relation, PyObject* value) {
     case RelationKind::kPredicate:
       relation.value = Ref::of(value);
       return PyCallable_Check(value) || refuse("PREDICATE wants a callable");
+    case RelationKind::kMemoryLayout:
+      return parse_placements(relation, value);
     case RelationKind::kNotAliasedGroup:
       return true;
     default:

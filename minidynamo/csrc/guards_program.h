@@ -99,8 +99,8 @@ enum class Kind : uint8_t {
   kDictLacks, kDictKeys, kTensorMatch, kConstEq, kHasAttr, kLacksAttr,
 };
 
-enum class RelationKind : uint8_t { kGlobalState, kAlias, kNotAlias, kNotAliasedGroup, kExpr,
-                                    kPredicate };
+enum class RelationKind : uint8_t { kGlobalState, kAlias, kNotAlias, kNotAliasedGroup, kMemoryLayout,
+                                    kExpr, kPredicate };
 
 struct TensorSpec;   // guards_tensor.cpp
 struct GlobalState;  // guards_state.cpp
@@ -237,6 +237,25 @@ struct ExprStep {
   int dim = 0;
 };
 
+// One tensor of a kMemoryLayout: what was found when the graph was compiled.
+struct Placement {
+  bool is_mutated;
+  int group;  // tensors with the same number lay on one storage and overlapped; -1: on its own
+  int64_t offset;  // storage offset in elements, compared for members of a group
+};
+
+// The bytes from the first to the last element of a tensor; start == end: none, or unknown.
+struct MemoryRange {
+  uintptr_t start = 0, end = 0;
+  const void* storage = nullptr;
+  int64_t offset = 0;
+
+  bool operator==(const MemoryRange& other) const {
+    return start == other.start && end == other.end && storage == other.storage &&
+           offset == other.offset;
+  }
+};
+
 struct Relation {
   RelationKind kind;
   int number = 0;
@@ -244,6 +263,8 @@ struct Relation {
   std::vector<ExprStep> steps;
   Ref value;  // predicate, GlobalState object
   std::vector<PyObject*> passed;  // kNotAliasedGroup: addresses that were all different
+  std::vector<Placement> placements;  // kMemoryLayout, as are the ranges that passed last
+  std::vector<MemoryRange> ranges;
 };
 
 // -- programs --------------------------------------------------------------------------------------
@@ -349,6 +370,7 @@ Result tensor_matches(const TensorSpec& spec, PyObject* object, const DispatchSt
                       bool careful);
 enum TensorProperty { kSize, kStride, kStorageOffset };
 bool parse_tensor_property(const char* name, int* property);
+MemoryRange memory_range(PyObject* object);
 Result tensor_property(PyObject* object, int property, int64_t dim, bool careful, int64_t* value);
 DispatchState dispatch_state();
 int init_tensor_functions(PyObject* module);

@@ -164,6 +164,72 @@ Result are_distinct(Walk& walk, Relation& relation) {
   return kPass;
 }
 
+// Whether the members of each group still lie as they did on one storage; their ranges become one.
+bool groups_hold(const Relation& relation, std::vector<MemoryRange>& merged,
+                 std::vector<bool>& is_mutated) {
+  std::vector<size_t> leader;  // by number of the group
+  for (size_t i = 0; i < merged.size(); i++) {
+    const Placement& placement = relation.placements[i];
+    is_mutated[i] = placement.is_mutated;
+    if (placement.group < 0) {
+      continue;
+    }
+    size_t group = static_cast<size_t>(placement.group);
+    if (merged[i].offset != placement.offset) {
+      return false;
+    }
+    if (group == leader.size()) {
+      leader.push_back(i);
+      continue;
+    }
+    MemoryRange& whole = merged[leader[group]];
+    if (merged[i].storage != whole.storage) {
+      return false;
+    }
+    whole.start = std::min(whole.start, merged[i].start);
+    whole.end = std::max(whole.end, merged[i].end);
+    is_mutated[leader[group]] = is_mutated[leader[group]] || placement.is_mutated;
+    merged[i].end = merged[i].start = 0;
+  }
+  return true;
+}
+
+// No memory that is written is another tensor's too, but within the groups, which are laid out as
+// they were. The same addresses as in the last call that passed need no second look.
+Result memory_holds(Walk& walk, Relation& relation) {
+  size_t count = relation.regs.size();
+  std::vector<MemoryRange> found(count);
+  for (size_t i = 0; i < count; i++) {
+    found[i] = memory_range(walk.registers[relation.regs[i]]);
+  }
+  if (found == relation.ranges) {
+    return kPass;
+  }
+  std::vector<MemoryRange> merged = found;
+  std::vector<bool> is_mutated(count);
+  if (!groups_hold(relation, merged, is_mutated)) {
+    return kFail;
+  }
+  std::vector<size_t> order;
+  for (size_t i = 0; i < count; i++) {
+    if (merged[i].start != merged[i].end) {
+      order.push_back(i);
+    }
+  }
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return merged[a].start < merged[b].start; });
+  uintptr_t end = 0, end_of_mutated = 0;
+  for (size_t i : order) {
+    if (merged[i].start < (is_mutated[i] ? end : end_of_mutated)) {
+      return kFail;
+    }
+    end = std::max(end, merged[i].end);
+    end_of_mutated = is_mutated[i] ? std::max(end_of_mutated, merged[i].end) : end_of_mutated;
+  }
+  relation.ranges = std::move(found);
+  return kPass;
+}
+
 Result ask_predicate(Walk& walk, Relation& relation) {
   if (!walk.careful) {
     return kLater;
@@ -252,6 +318,8 @@ Result run_relation(Walk& walk, Relation& relation) {
     }
     case RelationKind::kNotAliasedGroup:
       return are_distinct(walk, relation);
+    case RelationKind::kMemoryLayout:
+      return memory_holds(walk, relation);
     case RelationKind::kExpr:
       return run_expression(walk, relation.steps);
     case RelationKind::kPredicate:

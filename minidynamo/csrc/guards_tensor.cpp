@@ -256,6 +256,28 @@ Result tensor_property(PyObject* object, int property, int64_t dim, bool careful
   return read_property(tensor, property, dim, value);
 }
 
+MemoryRange memory_range(PyObject* object) {
+  MemoryRange range;
+  if (!is_tensor(object)) {
+    return range;
+  }
+  const c10::TensorImpl& tensor = unpack(object);
+  if ((tensor.key_set().raw_repr() & kUnusualKeys) || !tensor.has_storage() ||
+      tensor.numel() == 0) {
+    return range;
+  }
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); dim++) {
+    last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  }
+  range.storage = tensor.storage().unsafeGetStorageImpl();
+  range.offset = tensor.storage_offset();
+  range.start = reinterpret_cast<uintptr_t>(tensor.storage().data()) +
+                static_cast<uintptr_t>(range.offset) * tensor.itemsize();
+  range.end = range.start + static_cast<uintptr_t>(last + 1) * tensor.itemsize();
+  return range;
+}
+
 DispatchState dispatch_state() {
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   return {keys.included_.raw_repr(), keys.excluded_.raw_repr()};

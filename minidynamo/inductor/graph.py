@@ -418,7 +418,8 @@ class GraphLowering:
 
     def meta_device(self) -> torch.device:
         fake = self.meta
-        return (fake if isinstance(fake, torch.Tensor) else fake[0]).device
+        outputs = [fake] if isinstance(fake, torch.Tensor) else fake
+        return next(v.device for v in outputs if isinstance(v, torch.Tensor))
 
     # -- giving values memory ----------------------------------------------------------------------
     def realize(self, value: TensorValue) -> View:

@@ -1,0 +1,184 @@
+"""Optimizers: their lazily made state, and the functions that work on lists of tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.optim
+
+from ..variables.base import VariableTracker, unsupported
+from ..variables.constant import ConstantVariable
+from ..variables.functions import UserFunctionVariable
+from ..variables.registry import handles
+from ..variables.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+
+# -- state -----------------------------------------------------------------------------------------
+
+
+def _makers_of_state() -> set[Any]:
+    """`_init_group` of every optimizer of torch: makes the state of the parameters that have none,
+    and fills the lists it is given.
+    """
+    kinds = [kind for kind in vars(torch.optim).values() if inspect.isclass(kind)]
+    return {vars(kind)["_init_group"] for kind in kinds if "_init_group" in vars(kind)}
+
+
+def _init_group(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """Make missing state now instead of in the graph, then trace the call as it is.
+
+    The first step would otherwise have a graph of its own. Making the state is what the call is
+    about to do anyway, and doing it twice is the same as once.
+    """
+    effects = tx.output.side_effects
+    optimizer, group = effects.real_of(args[0]), effects.real_of(args[1])
+    if not isinstance(optimizer, torch.optim.Optimizer) or not isinstance(group, dict):
+        return NotImplemented
+    if effects.variable_of(optimizer.state) is not None or effects.pending_contents():
+        return NotImplemented  # what was traced so far was about the state as it is
+    missing = [p for p in group["params"] if p.grad is not None and p not in optimizer.state]
+    if missing:
+        lists: list[list[Any]] = [[] for _ in args[2:]]
+        type(optimizer)._init_group(optimizer, group, *lists)  # type: ignore[attr-defined]
+    return NotImplemented
+
+
+for _maker in _makers_of_state():
+    handles(_maker)(_init_group)
+
+
+# -- lists of tensors ------------------------------------------------------------------------------
+
+
+def _addcdiv_by_list(tensors: Any, first: Any, second: Any, scalars: Any) -> None:
+    torch._foreach_addcdiv_(tensors, torch._foreach_mul(first, scalars.unbind()), second)
+
+
+def _addcmul_by_list(tensors: Any, first: Any, second: Any, scalars: Any) -> None:
+    torch._foreach_addcmul_(tensors, torch._foreach_mul(first, scalars.unbind()), second)
+
+
+# A tensor of scalars is read by these operators, which no graph can do: the products are made
+# first.
+_BY_LIST: dict[Any, Any] = {
+    torch._foreach_addcdiv_: _addcdiv_by_list,
+    torch._foreach_addcmul_: _addcmul_by_list,
+}
+
+
+def _with_tensor_of_scalars(target: Any) -> None:
+    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        if len(args) != 4 or kwargs or not isinstance(args[3], TensorVariable):
+            return NotImplemented
+        return tx.inline(UserFunctionVariable(_BY_LIST[target]), args, {})
+
+    handles(target)(handler)
+
+
+for _target in _BY_LIST:
+    _with_tensor_of_scalars(_target)
+
+
+@handles(torch._C._group_tensors_by_device_and_dtype)
+def group_tensors(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """(device, dtype) -> (lists of tensors, positions), by the first list."""
+    with_indices = kwargs.get("with_indices", args[1] if len(args) > 1 else None)
+    columns = [column.realize().unpack(tx) for column in args[0].unpack(tx)]
+    rows: dict[tuple[Any, Any], list[int]] = {}
+    for position, item in enumerate(columns[0]):
+        tensor = item.realize()
+        if not isinstance(tensor, TensorVariable):
+            unsupported("grouping of tensors", repr(tensor), "the first list has no tensor there")
+        rows.setdefault((tensor.fake.device, tensor.fake.dtype), []).append(position)
+    keys, values = [], []
+    for (device, dtype), positions in rows.items():
+        lists = [
+            tx.wrap_items(list, [column[p] for p in positions] if column else [])
+            for column in columns
+        ]
+        wanted = positions if with_indices is not None and with_indices.truth(tx) else []
+        indices = tx.wrap_items(list, [ConstantVariable(p) for p in wanted])
+        keys.append(tx.wrap_items(tuple, [tx.wrap_constant(device), tx.wrap_constant(dtype)]))
+        values.append(tx.wrap_items(tuple, [tx.wrap_items(list, lists), indices]))
+    pairs = [tx.wrap_items(tuple, pair) for pair in zip(keys, values, strict=True)]
+    return tx.call_function(tx.wrap_constant(dict), [tx.wrap_items(list, pairs)], {})
+
+
+# -- fused steps -----------------------------------------------------------------------------------
+
+
+def _adam_step(decoupled: bool) -> Callable[..., None]:
+    """One step of Adam (Kingma and Ba, 2015) or AdamW (Loshchilov and Hutter, 2019) on lists."""
+
+    def step(
+        params: Any, grads: Any, averages: Any, squares: Any, largest: Any, steps: Any, /, *,
+        lr: Any, beta1: float, beta2: float, weight_decay: float, eps: float,
+        amsgrad: bool, maximize: bool, grad_scale: None = None, found_inf: None = None,
+    ) -> None:  # fmt: skip
+        for i, (p, m, v) in enumerate(zip(params, averages, squares)):  # noqa: B905
+            g = -grads[i] if maximize else grads[i]
+            if weight_decay != 0 and decoupled:
+                p.mul_(1 - lr * weight_decay)
+            elif weight_decay != 0:
+                g = g + weight_decay * p
+            m.lerp_(g, 1 - beta1)
+            v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            if amsgrad:
+                largest[i].copy_(torch.maximum(largest[i], v))
+                v = largest[i]
+            scale = (1 - beta2 ** steps[i]).sqrt()
+            p.sub_(lr / (1 - beta1 ** steps[i]) * m / (v.sqrt() / scale + eps))
+
+    return step
+
+
+def _sgd_step(
+    params: Any, grads: Any, buffers: Any, /, *,
+    weight_decay: float, momentum: float, lr: Any, dampening: float, nesterov: bool,
+    maximize: bool, is_first_step: bool, grad_scale: None = None, found_inf: None = None,
+) -> None:  # fmt: skip
+    """One step of gradient descent with momentum (Sutskever et al., 2013) on lists."""
+    for i, p in enumerate(params):
+        g = -grads[i] if maximize else grads[i]
+        if weight_decay != 0:
+            g = g + weight_decay * p
+        if momentum != 0:
+            if is_first_step:
+                buffers[i].copy_(g)
+            else:
+                buffers[i].mul_(momentum).add_(g, alpha=1 - dampening)
+            g = g + momentum * buffers[i] if nesterov else buffers[i]
+        p.sub_(lr * g)
+
+
+# One operator for all parameters: it can't be made functional where one of its lists is empty, and
+# taken apart it fuses with what surrounds it.
+_FUSED_STEPS: dict[Any, Any] = {
+    torch._fused_adam_: _adam_step(decoupled=False),
+    torch._fused_adamw_: _adam_step(decoupled=True),
+    torch._fused_sgd_: _sgd_step,
+}
+
+
+def _fused_step(target: Any) -> None:
+    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        for name in ("grad_scale", "found_inf"):
+            value = kwargs.get(name)
+            if value is not None and not isinstance(value.realize(), ConstantVariable):
+                explanation = f"{name} makes the step depend on data"
+                unsupported("fused optimizer", target.__name__, explanation)
+        return tx.inline(UserFunctionVariable(_FUSED_STEPS[target]), args, kwargs)
+
+    handles(target)(handler)
+
+
+for _target in _FUSED_STEPS:
+    _fused_step(_target)

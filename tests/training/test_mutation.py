@@ -1,0 +1,319 @@
+"""Mutation of inputs and aliasing among inputs and outputs."""
+
+import pytest
+import torch
+from torch import nn
+from training_testing import gradients, noise, scenario, state
+
+import minidynamo
+
+
+@scenario()
+def test_inputs_mutated(comp):
+    def f(x, total):
+        x.mul_(2)
+        total.add_(x.sum())
+        return x + total
+
+    compiled, x, total = comp(f), torch.ones(3), torch.zeros(())
+    return [compiled(x, total).clone() for _ in range(3)], x, total
+
+
+@scenario()
+def test_intermediate_mutated_before_backward(comp):
+    def f(x, w):
+        y = x * w
+        y.add_(1)
+        y[0] = 5
+        return y.sin()
+
+    w = torch.ones(3, requires_grad=True)
+    compiled = comp(f)
+    for _ in range(2):
+        compiled(torch.ones(3), w).sum().backward()
+    return w.grad
+
+
+@scenario()
+def test_mutation_of_an_input_inside_autograd(comp):
+    def f(y):
+        y.mul_(3)
+        return y.sin()
+
+    compiled, results = comp(f), []
+    for _ in range(2):
+        w = torch.ones(3, requires_grad=True)
+        y = w * 2
+        z = compiled(y)
+        (z.sum() + y.sum()).backward()
+        results += [w.grad, y.detach()]
+    return results
+
+
+@scenario(graphs=0, breaks=None)
+def test_leaf_that_requires_grad(comp):
+    def f(w):
+        w.mul_(3)
+        return w.sin()
+
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        comp(f)(torch.ones(3, requires_grad=True))
+
+
+@scenario()
+def test_leaf_under_no_grad(comp):
+    def f(w, g):
+        with torch.no_grad():
+            w.sub_(g, alpha=0.1)
+        return w * 2
+
+    compiled, w = comp(f), torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        y = compiled(w, torch.ones(3))
+    y.sum().backward()
+    return w.detach(), w.grad, w.is_leaf
+
+
+@scenario()
+def test_view_of_an_input_mutated(comp):
+    def f(x):
+        x.view(-1)[1:3].add_(1)
+        return x.sum()
+
+    compiled, x = comp(f), torch.zeros(2, 3)
+    return [compiled(x), compiled(x)], x
+
+
+@scenario(graphs=4)
+def test_inputs_that_overlap_in_other_ways(comp):
+    def f(a, b):
+        a.add_(1)
+        return a + b
+
+    compiled, x = comp(f), torch.zeros(4)
+    calls = [(x, x), (x, torch.ones(4)), (x[:2], x[1:3]), (x[:2], x[2:]), (x, x)]
+    return [compiled(*call).clone() for call in calls], x
+
+
+@scenario(graphs=3)
+def test_overlapping_inputs_that_move(comp):
+    def f(a, b):
+        a.mul_(2)
+        return a - b
+
+    compiled, x = comp(f), torch.arange(8.0)
+    calls = [(x[:3], x[1:4]), (x[2:5], x[3:6]), (x[0:3], x[4:7]), (x[0:3], x[1:4])]
+    return [compiled(*call).clone() for call in calls], x
+
+
+@scenario(graphs=2)
+def test_data_that_comes_to_overlap(comp):
+    """The same tensor objects; only their memory changes."""
+
+    def f(a, b):
+        a.add_(1)
+        return a + b
+
+    compiled, a, b = comp(f), torch.zeros(4), torch.ones(4)
+    results = [compiled(a, b).clone()]
+    b.data = a.data
+    results.append(compiled(a, b).clone())
+    return results, a, b
+
+
+@scenario()
+def test_read_only_inputs_may_overlap(comp):
+    compiled, x = comp(lambda a, b: a + b), torch.arange(4.0)
+    return [compiled(x[:2], x[1:3]), compiled(x[:2], x[2:]), compiled(x[:2], torch.ones(2))]
+
+
+@scenario()
+def test_interleaved_columns(comp):
+    def f(a, b):
+        a.add_(1)
+        b.mul_(2)
+        return a + b
+
+    compiled, x = comp(f), torch.ones(3, 4)
+    return [compiled(x[:, :2], x[:, 2:]).clone() for _ in range(2)], x
+
+
+@scenario()
+def test_outputs_that_alias_inputs(comp):
+    compiled, results = comp(lambda x: (x, x.view(-1), x.t(), x[0], x.detach())), []
+    for _ in range(2):
+        x = torch.arange(6.0).view(2, 3)
+        y = compiled(x)
+        y[1][0] = 7
+        same = [t.data_ptr() == x.data_ptr() for t in y]
+        results += [x, y[0] is x, y[2].stride(), y[3]._base is x._base, same, y[1]._is_view()]
+    return results
+
+
+@scenario()
+def test_outputs_that_alias_each_other(comp):
+    def f(x):
+        y = x + 1
+        return y, y.view(-1), y[0], y
+
+    compiled, results = comp(f), []
+    for _ in range(2):
+        y = compiled(torch.arange(6.0).view(2, 3))
+        y[1][0] = 7
+        results += [y[0], y[2], y[0] is y[3], y[1].data_ptr() == y[0].data_ptr()]
+    return results
+
+
+@scenario()
+def test_aliases_and_gradients(comp):
+    def f(x):
+        y = x * 2
+        return y.view(-1), y.t(), x.view(-1), x[0]
+
+    compiled, x, views = comp(f), torch.arange(6.0).view(2, 3).requires_grad_(), []
+    for _ in range(2):
+        a, b, c, d = compiled(x)
+        (a.sum() + b.pow(2).sum() + (c * c).sum() + d.sum()).backward()
+        views.append([t._is_view() for t in (a, b, c, d)])
+    return x.grad, views
+
+
+@scenario()
+def test_detach_in_place(comp):
+    def f(w):
+        y = w * 2
+        y.detach_()
+        return y, y.requires_grad
+
+    return comp(f)(torch.ones(3, requires_grad=True))
+
+
+@scenario(graphs=3)
+def test_copy_into_an_input(comp):
+    def f(a, b):
+        a.copy_(b * 2)
+        return a.sum()
+
+    compiled, a = comp(f), torch.zeros(3)
+    sources = [torch.ones(3), torch.ones(1), torch.ones(3, dtype=torch.int64)]
+    return [compiled(a, b) for b in sources], a
+
+
+@scenario(graphs=None, breaks=None)
+def test_assignment_to_data(comp):
+    def f(p, x):
+        p.data = x * 2
+        return p + 1
+
+    compiled, p = comp(f), nn.Parameter(torch.ones(3))
+    results = [compiled(p, torch.ones(3) * i).detach() for i in (1, 2)]
+    return results, p.detach()
+
+
+@scenario()
+def test_mutation_through_data(comp):
+    def f(p, x):
+        p.data.add_(x)
+        return p * 2
+
+    compiled, p = comp(f), nn.Parameter(torch.ones(3))
+    results = [compiled(p, torch.ones(3)) for _ in range(2)]
+    results[1].sum().backward()
+    return [r.detach() for r in results], p.detach(), p.grad
+
+
+@scenario(breaks=1)
+def test_resize(comp):
+    def f(x):
+        x.resize_(6)
+        x.fill_(2)
+        return x + 1
+
+    compiled, x = comp(f), torch.ones(3)
+    return compiled(x), x, tuple(x.shape)
+
+
+@scenario(breaks=1)
+def test_set(comp):
+    def f(x, y):
+        x.set_(y)
+        return x + 1
+
+    compiled, x, y = comp(f), torch.ones(3), torch.zeros(4)
+    return compiled(x, y), x, x.data_ptr() == y.data_ptr()
+
+
+class Averages(nn.Module):
+    """Counters, running averages and a plain attribute, all updated in `forward`."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(3))
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        self.count += 1
+        self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        self.last = x * 2
+        return (x * self.weight - self.mean) / self.count
+
+
+@scenario()
+def test_buffers(comp):
+    model = Averages()
+    compiled, results = comp(model), []
+    for i in range(3):
+        y = compiled(torch.full((2, 3), float(i)))
+        y.sum().backward()
+        results += [y.detach(), model.last]
+    return results, state(model), gradients(model)
+
+
+@scenario()
+def test_version_counters_invalidate_saved_tensors(comp):
+    """A graph that mutates what eager saved must not go unnoticed."""
+
+    def bump(x):
+        x.add_(1)
+
+    compiled, x, w = comp(bump), torch.ones(3), torch.ones(3, requires_grad=True)
+    y = x * w
+    compiled(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    return x
+
+
+@scenario(graphs=2, breaks=None)
+def test_requires_grad_inside(comp):
+    def f(x):
+        y = x.clone().requires_grad_()
+        return (y * y).sum(), y
+
+    loss, y = comp(f)(torch.ones(3))
+    loss.backward()
+    return y.grad, y.is_leaf
+
+
+@scenario()
+def test_out_argument(comp):
+    def f(a, out):
+        torch.mul(a, 2, out=out)
+        return out + 1
+
+    compiled, out = comp(f), torch.zeros(3)
+    return compiled(noise(3), out), out
+
+
+def test_a_recompile_names_what_overlaps():
+    def f(a, b):
+        a.add_(1)
+        return a + b
+
+    compiled, x = minidynamo.compile(f), torch.zeros(4)
+    reasons = []
+    with minidynamo.events.subscribe(reasons.append, minidynamo.events.RecompileEvent):
+        compiled(x[:2], torch.ones(2))
+        compiled(x[:2], x[1:3])
+    assert "a, b now overlap in memory" in str(reasons[0])

@@ -1,0 +1,172 @@
+"""Steps of optimizers, gradient clipping and whole training steps."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from training_testing import gradients, mlp, noise, run, scenario, state
+
+OPTIMIZERS = [
+    ("SGD", {"lr": 0.1}, 1),
+    ("SGD", {"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}, 2),
+    ("SGD", {"lr": 0.01, "momentum": 0.9, "foreach": True}, 2),
+    ("SGD", {"lr": 0.01, "maximize": True, "fused": True}, 1),
+    ("SGD", {"lr": 0.01, "momentum": 0.9, "nesterov": True, "fused": True}, 2),
+    ("Adam", {"lr": 0.01}, 1),
+    ("Adam", {"lr": 0.01, "foreach": True, "weight_decay": 0.1}, 1),
+    ("Adam", {"lr": 0.01, "fused": True, "weight_decay": 0.1}, 1),
+    ("Adam", {"lr": 0.01, "amsgrad": True}, 1),
+    ("Adam", {"lr": 0.01, "amsgrad": True, "foreach": True}, 1),
+    ("AdamW", {"lr": 0.01}, 1),
+    ("AdamW", {"lr": 0.01, "foreach": True, "maximize": True}, 1),
+    ("AdamW", {"lr": 0.01, "fused": True, "amsgrad": True}, 1),
+    ("RMSprop", {"lr": 0.01, "momentum": 0.9, "centered": True}, 1),
+    ("RMSprop", {"lr": 0.01, "foreach": True}, 1),
+    ("Adagrad", {"lr": 0.01}, 1),
+    ("Adagrad", {"lr": 0.01, "foreach": True}, 1),
+    ("Adadelta", {}, 1),
+    ("NAdam", {}, 1),
+    ("Adamax", {}, 1),
+    ("Rprop", {}, 1),
+    ("RAdam", {}, None),
+    ("ASGD", {}, None),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "graphs"), OPTIMIZERS, ids=str)
+def test_step(name, options, graphs):
+    """The first step makes its state while tracing, so that one graph serves all steps."""
+
+    def program(comp):
+        model = mlp()
+        optimizer = getattr(torch.optim, name)(model.parameters(), **options)
+        step = comp(optimizer.step)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(noise(5, 8)).square().sum().backward()
+            step()
+        counts = [s.get("step") for s in optimizer.state.values()]
+        return state(model), [int(n) for n in counts if n is not None]
+
+    run(program, "inductor", graphs, None, 2e-5)
+
+
+def test_step_continues_a_run_in_eager():
+    def program(comp):
+        model = mlp()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        steps = [optimizer.step, comp(optimizer.step)]
+        for i in range(6):
+            optimizer.zero_grad()
+            model(noise(5, 8)).square().sum().backward()
+            steps[i % 2]()
+        return state(model), optimizer.state_dict()["state"][0]["step"]
+
+    run(program, "inductor", 1, None, 2e-5)
+
+
+def test_learning_rate_changes():
+    def program(comp):
+        model = mlp()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01), foreach=False)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        step = comp(optimizer.step)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(noise(5, 8)).square().sum().backward()
+            step()
+            schedule.step()
+        return state(model)
+
+    run(program, "inductor", 1, None, 2e-5)
+
+
+def test_gradients_set_to_none_and_parameter_groups():
+    def program(comp):
+        model = mlp()
+        groups = [
+            {"params": model[0].parameters(), "lr": 0.1},
+            {"params": model[3].parameters(), "weight_decay": 0.5},
+        ]
+        optimizer = torch.optim.Adam(groups, lr=0.01)
+        step = comp(optimizer.step)
+        for i in range(3):
+            optimizer.zero_grad(set_to_none=True)
+            model[3].bias.requires_grad_(i != 1)
+            model(noise(5, 8)).square().sum().backward()
+            step()
+        return state(model), len(optimizer.state)
+
+    run(program, "inductor", None, None, 2e-5)
+
+
+@scenario(graphs=4, breaks=None, tolerance=2e-5)
+def test_whole_training_step(comp):
+    """`backward` and the optimizer's marks break; everything between them is compiled."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x, target):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    compiled, target = comp(step), torch.tensor([0, 1, 2, 3, 0])
+    return [compiled(torch.ones(5, 8), target).clone() for _ in range(4)], state(model)
+
+
+@scenario()
+def test_clipping_by_norm(comp):
+    model = mlp()
+    clip = comp(lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+    norms = []
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.ones(5, 8)).square().sum().backward()
+        norms.append(clip().detach())
+    return norms, gradients(model)
+
+
+@scenario()
+def test_clipping_by_value(comp):
+    model = mlp()
+    clip = comp(lambda: torch.nn.utils.clip_grad_value_(model.parameters(), 0.05))
+    model(torch.ones(5, 8)).square().sum().backward()
+    clip()
+    return gradients(model)
+
+
+@scenario()
+def test_step_by_hand(comp):
+    parameter = torch.nn.Parameter(torch.ones(3))
+
+    def step(p):
+        with torch.no_grad():
+            p.add_(p.grad, alpha=-0.1)
+        p.grad = None
+
+    compiled, seen = comp(step), []
+    for _ in range(3):
+        (parameter * parameter).sum().backward()
+        compiled(parameter)
+        seen.append((parameter.detach().clone(), parameter.grad))
+    return seen
+
+
+@scenario(graphs=1)
+def test_moving_average_of_weights(comp):
+    model, average = mlp(), mlp()
+
+    @torch.no_grad()
+    def update():
+        for p, q in zip(model.parameters(), average.parameters(), strict=True):
+            q.lerp_(p, 0.1)
+
+    compiled = comp(update)
+    for _ in range(3):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(1)
+        compiled()
+    return state(average)
