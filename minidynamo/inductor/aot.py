@@ -98,4 +98,5 @@ def compile_aot(
             inference_compiler=compiler("inference"),
             partition_fn=min_cut_rematerialization_partition,
             decompositions=dict(decompositions),
+            keep_inference_input_mutations=True,
         )

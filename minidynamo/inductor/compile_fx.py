@@ -23,7 +23,7 @@ from minidynamo.inductor.codegen.assemble import PlanAssembler
 from minidynamo.inductor.codegen.plan import Plan
 from minidynamo.inductor.decompositions import decomposition_table
 from minidynamo.inductor.graph import GraphLowering
-from minidynamo.inductor.passes import simplify
+from minidynamo.inductor.passes import foreach, simplify
 from minidynamo.inductor.runtime import plan_store
 from minidynamo.inductor.runtime.cpp_toolchain import compile_library
 from minidynamo.inductor.runtime.plan_store import CompiledPlan
@@ -33,7 +33,7 @@ from minidynamo.utils import close_transforms
 
 assert lowering.pointwise  # the modules of the package fill the table of lowerings
 
-GRAPH_PASSES = simplify.PASSES
+GRAPH_PASSES = [foreach.expand_foreach, *simplify.PASSES]
 
 
 def compile_fx(

@@ -27,6 +27,13 @@ def writes_of(operation: Operation) -> set[str]:
     return {buffer.name for buffer in operation.output_buffers()} | set(operation.mutates)
 
 
+def overwritten(operation: Operation) -> tuple[str, ...]:
+    """Buffers that had a value before."""
+    if isinstance(operation, ExternOp):
+        return operation.mutates
+    return tuple(buffer.name for buffer in operation.outputs if buffer.kind == "input")
+
+
 def is_effectful(operation: Operation) -> bool:
     """Operators that must run once and in order, also if nobody wants their results."""
     if not isinstance(operation, ExternOp):
@@ -70,10 +77,9 @@ class Dependencies:
         for name in operation.reads():
             for root in (name, *self._memory(name)):
                 mask |= self._writers[root]
-        if isinstance(operation, ExternOp):
-            for name in operation.mutates:
-                for root in self._memory(name):
-                    mask |= self._writers[root] | self._readers[root]
+        for name in overwritten(operation):
+            for root in self._memory(name):
+                mask |= self._writers[root] | self._readers[root]
         return mask
 
     def _record(self, operation: Operation, bit: int) -> None:
@@ -82,6 +88,6 @@ class Dependencies:
                 self._readers[root] |= bit
         for name in writes_of(operation):
             self._writers[name] |= bit
-            if isinstance(operation, ExternOp) and name in operation.mutates:
+            if name in overwritten(operation):
                 for root in self._memory(name):
                     self._writers[root] |= bit

@@ -226,9 +226,10 @@ def _split_loop(body: LoopBody, symbol: Symbol, step: int) -> LoopBody:
 
 def _concatenate(first: LoopBody, second: LoopBody) -> LoopBody | None:
     """`first`'s nodes, then `second`'s, loads of what was stored replaced by the value; None if an
-    index differs.
+    index differs, or an element would be changed before all have read it.
     """
     stored: dict[str, tuple[Expr | None, int]] = {}
+    ops: dict[str | None, str] = {}
     several: set[str] = set()
     nodes = NodeList()
     for position, node in enumerate(first.nodes):
@@ -238,11 +239,15 @@ def _concatenate(first: LoopBody, second: LoopBody) -> LoopBody | None:
             if node.buffer in stored or node.op == "atomic_add":
                 several.add(node.buffer)
             stored[node.buffer] = (node.index, nodes.nodes[new].args[0])
+            ops[node.buffer] = node.op
     read_before = {node.buffer for node in first.loads()}
     nodes.renumbered = {}
     for position, node in enumerate(second.nodes):
-        if node.op in ("store", "atomic_add") and node.buffer in read_before:
-            return None
+        if node.op in ("store", "atomic_add"):
+            if node.buffer in read_before and not _is_in_place(first, node):
+                return None
+            if node.buffer in stored and "atomic_add" in (node.op, ops[node.buffer]):
+                return None
         if node.op == "load" and node.buffer in stored:
             index, value = stored[node.buffer]
             if node.buffer in several or nodes.moved_index(node) != index:
@@ -251,6 +256,30 @@ def _concatenate(first: LoopBody, second: LoopBody) -> LoopBody | None:
             continue
         nodes.copy(node, position)
     return LoopBody(first.iters, first.reduces, nodes.nodes)
+
+
+def _is_in_place(first: LoopBody, store: Node) -> bool:
+    """Whether `first` reads each element of the stored buffer only at the point that stores it."""
+    if store.op != "store" or first.reduces or store.index is None:
+        return False
+    same = all(node.index == store.index for node in first.loads() if node.buffer == store.buffer)
+    return same and _is_injective(store.index, first.iters)
+
+
+def _is_injective(index: Expr, symbols: Sequence[Symbol]) -> bool:
+    """Whether an affine index differs at all points of the symbols."""
+    strides: dict[Symbol, int] = {}
+    for monomial, coeff in index.terms.items():
+        if len(monomial) != 1 or not isinstance(monomial[0], Symbol):
+            return False
+        strides[monomial[0]] = abs(coeff)
+    reach = 0
+    for symbol in sorted(symbols, key=lambda s: strides.get(s, 0)):
+        stride = strides.get(symbol, 0)
+        if not isinstance(symbol.size, int) or (symbol.size > 1 and stride <= reach):
+            return False
+        reach += stride * (symbol.size - 1)
+    return True
 
 
 # -- simplifying the loops of a finished kernel ----------------------------------------------------

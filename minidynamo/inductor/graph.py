@@ -19,6 +19,7 @@ import torch
 import torch.fx
 
 from minidynamo.inductor import extern
+from minidynamo.inductor.dependencies import roots
 from minidynamo.inductor.ir import (
     Buffer,
     ComputedOp,
@@ -84,6 +85,7 @@ class GraphLowering:
         free_layout: whether intermediates may be laid out unlike in eager (in training, the
             backward graph expects eager's).
         outputs: after `run`, what the graph returns: `View`, number or None.
+        written: by the input's name, the values that inputs have at the end.
     """
 
     def __init__(self, gm: torch.fx.GraphModule, *, free_layout: bool = False) -> None:
@@ -95,6 +97,7 @@ class GraphLowering:
         self.inputs: list[Buffer | None] = []
         self.constants: dict[str, torch.Tensor] = {}
         self.outputs: list[View | bool | int | float | None] = []
+        self.written: dict[str, TensorValue] = {}
         self._env: dict[torch.fx.Node, Any] = {}
         self._names = 0
         self._randoms = 0
@@ -139,6 +142,10 @@ class GraphLowering:
             base, index = node.args
             assert isinstance(base, torch.fx.Node)
             return self._env[base][index]
+        if node.target is torch.ops.aten.copy_.default and self._is_final_write(node):
+            target, value = (self._env[arg] for arg in node.args[:2])  # type: ignore[index]
+            self.written[target.data.buffer.name] = value
+            return None
         args = torch.fx.node.map_arg(node.args, self._env.__getitem__)
         kwargs = torch.fx.node.map_arg(node.kwargs, self._env.__getitem__)
         lowering = LOWERINGS.get(node.target)
@@ -157,6 +164,36 @@ class GraphLowering:
             if isinstance(value, TensorValue):
                 value = self.eager_layout(value)
             self.outputs.append(value)
+        self._write_inputs()
+
+    def _is_final_write(self, node: torch.fx.Node) -> bool:
+        """Whether `x.copy_(value)` gives an input the value that it has at the end, as AOTAutograd
+        writes what mutations come to.
+        """
+        target, value = node.args[:2]
+        if node.users or not isinstance(target, torch.fx.Node) or target.op != "placeholder":
+            return False
+        if not isinstance(value, torch.fx.Node) or not _is_supported(node):
+            return False
+        left, right = target.meta["val"], value.meta["val"]
+        same = left.shape == right.shape and left.dtype == right.dtype
+        plain = is_dense(tuple(left.shape), tuple(left.stride())) and left.device == right.device
+        return same and plain and list(target.users)[-1] is node
+
+    def _write_inputs(self) -> None:
+        """The last operations: inputs get their new values, when all else has read the old ones."""
+        values = {name: self.realize(value) for name, value in self.written.items()}
+        for name, view in values.items():
+            if any(root.name in self.written for root in roots(view.buffer)):
+                buffer, strides = view.buffer, contiguous_strides(view.size)
+                old = TensorValue(view, buffer.dtype, view.size, buffer.device, strides)
+                values[name] = self.realize(self.copy(old, strides))
+        for name, view in values.items():
+            buffer = self.buffers[name]
+            index, iters = loop_index(buffer.size, "x", buffer.stride)
+            b = BodyBuilder(iters)
+            b.store(name, dot(index, buffer.stride), view.load(b, index), buffer.dtype)
+            self._append_computed(b, buffer, ("aten.copy_.default",))
 
     def eager_layout(self, value: TensorValue) -> View:
         """The value's memory with the strides that eager gives it."""

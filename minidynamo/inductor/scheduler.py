@@ -91,8 +91,8 @@ class Scheduler:
         return [step for group in groups for step in self.finish(group)]
 
     def _output_names(self) -> set[str]:
-        """Buffers that outlive the graph: outputs, and what they may be views of."""
-        names = set()
+        """Buffers that outlive the graph: outputs, what they may be views of, written inputs."""
+        names = set(self.lowered.written)
         for value in self.lowered.outputs:
             if isinstance(value, View):
                 names.add(value.buffer.name)

@@ -81,6 +81,7 @@ class PlanAssembler:
             else:
                 self._extern(step)
         outputs = [self._output(value) for value in self.lowered.outputs]
+        self.builder.mutated_inputs = [self.slots[name] for name in self.lowered.written]
         return self.builder.finish(outputs, header=cpp_prefix())
 
     def _inputs(self) -> None:

@@ -1,0 +1,191 @@
+"""Inputs that a graph writes to: results, order, version counters, number of kernels."""
+
+import pytest
+import torch
+from inductor_testing import CLOSE
+
+import minidynamo
+from minidynamo.inductor import metrics
+from minidynamo.inductor.fusion import _is_injective, join
+from minidynamo.inductor.loop_body import BodyBuilder
+from minidynamo.inductor.passes.foreach import single
+from minidynamo.inductor.symbolic import loop_symbol, symbol_expr
+
+aten = torch.ops.aten
+
+
+def check(fn, *args, kernels=None, externs=0):
+    """Results and arguments after the call are those of eager; version counters move."""
+    expected = [
+        a.clone() if isinstance(a, torch.Tensor) else [t.clone() for t in a] for a in args
+    ]
+    want = fn(*expected)
+    metrics.reset()
+    run = minidynamo.compile(fn, fullgraph=True, dynamic=False)
+    before = [a._version for a in args if isinstance(a, torch.Tensor)]
+    base = [a._version for a in expected if isinstance(a, torch.Tensor)]
+    got = run(*args)
+    after = [a._version for a in args if isinstance(a, torch.Tensor)]
+    torch.testing.assert_close(got, want, **CLOSE)
+    torch.testing.assert_close(args, tuple(expected), **CLOSE)
+    for old, new, moved in zip(before, after, base, strict=True):
+        assert (new > old) == (moved > 0)
+    if kernels is not None:
+        assert (metrics.generated_kernel_count, metrics.extern_calls) == (kernels, externs)
+
+
+def test_in_place_is_one_kernel():
+    def step(x, y):
+        x.mul_(2).add_(y)
+        return x * y
+
+    check(step, torch.randn(5, 7), torch.randn(5, 7), kernels=1)
+
+
+def test_adam_is_one_kernel():
+    def step(p, d, m, v):
+        torch._foreach_lerp_(m, d, 0.1)
+        torch._foreach_mul_(v, 0.999)
+        torch._foreach_addcmul_(v, d, d, 0.001)
+        below = torch._foreach_sqrt(v)
+        torch._foreach_add_(below, 1e-8)
+        torch._foreach_addcdiv_(p, m, below, -0.001)
+
+    lists = [[torch.rand(6, 9) for _ in range(3)] for _ in range(4)]
+    check(step, *lists, kernels=1)
+    assert metrics.kernel_calls == 3
+
+
+def swap(a, b):
+    old = a.clone()
+    a.copy_(b)
+    b.copy_(old)
+
+
+def reverse(a, b):
+    a.copy_(a.flip(0))
+
+
+def shift(a, b):
+    a[1:] = a[:-1].clone()
+    return a.sum()
+
+
+def read_before_and_after(a, b):
+    before = (a * b).sum(-1)
+    a.add_(1)
+    return before, (a * b).sum(-1), a.t() + b.t()
+
+
+def normalise(a, b):
+    a.sub_(a.mean(0)).div_(b.abs().sum(1, keepdim=True))
+
+
+def matmul_of_old(a, b):
+    product = a @ b.t()
+    a.zero_()
+    return product, a + 1
+
+
+def view_of_input(a, b):
+    a.t()[0].add_(b[:, 0])
+    return a[0, 3:7] * 2
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [swap, reverse, shift, read_before_and_after, normalise, matmul_of_old, view_of_input],
+)
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_order_of_reads_and_writes(fn, layout):
+    a, b = torch.randn(8, 40), torch.randn(8, 40)
+    if layout == "columns":
+        a = torch.randn(40, 8).t()
+    check(fn, a, b)
+
+
+def test_two_arguments_on_one_memory():
+    def step(a, b):
+        a.add_(1)
+        return b * 2
+
+    def run(call):
+        base = torch.arange(6.0)
+        return call(base[:4], base[2:]), base
+
+    torch.testing.assert_close(run(minidynamo.compile(step)), run(step))
+
+
+def test_running_statistics():
+    model = torch.nn.BatchNorm2d(3)
+    other = torch.nn.BatchNorm2d(3)
+    run = minidynamo.compile(model)
+    for _ in range(3):
+        x = torch.randn(4, 3, 5, 5)
+        torch.testing.assert_close(run(x), other(x), **CLOSE)
+    torch.testing.assert_close(dict(model.state_dict()), dict(other.state_dict()), **CLOSE)
+    assert model.num_batches_tracked == 3
+
+
+@pytest.mark.parametrize(
+    "op, plain",
+    [
+        (aten._foreach_add.List, aten.add.Tensor),
+        (aten._foreach_maximum.Scalar, aten.clamp_min.default),
+        (aten._foreach_pow.ScalarAndTensor, aten.pow.Scalar),
+        (aten._foreach_addcdiv.Tensor, None),
+        (aten._foreach_norm.Scalar, None),
+        (aten._foreach_add_.List, None),
+        (aten.add.Tensor, None),
+    ],
+)
+def test_what_an_operator_on_lists_stands_for(op, plain):
+    assert single(op) is plain
+
+
+def test_operators_on_lists():
+    def run(a, b):
+        out = torch._foreach_add(a, b, alpha=2)
+        out = torch._foreach_sub(out, [1.0, 2.0])
+        out = torch._foreach_pow(torch._foreach_abs(out), 1.5)
+        out = torch._foreach_addcdiv(out, a, torch._foreach_exp(b), [0.5, 0.25])
+        out = torch._foreach_minimum(torch._foreach_maximum(out, -2.0), [2.0, 3.0])
+        return torch._foreach_div(out, torch.tensor(3.0)), torch._foreach_norm(a)
+
+    lists = [[torch.randn(3, 5), torch.randn(7)] for _ in range(2)]
+    torch.testing.assert_close(minidynamo.compile(run)(*lists), run(*lists), **CLOSE)
+
+
+def body(*steps, size=8):
+    """A body over x0 with loads and stores (op, buffer, factor, offset)."""
+    x = symbol_expr(loop_symbol("x0", size))
+    b = BodyBuilder([loop_symbol("x0", size)])
+    value = b.constant(1.0, torch.float32)
+    for op, buffer, factor, offset in steps:
+        if op == "load":
+            value = b.load(buffer, x * factor + offset, torch.float32)
+        else:
+            getattr(b, op)(buffer, x * factor + offset, value, torch.float32)
+    return b.finish()
+
+
+def test_a_store_joins_reads_of_the_same_element_only():
+    reader = body(("load", "a", 1, 0), ("store", "out", 1, 0))
+    assert join(reader, body(("load", "b", 1, 0), ("store", "a", 1, 0))) is not None
+    shifted = body(("load", "a", 1, 1), ("store", "out", 1, 0))
+    writer = body(("load", "b", 1, 0), ("store", "a", 1, 0))
+    assert join(shifted, writer) is None
+
+
+@pytest.mark.parametrize("first, second", [("store", "atomic_add"), ("atomic_add", "store")])
+def test_atomic_additions_do_not_join_stores(first, second):
+    writer = body(("load", "x", 1, 0), (first, "a", 1, 0))
+    assert join(writer, body(("load", "x", 1, 0), (second, "a", 1, 0))) is None
+
+
+def test_injective():
+    x, y = loop_symbol("x0", 4), loop_symbol("x1", 3)
+    a, b = symbol_expr(x), symbol_expr(y)
+    assert _is_injective(a * 3 + b, (x, y)) and _is_injective(b * 5 + a, (x, y))
+    assert not _is_injective(a + b, (x, y)) and not _is_injective(a * 3, (x, y))
+    assert not _is_injective((a // 2) * 3 + b, (x, y))
