@@ -57,6 +57,8 @@ class Decision(enum.Enum):
     DISABLE_SHALLOW = "disable(recursive=False)"  # a graph break; what it calls may be compiled
 
 
+# What torch's own assume_constant_result leaves on a function.
+_TORCH_CONSTANT = "_dynamo_marked_constant"
 _decisions: dict[int, tuple[Callable[[], Any], Decision, str]] = {}
 
 
@@ -93,6 +95,8 @@ def _row(fn: Any) -> tuple[Decision | None, str]:
         row = _decisions.get(id(candidate))
         if row is not None and row[0]() is candidate:
             return row[1:]
+        if isinstance(candidate, types.FunctionType) and _TORCH_CONSTANT in candidate.__dict__:
+            return Decision.CONSTANT, ""
     return None, ""
 
 

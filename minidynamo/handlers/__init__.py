@@ -9,6 +9,7 @@ from . import (
     functorch,
     inspect_,
     itertools_,
+    nn_modules,
     object_methods,
     operators,
     stdlib,
@@ -18,6 +19,7 @@ from . import (
     torch_rnn,
     torch_state,
     torch_tensor,
+    typing_,
     wraps_,
 )
 
@@ -30,6 +32,7 @@ __all__ = [
     "functorch",
     "inspect_",
     "itertools_",
+    "nn_modules",
     "object_methods",
     "operators",
     "stdlib",
@@ -40,4 +43,5 @@ __all__ = [
     "torch_state",
     "torch_tensor",
     "wraps_",
+    "typing_",
 ]

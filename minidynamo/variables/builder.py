@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..side_effects import Mutation
-from ..source import FuncCodeSource, MethodFuncSource, MethodSelfSource
+from ..source import (
+    CellContentsSource,
+    FuncClosureCellSource,
+    FuncCodeSource,
+    MethodFuncSource,
+    MethodSelfSource,
+)
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
 from .functions import BoundMethodVariable, CallableVariable, UserFunctionVariable
@@ -60,7 +66,8 @@ def wrap(tx: Translator, value: Any, source: Source) -> VariableTracker:
             f"objects of type {type(value).__qualname__} are not traced",
         )
     variable = wrapper(tx, value, source)
-    if not isinstance(variable, ConstantVariable):
+    # Where another object stands for this one, that one has the variable.
+    if variable.source == source and not isinstance(variable, ConstantVariable):
         effects.track(value, variable)
     return variable
 
@@ -105,7 +112,23 @@ def wrap_function(tx: Translator, value: types.FunctionType, source: Source) -> 
     """Python functions are known by their code, so a closure made anew for each call still fits."""
     tx.guard(source, "TYPE_IS", types.FunctionType)
     tx.guard(FuncCodeSource(source), "ID_IS", value.__code__)
+    if value.__module__ == _INSTRUMENTED:
+        return _wrap_instrumented(tx, value, source)
     return UserFunctionVariable(value, source=source)
+
+
+# torch.compile, once used in the process, replaces `nn.Module.__init__` and `__setstate__` by
+# functions of this module which call the original and then note the module's age.
+_INSTRUMENTED = "torch._dynamo.mutation_guard"
+
+
+def _wrap_instrumented(
+    tx: Translator, value: types.FunctionType, source: Source
+) -> VariableTracker:
+    """The function that torch's own compiler wrapped: its note has no meaning here."""
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    (index,) = (i for i, contents in enumerate(cells) if callable(contents))
+    return tx.wrap(cells[index], CellContentsSource(FuncClosureCellSource(source, index)))
 
 
 @wraps(types.CodeType)

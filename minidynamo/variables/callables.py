@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from .. import _C, trace_rules
+from .. import _C, markers, trace_rules
 from ..source import AttrSource, ConstSource, Source
 from .base import NotConstant, ObservedException, VariableTracker, unsupported
 from .functions import CallableVariable
@@ -47,7 +47,8 @@ class CachedFunctionVariable(CallableVariable):
             named = {key: arg.as_python_constant() for key, arg in kwargs.items()}
         except NotConstant:
             unsupported("cached function", name, "its arguments are not known while tracing")
-        if not tx.output.side_effects.is_empty():
+        is_constant = markers.decision(self.value.__wrapped__) is markers.Decision.CONSTANT
+        if not is_constant and not tx.output.side_effects.is_empty():
             unsupported("cached function", name, "it may read what the traced code changed")
         try:
             result = self.value(*values, **named)

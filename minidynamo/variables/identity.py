@@ -55,8 +55,11 @@ class IdVariable(VariableTracker):
 
 
 def guard_distinct(tx: Translator, value: VariableTracker) -> None:
-    """Objects of the frame whose ids differ now must not be one object in another call."""
-    if value.source is None:
+    """Objects of the frame whose ids differ now must not be one object in another call.
+
+    Equal constants have one key: what they are is guarded already.
+    """
+    if value.source is None or value.is_python_constant():
         return
     sources = tx.output.identified
     for other, kind in sources.items():

@@ -237,6 +237,8 @@ class Services:
             if constants is not None:
                 return self.fold(value, *constants)
         if rule is Rule.GRAPH:
+            if isinstance(fn, UserFunctionVariable) and _has_callbacks(args, kwargs):
+                return self.inline(fn, args, kwargs)
             return self.call_operation(value, args, kwargs)
         return self._call_bound(fn, value, args, kwargs)
 
@@ -335,6 +337,15 @@ class Services:
     def tensor_getattr(self, variable: TensorVariable, name: str) -> VariableTracker:
         """Attributes of tensors beyond metadata: methods, user-set attributes, `grad`."""
         return TENSOR_GETATTR[0](self, variable, name)
+
+
+def _has_callbacks(args: list[VariableTracker], kwargs: dict[str, VariableTracker]) -> bool:
+    """Whether a function of torch gets something to call, which no node can hold."""
+    return any(
+        isinstance(arg, BaseFunctionVariable)
+        or (arg.is_user_defined and any("__call__" in vars(c) for c in arg.python_type().__mro__))
+        for arg in (*args, *kwargs.values())
+    )
 
 
 def _is_inplace(op: str, target: Any) -> bool:

@@ -1,0 +1,52 @@
+"""Methods of nn.Module that mostly do nothing: casts of what has the wanted dtype already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..source import ModuleItemSource
+from ..variables.base import VariableTracker
+from ..variables.nn_module import NNModuleVariable
+from ..variables.registry import handles
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+
+def _tensors(tx: Translator, module: NNModuleVariable) -> Iterator[VariableTracker | None]:
+    """Parameters and buffers of the module and those below; None where the tables are not known."""
+    tables = module.tables(tx)
+    children = module.children(tx)
+    if tables is None or children is None:
+        yield None
+        return
+    assert module.source is not None
+    for kind, table in zip(("_parameters", "_buffers"), tables, strict=False):
+        tx.guard(module.table_source(kind), "DICT_KEYS", tuple(table))
+        for name, value in table.items():
+            if value is not None:
+                yield tx.wrap(value, ModuleItemSource(module.source, kind, name))
+    for child in children:
+        inner = child.realize()
+        if isinstance(inner, NNModuleVariable):
+            yield from _tensors(tx, inner)
+        elif not inner.is_python_constant():
+            yield None
+
+
+@handles(torch.nn.Module._apply)
+def module_apply(tx: Translator, args: list[VariableTracker], kwargs: dict[str, Any]) -> Any:
+    """`module.to(dtype)` and the like where each tensor stays the object that it is."""
+    if len(args) != 2 or kwargs or not isinstance(args[0], NNModuleVariable):
+        return NotImplemented
+    module, function = args
+    checkpoint = tx.output.checkpoint()
+    for tensor in _tensors(tx, module):
+        changed = tensor is None or tx.call_function(function, [tensor], {}) is not tensor
+        if changed or not tx.output.can_rollback(checkpoint):
+            return NotImplemented
+    tx.output.rollback(checkpoint)
+    return module
