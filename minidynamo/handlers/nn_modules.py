@@ -40,9 +40,10 @@ def _tensors(tx: Translator, module: NNModuleVariable) -> Iterator[VariableTrack
 @handles(torch.nn.Module._apply)
 def module_apply(tx: Translator, args: list[VariableTracker], kwargs: dict[str, Any]) -> Any:
     """`module.to(dtype)` and the like where each tensor stays the object that it is."""
-    if len(args) != 2 or kwargs or not isinstance(args[0], NNModuleVariable):
+    module = args[0]
+    if len(args) != 2 or kwargs or not isinstance(module, NNModuleVariable):
         return NotImplemented
-    module, function = args
+    function = args[1]
     checkpoint = tx.output.checkpoint()
     for tensor in _tensors(tx, module):
         changed = tensor is None or tx.call_function(function, [tensor], {}) is not tensor
