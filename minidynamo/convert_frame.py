@@ -34,7 +34,7 @@ from .opcodes.control import LOOP_GOES_ON
 from .output_graph import OutputGraph
 from .resume_execution import is_continuation
 from .source import GlobalsSource
-from .symbolic_convert import RestartTracing, RootTranslator
+from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator
 
 if TYPE_CHECKING:
     from .compile_options import CompileOptions
@@ -176,25 +176,24 @@ def _capture(
         output.guards.add(None, Check.GLOBAL_STATE)
         try:
             value = tx.run()
-        except Unsupported as reason:
-            _report_break(options, reason)
-            _drop_tracebacks(reason)
-            compiled = _finished(options, finish_break, tx, reason)
+        except GraphBreak as stop:
+            _report_break(options, stop.reason)
+            _drop_tracebacks(stop.reason)
+            _drop_tracebacks(stop)
+            compiled = _finished(options, tx, lambda: finish_break(tx, stop.frame))
             return _make_entry(frame, output, compiled, is_empty=False)
-        compiled = _finished(options, finish_return, tx, value)
+        compiled = _finished(options, tx, lambda: finish_return(tx, value))
         return _make_entry(frame, output, compiled, is_empty=output.is_empty())
     finally:
         tx.release()
 
 
 def _finished(
-    options: CompileOptions, finish: Callable[[Any, Any], CompiledFrame], tx: Any, argument: Any
+    options: CompileOptions, tx: RootTranslator, finish: Callable[[], CompiledFrame]
 ) -> CompiledFrame:
-    """`finish(tx, argument)`; a value that can't be rebuilt outside the graph leaves the frame to
-    eager.
-    """
+    """`finish()`; a value that can't be rebuilt outside the graph leaves the frame to eager."""
     try:
-        return finish(tx, argument)
+        return finish()
     except Unsupported as reason:
         made_at = getattr(reason, "made_at", None)
         if made_at is not None and made_at not in tx.breaks:

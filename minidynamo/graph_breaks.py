@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from ._C import disabled, tail_call
 from .bytecode import (
-    OPS,
     Handler,
     Instruction,
     argument_count,
@@ -23,31 +22,37 @@ from .bytecode import (
     copy_instructions,
     current,
     decode,
-    instruction_index,
-    live_locals,
     remove_unreachable,
 )
 from .codegen import OUT_NAME, PyCodegen
 from .exc import Unsupported
 from .resume_execution import (
-    STACK_NAME,
     SUPER_NAME,
+    VALUE,
     ContinuationKey,
-    base_code,
     closure_names,
     continuation,
 )
 from .source import LoadContext, LocalSource, Source
-from .variables.base import NULL, VariableTracker
+from .stopped_frames import (
+    RESULT_NAME,
+    Exit,
+    SkipFrame,
+    StopFunctions,
+    StoppedFrame,
+    WayOn,
+    check_suspended,
+    load_locals,
+    patch_ways_on,
+    set_positions,
+    store_stack,
+)
+from .variables.base import VariableTracker
 
 if TYPE_CHECKING:
-    from .symbolic_convert import RootTranslator
+    from .symbolic_convert import RootTranslator, Translator
 
 INPUTS_NAME = "__md_inputs"
-
-
-class SkipFrame(Exception):
-    """The frame can't be replaced; it runs in eager."""
 
 
 @dataclass(slots=True)
@@ -73,11 +78,13 @@ def finish_return(tx: RootTranslator, value: VariableTracker) -> CompiledFrame:
     return _Finisher(tx).finish(restore, [], needs_hook=False)
 
 
-def finish_break(tx: RootTranslator, reason: Unsupported) -> CompiledFrame:
-    """Code that stops at `tx.current`. Raises SkipFrame where the frame's state
-    can't be restored.
+def finish_break(tx: RootTranslator, frame: Translator) -> CompiledFrame:
+    """Code that stops at `frame.current`; `frame` is `tx` or inlined below it, and every frame
+    above it waits for a function that it called.
+
+    Raises SkipFrame where the state can't be restored.
     """
-    return _BreakFinisher(tx, reason).run()
+    return _BreakFinisher(tx, frame).run()
 
 
 class _Finisher:
@@ -190,143 +197,102 @@ class _Finisher:
 
 
 class _BreakFinisher(_Finisher):
-    """Stops at an instruction of the base code and goes on in continuations."""
+    """Stops at an instruction of the base code, or of a function called there, and goes on in
+    continuations.
+    """
 
-    def __init__(self, tx: RootTranslator, reason: Unsupported) -> None:
+    def __init__(self, tx: RootTranslator, innermost: Translator) -> None:
         super().__init__(tx)
-        self.reason = reason
-        self.base = base_code(tx.code)
-        self.base_instructions = decode(self.base)
-        origin = tx.current.origin or tx.current
-        position = instruction_index(self.base).get(origin)
-        if position is None:
-            raise SkipFrame("it stops before its first instruction")
-        self.index = position
-        if tx.exc_info:
-            raise SkipFrame("the graph breaks while an exception is being handled")
-        self.live = live_locals(self.base_instructions)
-        self.nulls = [item is NULL for item in tx.stack]
+        frames = [innermost]
+        while frames[0].parent is not None:
+            frames.insert(0, frames[0].parent)
+        self.frame, *inlined = map(StoppedFrame, frames)
+        self.stops = StopFunctions(inlined) if inlined else None
 
     def run(self) -> CompiledFrame:
-        tx = self.tx
-        names = [name for name in tx.locals if name in self.live[self.index]]
-        unchanged = [name for name in names if _is_argument(tx.locals[name], name)]
-        changed = [name for name in names if name not in unchanged]
-        tail, stopped = self._tail(names)
+        tx, frame, stops = self.tx, self.frame, self.stops
+        first = () if frame.first in (None, SUPER_NAME) else (frame.first,)
+        names = [*first, *frame.names]
+        changed = [name for name in names if not _is_argument(tx.locals[name], name)]
+        tail, entry = self._tail()
 
         def restore(codegen: PyCodegen) -> None:
-            codegen.sequence(tx.stack)
+            if stops is not None:
+                stops.push_functions(codegen)
+            frame.push_stack(codegen)
+            if stops is not None:
+                stops.push_call(codegen)
             codegen.sequence([tx.locals[name] for name in changed])
             codegen.apply_side_effects(codegen.push_side_effects())
             for name in reversed(changed):
                 codegen.emit("STORE_FAST", name)
-            codegen.instructions.append(Instruction("JUMP", target=stopped))
+            codegen.instructions.append(Instruction("JUMP", target=entry))
 
         return self.finish(restore, tail, needs_hook=True)
 
-    def _tail(self, names: list[str]) -> tuple[list[Instruction], Instruction]:
-        """A copy of the base code in which the successors of the stopping instruction are
-        continuations.
+    def _tail(self) -> tuple[list[Instruction], Instruction]:
+        """A copy of the base code that leaves behind the stopping instruction, and where to enter
+        it.
         """
-        copies = copy_instructions(self.base_instructions)
-        stopped = copies[self.index]
-        after = _method_as_attribute(stopped)
-        op = OPS[stopped.opname]
-        tail = list(copies)
-        if not op.ends:
-            fallthrough = self._hand_over(stopped, False, after, self.index + 1, names)
-            tail[self.index + 1 : self.index + 1] = fallthrough
-        if stopped.target is not None:
-            index = copies.index(stopped.target)
-            block = self._hand_over(stopped, True, [], index, names)
-            stopped.target = block[0]
-            tail += block
-        return tail, stopped
+        frame = self.frame
+        copies, stopped = frame.stopping_copy()
+        if self.stops is None:
+            tail = patch_ways_on(frame, stopped, copies, list(copies), self._leave)
+            return tail, stopped
+        call = self.stops.call()
+        call.handler = stopped.handler
+        returned = WayOn([], frame.index + 1, frame.slots + VALUE)
+        plain = [Instruction("LOAD_FAST", RESULT_NAME), *self._leave(returned)]
+        block = [call, *check_suspended(plain[0])]
+        for number, exit_ in enumerate(self.stops.exits):
+            following = Instruction("NOP")
+            block += [
+                Instruction("LOAD_FAST", RESULT_NAME),
+                Instruction("LOAD_CONST", 0),
+                Instruction("BINARY_SUBSCR"),
+                Instruction("LOAD_CONST", number),
+                Instruction("COMPARE_OP", "=="),
+                *current.emit_pop_jump("FALSE", following, is_bool=True),
+                *self._resume(exit_),
+                following,
+            ]
+        block += plain
+        set_positions(block, stopped)
+        return [*block, *copies], call
 
-    def _hand_over(
-        self,
-        stopped: Instruction,
-        jump: bool,
-        after: list[Instruction],
-        index: int,
-        names: list[str],
-    ) -> list[Instruction]:
-        """Pack stack and locals and tail-call the continuation that starts at `index`."""
-        pops, pushes = OPS[stopped.opname].io(stopped.arg, jump)
-        nulls = [*self.nulls[: len(self.nulls) - pops], *[False] * pushes]
-        nulls += _pushed_nulls(after, nulls)
-        live = tuple(name for name in names if name in self.live[index])
-        first, load_first = self._super_argument()
-        live = tuple(name for name in live if name != first)
-        key = ContinuationKey(index, tuple(nulls), live, first)
-        code = continuation(self.base, key)
-        stack_names = [STACK_NAME.format(i) for i in range(len(nulls))]
-        stores = [Instruction("STORE_FAST", name) for name in reversed(stack_names)]
-        given = [name for name, null in zip(stack_names, nulls, strict=True) if not null]
-        arguments = [
-            *load_first,
-            *[Instruction("LOAD_FAST", name) for name in (*given, *live)],
-        ]
-        load_function = self._load_continuation(code)
+    def _resume(self, exit_: Exit) -> list[Instruction]:
+        assert self.stops is not None
+        inner, unpack = self.stops.resume(exit_)
+        key = self.frame.key(self.frame.index, self.frame.slots, inner)
+        load = Instruction("LOAD_FAST", RESULT_NAME)
+        return [load, *unpack, *store_stack(key.slots), *self._hand_over(key)]
+
+    def _leave(self, way: WayOn) -> list[Instruction]:
+        key = self.frame.key(way.index, way.slots)
+        return [*store_stack(way.slots), *self._hand_over(key)]
+
+    def _hand_over(self, key: ContinuationKey) -> list[Instruction]:
+        """Tail-call a continuation; the stack is in locals already."""
+        base = self.frame.base
+        code = continuation(base, key)
+        loads = load_locals(key.arguments())
+        if key.first == SUPER_NAME:
+            loads[0] = Instruction("LOAD_DEREF", base.co_varnames[0])
         call = current.emit_call(
             [Instruction("LOAD_CONST", tail_call)],
-            [*load_function, *arguments],
-            1 + len(arguments),
+            [*self._load_continuation(code), *loads],
+            1 + len(loads),
         )
-        block = [*after, *stores, *call, Instruction("RETURN_VALUE")]
-        for inst in block:
-            inst.positions = stopped.positions
-        return block
-
-    def _super_argument(self) -> tuple[str | None, list[Instruction]]:
-        """Name and load of the argument that `super()` without arguments finds in slot 0, if it may
-        be called.
-        """
-        base = self.base
-        if "__class__" not in base.co_freevars or not (base.co_argcount or base.co_flags & 0x04):
-            return None, []
-        name = base.co_varnames[0]
-        if name in base.co_cellvars:
-            cell = self.tx.cells[name]
-            known = cell.load(self.tx) is not None
-            return (SUPER_NAME, [Instruction("LOAD_DEREF", name)]) if known else (None, [])
-        if name in self.tx.locals:
-            return name, [Instruction("LOAD_FAST", name)]
-        return None, []
+        return [*call, Instruction("RETURN_VALUE")]
 
     def _load_continuation(self, code: types.CodeType) -> list[Instruction]:
-        closure = closure_names(self.base)
+        closure = closure_names(self.frame.base)
         if closure:
             return current.emit_make_function(code, list(closure))
-        function = types.FunctionType(code, self.tx.globals, self.base.co_name)
+        function = types.FunctionType(code, self.tx.globals, self.frame.base.co_name)
         return [Instruction("LOAD_CONST", function)]
 
 
 def _is_argument(value: VariableTracker, name: str) -> bool:
     """Whether the local still is the argument of that name."""
     return value.source == LocalSource(name)
-
-
-def _method_as_attribute(stopped: Instruction) -> list[Instruction]:
-    """Turn a LOAD_METHOD that stops into LOAD_ATTR, and give what then fills the two call slots."""
-    if stopped.opname == "LOAD_METHOD":
-        stopped.opname = "LOAD_ATTR"
-    elif stopped.opname == "LOAD_SUPER_ATTR" and stopped.arg[1]:
-        name, _, two_args = stopped.arg
-        stopped.arg = (name, False, two_args)
-    else:
-        return []
-    return current.emit_callable([])
-
-
-def _pushed_nulls(after: list[Instruction], nulls: list[bool]) -> list[bool]:
-    """What `after` (PUSH_NULL, perhaps SWAP) does to the pattern of NULLs; `nulls` is changed in
-    place.
-    """
-    if not after:
-        return []
-    swapped = any(inst.opname == "SWAP" for inst in after)
-    if swapped:
-        nulls[-1] = True
-        return [False]
-    return [True]

@@ -1,10 +1,12 @@
 """Continuation functions: the rest of a frame after a graph break, as a code object of its own.
 
 A continuation takes what was on the stack and the live locals as arguments, pushes the stack and
-jumps
-into a copy of the original's instructions. Its free variables are the original's cell and free
-variables, so cells stay shared. Continuations are made once for each point and stack shape; a
+jumps into a copy of the original's instructions. Its free variables are the original's cell and
+free variables, so cells stay shared. Continuations are made once for each point and stack shape; a
 continuation of a continuation is made from the first original.
+
+When the graph broke in an inlined function, the continuation of its caller starts by calling the
+continuation of the callee, in place of the instruction that called the callee.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import weakref
 from dataclasses import dataclass, field
 
 from .bytecode import (
+    CallArg,
     Instruction,
     assemble,
     copy_instructions,
+    current,
     decode,
     prime_cache,
     remove_unreachable,
@@ -24,18 +28,59 @@ from .bytecode import (
 
 STACK_NAME = "__md_stack{}"
 SUPER_NAME = "__md_self"
+# In front of the names of what a continuation passes on to the callee's continuation.
+INNER_PREFIX = "__md_in_"
+INNER_FUNCTION = INNER_PREFIX + "fn"
+# What a slot of the stack holds: a value, a NULL, or what PUSH_EXC_INFO put there (in its place an
+# argument has the exception that is being handled).
+VALUE, NULL_SLOT, HANDLED = "v", "n", "e"
 _CO_VARARGS, _CO_VARKEYWORDS, _CO_NESTED = 0x04, 0x08, 0x10
 
 
 @dataclass(frozen=True, slots=True)
+class InnerCall:
+    """The call of a callee's continuation: its code, and what it is given."""
+
+    code: types.CodeType
+    arguments: tuple[str, ...]
+
+    def names(self) -> tuple[str, ...]:
+        """The arguments by which the caller's continuation gets function and arguments."""
+        return (INNER_FUNCTION, *(INNER_PREFIX + name for name in self.arguments))
+
+    def __eq__(self, other: object) -> bool:
+        same_type = isinstance(other, InnerCall)
+        return same_type and self.code is other.code and self.arguments == other.arguments
+
+    def __hash__(self) -> int:
+        return id(self.code)
+
+
+@dataclass(frozen=True, slots=True)
 class ContinuationKey:
-    """Where a continuation starts (index in the base code) and what it is given."""
+    """Where a continuation starts (index in the base code) and what it is given.
+
+    With `inner` the instruction at `index` is being executed: it called the function that `inner`
+    goes on with, and pushes what that returns.
+    """
 
     index: int
-    nulls: tuple[bool, ...]
+    slots: str
     names: tuple[str, ...]
     # The local that has to be in slot 0, where `super()` looks for its object; None: none has to.
     first: str | None = None
+    inner: InnerCall | None = None
+
+    def arguments(self) -> tuple[str, ...]:
+        """The names of all arguments in order."""
+        first = () if self.first is None else (self.first,)
+        inner = () if self.inner is None else self.inner.names()
+        return (*first, *stack_names(self.slots), *self.names, *inner)
+
+
+def stack_names(slots: str) -> tuple[str, ...]:
+    """The arguments that hold the stack."""
+    return tuple(STACK_NAME.format(i) for i, slot in enumerate(slots) if slot != NULL_SLOT)
 
 
 @dataclass(slots=True)
@@ -51,7 +96,9 @@ _bases: dict[int, tuple[weakref.ref[types.CodeType], weakref.ref[types.CodeType]
 
 
 def is_stack_name(name: str) -> bool:
-    """Whether an argument of a continuation holds an item of the stack."""
+    """Whether an argument of a continuation holds an item of the stack, of its own or a callee."""
+    while name.startswith(INNER_PREFIX):
+        name = name.removeprefix(INNER_PREFIX)
     return name.startswith(STACK_NAME.format(""))
 
 
@@ -85,8 +132,9 @@ def _family(base: types.CodeType) -> _Family:
 
 
 def continuation(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
-    """The code object that goes on at `key.index` of `base`. Arguments: the first, stack items that
-    are not NULL, then names.
+    """The code object that goes on at `key.index` of `base`; its arguments are `key.arguments()`.
+
+    The free variables are `closure_names(base)`.
     """
     known = _family(base).continuations
     if key not in known:
@@ -94,28 +142,49 @@ def continuation(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
     return known[key]
 
 
-def _make(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
-    copies = copy_instructions(decode(base))
+def push_stack(slots: str) -> list[Instruction]:
+    """Push the stack that the arguments of a continuation hold."""
+    pushes: list[Instruction] = []
+    for index, slot in enumerate(slots):
+        if slot == NULL_SLOT:
+            pushes.append(Instruction("PUSH_NULL"))
+            continue
+        pushes.append(Instruction("LOAD_FAST", STACK_NAME.format(index)))
+        if slot == HANDLED:
+            pushes += [Instruction("PUSH_EXC_INFO"), Instruction("POP_TOP")]
+    return pushes
+
+
+def entered_at(
+    copies: list[Instruction], base: types.CodeType, key: ContinuationKey
+) -> list[Instruction]:
+    """The instructions of a function that takes `key.arguments()` and goes on in `copies`, a copy
+    of `base`.
+    """
     target = copies[key.index]
     free = closure_names(base)
-    stack_names = [STACK_NAME.format(i) for i, null in enumerate(key.nulls) if not null]
-    prelude: list[Instruction] = []
-    if free:
-        prelude.append(Instruction("COPY_FREE_VARS", len(free)))
-    prelude.append(Instruction("RESUME", 0))
-    for index, null in enumerate(key.nulls):
-        if null:
-            prelude.append(Instruction("PUSH_NULL"))
-        else:
-            prelude.append(Instruction("LOAD_FAST", STACK_NAME.format(index)))
-    prelude.append(Instruction("JUMP", target=target))
+    prelude = [Instruction("COPY_FREE_VARS", len(free))] if free else []
+    prelude += [Instruction("RESUME", 0), *push_stack(key.slots)]
+    if key.inner is None:
+        prelude.append(Instruction("JUMP", target=target))
+    else:
+        function, *arguments = (Instruction("LOAD_FAST", n) for n in key.inner.names())
+        call = Instruction("CALL", CallArg(len(arguments)), origin=target.origin)
+        call.handler = target.handler
+        following = Instruction("JUMP", target=copies[key.index + 1])
+        prelude += [*current.emit_callable([function]), *arguments, call, following]
     for inst in prelude:
         inst.positions = target.positions
-    instructions = remove_unreachable([*prelude, *copies])
-    leading = () if key.first is None else (key.first,)
-    arguments = (*leading, *stack_names, *key.names)
+    return [*prelude, *copies]
+
+
+def make_function_code(
+    instructions: list[Instruction], base: types.CodeType, arguments: tuple[str, ...]
+) -> types.CodeType:
+    """A code object with the name, file and line of `base`, and positional parameters only."""
+    free = closure_names(base)
     flags = base.co_flags & ~(_CO_VARARGS | _CO_VARKEYWORDS)
-    code = assemble(
+    return assemble(
         instructions,
         base,
         argcount=len(arguments),
@@ -126,6 +195,12 @@ def _make(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
         freevars=free,
         flags=flags | (_CO_NESTED if free else 0),
     )
+
+
+def _make(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
+    copies = copy_instructions(decode(base))
+    instructions = remove_unreachable(entered_at(copies, base, key))
+    code = make_function_code(instructions, base, key.arguments())
     prime_cache(code, instructions)
     key_of_code = id(code)
     _bases[key_of_code] = (

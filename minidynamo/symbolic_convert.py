@@ -1,10 +1,9 @@
 """The symbolic interpreter: runs canonical bytecode over `VariableTracker`s.
 
 `RootTranslator` interprets the frame that the hook offered; calls of Python functions are
-interpreted
-by an `InliningTranslator` below it. What cannot be traced raises `Unsupported` at an instruction of
-the
-root frame, which then is where the graph breaks.
+interpreted by an `InliningTranslator` below it. What cannot be traced raises `Unsupported`; the
+graph breaks at the innermost instruction from which the program can go on: in the root frame, or in
+a function that was called there by an instruction whose result is the function's (`is_resumable`).
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import importlib.util
 import sys
 import traceback
 import types
-from typing import Any
+from typing import Any, NoReturn
 
-from . import handlers
+from . import config, handlers
 from .bytecode import Instruction, current, decode, instruction_index
 from .exc import MinidynamoError, Unsupported
 from .opcodes import OPCODES
@@ -29,6 +28,7 @@ from .variables.exceptions import set_context
 from .variables.functions import (
     BaseFunctionVariable,
     CellVariable,
+    UserFunctionVariable,
     bind_arguments,
 )
 from .variables.generators import GeneratorVariable
@@ -37,6 +37,30 @@ from .variables.protocol import Protocol
 MAX_INLINE_DEPTH = 200
 _GENERATOR_FLAG = 0x20
 _NOT_INLINED_FLAGS = 0x80 | 0x100 | 0x200  # coroutines and async generators
+
+
+# The operations that end by pushing what the function they call returns.
+_WAITING = frozenset(("CALL", "CALL_FUNCTION_EX", "LOAD_ATTR", "BINARY_SUBSCR"))
+
+
+class RestartTracing(BaseException):
+    """The attempt has to start over with `breaks` extended by (step, reason)."""
+
+    def __init__(self, step: int, reason: Unsupported) -> None:
+        super().__init__(step)
+        self.step = step
+        self.reason = reason
+
+
+class GraphBreak(BaseException):
+    """The graph breaks in `frame`: stack, locals and `current` are as before that instruction,
+    and those of its callers as they are while they wait for it.
+    """
+
+    def __init__(self, frame: Translator, reason: Unsupported) -> None:
+        super().__init__(reason)
+        self.frame = frame
+        self.reason = reason
 
 
 class GlobalsVariable(VariableTracker):
@@ -84,6 +108,11 @@ class Translator(Protocol):
         self.root: RootTranslator = parent.root if parent is not None else self  # type: ignore[assignment]
         self.depth: int = parent.depth + 1 if parent is not None else 0
         self.has_root_globals = parent is None or globals_ is self.root.globals
+        # Whether the graph may break in this frame.
+        self.is_resumable = False
+        # The value whose call gives the result of the running instruction (see `inline`).
+        self.in_tail: VariableTracker | None = None
+        self.step_number = 0
 
     # -- the stack ---------------------------------------------------------------------------------
 
@@ -125,11 +154,42 @@ class Translator(Protocol):
         self.yielded = value
 
     def step(self) -> None:
+        """Interpret one instruction. Raises `GraphBreak` or `RestartTracing` where the graph has to
+        break in this frame.
+        """
+        if not self.is_resumable:
+            self.execute()
+            return
+        root = self.root
+        root.n_steps = self.step_number = root.n_steps + 1
+        known = root.breaks.get(root.n_steps)
+        if known is not None:
+            self.current = self.instructions[self.ip]
+            self.raise_for_real(known)
+            raise GraphBreak(self, known)
+        saved = (list(self.stack), dict(self.locals), self.ip, list(self.exc_info))
+        checkpoint = (self.output.checkpoint(), self.output.guards.mark())
+        try:
+            self.execute()
+        except Unsupported as reason:
+            self.back_to(saved, checkpoint, reason)
+        except ObservedException as error:
+            if self.parent is not None:
+                raise
+            reason = self.uncaught(error)
+            raised_at = error.value.raised_at
+            if raised_at is not None and raised_at != self.step_number:
+                # Raised for real, it has the traceback of eager.
+                raise RestartTracing(raised_at, reason) from error
+            self.back_to(saved, checkpoint, reason)
+
+    def execute(self) -> None:
         """Interpret one instruction; an exception of the traced program goes to
         its handler here.
         """
         inst = self.current = self.instructions[self.ip]
         self.ip += 1
+        self.in_tail = None
         handler = OPCODES.get(inst.opname)
         try:
             if handler is None:
@@ -143,11 +203,59 @@ class Translator(Protocol):
                 error.user_stack = self.user_stack()
             raise
 
+    def uncaught(self, error: ObservedException) -> Unsupported:
+        """The reason to stop at an exception that ends the outermost function."""
+        reason = Unsupported(
+            "exception",
+            f"{error.value!r}",
+            "the function ends with this exception; eager raises it",
+            user_stack=self.user_stack(),
+        )
+        reason.__cause__ = error
+        return reason
+
+    def back_to(self, saved: tuple[Any, ...], checkpoint: Any, reason: Unsupported) -> NoReturn:
+        """Undo the instruction that failed and break the graph there; start over if it
+        cannot be undone.
+        """
+        graph_point, guards_mark = checkpoint
+        if not self.output.can_rollback(graph_point):
+            raise RestartTracing(self.step_number, reason)
+        self.output.rollback(graph_point)
+        # The trace ends here: what only this instruction looked at is loaded again, whatever it is.
+        self.output.guards.rollback(guards_mark)
+        self.stack, self.locals, self.ip, self.exc_info = saved
+        self.current = self.instructions[self.ip]
+        self.raise_for_real(reason)
+        raise GraphBreak(self, reason)
+
+    def raise_for_real(self, reason: Unsupported) -> None:
+        """Code that the tracer does not see may look at the exceptions that are being handled, and
+        at their tracebacks: start over with a break where the outermost of them was raised.
+        """
+        frame: Translator | None = self
+        steps = []
+        while frame is not None:
+            steps += [error.raised_at for error in frame.exc_info if error.raised_at is not None]
+            frame = frame.parent
+        if steps and min(steps) not in self.root.breaks:
+            raise RestartTracing(min(steps), reason)
+
+    def last_step(self) -> int:
+        """The running step, of this frame or the nearest around it in which the graph may break."""
+        frame: Translator = self
+        while not frame.is_resumable:
+            assert frame.parent is not None
+            frame = frame.parent
+        return frame.step_number
+
     def chain(self, error: ObservedException) -> None:
         """Give a new exception its `__context__`: the innermost one that is being handled."""
         if error.is_chained:
             return
         error.is_chained = True
+        if error.value.source is None and error.value.raised_at is None:
+            error.value.raised_at = self.last_step()
         frame: Translator | None = self
         while frame is not None:
             if frame.exc_info:
@@ -221,10 +329,10 @@ class Translator(Protocol):
         """
         source = iterator.source
         return (
-            self.parent is None
+            self.is_resumable
             and isinstance(source, LocalSource)
             and is_stack_name(source.local)
-            and is_continuation(self.code)
+            and is_continuation(self.root.code)
         )
 
     # -- calls -------------------------------------------------------------------------------------
@@ -245,15 +353,31 @@ class Translator(Protocol):
             unsupported(
                 "recursion", code.co_name, f"calls are nested more than {MAX_INLINE_DEPTH} deep"
             )
+        is_tail, self.in_tail = self.in_tail is fn, None
         callee = InliningTranslator(self, fn, args, kwargs)
         if code.co_flags & _GENERATOR_FLAG:
             return self.make_generator(callee)
+        callee.is_resumable = is_tail and self.is_resumable and self.can_wait()
         return callee.run()
+
+    def can_wait(self) -> bool:
+        """Whether the rest of the running instruction is to push what the function returns."""
+        return config.nested_graph_breaks and self.current.opname in _WAITING
+
+    def call_python_function(
+        self,
+        fn: UserFunctionVariable,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        if is_continuation(fn.fn.__code__):
+            return self.inline(fn, args, kwargs)
+        return super().call_python_function(fn, args, kwargs)
 
     def make_generator(self, callee: InliningTranslator) -> VariableTracker:
         """What calling a generator function gives: its frame, not started."""
         generator = GeneratorVariable(callee)
-        generator.made_at = self.root.n_steps
+        generator.made_at = self.last_step()
         return generator
 
 
@@ -307,24 +431,16 @@ class InliningTranslator(Translator):
         return None
 
 
-class RestartTracing(Exception):
-    """The attempt has to start over with `breaks` extended by (step, reason)."""
-
-    def __init__(self, step: int, reason: Unsupported) -> None:
-        super().__init__(step)
-        self.step = step
-        self.reason = reason
-
-
 class RootTranslator(Translator):
-    """The outermost frame. `breaks[n]` says that the graph has to break before step n."""
+    """The outermost frame. `breaks[n]` says that the graph has to break before step n, counted over
+    all frames in which it may."""
 
     def __init__(self, output: OutputGraph, frame: Any, breaks: dict[int, Unsupported]) -> None:
         super().__init__(output, frame.code, frame.globals, None)
         self.frame = frame
         self.breaks = breaks
         self.n_steps = 0
-        self.break_reason: Unsupported | None = None
+        self.is_resumable = True
         for name, value in frame.f_locals.items():
             self.locals[name] = self.lazy(value, LocalSource(name))
         for name, cell in zip(self.code.co_freevars, frame.closure or (), strict=True):
@@ -352,53 +468,17 @@ class RootTranslator(Translator):
         del self.root, self.frame, self.result
 
     def run(self) -> VariableTracker:
-        """Interpret to the return value. Raises `Unsupported` where the graph has to break:
-        then stack, locals and `current` are as before that instruction.
-        """
+        """Interpret to the return value. Raises `GraphBreak` where the graph has to break."""
         while self.result is None:
-            self.root_step()
+            self.step()
         return self.result
 
-    def root_step(self) -> None:
-        self.n_steps += 1
-        inst = self.instructions[self.ip]
-        known = self.breaks.get(self.n_steps)
-        if known is not None:
-            self.current = inst
-            raise known
-        saved = (list(self.stack), dict(self.locals), self.ip, list(self.exc_info))
-        checkpoint = (self.output.checkpoint(), self.output.guards.mark())
-        try:
-            self.step()
-        except ObservedException as error:
-            reason = self._uncaught(error)
-            self._back_to(saved, checkpoint, reason)
-        except Unsupported as reason:
-            self._back_to(saved, checkpoint, reason)
 
-    def _uncaught(self, error: ObservedException) -> Unsupported:
-        reason = Unsupported(
-            "exception",
-            f"{error.value!r}",
-            "the function ends with this exception; eager raises it",
-            user_stack=self.user_stack(),
-        )
-        reason.__cause__ = error
-        return reason
-
-    def _back_to(self, saved: tuple[Any, ...], checkpoint: Any, reason: Unsupported) -> None:
-        """Undo the instruction that failed and raise `reason`; start over if it
-        cannot be undone.
-        """
-        graph_point, guards_mark = checkpoint
-        if not self.output.can_rollback(graph_point):
-            raise RestartTracing(self.n_steps, reason)
-        self.output.rollback(graph_point)
-        # The trace ends here: what only this instruction looked at is loaded again, whatever it is.
-        self.output.guards.rollback(guards_mark)
-        self.stack, self.locals, self.ip, self.exc_info = saved
-        self.current = self.instructions[self.ip]
-        raise reason
-
-
-__all__ = ["InliningTranslator", "RestartTracing", "RootTranslator", "Translator", "handlers"]
+__all__ = [
+    "GraphBreak",
+    "InliningTranslator",
+    "RestartTracing",
+    "RootTranslator",
+    "Translator",
+    "handlers",
+]

@@ -32,7 +32,7 @@ LAYERS = [
     ["output_graph"],
     ["variables"],
     ["handlers"],
-    ["codegen", "graph_breaks", "resume_execution"],
+    ["codegen", "graph_breaks", "resume_execution", "stopped_frames"],
     ["opcodes", "symbolic_convert"],
     ["convert_frame"],
     ["backends"],

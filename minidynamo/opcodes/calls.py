@@ -95,7 +95,17 @@ def call(tx: Translator, inst: Instruction) -> None:
     fn = second if first is NULL else first
     if first is not NULL and second is not NULL:
         positional = [second, *positional]
-    tx.push(tx.call_function(fn, positional, kwargs))
+    tx.push(_call_in_tail(tx, fn, positional, kwargs))
+
+
+def _call_in_tail(
+    tx: Translator,
+    fn: VariableTracker,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
+    tx.in_tail = fn = fn.realize()
+    return tx.call_function(fn, args, kwargs)
 
 
 @op("CALL_FUNCTION_EX")
@@ -103,7 +113,7 @@ def call_function_ex(tx: Translator, inst: Instruction) -> None:
     kwargs = tx.unpack_keywords(tx.pop()) if inst.arg else {}
     args = tx.pop().unpack(tx)
     second, first = tx.pop_raw(), tx.pop_raw()
-    tx.push(tx.call_function(second if first is NULL else first, args, kwargs))
+    tx.push(_call_in_tail(tx, second if first is NULL else first, args, kwargs))
 
 
 @op("CALL_INTRINSIC_1")

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..variables.base import ObservedException, VariableTracker, unsupported
+from ..variables.base import (
+    HANDLED_EXCEPTION,
+    ObservedException,
+    VariableTracker,
+    unsupported,
+)
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import lookup_special
 from .registry import op
@@ -120,7 +125,7 @@ def raise_varargs(tx: Translator, inst: Instruction) -> None:
     if inst.arg == 0:
         if not tx.exc_info:
             unsupported("raise", "raise without an active exception")
-        raise ObservedException(tx.exc_info[-1])
+        raise ObservedException(tx.exc_info[-1].realize())
     cause = tx.pop() if inst.arg == 2 else None
     raise ObservedException(tx.make_exception(tx.pop(), cause))
 
@@ -128,7 +133,7 @@ def raise_varargs(tx: Translator, inst: Instruction) -> None:
 @op("PUSH_EXC_INFO")
 def push_exc_info(tx: Translator, inst: Instruction) -> None:
     value = tx.pop_raw()
-    tx.push(tx.exc_info[-1] if tx.exc_info else NONE)
+    tx.push(HANDLED_EXCEPTION)
     tx.push(value)
     tx.exc_info.append(value)
 

@@ -55,6 +55,8 @@ class VariableTracker:
     # graph:
     # should one be needed there, the graph breaks at that step instead.
     made_at: int | None = None
+    # The same of the step that raised it, for an exception that the traced code made.
+    raised_at: int | None = None
     # True if `call` may be given lazily wrapped arguments (it only passes them on).
     takes_lazy_args = False
     # True if the value's class decides about its slots: they are looked up along the class's MRO.
@@ -310,3 +312,5 @@ class NullVariable(VariableTracker):
 
 
 NULL = NullVariable()
+# What PUSH_EXC_INFO puts below the exception: what was being handled before.
+HANDLED_EXCEPTION = NullVariable()

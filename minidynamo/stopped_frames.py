@@ -1,0 +1,399 @@
+"""The frames of the program at the point where the graph ends, and the code that stops there.
+
+When the graph breaks in an inlined function, the frame's new code calls a *stop function* for the
+callee, in place of the instruction that called it, and that one calls the stop function of its own
+callee, and so on: copies of the functions' codes, entered in the middle, so that the instruction
+that breaks runs in frames like those of eager, with their exception handlers. Behind it the
+innermost one returns its state as a `Suspended`, to which each caller adds its own; the outermost
+frame hands everything to a continuation that begins by calling the callee's continuation.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ._C import skip_code
+from .bytecode import (
+    OPS,
+    CallArg,
+    Instruction,
+    copy_instructions,
+    current,
+    decode,
+    instruction_index,
+    live_locals,
+    remove_unreachable,
+)
+from .resume_execution import (
+    HANDLED,
+    INNER_FUNCTION,
+    INNER_PREFIX,
+    NULL_SLOT,
+    STACK_NAME,
+    SUPER_NAME,
+    VALUE,
+    ContinuationKey,
+    InnerCall,
+    base_code,
+    closure_names,
+    continuation,
+    entered_at,
+    make_function_code,
+)
+from .variables.base import HANDLED_EXCEPTION, NULL, VariableTracker
+from .variables.constant import ConstantVariable
+
+if TYPE_CHECKING:
+    from .codegen import PyCodegen
+    from .symbolic_convert import Translator
+
+NONE = ConstantVariable(None)
+RESULT_NAME = "__md_result"
+STOP_NAME = "__md_stop{}"
+
+
+class SkipFrame(Exception):
+    """The frame can't be replaced; it runs in eager."""
+
+
+class Suspended(list[Any]):
+    """What a stop function returns: the number of its exit, then the state of the innermost frame,
+    of its caller, ... up to that of the first inlined function.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A way to leave the stopped frames: frame `level` goes on at `index` with a stack of `slots`,
+    those above it with the result of their callee.
+    """
+
+    level: int
+    index: int
+    slots: str
+
+
+class StoppedFrame:
+    """One of the frames: its code, where in it, the pattern of its stack, its live locals."""
+
+    def __init__(self, tx: Translator) -> None:
+        self.tx = tx
+        self.base = base_code(tx.code)
+        self.instructions = decode(self.base)
+        position = instruction_index(self.base).get(tx.current.origin or tx.current)
+        if position is None:
+            raise SkipFrame("it stops before its first instruction")
+        self.index = position
+        self.live = live_locals(self.instructions)
+        self.slots, self.stack = _describe_stack(tx)
+        self.first = self._super_argument()
+        live = self.live[self.index]
+        self.names = tuple(n for n in tx.locals if n in live and n != self.first)
+
+    def _super_argument(self) -> str | None:
+        """The argument that `super()` without arguments finds in slot 0, if it may be called."""
+        base = self.base
+        if "__class__" not in base.co_freevars or not (base.co_argcount or base.co_flags & 0x04):
+            return None
+        name = base.co_varnames[0]
+        if name in base.co_cellvars:
+            return SUPER_NAME if self.tx.cells[name].load(self.tx) is not None else None
+        return name if name in self.tx.locals else None
+
+    def key(self, index: int, slots: str, inner: InnerCall | None = None) -> ContinuationKey:
+        """The continuation at `index` with a stack of `slots`."""
+        live = self.live[index]
+        names = tuple(name for name in self.names if name in live)
+        return ContinuationKey(index, slots, names, self.first, inner)
+
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of the stop function, without what it passes on."""
+        return self.key(self.index, self.slots).arguments()
+
+    def values(self) -> list[VariableTracker]:
+        """Their values."""
+        tx = self.tx
+        first = []
+        if self.first == SUPER_NAME:
+            content = tx.cells[self.base.co_varnames[0]].load(tx)
+            assert content is not None
+            first = [content]
+        elif self.first is not None:
+            first = [tx.locals[self.first]]
+        stack = [value for value in self.stack if value is not NULL]
+        return [*first, *stack, *(tx.locals[name] for name in self.names)]
+
+    def push_stack(self, codegen: PyCodegen) -> None:
+        """Rebuild the stack in the generated code, with the exceptions that are being handled."""
+        for slot, value in zip(self.slots, self.stack, strict=True):
+            codegen(value)
+            if slot == HANDLED:
+                codegen.emit("PUSH_EXC_INFO")
+                codegen.emit("POP_TOP")
+
+    def stopping_copy(self) -> tuple[list[Instruction], Instruction]:
+        """A copy of the code, and the instruction in it at which the graph ends."""
+        copies = copy_instructions(self.instructions)
+        stopped = copies[self.index]
+        # In a continuation it may be the call of the callee's continuation that stands in for it.
+        stopped.opname, stopped.arg = self.tx.current.opname, self.tx.current.arg
+        if self.tx.current.target is None:
+            stopped.target = None
+        return copies, stopped
+
+
+def _describe_stack(tx: Translator) -> tuple[str, list[VariableTracker]]:
+    """The kinds of the slots, and what has to be known to rebuild each."""
+    slots, stack = "", []
+    handled = iter(tx.exc_info)
+    for value in tx.stack:
+        slot = NULL_SLOT if value is NULL else VALUE
+        if value is HANDLED_EXCEPTION:
+            # Beyond the exceptions that are being handled it is what POP_EXCEPT has read already.
+            error = next(handled, None)
+            slot, value = (VALUE, NONE) if error is None else (HANDLED, error)
+        slots += slot
+        stack.append(value)
+    return slots, stack
+
+
+@dataclass(frozen=True, slots=True)
+class WayOn:
+    """How control leaves the instruction that stops: instructions that still belong to it, then
+    the index of what follows, with a stack of `slots`.
+    """
+
+    after: list[Instruction]
+    index: int
+    slots: str
+
+
+def patch_ways_on(
+    frame: StoppedFrame,
+    stopped: Instruction,
+    copies: list[Instruction],
+    listing: list[Instruction],
+    leave: Callable[[WayOn], list[Instruction]],
+) -> list[Instruction]:
+    """`listing`, which holds `copies`, such that `leave` follows the instruction that stops."""
+    after = _method_as_attribute(stopped)
+    op = OPS[stopped.opname]
+    if not op.ends:
+        slots = _after(frame.slots, *op.io(stopped.arg))
+        way = WayOn(after, frame.index + 1, _with_nulls(slots, after))
+        block = [*after, *leave(way)]
+        set_positions(block, stopped)
+        behind = len(listing) - len(copies) + frame.index + 1
+        listing[behind:behind] = block
+    if stopped.target is not None:
+        slots = _after(frame.slots, *op.io(stopped.arg, True))
+        block = leave(WayOn([], copies.index(stopped.target), slots))
+        set_positions(block, stopped)
+        stopped.target = block[0]
+        listing += block
+    return listing
+
+
+def set_positions(block: list[Instruction], like: Instruction) -> None:
+    """Let tracebacks show the line of `like`."""
+    for inst in block:
+        inst.positions = like.positions
+
+
+def _after(slots: str, pops: int, pushes: int) -> str:
+    return slots[: len(slots) - pops] + VALUE * pushes
+
+
+def _method_as_attribute(stopped: Instruction) -> list[Instruction]:
+    """Turn a LOAD_METHOD that stops into LOAD_ATTR, and give what then fills the two call slots."""
+    if stopped.opname == "LOAD_METHOD":
+        stopped.opname = "LOAD_ATTR"
+    elif stopped.opname == "LOAD_SUPER_ATTR" and stopped.arg[1]:
+        name, _, two_args = stopped.arg
+        stopped.arg = (name, False, two_args)
+    else:
+        return []
+    return current.emit_callable([])
+
+
+def _with_nulls(slots: str, after: list[Instruction]) -> str:
+    """The stack behind `after` (nothing, or PUSH_NULL and perhaps SWAP)."""
+    if not after:
+        return slots
+    swapped = any(inst.opname == "SWAP" for inst in after)
+    return slots[:-1] + NULL_SLOT + VALUE if swapped else slots + NULL_SLOT
+
+
+def store_stack(slots: str) -> list[Instruction]:
+    """Empty the stack into the locals that `push_stack` reads; what is being handled is put aside."""
+    stores: list[Instruction] = []
+    for index in reversed(range(len(slots))):
+        store = Instruction("STORE_FAST", STACK_NAME.format(index))
+        if slots[index] == HANDLED:
+            ask = current.emit_call([Instruction("LOAD_CONST", sys.exception)], [], 0)
+            stores += [*ask, store, Instruction("POP_EXCEPT")]
+        else:
+            stores.append(store)
+    return stores
+
+
+def load_locals(names: Iterable[str]) -> list[Instruction]:
+    """Push locals."""
+    return [Instruction("LOAD_FAST", name) for name in names]
+
+
+# -- inlined functions ----------------------------------------------------------------------------
+
+
+class StopFunctions:
+    """The stop functions of the inlined frames, outermost first, and the exits that they have."""
+
+    def __init__(self, frames: list[StoppedFrame]) -> None:
+        self.frames = frames
+        self.exits: list[Exit] = []
+        self.calls: list[InnerCall] = []
+        inner: InnerCall | None = None
+        for level in range(len(frames), 0, -1):
+            frame = frames[level - 1]
+            key = frame.key(frame.index, frame.slots, inner)
+            listing = self._stop(level, key) if inner is None else self._pass_on(level, key)
+            code = make_function_code(remove_unreachable(listing), frame.base, key.arguments())
+            skip_code(code, False)
+            inner = InnerCall(code, key.arguments())
+            self.calls.insert(0, inner)
+
+    def _stop(self, level: int, key: ContinuationKey) -> list[Instruction]:
+        """The listing of the innermost frame's: run the instruction, then give back the state."""
+        frame = self.frames[level - 1]
+        copies, stopped = frame.stopping_copy()
+        listing = entered_at(copies, frame.base, key)
+        return patch_ways_on(
+            frame, stopped, copies, listing, lambda way: self._suspend(level, way)
+        )
+
+    def _pass_on(self, level: int, key: ContinuationKey) -> list[Instruction]:
+        """The listing of a caller's: call, then add the own state to the callee's."""
+        frame = self.frames[level - 1]
+        copies = copy_instructions(frame.instructions)
+        listing = entered_at(copies, frame.base, key)
+        own = frame.arguments()
+        returned = WayOn([], frame.index + 1, frame.slots + VALUE)
+        plain = [Instruction("LOAD_FAST", RESULT_NAME), *self._suspend(level, returned)]
+        block = [
+            *check_suspended(plain[0]),
+            *store_stack(frame.slots),
+            Instruction("LOAD_FAST", RESULT_NAME),
+            *load_locals(own),
+            Instruction("BUILD_LIST", len(own)),
+            Instruction("LIST_EXTEND", 1),
+            Instruction("RETURN_VALUE"),
+            *plain,
+        ]
+        set_positions(block, copies[frame.index])
+        behind_call = len(listing) - len(copies) - 1
+        listing[behind_call : behind_call + 1] = block
+        return listing
+
+    def _suspend(self, level: int, way: WayOn) -> list[Instruction]:
+        """Return the state behind the instruction that stopped, with the number of the exit."""
+        number = len(self.exits)
+        self.exits.append(Exit(level, way.index, way.slots))
+        own = self.frames[level - 1].key(way.index, way.slots).arguments()
+        state = [Instruction("LOAD_CONST", number), *load_locals(own)]
+        state.append(Instruction("BUILD_LIST", len(own) + 1))
+        make = current.emit_call([Instruction("LOAD_CONST", Suspended)], state, 1)
+        return [*store_stack(way.slots), *make, Instruction("RETURN_VALUE")]
+
+    # -- the outermost frame's part ---------------------------------------------------------------
+
+    def push_functions(self, codegen: PyCodegen) -> None:
+        """Put the stop functions into locals of the generated code."""
+        for level, (frame, call) in enumerate(zip(self.frames, self.calls, strict=True), 1):
+            closure = closure_names(frame.base)
+            if closure:
+                codegen.begin_call(_closure_function)
+                codegen.load_const(call.code)
+                codegen.load_const(frame.tx.globals)
+                codegen.sequence([frame.tx.cells[name] for name in closure])
+                codegen.end_call(2 + len(closure))
+            else:
+                codegen.load_const(_plain_function(call.code, frame))
+            codegen.emit("STORE_FAST", STOP_NAME.format(level))
+
+    def push_call(self, codegen: PyCodegen) -> None:
+        """Push the first stop function and its arguments, all but the CALL."""
+        for level, frame in enumerate(self.frames, 1):
+            load = Instruction("LOAD_FAST", STOP_NAME.format(level))
+            codegen.extend(current.emit_callable([load]) if level == 1 else [load])
+            codegen.sequence(frame.values())
+
+    def call(self) -> Instruction:
+        """The CALL for that."""
+        return Instruction("CALL", CallArg(len(self.calls[0].arguments)))
+
+    def resume(self, exit_: Exit) -> tuple[InnerCall, list[Instruction]]:
+        """How to go on from an exit: the call that the outermost frame's continuation makes first,
+        and instructions that pop the Suspended into the locals that `names()` of the call names.
+        """
+        frame = self.frames[exit_.level - 1]
+        key = frame.key(exit_.index, exit_.slots)
+        stores: list[str] = []
+        functions: list[Instruction] = []
+        for level in range(exit_.level, 0, -1):
+            frame = self.frames[level - 1]
+            if level != exit_.level:
+                key = frame.key(frame.index, frame.slots, inner)
+            inner = InnerCall(continuation(frame.base, key), key.arguments())
+            name = INNER_PREFIX * (level - 1) + INNER_FUNCTION
+            functions += [*_load_function(frame, inner.code, level), _store(name)]
+            own = frame.key(key.index, key.slots).arguments()
+            stores += [INNER_PREFIX * level + argument for argument in own]
+        unpack = [Instruction("UNPACK_SEQUENCE", 1 + len(stores)), _store(RESULT_NAME)]
+        return inner, [*unpack, *map(_store, stores), *functions]
+
+
+def _store(name: str) -> Instruction:
+    return Instruction("STORE_FAST", name)
+
+
+def check_suspended(otherwise: Instruction) -> list[Instruction]:
+    """Pop what a stop function returned into RESULT_NAME; jump if that is what the program's own
+    function returned.
+    """
+    load = Instruction("LOAD_FAST", RESULT_NAME)
+    return [
+        _store(RESULT_NAME),
+        *current.emit_call([Instruction("LOAD_CONST", type)], [load], 1),
+        Instruction("LOAD_CONST", Suspended),
+        Instruction("IS_OP", False),
+        Instruction("POP_JUMP_IF_FALSE", target=otherwise),
+    ]
+
+
+def _load_function(frame: StoppedFrame, code: types.CodeType, level: int) -> list[Instruction]:
+    """Push a function of `code`; its closure is that of the frame's stop function."""
+    load = Instruction("LOAD_CONST", code)
+    if not code.co_freevars:
+        return [Instruction("LOAD_CONST", _plain_function(code, frame))]
+    stop = Instruction("LOAD_FAST", STOP_NAME.format(level))
+    return current.emit_call([Instruction("LOAD_CONST", _with_code)], [stop, load], 2)
+
+
+def _plain_function(code: types.CodeType, frame: StoppedFrame) -> types.FunctionType:
+    return types.FunctionType(code, frame.tx.globals, frame.base.co_name)
+
+
+def _closure_function(
+    code: types.CodeType, globals_: dict[str, Any], *cells: types.CellType
+) -> types.FunctionType:
+    """Run by generated code."""
+    return types.FunctionType(code, globals_, code.co_name, None, cells)
+
+
+def _with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:
+    """Run by generated code: a function of `code` in the surroundings of `function`."""
+    return _closure_function(code, function.__globals__, *(function.__closure__ or ()))
