@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from .source import Source
 
 OUT_NAME = "__md_out"
+TEMPORARY_NAME = "__md_tmp{}"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a local of the generated code is only needed to rebuild values."""
+    return name == OUT_NAME or name.startswith(TEMPORARY_NAME.format(""))
 
 
 class PyCodegen:
@@ -58,7 +64,7 @@ class PyCodegen:
     def new_local(self) -> str:
         """A fresh local name of the generated code."""
         self._n_temps += 1
-        return f"__md_tmp{self._n_temps}"
+        return TEMPORARY_NAME.format(self._n_temps)
 
     def begin_call(self, function: Any) -> None:
         """Push `function` (a real object) ready to be called; `end_call` follows the arguments."""

@@ -28,13 +28,14 @@ from .exc import (
     TorchRuntimeError,
     Unsupported,
 )
-from .graph_breaks import CompiledFrame, SkipFrame, finish_break, finish_return
+from .graph_breaks import CompiledFrame, finish_break, finish_return
 from .guards import Check, GuardSet
 from .opcodes.control import LOOP_GOES_ON
 from .output_graph import OutputGraph
 from .resume_execution import is_continuation
 from .source import GlobalsSource
-from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator
+from .stopped_frames import SkipFrame
+from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator, Translator
 
 if TYPE_CHECKING:
     from .compile_options import CompileOptions
@@ -180,12 +181,22 @@ def _capture(
             _report_break(options, stop.reason)
             _drop_tracebacks(stop.reason)
             _drop_tracebacks(stop)
-            compiled = _finished(options, tx, lambda: finish_break(tx, stop.frame))
+            innermost = stop.frame
+            try:
+                compiled = _finished(options, tx, lambda: finish_break(tx, innermost))
+            finally:
+                _release_callees(innermost)
             return _make_entry(frame, output, compiled, is_empty=False)
         compiled = _finished(options, tx, lambda: finish_return(tx, value))
         return _make_entry(frame, output, compiled, is_empty=output.is_empty())
     finally:
         tx.release()
+
+
+def _release_callees(innermost: Translator) -> None:
+    while innermost.parent is not None:
+        innermost.release()
+        innermost = innermost.parent
 
 
 def _finished(

@@ -24,7 +24,7 @@ from .bytecode import (
     decode,
     remove_unreachable,
 )
-from .codegen import OUT_NAME, PyCodegen
+from .codegen import OUT_NAME, PyCodegen, is_temporary
 from .exc import Unsupported
 from .resume_execution import (
     SUPER_NAME,
@@ -32,12 +32,12 @@ from .resume_execution import (
     ContinuationKey,
     closure_names,
     continuation,
+    is_made_name,
 )
 from .source import LoadContext, LocalSource, Source
 from .stopped_frames import (
     RESULT_NAME,
     Exit,
-    SkipFrame,
     StopFunctions,
     StoppedFrame,
     WayOn,
@@ -121,6 +121,8 @@ class _Finisher:
         call, fetch, module = self._graph_call(list(emitting.outputs))
         positions = self.tx.current.positions
         fresh = [*call, *emitting.instructions]
+        if tail:
+            fresh[-1:-1] = _forget_temporaries(fresh, bool(fetch))
         for inst in fresh:
             if inst.positions is None:
                 inst.positions = positions
@@ -226,9 +228,23 @@ class _BreakFinisher(_Finisher):
             codegen.apply_side_effects(codegen.push_side_effects())
             for name in reversed(changed):
                 codegen.emit("STORE_FAST", name)
+            for name in self._dropped():
+                codegen.emit("DELETE_FAST", name)
             codegen.instructions.append(Instruction("JUMP", target=entry))
 
         return self.finish(restore, tail, needs_hook=True)
+
+    def _dropped(self) -> list[str]:
+        """Arguments that the program's own frame would not hold here any more."""
+        tx, code = self.tx, self.tx.code
+        count = argument_count(code.co_argcount, code.co_kwonlyargcount, code.co_flags)
+        kept = {*code.co_cellvars, *self.frame.names, self.frame.first}
+        return [
+            name
+            for name in code.co_varnames[:count]
+            if name not in kept
+            and (is_made_name(name) or not _is_argument(tx.locals.get(name), name))
+        ]
 
     def _tail(self) -> tuple[list[Instruction], Instruction]:
         """A copy of the base code that leaves behind the stopping instruction, and where to enter
@@ -293,6 +309,15 @@ class _BreakFinisher(_Finisher):
         return [Instruction("LOAD_CONST", function)]
 
 
-def _is_argument(value: VariableTracker, name: str) -> bool:
+def _forget_temporaries(instructions: list[Instruction], has_inputs: bool) -> list[Instruction]:
+    """Unbind the locals of the generated code, for the program's own frame has no such."""
+    names = {INPUTS_NAME: None} if has_inputs else {}
+    for inst in instructions:
+        if inst.opname == "STORE_FAST" and is_temporary(inst.arg):
+            names[inst.arg] = None
+    return [Instruction("DELETE_FAST", name) for name in names]
+
+
+def _is_argument(value: VariableTracker | None, name: str) -> bool:
     """Whether the local still is the argument of that name."""
-    return value.source == LocalSource(name)
+    return value is not None and value.source == LocalSource(name)

@@ -49,8 +49,9 @@ class InnerCall:
         return (INNER_FUNCTION, *(INNER_PREFIX + name for name in self.arguments))
 
     def __eq__(self, other: object) -> bool:
-        same_type = isinstance(other, InnerCall)
-        return same_type and self.code is other.code and self.arguments == other.arguments
+        if not isinstance(other, InnerCall):
+            return NotImplemented
+        return self.code is other.code and self.arguments == other.arguments
 
     def __hash__(self) -> int:
         return id(self.code)
@@ -100,6 +101,11 @@ def is_stack_name(name: str) -> bool:
     while name.startswith(INNER_PREFIX):
         name = name.removeprefix(INNER_PREFIX)
     return name.startswith(STACK_NAME.format(""))
+
+
+def is_made_name(name: str) -> bool:
+    """Whether an argument of a continuation is none of the program's own locals."""
+    return name == SUPER_NAME or name.startswith(INNER_PREFIX) or is_stack_name(name)
 
 
 def is_continuation(code: types.CodeType) -> bool:
@@ -165,14 +171,17 @@ def entered_at(
     free = closure_names(base)
     prelude = [Instruction("COPY_FREE_VARS", len(free))] if free else []
     prelude += [Instruction("RESUME", 0), *push_stack(key.slots)]
+    # The frame is to have the program's own locals, and to keep nothing else alive.
+    made = stack_names(key.slots) + (key.inner.names() if key.inner is not None else ())
+    forget = [Instruction("DELETE_FAST", name) for name in made]
     if key.inner is None:
-        prelude.append(Instruction("JUMP", target=target))
+        prelude += [*forget, Instruction("JUMP", target=target)]
     else:
         function, *arguments = (Instruction("LOAD_FAST", n) for n in key.inner.names())
         call = Instruction("CALL", CallArg(len(arguments)), origin=target.origin)
         call.handler = target.handler
         following = Instruction("JUMP", target=copies[key.index + 1])
-        prelude += [*current.emit_callable([function]), *arguments, call, following]
+        prelude += [*current.emit_callable([function]), *arguments, *forget, call, following]
     for inst in prelude:
         inst.positions = target.positions
     return [*prelude, *copies]

@@ -42,16 +42,21 @@ from .resume_execution import (
     closure_names,
     continuation,
     entered_at,
+    is_made_name,
     make_function_code,
 )
-from .variables.base import HANDLED_EXCEPTION, NULL, VariableTracker
+from .variables.base import HANDLED_EXCEPTION, NULL, LazyVariable, VariableTracker
 from .variables.constant import ConstantVariable
+from .variables.functions import CallableVariable
 
 if TYPE_CHECKING:
     from .codegen import PyCodegen
     from .symbolic_convert import Translator
 
 NONE = ConstantVariable(None)
+# Builtins that look at the caller's locals.
+_LOOK_AT_LOCALS = (locals, vars, dir, eval, exec, sys._getframe)
+_NAMES_OF_LOOKING = frozenset(function.__name__ for function in _LOOK_AT_LOCALS)
 RESULT_NAME = "__md_result"
 STOP_NAME = "__md_stop{}"
 
@@ -91,8 +96,17 @@ class StoppedFrame:
         self.live = live_locals(self.instructions)
         self.slots, self.stack = _describe_stack(tx)
         self.first = self._super_argument()
-        live = self.live[self.index]
-        self.names = tuple(n for n in tx.locals if n in live and n != self.first)
+        # The program may see all of its locals, also those that it does not use any more.
+        self.shows_all = _looks_at_locals(tx) or any(
+            inst.opname == "LOAD_GLOBAL" and inst.arg in _NAMES_OF_LOOKING
+            for inst in self.instructions
+        )
+        names = [name for name in tx.locals if name != self.first and not is_made_name(name)]
+        self.names = self._used(names, self.index)
+
+    def _used(self, names: Iterable[str], index: int) -> tuple[str, ...]:
+        live = self.live[index]
+        return tuple(name for name in names if self.shows_all or name in live)
 
     def _super_argument(self) -> str | None:
         """The argument that `super()` without arguments finds in slot 0, if it may be called."""
@@ -106,8 +120,7 @@ class StoppedFrame:
 
     def key(self, index: int, slots: str, inner: InnerCall | None = None) -> ContinuationKey:
         """The continuation at `index` with a stack of `slots`."""
-        live = self.live[index]
-        names = tuple(name for name in self.names if name in live)
+        names = self.names if index == self.index else self._used(self.names, index)
         return ContinuationKey(index, slots, names, self.first, inner)
 
     def arguments(self) -> tuple[str, ...]:
@@ -144,6 +157,14 @@ class StoppedFrame:
         if self.tx.current.target is None:
             stopped.target = None
         return copies, stopped
+
+
+def _looks_at_locals(tx: Translator) -> bool:
+    """Whether the instruction may call a function that looks at the locals of its caller."""
+    if tx.current.opname not in ("CALL", "CALL_FUNCTION_EX"):
+        return False
+    known = (v.value for v in tx.stack if isinstance(v, (CallableVariable, LazyVariable)))
+    return any(value is function for value in known for function in _LOOK_AT_LOCALS)
 
 
 def _describe_stack(tx: Translator) -> tuple[str, list[VariableTracker]]:
@@ -229,7 +250,7 @@ def _with_nulls(slots: str, after: list[Instruction]) -> str:
 
 
 def store_stack(slots: str) -> list[Instruction]:
-    """Empty the stack into the locals that `push_stack` reads; what is being handled is put aside."""
+    """Empty the stack into the locals that `push_stack` reads, exceptions being handled too."""
     stores: list[Instruction] = []
     for index in reversed(range(len(slots))):
         store = Instruction("STORE_FAST", STACK_NAME.format(index))
@@ -339,21 +360,24 @@ class StopFunctions:
         """How to go on from an exit: the call that the outermost frame's continuation makes first,
         and instructions that pop the Suspended into the locals that `names()` of the call names.
         """
-        frame = self.frames[exit_.level - 1]
-        key = frame.key(exit_.index, exit_.slots)
-        stores: list[str] = []
+        stores = [RESULT_NAME]
         functions: list[Instruction] = []
+        index, slots = exit_.index, exit_.slots
+        inner: InnerCall | None = None
         for level in range(exit_.level, 0, -1):
             frame = self.frames[level - 1]
-            if level != exit_.level:
-                key = frame.key(frame.index, frame.slots, inner)
+            stores += [
+                INNER_PREFIX * level + name for name in frame.key(index, slots).arguments()
+            ]
+            key = frame.key(index, slots, inner)
             inner = InnerCall(continuation(frame.base, key), key.arguments())
             name = INNER_PREFIX * (level - 1) + INNER_FUNCTION
             functions += [*_load_function(frame, inner.code, level), _store(name)]
-            own = frame.key(key.index, key.slots).arguments()
-            stores += [INNER_PREFIX * level + argument for argument in own]
-        unpack = [Instruction("UNPACK_SEQUENCE", 1 + len(stores)), _store(RESULT_NAME)]
-        return inner, [*unpack, *map(_store, stores), *functions]
+            if level > 1:
+                index, slots = self.frames[level - 2].index, self.frames[level - 2].slots
+        assert inner is not None
+        unpack = Instruction("UNPACK_SEQUENCE", len(stores))
+        return inner, [unpack, *map(_store, stores), *functions]
 
 
 def _store(name: str) -> Instruction:

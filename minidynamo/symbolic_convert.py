@@ -35,6 +35,7 @@ from .variables.generators import GeneratorVariable
 from .variables.protocol import Protocol
 
 MAX_INLINE_DEPTH = 200
+MAX_LOOP_VERSIONS = 3
 _GENERATOR_FLAG = 0x20
 _NOT_INLINED_FLAGS = 0x80 | 0x100 | 0x200  # coroutines and async generators
 
@@ -110,8 +111,6 @@ class Translator(Protocol):
         self.has_root_globals = parent is None or globals_ is self.root.globals
         # Whether the graph may break in this frame.
         self.is_resumable = False
-        # The value whose call gives the result of the running instruction (see `inline`).
-        self.in_tail: VariableTracker | None = None
         self.step_number = 0
 
     # -- the stack ---------------------------------------------------------------------------------
@@ -176,12 +175,12 @@ class Translator(Protocol):
         except ObservedException as error:
             if self.parent is not None:
                 raise
-            reason = self.uncaught(error)
+            end = self.uncaught(error)
             raised_at = error.value.raised_at
             if raised_at is not None and raised_at != self.step_number:
                 # Raised for real, it has the traceback of eager.
-                raise RestartTracing(raised_at, reason) from error
-            self.back_to(saved, checkpoint, reason)
+                raise RestartTracing(raised_at, end) from error
+            self.back_to(saved, checkpoint, end)
 
     def execute(self) -> None:
         """Interpret one instruction; an exception of the traced program goes to
@@ -286,6 +285,11 @@ class Translator(Protocol):
         self._stack_cache = (self.current, frames)
         return frames
 
+    def release(self) -> None:
+        """Let go of the frame's objects, which reference cycles would keep until a collection."""
+        for holder in (self.stack, self.locals, self.cells, self.exc_info):
+            holder.clear()  # type: ignore[attr-defined]
+
     # -- names -------------------------------------------------------------------------------------
 
     def globals_source(self) -> Source:
@@ -324,8 +328,9 @@ class Translator(Protocol):
         return self.wrap(sys.modules[top], ConstSource(sys.modules[top], top))
 
     def is_loop_of_continuation(self, iterator: VariableTracker) -> bool:
-        """Whether the iterator was on the stack when the graph broke: then it
-        belongs to a loop around the break.
+        """Whether the iterator was on the stack when the graph broke: then it belongs to a loop
+        around the break. A loop whose items differ so much that the body does not serve all of
+        them is unrolled.
         """
         source = iterator.source
         return (
@@ -333,6 +338,7 @@ class Translator(Protocol):
             and isinstance(source, LocalSource)
             and is_stack_name(source.local)
             and is_continuation(self.root.code)
+            and len(self.root.frame.entries) < MAX_LOOP_VERSIONS
         )
 
     # -- calls -------------------------------------------------------------------------------------
@@ -462,9 +468,7 @@ class RootTranslator(Translator):
         self.cells[name] = cell
 
     def release(self) -> None:
-        """Let go of the frame's objects, which reference cycles would keep until a collection."""
-        for holder in (self.stack, self.locals, self.cells, self.exc_info):
-            holder.clear()  # type: ignore[attr-defined]
+        super().release()
         del self.root, self.frame, self.result
 
     def run(self) -> VariableTracker:

@@ -68,7 +68,7 @@ class PartialVariable(BuiltinObject):
         kwargs: dict[str, Values],
     ) -> Values:
         keywords = {**tx.unpack_keywords(self.keywords.realize()), **kwargs}
-        return tx.call_function(self.function, [*self.args, *args], keywords)
+        return tx.call_for(self, self.function, [*self.args, *args], keywords)
 
     def getattr(
         self,

@@ -14,7 +14,7 @@ from ..source import (
     DictItemSource,
     GlobalSource,
 )
-from ..variables.base import NULL, VariableTracker, unsupported
+from ..variables.base import NULL, AttributeOf, VariableTracker, unsupported
 from ..variables.functions import BoundMethodVariable, CellVariable
 from .registry import op
 
@@ -138,7 +138,9 @@ def delete_global(tx: Translator, inst: Instruction) -> None:
 
 @op("LOAD_ATTR")
 def load_attr(tx: Translator, inst: Instruction) -> None:
-    tx.push(tx.getattr(tx.pop(), inst.arg))
+    owner = tx.pop()
+    tx.in_tail = AttributeOf(owner)
+    tx.push(tx.getattr(owner, inst.arg))
 
 
 @op("LOAD_METHOD")

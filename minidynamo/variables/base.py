@@ -307,6 +307,13 @@ for _name in (
     setattr(LazyVariable, _name, _forwarder(_name))
 
 
+class AttributeOf:
+    """Getting an attribute of `owner` (see `Services.in_tail`)."""
+
+    def __init__(self, owner: VariableTracker) -> None:
+        self.owner = owner
+
+
 class NullVariable(VariableTracker):
     """The NULL that CALL sequences keep on the stack."""
 

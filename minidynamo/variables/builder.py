@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import torch
 
 from ..side_effects import Mutation
 from ..source import (
+    AttrSource,
     CellContentsSource,
     FuncClosureCellSource,
     FuncCodeSource,
@@ -146,12 +148,31 @@ def wrap_method(tx: Translator, value: types.MethodType, source: Source) -> Vari
     return BoundMethodVariable(function, receiver, source=source)
 
 
+@wraps(types.BuiltinFunctionType, types.MethodWrapperType)
+def wrap_builtin(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    """A method of an object is a new object each time: known by what it is bound to."""
+    owner, name = value.__self__, value.__name__
+    if owner is None or isinstance(owner, (types.ModuleType, type)) or not _is_method(value):
+        return wrap_callable(tx, value, source)
+    tx.guard(source, "TYPE_IS", type(value))
+    tx.guard(AttrSource(source, "__name__"), "CONST_EQ", name)
+    receiver = tx.wrap(owner, MethodSelfSource(source))
+    return receiver.getattr(tx, name)
+
+
+def _is_method(value: Any) -> bool:
+    """Whether getting the attribute of its owner gives the method."""
+    raw = inspect.getattr_static(value.__self__, value.__name__, None)
+    return (
+        isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType))
+        and raw.__get__(value.__self__) == value
+    )
+
+
 @wraps(
-    types.BuiltinFunctionType,
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
-    types.MethodWrapperType,
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
 )

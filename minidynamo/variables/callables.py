@@ -28,7 +28,7 @@ class CompiledFunctionVariable(CallableVariable):
             unsupported("disabled function", name, f"{name} was passed to disable")
         assert self.source is not None
         function = tx.wrap(self.value.__wrapped__, AttrSource(self.source, "__wrapped__"))
-        return tx.call_function(function, args, kwargs)
+        return tx.call_for(self, function, args, kwargs)
 
 
 class CachedFunctionVariable(CallableVariable):

@@ -215,7 +215,7 @@ class ClassVariable(VariableTracker):
         found = class_lookup(tx, type(cls), "__call__")
         assert found is not None
         if found.raw is not type.__dict__["__call__"]:
-            return tx.call_function(bind(tx, found, self, type(cls)), args, kwargs)
+            return tx.call_for(self, bind(tx, found, self, type(cls)), args, kwargs)
         return instantiate(tx, self, args, kwargs)
 
 

@@ -18,7 +18,7 @@ from .. import _C
 from ..guards import Predicate
 from ..side_effects import DELETED
 from ..source import ClassAttrSource, ConstSource
-from .base import VariableTracker, unsupported
+from .base import AttributeOf, VariableTracker, unsupported
 from .constant import ConstantVariable
 from .functions import BoundMethodVariable, CallableVariable
 from .registry import handler_of
@@ -255,7 +255,16 @@ def _bind_property(
         tx.raise_observed(
             AttributeError, f"property {found.name!r} of {cls.__name__!r} has no getter"
         )
-    return tx.call_function(found.part(tx, found.raw.fget, "fget"), [instance], {})
+    getter = found.part(tx, found.raw.fget, "fget")
+    tail = tx.in_tail
+    if not isinstance(tail, AttributeOf) or tail.owner is not instance or _intercepts(cls):
+        tail = None
+    return tx.call_for(tail, getter, [instance], {})
+
+
+def _intercepts(cls: type) -> bool:
+    """Whether an AttributeError of a getter is not the end of the matter."""
+    return hasattr(cls, "__getattr__") or cls.__getattribute__ is not object.__getattribute__
 
 
 def _bind_staticmethod(

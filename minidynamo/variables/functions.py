@@ -327,7 +327,7 @@ class BoundMethodVariable(VariableTracker):
     def call(
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
-        return tx.call_function(self.function, [self.receiver, *args], kwargs)
+        return tx.call_for(self, self.function, [self.receiver, *args], kwargs)
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         if name == "__self__":

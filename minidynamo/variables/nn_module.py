@@ -124,7 +124,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
     ) -> VariableTracker:
         guard_class(tx, self.cls)
         if self._calls_forward() and self._has_no_hooks(tx):
-            return tx.call_function(self.getattr(tx, "forward"), args, kwargs)
+            return tx.call_for(self, self.getattr(tx, "forward"), args, kwargs)
         return super().call(tx, args, kwargs)
 
     def _calls_forward(self) -> bool:

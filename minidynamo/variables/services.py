@@ -19,7 +19,14 @@ from ..guards import Check
 from ..source import AttrSource, ConstSource
 from ..trace_rules import Rule
 from . import builder, symint
-from .base import LazyVariable, NotConstant, ObservedException, VariableTracker, unsupported
+from .base import (
+    AttributeOf,
+    LazyVariable,
+    NotConstant,
+    ObservedException,
+    VariableTracker,
+    unsupported,
+)
 from .constant import ConstantVariable, is_inert, is_value
 from .descriptors import bind, class_lookup
 from .functions import BaseFunctionVariable, UserFunctionVariable
@@ -45,6 +52,10 @@ class Services:
     """The tracer's operations on values. `output` is the graph under construction."""
 
     output: OutputGraph
+    # The value whose call (or the AttributeOf whose getter) gives the result of the running
+    # instruction: a function called for it with nothing to do afterwards can be resumed after a
+    # graph break.
+    in_tail: VariableTracker | AttributeOf | None = None
 
     # -- wrapping ---------------------------------------------------------------------------------
 
@@ -171,6 +182,18 @@ class Services:
                 number.specialized(self)  # type: ignore[arg-type]
         return attempt()
 
+    def call_for(
+        self,
+        caller: VariableTracker | AttributeOf | None,
+        fn: VariableTracker,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """`call_function`, where the result is what calling `caller` gives, and nothing follows."""
+        fn = fn.realize()
+        self.in_tail = fn if caller is not None and self.in_tail is caller else None
+        return self.call_function(fn, args, kwargs)
+
     def inline(
         self,
         fn: BaseFunctionVariable,
@@ -193,8 +216,12 @@ class Services:
         args = [arg.realize() for arg in args]
         kwargs = {name: arg.realize() for name, arg in kwargs.items()}
         if handler is not None and rule is Rule.INLINE:
+            in_tail, self.in_tail = self.in_tail, None
             result = handler(self, args, kwargs)  # type: ignore[arg-type]
-            return self.inline(fn, args, kwargs) if result is NotImplemented else result
+            if result is not NotImplemented:
+                return result
+            self.in_tail = in_tail
+            return self.inline(fn, args, kwargs)
         return self.call_real_callable(fn, fn.fn, args, kwargs)
 
     def call_real_callable(

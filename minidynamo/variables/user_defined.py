@@ -202,7 +202,7 @@ class UserDefinedObjectVariable(InstanceState):
         function = lookup_special(tx, self, "__call__")
         if function is None:
             tx.raise_observed(TypeError, f"'{self.cls.__name__}' object is not callable")
-        return tx.call_function(function, args, kwargs)
+        return tx.call_for(self, function, args, kwargs)
 
     def call_method(
         self,
