@@ -183,7 +183,7 @@ def _capture(
             _drop_tracebacks(stop)
             innermost = stop.frame
             try:
-                compiled = _finished(options, tx, lambda: finish_break(tx, innermost))
+                compiled = _finished(options, tx, lambda: finish_break(tx, innermost), innermost)
             finally:
                 _release_callees(innermost)
             return _make_entry(frame, output, compiled, is_empty=False)
@@ -200,15 +200,23 @@ def _release_callees(innermost: Translator) -> None:
 
 
 def _finished(
-    options: CompileOptions, tx: RootTranslator, finish: Callable[[], CompiledFrame]
+    options: CompileOptions,
+    tx: RootTranslator,
+    finish: Callable[[], CompiledFrame],
+    innermost: Translator | None = None,
 ) -> CompiledFrame:
-    """`finish()`; a value that can't be rebuilt outside the graph leaves the frame to eager."""
+    """`finish()`. A value that can't be rebuilt outside the graph lets the graph end where it was
+    made; else a break in `innermost` is tried in its caller; else the frame is left to eager.
+    """
     try:
         return finish()
     except Unsupported as reason:
         made_at = getattr(reason, "made_at", None)
         if made_at is not None and made_at not in tx.breaks:
             raise RestartTracing(made_at, reason) from reason
+        caller = innermost.parent if innermost is not None else None
+        if caller is not None and caller.step_number not in tx.breaks:
+            raise RestartTracing(caller.step_number, reason) from reason
         _report_break(options, reason)
         raise SkipFrame(f"{reason.kind}: {reason.context}") from reason
 

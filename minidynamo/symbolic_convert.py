@@ -14,7 +14,7 @@ import traceback
 import types
 from typing import Any, NoReturn
 
-from . import config, handlers
+from . import config, handlers, trace_rules
 from .bytecode import Instruction, current, decode, instruction_index
 from .exc import MinidynamoError, Unsupported
 from .opcodes import OPCODES
@@ -367,7 +367,11 @@ class Translator(Protocol):
         return callee.run()
 
     def can_wait(self) -> bool:
-        """Whether the rest of the running instruction is to push what the function returns."""
+        """Whether the rest of the running instruction is to push what the function returns. The
+        functions of torch.func keep a state of torch open while they call.
+        """
+        if trace_rules.is_transform_file(self.code.co_filename):
+            return False
         return config.nested_graph_breaks and self.current.opname in _WAITING
 
     def call_python_function(

@@ -261,6 +261,11 @@ def is_skipped_file(filename: str) -> bool:
     return filename.startswith(_STDLIB)
 
 
+def is_transform_file(filename: str) -> bool:
+    """Whether it is a file of torch.func's."""
+    return filename.startswith(_TORCH + "_functorch" + os.sep)
+
+
 _NOT_CAPTURED_FLAGS = 0x20 | 0x80 | 0x100 | 0x200  # generators, coroutines, async generators
 
 
