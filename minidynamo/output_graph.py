@@ -8,6 +8,7 @@ frame become placeholders by `add_input`. `compile` hands the finished GraphModu
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 import traceback
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -32,8 +34,6 @@ from torch.fx.experimental.symbolic_shapes import (
     free_symbols,
 )
 from torch.fx.node import Node, map_arg
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from . import config, events
 from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
@@ -41,6 +41,7 @@ from .guards import Check, GuardSet, MemoryLayout
 from .shape_history import history_of
 from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
+from .size_nodes import expression_node
 from .utils import close_transforms
 
 if TYPE_CHECKING:
@@ -218,36 +219,15 @@ class OutputGraph:
 
     def number_node(self, value: Any) -> Node:
         """A node for a SymInt, SymFloat or SymBool, from its expression."""
-        return self._expression_node(value.node.expr, value)
-
-    def _expression_node(self, expr: Any, value: Any = None) -> Any:
+        expr = value.node.expr
         if isinstance(expr, sympy.Symbol):
             return self._symbol_node(expr)
-
-        tracer = torch.fx.proxy.GraphAppendingTracer(self.graph)
-        symbols = {
-            symbol: torch.fx.Proxy(self._symbol_node(symbol), tracer)
-            for symbol in sorted(expr.free_symbols, key=str)
-        }
-        before = next(iter(reversed(self.graph.nodes)), None)
-        node = sympy_interp(PythonReferenceAnalysis, symbols, expr).node
-        self._fill_values(before)
-        if value is not None:
-            node.meta["example_value"] = value
+        is_first = self._first_op is None
+        node = expression_node(self.graph, expr, self._symbol_node, "example_value")
+        node.meta["example_value"] = value
+        if is_first:
+            self._first_op = next(n for n in self.graph.nodes if n.op != "placeholder")
         return node
-
-    def _fill_values(self, before: Node | None) -> None:
-        """Values of the nodes after `before`."""
-        fresh = []
-        for node in reversed(self.graph.nodes):
-            if node is before:
-                break
-            fresh.append(node)
-        for node in reversed(fresh):
-            args = map_arg(node.args, example_value)
-            node.meta["example_value"] = node.target(*args)
-            if self._first_op is None:
-                self._first_op = node
 
     def _symbol_node(self, symbol: sympy.Symbol) -> Node:
         """The graph input, or the result of an operation, that is the value of a symbol."""
@@ -317,7 +297,7 @@ class OutputGraph:
     ) -> Any:
         fake_args, fake_kwargs = map_arg((args, kwargs), example_value)
         try:
-            with self.fake_mode, tracing(self.tracing_context):
+            with self.fake_mode, tracing(self.tracing_context), self._decomposing():
                 if op == "call_method":
                     return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
                 return target(*fake_args, **fake_kwargs)
@@ -326,6 +306,14 @@ class OutputGraph:
         except Exception as error:
             self.shape_env.pending_fresh_unbacked_symbols.clear()
             raise self._describe_failure(target, error) from error
+
+    def _decomposing(self) -> contextlib.AbstractContextManager[None]:
+        """With symbolic sizes, composite operators run as torch's Python decompositions, which keep
+        them symbolic.
+        """
+        if self.shapes.is_empty:
+            return contextlib.nullcontext()
+        return enable_python_dispatcher()
 
     def _describe_failure(self, target: Any, error: Exception) -> Unsupported:
         name = getattr(target, "__name__", str(target))

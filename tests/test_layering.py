@@ -15,7 +15,17 @@ PACKAGE = ROOT / "minidynamo"
 # From the bottom up; a module imports from its own layer and those before it. A name stands for the
 # module or for the package with everything in it.
 LAYERS = [
-    ["config", "config_module", "exc", "events", "utils", "markers", "compile_options", "_C"],
+    [
+        "config",
+        "config_module",
+        "exc",
+        "events",
+        "utils",
+        "markers",
+        "compile_options",
+        "size_nodes",
+        "_C",
+    ],
     ["bytecode"],
     [
         "constant_values",
@@ -40,7 +50,7 @@ LAYERS = [
     [""],  # minidynamo/__init__.py
 ]
 # The compiler below the FX graph is a stack of its own.
-INDUCTOR_USES = {"config", "config_module", "exc", "events", "utils", "_C"}
+INDUCTOR_USES = {"config", "config_module", "exc", "events", "utils", "size_nodes", "_C"}
 USES_INDUCTOR = {"backends", "eval_frame", ""}
 
 # Modules imported late, inside functions, and why.

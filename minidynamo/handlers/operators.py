@@ -140,6 +140,9 @@ def _tensor_node(
             unsupported(
                 "string formatting", repr(other), "it formats a tensor, whose data is not known"
             )
+    base = args[0]
+    if function is operator.pow and isinstance(base, TensorVariable) and base.fake.requires_grad:
+        args = [base, args[1].specialized(tx)]  # autograd has no formula for symbolic exponents
     return tx.call_operation(function, args, {})
 
 

@@ -9,18 +9,23 @@ over the graph, and a wrapper around every call.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     FakeTensor,
     FakeTensorMode,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from minidynamo.inductor.sizes import has_symbols
+from minidynamo.size_nodes import expression_node
 
 aten = torch.ops.aten
 IDENTITIES = frozenset(
@@ -64,6 +69,7 @@ class _Recorder(TorchDispatchMode):
         self._constant_of: dict[int, FakeTensor] = {}
         self._sharing: dict[int, list[int]] = {}  # storage -> ids of tensors on it
         self._outside: set[int] = set()  # storages of inputs and constants
+        self._symbols: dict[Any, torch.fx.Node] = {}
 
     def bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         """Let a fake tensor stand for a node."""
@@ -94,6 +100,31 @@ class _Recorder(TorchDispatchMode):
         if found is None:
             raise NotCapturable("a tensor that no operator gave, or one changed through an alias")
         return found
+
+    def number_node(self, number: torch.SymInt) -> torch.fx.Node:
+        """A node that computes a symbolic size."""
+        node = expression_node(self.graph, number.node.expr, self._symbol_node, "val")
+        node.meta["val"] = number
+        return node
+
+    def _symbol_node(self, symbol: Any) -> torch.fx.Node:
+        if symbol not in self._symbols:
+            for node in self.graph.find_nodes(op="placeholder"):
+                self._bind_symbols(node)
+        if symbol not in self._symbols:
+            raise NotCapturable(f"no input gives the value of {symbol}")
+        return self._symbols[symbol]
+
+    def _bind_symbols(self, node: torch.fx.Node) -> None:
+        value = node.meta["val"]
+        if isinstance(value, torch.SymInt):
+            self._symbols.setdefault(value.node.expr, node)
+            return
+        for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(size, torch.SymInt) and size.node.expr not in self._symbols:
+                size_of = self.graph.call_function(aten.sym_size.int, (node, dim))
+                size_of.meta["val"] = size
+                self._symbols[size.node.expr] = size_of
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
@@ -162,7 +193,7 @@ class _Recorder(TorchDispatchMode):
         return tensor if isinstance(tensor, FakeTensor) else self.fake_of(tensor)
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        node_args, node_kwargs = _map_tensors((args, kwargs), self.node_of)
+        node_args, node_kwargs = _map_tensors((args, kwargs), self.node_of, self.number_node)
         node = self.graph.create_node("call_function", func, node_args, node_kwargs)
         self._bind_result(node, result)
 
@@ -181,7 +212,7 @@ class _Recorder(TorchDispatchMode):
                         "call_function", operator.getitem, (node, position), {}
                     )
                     self._bind_result(getitem, item)
-        elif result is not None and not isinstance(result, (int, float, bool)):
+        elif result is not None and not isinstance(result, (int, float, bool, torch.SymInt)):
             raise NotCapturable(f"{node.target} returns a {type(result).__name__}")
 
 
@@ -214,13 +245,23 @@ def _is_composite(func: Any) -> bool:
     )
 
 
-def _map_tensors(value: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
+def _map_tensors(
+    value: Any,
+    fn: Callable[[torch.Tensor], Any],
+    number: Callable[[torch.SymInt], Any] = lambda number: number,
+) -> Any:
     if isinstance(value, torch.Tensor):
         return fn(value)
+    if isinstance(value, torch.SymInt):
+        return number(value)
+    if isinstance(value, (torch.SymFloat, torch.SymBool)):
+        raise NotCapturable(f"a symbolic {type(value).__name__} as argument")
+    if isinstance(value, torch.Size):
+        return tuple(_map_tensors(item, fn, number) for item in value)
     if isinstance(value, (tuple, list)):
-        return type(value)(_map_tensors(item, fn) for item in value)
+        return type(value)(_map_tensors(item, fn, number) for item in value)
     if isinstance(value, dict):
-        return {key: _map_tensors(item, fn) for key, item in value.items()}
+        return {key: _map_tensors(item, fn, number) for key, item in value.items()}
     return value
 
 
@@ -284,7 +325,7 @@ def capture_inference(
     for value in inputs:
         if isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
             raise NotCapturable("an input requires grad")
-        if not isinstance(value, (FakeTensor, int, float, bool, type(None))):
+        if not isinstance(value, (FakeTensor, int, float, bool, torch.SymInt, type(None))):
             raise NotCapturable(f"an input is a {type(value).__name__}")
     recorder = _Recorder(mode, decompositions)
     for position, value in enumerate(inputs):
@@ -292,11 +333,12 @@ def capture_inference(
         node.meta["val"] = value
         if isinstance(value, torch.Tensor):
             recorder.bind(value, node)
-    with torch.set_grad_enabled(torch.is_grad_enabled()), mode, recorder:
+    symbolic = enable_python_dispatcher() if has_symbols(inputs) else contextlib.nullcontext()
+    with torch.set_grad_enabled(torch.is_grad_enabled()), mode, symbolic, recorder:
         result = _Runner(gm, recorder).run(*inputs)
     outputs = tuple(_leaves(result)) if isinstance(result, (tuple, list)) else (result,)
     _check_outputs(outputs, inputs, recorder._outside)
-    recorder.graph.output(_map_tensors(outputs, recorder.node_of))
+    recorder.graph.output(_map_tensors(outputs, recorder.node_of, recorder.number_node))
     root = torch.nn.Module()
     for name, tensor in recorder.constants.items():
         root.register_buffer(name, tensor)

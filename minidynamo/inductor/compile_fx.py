@@ -5,6 +5,7 @@ compiled = compile_fx(gm, example_inputs)       # a callable over gm's inputs
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 import torch.fx
 import torch.utils._pytree
 from torch._C import _functorch
+from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from minidynamo import _C, events
@@ -29,11 +31,14 @@ from minidynamo.inductor.runtime.cpp_toolchain import compile_library
 from minidynamo.inductor.runtime.plan_store import CompiledPlan
 from minidynamo.inductor.runtime.triton_launch import with_aligned_inputs
 from minidynamo.inductor.scheduler import schedule
+from minidynamo.inductor.sizes import has_symbols
+from minidynamo.inductor.symbolic import Undecided
 from minidynamo.utils import close_transforms
 
 assert lowering.pointwise  # the modules of the package fill the table of lowerings
 
 GRAPH_PASSES = [foreach.expand_foreach, *simplify.PASSES]
+log = logging.getLogger("minidynamo.inductor")
 
 
 def compile_fx(
@@ -58,10 +63,10 @@ def compile_fx(
 
 
 def _compile_flat(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    if _has_symbols(inputs):
-        return compile_aot(gm, inputs, lambda graph, _kind: graph.forward, {})
     mode = _fake_mode(inputs)
     fakes = [_fake(value, mode) for value in inputs]
+    if has_symbols(fakes) and not _can_be_symbolic(fakes):
+        return compile_aot(gm, inputs, lambda graph, _kind: graph.forward, {})
     graph = None
     depth = _functorch.get_dynamic_layer_stack_depth()
     with events.timed("capture"):
@@ -95,10 +100,24 @@ def flatten_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Any
 
 
 def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
-    """Compile a functional aten graph, or find on disk what it compiles to.
+    """Compile a functional aten graph, or find on disk what it compiles to. One with symbolic sizes
+    that kernels or plans cannot deal with runs node by node.
 
     kind: `inference`, `forward` or `backward`.
     """
+    try:
+        return _compile_graph(graph, kind)
+    except (Undecided, TypeError, AttributeError) as reason:
+        symbolic = has_symbols([node.meta.get("val") for node in graph.graph.nodes])
+        if not symbolic:
+            raise
+        metrics.increment("uncompiled_graphs")
+        level = logging.INFO if isinstance(reason, Undecided) else logging.WARNING
+        log.log(level, "a graph with symbolic sizes is not compiled: %s", reason)
+        return graph.forward
+
+
+def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
     with events.timed("graph_passes"):
         for graph_pass in GRAPH_PASSES:
             graph_pass(graph)
@@ -162,26 +181,25 @@ def load_kernels(plan: Plan) -> str | None:
     return str(compile_library(sources, plan.header)) if sources else None
 
 
-def _has_symbols(inputs: Sequence[Any]) -> bool:
-    def symbolic(value: Any) -> bool:
-        if isinstance(value, torch.Tensor):
-            sizes = (
-                (*value.shape, *value.stride()) if value.layout == torch.strided else value.shape
-            )
-            return any(isinstance(n, torch.SymInt) for n in sizes)
-        return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
-
-    return any(map(symbolic, inputs))
+def _can_be_symbolic(fakes: Sequence[Any]) -> bool:
+    """Whether plans can have such inputs: on the CPU, ints and bools beside the tensors."""
+    tensors = [value for value in fakes if isinstance(value, torch.Tensor)]
+    numbers = not any(isinstance(value, (torch.SymFloat, torch.SymBool)) for value in fakes)
+    return numbers and all(tensor.device.type == "cpu" for tensor in tensors)
 
 
 def _fake_mode(inputs: Sequence[Any]) -> FakeTensorMode:
     for value in inputs:
         if isinstance(value, FakeTensor):
             return value.fake_mode
+    context = TracingContext.try_get()
+    if context is not None and context.fake_mode is not None and has_symbols(inputs):
+        return context.fake_mode
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def _fake(value: Any, mode: FakeTensorMode) -> Any:
+    """The fake tensor; one that the mode made before, with its symbolic sizes, is found again."""
     if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
         return mode.from_tensor(value, static_shapes=True)
     return value

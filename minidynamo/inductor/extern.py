@@ -15,17 +15,21 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from minidynamo.inductor.ir import Buffer, ExternOp, TensorValue, View, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder
+from minidynamo.inductor.size_hints import is_size
 from minidynamo.inductor.symbolic import IntLike, contiguous_strides
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
 
-# Operators that take any strides: their operands are not copied into the layout that eager has.
-ANY_STRIDES = {
+# Matrix products, whose results are row-major whatever the operands' strides are.
+PRODUCTS = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
+}
+# Operators that take any strides: their operands are not copied into the layout that eager has.
+ANY_STRIDES = PRODUCTS | {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
 }
 # Operators that take memory laid out unlike in eager, and give results laid out like that.
@@ -51,8 +55,8 @@ def call(
     any_strides: `op` takes operands of any strides.
     """
     inputs: list[View] = []
-    take = g.realize if op in ANY_LAYOUT else g.eager_layout
-    if any_strides or op in ANY_STRIDES:
+    take = g.realize if op in ANY_LAYOUT and g.sizes is None else g.eager_layout
+    if any_strides or (op in ANY_STRIDES and (g.sizes is None or op in PRODUCTS)):
         take = g.strided
 
     def realized(value: Any) -> Any:
@@ -67,10 +71,10 @@ def call(
     new_args = tuple(realized(arg) for arg in args)
     new_kwargs = {key: realized(arg) for key, arg in kwargs.items()}
     aliases = _aliased_inputs(op, new_args, new_kwargs)
-    fake = g.meta
-    if any(not view.exact for view in inputs):
+    eager = fake = g.node.meta["val"]
+    if any(not view.exact for view in inputs) and g.sizes is None:
         fake = _results_for(op, new_args, new_kwargs, fake)
-    result = _results(g, fake, g.meta, aliases)
+    result = _results(g, fake, eager, aliases)
     returns = len(op._schema.returns)
     outputs = _buffers(result)
     g.operations.append(
@@ -94,7 +98,7 @@ def _results(g: GraphLowering, fake: Any, eager: Any, aliases: tuple[Buffer, ...
         buffer = g.buffer_like(fake, g.fresh(), "extern")
         buffer.alias_of = aliases
         value = g.whole(buffer)
-        if fake.layout == torch.strided and fake.stride() != eager.stride():
+        if fake is not eager and fake.layout == torch.strided and fake.stride() != eager.stride():
             value.data = View(buffer, buffer.size, buffer.stride, exact=False)
             value.layout = tuple(eager.stride())
         return value
@@ -153,13 +157,15 @@ def as_rearrangement(g: GraphLowering, value: TensorValue) -> View | None:
             continue
         (monomial,) = i.terms
         factor = loaded.index.coeff(monomial[0])  # type: ignore[arg-type]
-        if factor is None or not factor.is_const:
+        if factor is None or any(not is_size(atom) for atom in factor.atoms()):
             return None
-        strides.append(int(factor))
-        rest = rest - i * int(factor)
-    if not rest.is_const:
+        step: IntLike = factor.const if factor.is_const else factor
+        strides.append(step)
+        rest = rest - i * step
+    if any(not is_size(atom) for atom in rest.atoms()):
         return None
-    return View(g.buffers[loaded.buffer], value.size, tuple(strides), int(rest), exact=False)
+    offset: IntLike = rest.const if rest.is_const else rest
+    return View(g.buffers[loaded.buffer], value.size, tuple(strides), offset, exact=False)
 
 
 def _schema_arguments(

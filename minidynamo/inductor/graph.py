@@ -39,10 +39,13 @@ from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, LOWERINGS
 from minidynamo.inductor.lowering.scalar import Scalar
 from minidynamo.inductor.ops import REDUCTIONS
+from minidynamo.inductor.sizes import Meta, SizeTable, has_symbols, meta_of
 from minidynamo.inductor.symbolic import (
     ZERO,
+    Expr,
     IntLike,
     Symbol,
+    Undecided,
     contiguous_strides,
     dot,
     loop_symbol,
@@ -63,6 +66,7 @@ SUPPORTED_DTYPES = frozenset(
         torch.uint8,
     ]
 )
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # A value with several users is kept in memory when recomputing it costs at least this much, or
 # takes more than one load; and any value is when it has grown past these bounds, to keep kernels
 # and Python's recursion small.
@@ -96,15 +100,22 @@ class GraphLowering:
         self.buffers: dict[str, Buffer] = {}
         self.inputs: list[Buffer | None] = []
         self.constants: dict[str, torch.Tensor] = {}
+        # Of each input, the numbers that it gives: ("value" | "size" | "stride", dim, number).
+        self.input_numbers: list[list[tuple[str, int, IntLike]]] = []
         self.outputs: list[View | bool | int | float | None] = []
+        # Where the graph has symbolic sizes, what these are in the compiler's own terms.
+        self.sizes: SizeTable | None = None
         self.written: dict[str, TensorValue] = {}
         self._env: dict[torch.fx.Node, Any] = {}
         self._names = 0
         self._randoms = 0
+        if has_symbols([node.meta.get("val") for node in gm.graph.nodes]):
+            self.sizes = SizeTable()
 
     @property
     def meta(self) -> Any:
-        return self.node.meta["val"]
+        value = self.node.meta["val"]
+        return value if self.sizes is None else meta_of(value, self.sizes)
 
     # -- the walk ----------------------------------------------------------------------------------
     def run(self) -> GraphLowering:
@@ -125,9 +136,14 @@ class GraphLowering:
         fake = node.meta["val"]
         if not isinstance(fake, torch.Tensor):
             self.inputs.append(None)
-            return fake
+            number = fake if self.sizes is None else self.sizes.map(fake)
+            self.input_numbers.append([("value", 0, number)] if isinstance(number, Expr) else [])
+            return number
         buffer = self.buffer_like(fake, f"in{len(self.inputs)}", "input")
         self.inputs.append(buffer)
+        numbers = [("size", dim, number) for dim, number in enumerate(buffer.size)]
+        numbers += [("stride", dim, number) for dim, number in enumerate(buffer.stride)]
+        self.input_numbers.append([row for row in numbers if isinstance(row[2], Expr)])
         return self.whole(buffer)
 
     def _constant(self, node: torch.fx.Node) -> TensorValue:
@@ -146,21 +162,47 @@ class GraphLowering:
             target, value = (self._env[arg] for arg in node.args[:2])  # type: ignore[index]
             self.written[target.data.buffer.name] = value
             return None
+        if isinstance(node.meta.get("val"), _SYMBOLIC):
+            return self._number(node)
         args = torch.fx.node.map_arg(node.args, self._env.__getitem__)
         kwargs = torch.fx.node.map_arg(node.kwargs, self._env.__getitem__)
+        if self.sizes is not None:
+            args, kwargs = self.sizes.map(args), self.sizes.map(kwargs)
         lowering = LOWERINGS.get(node.target)
         result = DECLINED
         if lowering is not None and _is_supported(node):
-            result = lowering(self, *args, **kwargs)
+            result = self._lowered(lowering, args, kwargs)
         if result is DECLINED:
             return self.extern(node.target, args, kwargs)
         if isinstance(result, TensorValue):
             self._decide(result, len(node.users))
         return result
 
+    def _number(self, node: torch.fx.Node) -> IntLike:
+        """A node that computes a size. What comes out of data is not compiled yet."""
+        assert self.sizes is not None
+        if node.meta.get("unbacked_bindings"):
+            raise Undecided(f"{node.target} gives a number that depends on data")
+        return self.sizes.map(node.meta["val"])
+
+    def _lowered(self, lowering: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The lowering's result; declined where it asks of symbolic sizes what is not known."""
+        if self.sizes is None:
+            return lowering(self, *args, **kwargs)
+        operations, buffers = len(self.operations), set(self.buffers)
+        try:
+            return lowering(self, *args, **kwargs)
+        except Undecided:
+            del self.operations[operations:]
+            for name in set(self.buffers) - buffers:
+                del self.buffers[name]
+            return DECLINED
+
     def _output(self, node: torch.fx.Node) -> None:
         for arg in node.args[0]:  # type: ignore[union-attr]
             value = self._env[arg] if isinstance(arg, torch.fx.Node) else arg
+            if self.sizes is not None:
+                value = self.sizes.map(value)
             if isinstance(value, TensorValue):
                 value = self.eager_layout(value)
             self.outputs.append(value)
@@ -225,6 +267,8 @@ class GraphLowering:
         return self._randoms - 1
 
     def buffer_like(self, fake: torch.Tensor, name: str, kind: str) -> Buffer:
+        if self.sizes is not None and isinstance(fake, torch.Tensor):
+            fake = Meta(fake, self.sizes)  # type: ignore[assignment]
         buffer = Buffer(
             name,
             fake.dtype,
@@ -454,7 +498,7 @@ class GraphLowering:
         self._decide(value, 2)
 
     def meta_device(self) -> torch.device:
-        fake = self.meta
+        fake = self.node.meta["val"]
         outputs = [fake] if isinstance(fake, torch.Tensor) else fake
         return next(v.device for v in outputs if isinstance(v, torch.Tensor))
 
@@ -535,7 +579,7 @@ def _operand(b: BodyBuilder, value: Any, index: Index, size: Size, compute: torc
         own = index[len(size) - value.ndim :]
         own = [ZERO if extent == 1 else i for extent, i in zip(value.size, own, strict=True)]
         return Scalar(b, b.cast(value.load(b, own), compute))
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, (bool, int, float, Expr)):
         return Scalar(b, b.constant(value, compute))
     return value
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from minidynamo.inductor.loop_body import BodyBuilder, LoopBody, Value
+from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import (
     ZERO,
     Expr,
@@ -228,7 +229,7 @@ def is_dense(size: Size, stride: Size) -> bool:
     expected: IntLike = 1
     for extent, step in sorted(
         ((e, s) for e, s in zip(size, stride, strict=True) if e != 1),
-        key=lambda pair: (pair[1], pair[0]) if isinstance(pair[1], int) else (1 << 62, 0),
+        key=lambda pair: (hint_of(pair[1]), hint_of(pair[0])),
     ):
         if step != expected:
             return False
@@ -250,7 +251,7 @@ def loop_index(
     index: list[Expr] = [ZERO] * len(size)
     order = list(range(len(size)))
     if stride is not None:
-        steps = [step if isinstance(step, int) else 0 for step in stride]
+        steps = [hint_of(step) for step in stride]
         order.sort(key=lambda d: -steps[d])
     symbols = []
     for d in order:

@@ -253,7 +253,9 @@ class BodyBuilder:
             Node("atomic_add", (self.cast(value, dtype),), dtype, buffer=buffer, index=index)
         )
 
-    def constant(self, value: bool | float, dtype: torch.dtype) -> Value:
+    def constant(self, value: bool | float | Expr, dtype: torch.dtype) -> Value:
+        if isinstance(value, Expr):
+            return self.cast(self.index_expr(value), dtype)
         if dtype in LOW_PRECISION:
             value, dtype = torch.tensor(value, dtype=dtype).item(), torch.float32
         if dtype == torch.bool:

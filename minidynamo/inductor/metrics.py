@@ -3,7 +3,7 @@
 generated_kernel_count: kernels that plans call (equal ones counted once a graph); kernel_calls:
 places where plans call one; extern_calls: operators called through the dispatcher;
 ir_nodes_pre_fusion: loop nests before fusion; compiled_graphs; capture_fallbacks: graphs that had
-to take AOTAutograd.
+to take AOTAutograd; uncompiled_graphs: those with symbolic sizes that run node by node.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ extern_calls = 0
 ir_nodes_pre_fusion = 0
 compiled_graphs = 0
 capture_fallbacks = 0
+uncompiled_graphs = 0
 
 _COUNTERS = (
     "generated_kernel_count",
@@ -22,6 +23,7 @@ _COUNTERS = (
     "ir_nodes_pre_fusion",
     "compiled_graphs",
     "capture_fallbacks",
+    "uncompiled_graphs",
 )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from minidynamo import events
 from minidynamo.inductor.codegen.kernel import KernelArg, KernelSpec
@@ -21,7 +22,8 @@ from minidynamo.inductor.fusion import join, merge_loops
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation, View
 from minidynamo.inductor.loop_body import LoopBody
-from minidynamo.inductor.symbolic import IntLike, product
+from minidynamo.inductor.size_hints import hint_of, size_symbols
+from minidynamo.inductor.symbolic import IntLike, Symbol, product
 
 # A kernel has at most this many nodes and buffers: past it the compiler spills and the hardware
 # loses its streams.
@@ -35,10 +37,13 @@ SMALL_WORK = 1 << 14
 
 @dataclass(eq=False, slots=True)
 class Kernel:
-    """A fused kernel in its place: the spec and the buffers that are its arguments, in order."""
+    """A fused kernel in its place: the spec, the buffers that are its arguments, in order, and the
+    size symbols that it is given.
+    """
 
     spec: KernelSpec
     buffers: tuple[Buffer, ...]
+    sizes: tuple[Symbol, ...] = ()
 
 
 @dataclass(eq=False, slots=True)
@@ -140,8 +145,7 @@ class Scheduler:
 
     def _bytes(self, name: str) -> int:
         buffer = self.buffers[name]
-        numel = product(buffer.size)
-        return (numel if isinstance(numel, int) else 1 << 20) * buffer.dtype.itemsize
+        return hint_of(product(buffer.size)) * buffer.dtype.itemsize
 
     def _try(self, a: Group, b: Group) -> Group | None:
         """Join two groups if that is right and worth it; the earlier one survives."""
@@ -199,10 +203,8 @@ class Scheduler:
         assert first.body is not None and second.body is not None
         if not body.reduces or not first.writes & second.reads:
             return True
-        rows = product(s.size for s in body.iters)  # type: ignore[misc]
-        length = product(s.size for s in body.reduces)  # type: ignore[misc]
-        if not isinstance(rows, int) or not isinstance(length, int):
-            return True
+        rows = hint_of(product(s.size for s in body.iters))  # type: ignore[misc]
+        length = hint_of(product(s.size for s in body.reduces))  # type: ignore[misc]
         if rows >= MIN_ROWS or rows * length <= SMALL_WORK:
             return True
         return not (first.body.has_reduction() and _walks(second.body, body))
@@ -297,7 +299,13 @@ def make_kernel(body: LoopBody, buffers: dict[str, Buffer], origins: tuple[str, 
         args.append(KernelArg(f"a{position}", buffers[name].dtype, _extent(buffers[name]), role))
     renamed = body.rename_buffers({name: arg.name for name, arg in zip(names, args, strict=True)})
     used = tuple(buffers[name] for name in names)
-    return Kernel(KernelSpec(renamed, tuple(args), (), used[0].device.type, origins), used)
+    numbers: list[Any] = [node.index for node in body.nodes]
+    numbers += [symbol.size for symbol in (*body.iters, *body.reduces)]
+    numbers += [arg.numel for arg in args]
+    sizes = tuple(sorted(size_symbols(numbers), key=lambda symbol: symbol.name))
+    names_of = tuple(symbol.name for symbol in sizes)
+    spec = KernelSpec(renamed, tuple(args), names_of, used[0].device.type, origins)
+    return Kernel(spec, used, sizes)
 
 
 def _extent(buffer: Buffer) -> IntLike:

@@ -20,77 +20,10 @@ from functools import lru_cache
 from math import gcd
 from typing import Union
 
-Monomial = tuple["Atom", ...]
+from minidynamo.inductor.atoms import Atom, FloorDiv, Mod, Symbol, Undecided, ValueRef
+
+Monomial = tuple[Atom, ...]
 IntLike = Union[int, "Expr"]
-
-
-class Atom:
-    """An indivisible factor of a monomial. `key` orders atoms and is unique for one meaning."""
-
-    __slots__ = ("_hash", "key")
-    key: str
-
-    def _finish(self, key: str) -> None:
-        self.key = key
-        self._hash = hash(key)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (type(self) is type(other) and self.key == other.key)  # type: ignore[attr-defined]
-
-    def __repr__(self) -> str:
-        return self.key
-
-
-class Symbol(Atom):
-    """A variable. A loop variable takes the values 0 <= s < `size`; a size symbol has `size` None
-    and is >= `lower`.
-    """
-
-    __slots__ = ("lower", "name", "size")
-
-    def __init__(self, name: str, size: IntLike | None = None, lower: int = 0) -> None:
-        self.name = name
-        self.size = size
-        self.lower = lower
-        self._finish(name if size is None else f"{name}:{size}")
-
-
-class ValueRef(Atom):
-    """The integer that node `node` of the loop body computes; 0 <= value < `size` where `size` is
-    given.
-    """
-
-    __slots__ = ("node", "size")
-
-    def __init__(self, node: int, size: IntLike | None = None) -> None:
-        self.node = node
-        self.size = size
-        self._finish(f"%{node}:{size}")
-
-
-class FloorDiv(Atom):
-    """floor(num / den), den > 0, in a form that did not simplify."""
-
-    __slots__ = ("den", "num")
-
-    def __init__(self, num: Expr, den: Expr) -> None:
-        self.num = num
-        self.den = den
-        self._finish(f"({num} // {den})")
-
-
-class Mod(Atom):
-    """num - den * floor(num / den), den > 0, in a form that did not simplify; 0 <= value < den."""
-
-    __slots__ = ("den", "num")
-
-    def __init__(self, num: Expr, den: Expr) -> None:
-        self.num = num
-        self.den = den
-        self._finish(f"({num} % {den})")
 
 
 class Expr:
@@ -134,8 +67,28 @@ class Expr:
 
     def __int__(self) -> int:
         if self.terms:
-            raise TypeError(f"not a constant: {self}")
+            raise Undecided(f"not a constant: {self}")
         return self.const
+
+    __index__ = __int__
+
+    def __lt__(self, other: IntLike) -> bool:
+        """Where it is proven or refuted for all values of the sizes; else Undecided is raised."""
+        bound = as_expr(other)
+        if is_nonneg(bound - self - 1):
+            return True
+        if is_nonneg(self - bound):
+            return False
+        raise Undecided(f"{self} < {other}")
+
+    def __gt__(self, other: IntLike) -> bool:
+        return as_expr(other) < self
+
+    def __le__(self, other: IntLike) -> bool:
+        return not self > other
+
+    def __ge__(self, other: IntLike) -> bool:
+        return not self < other
 
     def sorted_terms(self) -> list[tuple[Monomial, int]]:
         return sorted(self.terms.items(), key=lambda item: tuple(atom.key for atom in item[0]))
@@ -161,6 +114,8 @@ class Expr:
     def __add__(self, other: IntLike) -> Expr:
         if isinstance(other, int):
             return self if other == 0 else Expr(self.const + other, self.terms)
+        if not isinstance(other, Expr):
+            raise Undecided(f"{self} + {other!r}")
         if not other.terms:
             return self if other.const == 0 else Expr(self.const + other.const, self.terms)
         if not self.terms:
@@ -186,6 +141,8 @@ class Expr:
                 other = other.const
             else:
                 return other * self.const
+        if not isinstance(other, int):
+            raise Undecided(f"{self} * {other!r}")
         if other == 0:
             return ZERO
         if other == 1:
@@ -199,6 +156,17 @@ class Expr:
 
     def __mod__(self, den: IntLike) -> Expr:
         return mod(self, as_expr(den))
+
+    def __rfloordiv__(self, num: IntLike) -> Expr:
+        return floordiv(as_expr(num), self)
+
+    def __rmod__(self, num: IntLike) -> Expr:
+        return mod(as_expr(num), self)
+
+    def __truediv__(self, den: object) -> Expr:
+        raise Undecided(f"{self} / {den}")
+
+    __rtruediv__ = __truediv__
 
     # -- structure ---------------------------------------------------------------------------------
     def atoms(self) -> Iterator[Atom]:
@@ -331,9 +299,13 @@ def symbol_expr(symbol: Atom) -> Expr:
     return Expr(0, {(symbol,): 1})
 
 
-@lru_cache(maxsize=4096)
 def loop_symbol(name: str, size: IntLike) -> Symbol:
-    """The loop variable `name` with 0 <= name < size; equal arguments give the same object."""
+    """The loop variable `name` with 0 <= name < size; the same object for equal names and ints."""
+    return _loop_symbol(name, size) if isinstance(size, int) else Symbol(name, size)
+
+
+@lru_cache(maxsize=4096)
+def _loop_symbol(name: str, size: int) -> Symbol:
     return Symbol(name, size)
 
 
@@ -365,6 +337,8 @@ def _extreme(e: Expr, largest: bool) -> Expr | None:
         if not loops:
             total = total + Expr(0, {monomial: coeff})
             continue
+        if not all(_is_nonneg_atom(atom) for atom in monomial if atom not in loops):
+            return None
         if (coeff > 0) == largest:
             term = as_expr(coeff)
             for atom in monomial:
@@ -390,7 +364,7 @@ def _is_nonneg_atom(atom: Atom) -> bool:
         return is_nonneg(atom.num)
     if isinstance(atom, ValueRef):
         return atom.size is not None
-    return True
+    return not isinstance(atom, Symbol) or atom.size is not None or atom.lower >= 0
 
 
 def is_nonneg(e: Expr) -> bool:
@@ -405,7 +379,7 @@ def is_nonneg(e: Expr) -> bool:
         low = smallest
     total = low.const
     for monomial, coeff in low.terms.items():
-        if coeff < 0:
+        if coeff < 0 or not all(map(_is_nonneg_atom, monomial)):
             return False
         for atom in monomial:
             coeff *= atom.lower if isinstance(atom, Symbol) else 0

@@ -172,7 +172,37 @@ class TensorVariable(VariableTracker):
         return tx.fold(lambda *a, **k: getattr(self.fake, name)(*a, **k), tuple(values), named)
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
-        return tx.add_node("call_function", operator.getitem, (self.node, tx.as_proxy(key)), {})
+        proxy = tx.as_proxy(key)
+        if not tx.output.shapes.is_empty:
+            selected = self._select(tx, proxy)
+            if selected is not None:
+                return selected
+        return tx.add_node("call_function", operator.getitem, (self.node, proxy), {})
+
+    def _select(self, tx: Translator, key: Any) -> VariableTracker | None:
+        """A subscript with symbolic ints, by `select`: torch's own subscript makes them constants.
+        None for other subscripts.
+        """
+        parts = key if isinstance(key, tuple) else (key,)
+        if not any(_is_symbolic(part) for part in parts):
+            return None
+        plain = (int, slice, type(None), type(Ellipsis))
+        if any(
+            isinstance(p, bool) or not (isinstance(p, plain) or _is_symbolic(p)) for p in parts
+        ):
+            return None
+        kept = [slice(None) if _is_symbolic(part) else part for part in parts]
+        result = tx.add_node("call_function", operator.getitem, (self.node, tuple(kept)), {})
+        after = self.fake.dim() - sum(p is not None and p is not Ellipsis for p in parts)
+        at, dims = 0, []
+        for part in parts:
+            if _is_symbolic(part):
+                dims.append((at, part))
+            at += after if part is Ellipsis else not isinstance(part, int)
+        for dim, index in reversed(dims):
+            args = (result.as_proxy(), dim, index)
+            result = tx.add_node("call_function", torch.select, args, {})
+        return result
 
     def length(self, tx: Translator) -> VariableTracker:
         if not self.fake.dim():
@@ -209,6 +239,10 @@ class TensorVariable(VariableTracker):
             if isinstance(value, VariableTracker):
                 codegen(value)
                 self.apply_setattr(codegen, name)
+
+
+def _is_symbolic(part: Any) -> bool:
+    return isinstance(part, Node) and isinstance(example_value(part), torch.SymInt)
 
 
 def wrap_node(tx: Translator, node: Node) -> VariableTracker:

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from minidynamo import events
-from minidynamo.inductor import config, metrics
+from minidynamo.inductor import config, metrics, symbolic
 from minidynamo.inductor.codegen.cpp import codegen_cpp
 from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.codegen.plan import (
     Arg,
     AsStrided,
     Constant,
+    Expr,
     Extern,
     Input,
     KernelCall,
@@ -30,6 +31,7 @@ from minidynamo.inductor.codegen.plan import (
     PlanBuilder,
     Ref,
     Restride,
+    Symbol,
     argument,
 )
 from minidynamo.inductor.codegen.plan import Kernel as PlanKernel
@@ -39,7 +41,9 @@ from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import Buffer, ExternOp, View
 from minidynamo.inductor.runtime.triton_launch import ALIGNMENT
 from minidynamo.inductor.scheduler import Kernel
-from minidynamo.inductor.symbolic import contiguous_strides
+from minidynamo.inductor.size_hints import size_symbols
+from minidynamo.inductor.sizes import plan_size
+from minidynamo.inductor.symbolic import Undecided, contiguous_strides, symbol_expr
 
 aten = torch.ops.aten
 # Operators whose `out` overload writes into planned memory, if the result is row-major.
@@ -93,15 +97,34 @@ class PlanAssembler:
                 buffer.name,
                 dtype=dtype_name(buffer.dtype),
                 device=str(buffer.device),
-                size=tuple(map(int, buffer.size)),
-                stride=tuple(map(int, buffer.stride)),
+                size=tuple(map(plan_size, buffer.size)),
+                stride=tuple(map(plan_size, buffer.stride)),
             )
             self.slots[buffer.name] = self.builder.input(item)
+        self._symbols()
         for name in self.lowered.constants:
             buffer = self.lowered.buffers[name]
             size = tuple(map(int, buffer.size))
             constant = Constant(name, dtype_name(buffer.dtype), size)
             self.slots[name] = self.builder.constant(constant)
+
+    def _symbols(self) -> None:
+        """Say which input gives the value of each size symbol.
+
+        Raises Undecided if an input's size needs a symbol that none gives.
+        """
+        found: dict[symbolic.Symbol, Symbol] = {}
+        needed: set[symbolic.Symbol] = set()
+        for slot, item in enumerate(self.lowered.input_numbers):
+            for what, dim, number in item:
+                needed |= size_symbols([number])
+                symbol = _only_symbol(number)
+                if symbol is not None and symbol.text == symbol.name:
+                    found.setdefault(symbol, Symbol(symbol.name, slot, what, dim))
+        missing = {symbol for symbol in needed if symbol.text == symbol.name} - set(found)
+        if missing:
+            raise Undecided(f"no input gives the value of {missing}")
+        self.builder.symbols += found.values()
 
     # -- steps -------------------------------------------------------------------------------------
     def _kernel(self, kernel: Kernel) -> None:
@@ -119,7 +142,8 @@ class PlanAssembler:
         written = zip(slots, spec.args, strict=True)
         writes = tuple(slot for slot, arg in written if arg.role != "in")
         origin = ", ".join(spec.origins)
-        self.builder.add(KernelCall(symbol, slots, (), writes, origin, spec.failures))
+        sizes = tuple(plan_size(symbol_expr(size)) for size in kernel.sizes)
+        self.builder.add(KernelCall(symbol, slots, sizes, writes, origin, spec.failures))
 
     def _generate(self, spec: KernelSpec, symbol: str, uses_triton: bool) -> None:
         if uses_triton:
@@ -170,8 +194,8 @@ class PlanAssembler:
 
     def _alloc(self, buffer: Buffer) -> int:
         slot = self.builder.alloc(
-            tuple(map(int, buffer.size)),
-            tuple(map(int, buffer.stride)),
+            tuple(map(plan_size, buffer.size)),
+            tuple(map(plan_size, buffer.stride)),
             dtype_name(buffer.dtype),
             str(buffer.device),
             name=buffer.name,
@@ -211,7 +235,7 @@ class PlanAssembler:
         if output.alias_of or not output.strided:
             return slot
         source = self.builder.slot()
-        size, stride = tuple(map(int, output.size)), tuple(map(int, output.stride))
+        size, stride = tuple(map(plan_size, output.size)), tuple(map(plan_size, output.stride))
         checks.append(Restride(slot, source, size, stride, dtype_name(output.dtype)))
         return source
 
@@ -220,7 +244,7 @@ class PlanAssembler:
             return Ref(self.slot(value))
         if isinstance(value, (tuple, list)):
             return tuple(self._argument(item) for item in value)
-        return argument(value)
+        return _number(value) if isinstance(value, symbolic.Expr) else argument(value)
 
     def slot(self, view: View) -> int:
         """The slot that holds this part of a buffer."""
@@ -230,12 +254,27 @@ class PlanAssembler:
         key = (view.buffer.name, view.size, view.stride, view.offset)
         if key not in self.views:
             slot = self.views[key] = self.builder.slot()
-            size, stride = tuple(map(int, view.size)), tuple(map(int, view.stride))
-            self.builder.add(AsStrided(slot, base, size, stride, int(view.offset)))
+            size, stride = tuple(map(plan_size, view.size)), tuple(map(plan_size, view.stride))
+            self.builder.add(AsStrided(slot, base, size, stride, plan_size(view.offset)))
         return self.views[key]
 
     def _output(self, value: Any) -> Arg:
-        return Ref(self.slot(value)) if isinstance(value, View) else argument(value)
+        return self._argument(value)
+
+
+def _only_symbol(number: symbolic.IntLike) -> symbolic.Symbol | None:
+    """The size symbol that an expression is, if it is just one."""
+    if not isinstance(number, symbolic.Expr) or number.const or len(number.terms) != 1:
+        return None
+    ((monomial, coeff),) = number.terms.items()
+    only = monomial[0]
+    single = coeff == 1 and len(monomial) == 1
+    return only if single and isinstance(only, symbolic.Symbol) else None
+
+
+def _number(value: symbolic.Expr) -> Arg:
+    size = plan_size(value)
+    return size if isinstance(size, int) else Expr(size)
 
 
 def _is_row_major(buffer: Any) -> bool:

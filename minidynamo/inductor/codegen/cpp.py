@@ -39,6 +39,7 @@ from minidynamo.inductor.codegen.cpp_vec import MEMORY_TYPE
 from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.codegen.narrow import narrow_integers
 from minidynamo.inductor.ops import OPS
+from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import Symbol, as_expr, product, symbol_expr
 
 # Rows up to this length may be kept in scratch memory; by columns, N * T times as much is kept.
@@ -104,20 +105,34 @@ class CppKernel:
         return SCRATCH_ELEMENTS if self.by_row else SCRATCH_ELEMENTS_BY_COLUMN
 
     def _work(self) -> int:
-        total = product(size_of(s) for s in (*self.body.iters, *self.reduces))
+        total = hint_of(product(size_of(s) for s in (*self.body.iters, *self.reduces)))
         cost = sum(OPS[node.op].cost for node in self.nodes)
-        return total * (8 + cost) // 8 if isinstance(total, int) else 1 << 40
+        return total * (8 + cost) // 8
 
     def _rows(self) -> int:
         """Independent pieces of work in the outer loops."""
-        total = product(size_of(s) for s in self.outer)
-        return total if isinstance(total, int) else 1 << 20
+        return hint_of(product(size_of(s) for s in self.outer))
 
     def _tiles(self) -> int:
         """Pieces of the vectorised loop where that is an outer one."""
         assert self.vec is not None
-        size = self.vec.size
-        return 1 if self.by_row or not isinstance(size, int) else max(size // LANES, 1)
+        return 1 if self.by_row else max(hint_of(size_of(self.vec)) // LANES, 1)
+
+    def _count(self, symbol: Symbol) -> str:
+        """How many values a loop symbol takes, as C++."""
+        return self.values.index(as_expr(size_of(symbol)))
+
+    def _parallel(self) -> str:
+        """`#pragma omp parallel for` with its clauses; with symbolic sizes, whether several threads
+        are worth it is asked at run time.
+        """
+        symbols = (*self.body.iters, *self.reduces)
+        total = as_expr(product(size_of(s) for s in symbols))
+        condition = ""
+        if not total.is_const:
+            cost = 8 + sum(OPS[node.op].cost for node in self.nodes)
+            condition = f" if ({self.values.index(total)} >= {8 * PARALLEL_WORK // cost})"
+        return f"#pragma omp parallel for num_threads({self.threads}){condition}"
 
     # -- the function ------------------------------------------------------------------------------
     def generate(self) -> str:
@@ -131,11 +146,14 @@ class CppKernel:
             for position, arg in enumerate(self.spec.args):
                 ctype = ("const " if arg.role == "in" else "") + MEMORY_TYPE[arg.dtype]
                 self.code.line(f"{ctype}* __restrict {arg.name} = ({ctype}*)ptrs[{position}];")
+            for position, size in enumerate(self.spec.sizes):
+                self.code.line(f"const i64 {size} = sizes[{position}];")
             self._nest()
         return self.code.text()
 
     def _nest(self) -> None:
-        parallel = self.threads > 1 and self._work() >= PARALLEL_WORK
+        least = 1 if self.spec.sizes else PARALLEL_WORK
+        parallel = self.threads > 1 and self._work() >= least
         if self.vec is None:
             with self._outer_loops(False):
                 self._rest_of(self.stages.numbers[0])
@@ -158,13 +176,11 @@ class CppKernel:
         """Loops over the outer symbols and `extra` (variable, count), and in each the numbers that
         change with no symbol further in. Loops that OpenMP joins must follow without a gap.
         """
-        loops = [(s.name, str(as_expr(size_of(s)))) for s in self.outer] + list(extra)
+        loops = [(s.name, self._count(s)) for s in self.outer] + list(extra)
         joined = self._parallel_depth(loops) if parallel else 0
         if joined:
             collapse = f" collapse({joined})" if joined > 1 else ""
-            self.code.line(
-                f"#pragma omp parallel for{collapse} num_threads({self.threads}) schedule(static)"
-            )
+            self.code.line(f"{self._parallel()}{collapse} schedule(static)")
         known: set[Symbol] = set()
         self.emitted = set()
         with ExitStack() as stack:
@@ -213,15 +229,16 @@ class CppKernel:
     # -- without reductions ------------------------------------------------------------------------
     def _elementwise(self, parallel: bool) -> None:
         assert self.vec is not None
-        size = as_expr(size_of(self.vec))
+        size = self._count(self.vec)
         extra: list[tuple[str, str]] = []
         chunk = None
-        if parallel and self._rows() < 4 * self.threads and size.is_const:
-            chunk = max(1024, -(-size.const // (8 * self.threads)) // 64 * 64)
-            extra = [("chunk", str(-(-size.const // chunk)))]
+        if parallel and self._rows() < 4 * self.threads:
+            chunk = max(1024, -(-hint_of(size_of(self.vec)) // (8 * self.threads)) // 64 * 64)
+            count = f"({size} + {chunk - 1}) / {chunk}"
+            extra = [("chunk", str(-(-int(size) // chunk)) if size.isdigit() else count)]
         with self._outer_loops(parallel, extra):
             if chunk is None:
-                low, high = "0", str(size)
+                low, high = "0", size
             else:
                 low, high = "low", "high"
                 self.code.line(f"const i64 low = chunk * {chunk};")
@@ -254,7 +271,7 @@ class CppKernel:
         """
         assert self.vec is not None
         y = turned.symbol.name
-        width, height = (as_expr(size_of(s)) for s in (self.vec, turned.symbol))
+        width, height = self._count(self.vec), self._count(turned.symbol)
         self.outer = [s for s in self.outer if s != turned.symbol]
         line = self.code.line
         block = 8 * LANES
@@ -295,8 +312,8 @@ class CppKernel:
             with self._outer_loops(parallel):
                 self._reduction(chunked)
             return
-        size, x = as_expr(size_of(self.vec)), self.vec.name
-        wide = COLUMNS if not size.is_const or size.const >= 2 * COLUMNS * LANES else 1
+        size, x = self._count(self.vec), self.vec.name
+        wide = COLUMNS if hint_of(size_of(self.vec)) >= 2 * COLUMNS * LANES else 1
         with self._outer_loops(parallel, [("tile", f"({size} + {wide} * N - 1) / ({wide} * N)")]):
             head = (
                 f"auto columns = [&](auto w, auto count, i64 {x}) __attribute__((always_inline))"
@@ -315,7 +332,8 @@ class CppKernel:
 
     def _reduction(self, chunked: bool) -> None:
         """All stages of one row (or of N * T columns)."""
-        self.values.declare_scratch(as_expr(product(size_of(s) for s in self.reduces)))
+        if self.stages.scratch:
+            self.values.declare_scratch(as_expr(product(size_of(s) for s in self.reduces)))
         for numbers, walk in zip(self.stages.numbers, self.stages.walks, strict=True):
             self._rest_of(numbers)
             if walk.nodes:
@@ -333,7 +351,7 @@ class CppKernel:
             return
         with self.code.block(""):
             self._declare_accumulators()
-            self._walk_loops(walk, "0", str(size))
+            self._walk_loops(walk, "0", self._count(self.reduces[0]))
             for accumulator in accumulators:
                 accumulator.finish()
 
@@ -352,7 +370,7 @@ class CppKernel:
         for accumulator in self.accumulators.values():
             accumulator.declare_parts(count)
         line = self.code.line
-        line(f"#pragma omp parallel for num_threads({self.threads}) schedule(static)")
+        line(f"{self._parallel()} schedule(static)")
         with self.code.block(f"for (int chunk = 0; chunk < {count}; chunk++)"):
             line(f"const i64 low = chunk * {step}ll;")
             line(f"const i64 high = low + {step} < {size} ? low + {step} : {size};")
@@ -395,7 +413,7 @@ class CppKernel:
                 self.code.line(self._flush())
 
     def _bounds(self, symbol: Symbol, low: str, high: str) -> tuple[str, str]:
-        return (low, high) if symbol == self.reduces[0] else ("0", str(as_expr(size_of(symbol))))
+        return (low, high) if symbol == self.reduces[0] else ("0", self._count(symbol))
 
     def _is_number_of(self, position: int, known: set[Symbol]) -> bool:
         op = self.nodes[position].op

@@ -15,7 +15,7 @@ from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.reductions import count, mean_and_squares
 from minidynamo.inductor.lowering.registry import DECLINED, register
-from minidynamo.inductor.lowering.scalar import Scalar, rsqrt
+from minidynamo.inductor.lowering.scalar import Scalar, real, rsqrt
 from minidynamo.inductor.symbolic import ZERO
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def lower_layer_norm(
     compute = compute_type(x.dtype)
     g.keep(x)
     mean, squares = mean_and_squares(g, x, dims, compute)
-    rstd = _inverse_root(g, squares, float(math.prod(shape)), eps, compute)
+    rstd = _inverse_root(g, squares, real(math.prod(shape)), eps, compute)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         row = [*index[:first], *(ZERO for _ in dims)]
@@ -108,7 +108,7 @@ def lower_rms_norm(
         return (value * value).value
 
     squares = g.reduce("sum", square, x.size, dims, compute, origins=x.origins)
-    rstd = _inverse_root(g, squares, float(math.prod(shape)), eps, compute)
+    rstd = _inverse_root(g, squares, real(math.prod(shape)), eps, compute)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         row = [*index[:first], *(ZERO for _ in dims)]
@@ -230,7 +230,7 @@ def _batch_norm(
     dims = [d for d in range(x.ndim) if d != 1]
     g.keep(x)
     mean, squares = mean_and_squares(g, x, dims, compute)
-    rstd = _inverse_root(g, squares, float(count(x, dims)), eps, compute)
+    rstd = _inverse_root(g, squares, real(count(x, dims)), eps, compute)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         row = [i if d == 1 else ZERO for d, i in enumerate(index)]
@@ -271,7 +271,7 @@ def lower_group_norm(
 
     view = g.reindexed(x, grouped, merged)
     mean, squares = mean_and_squares(g, view, dims, compute)
-    rstd = _inverse_root(g, squares, float(each * spatial), eps, compute)
+    rstd = _inverse_root(g, squares, real(each * spatial), eps, compute)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         row = [index[0], index[1] // each, *(ZERO for _ in dims)]
@@ -377,7 +377,7 @@ def _layer_norm_input_gradient(
     g: GraphLowering, terms: _LayerNormGradient, shape: Sequence[int]
 ) -> TensorValue:
     dims = list(range(terms.first, terms.x.ndim))
-    total = float(math.prod(shape))
+    total = real(math.prod(shape))
     shift = terms.sum(g, dims, terms.scaled)
     tilt = terms.sum(g, dims, terms.scaled, terms.normal)
 

@@ -13,8 +13,9 @@ from functools import lru_cache, reduce
 import torch
 
 from minidynamo.inductor.ir import TensorValue
+from minidynamo.inductor.symbolic import Expr
 
-Operand = TensorValue | bool | int | float
+Operand = TensorValue | bool | int | float | Expr
 
 
 def category(dtype: torch.dtype) -> int:
@@ -28,10 +29,10 @@ def _promote(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     return torch.promote_types(a, b)
 
 
-def _number_dtype(value: bool | int | float) -> torch.dtype:
+def _number_dtype(value: bool | int | float | Expr) -> torch.dtype:
     if isinstance(value, bool):
         return torch.bool
-    return torch.int64 if isinstance(value, int) else torch.get_default_dtype()
+    return torch.int64 if isinstance(value, (int, Expr)) else torch.get_default_dtype()
 
 
 def result_type(operands: Iterable[Operand | None]) -> torch.dtype:

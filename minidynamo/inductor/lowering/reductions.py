@@ -15,7 +15,7 @@ from minidynamo.inductor.ir import Index, Inner, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import category, compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
-from minidynamo.inductor.lowering.scalar import Scalar, exp, log, where
+from minidynamo.inductor.lowering.scalar import Scalar, exp, log, real, where
 from minidynamo.inductor.lowering.views import wrap
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def lower_mean(
     if category(dtype or x.dtype) != 2:
         return DECLINED
     total = count(x, reduced_dims(x, dims))
-    return _sum(g, x, dims, "sum", dtype or x.dtype, lambda s: s / float(total))
+    return _sum(g, x, dims, "sum", dtype or x.dtype, lambda s: s / real(total))
 
 
 def _extreme(kind: str) -> Callable[..., Any]:
@@ -187,7 +187,7 @@ def mean_and_squares(
 
     Two passes over the data: exact to rounding also where the mean is far from zero.
     """
-    total = float(count(x, dims))
+    total = real(count(x, dims))
     size = x.size or (1,)
     dims = list(dims) if x.ndim else [0]
     sums = g.reduce("sum", loads(x, compute), size, dims, compute, origins=x.origins)
@@ -212,12 +212,13 @@ def _variance(
     if not x.dtype.is_floating_point or x.ndim == 0:
         return DECLINED
     chosen = reduced_dims(x, dims)
-    degrees = count(x, chosen) - (1 if correction is None else correction)
+    taken = 1 if correction is None else correction
+    degrees = count(x, chosen) - (int(taken) if float(taken).is_integer() else taken)
     if degrees <= 0:
         return DECLINED
     compute = compute_type(x.dtype)
     mean, squares = mean_and_squares(g, x, chosen, compute)
-    results = [g.drop_dims(squares, chosen, lambda s: finish(s / float(degrees)), fakes[0])]
+    results = [g.drop_dims(squares, chosen, lambda s: finish(s / real(degrees)), fakes[0])]
     if len(fakes) > 1:
         results.append(g.drop_dims(mean, chosen, None, fakes[1]))
     return tuple(results)

@@ -14,9 +14,15 @@ from typing import Any, Union
 import torch
 
 from minidynamo.inductor.loop_body import BodyBuilder, Value
+from minidynamo.inductor.symbolic import Expr, IntLike
 
 Number = bool | int | float
 Operand = Union["Scalar", bool, int, float]
+
+
+def real(count: IntLike | float) -> Any:
+    """A number of elements as a float, or a symbolic one as it is: an operand of `Scalar`s."""
+    return count if isinstance(count, Expr) else float(count)
 
 
 class Scalar:

@@ -60,6 +60,13 @@ def _is_fresh_memory(node: torch.fx.Node) -> bool:
 _VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 
 
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal for sure; symbolic ones by their expressions, without a guard."""
+    if type(a) is int or type(b) is int:
+        return type(a) is type(b) and a == b
+    return a.node.expr == b.node.expr
+
+
 def fold_bias(gm: torch.fx.GraphModule) -> None:
     """mm, views of it that keep the last dimension, plus a bias along that one: one addmm and the
     views.
@@ -77,7 +84,9 @@ def fold_bias(gm: torch.fx.GraphModule) -> None:
             continue
         columns = product.meta["val"].shape[-1]
         fake, shape = bias.meta["val"], value.meta["val"].shape
-        if tuple(fake.shape) != (columns,) or shape[-1] != columns or len(value.users) != 1:
+        if fake.dim() != 1 or len(value.users) != 1:
+            continue
+        if not (_is_same(fake.shape[0], columns) and _is_same(shape[-1], columns)):
             continue
         if fake.dtype != product.meta["val"].dtype:
             continue

@@ -6,8 +6,9 @@
 
 The key is the text of the aten graph with the geometry of every value in it, the flags, the
 machine, and the versions of torch, of the compilers and of this package's own sources. Constants
-are part of the graph by their geometry and are given to the executor anew. Graphs with symbolic
-sizes are not kept (compiling them may add guards), nor are plans that call Python functions.
+are part of the graph by their geometry and are given to the executor anew. A symbolic size is
+known by its expression and the least values of its symbols. Plans that call Python functions are
+not kept.
 """
 
 from __future__ import annotations
@@ -162,7 +163,21 @@ def _text(value: Any, number: Mapping[torch.fx.Node, int]) -> str:
         return ", ".join(f"{key}={_text(item, number)}" for key, item in value.items())
     if isinstance(value, torch.Tensor):
         return _geometry(value)
+    if isinstance(value, torch.SymInt):
+        return _size_text(value)
     raise _NotKept
+
+
+def _size_text(value: Any) -> str:
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, torch.SymInt):
+        raise _NotKept
+    env = value.node.shape_env
+    expr = env.simplify(value.node.expr)
+    symbols = sorted(expr.free_symbols, key=str)
+    lowest = ", ".join(f"{s}>={env.var_to_range[s].lower}" for s in symbols)
+    return f"{value.node.expr} = {expr} ({lowest})"
 
 
 def _geometry(tensor: torch.Tensor) -> str:
@@ -170,13 +185,12 @@ def _geometry(tensor: torch.Tensor) -> str:
     if tensor.layout != torch.strided:
         raise _NotKept
     numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
-    if any(type(n) is not int for n in numbers):
-        raise _NotKept
+    texts = ", ".join(map(_size_text, numbers))
     align = ""
     if tensor.device.type not in ("cpu", "meta") and type(tensor) is not _fake_tensor_type():
         align = str(tensor.data_ptr() % 16)
     ndim = len(tensor.shape)
-    return f"{tensor.dtype} {tensor.device} {ndim} {numbers} {align}"
+    return f"{tensor.dtype} {tensor.device} {ndim} ({texts}) {align}"
 
 
 @cache

@@ -1,0 +1,203 @@
+"""Symbolic sizes of fake tensors as the compiler's own expressions.
+
+    sizes = SizeTable()
+    sizes.convert(fake.shape[0])        # an int, or an Expr over size symbols
+    meta = Meta(fake, sizes)            # shape, strides and offset of a fake tensor, converted
+
+Polynomials, floor divisions and remainders become structure that indexing can simplify. Everything
+else (`Max`, say) is a symbol of its own, which plans compute from the text of the expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from minidynamo.inductor.symbolic import (
+    Expr,
+    FloorDiv,
+    IntLike,
+    Mod,
+    Symbol,
+    Undecided,
+    as_expr,
+    floordiv,
+    is_nonneg,
+    mod,
+    product,
+    symbol_expr,
+)
+
+# Functions that plans can compute (csrc/plan_expr.cpp), by the names that sympy prints.
+_IN_PLANS = frozenset(
+    "Add Mul Pow PowByNatural FloorDiv CleanDiv Mod PythonMod Min Max CeilDiv".split()
+)
+
+
+class SizeTable:
+    """The size symbols of one graph."""
+
+    def __init__(self) -> None:
+        self._symbols: dict[Any, Symbol] = {}
+        self._known: dict[Any, IntLike] = {}
+
+    def convert(self, value: Any) -> IntLike:
+        """An int stays; a SymInt becomes an Expr, or an int where it is one.
+
+        Raises Undecided for what plans cannot compute.
+        """
+        if not isinstance(value, torch.SymInt):
+            return value
+        node = value.node
+        found = self._known.get(node.expr)
+        if found is None:
+            simple = node.shape_env.simplify(node.expr)
+            converted = self._expr(simple, node.shape_env)
+            found = converted.const if converted.is_const else converted
+            self._known[node.expr] = found
+        return found
+
+    def all(self, values: Sequence[Any]) -> tuple[IntLike, ...]:
+        """Every one converted."""
+        return tuple(map(self.convert, values))
+
+    def map(self, value: Any) -> Any:
+        """SymInts in nested lists, tuples and slices converted."""
+        if isinstance(value, torch.SymInt):
+            return self.convert(value)
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            raise Undecided(f"a symbolic {type(value).__name__} in a kernel")
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(self.map, value))
+        if isinstance(value, dict):
+            return {key: self.map(item) for key, item in value.items()}
+        return value
+
+    def _expr(self, e: Any, env: Any) -> Expr:
+        if e.is_Integer:
+            return as_expr(int(e))
+        if e.is_Symbol:
+            return symbol_expr(self._symbol(e, env))
+        if isinstance(e, sympy.Add):
+            total = as_expr(0)
+            for arg in e.args:
+                total = total + self._expr(arg, env)
+            return total
+        if isinstance(e, sympy.Mul) and all(arg.is_integer for arg in e.args):
+            return as_expr(product(self._expr(arg, env) for arg in e.args))
+        name = type(e).__name__
+        if name in ("Pow", "PowByNatural") and e.args[1].is_Integer and e.args[1] > 0:
+            return as_expr(product([self._expr(e.args[0], env)] * int(e.args[1])))
+        if name in ("FloorDiv", "CleanDiv", "Mod", "PythonMod"):
+            num, den = (self._expr(arg, env) for arg in e.args)
+            if is_nonneg(den - 1):
+                return mod(num, den) if name.endswith("Mod") else floordiv(num, den)
+        return symbol_expr(self._opaque(e, env))
+
+    def _symbol(self, e: Any, env: Any) -> Symbol:
+        if e not in self._symbols:
+            lower = env.var_to_range[e].lower if e in env.var_to_range else None
+            hint = env.backed_var_to_val.get(e)
+            self._symbols[e] = Symbol(
+                str(e),
+                lower=int(lower) if lower is not None and lower.is_Integer else -1,
+                hint=None if hint is None else int(hint),
+            )
+        return self._symbols[e]
+
+    def _opaque(self, e: Any, env: Any) -> Symbol:
+        if e not in self._symbols:
+            for part in sympy.preorder_traversal(e):
+                if part.args and type(part).__name__ not in _IN_PLANS or part.is_Float:
+                    raise Undecided(f"{e} in a plan")
+            bound = env.bound_sympy(e).lower
+            hint = e.xreplace(env.backed_var_to_val)
+            self._symbols[e] = Symbol(
+                f"e{len(self._symbols)}",
+                lower=int(bound) if bound.is_Integer else -1,
+                hint=int(hint) if hint.is_Integer else None,
+                text=f"({e})",
+            )
+        return self._symbols[e]
+
+
+class Meta:
+    """A fake tensor's properties, with sizes, strides and offset converted."""
+
+    def __init__(self, fake: torch.Tensor, sizes: SizeTable) -> None:
+        self.fake = fake
+        self.dtype = fake.dtype
+        self.device = fake.device
+        self.layout = fake.layout
+        self.shape = sizes.all(fake.shape)
+        self._sizes = sizes
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> IntLike:
+        return product(self.shape)
+
+    def stride(self, dim: int | None = None) -> Any:
+        if dim is not None:
+            return self._sizes.convert(self.fake.stride(dim))
+        return self._sizes.all(self.fake.stride())
+
+    def storage_offset(self) -> IntLike:
+        return self._sizes.convert(self.fake.storage_offset())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.fake, name)
+
+
+def meta_of(value: Any, sizes: SizeTable) -> Any:
+    """`Meta` for a fake tensor, or for each of a list."""
+    if isinstance(value, torch.Tensor):
+        return Meta(value, sizes)
+    if isinstance(value, (tuple, list)):
+        return [meta_of(item, sizes) for item in value]
+    return sizes.map(value)
+
+
+def plan_size(value: IntLike) -> int | str:
+    """A size as plans spell it."""
+    if isinstance(value, int):
+        return value
+    if value.is_const:
+        return value.const
+
+    def text(atom: Any) -> str:
+        if isinstance(atom, (FloorDiv, Mod)):
+            sign = "//" if isinstance(atom, FloorDiv) else "%"
+            return f"({atom.num.render(text)} {sign} {atom.den.render(text)})"
+        if not isinstance(atom, Symbol) or atom.size is not None:
+            raise Undecided(f"{value} in a plan")
+        return atom.text
+
+    return value.render(text)
+
+
+def has_symbols(values: Sequence[Any]) -> bool:
+    """Whether a value, or the size of a tensor among them, is symbolic."""
+
+    def symbolic(value: Any) -> bool:
+        if isinstance(value, torch.Tensor):
+            if value.layout != torch.strided:
+                return any(isinstance(n, torch.SymInt) for n in value.shape)
+            numbers = (*value.shape, *value.stride(), value.storage_offset())
+            return any(isinstance(n, torch.SymInt) for n in numbers)
+        if isinstance(value, (tuple, list)):
+            return any(map(symbolic, value))
+        return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+    return any(map(symbolic, values))

@@ -1,0 +1,38 @@
+"""Nodes of an FX graph that compute a symbolic number from nodes of its symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.fx
+from torch.fx.node import Node, map_arg
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+
+def expression_node(
+    graph: torch.fx.Graph, expr: Any, symbol_node: Callable[[Any], Node], key: str
+) -> Node:
+    """A node of the value of a sympy expression; the arithmetic is appended to the graph.
+
+    symbol_node: the node of a symbol. key: where nodes keep their (symbolic) values in `meta`.
+    """
+    if expr.is_Symbol:
+        return symbol_node(expr)
+    tracer = torch.fx.proxy.GraphAppendingTracer(graph)
+    symbols = {
+        symbol: torch.fx.Proxy(symbol_node(symbol), tracer)
+        for symbol in sorted(expr.free_symbols, key=str)
+    }
+    last = next(iter(reversed(graph.nodes)), None)
+    node = sympy_interp(PythonReferenceAnalysis, symbols, expr).node
+    fresh = []
+    for added in reversed(graph.nodes):
+        if added is last:
+            break
+        fresh.append(added)
+    for added in reversed(fresh):
+        args = map_arg(added.args, lambda n: n.meta[key])
+        added.meta[key] = added.target(*args)  # type: ignore[operator]
+    return node
