@@ -71,7 +71,7 @@ def call(
     new_args = tuple(realized(arg) for arg in args)
     new_kwargs = {key: realized(arg) for key, arg in kwargs.items()}
     aliases = _aliased_inputs(op, new_args, new_kwargs)
-    eager = fake = g.node.meta["val"]
+    eager = fake = g.node.meta.get("val")
     if any(not view.exact for view in inputs) and g.sizes is None:
         fake = _results_for(op, new_args, new_kwargs, fake)
     result = _results(g, fake, eager, aliases)

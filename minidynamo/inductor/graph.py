@@ -114,7 +114,10 @@ class GraphLowering:
 
     @property
     def meta(self) -> Any:
-        value = self.node.meta["val"]
+        return self._fake(self.node)
+
+    def _fake(self, node: torch.fx.Node) -> Any:
+        value = node.meta["val"]
         return value if self.sizes is None else meta_of(value, self.sizes)
 
     # -- the walk ----------------------------------------------------------------------------------
@@ -217,7 +220,7 @@ class GraphLowering:
             return False
         if not isinstance(value, torch.fx.Node) or not _is_supported(node):
             return False
-        left, right = target.meta["val"], value.meta["val"]
+        left, right = self._fake(target), self._fake(value)
         same = left.shape == right.shape and left.dtype == right.dtype
         plain = is_dense(tuple(left.shape), tuple(left.stride())) and left.device == right.device
         return same and plain and list(target.users)[-1] is node
