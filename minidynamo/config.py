@@ -35,6 +35,7 @@ specialize_float: bool = field(False, "float arguments and attributes are consta
 capture_scalar_outputs: bool = field(False, "Capture `.item()` and the like as unbacked symbols instead of breaking the graph.")
 capture_dynamic_output_shape_ops: bool = field(False, "Capture operators whose output size depends on data, such as nonzero().")
 nested_graph_breaks: bool = field(True, "A graph break inside a called function resumes in it; False breaks at the outermost call.")
+optimize_ddp: bool = field(True, "Under DistributedDataParallel, cut graphs at its buckets so that communication overlaps.")
 replay_side_effects: bool = field(True, "Write mutations of Python objects back after the graph; False leaves them out.")
 cache_dir: str = field(os.path.join(os.path.expanduser("~"), ".cache", "minidynamo"), "Folder of everything compiled that is kept on disk.")
 # fmt: on

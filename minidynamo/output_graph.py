@@ -36,6 +36,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.fx.node import Node, map_arg
 
 from . import config, events
+from .data_parallel import active_ddp, compile_in_buckets
 from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
 from .guards import Check, GuardSet, MemoryLayout
 from .shape_history import history_of
@@ -427,7 +428,12 @@ class OutputGraph:
         depth = torch._C._functorch.get_dynamic_layer_stack_depth()
         try:
             with tracing(self.tracing_context), events.timed("backend"):
-                compiled = self.options.call_backend(module, [item.value for item in inputs])
+                values = [item.value for item in inputs]
+                compiled = None
+                if config.optimize_ddp and active_ddp() is not None:
+                    compiled = compile_in_buckets(self.options.call_backend, module, values)
+                if compiled is None:
+                    compiled = self.options.call_backend(module, values)
         except MinidynamoError:
             raise
         except Exception as error:

@@ -150,7 +150,7 @@ _SKIPPED_TORCH = (
     " torch.onnx torch.serialization torch.profiler torch.autograd.profiler"
     " torch.autograd.graph torch.random"
     " torch.utils.data torch.utils.tensorboard torch.utils.cpp_extension"
-    " torch.distributed torch.hub torch._tensor_str"
+    " torch.distributed torch.nn.parallel torch.hub torch._tensor_str"
     " torch.cuda torch._higher_order_ops torch._prims torch._refs"
     " torch._decomp torch.autograd.function"
     " torch.autograd.functional torch.func torch._compile torch.compiler"
@@ -233,6 +233,10 @@ def is_skipped_module(name: str | None) -> bool:
 
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_TORCH_SKIPPED_FILES = (
+    os.path.join("nn", "modules", "module.py"),
+    os.path.join("nn", "parallel") + os.sep,
+)
 _HERE = os.path.dirname(__file__) + os.sep
 _SITE = tuple({sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep})
 
@@ -250,9 +254,8 @@ def is_skipped_file(filename: str) -> bool:
         return True
     if filename.startswith(_TORCH):
         relative = filename[len(_TORCH) :]
-        return not relative.startswith(("nn" + os.sep, "optim" + os.sep)) or relative.endswith(
-            os.path.join("modules", "module.py")
-        )
+        is_traced = relative.startswith(("nn" + os.sep, "optim" + os.sep))
+        return not is_traced or relative.startswith(_TORCH_SKIPPED_FILES)
     if filename.startswith(_SITE):
         package = filename[len(next(s for s in _SITE if filename.startswith(s))) :].split(os.sep)[
             0

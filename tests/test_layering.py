@@ -29,6 +29,7 @@ LAYERS = [
     ["bytecode"],
     [
         "constant_values",
+        "data_parallel",
         "guard_checks",
         "guard_expr",
         "guards",

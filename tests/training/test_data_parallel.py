@@ -1,0 +1,128 @@
+"""Models under DistributedDataParallel and FSDP: two processes, gloo, on this machine."""
+
+import os
+import tempfile
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import minidynamo
+from minidynamo import events
+from minidynamo.data_parallel import bucket_of_nodes
+
+needs_gloo = pytest.mark.skipif(not dist.is_gloo_available(), reason="torch lacks gloo")
+
+
+def stack():
+    torch.manual_seed(0)
+    return nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(64, 64), nn.ReLU())])
+
+
+def train(wrapped, comp, rank):
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    step, losses = comp(wrapped), []
+    for i in range(4):
+        x = torch.randn(8, 64, generator=torch.Generator().manual_seed(2 * i + rank))
+        optimizer.zero_grad()
+        loss = step(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def compare(wrap, rank, backend):
+    """Losses of both runs agree; returns the numbers of graphs, pieces and breaks."""
+    minidynamo.reset()  # else another model of the same structure brings its compiled code along
+    want = train(wrap(stack()), lambda module: module, rank)
+    seen = {
+        kind: [] for kind in (events.GraphEvent, events.AotGraphEvent, events.GraphBreakEvent)
+    }
+    with (
+        events.subscribe(seen[events.GraphEvent].append, events.GraphEvent),
+        events.subscribe(seen[events.AotGraphEvent].append, events.AotGraphEvent),
+        events.subscribe(seen[events.GraphBreakEvent].append, events.GraphBreakEvent),
+    ):
+        got = train(wrap(stack()), lambda m: minidynamo.compile(m, backend=backend), rank)
+    torch.testing.assert_close(got, want)
+    forwards = [e for e in seen[events.AotGraphEvent] if e.kind == "forward"]
+    return len(seen[events.GraphEvent]), len(forwards), len(seen[events.GraphBreakEvent])
+
+
+def ddp(rank):
+    def buckets(module):
+        return DistributedDataParallel(module, bucket_cap_mb=0.02)
+
+    assert compare(buckets, rank, "aot_eager") == (1, 2, 0)
+    assert compare(buckets, rank, "inductor") == (1, 2, 0)
+    assert compare(DistributedDataParallel, rank, "inductor") == (1, 1, 0)
+    with minidynamo.config.patch(optimize_ddp=False):
+        assert compare(buckets, rank, "inductor") == (1, 1, 0)
+
+
+def weights_are_equal(rank):
+    model = DistributedDataParallel(stack(), bucket_cap_mb=0.02)
+    train(model, minidynamo.compile, rank)
+    flat = nn.utils.parameters_to_vector(model.parameters()).detach()
+    others = [torch.empty_like(flat) for _ in range(2)]
+    dist.all_gather(others, flat)
+    assert torch.equal(*others)
+
+
+def fsdp(rank):
+    def shards(module):
+        for layer in module[::2]:
+            fully_shard(layer)
+        return fully_shard(module)
+
+    graphs, _, _ = compare(shards, rank, "inductor")
+    assert graphs >= 1
+
+
+def _worker(rank, program, folder):
+    torch.set_num_threads(1)
+    os.environ["MINIDYNAMO_CACHE_DIR"] = os.path.join(folder, "cache")
+    store = dist.FileStore(os.path.join(folder, "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    try:
+        program(rank)
+    finally:
+        dist.destroy_process_group()
+
+
+@needs_gloo
+@pytest.mark.parametrize("program", [ddp, weights_are_equal, fsdp], ids=lambda p: p.__name__)
+def test_two_processes(program):
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_worker, (program, folder), nprocs=2)
+
+
+class TestBuckets:
+    def graph(self, model, x):
+        kept = []
+
+        def backend(gm, inputs):
+            kept.append((gm, inputs))
+            return gm.forward
+
+        minidynamo.compile(model, backend=backend)(x)
+        return kept[0]
+
+    def test_fill_from_the_end(self):
+        gm, inputs = self.graph(stack(), torch.ones(2, 64))
+        size = 65 * 64 * 4
+        pieces = bucket_of_nodes(gm, inputs, size, 2 * size)
+        assert list(pieces.values()) == [0, 0, 1, 1, 1, 1, 2, 2]
+
+    def test_one_bucket(self):
+        gm, inputs = self.graph(stack(), torch.ones(2, 64))
+        assert set(bucket_of_nodes(gm, inputs, 1 << 20, 1 << 20).values()) == {0}
+
+    def test_no_parameters(self):
+        gm, inputs = self.graph(lambda x: x.sin().cos(), torch.ones(2, requires_grad=True))
+        assert set(bucket_of_nodes(gm, inputs, 1, 1).values()) == {0}
