@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import os.path
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
@@ -188,9 +188,12 @@ class GuardSet:
         source: Source | None,
         kind: Check | str,
         expected: Any = None,
-        user_stack: UserStack | None = None,
+        user_stack: UserStack | Callable[[], UserStack] = (),
     ) -> None:
         """Demand `kind` of what `source` gives. An equal guard that is there already stays.
+
+        user_stack: the program's frames, outermost first, or a function that gives them, which
+        is called if the guard is new.
 
         A tensor as expected value of TENSOR_MATCH stands for TensorSpec.of(tensor), None of
         GLOBAL_STATE for the state at entry. Raises RuntimeError after `build`.
@@ -206,7 +209,8 @@ class GuardSet:
             expected = self._contents(expected)
         key = (source, kind, _expected_key(expected))
         if key not in self._guards:
-            self._guards[key] = Guard(source, kind, expected, tuple(user_stack or ()))
+            stack = user_stack() if callable(user_stack) else user_stack
+            self._guards[key] = Guard(source, kind, expected, tuple(stack))
 
     def mark(self) -> int:
         """A point to which `rollback` can return."""

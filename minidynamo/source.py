@@ -46,9 +46,10 @@ class GuardStep(NamedTuple):
 class Source:
     """Base of all sources. Subclasses are frozen dataclasses; equality looks at their fields."""
 
-    __slots__ = ("_hash", "keeps_alive")
+    __slots__ = ("_hash", "_identity", "keeps_alive")
     __match_args__: ClassVar[tuple[str, ...]] = ()
     _hash: int
+    _identity: tuple[Any, ...]  # what equality compares
     keeps_alive: bool  # it, or what it starts from, holds an object of the user's
     # The user's expression; {field} stands for a field's text, {base} for the base's name.
     text: ClassVar[str]
@@ -56,15 +57,17 @@ class Source:
 
     def __post_init__(self) -> None:
         key = self._key()
-        keeps = any(
-            part.keeps_alive if isinstance(part, Source) else part[0] == "object" for part in key
-        )
+        keeps = False
+        for part in key:
+            if part.keeps_alive if isinstance(part, Source) else part[0] == "object":
+                keeps = True
+        object.__setattr__(self, "_identity", key)
         object.__setattr__(self, "_hash", hash((type(self), key)))
         object.__setattr__(self, "keeps_alive", keeps)
 
     def _key(self) -> tuple[Any, ...]:
         fields = [getattr(self, name) for name in self.__match_args__]
-        return tuple(f if isinstance(f, Source) else constant_key(f) for f in fields)
+        return tuple([f if isinstance(f, Source) else constant_key(f) for f in fields])
 
     def __hash__(self) -> int:
         return self._hash
@@ -74,7 +77,7 @@ class Source:
             return True
         if type(self) is not type(other) or not isinstance(other, Source):
             return NotImplemented
-        return self._hash == other._hash and self._key() == other._key()
+        return self._hash == other._hash and self._identity == other._identity
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"

@@ -70,6 +70,8 @@ class GlobalsVariable(VariableTracker):
     def __init__(self, globals_: dict[str, Any], source: Source) -> None:
         super().__init__(source=source, mutation=Mutation.EXISTING)
         self.globals = globals_
+        # What was read of it, by name.
+        self.loaded: dict[str, tuple[Any, VariableTracker]] = {}
 
     def apply_setattr(self, codegen: Any, name: str) -> None:
         codegen.emit("LOAD_FAST", codegen.preload(self))
@@ -297,13 +299,15 @@ class Translator(Protocol):
             return GlobalsSource()
         return ConstSource(self.globals, f"<globals of {self.globals.get('__name__')}>")
 
-    def globals_variable(self) -> VariableTracker:
+    def globals_variable(self) -> GlobalsVariable:
         effects = self.output.side_effects
         key = _GlobalsKey.of(self.globals)
         known = effects.variable_of(key)
-        if known is None:
-            known = effects.track(key, GlobalsVariable(self.globals, self.globals_source()))
-        return known
+        if isinstance(known, GlobalsVariable):
+            return known
+        made = GlobalsVariable(self.globals, self.globals_source())
+        effects.track(key, made)
+        return made
 
     def make_cell(self, name: str) -> None:
         """MAKE_CELL: a cell of this frame; an argument of that name moves into it."""

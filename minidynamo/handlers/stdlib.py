@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import threading
 import typing
@@ -34,6 +35,19 @@ def typing_cast(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 def get_ident(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """Which thread it is, is not known: only that it stays the same."""
     return IdVariable(None, "thread")
+
+
+# Types whose objects copy.deepcopy gives back as they are, without asking its memo in effect.
+_ATOMIC = frozenset({type(None), bool, int, float, complex, str, bytes, type, range})
+
+
+@handles(copy.deepcopy)
+def deep_copy(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """Most of what is copied are constants; the rest is traced."""
+    value = args[0] if args else None
+    if not isinstance(value, ConstantVariable) or value.python_type() not in _ATOMIC:
+        return NotImplemented
+    return value
 
 
 # -- the environment -------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from ..source import (
     ConstSource,
     DictItemSource,
     GlobalSource,
+    Source,
 )
 from ..variables.base import NULL, AttributeOf, VariableTracker, unsupported
 from ..variables.functions import BoundMethodVariable, CellVariable
@@ -111,18 +112,31 @@ def lookup_global(tx: Translator, name: str) -> VariableTracker:
     stored = tx.output.side_effects.load_attr(holder, name)
     if isinstance(stored, VariableTracker):
         return stored
-    if stored is not DELETED and name in tx.globals:
-        if tx.has_root_globals:
-            return tx.lazy(tx.globals[name], GlobalSource(name))
-        return tx.lazy(tx.globals[name], DictItemSource(tx.globals_source(), name))
-    table = tx.globals.get("__builtins__", builtins)
-    names: dict[str, Any] = table if isinstance(table, dict) else vars(table)
-    if name not in names:
-        tx.raise_observed(NameError, f"name '{name}' is not defined")
+    names = tx.globals
+    if stored is DELETED or name not in names:
+        table = names.get("__builtins__", builtins)
+        names = table if isinstance(table, dict) else vars(table)
+        if name not in names:
+            tx.raise_observed(NameError, f"name '{name}' is not defined")
+    known = holder.loaded.get(name)
+    if known is None or known[0] is not names[name]:
+        is_builtin = names is not tx.globals
+        source = _builtin_source(tx, names, name) if is_builtin else _global_source(tx, name)
+        known = holder.loaded[name] = (names[name], tx.lazy(names[name], source))
+    return known[1]
+
+
+def _global_source(tx: Translator, name: str) -> Source:
+    return (
+        GlobalSource(name) if tx.has_root_globals else DictItemSource(tx.globals_source(), name)
+    )
+
+
+def _builtin_source(tx: Translator, names: dict[str, Any], name: str) -> Source:
     if tx.has_root_globals:
-        return tx.lazy(names[name], BuiltinSource(name))
+        return BuiltinSource(name)
     tx.guard(tx.globals_source(), "DICT_LACKS", name)
-    return tx.lazy(names[name], DictItemSource(ConstSource(names, "__builtins__"), name))
+    return DictItemSource(ConstSource(names, "__builtins__"), name)
 
 
 @op("STORE_GLOBAL")

@@ -106,7 +106,7 @@ class Services:
 
     def guard(self, source: Source, kind: str, expected: Any = None) -> None:
         """Let the compiled code stand only while the check holds; `kind` names a `guards.Check`."""
-        self.output.guards.add(source, Check[kind], expected, self.user_stack())
+        self.output.guards.add(source, Check[kind], expected, self.user_stack)
 
     def user_stack(self) -> list[traceback.FrameSummary]:
         raise NotImplementedError
