@@ -1,3 +1,4 @@
+# make fuzz     random programs, eager against compiled: ARGS="--programs 20000 --seed 1"
 # make demo     set up everything and run the main job
 # make test     set up everything and run the tests
 # make check    linters, formatting, types
@@ -13,7 +14,7 @@ ARGS ?=
 RUN = .venv/bin/python
 SETUP = $(PYTHON) tools/setup_env.py --torch "$(TORCH)"
 
-.PHONY: demo test check build clean
+.PHONY: demo test fuzz check build clean
 
 demo: build
 	$(RUN) examples/transformer_block.py $(ARGS)
@@ -24,6 +25,10 @@ build:
 test:
 	@$(SETUP) test
 	$(RUN) -m pytest $(TESTS) $(ARGS)
+
+fuzz:
+	@$(SETUP) test
+	$(RUN) tests/fuzz $(ARGS)
 
 check:
 	@$(SETUP) check

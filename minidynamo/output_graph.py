@@ -90,14 +90,17 @@ def _stem(source: Source) -> str:
     return re.sub(r"\W+", "_", source.name).strip("_")[-48:] or "input"
 
 
+_AS_CONSTANT = {
+    torch.SymInt: "maybe_as_int",
+    torch.SymFloat: "maybe_as_float",
+    torch.SymBool: "maybe_as_bool",
+}
+
+
 def constant_of(number: Any) -> Any:
     """The value of a symbolic number that is a constant by now, else None."""
-    node = number.node
-    for known in (node.maybe_as_int, node.maybe_as_float, node.maybe_as_bool):
-        value = known()
-        if value is not None:
-            return value
-    return None
+    # A node gives what it is as any of the three: an int of a float, say.
+    return getattr(number.node, _AS_CONSTANT[type(number)])()
 
 
 def example_value(node: Node) -> Any:
@@ -136,6 +139,8 @@ class OutputGraph:
         self.open_contexts: list[Any] = []
         # How many levels of torch.func transforms are open.
         self.transform_levels = 0
+        # The globals dicts that the traced code used, by id.
+        self.globals_variables: dict[int, Any] = {}
         # Generators that the traced code made.
         self.generators: list[Any] = []
 
@@ -331,6 +336,7 @@ class OutputGraph:
         """Let go of the frame's objects, which reference cycles would keep until a collection."""
         self.inputs.clear()
         self.generators.clear()
+        self.globals_variables.clear()
         self.open_contexts.clear()
         self.side_effects = SideEffects()
 

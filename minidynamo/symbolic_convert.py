@@ -20,11 +20,10 @@ from .exc import MinidynamoError, Unsupported
 from .opcodes import OPCODES
 from .output_graph import OutputGraph
 from .resume_execution import is_continuation, is_stack_name
-from .side_effects import Mutation
 from .source import CellSource, ClosureSource, ConstSource, GlobalsSource, LocalSource, Source
 from .variables.base import NULL, ObservedException, VariableTracker, unsupported
 from .variables.constant import ConstantVariable
-from .variables.exceptions import set_context
+from .variables.exceptions import first_raise, set_context
 from .variables.functions import (
     BaseFunctionVariable,
     CellVariable,
@@ -32,6 +31,7 @@ from .variables.functions import (
     bind_arguments,
 )
 from .variables.generators import GeneratorVariable
+from .variables.globals_ import GlobalsVariable, globals_of
 from .variables.protocol import Protocol
 
 MAX_INLINE_DEPTH = 200
@@ -62,26 +62,6 @@ class GraphBreak(BaseException):
         super().__init__(reason)
         self.frame = frame
         self.reason = reason
-
-
-class GlobalsVariable(VariableTracker):
-    """The globals dict of a function, for the log of stores to it."""
-
-    def __init__(self, globals_: dict[str, Any], source: Source) -> None:
-        super().__init__(source=source, mutation=Mutation.EXISTING)
-        self.globals = globals_
-        # What was read of it, by name.
-        self.loaded: dict[str, tuple[Any, VariableTracker]] = {}
-
-    def apply_setattr(self, codegen: Any, name: str) -> None:
-        codegen.emit("LOAD_FAST", codegen.preload(self))
-        codegen.load_const(name)
-        codegen.emit("STORE_SUBSCR")
-
-    def apply_delattr(self, codegen: Any, name: str) -> None:
-        codegen.emit("LOAD_FAST", codegen.preload(self))
-        codegen.load_const(name)
-        codegen.emit("DELETE_SUBSCR")
 
 
 class Translator(Protocol):
@@ -178,7 +158,7 @@ class Translator(Protocol):
             if self.parent is not None:
                 raise
             end = self.uncaught(error)
-            raised_at = error.value.raised_at
+            raised_at = first_raise(self, error.value)
             if raised_at is not None and raised_at != self.step_number:
                 # Raised for real, it has the traceback of eager.
                 raise RestartTracing(raised_at, end) from error
@@ -300,14 +280,7 @@ class Translator(Protocol):
         return ConstSource(self.globals, f"<globals of {self.globals.get('__name__')}>")
 
     def globals_variable(self) -> GlobalsVariable:
-        effects = self.output.side_effects
-        key = _GlobalsKey.of(self.globals)
-        known = effects.variable_of(key)
-        if isinstance(known, GlobalsVariable):
-            return known
-        made = GlobalsVariable(self.globals, self.globals_source())
-        effects.track(key, made)
-        return made
+        return globals_of(self, self.globals, self.globals_source())
 
     def make_cell(self, name: str) -> None:
         """MAKE_CELL: a cell of this frame; an argument of that name moves into it."""
@@ -393,21 +366,6 @@ class Translator(Protocol):
         generator = GeneratorVariable(callee)
         generator.made_at = self.last_step()
         return generator
-
-
-class _GlobalsKey:
-    """Stands for a globals dict in the identity table (the dict itself may be wrapped as a dict
-    value).
-    """
-
-    _known: dict[int, tuple[dict[str, Any], _GlobalsKey]] = {}
-
-    @classmethod
-    def of(cls, globals_: dict[str, Any]) -> _GlobalsKey:
-        found = cls._known.get(id(globals_))
-        if found is None:
-            found = cls._known[id(globals_)] = (globals_, cls())
-        return found[1]
 
 
 class InliningTranslator(Translator):

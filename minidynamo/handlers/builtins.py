@@ -536,6 +536,11 @@ def _range(tx: Translator, first: Values, /, *more: Values) -> Values:
     return tx.fold(range, bounds, {})
 
 
+@handles(globals)
+def _globals(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tx.globals_variable().view
+
+
 # -- what leaves the graph ----------------------------------------------------------------------
 
 _BREAKING = {
@@ -550,7 +555,6 @@ _BREAKING = {
     "compile": "it compiles code",
     "help": "it writes to the screen",
     "__import__": "it imports a module",
-    "globals": "it reads the frame",
     "memoryview": "it gives access to memory",
 }
 

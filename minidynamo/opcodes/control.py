@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 NONE = ConstantVariable(None)
+_NO_EXCEPTION_CLASS = "catching classes that do not inherit from BaseException is not allowed"
 # The kind of a stop that is not a graph break of the program's own: see `for_iter`.
 LOOP_GOES_ON = "loop goes on"
 
@@ -149,6 +150,9 @@ def check_exc_match(tx: Translator, inst: Instruction) -> None:
     types = tx.pop()
     error = tx.stack[-1].realize()
     classes = types.as_python_constant()
+    for class_ in classes if isinstance(classes, tuple) else (classes,):
+        if not (isinstance(class_, type) and issubclass(class_, BaseException)):
+            tx.raise_observed(TypeError, _NO_EXCEPTION_CLASS)
     tx.push(ConstantVariable(issubclass(error.python_type(), classes)))
 
 

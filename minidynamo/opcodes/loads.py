@@ -12,7 +12,6 @@ from ..source import (
     BuiltinSource,
     ConstSource,
     DictItemSource,
-    GlobalSource,
     Source,
 )
 from ..variables.base import NULL, AttributeOf, VariableTracker, unsupported
@@ -121,15 +120,9 @@ def lookup_global(tx: Translator, name: str) -> VariableTracker:
     known = holder.loaded.get(name)
     if known is None or known[0] is not names[name]:
         is_builtin = names is not tx.globals
-        source = _builtin_source(tx, names, name) if is_builtin else _global_source(tx, name)
+        source = _builtin_source(tx, names, name) if is_builtin else holder.item_source(name)
         known = holder.loaded[name] = (names[name], tx.lazy(names[name], source))
     return known[1]
-
-
-def _global_source(tx: Translator, name: str) -> Source:
-    return (
-        GlobalSource(name) if tx.has_root_globals else DictItemSource(tx.globals_source(), name)
-    )
 
 
 def _builtin_source(tx: Translator, names: dict[str, Any], name: str) -> Source:

@@ -24,6 +24,7 @@ from .builtin_object import (
 )
 from .constant import ConstantVariable, is_value
 from .exceptions import ExceptionVariable
+from .globals_ import is_globals, wrap_globals
 from .lists import constants_of
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
@@ -283,6 +284,8 @@ def _from_python_dict(tx: Translator, value: dict[Any, Any]) -> VariableTracker:
 @wraps_instances(dict)
 def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> VariableTracker:
     cls = type(value)
+    if cls is dict and is_globals(tx, value):
+        return wrap_globals(tx, value, source)
     tx.guard(source, "TYPE_IS", cls)
     raw = cls.__getitem__ is not dict.__getitem__
     entries: Entries = {}

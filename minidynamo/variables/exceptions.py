@@ -169,6 +169,20 @@ def set_context(tx: Translator, error: VariableTracker, handled: VariableTracker
     effects.store_attr(error, "__context__", handled)
 
 
+def first_raise(tx: Translator, error: VariableTracker) -> int | None:
+    """The first step at which the traced code raised `error`, its causes or its contexts."""
+    steps, seen, pending = [], set(), [error]
+    while pending:
+        value = pending.pop().realize()
+        if isinstance(value, ExceptionVariable) and value not in seen:
+            seen.add(value)
+            steps += [] if value.raised_at is None else [value.raised_at]
+            stored = tx.output.side_effects.stored_attrs(value)
+            links = [stored.get(name) for name in _LINKS]
+            pending += [link for link in links if isinstance(link, VariableTracker)]
+    return min(steps, default=None)
+
+
 @wraps_instances(BaseException)
 def _wrap_exception(tx: Translator, value: BaseException, source: Source) -> VariableTracker:
     tx.guard(source, "TYPE_IS", type(value))

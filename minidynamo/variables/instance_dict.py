@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..side_effects import DELETED
-from ..source import InstanceDictSource
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
 from .functions import MethodOfVariable
@@ -27,7 +26,7 @@ class InstanceDictVariable(VariableTracker):
     """The instance dict of `owner`."""
 
     def __init__(self, owner: InstanceState) -> None:
-        source = None if owner.source is None else InstanceDictSource(owner.source)
+        source = None if owner.source is None else owner.dict_source()
         super().__init__(source=source, mutation=owner.mutation)
         self.owner = owner
 

@@ -46,8 +46,13 @@ class InstanceState(VariableTracker):
             return None
         if name in self.dict:
             return tx.lazy(self.dict[name], self.item_source(name))
-        tx.guard(InstanceDictSource(self.source), "DICT_LACKS", name)
+        tx.guard(self.dict_source(), "DICT_LACKS", name)
         return None
+
+    def dict_source(self) -> Source:
+        """The source of the instance dict itself."""
+        assert self.source is not None
+        return InstanceDictSource(self.source)
 
     def item_source(self, name: str) -> Source:
         """The source of an entry of the instance dict; attribute access where that gives it."""
@@ -55,7 +60,7 @@ class InstanceState(VariableTracker):
         plain = self.cls.__getattribute__ is object.__getattribute__
         if plain and not has_setter(self.cls, name):
             return InstanceAttrSource(self.source, name)
-        return DictItemSource(InstanceDictSource(self.source), name)
+        return DictItemSource(self.dict_source(), name)
 
     def delete_item(self, tx: Translator, name: str) -> None:
         """Delete an entry of the instance dict, which is there."""
@@ -71,7 +76,7 @@ class InstanceState(VariableTracker):
             return False
         has = name in self.dict
         kind = "DICT_HAS" if has else "DICT_LACKS"
-        tx.guard(InstanceDictSource(self.source), kind, name)
+        tx.guard(self.dict_source(), kind, name)
         return has
 
     def instance_names(self, tx: Translator) -> Iterator[str]:
@@ -79,7 +84,7 @@ class InstanceState(VariableTracker):
         stored = tx.output.side_effects.stored_attrs(self)
         existing: dict[str, Any] = {}
         if self.dict is not None and self.source is not None:
-            tx.guard(InstanceDictSource(self.source), "DICT_KEYS", tuple(self.dict))
+            tx.guard(self.dict_source(), "DICT_KEYS", tuple(self.dict))
             existing = self.dict
         slots = slot_names(self.cls)
         recreated = tx.output.side_effects.recreated

@@ -10,6 +10,7 @@ from ..side_effects import DELETED, Mutation
 from ..source import AttrSource, ConstSource, InstanceAttrSource, InstanceDictSource
 from .base import ObservedException, VariableTracker
 from .builder import builds
+from .globals_ import globals_of
 from .registry import wraps, wraps_instances
 
 if TYPE_CHECKING:
@@ -42,8 +43,18 @@ class PythonModuleVariable(VariableTracker):
     def truth(self, tx: Translator) -> bool:
         return True
 
+    def holder(self, tx: Translator, name: str) -> VariableTracker:
+        """Whose entry in the log the attribute is: that of the globals, or of the module itself
+        where its type treats attributes in a way of its own.
+        """
+        own_way = type(self.value).__setattr__ is not types.ModuleType.__setattr__
+        if own_way or self._is_property(name):
+            return self
+        assert self.source is not None
+        return globals_of(tx, self.value.__dict__, InstanceDictSource(self.source))
+
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
-        stored = tx.output.side_effects.load_attr(self, name)
+        stored = tx.output.side_effects.load_attr(self.holder(tx, name), name)
         if isinstance(stored, VariableTracker):
             return stored.realize()
         assert self.source is not None
@@ -72,12 +83,12 @@ class PythonModuleVariable(VariableTracker):
         return tx.wrap(value, AttrSource(self.source, name))
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
-        tx.output.side_effects.store_attr(self, name, value)
+        tx.output.side_effects.store_attr(self.holder(tx, name), name, value)
 
     def delattr(self, tx: Translator, name: str) -> None:
         self.getattr(tx, name)
         existed = name in self.value.__dict__
-        tx.output.side_effects.delete_attr(self, name, existed=existed)
+        tx.output.side_effects.delete_attr(self.holder(tx, name), name, existed=existed)
 
     def call_method(
         self,

@@ -19,6 +19,7 @@ import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from ..output_graph import constant_of
 from .base import LazyVariable, NotConstant, VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable
@@ -67,12 +68,10 @@ class SymVariable(VariableTracker):
 
     def as_python_constant(self) -> Any:
         """Its value, once something made it a constant."""
-        node = self.value.node
-        for known in (node.maybe_as_int, node.maybe_as_float, node.maybe_as_bool):
-            value = known()
-            if value is not None:
-                return self.python_type()(value)
-        raise NotConstant(self)
+        value = constant_of(self.value)
+        if value is None:
+            raise NotConstant(self)
+        return self.python_type()(value)
 
     def specialized(self, tx: Translator) -> ConstantVariable:
         """The value of this call, which becomes a guard."""

@@ -1,0 +1,46 @@
+"""Long runs: `python tests/fuzz [--programs N] [--seed S]`.
+
+Prints the seed, and each failing program shrunk to few rows, with what differs. Exits with 1 if any
+failed. The same seed gives the same programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import sys
+import time
+
+from search import search
+
+BATCH = 500
+MEMORY = 8 << 30
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests/fuzz", description=__doc__)
+    parser.add_argument("--programs", type=int, default=5000, help="how many to run")
+    parser.add_argument("--seed", type=int, default=None, help="a number; default: a new one")
+    options = parser.parse_args()
+    if options.programs < 1:
+        parser.error(f"--programs: at least 1, not {options.programs}")
+    seed = random.randrange(1 << 30) if options.seed is None else options.seed
+    # A program that fills memory ends with a MemoryError, and is not used.
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    failures = 0
+    started = time.monotonic()
+    for first in range(0, options.programs, BATCH):
+        count = min(BATCH, options.programs - first)
+        print(f"seed {seed + first}: {count} programs", flush=True)
+        failure = search(seed + first, count)
+        if failure is not None:
+            failures += 1
+            print(failure, flush=True)
+    took = time.monotonic() - started
+    print(f"{options.programs} programs from seed {seed} in {took:.0f} s: {failures} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Hypothesis drives the program generator: it chooses, and shrinks what fails."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from runner import difference, make_program
+
+
+class Different(Exception):
+    """A program behaves otherwise when it is compiled."""
+
+
+@st.composite
+def programs(draw):
+    """Random programs; the first row of each table is the simplest."""
+    return make_program(lambda count: draw(st.integers(0, count - 1)) if count > 1 else 0)
+
+
+def search(first_seed: int, count: int) -> str | None:
+    """Run `count` programs; the smallest failing one with what differs, or None."""
+    found: list[str] = []
+
+    @seed(first_seed)
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        report_multiple_bugs=False,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(programs())
+    def agree(program):
+        try:
+            what = difference(program)
+        except Exception as error:
+            what = f"the compiler fails: {type(error).__name__}: {error}"
+        if what is not None:
+            found.append(f"{program}\n{what}\n")
+            raise Different
+
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            agree()
+    except Different:
+        return found[-1]
+    finally:
+        logging.disable(disabled)
+    return None

@@ -1,0 +1,19 @@
+"""Random programs behave the same compiled; a bounded number of them, the same in each run.
+
+`make fuzz` runs many more (see `__main__.py`).
+"""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from search import search  # noqa: E402
+
+
+@pytest.mark.parametrize("first_seed", range(4))
+def test_random_programs(first_seed):
+    failure = search(first_seed, 60)
+    assert failure is None, f"\n{failure}"
