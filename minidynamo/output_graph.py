@@ -34,6 +34,7 @@ from torch.fx.experimental.symbolic_shapes import (
     free_symbols,
 )
 from torch.fx.node import Node, map_arg
+from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
 from . import config, events
 from .data_parallel import active_ddp, compile_in_buckets
@@ -210,6 +211,7 @@ class OutputGraph:
         """Remember where the new symbols of a result that depends on data come from."""
         if not self.shape_env.pending_fresh_unbacked_symbols:
             return
+        self.shapes.has_data_dependent = True
         bindings = compute_unbacked_bindings(self.shape_env, example_value(node)) or {}
         node.meta["unbacked_bindings"] = bindings
         for symbol, path in bindings.items():
@@ -432,6 +434,9 @@ class OutputGraph:
             ops = [n.target for n in module.graph.nodes if n.op.startswith("call_")]
             events.emit(events.GraphEvent(graph=module, ops=ops))
         depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+        if self.shape_env.deferred_runtime_asserts:
+            insert_deferred_runtime_asserts(module, self.shape_env, "graph")
+            module.recompile()
         try:
             with tracing(self.tracing_context), events.timed("backend"):
                 values = [item.value for item in inputs]

@@ -102,6 +102,8 @@ class Shapes:
         self.sources: dict[sympy.Symbol, Source] = {}
         # Sources of nn.Modules: tensors and ints below them are constants by default.
         self.modules: set[Source] = set()
+        # Whether results of the graph gave symbols.
+        self.has_data_dependent = False
         self._tensors: list[_Tensor] = []
         self._numbers: dict[Source, _Number] = {}
         self._stacks: list[UserStack] = []
@@ -208,7 +210,7 @@ class Shapes:
     @property
     def is_empty(self) -> bool:
         """Whether nothing of the frame is symbolic."""
-        return not self._tensors and not self._numbers
+        return not (self._tensors or self._numbers or self.has_data_dependent)
 
     def note_guards(self, stack: Callable[[], UserStack]) -> None:
         """The guards that the ShapeEnv made since the last call were needed at `stack()`."""

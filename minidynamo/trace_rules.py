@@ -110,6 +110,7 @@ _PURE_FUNCTIONS: tuple[Any, ...] = (
     torch.iinfo,
     torch.device,
     torch.promote_types,
+    *(getattr(torch, f"sym_{n}") for n in "max min int float not ite sqrt sum".split()),
     torch.result_type,
     torch.can_cast,
     torch.Size,

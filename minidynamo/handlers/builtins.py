@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -41,6 +41,7 @@ from ..variables.sequence_methods import sorted_items
 from ..variables.services import SEQUENCE_BUILDERS
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
+from .torch_symbolic import number_of
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -58,7 +59,7 @@ def builtin(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], An
     return register
 
 
-def data_dependent(what: str, value: VariableTracker) -> None:
+def data_dependent(what: str, value: VariableTracker) -> NoReturn:
     """Break the graph: a number has to come out of a tensor."""
     unsupported(
         "data-dependent value",
@@ -267,7 +268,8 @@ def _number(kind: type, special: tuple[str, ...]) -> None:
 
     def convert(tx: Translator, value: Values, /, *more: Values) -> Values:
         if isinstance(value, TensorVariable):
-            data_dependent(kind.__name__, value)
+            number = number_of(tx, value, f"__{kind.__name__}__")
+            return data_dependent(kind.__name__, value) if number is None else number
         for name in special:
             function = lookup_special(tx, value, name)
             if function is not None and not more:

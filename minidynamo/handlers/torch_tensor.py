@@ -14,6 +14,7 @@ from ..variables.constant import ConstantVariable
 from ..variables.functions import MethodOfVariable
 from ..variables.services import TENSOR_GETATTR
 from ..variables.tensor import TensorVariable, tensor_method
+from .torch_symbolic import number_of
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -69,7 +70,10 @@ def _breaks(name: str) -> None:
     kind, why, hints = _BREAKS[name]
 
     def handler(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
-        unsupported(kind, f"{self.describe()}.{name}()", why, hints)
+        number = number_of(tx, self, name)
+        if number is None:
+            unsupported(kind, f"{self.describe()}.{name}()", why, hints)
+        return number
 
     tensor_method(name)(handler)
 

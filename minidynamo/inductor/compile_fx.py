@@ -67,6 +67,10 @@ def _compile_flat(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[.
     fakes = [_fake(value, mode) for value in inputs]
     if has_symbols(fakes) and not _can_be_symbolic(fakes):
         return compile_aot(gm, inputs, lambda graph, _kind: graph.forward, {})
+    if not has_symbols(fakes) and has_symbols(_values(gm)):
+        # Sizes that depend on data: torch's own tracing knows how they are named.
+        metrics.increment("capture_fallbacks")
+        return compile_aot(gm, inputs, compile_graph, decomposition_table())
     graph = None
     depth = _functorch.get_dynamic_layer_stack_depth()
     with events.timed("capture"):
@@ -179,6 +183,11 @@ def load_kernels(plan: Plan) -> str | None:
         kernel.symbol: kernel.source for kernel in plan.kernels if kernel.language == "cpp"
     }
     return str(compile_library(sources, plan.header)) if sources else None
+
+
+def _values(gm: torch.fx.GraphModule) -> list[Any]:
+    """What the front end knows of the nodes' results."""
+    return [node.meta.get("example_value") for node in gm.graph.nodes]
 
 
 def _can_be_symbolic(fakes: Sequence[Any]) -> bool:

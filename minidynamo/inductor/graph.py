@@ -126,7 +126,10 @@ class GraphLowering:
             self.node = node
             if node.op == "placeholder":
                 self._env[node] = self._placeholder(node)
-            elif node.op == "get_attr":
+                continue
+            if self.sizes is not None:
+                self.sizes.is_closed = True
+            if node.op == "get_attr":
                 self._env[node] = self._constant(node)
             elif node.op == "call_function":
                 self._env[node] = self._call(node)
@@ -184,8 +187,6 @@ class GraphLowering:
     def _number(self, node: torch.fx.Node) -> IntLike:
         """A node that computes a size. What comes out of data is not compiled yet."""
         assert self.sizes is not None
-        if node.meta.get("unbacked_bindings"):
-            raise Undecided(f"{node.target} gives a number that depends on data")
         return self.sizes.map(node.meta["val"])
 
     def _lowered(self, lowering: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -38,9 +38,10 @@ _IN_PLANS = frozenset(
 
 
 class SizeTable:
-    """The size symbols of one graph."""
+    """The size symbols of one graph. is_closed: all inputs were seen, which give their values."""
 
     def __init__(self) -> None:
+        self.is_closed = False
         self._symbols: dict[Any, Symbol] = {}
         self._known: dict[Any, IntLike] = {}
 
@@ -98,6 +99,8 @@ class SizeTable:
         return symbol_expr(self._opaque(e, env))
 
     def _symbol(self, e: Any, env: Any) -> Symbol:
+        if e not in self._symbols and self.is_closed:
+            raise Undecided(f"no input gives the value of {e}")
         if e not in self._symbols:
             lower = env.var_to_range[e].lower if e in env.var_to_range else None
             hint = env.backed_var_to_val.get(e)

@@ -90,6 +90,8 @@ class TensorVariable(VariableTracker):
         stored = tx.output.side_effects.load_attr(self, name)
         if isinstance(stored, VariableTracker):
             return stored
+        if name == "nbytes":
+            return tx.wrap_constant(self.fake.numel() * self.fake.itemsize)
         if name in METADATA:
             return tx.wrap_constant(getattr(self.fake, name))
         if name in GRAPH_ATTRIBUTES:

@@ -119,13 +119,14 @@ def check_recompiles(
     calls: list[tuple[Any, ...]],
     graphs: int,
     change: Callable[[int], None] | None = None,
-) -> None:
+    **options: Any,
+) -> CountingBackend:
     """Call with each argument tuple in turn (after `change(i)`), eager beside compiled; `graphs` in
-    all.
+    all. `options` are `compile`'s.
     """
     minidynamo.reset()
     counter = CountingBackend()
-    compiled = minidynamo.compile(fn, backend=counter)
+    compiled = minidynamo.compile(fn, backend=counter, **options)
     for index, args in enumerate(calls):
         if change is not None:
             change(index)
@@ -133,3 +134,4 @@ def check_recompiles(
         assert_same(outcome(fn, expected_args, {}), outcome(compiled, actual_args, {}))
         assert_same(expected_args, actual_args, "arguments")
     assert len(counter.graphs) == graphs, f"{len(counter.graphs)} graphs"
+    return counter

@@ -1,0 +1,86 @@
+"""Numbers out of tensors as symbols of the graph, and what the program says of them.
+
+With `config.capture_scalar_outputs`, `x.item()` and the like are operations of the graph whose
+result is an unbacked symbol: a number that nothing is known of while tracing. `torch._check` adds
+to what is known; the graph checks it when it runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import config
+from ..variables.base import VariableTracker, unsupported
+from ..variables.constant import ConstantVariable
+from ..variables.registry import handles
+from ..variables.symint import SymVariable, decide
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+    from ..variables.tensor import TensorVariable
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+_CONVERSIONS: dict[str, Any] = {"__int__": int, "__float__": float, "__index__": int}
+
+
+def number_of(tx: Translator, tensor: TensorVariable, name: str) -> VariableTracker | None:
+    """The result of method `name` ("item", "tolist", "__int__", ...); None where the graph has to
+    break.
+    """
+    if not config.capture_scalar_outputs:
+        return None
+    if name == "item":
+        return tx.add_node("call_method", "item", (tensor.node,), {})
+    if name == "tolist":
+        return _tolist(tx, tensor)
+    if name not in _CONVERSIONS:
+        return None
+    number = tx.add_node("call_method", "item", (tensor.node,), {})
+    return tx.call_function(tx.wrap_constant(_CONVERSIONS[name]), [number], {})
+
+
+def _tolist(tx: Translator, tensor: TensorVariable) -> VariableTracker:
+    if not tensor.fake.dim():
+        return tx.add_node("call_method", "item", (tensor.node,), {})
+    rows = [row.realize() for row in tensor.unpack(tx)]
+    return tx.wrap_items(list, [_tolist(tx, row) for row in rows])  # type: ignore[arg-type]
+
+
+def _checks(function: Any) -> None:
+    """`torch._check(condition, message)` and its relatives on symbolic numbers."""
+
+    def check(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        if not args:
+            return NotImplemented
+        subject = args[0]
+        bounds = {key: value for key, value in kwargs.items() if key in ("min", "max")}
+        known = all(value.is_python_constant() for value in bounds.values())
+        if not known or not isinstance(subject, (SymVariable, ConstantVariable)):
+            unsupported(
+                "data-dependent check",
+                f"{function.__name__}({subject!r})",
+                "the condition is not a number that is known while tracing",
+                ["make it a condition on sizes or on numbers that .item() gave"],
+            )
+        limits = {key: value.as_python_constant() for key, value in bounds.items()}
+        if isinstance(subject, ConstantVariable):
+            return tx.fold(function, (subject.value,), limits)
+        decide(tx, lambda: function(subject.value, **limits), subject)
+        return ConstantVariable(None)
+
+    handles(function)(check)
+
+
+for _function in (
+    torch._check,
+    torch._check_is_size,
+    torch._check_index,
+    torch._check_value,
+    torch._check_type,
+    torch.sym_constrain_range,
+    torch.sym_constrain_range_for_size,
+):
+    _checks(_function)
