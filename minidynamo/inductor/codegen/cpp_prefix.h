@@ -56,10 +56,19 @@ template <int K> struct Const {
   constexpr operator int() const { return K; }
 };
 
+// Written out: the compiler would build a loop's result lane by lane wherever something is added to it.
 template <int N> MD_INLINE V<i32, N> iota() {
-  V<i32, N> r;
-  for (int i = 0; i < N; i++) r[i] = i;
-  return r;
+  if constexpr (N == 16)
+    return V<i32, N>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  else if constexpr (N == 8)
+    return V<i32, N>{0, 1, 2, 3, 4, 5, 6, 7};
+  else if constexpr (N == 4)
+    return V<i32, N>{0, 1, 2, 3};
+  else {
+    V<i32, N> r;
+    for (int i = 0; i < N; i++) r[i] = i;
+    return r;
+  }
 }
 
 // ---- memory ------------------------------------------------------------------------------------------------
@@ -107,6 +116,59 @@ template <int N, class T, class W, class F> MD_INLINE V<T, N> gather_if(V<i32, N
   V<T, N> r{};
   for (int i = 0; i < lanes<N>(w); i++)
     if (mask[i]) r[i] = *(const T*)at(i);
+  return r;
+}
+// Neighbouring elements where the mask has them; no memory is touched elsewhere.
+template <int N, class T, class W> MD_INLINE V<T, N> ld_if(V<i32, N> mask, const T* p, W w) {
+#if MD_AVX512
+  if constexpr (N == 16) {
+    const u16 m = __builtin_ia32_cvtd2mask512(mask) & (u16)((1u << lanes<N>(w)) - 1);
+    if constexpr (sizeof(T) == 4)
+      return (V<T, N>)__builtin_ia32_loadups512_mask((const float*)p, V<float, 16>{}, m);
+    else if constexpr (sizeof(T) == 2)
+      return (V<T, N>)__builtin_ia32_loaddquhi256_mask((const short*)p, V<short, 16>{}, m);
+    else if constexpr (sizeof(T) == 1)
+      return (V<T, N>)__builtin_ia32_loaddquqi128_mask((const char*)p, V<char, 16>{}, m);
+  } else if constexpr (N == 8 && sizeof(T) == 8) {
+    const u8 m = __builtin_ia32_cvtd2mask256(mask) & (u8)((1u << lanes<N>(w)) - 1);
+    return (V<T, N>)__builtin_ia32_loadupd512_mask((const double*)p, V<double, 8>{}, m);
+  }
+#elif MD_AVX2
+  if constexpr (N == 8 && sizeof(T) == 4) {
+    const V<i32, N> m = mask & (iota<N>() < lanes<N>(w));
+    return (V<T, N>)__builtin_ia32_maskloadps256((const V<float, 8>*)p, m);
+  }
+#endif
+  V<T, N> r{};
+  for (int i = 0; i < lanes<N>(w); i++)
+    if (mask[i]) r[i] = p[i];
+  return r;
+}
+// Elements STEP apart. Two loads and a shuffle are faster than the machine's gather.
+template <int N, i64 STEP, class T, class W> MD_INLINE V<T, N> ld_step(const T* p, W w) {
+#if MD_AVX512
+  if constexpr (N == 16 && STEP == 2 && sizeof(T) == 4) {
+    const i64 n = 2 * lanes<N>(w) - 1;
+    const V<T, N> low = n >= N ? ld<N>(p, All{}) : ld<N>(p, Some{n});
+    const V<T, N> high = n > N ? ld<N>(p + N, Some{n - N}) : V<T, N>{};
+    return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  }
+#endif
+  V<T, N> r{};
+  for (int i = 0; i < lanes<N>(w); i++) r[i] = p[i * STEP];
+  return r;
+}
+template <int N, i64 STEP, class T, class W> MD_INLINE V<T, N> ld_step_if(V<i32, N> mask, const T* p, W w) {
+#if MD_AVX512
+  if constexpr (N == 16 && sizeof(T) == 4 && STEP < (1 << 26) && STEP > -(1 << 26)) {
+    const u16 m = __builtin_ia32_cvtd2mask512(mask) & (u16)((1u << lanes<N>(w)) - 1);
+    if (m == 0xffff) return ld_step<N, STEP>(p, All{});
+    return (V<T, N>)__builtin_ia32_gathersiv16sf(V<float, 16>{}, p, iota<16>() * (i32)STEP, m, 4);
+  }
+#endif
+  V<T, N> r{};
+  for (int i = 0; i < lanes<N>(w); i++)
+    if (mask[i]) r[i] = p[i * STEP];
   return r;
 }
 template <class F, class W, class At> MD_INLINE void scatter(F x, W w, At at) {
@@ -402,9 +464,13 @@ MD_INLINE i64 floor_index(i64 a, i64 b) { return a / b - (a % b < 0); }
 MD_INLINE i64 mod_index(i64 a, i64 b) { return a - floor_index(a, b) * b; }
 
 template <class T, int N> MD_INLINE V<T, N> linear(i64 first, i64 step) {  // first, first + step, ...
-  V<T, N> r;
-  for (int i = 0; i < N; i++) r[i] = (T)(first + step * i);
-  return r;
+  if constexpr ((T)0.5 == 0) {
+    return splat<N>((T)first) + __builtin_convertvector(iota<N>(), V<T, N>) * (T)step;
+  } else {
+    V<T, N> r;
+    for (int i = 0; i < N; i++) r[i] = (T)(first + step * i);
+    return r;
+  }
 }
 template <class T, int N, class At> MD_INLINE V<T, N> lanewise(At at) {
   V<T, N> r;

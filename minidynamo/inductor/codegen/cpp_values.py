@@ -216,12 +216,21 @@ class ValuePrinter:
         ctype = MEMORY_TYPE[node.dtype]
         step = self.step(node.index)
         if node.args and self.is_vec[node.args[0]]:
+            if step == 1:
+                first = f"{node.buffer} + {self._shifted(node.index, 1)}"
+                return f"ld_if<N, {ctype}>({self.name(node.args[0])}, {first}, w)"
+            if step is not None:
+                first = f"{node.buffer} + {self._shifted(node.index, step)}"
+                return f"ld_step_if<N, {step}>({self.name(node.args[0])}, {first}, w)"
             at = self._by_lane(f"{node.buffer} + ", node.index)
             return f"gather_if<N, {ctype}>({self.name(node.args[0])}, w, {at})"
         if step == 1:
             text = f"ld<N>({node.buffer} + {self._shifted(node.index, 1)}, w)"
         elif step == 0:
             text = f"splat<N>({node.buffer}[{self.index(node.index)}])"
+        elif step is not None:
+            first = f"{node.buffer} + {self._shifted(node.index, step)}"
+            text = f"ld_step<N, {step}>({first}, w)"
         else:
             text = f"gather<N, {ctype}>(w, {self._by_lane(f'{node.buffer} + ', node.index)})"
         return f"(v{node.args[0]} ? {text} : V<{ctype}, N>{{}})" if node.args else text

@@ -1,0 +1,69 @@
+"""Pooling over small windows, and loads that it needs: masked, and several elements apart."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from inductor_testing import CLOSE, check
+
+SIZES = [(2, 3, 9, 21), (1, 5, 16, 34)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: F.max_pool2d(x, 2),
+        lambda x: F.max_pool2d(x.relu(), 3, 2, 1),
+        lambda x: F.max_pool2d(x, (3, 2), (1, 2), (1, 0), (1, 2)),
+        lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
+        lambda x: F.avg_pool2d(x, 2),
+        lambda x: F.avg_pool2d(x * 2, 3, 1, 1),
+        lambda x: F.avg_pool2d(x, 3, 2, divisor_override=7),
+        lambda x: F.avg_pool2d(F.max_pool2d(x, 3, 2, 1), 2),
+    ],
+)
+def test_windows(pool, size, channels_last):
+    x = torch.randn(size)
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+    check(pool, x, externs=0, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: F.max_pool2d(x, 5),  # a large window
+        lambda x: F.max_pool2d(x, 2, return_indices=True),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        lambda x: F.avg_pool2d(x, 2, ceil_mode=True),
+    ],
+)
+def test_what_is_called_whole(pool):
+    check(pool, torch.randn(2, 3, 11, 13), externs=1, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types_and_nan(dtype):
+    x = torch.randn(1, 2, 8, 20, dtype=dtype)
+    x[0, 1, 3, 3] = float("nan")
+    x[0, 0, 2, 2] = float("-inf")
+    check(lambda x: F.max_pool2d(x, 3, 2, 1), x)
+
+
+def test_gradient():
+    x = torch.randn(2, 3, 8, 8, requires_grad=True)
+    check(lambda x: F.avg_pool2d(F.max_pool2d(x, 3, 2, 1), 2), x, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("width", [5, 16, 37])
+def test_padding_reads_nothing_outside(dtype, width):
+    x = torch.randint(-9, 9, (3, 4, width)).to(dtype)
+    check(lambda x: F.pad(x, (2, 3, 1, 0), value=1) + 1, x, kernels=1)
+
+
+@pytest.mark.parametrize("step", [2, 3, 16])
+def test_strided_loads(step):
+    check(lambda x: x[:, ::step] * 2 + x[:, step - 1 :: step], torch.randn(3, 48 * step))
+    check(lambda x: x.flip(1)[:, ::step] + 1, torch.randn(3, 48 * step))
