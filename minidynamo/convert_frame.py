@@ -219,6 +219,8 @@ def _finished(
             raise RestartTracing(caller.step_number, reason) from reason
         _report_break(options, reason)
         raise SkipFrame(f"{reason.kind}: {reason.context}") from reason
+    except RecursionError:
+        raise SkipFrame("a nest of values is too deep to be rebuilt") from None
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:

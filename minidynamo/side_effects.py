@@ -60,6 +60,8 @@ class SideEffects:
         self.recreated: set[tuple[VariableTracker, str]] = set()
         self.aliases: list[tuple[Source, Source]] = []
         self.version = 0
+        # As `version`, without iterators that advance: what code leaves behind when it is done.
+        self.lasting = 0
 
     # -- identity -------------------------------------------------------------------------------
 
@@ -91,6 +93,7 @@ class SideEffects:
                 "mutation", repr(variable), f"{variable!r} can't be mutated while tracing"
             )
         self.version += 1
+        self.lasting += variable.replay_rank != 0
         if variable.mutation is Mutation.EXISTING:
             self.contents[variable] = None
 
@@ -98,6 +101,7 @@ class SideEffects:
 
     def store_attr(self, variable: VariableTracker, name: str, value: VariableTracker) -> None:
         self.version += 1
+        self.lasting += 1
         stored = self.attributes.setdefault(variable, {})
         if stored.get(name) is DELETED:
             # Deleted and made again: it moves to the end of the instance dict.
@@ -110,6 +114,7 @@ class SideEffects:
         be deleted there.
         """
         self.version += 1
+        self.lasting += 1
         stored = self.attributes.setdefault(variable, {})
         if variable.mutation is Mutation.NEW or not existed:
             stored.pop(name, None)

@@ -163,6 +163,16 @@ class Translator(Protocol):
                 # Raised for real, it has the traceback of eager.
                 raise RestartTracing(raised_at, end) from error
             self.back_to(saved, checkpoint, end)
+        except RecursionError:
+            if self.parent is not None:
+                raise
+            self.back_to(saved, checkpoint, self.too_deep())
+
+    def too_deep(self) -> Unsupported:
+        """The reason to stop where the tracer needs more of the stack than the program itself."""
+        context = f"{self.code.co_qualname}:{self.current.lineno}"
+        why = "the tracer reached the recursion limit in a deep nest of calls or values"
+        return Unsupported("recursion", context, why, user_stack=self.user_stack())
 
     def execute(self) -> None:
         """Interpret one instruction; an exception of the traced program goes to

@@ -41,6 +41,7 @@ from ..variables.sequence_methods import sorted_items
 from ..variables.services import SEQUENCE_BUILDERS
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
+from ..variables.user_keys import as_hash
 from .torch_symbolic import number_of
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _hash(tx: Translator, value: Values, /) -> Values:
         function.function, BaseFunctionVariable
     ):
         result = tx.call_function(function, [], {}).realize()
-        return tx.fold(hash, (result.as_python_constant(),), {})
+        return ConstantVariable(as_hash(tx, result))
     if isinstance(value, BuiltinObject):
         value.hash_key(tx)
     unsupported("hash()", repr(value), "the hash of this object is not known while tracing")
@@ -274,12 +275,21 @@ def _number(kind: type, special: tuple[str, ...]) -> None:
             function = lookup_special(tx, value, name)
             if function is not None and not more:
                 result = tx.call_function(function, [], {}).realize()
+                if result.python_type() is not _RESULTS[name]:
+                    unsupported("number", f"{name} of {value!r}", "eager judges what it returned")
                 return tx.call_function(tx.wrap_constant(kind), [result], {})
         unsupported("number", f"{kind.__name__}({value!r})", "the number is not known")
 
     builtin(kind)(convert)
 
 
+_RESULTS = {
+    "__int__": int,
+    "__index__": int,
+    "__trunc__": int,
+    "__float__": float,
+    "__complex__": complex,
+}
 _number(int, ("__int__", "__index__", "__trunc__"))
 _number(float, ("__float__", "__index__"))
 _number(complex, ("__complex__", "__float__", "__index__"))

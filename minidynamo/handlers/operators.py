@@ -18,13 +18,14 @@ from ..variables.builtin_object import (
     BuiltinObject,
     checked,
     index_of,
+    is_none,
     type_name,
 )
 from ..variables.constant import ConstantVariable, is_inert
 from ..variables.descriptors import lookup_special
 from ..variables.functions import CallableVariable
 from ..variables.identity import IdVariable
-from ..variables.lists import as_sequence
+from ..variables.lists import SliceVariable, as_sequence
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 
@@ -508,7 +509,24 @@ def _contains(
 
 @_handles(operator.getitem)
 def _getitem(tx: Translator, container: VariableTracker, key: VariableTracker, /) -> Any:
+    if isinstance(container, ConstantVariable) and not key.is_python_constant():
+        key = _constant_index(tx, container, key)
     return container.getitem(tx, key)
+
+
+def _constant_index(
+    tx: Translator, container: ConstantVariable, key: VariableTracker
+) -> VariableTracker:
+    """The key of a constant sequence with `__index__` of user-defined objects called."""
+    if not isinstance(container.value, (str, bytes, range, tuple)):
+        return key
+    if isinstance(key, SliceVariable):
+        return ConstantVariable(slice(*[_index_or_none(tx, part) for part in key.parts]))
+    return ConstantVariable(index_of(tx, key)) if key.is_user_defined else key
+
+
+def _index_or_none(tx: Translator, value: VariableTracker) -> int | None:
+    return None if is_none(value.realize()) else index_of(tx, value)
 
 
 @_handles(operator.setitem)

@@ -129,7 +129,7 @@ def observed(tx: Translator) -> Iterator[None]:
     """Exceptions that Python raises in the block are the traced program's."""
     try:
         yield
-    except (MinidynamoError, ObservedException):
+    except (MinidynamoError, ObservedException, RecursionError):
         raise
     except Exception as error:
         raise ObservedException(tx.wrap_exception(error)) from error
@@ -172,6 +172,10 @@ def rich_equal(tx: Translator, left: VariableTracker, right: VariableTracker) ->
     if tx.is_same(left, right):
         return True
     return tx.call_operator(operator.eq, [left, right]).realize().truth(tx)
+
+
+# What makes the hash key of an object whose class defines `__hash__` itself (`user_keys`).
+USER_KEY: list[Callable[[Translator, VariableTracker], Any]] = []
 
 
 class BuiltinMethodVariable(MethodOfVariable):
@@ -412,7 +416,7 @@ class BuiltinObject(InstanceState):
         if found is None or found[1] is None:
             tx.raise_observed(TypeError, f"unhashable type: {type_name(self.cls)!r}")
         if not isinstance(found[1], types.WrapperDescriptorType):
-            unsupported("hash", repr(self), f"{self.cls.__name__} defines its own __hash__")
+            return USER_KEY[0](tx, self)
         return self.identity()
 
     # -- leaving the trace -----------------------------------------------------------------------

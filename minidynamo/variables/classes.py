@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import trace_rules
 from ..side_effects import Mutation
 from ..source import AttrSource
-from .base import VariableTracker, unsupported
+from .base import ObservedException, VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable, is_value
 from .descriptors import (
@@ -119,7 +119,10 @@ class ClassVariable(VariableTracker):
             unsupported(
                 "class attribute", f"{self!r}.{name}", "the class was changed while tracing"
             )
-        value = getattr(self.value, name)
+        try:
+            value = getattr(self.value, name)
+        except AttributeError as error:
+            raise ObservedException(tx.wrap_exception(error)) from None
         if isinstance(value, tuple) and all(isinstance(item, type) for item in value):
             return tx.wrap_items(tuple, [class_variable(tx, item) for item in value])
         if is_value(value) or isinstance(value, type):
@@ -127,18 +130,23 @@ class ClassVariable(VariableTracker):
         return tx.wrap(value, AttrSource(class_source(self.value), name))
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
-        self._check_plain_store("__setattr__")
+        self._check_plain_store("__setattr__", name)
         tx.output.side_effects.store_attr(self, name, value)
 
     def delattr(self, tx: Translator, name: str) -> None:
-        self._check_plain_store("__delattr__")
+        self._check_plain_store("__delattr__", name)
         if class_lookup(tx, self.value, name) is None:
             tx.raise_observed(AttributeError, name)
         existed = name in self.value.__dict__
         tx.output.side_effects.delete_attr(self, name, existed=existed)
 
-    def _check_plain_store(self, slot: str) -> None:
+    def _check_plain_store(self, slot: str, name: str) -> None:
         cls = self.value
+        if name.startswith("__") and name.endswith("__") and name not in _INERT_NAMES:
+            # The C slots, and the hooks of abc, are read from the real class.
+            unsupported(
+                "class attribute store", f"{self!r}.{name}", "a special method would be changed"
+            )
         if getattr(type(cls), slot) is not getattr(type, slot) or cls.__flags__ & (1 << 8):
             unsupported(
                 "class attribute store", repr(self), "the class has a store method of its own"
@@ -219,6 +227,7 @@ class ClassVariable(VariableTracker):
         return instantiate(tx, self, args, kwargs)
 
 
+_INERT_NAMES = frozenset({"__doc__", "__module__", "__name__", "__qualname__"})
 _PURE_TYPE_METHODS = frozenset(
     {"mro", "__subclasscheck__", "__instancecheck__", "__or__", "__ror__"}
 )
@@ -276,6 +285,8 @@ NEW_OBJECT: list[tuple[type, Callable[[type], VariableTracker]]] = []
 def has_object_layout(cls: type) -> bool:
     """Whether instances are made by `object.__new__`: their state is an instance dict and slots."""
     for base in cls.__mro__:
+        if base.__flags__ & (1 << 8) and base is not object:  # Py_TPFLAGS_IMMUTABLETYPE
+            return False
         new = base.__dict__.get("__new__")
         if isinstance(new, types.BuiltinFunctionType):
             return new is object.__new__

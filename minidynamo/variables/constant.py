@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import operator
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,7 +53,15 @@ def is_value(value: Any) -> bool:
         torch.Size,
     ):
         return all(is_value(item) for item in value)
-    return type(value) in VALUE_TYPES or isinstance(value, enum.Enum)
+    return type(value) in VALUE_TYPES or (isinstance(value, enum.Enum) and _is_member(value))
+
+
+def _is_member(value: enum.Enum) -> bool:
+    """Whether the object is complete: while its class is being made, it is an ordinary object."""
+    name = vars(value).get("_name_")
+    return name in type(value)._member_map_ or (
+        isinstance(value, enum.Flag) and "_value_" in vars(value)
+    )
 
 
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
@@ -78,6 +87,10 @@ def _without_numpy(value: Any) -> Any:
     return value
 
 
+# Attributes of enum members (`enums`): functions and properties of the user's class are traced.
+ENUM_GETATTR: list[Callable[[Translator, ConstantVariable, str], VariableTracker]] = []
+
+
 class ConstantVariable(VariableTracker):
     """A constant of one of `VALUE_TYPES`, an enum member, or a tuple/frozenset of such."""
 
@@ -86,6 +99,8 @@ class ConstantVariable(VariableTracker):
         self.value = value
 
     def describe(self) -> str:
+        if isinstance(self.value, enum.Enum):  # its repr may be code of the user
+            return f"{type(self.value).__name__}.{self.value._name_}"
         return repr(self.value)
 
     def python_type(self) -> type:
@@ -101,6 +116,8 @@ class ConstantVariable(VariableTracker):
         return self.value
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if isinstance(self.value, enum.Enum):
+            return ENUM_GETATTR[0](tx, self, name)
         return tx.fold(getattr, (self.value, name), {})
 
     def call_method(

@@ -6,7 +6,14 @@ import collections
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .base import ObservedException, VariableTracker
-from .builtin_object import NONE, NOT_IMPLEMENTED, builtin_method, rich_equal
+from .builtin_object import (
+    NONE,
+    NOT_IMPLEMENTED,
+    builtin_method,
+    has_slot,
+    is_none,
+    rich_equal,
+)
 from .constant import ConstantVariable
 from .dicts import DictVariable, key_of, raise_key_error
 from .exceptions import ExceptionVariable
@@ -256,6 +263,8 @@ def _defaultdict_init(
     /,
     **named: Any,
 ) -> None:
+    if not is_none(factory.realize()) and not has_slot(factory.realize(), "__call__"):
+        tx.raise_observed(TypeError, "first argument must be callable or None")
     tx.output.side_effects.mutate(self)
     self.default_factory = factory
     _dict_update(tx, self, other, **named)
@@ -338,6 +347,8 @@ def _dict_ror(
     if not isinstance(other, DictVariable):
         return NOT_IMPLEMENTED
     result = copy_of(tx, other, union_type(self.cls))
+    if issubclass(self.cls, collections.defaultdict):
+        result.default_factory = self.default_factory
     merge(tx, result, self)
     return result
 

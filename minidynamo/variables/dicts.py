@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
 from ..source import AttrSource, DictItemSource, DictKeySource, DictValueSource
-from .base import NotConstant, ObservedException, VariableTracker
+from .base import NotConstant, ObservedException, VariableTracker, unsupported
 from .builder import builds
 from .builtin_object import (
     NONE,
@@ -28,6 +28,7 @@ from .globals_ import is_globals, wrap_globals
 from .lists import constants_of
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
+from .user_keys import check_rebuilt_keys
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -59,6 +60,9 @@ def _guard_identity(tx: Translator, key: VariableTracker) -> None:
         tx.guard(key.source, "ID_IS", real)
 
 
+_DICT_MUTATORS = frozenset("__setitem__ __delitem__ clear pop popitem setdefault update".split())
+
+
 class DictVariable(BuiltinObject):
     """A dict. `entries`: hash key -> (key, value), in the dict's order.
 
@@ -82,7 +86,21 @@ class DictVariable(BuiltinObject):
         is_real = mutation is Mutation.EXISTING
         self.original = {key: pair[0] for key, pair in entries.items()} if is_real else {}
         self._touched: dict[Any, None] = {}
+        # How often a key came or went (`od_state` of OrderedDict).
+        self.key_changes = 0
         self._keys_are_guarded = not is_real
+
+    def call_builtin(
+        self,
+        tx: Translator,
+        raw: Any,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        ordered = issubclass(self.cls, collections.OrderedDict)
+        if ordered and raw.__objclass__ is dict and raw.__name__ in _DICT_MUTATORS:
+            unsupported("dict method", f"dict.{raw.__name__}", "it bypasses an OrderedDict")
+        return super().call_builtin(tx, raw, args, kwargs)
 
     # -- guards ----------------------------------------------------------------------------------
 
@@ -124,6 +142,7 @@ class DictVariable(BuiltinObject):
         tx.output.side_effects.mutate(self)
         self._touched[hash_key] = None
         known = self.entries.get(hash_key)
+        self.key_changes += known is None
         self.entries[hash_key] = (key if known is None else known[0], value)
 
     def put_item(
@@ -141,6 +160,7 @@ class DictVariable(BuiltinObject):
         self._guard_key(tx, hash_key)
         tx.output.side_effects.mutate(self)
         self._touched[hash_key] = None
+        self.key_changes += 1
         return self.entries.pop(hash_key)[1]
 
     def replace(self, tx: Translator, entries: Entries) -> None:
@@ -148,6 +168,7 @@ class DictVariable(BuiltinObject):
         self.guard_keys(tx)
         tx.output.side_effects.mutate(self)
         self._touched.update(dict.fromkeys([*self.entries, *entries]))
+        self.key_changes += 1
         self.entries = entries
 
     # -- values ----------------------------------------------------------------------------------
@@ -194,6 +215,7 @@ class DictVariable(BuiltinObject):
         self.reconstruct_attributes(codegen)
 
     def _push_pairs(self, codegen: PyCodegen, keys: list[Any]) -> None:
+        check_rebuilt_keys(keys)
         for hash_key in keys:
             codegen.sequence(self.entries[hash_key])
         codegen.emit("BUILD_MAP", len(keys))
@@ -319,4 +341,8 @@ def _wrap_key(tx: Translator, key: Any, source: Source) -> tuple[VariableTracker
     if by_identity and type(key).__hash__ in (type.__hash__, object.__hash__):
         return tx.lazy(key, source), key
     variable = tx.wrap(key, source)
-    return variable, variable.hash_key(tx)
+    try:
+        return variable, variable.hash_key(tx)
+    except ObservedException:
+        # The program itself does not hash it here.
+        unsupported("hash", repr(variable), "its __hash__ raises")

@@ -23,6 +23,7 @@ from .iterators import (
     IteratorVariable,
     SequenceIterator,
     SetIterator,
+    advance,
 )
 from .lazy_iterators import EnumerateVariable, FilterVariable, MapVariable, ZipVariable
 from .lists import SequenceVariable
@@ -111,6 +112,7 @@ def _wrap_dict_iterator(
     mapping.guard_keys(tx)
     iterator = DictIterator(mapping, *_KINDS[type(value)])
     iterator.index = index
+    advance(iterator.live, index)
     return _existing(iterator, source)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..side_effects import Mutation
 from .base import ObservedException, VariableTracker, unsupported
-from .builtin_object import NONE, BuiltinObject, construct
+from .builtin_object import NONE, BuiltinObject, construct, observed
 from .constant import ConstantVariable
 from .deques import DequeVariable
 from .dicts import DictVariable
@@ -237,6 +237,9 @@ class SetIterator(ItemsIterator):
         return super().step(tx)
 
 
+_END = object()
+
+
 class DictIterator(IteratorVariable):
     """Over a dict's keys, values or items, forwards or backwards."""
 
@@ -254,11 +257,28 @@ class DictIterator(IteratorVariable):
         self.keys = keys[::-1] if backwards else keys
         self.index = 0
         self.exhausted = False
+        # An iterator of the dict that models this one notices changes as the real one does.
+        self.table = mapping.entries
+        self.key_changes = mapping.key_changes
+        self.live = reversed(self.table) if backwards else iter(self.table)
 
     def step(self, tx: Translator) -> VariableTracker | None:
         if self.exhausted:
             return None
-        if len(self.mapping.entries) != len(self.keys):
+        if self.mapping.entries is self.table and not self.is_ordered:
+            with observed(tx):
+                key = next(self.live, _END)
+            if key is _END:
+                self.exhausted = True
+                return None
+            self.index += 1
+            return entry_part(tx, self.kind, self.table[key])
+        return self.step_by_key(tx)
+
+    def step_by_key(self, tx: Translator) -> VariableTracker | None:
+        """The next entry of an OrderedDict, or of a dict whose entries were replaced."""
+        changed = self.is_ordered and self.mapping.key_changes != self.key_changes
+        if changed or len(self.mapping.entries) != len(self.keys):
             kind = "OrderedDict mutated" if self.is_ordered else "dictionary changed size"
             tx.raise_observed(RuntimeError, f"{kind} during iteration")
         if self.index >= len(self.keys):

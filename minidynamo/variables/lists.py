@@ -194,10 +194,8 @@ def is_structseq(cls: type) -> bool:
 def _field_index(cls: type, name: str) -> int | None:
     """The position of the item that attribute `name` of a named tuple or structseq gives."""
     if is_structseq(cls):
-        if name not in vars(cls) or name.startswith(("_", "n_")):
-            return None
-        index = getattr(cls(range(cls.n_sequence_fields)), name, None)  # type: ignore[attr-defined]
-        return index if isinstance(index, int) else None
+        names: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
+        return names.index(name) if name in names else None
     if is_namedtuple(cls) and name in cls._fields:  # type: ignore[attr-defined]
         for class_ in cls.__mro__:
             if name in vars(class_):
@@ -218,7 +216,10 @@ class SliceVariable(BuiltinObject):
         self.parts = [*parts, none][:3]
 
     def as_python_constant(self) -> Any:
-        return slice(*(part.realize().as_python_constant() for part in self.parts))
+        parts = [part.realize().as_python_constant() for part in self.parts]
+        if not all(map(is_value, parts)):
+            raise NotConstant(self)
+        return slice(*parts)
 
     def as_proxy(self) -> Any:
         return slice(*(part.realize().as_proxy() for part in self.parts))

@@ -27,6 +27,7 @@ from .base import (
     VariableTracker,
     unsupported,
 )
+from .builtin_object import BuiltinObject
 from .constant import ConstantVariable, is_inert, is_value
 from .descriptors import bind, class_lookup
 from .functions import BaseFunctionVariable, UserFunctionVariable
@@ -89,6 +90,8 @@ class Services:
         result = {}
         for name in names:
             key = name.realize()
+            if not issubclass(key.python_type(), str):
+                self.raise_observed(TypeError, "keywords must be strings")
             result[key.as_python_constant()] = value.getitem(self, key)  # type: ignore[arg-type]
         return result
 
@@ -117,7 +120,7 @@ class Services:
         """Run `fn` on real values now; its exception is the traced program's."""
         try:
             result = fn(*args, **kwargs)
-        except MinidynamoError:
+        except (MinidynamoError, RecursionError):
             raise
         except Exception as error:
             raise ObservedException(self.wrap_exception(error)) from error
@@ -281,6 +284,9 @@ class Services:
         """
         unbound = isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType))
         if unbound and args and issubclass(args[0].python_type(), value.__objclass__):
+            if isinstance(args[0], BuiltinObject):
+                # `dict.__getitem__(self, key)`: not what a subclass made of it.
+                return args[0].call_builtin(self, value, args[1:], kwargs)  # type: ignore[arg-type]
             return args[0].call_method(self, value.__name__, args[1:], kwargs)  # type: ignore[arg-type]
         receiver = getattr(value, "__self__", None)
         if receiver is not None and is_value(receiver):

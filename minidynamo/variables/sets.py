@@ -23,6 +23,7 @@ from .constant import ConstantVariable, is_value
 from .dicts import key_of, raise_key_error
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
+from .user_keys import check_rebuilt_keys
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -101,6 +102,7 @@ class SetVariable(BuiltinObject):
 
     def _push_elements(self, codegen: PyCodegen) -> None:
         elements = self.elements()
+        check_rebuilt_keys(self.table)
         codegen.sequence(elements)
         codegen.emit("BUILD_SET", len(elements))
 

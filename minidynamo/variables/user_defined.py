@@ -19,6 +19,7 @@ from .descriptors import ClassAttribute, bind, class_lookup, guard_class, lookup
 from .instance_dict import InstanceDictVariable
 from .instance_state import InstanceState, instance_dict
 from .registry import wraps_instances
+from .user_keys import UserKey
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -311,25 +312,6 @@ class UserDefinedObjectVariable(InstanceState):
         codegen.load_const(name)
         codegen.end_call(2)
         codegen.emit("POP_TOP")
-
-
-class UserKey:
-    """A dict key or set element whose class defines `__hash__` and `__eq__`: both are traced."""
-
-    def __init__(self, tx: Translator, variable: UserDefinedObjectVariable) -> None:
-        self.tx = tx
-        self.variable = variable
-        self.hash = variable._special(tx, "__hash__").as_python_constant()
-
-    def __hash__(self) -> int:
-        return self.hash
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, UserKey):
-            return False
-        return self.variable is other.variable or rich_equal(
-            self.tx, self.variable, other.variable
-        )
 
 
 def iterate(tx: Translator, value: VariableTracker) -> Iterator[VariableTracker]:

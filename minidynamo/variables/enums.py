@@ -1,0 +1,34 @@
+"""Members of enums: constants whose class is written in Python."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING
+
+from ..source import AttrSource, ConstSource
+from .base import ObservedException, VariableTracker
+from .constant import ENUM_GETATTR, ConstantVariable, is_value
+from .descriptors import bind, class_lookup
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+_TRACED = (types.FunctionType, property, classmethod, staticmethod)
+
+
+def _getattr(tx: Translator, self: ConstantVariable, name: str) -> VariableTracker:
+    """Code of the user is traced; the rest (`name`, `value`, what is stored) is read now."""
+    member, cls = self.value, type(self.value)
+    found = class_lookup(tx, cls, name)
+    if found is not None and type(found.raw) in _TRACED:
+        return bind(tx, found, self, cls)
+    try:
+        value = getattr(member, name)
+    except AttributeError as error:
+        raise ObservedException(tx.wrap_exception(error)) from None
+    if is_value(value) or isinstance(value, (types.BuiltinFunctionType, types.MethodType, type)):
+        return tx.wrap_constant(value)
+    return tx.wrap(value, AttrSource(ConstSource(member, str(member)), name))
+
+
+ENUM_GETATTR.append(_getattr)

@@ -1,0 +1,92 @@
+"""Keys of dicts and sets whose class defines `__hash__` or `__eq__` in Python."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .base import VariableTracker, unsupported
+from .builtin_object import USER_KEY, rich_equal
+from .constant import ConstantVariable, is_value
+from .descriptors import lookup_special
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+
+def _call_hash(tx: Translator, variable: VariableTracker) -> VariableTracker:
+    function = lookup_special(tx, variable, "__hash__")
+    if function is None:
+        return variable.call_method(tx, "__hash__", [], {}).realize()
+    return tx.call_function(function, [], {}).realize()
+
+
+def as_hash(tx: Translator, result: VariableTracker) -> int:
+    """`slot_tp_hash`: the hash that a `__hash__` which returned `result` gives."""
+    if not issubclass(result.python_type(), int):
+        tx.raise_observed(TypeError, "__hash__ method should return an integer")
+    number = int(result.as_python_constant())
+    fits = -sys.maxsize - 1 <= number <= sys.maxsize
+    return hash(number) if not fits or number == -1 else number
+
+
+class UserKey:
+    """A dict key or set element whose class defines `__hash__` or `__eq__`: both are traced.
+
+    How often CPython calls them is not modelled, so they may not change anything.
+    """
+
+    def __init__(self, tx: Translator, variable: VariableTracker) -> None:
+        self.tx = tx
+        self.variable = variable
+        effects = tx.output.side_effects
+        before = effects.lasting
+        result = _call_hash(tx, variable)
+        if effects.lasting != before:
+            unsupported("hash", repr(variable), "its __hash__ has side effects")
+        self.hash = as_hash(tx, result)
+        self._state = dict(effects.stored_attrs(variable))
+
+    def is_stale(self) -> bool:
+        """Whether the object changed since it was hashed: hashing it again may give another."""
+        return self._state != self.tx.output.side_effects.stored_attrs(self.variable)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        right = self._variable_of(other)
+        if self.variable is right:
+            return True
+        effects = self.tx.output.side_effects
+        before = effects.lasting
+        result = rich_equal(self.tx, self.variable, right)
+        if effects.lasting != before:
+            unsupported("comparison", repr(self.variable), "its __eq__ has side effects")
+        return result
+
+    def _variable_of(self, key: object) -> VariableTracker:
+        """The value that another hash key stands for."""
+        if isinstance(key, UserKey):
+            return key.variable
+        if isinstance(key, VariableTracker):
+            return key
+        if is_value(key):
+            return ConstantVariable(key)
+        known = self.tx.output.side_effects.variable_of(key)
+        if known is None:
+            unsupported(
+                "comparison", repr(self.variable), "what it is compared with is not known"
+            )
+        return known
+
+
+USER_KEY.append(UserKey)
+
+
+def check_rebuilt_keys(keys: Iterable[Any]) -> None:
+    """A dict or set with these hash keys is going to be built anew, which hashes them again."""
+    for key in keys:
+        if isinstance(key, UserKey) and key.is_stale():
+            unsupported("hash", repr(key.variable), "it was changed after it was hashed")
