@@ -30,7 +30,7 @@ STACK_NAME = "__md_stack{}"
 SUPER_NAME = "__md_self"
 # In front of the names of what a continuation passes on to the callee's continuation.
 INNER_PREFIX = "__md_in_"
-INNER_FUNCTION = INNER_PREFIX + "fn"
+INNER_FUNCTION = INNER_PREFIX + "__md_fn"
 # What a slot of the stack holds: a value, a NULL, or what PUSH_EXC_INFO put there (in its place an
 # argument has the exception that is being handled).
 VALUE, NULL_SLOT, HANDLED = "v", "n", "e"

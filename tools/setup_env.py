@@ -25,7 +25,7 @@ TORCH_CHOICES = ("torch==2.13.0", "torch>=2.11")
 RUNTIME = ["setuptools>=77", "numpy"]
 GROUPS = {"test": ["pytest>=8", "hypothesis"], "check": ["ruff==0.17.5", "mypy>=1.18"]}
 # Tests that need these are skipped where they cannot be had.
-OPTIONAL = {"test": ["triton"]}
+OPTIONAL = {"test": ["triton", "transformers"]}
 
 
 def main() -> None:

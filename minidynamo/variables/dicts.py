@@ -107,7 +107,9 @@ class DictVariable(BuiltinObject):
     def guard_keys(self, tx: Translator) -> None:
         """From now on the trace depends on exactly these keys in this order."""
         if not self._keys_are_guarded and self.source is not None:
-            tx.guard(self.source, "DICT_KEYS", tuple(dict.keys(self.real)))
+            ordered = isinstance(self.real, collections.OrderedDict)
+            keys = collections.OrderedDict.__iter__(self.real) if ordered else dict.keys(self.real)
+            tx.guard(self.source, "DICT_KEYS", tuple(keys))
             self._keys_are_guarded = True
 
     def find(self, tx: Translator, key: Any) -> VariableTracker | None:

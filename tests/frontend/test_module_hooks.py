@@ -1,0 +1,328 @@
+"""Hooks of modules: run as in eager, and a change of the hooks is seen by the next call."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from testing import CountingBackend, assert_same
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+import minidynamo
+
+X = torch.arange(12.0).reshape(3, 4) / 10
+
+
+def _model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+class Keywords(nn.Module):
+    def forward(self, x, *, scale=1.0):
+        return x * scale
+
+
+def _same_outcome(call, compiled, grad=False):
+    """Both are called alike; values (and gradients of the input) agree."""
+    results = []
+    for function in (call, compiled):
+        x = X.clone().requires_grad_(grad)
+        y = function(x)
+        if grad:
+            y.sum().backward()
+        results.append((y.detach(), x.grad))
+    assert_same(*results)
+
+
+def compare(make, *, graphs=1, calls=2, grad=False):
+    """`make()` gives a module with its hooks; eager and compiled ones are compared."""
+    counter = CountingBackend()
+    eager, compiled = make(), minidynamo.compile(make(), backend=counter)
+    for _ in range(calls):
+        _same_outcome(eager, compiled, grad)
+    if graphs is not None:
+        assert len(counter.graphs) == graphs
+    return counter
+
+
+# -- kinds of hooks --------------------------------------------------------------------------------
+
+FORWARD = {
+    "output": lambda m, args, out: out * 2,
+    "nothing": lambda m, args, out: None,
+    "uses input": lambda m, args, out: out + args[0].sum(),
+    "uses module": lambda m, args, out: out + m.weight.sum(),
+    "tuple": lambda m, args, out: (out + 1).clone(),
+}
+PRE = {
+    "one value": lambda m, args: args[0] + 1,
+    "tuple": lambda m, args: (args[0] * 3,),
+    "nothing": lambda m, args: None,
+}
+
+
+@pytest.mark.parametrize("hook", FORWARD.values(), ids=FORWARD)
+@pytest.mark.parametrize("index", [0, 2])
+def test_forward_hook(hook, index):
+    def make():
+        model = _model()
+        model[index].register_forward_hook(hook)
+        return model
+
+    compare(make)
+
+
+@pytest.mark.parametrize("hook", PRE.values(), ids=PRE)
+@pytest.mark.parametrize("where", ["inner", "root"])
+def test_pre_hook(hook, where):
+    def make():
+        model = _model()
+        (model[0] if where == "inner" else model).register_forward_pre_hook(hook)
+        return model
+
+    # The hooks of the compiled module itself run around its frame.
+    compare(make, graphs=1 if where == "inner" else None)
+
+
+def test_hooks_with_keywords():
+    def pre(module, args, kwargs):
+        return args, {**kwargs, "scale": kwargs["scale"] + 1}
+
+    def post(module, args, kwargs, output):
+        return output * kwargs["scale"]
+
+    class Caller(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Keywords()
+            self.inner.register_forward_pre_hook(pre, with_kwargs=True)
+            self.inner.register_forward_hook(post, with_kwargs=True)
+
+        def forward(self, x):
+            return self.inner(x, scale=2.0)
+
+    compare(Caller)
+
+
+def test_hooks_run_in_order():
+    def make():
+        model = _model()
+        model[0].register_forward_hook(lambda m, a, out: out + 1)
+        model[0].register_forward_hook(lambda m, a, out: out * 2)
+        model[0].register_forward_hook(lambda m, a, out: out - 5, prepend=True)
+        return model
+
+    compare(make)
+
+
+def test_always_call():
+    seen = []
+
+    def make():
+        model = _model()
+        model[0].register_forward_hook(lambda m, a, out: out + 1, always_call=True)
+        model[2].register_forward_hook(lambda m, a, out: seen.append(1), always_call=True)
+        return model
+
+    compare(make, graphs=None)
+    assert len(seen) == 4
+
+
+def test_hook_with_side_effect():
+    def make():
+        model = _model()
+        model.seen = []
+        model[0].register_forward_hook(lambda m, a, out: model.seen.append(out.sum().detach()))
+        return model
+
+    eager, other = make(), make()
+    compiled = minidynamo.compile(other, backend=CountingBackend())
+    for _ in range(3):
+        _same_outcome(eager, compiled)
+    assert_same(eager.seen, other.seen)
+
+
+def test_hook_that_captures_activations():
+    store = {}
+
+    def make(key):
+        model = _model()
+        store[key] = {}
+
+        def save(module, args, output):
+            store[key]["hidden"] = output
+
+        model[1].register_forward_hook(save)
+        return model
+
+    eager, compiled = make("eager"), minidynamo.compile(make("ours"), backend=CountingBackend())
+    _same_outcome(eager, compiled)
+    assert_same(store["eager"]["hidden"].detach(), store["ours"]["hidden"].detach())
+
+
+@pytest.mark.parametrize(
+    "kind", ["register_full_backward_hook", "register_full_backward_pre_hook"]
+)
+def test_backward_hooks(kind):
+    counts = {"eager": [], "ours": []}
+
+    def make(key):
+        model = _model()
+        getattr(model[0], kind)(lambda m, *grads: counts[key].append(len(grads)))
+        return model
+
+    eager = make("eager")
+    compiled = minidynamo.compile(make("ours"), backend=CountingBackend())
+    for _ in range(2):
+        _same_outcome(eager, compiled, grad=True)
+    assert counts["eager"] == counts["ours"]
+
+
+def test_backward_hook_changes_the_gradient():
+    def make():
+        model = _model()
+        model[0].register_full_backward_hook(lambda m, gin, gout: tuple(g * 2 for g in gin))
+        return model
+
+    compare(make, grad=True, graphs=None)
+
+
+def test_tensor_hook_inside_forward():
+    class Doubled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = _model()
+
+        def forward(self, x):
+            y = self.inner(x)
+            if y.requires_grad:
+                y.register_hook(lambda grad: grad * 2)
+            return y
+
+    compare(Doubled, grad=True, graphs=None)
+
+
+# -- changes between calls -------------------------------------------------------------------------
+
+
+def _changing(steps, graphs):
+    """`steps[i](model)` before call i, on an eager and a compiled model."""
+    counter = CountingBackend()
+    eager, other = _model(), _model()
+    compiled = minidynamo.compile(other, backend=counter)
+    for step in steps:
+        if step is not None:
+            step(eager)
+            step(other)
+        _same_outcome(eager, compiled)
+    assert len(counter.graphs) == graphs
+
+
+def _add(model):
+    model.handle = model[0].register_forward_hook(lambda m, a, out: out + 1)
+
+
+def _add_pre(model):
+    model.handle = model[2].register_forward_pre_hook(lambda m, a: (a[0] + 1,))
+
+
+def _remove(model):
+    model.handle.remove()
+
+
+def test_hook_added_and_removed():
+    _changing([None, _add, None, _remove, None], graphs=2)
+
+
+def test_pre_hook_added_and_removed():
+    _changing([None, _add_pre, _remove, _add_pre], graphs=3)
+
+
+def test_hook_replaced_by_another():
+    def other(model):
+        model.handle.remove()
+        model.handle = model[0].register_forward_hook(lambda m, a, out: out * 7)
+
+    _changing([_add, other, None], graphs=2)
+
+
+def test_hook_closure_value_changes():
+    scale = {"eager": 1.0}
+
+    def hook(module, args, output):
+        return output * scale["eager"]
+
+    counter = CountingBackend()
+    eager = _model()
+    eager[0].register_forward_hook(hook)
+    compiled = minidynamo.compile(copy.deepcopy(eager), backend=counter)
+    for value in (1.0, 2.0, 3.0, 1.0):
+        scale["eager"] = value
+        _same_outcome(eager, compiled)
+
+
+GLOBAL = {
+    "forward": (
+        torch_module.register_module_forward_hook,
+        lambda m, a, out: out + 1 if isinstance(m, nn.Linear) else None,
+    ),
+    "pre": (
+        torch_module.register_module_forward_pre_hook,
+        lambda m, a: (a[0] + 1,) if isinstance(m, nn.ReLU) else None,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", GLOBAL)
+def test_global_hook_comes_and_goes(kind):
+    register, hook = GLOBAL[kind]
+    counter = CountingBackend()
+    eager, compiled = _model(), minidynamo.compile(_model(), backend=counter)
+    _same_outcome(eager, compiled)
+    handle = register(hook)
+    try:
+        _same_outcome(eager, compiled)
+    finally:
+        handle.remove()
+    _same_outcome(eager, compiled)
+    assert len(counter.graphs) == 2
+
+
+def test_hook_on_the_compiled_module():
+    model = _model()
+    compiled = minidynamo.compile(model, backend=CountingBackend())
+    plain = compiled(X)
+    handle = compiled.register_forward_hook(lambda m, a, out: out + 1)
+    assert_same(compiled(X).detach(), (plain + 1).detach())
+    handle.remove()
+    assert_same(compiled(X).detach(), plain.detach())
+
+
+def test_registering_inside_the_compiled_function():
+    def make():
+        model = _model()
+
+        def run(x):
+            handle = model[0].register_forward_hook(lambda m, a, out: out + 1)
+            y = model(x)
+            handle.remove()
+            return y + model(x)
+
+        return model, run
+
+    (eager_model, eager), (model, run) = make(), make()
+    compiled = minidynamo.compile(run, backend=CountingBackend())
+    for _ in range(2):
+        _same_outcome(eager, compiled)
+    assert len(model[0]._forward_hooks) == len(eager_model[0]._forward_hooks) == 0
+
+
+def test_state_dict_hooks_are_kept():
+    model = _model()
+    model.register_state_dict_post_hook(lambda m, state, prefix, meta: state.update(extra=X))
+    compiled = minidynamo.compile(model, backend=CountingBackend())
+    compiled(X)
+    assert "extra" in model.state_dict()
