@@ -15,7 +15,13 @@ import torch.fx
 import torch.utils._pytree
 from torch._C import _functorch
 from torch._guards import TracingContext
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 
 from minidynamo import _C, events
 from minidynamo.inductor import config, lowering, metrics
@@ -37,6 +43,15 @@ from minidynamo.utils import close_transforms
 
 assert lowering.pointwise  # the modules of the package fill the table of lowerings
 
+# Graphs that cannot be described without running them (the shape of a gradient's parts depends on
+# data, an operator has no fake implementation), or that hold tensors of layouts that AOTAutograd
+# does not know, run operator by operator.
+_NOT_COMPILABLE = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+    NotImplementedError,
+)
 GRAPH_PASSES = [foreach.expand_foreach, *simplify.PASSES]
 log = logging.getLogger("minidynamo.inductor")
 
@@ -56,7 +71,11 @@ def compile_fx(
     with config.patch(dict(options or {})):
         metrics.increment("compiled_graphs")
         flat, spec = flatten_outputs(gm)
-        compiled = _compile_flat(flat, example_inputs)
+        try:
+            compiled = _compile_flat(flat, example_inputs)
+        except _NOT_COMPILABLE:
+            metrics.increment("uncompiled_graphs")
+            compiled = flat.forward
         if spec is None:
             return compiled
         return lambda *args: torch.utils._pytree.tree_unflatten(list(compiled(*args)), spec)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -209,6 +210,9 @@ class GraphLowering:
                 value = self.sizes.map(value)
             if isinstance(value, TensorValue):
                 value = self.eager_layout(value)
+                given = isinstance(arg, torch.fx.Node) and arg.op == "placeholder"
+                if value.buffer.kind == "input" and not given:
+                    value = replace(value, is_new=True)
             self.outputs.append(value)
         self._write_inputs()
 

@@ -77,7 +77,7 @@ class View:
     """Part of a buffer: element `index` is at `offset + sum(index * stride)`.
 
     `exact` says that the geometry is the one that eager has, so that views of it can be taken over
-    from the fake tensors.
+    from the fake tensors; `is_new` that it must be a tensor of its own, whatever its geometry.
     """
 
     buffer: Buffer
@@ -85,6 +85,7 @@ class View:
     stride: Size
     offset: IntLike = 0
     exact: bool = True
+    is_new: bool = False
 
     def load(self, b: BodyBuilder, index: Index) -> Value:
         return b.load(self.buffer.name, dot(index, self.stride, self.offset), self.buffer.dtype)
@@ -92,7 +93,8 @@ class View:
     def is_whole(self) -> bool:
         """Whether it is the buffer itself."""
         buffer = self.buffer
-        return self.offset == 0 and self.size == buffer.size and self.stride == buffer.stride
+        same = self.size == buffer.size and self.stride == buffer.stride
+        return same and self.offset == 0 and not self.is_new
 
 
 @dataclass(eq=False, slots=True)

@@ -3,7 +3,8 @@
 generated_kernel_count: kernels that plans call (equal ones counted once a graph); kernel_calls:
 places where plans call one; extern_calls: operators called through the dispatcher;
 ir_nodes_pre_fusion: loop nests before fusion; compiled_graphs; capture_fallbacks: graphs that had
-to take AOTAutograd; uncompiled_graphs: those with symbolic sizes that run node by node.
+to take AOTAutograd; uncompiled_graphs: those that run node by
+node, because of symbolic sizes or since they cannot be described without running them.
 """
 
 from __future__ import annotations

@@ -64,13 +64,13 @@ def test_reads(name):
 
 
 def test_a_read_is_fused_with_what_follows():
-    check(lambda x, i: (x[i] + 1).relu(), X, I, kernels=1, externs=0)
+    check(lambda x, i: (x[i] + 1).relu(), X, PLACES, kernels=1, externs=0)
     check(lambda w, p: F.layer_norm(F.embedding(p, w) + 1, (33,)), W, P, kernels=1, externs=0)
 
 
 def test_masks_and_empty_sources_are_left_to_eager():
     check(lambda x, i: x[:0][:, i % 5], X, PLACES)
-    check(lambda x, i: x[i[:0]], X, I, externs=0)
+    check(lambda x, i: x[i[:0]], X, PLACES, externs=0)
 
 
 BAD = {

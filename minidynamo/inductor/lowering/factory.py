@@ -82,6 +82,10 @@ def lower_arange(
 ) -> Any:
     start = 0 if end is None else first
     dtype = g.meta.dtype
+    if any(isinstance(v, float) and not v.is_integer() for v in (start, step)):
+        return DECLINED
+    if not dtype.is_floating_point:
+        start, step = int(start), int(step)
     fractional = any(isinstance(v, float) for v in (start, step))
     if dtype.is_floating_point and (fractional or dtype != torch.float32):
         return DECLINED
