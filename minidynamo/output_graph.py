@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from .compile_options import CompileOptions
     from .source import Source
 
+# Methods that change a tensor's shape or strides where it is.
+_RESTRIDING = frozenset(
+    "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_".split()
+)
 UserStack = Sequence[traceback.FrameSummary]
 
 # Errors of fake propagation that mean "cannot be known while tracing", with what the user is told.
@@ -303,6 +307,7 @@ class OutputGraph:
     def _run_fake(
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        self._refuse_restriding(target, args)
         fake_args, fake_kwargs = map_arg((args, kwargs), example_value)
         try:
             with self.fake_mode, tracing(self.tracing_context), self._decomposing():
@@ -322,6 +327,16 @@ class OutputGraph:
         if self.shapes.is_empty:
             return contextlib.nullcontext()
         return enable_python_dispatcher()
+
+    @staticmethod
+    def _refuse_restriding(target: Any, args: tuple[Any, ...]) -> None:
+        """Tensors from outside must keep the shape that the graph is compiled for."""
+        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        given = args[0] if args else None
+        if name in _RESTRIDING and isinstance(given, Node) and given.op == "placeholder":
+            raise Unsupported(
+                "tensor storage", name, f"{name} changes the shape of a tensor from outside"
+            )
 
     def _describe_failure(self, target: Any, error: Exception) -> Unsupported:
         name = getattr(target, "__name__", str(target))

@@ -104,6 +104,8 @@ def _moved(body: LoopBody, target: LoopBody, known: Expr, own: Expr) -> LoopBody
     """`body` over target's symbols, where its index `own` and target's index `known` are the same
     element.
     """
+    if body.has_scan():
+        return None  # its order is part of its meaning
     mapping = _solve(own, known)
     if mapping is None:
         return None

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from minidynamo.inductor.ops import OPS, REDUCTIONS
+from minidynamo.inductor.ops import OPS, REDUCTIONS, SCANS
 from minidynamo.inductor.symbolic import (
     Atom,
     Expr,
@@ -110,6 +110,9 @@ class LoopBody:
     def stores(self) -> Iterator[Node]:
         return (node for node in self.nodes if node.op in ("store", "atomic_add"))
 
+    def has_scan(self) -> bool:
+        return any(node.op == "scan" for node in self.nodes)
+
     def has_reduction(self) -> bool:
         return any(node.op == "reduction" for node in self.nodes)
 
@@ -123,7 +126,7 @@ class LoopBody:
             if node.op == "reduction":
                 inner.append(False)
                 continue
-            depends = any(inner[arg] for arg in node.operands())
+            depends = node.op == "scan" or any(inner[arg] for arg in node.operands())
             inner.append(
                 depends or (node.index is not None and bool(reduces) and node.index.uses(reduces))
             )
@@ -319,6 +322,11 @@ class BodyBuilder:
     def philox(self, seed: Value, offset: Value, word: int) -> Value:
         """32 random bits (int32) for a seed and an offset (int64)."""
         return self._list.add(Node("philox", (seed, offset), torch.int32, value=word))
+
+    def scan(self, name: str, value: Value) -> Value:
+        """The running reduction of `value` (see ops.SCANS)."""
+        assert name in SCANS, name
+        return self._list.add(Node("scan", (value,), self.dtype(value), value=name))
 
     def indirect(
         self, value: Value, size: IntLike, failure: str | None = None, wrap: bool = True

@@ -59,6 +59,7 @@ _ROWS = [
     Op("index_expr", 0, "explicit", "the integer expression `index` as a value of the node's dtype", 1, "leaf"),
     Op("reduction", 1, "explicit", "reduction of a over all reduction symbols; `value` is its name in REDUCTIONS", 1, "reduction"),
     Op("check", 2, "explicit", "a if b (bool); else 0, and the kernel fails with `value` (`Exception: text`, {} for a)", 3, "memory"),
+    Op("scan", 1, "explicit", "the reduction `value` (a name in SCANS) of a over the reduction symbols up to and with this point, in row-major order", 4, "reduction"),
     # conversions and selection
     Op("cast", 1, "explicit", "a converted to the node's dtype as torch's .to() does (float to int truncates)", 1),
     Op("bitcast", 1, "explicit", "the bits of a, as the node's dtype of the same width", 0),
@@ -127,6 +128,7 @@ _ROWS = [
     Op("erf", 1, "same", "error function", 24, domain="float"),
     Op("erfc", 1, "same", "1 - erf(a), accurate for large a", 30, domain="float"),
     Op("lgamma", 1, "same", "log |gamma(a)|", 60, domain="float"),
+    Op("logaddexp", 2, "same", "log(e ** a + e ** b) without overflow", 40, domain="float"),
     Op("hypot", 2, "same", "sqrt(a*a + b*b) without overflow", 12, domain="float"),
 ]  # fmt: skip
 
@@ -148,6 +150,24 @@ class Reduction:
     combine: str | None
     doc: str
 
+
+# What a scan may accumulate -> its identity (infinities as in `Reduction`).
+SCANS: dict[str, float] = {
+    "sum": 0,
+    "prod": 1,
+    "max": float("-inf"),
+    "min": float("inf"),
+    "logaddexp": float("-inf"),
+}
+
+# The operation of a scan at each point, on the running value and the new one.
+SCAN_STEPS = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "logaddexp": "logaddexp",
+}
 
 REDUCTIONS: dict[str, Reduction] = {
     row.name: row

@@ -164,3 +164,14 @@ def test_softmax_through_a_transpose_is_one_kernel():
         return flat.view(33, 16, 65).transpose(0, 1).contiguous()
 
     check(fn, torch.randn(16, 33, 65), kernels=1, **CLOSE)
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 5), (4, 3, 20), (2, 100)])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_extremes_of_bools(shape, share):
+    x = torch.rand(shape) < share
+
+    def fn(x):
+        return x.amax(0), x.amin(-1, True), x.max(), x.min(), *x.max(-1), *x.min(0)
+
+    check(fn, x, externs=0)

@@ -1,6 +1,6 @@
 """C++ for a kernel: `codegen_cpp(spec, name, threads)` gives the source of a function
-`extern "C" void name(void** ptrs, const int64_t* sizes, int64_t* failure)`; a check that fails writes
-its number (from 1) and the value to `failure`.
+`extern "C" void name(void** ptrs, const int64_t* sizes, int64_t* failure)`; a check that fails
+writes its number (from 1) and the value to `failure`.
 
 One loop symbol is *vectorised*: its loop takes N elements at a time, the values that change with it
 are vectors, the others are numbers, computed in the outermost loop that knows them. Four shapes of
@@ -38,9 +38,10 @@ from minidynamo.inductor.codegen.cpp_values import ValuePrinter
 from minidynamo.inductor.codegen.cpp_vec import MEMORY_TYPE
 from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.codegen.narrow import narrow_integers
+from minidynamo.inductor.loop_body import LoopBody
 from minidynamo.inductor.ops import OPS
 from minidynamo.inductor.size_hints import hint_of
-from minidynamo.inductor.symbolic import Symbol, as_expr, product, symbol_expr
+from minidynamo.inductor.symbolic import Symbol, as_expr, loop_symbol, product, symbol_expr
 
 # Rows up to this length may be kept in scratch memory; by columns, N * T times as much is kept.
 SCRATCH_ELEMENTS = 8192
@@ -76,6 +77,10 @@ class CppKernel:
         self.body = narrow_integers(spec.body)
         self.nodes = self.body.nodes
         self.reduces = self.body.reduces
+        if self.body.has_scan():
+            # Scans go on along the reduction symbols, so these are never vectorised.
+            alone = loop_symbol("alone", 1)
+            self.body = LoopBody((*self.body.iters, alone), self.body.reduces, self.body.nodes)
         self.vec = choose_vector_symbol(self.body)
         self.by_row = self.vec in self.reduces
         self.outer = [s for s in self.body.iters if s != self.vec]
@@ -165,7 +170,7 @@ class CppKernel:
                 self._transposing(parallel, turned)
         else:
             few = parallel and self._rows() * self._tiles() < 2 * self.threads
-            chunked = few and isinstance(self.reduces[0].size, int)
+            chunked = few and isinstance(self.reduces[0].size, int) and not self.body.has_scan()
             self._rowwise(parallel and not chunked, chunked)
 
     # -- loops -------------------------------------------------------------------------------------
@@ -351,6 +356,9 @@ class CppKernel:
             return
         with self.code.block(""):
             self._declare_accumulators()
+            for position in walk.nodes:
+                if self.nodes[position].op == "scan" and position not in self.values.kept:
+                    self.values.declare_scan(position)
             self._walk_loops(walk, "0", self._count(self.reduces[0]))
             for accumulator in accumulators:
                 accumulator.finish()

@@ -870,6 +870,11 @@ template <class F> MD_INLINE F pow(F x, F y) {
   }
 }
 template <class F> MD_INLINE F rsqrt(F x) { return 1 / sqrt(x); }
+template <class F> MD_INLINE F logaddexp(F x, F y) {
+  F high = maximum(x, y), low = minimum(x, y);
+  F sum = high + log1p(exp(low - high));
+  return low == high ? (abs(high) == __builtin_inf() ? high : sum) : sum;
+}
 
 // A function of vectors on one number.
 #define MD_SCALAR(name)                                                                 \
@@ -882,6 +887,6 @@ MD_SCALAR(exp) MD_SCALAR(exp2) MD_SCALAR(expm1) MD_SCALAR(log) MD_SCALAR(log2) M
 MD_SCALAR(sin) MD_SCALAR(cos) MD_SCALAR(tan) MD_SCALAR(asin) MD_SCALAR(acos) MD_SCALAR(atan) MD_SCALAR(sinh)
 MD_SCALAR(cosh) MD_SCALAR(tanh) MD_SCALAR(asinh) MD_SCALAR(acosh) MD_SCALAR(atanh) MD_SCALAR(erf) MD_SCALAR(erfc)
 MD_SCALAR(lgamma) MD_SCALAR(abs)
-MD_SCALAR2(remainder)
+MD_SCALAR2(remainder) MD_SCALAR2(logaddexp)
 MD_SCALAR2(pow) MD_SCALAR2(atan2) MD_SCALAR2(hypot) MD_SCALAR2(nextafter) MD_SCALAR2(fmod) MD_SCALAR2(copysign)
 }  // namespace md

@@ -56,6 +56,8 @@ def dependencies(body: LoopBody) -> list[frozenset[Symbol]]:
             symbols |= {s for s in node.index.symbols() if s.size is not None}
         for arg in node.operands():
             symbols |= result[arg]
+        if node.op == "scan":
+            symbols |= reduces
         result.append(
             frozenset(symbols - reduces) if node.op == "reduction" else frozenset(symbols)
         )
@@ -70,7 +72,8 @@ def choose_vector_symbol(body: LoopBody) -> Symbol | None:
     best: tuple[float, int] | None = None
     chosen = None
     weights = _access_weights(body)
-    for rank, symbol in enumerate((*body.iters, *body.reduces)):
+    symbols = body.iters if body.has_scan() else (*body.iters, *body.reduces)
+    for rank, symbol in enumerate(symbols):
         score = 0.0
         for node, weight in weights:
             assert node.index is not None

@@ -24,6 +24,7 @@ from minidynamo.inductor.codegen.cpp_vec import (
 )
 from minidynamo.inductor.codegen.kernel import failure_texts
 from minidynamo.inductor.loop_body import LoopBody, Node
+from minidynamo.inductor.ops import SCAN_STEPS, SCANS
 from minidynamo.inductor.symbolic import (
     Atom,
     Expr,
@@ -36,6 +37,13 @@ from minidynamo.inductor.symbolic import (
     is_nonneg,
     symbol_expr,
 )
+
+
+def _scan_start(name: str, dtype: torch.dtype) -> float:
+    value = SCANS[name]
+    if abs(value) != float("inf") or dtype.is_floating_point:
+        return value
+    return torch.iinfo(dtype).max if value > 0 else torch.iinfo(dtype).min
 
 
 class ValuePrinter:
@@ -75,13 +83,45 @@ class ValuePrinter:
         else:
             self.number(position)
 
+    def declare_scan(self, position: int) -> None:
+        """The running value of a scan, before the loops that it goes along."""
+        node = self.nodes[position]
+        start = literal(_scan_start(str(node.value), node.dtype), node.dtype)
+        ctype = CTYPE[node.dtype]
+        if not self.is_vec[position]:
+            self.code.line(f"{ctype} run{position} = {start};")
+            return
+        self.code.line(f"V<{ctype}, N> run{position}[T];")
+        self.for_columns(f"run{position}[t] = splat<N>(({ctype}){start});")
+
+    def _scan(self, position: int, node: Node) -> None:
+        at = "[t]" if self.is_vec[position] else ""
+        ctype = f"V<{CTYPE[node.dtype]}, N>" if at else CTYPE[node.dtype]
+        table, run = (VECTOR if at else SCALAR), f"run{position}{at}"
+        value = self.lanes(node.args[0]) if at else f"v{node.args[0]}"
+        text = operation(table, SCAN_STEPS[str(node.value)], [run, value], node.dtype, ctype)
+        if not at:
+            self.code.line(f"const {ctype} v{position} = {run} = {text};")
+            return
+        self.code.line(f"{ctype} v{position}[T];")
+        self.for_columns(f"v{position}[t] = {run} = {text};")
+
     def number(self, position: int) -> None:
         """A value that does not change with the vectorised symbol."""
         node = self.nodes[position]
-        args = [f"v{arg}" for arg in node.args]
-        self.code.line(
-            f"const {CTYPE[node.dtype]} v{position} = {self._number_text(node, args)};"
-        )
+        kept = f"s{position}[{self._scratch_index()}]" if position in self.scratch else ""
+        if position in self.kept:
+            self.code.line(f"const {CTYPE[node.dtype]} v{position} = {kept};")
+            return
+        if node.op == "scan":
+            self._scan(position, node)
+        else:
+            args = [f"v{arg}" for arg in node.args]
+            text = self._number_text(node, args)
+            self.code.line(f"const {CTYPE[node.dtype]} v{position} = {text};")
+        if kept:
+            self.code.line(f"{kept} = v{position};")
+            self.kept.add(position)
 
     def _number_text(self, node: Node, args: list[str]) -> str:
         if node.op == "constant":
@@ -122,6 +162,9 @@ class ValuePrinter:
 
     def _vector(self, position: int) -> None:
         node = self.nodes[position]
+        if node.op == "scan" and position not in self.kept:
+            self._scan(position, node)
+            return
         text = (
             self._from_scratch(position) if position in self.kept else self._vector_text(position)
         )
@@ -161,6 +204,8 @@ class ValuePrinter:
             ctype = LANE_TYPE[self.nodes[position].dtype]
             if self.is_vec[position] and self.by_column:
                 self.code.line(f"V<{ctype}, N> s{position}[{total}][T];")
+            elif self.by_column:
+                self.code.line(f"{ctype} s{position}[{total}];")
             else:
                 self.code.line(f"alignas(64) {ctype} s{position}[{total} + N];")
 

@@ -59,7 +59,7 @@ def _call(name: str) -> str:
 _LIBRARY = [
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sin", "cos", "tan", "asin",
     "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
-    "lgamma", "hypot", "nextafter", "copysign",
+    "lgamma", "hypot", "nextafter", "copysign", "logaddexp",
 ]  # fmt: skip
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "truncdiv": "/"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}

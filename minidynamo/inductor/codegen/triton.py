@@ -31,6 +31,7 @@ from minidynamo.inductor.codegen.triton_ops import (
 )
 from minidynamo.inductor.codegen.triton_tile import Axis, choose_tiling
 from minidynamo.inductor.loop_body import Node, passes
+from minidynamo.inductor.ops import SCAN_STEPS
 from minidynamo.inductor.symbolic import (
     Atom,
     Expr,
@@ -212,6 +213,9 @@ class TritonPrinter:
             reductions = [p for p in part.nodes if self.nodes[p].op == "reduction"]
             for position in reductions:
                 self._declare(position)
+            for position in part.nodes:
+                if self.nodes[position].op == "scan":
+                    self._declare_scan(position)
             head = f"for rstart in range(0, {self.index(row.numel)}, RBLOCK):"
             with self.code.indented(head):
                 self._axis(row, "rstart")
@@ -231,6 +235,8 @@ class TritonPrinter:
     def _span(self, node: Node) -> Span:
         if node.op == "reduction":
             return frozenset("x")
+        if node.op == "scan":
+            return frozenset("xr")
         span: set[str] = set()
         if node.index is not None:
             span |= {self.axis_of[s] for s in node.index.symbols() if s in self.axis_of}
@@ -288,6 +294,8 @@ class TritonPrinter:
         node = self.nodes[position]
         if node.op in STORES:
             self._store(position, node)
+        elif node.op == "scan":
+            self._scan(position, node)
         elif node.op == "reduction":
             self._reduce_whole(position, node)
         else:
@@ -354,6 +362,24 @@ class TritonPrinter:
             return {"max": "any", "min": "all"}.get(node.value, node.value)
         return node.value
 
+    def _declare_scan(self, position: int) -> None:
+        """The running value of the rows, before the loop over their pieces."""
+        node = self.nodes[position]
+        start = self._identity(node)
+        self.code.line(
+            f"run{position} = tl.full({self._shape(frozenset('x'))}, {start}, {TYPE[node.dtype]})"
+        )
+
+    def _scan(self, position: int, node: Node) -> None:
+        operand = self._operand(node)
+        self.code.line(f"v{position} = scan_{node.value}({operand})")
+        if not self.tiling.persistent:
+            name, run = SCAN_STEPS[str(node.value)], f"run{position}"
+            text = operation(name, [run, f"v{position}"], node.dtype)
+            self.code.line(f"v{position} = {text}")
+            piece = f"reduce_{node.value}({operand})"
+            self.code.line(f"{run} = {operation(name, [run, piece], node.dtype)}")
+
     def _identity(self, node: Node) -> str:
         dtype, kind = self._reduction_dtype(node), self._kind(node)
         if kind in ("max", "argmax", "min", "argmin"):
@@ -362,6 +388,8 @@ class TritonPrinter:
                 return literal(float("inf" if largest else "-inf"), dtype)
             info = torch.iinfo(dtype)
             return str(info.max if largest else info.min)
+        if kind == "logaddexp":
+            return 'float("-inf")'
         return {"sum": "0", "prod": "1", "any": "False", "all": "True"}[kind]
 
     def _operand(self, node: Node) -> str:

@@ -134,6 +134,7 @@ TABLE: dict[str, Row] = {
     "rsqrt": "tl.rsqrt({0})",
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
+    "logaddexp": "logaddexp({0}, {1})",
     "round": _libdevice("round", "rint"),
 }
 

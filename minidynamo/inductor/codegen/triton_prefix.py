@@ -68,6 +68,13 @@ def philox3(seed, counter):
     return d.to(tl.int32, bitcast=True)
 
 
+def logaddexp(a, b):
+    """log(e ** a + e ** b) without overflow."""
+    high, low = _max(a, b), _min(a, b)
+    total = high + libdevice.log1p(libdevice.exp(low - high))
+    return tl.where((low == high) & (tl.abs(high) == float("inf")), high, total)
+
+
 def _sum(a, b):
     return a + b
 
@@ -90,6 +97,36 @@ def _max(a, b):
 
 def _min(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+def scan_sum(a):
+    """The running sum along each row."""
+    return tl.associative_scan(a, 1, _sum)
+
+
+def scan_prod(a):
+    """The running product along each row."""
+    return tl.associative_scan(a, 1, _prod)
+
+
+def scan_max(a):
+    """The running maximum along each row."""
+    return tl.associative_scan(a, 1, _max)
+
+
+def scan_min(a):
+    """The running minimum along each row."""
+    return tl.associative_scan(a, 1, _min)
+
+
+def scan_logaddexp(a):
+    """The running logaddexp along each row."""
+    return tl.associative_scan(a, 1, logaddexp)
+
+
+def reduce_logaddexp(a):
+    """The logaddexp of each row."""
+    return tl.reduce(a, 1, logaddexp, keep_dims=True)
 
 
 def reduce_sum(a):

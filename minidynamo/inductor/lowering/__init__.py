@@ -14,6 +14,7 @@ from minidynamo.inductor.lowering import (
     pooling,
     random,
     reductions,
+    scans,
     views,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "pooling",
     "random",
     "reductions",
+    "scans",
     "views",
 ]

@@ -113,13 +113,26 @@ def lower_mean(
     return _sum(g, x, dims, "sum", dtype or x.dtype, lambda s: s / real(total))
 
 
+# Of bools, the largest is whether there is a true one.
+_OF_BOOLS = {"max": "any", "min": "all"}
+
+
+def _kind_for(kind: str, x: TensorValue) -> str:
+    return _OF_BOOLS[kind] if x.dtype == torch.bool else kind
+
+
+def _place_type(x: TensorValue) -> torch.dtype:
+    """What elements are compared in to find where the extreme one is."""
+    return torch.int32 if x.dtype == torch.bool else compute_type(x.dtype)
+
+
 def _extreme(kind: str) -> Callable[..., Any]:
     def lower(g: GraphLowering, x: TensorValue, dims: Any = None, keepdim: bool = False) -> Any:
         chosen = reduced_dims(x, dims)
         if count(x, chosen) == 0:
             return DECLINED
         compute = compute_type(x.dtype)
-        return reduce_node(g, kind, loads(x, compute), x, chosen, compute)
+        return reduce_node(g, _kind_for(kind, x), loads(x, compute), x, chosen, compute)
 
     lower.__name__ = f"lower_{kind}"
     return lower
@@ -136,10 +149,10 @@ def _extreme_with_index(kind: str) -> Callable[..., Any]:
             return DECLINED
         values, indices = g.meta
         compute = compute_type(x.dtype)
-        inner = loads(x, compute)
+        places = loads(x, _place_type(x))
         return (
-            reduce_node(g, kind, inner, x, dims, compute, None, values),
-            reduce_node(g, f"arg{kind}", inner, x, dims, torch.int64, None, indices),
+            reduce_node(g, _kind_for(kind, x), loads(x, compute), x, dims, compute, None, values),
+            reduce_node(g, f"arg{kind}", places, x, dims, torch.int64, None, indices),
         )
 
     lower.__name__ = f"lower_{kind}_dim"
@@ -155,7 +168,7 @@ def _position(kind: str) -> Callable[..., Any]:
         dims = reduced_dims(x, dim)
         if count(x, dims) == 0:
             return DECLINED
-        return reduce_node(g, kind, loads(x, compute_type(x.dtype)), x, dims, torch.int64)
+        return reduce_node(g, kind, loads(x, _place_type(x)), x, dims, torch.int64)
 
     lower.__name__ = f"lower_{kind}"
     return lower

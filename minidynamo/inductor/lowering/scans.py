@@ -1,0 +1,100 @@
+"""Running sums, products and extremes: loops that go along a dimension in order.
+
+As eager does, 16- and 32-bit floats are accumulated in double precision on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from minidynamo.inductor.ir import Index, Inner, TensorValue
+from minidynamo.inductor.loop_body import BodyBuilder, Value
+from minidynamo.inductor.lowering.promotion import compute_type
+from minidynamo.inductor.lowering.registry import DECLINED, register
+from minidynamo.inductor.lowering.views import wrap
+
+if TYPE_CHECKING:
+    from minidynamo.inductor.graph import GraphLowering
+
+aten = torch.ops.aten
+
+
+def _runs(x: TensorValue) -> bool:
+    return x.ndim > 0 and all(isinstance(n, int) and n > 0 for n in x.size)
+
+
+def _accumulated(g: GraphLowering, dtype: torch.dtype) -> torch.dtype:
+    """What a scan of such elements is computed in."""
+    if not dtype.is_floating_point:
+        return dtype
+    return torch.float64 if g.meta_device().type == "cpu" else compute_type(dtype)
+
+
+def _scan(
+    g: GraphLowering, x: TensorValue, dim: int, inner: Inner, meta: torch.Tensor
+) -> TensorValue:
+    return g.scan(inner, x.size, wrap(dim, x.ndim), meta, origins=x.origins)
+
+
+def _running(name: str) -> Callable[..., Any]:
+    def lower(g: GraphLowering, x: TensorValue, dim: int, dtype: Any = None) -> Any:
+        if not _runs(x):
+            return DECLINED
+        result = g.meta.dtype
+        compute = _accumulated(g, result)
+
+        def inner(b: BodyBuilder, index: Index) -> Value:
+            given = b.cast(x.load(b, index), compute_type(result))
+            return b.scan(name, b.cast(given, compute))
+
+        return _scan(g, x, dim, inner, g.meta)
+
+    return lower
+
+
+register(aten.cumsum.default)(_running("sum"))
+register(aten.cumprod.default)(_running("prod"))
+
+
+@register(aten.logcumsumexp.default)
+def lower_logcumsumexp(g: GraphLowering, x: TensorValue, dim: int) -> Any:
+    if not _runs(x) or not x.dtype.is_floating_point:
+        return DECLINED
+    compute = _accumulated(g, x.dtype)
+    return _scan(
+        g, x, dim, lambda b, i: b.scan("logaddexp", b.cast(x.load(b, i), compute)), g.meta
+    )
+
+
+def _extreme(name: str) -> Callable[..., Any]:
+    """The extreme so far and where it was last seen."""
+
+    def lower(g: GraphLowering, x: TensorValue, dim: int) -> Any:
+        if not _runs(x) or x.dtype == torch.bool:
+            return DECLINED
+        at, compute = wrap(dim, x.ndim), compute_type(x.dtype)
+        g.keep(x)
+
+        def value(b: BodyBuilder, index: Index) -> Value:
+            return b.scan(name, b.cast(x.load(b, index), compute))
+
+        def place(b: BodyBuilder, index: Index) -> Value:
+            own = b.cast(x.load(b, index), compute)
+            hit = b.op("eq", own, b.scan(name, own))
+            if compute.is_floating_point:
+                hit = b.op("bitwise_or", hit, b.op("isnan", own))
+            behind = b.constant(-1, torch.int64)
+            return b.scan("max", b.op("where", hit, b.index_expr(index[at]), behind))
+
+        values, indices = g.meta
+        return _scan(g, x, dim, value, values), _scan(g, x, dim, place, indices)
+
+    lower.__name__ = f"lower_cum{name}"
+    return lower
+
+
+register(aten.cummax.default)(_extreme("max"))
+register(aten.cummin.default)(_extreme("min"))
