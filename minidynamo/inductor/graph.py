@@ -429,27 +429,6 @@ class GraphLowering:
         self._append_computed(b, buffer, (*origins, str(self.node.target)))
         return self.whole(buffer)
 
-    def scan(
-        self,
-        inner: Inner,
-        size: Size,
-        dim: int,
-        meta: torch.Tensor,
-        *,
-        origins: tuple[str, ...] = (),
-    ) -> TensorValue:
-        """`inner` has a scan that goes along `dim`; the result has memory and meta's dtype."""
-        index, iters = loop_index(tuple(1 if d == dim else n for d, n in enumerate(size)), "x")
-        reduces = [loop_symbol(f"r{dim}", size[dim])]
-        index[dim] = symbol_expr(reduces[0])
-        b = BodyBuilder(iters, reduces)
-        stride = dense_strides(size, tuple(meta.stride()))
-        buffer = self._new_buffer(meta.dtype, size, stride, meta.device)
-        value = b.cast(inner(b, index), compute_type(meta.dtype))
-        b.store(buffer.name, dot(index, stride), value, meta.dtype)
-        self._append_computed(b, buffer, (*origins, str(self.node.target)))
-        return self.whole(buffer)
-
     def drop_dims(
         self,
         kept: TensorValue,

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minidynamo.inductor.ir import Index, Inner, TensorValue
+from minidynamo.inductor.ir import Index, Inner, TensorValue, dense_strides, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.views import wrap
+from minidynamo.inductor.symbolic import dot, loop_symbol, symbol_expr
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -36,7 +37,18 @@ def _accumulated(g: GraphLowering, dtype: torch.dtype) -> torch.dtype:
 def _scan(
     g: GraphLowering, x: TensorValue, dim: int, inner: Inner, meta: torch.Tensor
 ) -> TensorValue:
-    return g.scan(inner, x.size, wrap(dim, x.ndim), meta, origins=x.origins)
+    """`inner` has a scan that goes along `dim`; the result has memory and meta's dtype."""
+    at, size = wrap(dim, x.ndim), x.size
+    index, iters = loop_index(tuple(1 if d == at else n for d, n in enumerate(size)), "x")
+    reduces = [loop_symbol(f"r{at}", size[at])]
+    index[at] = symbol_expr(reduces[0])
+    b = BodyBuilder(iters, reduces)
+    stride = dense_strides(size, tuple(meta.stride()))
+    buffer = g._new_buffer(meta.dtype, size, stride, meta.device)
+    value = b.cast(inner(b, index), compute_type(meta.dtype))
+    b.store(buffer.name, dot(index, stride), value, meta.dtype)
+    g._append_computed(b, buffer, (*x.origins, str(g.node.target)))
+    return g.whole(buffer)
 
 
 def _running(name: str) -> Callable[..., Any]:
