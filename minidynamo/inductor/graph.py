@@ -109,7 +109,6 @@ class GraphLowering:
         self.written: dict[str, TensorValue] = {}
         self._env: dict[torch.fx.Node, Any] = {}
         self._names = 0
-        self._randoms = 0
         if has_symbols([node.meta.get("val") for node in gm.graph.nodes]):
             self.sizes = SizeTable()
 
@@ -268,11 +267,6 @@ class GraphLowering:
     def fresh(self, prefix: str = "t") -> str:
         self._names += 1
         return f"{prefix}{self._names - 1}"
-
-    def count_random(self) -> int:
-        """How many random operators were lowered before this one."""
-        self._randoms += 1
-        return self._randoms - 1
 
     def buffer_like(self, fake: torch.Tensor, name: str, kind: str) -> Buffer:
         if self.sizes is not None and isinstance(fake, torch.Tensor):

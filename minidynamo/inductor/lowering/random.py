@@ -40,14 +40,16 @@ _ADDED: set[Any] = set()
 Numbers = Callable[["Source"], Scalar]
 
 
-def seeds_of(g: GraphLowering) -> Buffer:
+def seed_of(g: GraphLowering) -> tuple[Buffer, int]:
     """The buffer with a seed for every random operator of the graph, drawn when it is first asked
-    for.
+    for, and the position of this operator's.
     """
+    nodes = [node for node in g.gm.graph.nodes if node.target in _ADDED]
+    position = nodes.index(g.node)
     known = g.buffers.get("seeds")
     if known is not None:
-        return known
-    count = sum(node.target in _ADDED for node in g.gm.graph.nodes)
+        return known, position
+    count = len(nodes)
     buffer = Buffer("seeds", torch.int64, (count,), (1,), g.meta_device(), "extern")
     g.buffers[buffer.name] = buffer
     limit = 1 << 63
@@ -55,7 +57,7 @@ def seeds_of(g: GraphLowering) -> Buffer:
     args = (-limit, limit - 1, [count])
     name = f"op{len(g.operations)}"
     g.operations.append(ExternOp(name, aten.randint.low, args, options, (buffer,)))
-    return buffer
+    return buffer, position
 
 
 class Source:
@@ -124,8 +126,7 @@ def draw(
     (or `meta`'s) elements. dtype: of the source's numbers.
     """
     fake = g.meta if meta is None else meta
-    seeds = seeds_of(g)
-    position = g.count_random()
+    seeds, position = seed_of(g)
     size, result = tuple(fake.shape), compute_type(fake.dtype)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
