@@ -46,6 +46,7 @@ from .source import (
     LocalSource,
     Source,
     TensorPropertySource,
+    TupleItemSource,
 )
 
 UNBACKED = getattr(DimDynamic, "UNBACKED", None) or DimDynamic.SIZE_LIKE_UNBACKED
@@ -163,11 +164,7 @@ class Shapes:
         """An int or float of the frame as SymInt or SymFloat; None if it is a constant."""
         if source in self._numbers:
             return self._as_number(self._numbers[source])
-        if type(value) is int:
-            is_symbolic = self._is_symbolic_int(value, source)
-        else:
-            is_symbolic = self._is_symbolic_float(value, source)
-        if not is_symbolic:
+        if not self._is_symbolic(value, source):
             return None
         symbol = self.env.create_unspecified_symbol(
             value, TorchSource(source), DimDynamic.DYNAMIC
@@ -175,6 +172,22 @@ class Shapes:
         self.sources[symbol] = source
         self._numbers[source] = _Number(source, value, symbol, stack())
         return self._as_number(self._numbers[source])
+
+    def has_symbolic_items(self, value: tuple[Any, ...], source: Source) -> bool:
+        """Whether a number in a tuple of constants is symbolic."""
+        found = False
+        for index, item in enumerate(value):
+            inner = TupleItemSource(source, index)
+            if type(item) is tuple:
+                found |= self.has_symbolic_items(item, inner)
+            elif type(item) in (int, float):
+                found |= self._is_symbolic(item, inner)
+        return found
+
+    def _is_symbolic(self, value: float, source: Source) -> bool:
+        if type(value) is int:
+            return self._is_symbolic_int(value, source)
+        return self._is_symbolic_float(value, source)
 
     def _as_number(self, number: _Number) -> Any:
         if type(number.value) is float:

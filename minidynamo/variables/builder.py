@@ -54,6 +54,8 @@ def wrap(tx: Translator, value: Any, source: Source) -> VariableTracker:
             number = tx.output.shapes.number(value, source, tx.user_stack)
             if number is not None:
                 return tx.wrap_number(number, source=source)
+        elif type(value) is tuple and tx.output.shapes.has_symbolic_items(value, source):
+            return WRAPPERS[tuple](tx, value, source)
         tx.guard(source, "CONST_EQ", value)
         return ConstantVariable(value, source=source)
     effects = tx.output.side_effects

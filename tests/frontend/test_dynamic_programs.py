@@ -3,6 +3,7 @@
 A row: a function, the argument tuples of its calls, the number of graphs (that torch.compile makes
 of it too, where the two agree).
 """
+# ruff: noqa: E501  (one row, one line)
 
 import math
 from collections import namedtuple

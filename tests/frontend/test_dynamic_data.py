@@ -1,0 +1,169 @@
+"""Numbers and sizes that depend on data: captured where the flags say so, else a graph break."""
+
+import pytest
+import torch
+from testing import CountingBackend, assert_same, check
+
+import minidynamo
+
+X = torch.tensor([3.0, 1.0, -2.0, 5.0])
+OTHER = torch.tensor([2.0, 1.0, 2.0, -5.0])
+
+
+def item_as_factor(x):
+    return x * x.sum().item()
+
+
+def item_as_size(x):
+    return torch.zeros(x[0].int().item() + 2)
+
+
+def nonzero(x):
+    return torch.nonzero(x > 0), (x > 0).nonzero().shape[0]
+
+
+def masked(x):
+    return x[x > 0].sum(), x[x > 0] * 2
+
+
+def checked_slice(x):
+    n = int(x[0])
+    torch._check(n >= 0)
+    torch._check(n <= x.shape[0] - 1)
+    return x[:n], n + 1
+
+
+def tolist(x):
+    return x.int().tolist(), x.view(2, 2).tolist()
+
+
+def repeated(x):
+    return torch.repeat_interleave(torch.arange(3), torch.tensor([1, 2, 3])).float() * x[0]
+
+
+def converted(x):
+    return float(x[0]) * 2, x.max().item(), int(x[1])
+
+
+def unique(x):
+    return torch.unique(x)
+
+
+def arithmetic_of_item(x):
+    n = x[0].int().item()
+    return n + 1, n * 2, n / 2
+
+
+def into_containers(x):
+    n = x[0].int().item()
+    return {"n": n, "list": [n, n + 1]}, x + n
+
+
+CAPTURED = [
+    item_as_factor,
+    item_as_size,
+    nonzero,
+    masked,
+    checked_slice,
+    tolist,
+    repeated,
+    converted,
+    unique,
+    arithmetic_of_item,
+    into_containers,
+]
+
+
+def flags():
+    return minidynamo.config.patch(
+        capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True
+    )
+
+
+@pytest.mark.parametrize("fn", CAPTURED)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_captured_as_one_graph(fn, backend):
+    minidynamo.reset()
+    graphs = []
+    with flags(), minidynamo.events.subscribe(graphs.append, minidynamo.events.GraphEvent):
+        compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+        for x in (X, OTHER):
+            assert_same(fn(x), compiled(x))
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("fn", CAPTURED)
+def test_without_the_flags_the_graph_breaks(fn):
+    check(fn, X, graphs=None)
+    minidynamo.reset()
+    with pytest.raises(minidynamo.exc.Unsupported) as caught:
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(X)
+    assert caught.value.kind in ("data-dependent value", "data-dependent shape")
+
+
+def test_a_branch_on_data_breaks():
+    def f(x):
+        n = x[0].int().item()
+        return x + 1 if n > 2 else x - 1
+
+    with flags():
+        check(f, X, graphs=None, breaks=1)
+        minidynamo.reset()
+        with pytest.raises(minidynamo.exc.Unsupported) as caught:
+            minidynamo.compile(f, backend="eager", fullgraph=True)(X)
+    assert caught.value.kind == "data-dependent branch"
+    assert any("torch._check" in hint for hint in caught.value.hints)
+
+
+def test_a_check_decides_the_branch():
+    def f(x):
+        n = x[0].int().item()
+        torch._check(n > 1)
+        return x + 1 if n > 0 else x - 1
+
+    with flags():
+        check(f, X, fullgraph=True)
+
+
+def test_a_check_that_fails_at_run_time_raises():
+    def f(x):
+        n = x[0].int().item()
+        torch._check(n > 2)
+        return x * n
+
+    minidynamo.reset()
+    with flags():
+        compiled = minidynamo.compile(f, backend="eager", fullgraph=True)
+        assert_same(f(X), compiled(X))
+        with pytest.raises(RuntimeError):
+            compiled(OTHER)
+
+
+def test_a_check_on_a_size_is_a_guard():
+    def f(x):
+        torch._check(x.shape[0] > 2)
+        return x * 2
+
+    minidynamo.reset()
+    counter = CountingBackend()
+    compiled = minidynamo.compile(f, backend=counter, dynamic=True)
+    compiled(torch.ones(3))
+    compiled(torch.ones(5))
+    assert len(counter.graphs) == 1
+    with pytest.raises(RuntimeError):
+        compiled(torch.ones(2))
+
+
+def test_mark_unbacked_takes_every_size():
+    def f(x):
+        return x * 2
+
+    minidynamo.reset()
+    counter = CountingBackend()
+    compiled = minidynamo.compile(f, backend=counter)
+    x = torch.ones(3, 2)
+    minidynamo.mark_unbacked(x, 0)
+    compiled(x)
+    for n in (0, 1, 2, 7):
+        assert_same(f(torch.ones(n, 2)), compiled(torch.ones(n, 2)))
+    assert len(counter.graphs) == 1
