@@ -182,7 +182,15 @@ def versions() -> str:
 
 def report(rows: list[list[str]], ratios: list[float]) -> str:
     """The page."""
-    names = ["model", "graphs", "again", "seconds", "ratio", "equal", "generate (dynamic; static)"]
+    names = [
+        "model",
+        "graphs",
+        "again",
+        "seconds",
+        "ratio",
+        "equal",
+        "generate (dynamic; static)",
+    ]
     lines = [names, ["---"] * len(names), *rows]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)

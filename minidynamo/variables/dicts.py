@@ -108,7 +108,9 @@ class DictVariable(BuiltinObject):
         """From now on the trace depends on exactly these keys in this order."""
         if not self._keys_are_guarded and self.source is not None:
             ordered = isinstance(self.real, collections.OrderedDict)
-            keys = collections.OrderedDict.__iter__(self.real) if ordered else dict.keys(self.real)
+            keys = (
+                collections.OrderedDict.__iter__(self.real) if ordered else dict.keys(self.real)
+            )
             tx.guard(self.source, "DICT_KEYS", tuple(keys))
             self._keys_are_guarded = True
 

@@ -48,7 +48,7 @@ def views(x):
     n, m = x.shape
     return (
         x.reshape(-1) * 2,
-        x.view(m, n).t().contiguous(),
+        x.t().contiguous(),
         x.reshape(n * m, 1) + 1,
         x.repeat(2, 3) + 1,
     )
@@ -56,7 +56,7 @@ def views(x):
 
 def slices(x):
     n = x.shape[0]
-    return x[1:] * 2, x[::2] + 1, x[: n // 2] * 3, x[-3:] * 2, x[n - 2] + 1, x[..., : n - 2] * 2
+    return x[1:] * 2, x[::2] + 1, x[: n // 2] * 3, x[-3:] * 2, x[n - 2] + 1, x[: n - 2, 1] * 2
 
 
 def joined(x):
