@@ -52,5 +52,5 @@ def forget_warnings() -> None:
 
 def close_transforms(depth: int) -> None:
     """Close levels of torch.func transforms that are open beyond `depth`, as after an error."""
-    if _functorch.get_dynamic_layer_stack_depth() > depth:
-        _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+    while _functorch.get_dynamic_layer_stack_depth() > depth:
+        _functorch.pop_dynamic_layer_stack()
