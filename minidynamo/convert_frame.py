@@ -62,12 +62,11 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
     def callback(frame: Any) -> Any:
         code = frame.code
         if not is_continuation(code):
-            reason = trace_rules.skip_code(code)
+            reason = trace_rules.skip_code(code, frame.globals.get("__name__"))
             if reason is not None:
                 _emit_frame(code, "skipped", reason)
                 return SKIP
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            # Inside of a torch.func transform that eager runs: this call is left alone.
+        if _is_below_a_tracer():
             return None
         if frame.entries and not _may_recompile(options, frame):
             return SKIP
@@ -95,6 +94,16 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
             return SKIP
 
     return callback
+
+
+def _is_below_a_tracer() -> bool:
+    """Inside of a torch.func transform, or of a mode that sees each operator: such calls are left
+    alone.
+    """
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
 
 
 def _emit_frame(code: types.CodeType, outcome: str, reason: str = "") -> None:
@@ -298,9 +307,12 @@ def _kept_global_state() -> Iterator[None]:
         d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")
     }
     cache = torch.is_autocast_cache_enabled()
+    # What tracing saves for backward passes is none of the program's.
+    torch._C._autograd._push_saved_tensors_default_hooks(_same, _same)
     try:
         yield
     finally:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
         torch._C._set_grad_enabled(grad)
         random.setstate(python_random)
         torch.random.set_rng_state(torch_random)
@@ -308,3 +320,7 @@ def _kept_global_state() -> Iterator[None]:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
         torch.set_autocast_cache_enabled(cache)
+
+
+def _same(value: Any) -> Any:
+    return value

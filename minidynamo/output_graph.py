@@ -44,6 +44,7 @@ from .shape_history import history_of
 from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
 from .size_nodes import expression_node
+from .subgraphs import Body
 from .utils import close_transforms
 
 if TYPE_CHECKING:
@@ -118,7 +119,10 @@ class OutputGraph:
 
     def __init__(self, options: CompileOptions, code: CodeType) -> None:
         self.options = options
-        self.graph = torch.fx.Graph()
+        self.graph = self.root_graph = torch.fx.Graph()
+        # The body of a higher-order operator that is being traced, and those that were.
+        self.body: Body | None = None
+        self.submodules: dict[str, torch.fx.GraphModule] = {}
         self.shape_env = ShapeEnv(
             allow_scalar_outputs=config.capture_scalar_outputs,
             allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops,
@@ -169,10 +173,10 @@ class OutputGraph:
     def _placeholder(self, source: Source, value: Any, fake: Any, stem: str) -> Node:
         name = self._unique_name(stem)
         if self._first_op is not None:
-            with self.graph.inserting_before(self._first_op):
-                node = self.graph.placeholder(name)
+            with self.root_graph.inserting_before(self._first_op):
+                node = self.root_graph.placeholder(name)
         else:
-            node = self.graph.placeholder(name)
+            node = self.root_graph.placeholder(name)
         node.meta["example_value"] = fake
         self.inputs.append(GraphInput(node, source, value, _version(fake)))
         return node
@@ -197,17 +201,50 @@ class OutputGraph:
 
         Raises Unsupported if its result cannot be known on fake tensors.
         """
+        if self.body is not None:
+            # Before it runs: a body knows the versions of the tensors that it was given.
+            args, kwargs = map_arg((args, kwargs), self.body.local)
         value = self._run_fake(op, target, args, kwargs)
+        return self._add(op, target, args, kwargs, value, stack)
+
+    def add_known_node(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        value: Any,
+        stack: UserStack,
+    ) -> Node:
+        """Add a call whose result is known to be like `value`."""
+        return self._add("call_function", target, args, kwargs, value, stack)
+
+    def _add(
+        self,
+        op: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        value: Any,
+        stack: UserStack,
+    ) -> Node:
+        if self.body is not None:
+            args, kwargs = map_arg((args, kwargs), self.body.local)
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = value
         node.meta["user_stack"] = stack
         self.shapes.note_guards(lambda: stack)
         self._bind_unbacked(node)
         node.stack_trace = "".join(traceback.StackSummary.from_list(list(stack)).format())
-        if self._first_op is None:
-            self._first_op = node
+        self.note_first(node)
         self.op_count += 1
         return node
+
+    def note_first(self, node: Node) -> None:
+        """A new operation: placeholders that come later go in front of the first one."""
+        if self.body is not None:
+            self.body.first_op = self.body.first_op or node
+        elif self._first_op is None:
+            self._first_op = node
 
     # -- symbolic numbers ----------------------------------------------------------------------
 
@@ -225,12 +262,17 @@ class OutputGraph:
         """Arithmetic on numbers of the graph, whose result is known as `value`."""
         node = self.graph.create_node("call_function", target, args, {})
         node.meta["example_value"] = value
-        if self._first_op is None:
-            self._first_op = node
+        self.note_first(node)
         return node
 
     def number_node(self, value: Any) -> Node:
         """A node for a SymInt, SymFloat or SymBool, from its expression."""
+        if self.body is not None:
+            raise Unsupported(
+                "symbolic size in a body",
+                str(value),
+                "sizes are constants in higher-order operators",
+            )
         expr = value.node.expr
         if isinstance(expr, sympy.Symbol):
             return self._symbol_node(expr)
@@ -300,8 +342,7 @@ class OutputGraph:
         """Add a call that only changes global state (grad mode, ...); it is not run now."""
         node = self.graph.create_node("call_function", target, args, {})
         node.meta["example_value"] = None
-        if self._first_op is None:
-            self._first_op = node
+        self.note_first(node)
         return node
 
     def _run_fake(
@@ -417,7 +458,7 @@ class OutputGraph:
                 self.graph.erase_node(item.node)
         order = {node: i for i, node in enumerate(self.graph.nodes)}
         used.sort(key=lambda item: order[item.node])
-        return torch.fx.GraphModule({}, self.graph), used
+        return torch.fx.GraphModule(self.submodules, self.graph), used
 
     def _bind_symbols(self) -> None:
         """Symbols in the sizes of inputs become inputs, before all tensors; symbols that turned out

@@ -62,6 +62,8 @@ class SideEffects:
         self.version = 0
         # As `version`, without iterators that advance: what code leaves behind when it is done.
         self.lasting = 0
+        # Values that were mutated, while somebody asks for them.
+        self.mutated: set[VariableTracker] = set()
 
     # -- identity -------------------------------------------------------------------------------
 
@@ -92,6 +94,7 @@ class SideEffects:
             raise Unsupported(
                 "mutation", repr(variable), f"{variable!r} can't be mutated while tracing"
             )
+        self.mutated.add(variable)
         self.version += 1
         self.lasting += variable.replay_rank != 0
         if variable.mutation is Mutation.EXISTING:
@@ -100,6 +103,7 @@ class SideEffects:
     # -- attributes (of objects, modules' dicts, cells) -----------------------------------------
 
     def store_attr(self, variable: VariableTracker, name: str, value: VariableTracker) -> None:
+        self.mutated.add(variable)
         self.version += 1
         self.lasting += 1
         stored = self.attributes.setdefault(variable, {})
@@ -113,6 +117,7 @@ class SideEffects:
         """existed: whether the real object has the attribute, so that it has to
         be deleted there.
         """
+        self.mutated.add(variable)
         self.version += 1
         self.lasting += 1
         stored = self.attributes.setdefault(variable, {})

@@ -274,10 +274,15 @@ def is_transform_file(filename: str) -> bool:
 _NOT_CAPTURED_FLAGS = 0x20 | 0x80 | 0x100 | 0x200  # generators, coroutines, async generators
 
 
-def skip_code(code: types.CodeType) -> str | None:
-    """Why a frame of `code` runs in eager, or None if it is to be captured."""
+def skip_code(code: types.CodeType, module: str | None = None) -> str | None:
+    """Why a frame of `code` runs in eager, or None if it is to be captured.
+
+    module: the name of the module whose globals the frame has.
+    """
     if code.co_flags & _NOT_CAPTURED_FLAGS:
         return "generators and coroutines run in eager"
     if is_skipped_file(code.co_filename):
         return "a library's own file"
+    if code.co_filename == "<string>" and is_skipped_module(module):
+        return "generated code of a library"  # methods of dataclasses
     return None

@@ -40,7 +40,7 @@ LAYERS = [
         "source_calls",
         "trace_rules",
     ],
-    ["output_graph"],
+    ["output_graph", "subgraphs"],
     ["variables"],
     ["handlers"],
     ["codegen", "graph_breaks", "resume_execution", "stopped_frames"],

@@ -15,10 +15,34 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.utils.checkpoint import CheckpointPolicy
 
-from minidynamo import events
+from minidynamo import _C, events
 
 CompileGraph = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
+
+
+def keep_random_numbers(joint: torch.fx.GraphModule) -> None:
+    """Results of random operators inside of activation checkpoints are saved: drawn again they
+    would differ.
+    """
+    for node in joint.graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.nondeterministic_seeded not in tags or "recompute" not in node.meta:
+            continue
+        parts = [user for user in node.users if user.target is operator.getitem]
+        for part in parts or [node]:
+            part.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        if parts:
+            del node.meta["recompute"]
+
+
+def has_higher_order(graph: torch.fx.GraphModule) -> bool:
+    """Whether it has operators with graphs of their own (cond, scan, ...) or that take operators:
+    torch runs these graphs, operator by operator.
+    """
+    targets = (node.target for node in graph.graph.nodes)
+    return any(isinstance(target, torch._ops.HigherOrderOperator) for target in targets)
 
 
 class _Boxed:
@@ -77,6 +101,10 @@ def compile_aot(
     from torch._functorch.aot_autograd import aot_module_simplified
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    def partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        keep_random_numbers(joint)
+        return min_cut_rematerialization_partition(joint, *args, **kwargs)
+
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_one(
             graph: torch.fx.GraphModule, _inputs: Sequence[Any]
@@ -84,6 +112,8 @@ def compile_aot(
             if events.wants(events.AotGraphEvent):
                 events.emit(events.AotGraphEvent(graph, kind))
             without_tokens(graph)
+            if has_higher_order(graph):
+                return _Boxed(_C.disabled(graph.forward))
             return _Boxed(compile_graph(graph, kind))
 
         return compile_one
@@ -96,7 +126,7 @@ def compile_aot(
             fw_compiler=compiler("forward"),
             bw_compiler=compiler("backward"),
             inference_compiler=compiler("inference"),
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=partition,
             decompositions=dict(decompositions),
             keep_inference_input_mutations=True,
         )

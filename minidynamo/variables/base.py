@@ -9,6 +9,7 @@ raised with `raise_observed`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -62,7 +63,12 @@ class VariableTracker:
     # True if the value's class decides about its slots: they are looked up along the class's MRO.
     is_user_defined = False
 
+    # Later values have higher numbers.
+    _numbers = itertools.count()
+    number = -1
+
     def __init__(self, *, source: Source | None = None, mutation: Mutation | None = None) -> None:
+        self.number = next(VariableTracker._numbers)
         if source is not None:
             self.source = source
         if mutation is not None:

@@ -184,6 +184,18 @@ def wrap_callable(tx: Translator, value: Any, source: Source) -> VariableTracker
     return CallableVariable(value, source=source)
 
 
+@wraps(torch.jit.ScriptFunction)
+def wrap_script_function(
+    tx: Translator, value: torch.jit.ScriptFunction, source: Source
+) -> VariableTracker:
+    """What torch.jit.script made of a Python function is traced as that function."""
+    tx.guard(source, "ID_IS", value)
+    original = getattr(value, "_torchdynamo_inline", None)
+    if not isinstance(original, types.FunctionType):
+        unsupported("scripted function", source.name, "its Python code is not known")
+    return tx.wrap(original, AttrSource(source, "_torchdynamo_inline"))
+
+
 @builds(types.FunctionType)
 def build_function(tx: Translator, value: types.FunctionType) -> VariableTracker:
     return UserFunctionVariable(value)

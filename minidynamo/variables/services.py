@@ -149,6 +149,10 @@ class Services:
             self.output.side_effects.version += 1
         return wrap_node(self, node)  # type: ignore[arg-type]
 
+    def wrap_node(self, node: Any) -> VariableTracker:
+        """The value of a node that was added otherwise."""
+        return wrap_node(self, node)  # type: ignore[arg-type]
+
     # -- calling ----------------------------------------------------------------------------------
 
     def call_function(

@@ -1,0 +1,329 @@
+"""Higher-order operators: cond, while_loop, scan, map, activation checkpointing.
+
+The functions they take are traced into graphs of their own (`variables/bodies.py`), whose free
+tensors become further operands of the operator.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+from torch.fx.node import Node
+
+from ..output_graph import example_value
+from ..subgraphs import add_submodule
+from ..variables.base import VariableTracker, unsupported
+from ..variables.bodies import (
+    TracedBody,
+    add_call,
+    flatten,
+    fresh_results,
+    new_tensor,
+    trace_body,
+)
+from ..variables.constant import ConstantVariable
+from ..variables.registry import handles
+from ..variables.tensor import TensorVariable
+from .functools_ import PartialVariable
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+
+
+def _named(args: Args, kwargs: Kwargs, names: str, *defaults: Any) -> list[Any]:
+    """The arguments of a call in the order of `names`; those not given are taken of `defaults`."""
+    wanted = names.split()
+    given = dict(zip(wanted, args, strict=False)) | kwargs
+    for name, value in zip(wanted[len(wanted) - len(defaults) :], defaults, strict=True):
+        given.setdefault(name, value)
+    if set(given) != set(wanted):
+        unsupported("arguments", names, f"the arguments are {sorted(given)}, not {wanted}")
+    return [given[name] for name in wanted]
+
+
+def _free(bodies: Sequence[TracedBody]) -> list[Node]:
+    """The nodes outside that bodies use, each once."""
+    return list(dict.fromkeys(node for traced in bodies for node in traced.body.lifted))
+
+
+def _operands(tx: Translator, free: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes as the graph under construction has them."""
+    body = tx.output.body
+    return tuple(body.local(node) if body is not None else node for node in free)
+
+
+def _needs_grad(nodes: Sequence[Any]) -> bool:
+    values = [example_value(node) for node in nodes]
+    return torch.is_grad_enabled() and any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in values
+    )
+
+
+def _meta(fake: torch.Tensor) -> tuple[Any, ...]:
+    return fake.shape, fake.dtype, fake.device, fake.layout
+
+
+def _module(tx: Translator, stem: str, traced: TracedBody, free: Sequence[Node]) -> Node:
+    return add_submodule(tx.output, stem, traced.body.module(tx.output, traced.nodes(), free))
+
+
+def _refuse_aliases(name: str, traced: TracedBody) -> None:
+    """The results of these operators have to be new tensors, each another."""
+    nodes = traced.nodes()
+    if len(set(nodes)) < len(nodes) or any(node.op == "placeholder" for node in nodes):
+        unsupported("aliasing in a body", name, f"a function given to {name} returns an operand")
+
+
+# -- cond ------------------------------------------------------------------------------------------
+
+
+@handles(torch.cond, torch.ops.higher_order.cond)
+def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """With a condition known while tracing the branch is called, as torch.compile does."""
+    none = tx.wrap_items(tuple, [])
+    pred, true_fn, false_fn, operands = _named(
+        args, kwargs, "pred true_fn false_fn operands", none
+    )
+    values = operands.unpack(tx)
+    if not isinstance(pred, TensorVariable):
+        return tx.call_function(true_fn if pred.truth(tx) else false_fn, values, {})
+    branches = [
+        trace_body(tx, "torch.cond", lambda body, fn=fn: tx.call_function(fn, values, {}))  # type: ignore[misc]
+        for fn in (true_fn, false_fn)
+    ]
+    for traced in branches:
+        _refuse_aliases("torch.cond", traced)
+    first, second = branches
+    metas = [[_meta(fake) for fake in traced.fakes] for traced in branches]
+    if first.shape != second.shape or metas[0] != metas[1]:
+        unsupported("branches differ", "torch.cond", "both have to return tensors that are alike")
+    free = _free(branches)
+    modules = [
+        _module(tx, stem, traced, free)
+        for stem, traced in zip(("cond_true", "cond_false"), branches, strict=True)
+    ]
+    results = fresh_results(tx, first.fakes, _needs_grad(free))
+    arguments = (tx.as_proxy(pred), *modules, _operands(tx, free))
+    return first.rebuild(add_call(tx, torch.ops.higher_order.cond, arguments, {}, results))
+
+
+# -- loops -----------------------------------------------------------------------------------------
+
+
+def _given(tx: Translator, body: Any, leaves: Sequence[VariableTracker]) -> list[VariableTracker]:
+    """Parameters of a body that are like these tensors."""
+    with tx.output.fake_mode:
+        fakes = [torch.empty_like(leaf.fake) for leaf in leaves]  # type: ignore[attr-defined]
+    return [new_tensor(tx, body, fake) for fake in fakes]
+
+
+def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    cond_fn, body_fn, carried = _named(args, kwargs, "cond_fn body_fn carried_inputs")[:3]
+    leaves, rebuild, shape = flatten(tx, carried)
+    if any(leaf.fake.requires_grad for leaf in leaves) and torch.is_grad_enabled():  # type: ignore[attr-defined]
+        unsupported("while_loop in training", "while_loop", "its backward pass is run by eager")
+
+    def call(fn: VariableTracker) -> TracedBody:
+        def run(body: Any) -> VariableTracker:
+            return tx.call_function(fn, rebuild(_given(tx, body, leaves)).unpack(tx), {})
+
+        return trace_body(tx, "while_loop", run)
+
+    test, step = call(cond_fn), call(body_fn)
+    _refuse_aliases("while_loop", step)
+    if [_meta(fake) for fake in step.fakes] != [_meta(leaf.fake) for leaf in leaves]:  # type: ignore[attr-defined]
+        unsupported("carried values differ", "while_loop", "the body has to return what it gets")
+    if step.shape != shape or [fake.dtype for fake in test.fakes] != [torch.bool]:
+        unsupported("carried values differ", "while_loop", "or the condition is no bool tensor")
+    free = _free([test, step])
+    if _needs_grad(free):
+        unsupported("while_loop in training", "while_loop", "its backward pass is run by eager")
+    test_module = test.body.module(tx.output, test.nodes(), free, is_single=True)
+    modules = (
+        add_submodule(tx.output, "while_cond", test_module),
+        _module(tx, "while_body", step, free),
+    )
+    carried_nodes = tuple(leaf.as_proxy() for leaf in leaves)
+    arguments = (*modules, _operands(tx, carried_nodes), _operands(tx, free))
+    results = fresh_results(tx, step.fakes, needs_grad=False)
+    return rebuild(add_call(tx, torch.ops.higher_order.while_loop, arguments, {}, results))
+
+
+def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """(last carry, results of all steps)."""
+    combine, init, xs, dim, reverse = _named(
+        args,
+        kwargs,
+        "combine_fn init xs dim reverse",
+        ConstantVariable(0),
+        ConstantVariable(False),
+    )
+    carry, rebuild_carry, shape = flatten(tx, init)
+    items, rebuild_items, _ = flatten(tx, xs)
+    flips = reverse.as_python_constant()
+    if dim.as_python_constant() != 0:
+        unsupported("arguments", "scan", "only the first dimension is scanned")
+    if not carry or not items or any(not leaf.fake.dim() for leaf in items):  # type: ignore[attr-defined]
+        unsupported("arguments", "scan", "init and xs need tensors that have the dimension")
+    if flips:
+        items = [_flipped(tx, leaf) for leaf in items]
+
+    def run(body: Any) -> VariableTracker:
+        start = rebuild_carry(_given(tx, body, carry))
+        with tx.output.fake_mode:
+            slices = [torch.empty_like(leaf.fake.select(0, 0)) for leaf in items]  # type: ignore[attr-defined]
+        item = rebuild_items([new_tensor(tx, body, part) for part in slices])
+        return tx.call_function(combine, [start, item], {})
+
+    traced = trace_body(tx, "scan", run)
+    _refuse_aliases("scan", traced)
+    free = _free([traced])
+    nodes = [leaf.as_proxy() for leaf in (*carry, *items)]
+    count = len(carry)
+    if _needs_grad([*nodes, *free]):
+        unsupported("scan in training", "scan", "its backward pass is run by eager")
+    if [_meta(f) for f in traced.fakes[:count]] != [_meta(leaf.fake) for leaf in carry]:  # type: ignore[attr-defined]
+        unsupported("carried values differ", "scan", "the function has to return what it gets")
+    if traced.shape[0] is not tuple or traced.shape[1][0] != shape:
+        unsupported("carried values differ", "scan", "it has to return (carry, result)")
+    length = items[0].fake.shape[0]  # type: ignore[attr-defined]
+    with tx.output.fake_mode:
+        stacked = [fake.expand(length, *fake.shape).contiguous() for fake in traced.fakes[count:]]
+    module = _module(tx, "scan_body", traced, free)
+    operands = (_operands(tx, nodes[:count]), _operands(tx, nodes[count:]), _operands(tx, free))
+    fakes = fresh_results(tx, [*traced.fakes[:count], *stacked], needs_grad=False)
+    arguments = (module, *map(list, operands[:2]), operands[2])
+    results = add_call(tx, torch.ops.higher_order.scan, arguments, {}, fakes)
+    if flips:
+        results[count:] = [_flipped(tx, leaf) for leaf in results[count:]]
+    return traced.rebuild(results)
+
+
+def _flipped(tx: Translator, leaf: VariableTracker) -> VariableTracker:
+    """A tensor with its first dimension turned round."""
+    return leaf.realize().call_method(tx, "flip", [tx.wrap_constant((0,))], {})
+
+
+def _map(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    function, mapped, *others = args
+    if kwargs:
+        unsupported("arguments", "map", "keywords are not traced")
+    leaves, rebuild_input, _ = flatten(tx, mapped)
+    sizes = {leaf.fake.shape[:1] for leaf in leaves}  # type: ignore[attr-defined]
+    if len(sizes) != 1 or sizes == {torch.Size([])} or sizes == {torch.Size([0])}:
+        unsupported("arguments", "map", "what is mapped over needs one common length")
+    (length,) = next(iter(sizes))
+
+    def run(body: Any) -> VariableTracker:
+        with tx.output.fake_mode:
+            slices = [torch.empty_like(leaf.fake.select(0, 0)) for leaf in leaves]  # type: ignore[attr-defined]
+        for part, leaf in zip(slices, leaves, strict=True):
+            part.requires_grad_(leaf.fake.requires_grad)  # type: ignore[attr-defined]
+        item = rebuild_input([new_tensor(tx, body, part) for part in slices])
+        return tx.call_function(function, [item, *others], {})
+
+    traced = trace_body(tx, "map", run)
+    _refuse_aliases("map", traced)
+    free = _free([traced])
+    module = _module(tx, "map_body", traced, free)
+    nodes = tuple(leaf.as_proxy() for leaf in leaves)
+    with tx.output.fake_mode, torch.no_grad():
+        stacked = [fake.expand(length, *fake.shape).contiguous() for fake in traced.fakes]
+    needs_grad = _needs_grad([*nodes, *free])
+    for fake, part in zip(stacked, traced.fakes, strict=True):
+        fake.requires_grad_(needs_grad and part.requires_grad)
+    arguments = (module, _operands(tx, nodes), _operands(tx, free))
+    results = fresh_results(tx, stacked, needs_grad)
+    return traced.rebuild(add_call(tx, torch.ops.higher_order.map_impl, arguments, {}, results))
+
+
+def _register(path: str, handler: Callable[..., Any]) -> None:
+    """The Python function that users call, where this torch has it."""
+    module_name, _, name = path.rpartition(".")
+    module = __import__(module_name, fromlist=[name])
+    if hasattr(module, name):
+        handles(getattr(module, name))(handler)
+
+
+_register("torch._higher_order_ops.while_loop.while_loop", _while_loop)
+_register("torch._higher_order_ops.map.map", _map)
+_register("torch._higher_order_ops.scan.scan", _scan)
+
+# -- activation checkpointing ----------------------------------------------------------------------
+
+_CHECKPOINT_OPTIONS = frozenset(
+    "use_reentrant preserve_rng_state context_fn determinism_check debug early_stop".split()
+)
+# Where torch's operator looks for the option of that name.
+_CONTEXT_FN = "_checkpoint_context_fn"
+
+
+def checkpointed(module: torch.fx.GraphModule, *args: Any, **options: Any) -> Any:
+    """A node of the graph: `torch.utils.checkpoint.checkpoint(module, *args, **options)`.
+
+    Below a tracer (AOTAutograd) it is torch's operator that tags what is to be recomputed.
+    """
+    if torch._C._len_torch_dispatch_stack() == 0:
+        if _CONTEXT_FN in module.meta:
+            options["context_fn"] = module.meta[_CONTEXT_FN]
+        return torch.utils.checkpoint.checkpoint(module, *args, use_reentrant=False, **options)
+    return torch.ops.higher_order.tag_activation_checkpoint(module, *args)
+
+
+@handles(torch.utils.checkpoint.checkpoint)
+def checkpoint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Without gradients it is a call of the function."""
+    function, values = args[0], args[1:]
+    options = {name: kwargs[name] for name in kwargs if name in _CHECKPOINT_OPTIONS}
+    named = {name: value for name, value in kwargs.items() if name not in options}
+    constants = {name: _real(tx, value) for name, value in options.items()}
+    reentrant = constants.pop("use_reentrant", None)
+    if not torch.is_grad_enabled():
+        return tx.call_function(function, values, named)
+    if reentrant is None or (reentrant and not any(map(_wants_grad, values))):
+        unsupported(
+            "reentrant checkpoint",
+            "torch.utils.checkpoint.checkpoint",
+            "use_reentrant=True needs an argument that requires grad; None warns",
+            ["pass use_reentrant=False"],
+        )
+    traced = trace_body(tx, "checkpoint", lambda body: tx.call_function(function, values, named))
+    inside = [i for i, node in enumerate(traced.nodes()) if node.op != "placeholder"]
+    free = _free([traced])
+    if not inside or not free:
+        unsupported("checkpoint", "no operations", "the function computes nothing")
+    nodes = [traced.nodes()[i] for i in inside]
+    body = traced.body.module(tx.output, nodes, free)
+    if "context_fn" in constants:
+        body.meta[_CONTEXT_FN] = constants.pop("context_fn")
+    module = add_submodule(tx.output, "checkpoint_body", body)
+    fakes = fresh_results(tx, [traced.fakes[i] for i in inside], needs_grad=True)
+    computed = add_call(tx, checkpointed, (module, *_operands(tx, free)), constants, fakes)
+    leaves = list(traced.results)
+    for index, value in zip(inside, computed, strict=True):
+        leaves[index] = value
+    return traced.rebuild(leaves)
+
+
+def _real(tx: Translator, value: VariableTracker) -> Any:
+    """The object that an option of checkpoint is."""
+    value = value.realize()
+    if isinstance(value, PartialVariable):
+        keywords = tx.unpack_keywords(value.keywords.realize())
+        named = {name: _real(tx, item) for name, item in keywords.items()}
+        items = [_real(tx, item) for item in value.args]
+        return functools.partial(_real(tx, value.function), *items, **named)
+    if not value.is_python_constant():
+        unsupported("checkpoint", repr(value), "the option is not known while tracing")
+    return value.as_python_constant()
+
+
+def _wants_grad(value: VariableTracker) -> bool:
+    return isinstance(value, TensorVariable) and value.fake.requires_grad

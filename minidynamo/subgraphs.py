@@ -1,0 +1,127 @@
+"""Graphs inside of the graph: the bodies of higher-order operators.
+
+    with scope(output) as body:                  # operations go to a graph of their own
+        ...                                      # nodes of graphs around become its placeholders
+    module = body.module(output, outputs, inputs)
+
+A body sees tensors of the graphs around it by name; those that it used are `body.lifted`, in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx.node import Node, map_arg
+
+if TYPE_CHECKING:
+    from .output_graph import OutputGraph
+
+
+class Body:
+    """The graph of one body. lifted: node outside -> placeholder."""
+
+    def __init__(self, parent: Body | None, outer: torch.fx.Graph) -> None:
+        self.graph = torch.fx.Graph()
+        self.parent = parent
+        self.outer = outer
+        self.first_op: Node | None = None
+        self.lifted: dict[Node, Node] = {}
+        self.parameters: list[Node] = []
+        self._versions: dict[Node, int] = {}
+
+    def wrote_to(self, placeholder: Node) -> bool:
+        """Whether an operation of the body wrote to the tensor of a placeholder."""
+        return _version(placeholder.meta["example_value"]) != self._versions[placeholder]
+
+    def parameter(self, value: Any) -> Node:
+        """A placeholder for an argument that the operator gives; `value` is its fake value."""
+        node = self._placeholder(f"arg{len(self.parameters)}", value)
+        self.parameters.append(node)
+        return node
+
+    def _placeholder(self, name: str, value: Any) -> Node:
+        if self.first_op is None:
+            node = self.graph.placeholder(name)
+        else:
+            with self.graph.inserting_before(self.first_op):
+                node = self.graph.placeholder(name)
+        node.meta["example_value"] = value
+        self._versions[node] = _version(value)
+        return node
+
+    def local(self, node: Node) -> Node:
+        """The node of this graph for a node of this graph or of one around it."""
+        if node.graph is self.graph:
+            return node
+        if self.parent is not None:
+            node = self.parent.local(node)
+        known = self.lifted.get(node)
+        if known is None:
+            known = self._placeholder(f"free_{node.name}", node.meta["example_value"])
+            self.lifted[node] = known
+        return known
+
+    def module(
+        self,
+        output: OutputGraph,
+        results: Sequence[Any],
+        free: Sequence[Node],
+        *,
+        is_single: bool = False,
+    ) -> torch.fx.GraphModule:
+        """The body as a module of its parameters and then `free` (nodes outside). It returns a
+        tuple, or its only result (is_single).
+        """
+        graph = torch.fx.Graph()
+        copies: dict[Node, Node] = {}
+        for node in self.parameters:
+            copies[node] = _copy_placeholder(graph, node)
+        for outside in free:
+            inner = self.lifted.get(outside)
+            fresh = _copy_placeholder(graph, inner if inner is not None else outside)
+            if inner is not None:
+                copies[inner] = fresh
+        graph.graph_copy(self.graph, copies)
+        outputs = map_arg(tuple(results), lambda node: copies[node])
+        graph.output(outputs[0] if is_single else outputs)
+        used = {str(node.target) for node in graph.find_nodes(op="get_attr")}
+        children = {name: child for name, child in output.submodules.items() if name in used}
+        return torch.fx.GraphModule(children, graph)
+
+
+def _version(fake: Any) -> int:
+    is_counted = isinstance(fake, torch.Tensor) and not fake.is_inference()
+    return fake._version if is_counted else 0
+
+
+def _copy_placeholder(graph: torch.fx.Graph, node: Node) -> Node:
+    copy = graph.placeholder(node.name)
+    copy.meta = dict(node.meta)
+    return copy
+
+
+@contextlib.contextmanager
+def scope(output: OutputGraph) -> Iterator[Body]:
+    """Operations added inside go to a new body, afterwards to the graph of before."""
+    count = output.op_count
+    body = Body(output.body, output.graph)
+    output.body, output.graph = body, body.graph
+    try:
+        yield body
+    finally:
+        output.body, output.graph = body.parent, body.outer
+        output.op_count = count
+
+
+def add_submodule(output: OutputGraph, stem: str, module: torch.fx.GraphModule) -> Node:
+    """A node for the module of a body, in the graph under construction."""
+    index = sum(name.startswith(f"{stem}_") for name in output.submodules)
+    name = f"{stem}_{index}"
+    output.submodules[name] = module
+    node = output.graph.create_node("get_attr", name, (), {})
+    node.meta["example_value"] = module
+    output.note_first(node)
+    return node

@@ -1,0 +1,166 @@
+"""Tracing of the functions that higher-order operators take, and of what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx.node import Node
+
+from ..output_graph import example_value
+from ..side_effects import Mutation
+from ..subgraphs import Body, scope
+from .base import VariableTracker, unsupported
+from .contexts import GlobalStateVariable
+from .tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Rebuild = Callable[[list[VariableTracker]], VariableTracker]
+
+
+@dataclass
+class TracedBody:
+    """A traced function: its graph, the tensors that it returns, and how to rebuild its result of
+    them; `inputs`: the fake values of tensors that it uses or is given, with their versions.
+    """
+
+    body: Body
+    results: list[VariableTracker]
+    rebuild: Rebuild
+    shape: Any
+
+    def nodes(self) -> list[Any]:
+        """The results as values of the body's graph."""
+        return [self.body.local(item.as_proxy()) for item in self.results]
+
+    @property
+    def fakes(self) -> list[torch.Tensor]:
+        return [example_value(item.as_proxy()) for item in self.results]
+
+
+def flatten(tx: Translator, value: VariableTracker) -> tuple[list[VariableTracker], Rebuild, Any]:
+    """The tensors in a nest of tuples, lists, dicts and constants; how to put others in their
+    place; and a description of the nest.
+    """
+    value = value.realize()
+    if isinstance(value, TensorVariable):
+        return [value], lambda leaves: leaves[0], "*"
+    if value.is_python_constant():
+        constant = value.as_python_constant()
+        return [], lambda leaves: value, ("constant", repr(constant))
+    kind = value.python_type()
+    if issubclass(kind, dict) and kind is dict:
+        keys = [key.realize() for key in value.unpack(tx)]
+        names = [key.as_python_constant() for key in keys]
+        items = [value.getitem(tx, key) for key in keys]
+        if not all(isinstance(name, str) for name in names):
+            unsupported("result of a body", repr(value), "keys of dicts have to be strings")
+        leaves, rebuilds, shape = _flatten_items(tx, items)
+        return (
+            leaves,
+            lambda new: tx.wrap_keywords(dict(zip(names, rebuilds(new), strict=True))),
+            (dict, tuple(names), shape),
+        )
+    if issubclass(kind, (tuple, list)):
+        leaves, rebuilds, shape = _flatten_items(tx, value.unpack(tx))
+        return leaves, lambda new: tx.wrap_items(kind, rebuilds(new)), (kind, shape)
+    unsupported("result of a body", repr(value), "it is no nest of tuples, lists and dicts")
+
+
+def _flatten_items(tx: Translator, items: Sequence[VariableTracker]) -> tuple[Any, Any, Any]:
+    parts = [flatten(tx, item) for item in items]
+    counts = [len(leaves) for leaves, _, _ in parts]
+
+    def rebuild(new: list[VariableTracker]) -> list[VariableTracker]:
+        result, start = [], 0
+        for (_, make, _), count in zip(parts, counts, strict=True):
+            result.append(make(new[start : start + count]))
+            start += count
+        return result
+
+    return (
+        [leaf for leaves, _, _ in parts for leaf in leaves],
+        rebuild,
+        tuple(shape for _, _, shape in parts),
+    )
+
+
+def new_tensor(tx: Translator, body: Body, fake: torch.Tensor) -> TensorVariable:
+    """A tensor that the operator gives to the body."""
+    variable = TensorVariable(body.parameter(fake))
+    tx.output.side_effects.track(fake, variable)
+    return variable
+
+
+def trace_body(
+    tx: Translator,
+    name: str,
+    call: Callable[[Body], VariableTracker],
+) -> TracedBody:
+    """`call(body)` with its operations in a graph of their own.
+
+    Raises Unsupported where it changes what exists outside, or writes to tensors that it is given.
+    """
+    effects = tx.output.side_effects
+    number = VariableTracker(mutation=Mutation.NEW).number
+    outer_mutated, effects.mutated = effects.mutated, set()
+    try:
+        with scope(tx.output) as body:
+            result = call(body)
+            leaves, rebuild, shape = flatten(tx, result)
+            traced = TracedBody(body, leaves, rebuild, shape)
+            traced.nodes()
+        for variable in effects.mutated:
+            old = variable.mutation is Mutation.EXISTING or variable.number < number
+            if old and not isinstance(variable, GlobalStateVariable):
+                unsupported(
+                    "side effect in a body",
+                    f"{name}: {variable!r}",
+                    f"a function given to {name} changes what exists outside of it",
+                    ["return the value instead"],
+                )
+    finally:
+        effects.mutated |= outer_mutated
+    for node in (*body.parameters, *body.lifted.values()):
+        fake = example_value(node)
+        if isinstance(fake, torch.Tensor) and body.wrote_to(node):
+            unsupported(
+                "mutation in a body",
+                f"{name}: {node}",
+                f"a function given to {name} writes to a tensor from outside of it",
+            )
+    return traced
+
+
+def fresh_results(
+    tx: Translator, fakes: Sequence[torch.Tensor], needs_grad: bool
+) -> tuple[Any, ...]:
+    """Fake values like those that a body returned, for the node that stands for its call."""
+    results = []
+    with tx.output.fake_mode, torch.no_grad():
+        for fake in fakes:
+            copy = torch.empty_strided(
+                fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
+            )
+            results.append((copy, needs_grad and fake.requires_grad))
+    with tx.output.fake_mode:
+        return tuple(t.requires_grad_().view_as(t) if grad else t for t, grad in results)
+
+
+def add_call(
+    tx: Translator,
+    target: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    values: tuple[Any, ...],
+) -> list[VariableTracker]:
+    """A node that calls a higher-order operator, with `values` as its results, and these."""
+    node: Node = tx.output.add_known_node(target, args, kwargs, values, tx.user_stack())
+    return tx.wrap_node(node).unpack(tx)  # type: ignore[arg-type]
+
+
+__all__ = ["TracedBody", "add_call", "flatten", "fresh_results", "new_tensor", "trace_body"]

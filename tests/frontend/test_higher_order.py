@@ -1,0 +1,266 @@
+"""Higher-order operators: functions are captured as graphs of their own."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from testing import CountingBackend, assert_same, check, check_recompiles
+from torch import nn
+from torch._higher_order_ops import scan, while_loop
+from torch._higher_order_ops.map import map as hop_map
+from torch.utils.checkpoint import (
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
+
+import minidynamo
+
+X = torch.arange(6.0).reshape(2, 3) / 3 - 1
+W = torch.arange(9.0).reshape(3, 3) / 7 - 0.5
+LINEAR = nn.Linear(3, 3)
+
+
+def cond(x, yes, no, *operands):
+    return torch.cond(x.sum() > 0, yes, no, operands or (x,))
+
+
+def closures(x):
+    y = x * 3
+    return torch.cond(x.sum() > 0, lambda: y + 1, lambda: y - x)
+
+
+def nested_cond(x):
+    def inner(a):
+        return torch.cond(a.sum() > 1, lambda b: b + 1, lambda b: b + 2, (a,))
+
+    return cond(x, inner, lambda a: a.cos())
+
+
+def while_with_free_tensor(x):
+    y = x + 1
+    return while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a + y), (torch.tensor(0), x))
+
+
+CASES = {
+    "cond": (lambda x: cond(x, lambda a: a.sin(), lambda a: a.cos()), X),
+    "cond, other branch": (lambda x: cond(x, lambda a: a.sin(), lambda a: a.cos()), X + 5),
+    "cond, free tensor": (lambda x, w: cond(x, lambda a: a @ w, lambda a: a * 2), X, W),
+    "cond, closures": (closures, X),
+    "cond, tuple": (lambda x: cond(x, lambda a: (a + 1, a * 2), lambda a: (a - 1, a / 2)), X),
+    "cond, dict": (lambda x: cond(x, lambda a: {"o": a + 1}, lambda a: {"o": a - 1}), X),
+    "cond, nested": (nested_cond, X + 1),
+    "cond, module": (lambda x: cond(x, lambda a: LINEAR(a).detach(), lambda a: a.cos()), X),
+    "cond, then more": (lambda x: cond(x, torch.sin, torch.cos).sum() * 2 + x, X),
+    "while_loop": (
+        lambda x: while_loop(
+            lambda i, a: i < 3, lambda i, a: (i + 1, a * 2), (torch.tensor(0), x)
+        ),
+        X,
+    ),
+    "while_loop, free tensor": (while_with_free_tensor, X),
+    "scan": (lambda x: scan(lambda c, a: (c + a, c * a), torch.zeros(3), x), X),
+    "scan, reverse": (
+        lambda x: scan(lambda c, a: (c + a, c * a), torch.zeros(3), x, reverse=True),
+        X,
+    ),
+    "scan, nests": (lambda x, w: scan(lambda c, a: (c @ w + a, {"y": c * a}), x[0], x), X, W),
+    "map": (lambda x: hop_map(lambda a: a.sin() + 1, x), X),
+    "map, free tensor": (lambda x, w: hop_map(lambda a: a @ w, x), X, W),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_captured_whole(name):
+    fn, *args = CASES[name]
+    counter = check(fn, *args, graphs=1, fullgraph=True)
+    assert any(isinstance(child, torch.fx.GraphModule) for child in counter.graphs[0].children())
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("name", ["cond, free tensor", "while_loop", "scan", "map"])
+def test_under_other_backends(name, backend):
+    fn, *args = CASES[name]
+    check(fn, *args, graphs=None, backend=backend, fullgraph=True)
+
+
+def test_a_known_condition_is_a_plain_branch():
+    def fn(x):
+        return torch.cond(x.shape[0] > 1, lambda a: a + 1, lambda a: a - 1, (x,))
+
+    check(fn, X, graphs=1, ops=1, fullgraph=True)
+    check_recompiles(fn, [(X,), (X[:1],)], graphs=2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_gradients_through_cond(backend):
+    def fn(x, w):
+        return cond(x, lambda a: (a * w[:2]).sin(), lambda a: a.cos() * w[1:])
+
+    grads = []
+    for function in (fn, minidynamo.compile(fn, backend=backend, fullgraph=True)):
+        x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+        function(x, w).sum().backward()
+        grads.append((x.grad, w.grad))
+    assert_same(*grads)
+
+
+def refused(fn, *args):
+    with pytest.raises(minidynamo.exc.Unsupported) as caught:
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(*args)
+    return caught.value.kind
+
+
+def test_bodies_that_are_refused():
+    def appends(x):
+        seen = []
+        return cond(x, lambda a: (seen.append(1), a + 1)[1], lambda a: a - 1), seen
+
+    def writes(x):
+        return cond(x, lambda a: a.add_(1) + 1, lambda a: a - 1)
+
+    def returns_operand(x):
+        return cond(x, lambda a: a, lambda a: a - 1)
+
+    def differ(x):
+        return cond(x, lambda a: a + 1, lambda a: a.sum())
+
+    assert refused(appends, X) == "side effect in a body"
+    assert refused(writes, X.clone()) == "mutation in a body"
+    assert refused(returns_operand, X) == "aliasing in a body"
+    assert refused(differ, X) == "branches differ"
+
+
+def test_recompiles_when_a_branch_reads_something_else():
+    class Options:
+        factor = 2
+
+    def fn(x):
+        return cond(x, lambda a: a * Options.factor, lambda a: a - 1)
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for factor, graphs in ((2, 1), (2, 1), (5, 2), (2, 2)):
+        Options.factor = factor
+        assert_same(compiled(X + 2), (X + 2) * factor)
+        assert len(counter.graphs) == graphs
+
+
+# -- activation checkpointing ----------------------------------------------------------------------
+
+BODIES = {
+    "closure": lambda x, w: checkpoint(lambda a: (a @ w).sin().cos(), x, use_reentrant=False),
+    "keywords": lambda x, w: checkpoint(
+        lambda a, b=1, *, c=2: (a @ w).sin() * b * c, x, c=3, use_reentrant=False
+    ),
+    "tuple": lambda x, w: checkpoint(lambda a, b: (a @ b, a + 1), x, w, use_reentrant=False)[0],
+    "returns its input": lambda x, w: sum(
+        t.sum() for t in checkpoint(lambda a, b: (a @ b, a), x, w, use_reentrant=False)
+    ),
+    "module": lambda x, w: checkpoint(LINEAR, x @ w, use_reentrant=False),
+    "reentrant": lambda x, w: checkpoint(lambda a: (a @ w).sin(), x, use_reentrant=True),
+    "sequential": lambda x, w: checkpoint_sequential(
+        [LINEAR, LINEAR], 2, x @ w, use_reentrant=False
+    ),
+    "twice": lambda x, w: checkpoint(
+        torch.sin, checkpoint(torch.cos, x @ w, use_reentrant=False), use_reentrant=False
+    ),
+    "no rng": lambda x, w: checkpoint(
+        lambda a: (a @ w).sin(), x, use_reentrant=False, preserve_rng_state=False
+    ),
+    "selective": lambda x, w: checkpoint(
+        lambda a: (a @ w).sin(),
+        x,
+        use_reentrant=False,
+        context_fn=functools.partial(
+            create_selective_checkpoint_contexts, [torch.ops.aten.mm.default]
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("name", BODIES)
+def test_checkpoint(name, backend):
+    fn = BODIES[name]
+    counter = CountingBackend()
+    minidynamo.compile(fn, backend=counter, fullgraph=True)(X.clone().requires_grad_(), W)
+    assert len(counter.graphs) == 1
+    minidynamo.reset()
+    results = []
+    for function in (fn, minidynamo.compile(fn, backend=backend, fullgraph=True)):
+        torch.manual_seed(5)
+        x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+        out = function(x, w)
+        out.sum().backward()
+        results.append((out, x.grad, w.grad))
+    assert_same(*results)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_checkpoint_draws_the_same_numbers_again(backend):
+    def fn(x):
+        return checkpoint(lambda a: F.dropout(a.exp(), 0.5) * 2, x, use_reentrant=False)
+
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x = X.clone().requires_grad_()
+        out = compiled(x)
+        out.sum().backward()
+        assert_same(out.detach(), x.grad)
+
+
+def test_checkpoint_without_gradients_is_a_call():
+    def fn(x):
+        with torch.no_grad():
+            return checkpoint(torch.sin, x, use_reentrant=False)
+
+    check(fn, X, graphs=1, fullgraph=True)
+
+
+def test_checkpoint_around_a_break():
+    """The first pass and the recomputation both go through compiled code."""
+
+    def body(a):
+        b = a.sin()
+        minidynamo.graph_break()
+        return b.cos() * a
+
+    def fn(x):
+        return checkpoint(body, x, use_reentrant=False) + 1
+
+    grads = []
+    for function in (fn, minidynamo.compile(fn, backend="eager")):
+        x = X.clone().requires_grad_()
+        function(x).sum().backward()
+        grads.append(x.grad)
+    assert_same(*grads)
+
+
+def test_checkpoint_recompiles_for_another_body():
+    def fn(x, k):
+        return checkpoint(lambda a: a.sin() * k, x, use_reentrant=False).sum()
+
+    x = X.clone().requires_grad_()
+    check_recompiles(fn, [(x, 2), (x, 2), (x, 3.0), (x.detach(), 2)], graphs=3)
+
+
+# -- scripted functions ----------------------------------------------------------------------------
+
+
+def test_scripted_functions_are_traced_as_python():
+    with pytest.warns(DeprecationWarning):
+        scripted = torch.jit.script(_plus_one)
+
+    def fn(x):
+        return scripted(x) * 2
+
+    check(fn, X, graphs=1, fullgraph=True)
+
+
+def _plus_one(x):
+    return x + 1
