@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from .graph_breaks import CompiledFrame, finish_break, finish_return
 from .guards import Check, GuardSet
 from .opcodes.control import LOOP_GOES_ON
 from .output_graph import OutputGraph
-from .resume_execution import is_continuation
+from .resume_execution import has_captured, is_continuation, note_capture
 from .source import GlobalsSource
 from .stopped_frames import SkipFrame
 from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator, Translator
@@ -48,12 +49,13 @@ MAX_EMPTY_VERSIONS = 3
 
 @dataclass(slots=True)
 class EntryData:
-    """What the compiler keeps with an entry: its guards (to explain failures) and whether it holds
-    a graph.
+    """What the compiler keeps with an entry: its guards (to explain failures), whether it holds
+    no graph, and whether it ends with a graph break.
     """
 
     guards: GuardSet
     is_empty: bool
+    goes_on: bool = False
 
 
 def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
@@ -133,6 +135,9 @@ def _may_recompile(options: CompileOptions, frame: Any) -> bool:
     if events.wants(events.RecompileEvent):
         events.emit(events.RecompileEvent(code=code, failures=failures))
     empty = [entry for entry in frame.entries if entry.data.is_empty]
+    if has_captured(code):
+        # What follows a graph break may be worth it.
+        empty = [entry for entry in empty if not entry.data.goes_on]
     if len(empty) >= MAX_EMPTY_VERSIONS:
         for entry in empty:
             entry.valid = False
@@ -156,21 +161,27 @@ def _may_recompile(options: CompileOptions, frame: Any) -> bool:
 def _convert(options: CompileOptions, frame: Any) -> Any:
     """One frame to an Entry. Raises Unsupported (fullgraph), SkipFrame, or a compiler error."""
     breaks: dict[int, Unsupported] = {}
+    around = sys.exception()
     for _ in range(MAX_ATTEMPTS):
         try:
             with _kept_global_state(), events.timed("frame"):
-                return _attempt(options, frame, breaks)
+                return _attempt(options, frame, breaks, around)
         except RestartTracing as restart:
             breaks[restart.step] = restart.reason
-            _drop_tracebacks(restart)
-            _drop_tracebacks(restart.reason)
+            _drop_tracebacks(restart, around)
+            _drop_tracebacks(restart.reason, around)
     raise InternalError(f"{frame.code.co_qualname}: analysis did not settle")
 
 
-def _attempt(options: CompileOptions, frame: Any, breaks: dict[int, Unsupported]) -> Any:
+def _attempt(
+    options: CompileOptions,
+    frame: Any,
+    breaks: dict[int, Unsupported],
+    around: BaseException | None,
+) -> Any:
     output = OutputGraph(options, frame.code)
     try:
-        return _capture(options, frame, output, breaks)
+        return _capture(options, frame, output, breaks, around)
     finally:
         for context in reversed(output.open_contexts):
             context.abandon()
@@ -178,7 +189,11 @@ def _attempt(options: CompileOptions, frame: Any, breaks: dict[int, Unsupported]
 
 
 def _capture(
-    options: CompileOptions, frame: Any, output: OutputGraph, breaks: dict[int, Unsupported]
+    options: CompileOptions,
+    frame: Any,
+    output: OutputGraph,
+    breaks: dict[int, Unsupported],
+    around: BaseException | None,
 ) -> Any:
     tx = RootTranslator(output, frame, breaks)
     try:
@@ -188,16 +203,16 @@ def _capture(
             value = tx.run()
         except GraphBreak as stop:
             _report_break(options, stop.reason)
-            _drop_tracebacks(stop.reason)
-            _drop_tracebacks(stop)
+            _drop_tracebacks(stop.reason, around)
+            _drop_tracebacks(stop, around)
             innermost = stop.frame
             try:
                 compiled = _finished(options, tx, lambda: finish_break(tx, innermost), innermost)
             finally:
                 _release_callees(innermost)
-            return _make_entry(frame, output, compiled, is_empty=False)
+            return _make_entry(frame, output, compiled, goes_on=True)
         compiled = _finished(options, tx, lambda: finish_return(tx, value))
-        return _make_entry(frame, output, compiled, is_empty=output.is_empty())
+        return _make_entry(frame, output, compiled, goes_on=False)
     finally:
         tx.release()
 
@@ -232,11 +247,11 @@ def _finished(
         raise SkipFrame("a nest of values is too deep to be rebuilt") from None
 
 
-def _drop_tracebacks(error: BaseException | None) -> None:
+def _drop_tracebacks(error: BaseException | None, around: BaseException | None) -> None:
     """Tracebacks of errors that were handled keep the tracer's frames, and so
-    the program's objects.
+    the program's objects. `around`: the program's own exception, in whose handler this runs.
     """
-    while error is not None and error.__traceback__ is not None:
+    while error is not None and error is not around and error.__traceback__ is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
 
@@ -272,12 +287,16 @@ def _with_hint(reason: Unsupported) -> Unsupported:
 
 
 def _make_entry(
-    frame: Any, output: OutputGraph, compiled: CompiledFrame, *, is_empty: bool
+    frame: Any, output: OutputGraph, compiled: CompiledFrame, *, goes_on: bool
 ) -> Any:
+    is_empty = output.is_empty()
+    if not is_empty:
+        note_capture(frame.code)
     guards = output.guards
     output.add_alias_guards()
     output.shapes.add_guards(guards)
-    code = frame.code if is_empty and output.side_effects.is_empty() else compiled.code
+    is_original = is_empty and not goes_on and output.side_effects.is_empty()
+    code = frame.code if is_original else compiled.code
     fetch = [] if code is frame.code else compiled.fetch
     program = guards.build(frame.code, fetch)
     entry = Entry(
@@ -286,7 +305,7 @@ def _make_entry(
         needs_hook=compiled.needs_hook or code is frame.code,
         inputs_slot=bool(fetch),
     )
-    entry.data = EntryData(guards, is_empty)
+    entry.data = EntryData(guards, is_empty, goes_on)
     if events.wants(events.GuardEvent):
         events.emit(events.GuardEvent(code=frame.code, guards=guards.describe()))
     if events.wants(events.BytecodeEvent):

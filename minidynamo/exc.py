@@ -89,6 +89,9 @@ class Unsupported(MinidynamoError):
     hints: what the user may do.
     """
 
+    # Symbolic numbers were made constants, which did not help: the graph should end without that.
+    specialized_in_vain = False
+
     def __init__(
         self,
         kind: str,

@@ -43,6 +43,7 @@ from .stopped_frames import (
     WayOn,
     check_suspended,
     load_locals,
+    patch_handler,
     patch_ways_on,
     set_positions,
     store_stack,
@@ -94,16 +95,21 @@ class _Finisher:
         self.tx = tx
         self.output = tx.output
         self.context = LoadContext(frozenset(tx.code.co_cellvars))
+        for manager in reversed(list(self.output.open_contexts)):
+            manager.leave_for_break(tx)
+
+    def _close_generators(self) -> None:
+        """Refuse generators that were dropped while suspended in a `try`: closing them does
+        something. (One that is still needed has been refused by `restore`.)
+        """
         for generator in self.output.generators:
-            if generator.pending_cleanup() and not generator.closes_silently(tx):
+            if generator.pending_cleanup() and not generator.closes_silently(self.tx):
                 # Not a break where it was made: a continuation would keep it alive for too long.
                 raise Unsupported(
                     "generator left unfinished",
                     repr(generator),
                     "it is dropped inside of a try or with block, whose cleanup is not traced",
                 )
-        for manager in reversed(list(self.output.open_contexts)):
-            manager.leave_for_break(tx)
 
     def finish(
         self,
@@ -114,6 +120,7 @@ class _Finisher:
     ) -> CompiledFrame:
         counting = PyCodegen(self.output.side_effects, self.context, None)
         restore(counting)
+        self._close_generators()
         emitting = PyCodegen(self.output.side_effects, self.context, counting.counts)
         emitting.outputs = dict(counting.outputs)
         restore(emitting)
@@ -274,7 +281,9 @@ class _BreakFinisher(_Finisher):
             ]
         block += plain
         set_positions(block, stopped)
-        return [*block, *copies], call
+        listing = [*block, *copies]
+        patch_handler(frame, copies, listing, self._leave)
+        return listing, call
 
     def _resume(self, exit_: Exit) -> list[Instruction]:
         assert self.stops is not None

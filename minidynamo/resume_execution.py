@@ -89,6 +89,7 @@ class _Family:
     """What is known of one base code: its continuations, kept as long as the code lives."""
 
     continuations: dict[ContinuationKey, types.CodeType] = field(default_factory=dict)
+    has_captured: bool = False
 
 
 # By id, because code objects compare by value; a weak reference removes the row.
@@ -146,6 +147,16 @@ def continuation(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
     if key not in known:
         known[key] = _make(base, key)
     return known[key]
+
+
+def note_capture(code: types.CodeType) -> None:
+    """A graph with operations was captured in a frame of `code`."""
+    _family(base_code(code)).has_captured = True
+
+
+def has_captured(code: types.CodeType) -> bool:
+    """Whether that happened to any part of the function that `code` belongs to."""
+    return _family(base_code(code)).has_captured
 
 
 def push_stack(slots: str) -> list[Instruction]:

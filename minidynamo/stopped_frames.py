@@ -216,7 +216,27 @@ def patch_ways_on(
         set_positions(block, stopped)
         stopped.target = block[0]
         listing += block
+    patch_handler(frame, copies, listing, leave)
     return listing
+
+
+def patch_handler(
+    frame: StoppedFrame,
+    copies: list[Instruction],
+    listing: list[Instruction],
+    leave: Callable[[WayOn], list[Instruction]],
+) -> None:
+    """Let `leave` follow the beginning of the handler that an exception of the stopping instruction
+    goes to, so that what the handler does is captured too.
+    """
+    handler = copies[frame.index].handler
+    if handler is None or handler.target.opname != "PUSH_EXC_INFO":
+        return
+    slots = frame.slots[: handler.depth] + VALUE * handler.lasti + HANDLED + VALUE
+    block = leave(WayOn([], copies.index(handler.target) + 1, slots))
+    set_positions(block, handler.target)
+    behind = listing.index(handler.target) + 1
+    listing[behind:behind] = block
 
 
 def set_positions(block: list[Instruction], like: Instruction) -> None:
@@ -317,6 +337,7 @@ class StopFunctions:
         set_positions(block, copies[frame.index])
         behind_call = len(listing) - len(copies) - 1
         listing[behind_call : behind_call + 1] = block
+        patch_handler(frame, copies, listing, lambda way: self._suspend(level, way))
         return listing
 
     def _suspend(self, level: int, way: WayOn) -> list[Instruction]:

@@ -20,10 +20,19 @@ from .exc import MinidynamoError, Unsupported
 from .opcodes import OPCODES
 from .output_graph import OutputGraph
 from .resume_execution import is_continuation, is_stack_name
-from .source import CellSource, ClosureSource, ConstSource, GlobalsSource, LocalSource, Source
+from .source import (
+    AttrSource,
+    CellSource,
+    ClosureSource,
+    ConstSource,
+    GlobalsSource,
+    LocalSource,
+    Source,
+)
+from .variables import builder
 from .variables.base import NULL, ObservedException, VariableTracker, unsupported
 from .variables.constant import ConstantVariable
-from .variables.exceptions import first_raise, set_context
+from .variables.exceptions import ExceptionVariable, TracebackVariable, first_raise, set_context
 from .variables.functions import (
     BaseFunctionVariable,
     CellVariable,
@@ -210,7 +219,7 @@ class Translator(Protocol):
         cannot be undone.
         """
         graph_point, guards_mark = checkpoint
-        if not self.output.can_rollback(graph_point):
+        if reason.specialized_in_vain or not self.output.can_rollback(graph_point):
             raise RestartTracing(self.step_number, reason)
         self.output.rollback(graph_point)
         # The trace ends here: what only this instruction looked at is loaded again, whatever it is.
@@ -328,6 +337,13 @@ class Translator(Protocol):
             and len(self.root.frame.entries) < MAX_LOOP_VERSIONS
         )
 
+    def wrap(self, value: Any, source: Source) -> VariableTracker:
+        """The value of an object of the frame, with its guards. What was on the stack when the
+        graph broke may be the item of a loop, such as `enumerate` gives.
+        """
+        on_stack = isinstance(source, LocalSource) and is_stack_name(source.local)
+        return builder.wrap(self, value, source, itemwise=on_stack and type(value) is tuple)
+
     # -- calls -------------------------------------------------------------------------------------
 
     def inline(
@@ -370,6 +386,13 @@ class Translator(Protocol):
         if is_continuation(fn.fn.__code__):
             return self.inline(fn, args, kwargs)
         return super().call_python_function(fn, args, kwargs)
+
+    def traceback_of(self, error: VariableTracker) -> VariableTracker:
+        """The traceback of an exception that is being handled."""
+        if isinstance(error, ExceptionVariable) and error.source is not None:
+            traceback_ = AttrSource(error.source, "__traceback__")
+            return self.lazy(error.real.__traceback__, traceback_)
+        return TracebackVariable(error.raised_at)
 
     def make_generator(self, callee: InliningTranslator) -> VariableTracker:
         """What calling a generator function gives: its frame, not started."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..variables.base import VariableTracker
+from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import has_slot, type_name
 from ..variables.constant import ConstantVariable
+from .control import LOOP_GOES_ON
 from .registry import op
 
 if TYPE_CHECKING:
@@ -55,10 +56,24 @@ def build_slice(tx: Translator, inst: Instruction) -> None:
     tx.push(tx.make_slice(tx.popn(inst.arg)))
 
 
+def check_growing(tx: Translator, container: VariableTracker) -> None:
+    """Stop if the container of a comprehension was on the stack when the graph broke: it grows
+    with each iteration, and the code of one is to serve all.
+    """
+    if tx.is_loop_of_continuation(container):
+        unsupported(
+            LOOP_GOES_ON,
+            container.describe(),
+            "the graph broke inside this comprehension; its body is captured once, not once an"
+            " iteration",
+        )
+
+
 def _add_to(method: str):
     """LIST_APPEND and its kin: the container lies `arg` below the value that is popped."""
 
     def handler(tx: Translator, inst: Instruction) -> None:
+        check_growing(tx, tx.stack[-inst.arg - 1])
         value = tx.pop_raw()
         container = tx.stack[-inst.arg].realize()
         tx.call_function(tx.getattr(container, method), [value], {})
@@ -102,6 +117,7 @@ def dict_merge(tx: Translator, inst: Instruction) -> None:
 
 @op("MAP_ADD")
 def map_add(tx: Translator, inst: Instruction) -> None:
+    check_growing(tx, tx.stack[-inst.arg - 2])
     key, value = tx.popn_raw(2)
     tx.stack[-inst.arg].realize().setitem(tx, key.realize(), value)
 

@@ -196,4 +196,4 @@ def with_except_start(tx: Translator, inst: Instruction) -> None:
     error = tx.stack[-1].realize()
     leave = tx.stack[-4].realize()
     type_ = tx.wrap_code_constant(error.python_type())
-    tx.push(tx.call_function(leave, [type_, error, NONE], {}))
+    tx.push(tx.call_function(leave, [type_, error, tx.traceback_of(error)], {}))

@@ -47,9 +47,14 @@ def builds(*types_: type) -> Callable[[Any], Any]:
     return register
 
 
-def wrap(tx: Translator, value: Any, source: Source) -> VariableTracker:
-    """The traced value for an object that the frame reaches through `source`, with its guards."""
-    if is_value(value):
+def wrap(
+    tx: Translator, value: Any, source: Source, *, itemwise: bool = False
+) -> VariableTracker:
+    """The traced value for an object that the frame reaches through `source`, with its guards.
+
+    itemwise: a tuple of constants is guarded item by item, since they are expected to change.
+    """
+    if is_value(value) and not itemwise:
         if type(value) is int or type(value) is float:
             number = tx.output.shapes.number(value, source, tx.user_stack)
             if number is not None:
@@ -159,7 +164,9 @@ def wrap_builtin(tx: Translator, value: Any, source: Source) -> VariableTracker:
     tx.guard(source, "TYPE_IS", type(value))
     tx.guard(AttrSource(source, "__name__"), "CONST_EQ", name)
     receiver = tx.wrap(owner, MethodSelfSource(source))
-    return receiver.getattr(tx, name)
+    method = receiver.getattr(tx, name)
+    method.source = source
+    return method
 
 
 def _is_method(value: Any) -> bool:

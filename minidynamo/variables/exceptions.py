@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import types
 from typing import TYPE_CHECKING, Any
 
 from ..side_effects import DELETED, Mutation
@@ -128,6 +129,20 @@ class ExceptionVariable(BuiltinObject):
     def apply_contents(self, codegen: PyCodegen) -> None:
         codegen.emit("LOAD_FAST", codegen.preload(self))
         codegen.emit("STORE_ATTR", "args")
+
+
+class TracebackVariable(VariableTracker):
+    """The traceback of an exception that the traced code raised: it does not exist."""
+
+    def __init__(self, raised_at: int | None) -> None:
+        super().__init__()
+        self.made_at = raised_at
+
+    def python_type(self) -> type:
+        return types.TracebackType
+
+    def truth(self, tx: Translator) -> bool:
+        return True
 
 
 def _new_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:

@@ -83,6 +83,10 @@ class SequenceVariable(BuiltinObject):
 class ListVariable(SequenceVariable):
     """A list, or a Python subclass of list."""
 
+    def append(self, item: VariableTracker) -> None:
+        """`list.append`; the mutation is in the log already."""
+        self.items.append(item)
+
     def as_python_constant(self) -> Any:
         """A copy: whoever needs the list itself must not ask for a constant."""
         if self.cls is not list:
@@ -121,6 +125,61 @@ class ListVariable(SequenceVariable):
         codegen.emit("LOAD_FAST", codegen.preload(self))
         codegen.load_const(slice(None))
         codegen.emit("STORE_SUBSCR")
+
+
+class ExistingListVariable(ListVariable):
+    """A list of the frame. Its length is guarded when its items are asked for; it can be appended
+    to without. If nothing but appending happened to it, that is what is replayed.
+    """
+
+    _items: list[VariableTracker]
+
+    def __init__(self, tx: Translator, value: list[Any], source: Source) -> None:
+        self._tx = tx
+        self._given: list[VariableTracker] | None = None
+        super().__init__([], type(value), source=source, mutation=Mutation.EXISTING, real=value)
+
+    def _first_items(self) -> list[VariableTracker]:
+        tx, source, value = self._tx, self.source, self.real
+        assert source is not None
+        tx.guard(source, "LEN_EQ", len(value))
+        return [
+            tx.lazy(item, ListItemSource(source, index))
+            for index, item in enumerate(list.__iter__(value))
+        ]
+
+    @property
+    def items(self) -> list[VariableTracker]:  # type: ignore[override]
+        """The items; from now on their number is guarded."""
+        if self._given is None:
+            self._given = self._first_items()
+            self._items = [*self._given, *self._items]
+        return self._items
+
+    @items.setter
+    def items(self, items: list[VariableTracker]) -> None:
+        self._items = items
+
+    def append(self, item: VariableTracker) -> None:
+        self._items.append(item)
+
+    def _appended(self) -> list[VariableTracker] | None:
+        """What was appended, if nothing else was changed."""
+        given = self._given or []
+        if any(a is not b for a, b in zip(self._items, given, strict=False)):
+            return None
+        return self._items[len(given) :] if len(self._items) >= len(given) else None
+
+    def push_contents(self, codegen: PyCodegen) -> None:
+        appended = self._appended()
+        codegen.sequence(self._items if appended is None else appended)
+        codegen.emit("BUILD_LIST", len(self._items if appended is None else appended))
+
+    def apply_contents(self, codegen: PyCodegen) -> None:
+        if self._appended() is None:
+            super().apply_contents(codegen)
+        else:
+            apply_with(codegen, self, list.extend)
 
 
 def _new_list(cls: type, items: list[Any]) -> Any:
@@ -268,12 +327,7 @@ def _from_python_sequence(tx: Translator, value: Any) -> VariableTracker:
 @wraps_instances(list)
 def _wrap_list(tx: Translator, value: list[Any], source: Source) -> VariableTracker:
     tx.guard(source, "TYPE_IS", type(value))
-    tx.guard(source, "LEN_EQ", len(value))
-    items = [
-        tx.lazy(item, ListItemSource(source, index))
-        for index, item in enumerate(list.__iter__(value))
-    ]
-    return ListVariable(items, type(value), source=source, mutation=Mutation.EXISTING, real=value)
+    return ExistingListVariable(tx, value, source)
 
 
 @wraps(tuple)

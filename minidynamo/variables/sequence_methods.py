@@ -221,7 +221,7 @@ def _list_append(
     /,
 ) -> None:
     _mutate(tx, self)
-    self.items.append(item)
+    self.append(item)
 
 
 @builtin_method(list, "extend")

@@ -187,7 +187,11 @@ class Services:
             self.output.rollback(checkpoint)
             for number in numbers:
                 number.specialized(self)  # type: ignore[arg-type]
-        return attempt()
+        try:
+            return attempt()
+        except Unsupported as reason:
+            reason.specialized_in_vain = True
+            raise
 
     def call_for(
         self,

@@ -1,0 +1,362 @@
+"""Loops with a graph break in them: the body is captured once, whatever it goes over."""
+
+import collections
+import itertools
+
+import pytest
+import torch
+from testing import CountingBackend, assert_same, check
+
+import minidynamo
+
+x = torch.randn(4)
+
+
+def opaque(value=None):
+    return value
+
+
+minidynamo.disallow_in_graph(opaque)
+
+
+def over_range(a):
+    for i in range(100):
+        a = a + i
+        opaque()
+        a = a * 0.5
+    return a
+
+
+def over_enumerate(a):
+    for i, v in enumerate([1.5 + k for k in range(30)]):
+        a = a + v * i
+        opaque()
+        a = a * 0.5
+    return a
+
+
+def over_tensors(a):
+    for v in [a + k for k in range(30)]:
+        a = a + v
+        opaque()
+        a = a * 0.5
+    return a
+
+
+def over_zip(a):
+    for v, k in zip([a * k for k in range(30)], range(30), strict=True):
+        a = a + v * k
+        opaque()
+        a = a * 0.5
+    return a
+
+
+def over_items(a):
+    for key, v in {str(k): a + k for k in range(30)}.items():
+        a = a + v
+        opaque(key)
+        a = a * 0.5
+    return a
+
+
+def over_values(a):
+    for v in {k: a + k for k in range(30)}.values():
+        a = a + v
+        opaque()
+    return a
+
+
+def over_generator(a):
+    def numbers():
+        for k in range(30):
+            yield a * k
+
+    for v in numbers():
+        a = a + v
+        opaque()
+        a = a * 0.5
+    return a
+
+
+def over_generator_expression(a):
+    for v in (a * k for k in range(30)):
+        a = a + v
+        opaque()
+    return a
+
+
+def over_deque(a):
+    for v in collections.deque([a, a + 1] * 15):
+        a = a + v
+        opaque()
+    return a
+
+
+def over_set(a):
+    for k in {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}:
+        a = a + k
+        opaque()
+    return a
+
+
+def over_chain(a):
+    for v in itertools.chain([a] * 12, [a + 1] * 12):
+        a = a + v
+        opaque()
+    return a
+
+
+def over_map_and_filter(a):
+    for v in map(lambda k: a * k, filter(lambda k: k % 2, range(30))):
+        a = a + v
+        opaque()
+    return a
+
+
+def over_reversed(a):
+    for v in reversed([a * k for k in range(30)]):
+        a = a + v
+        opaque()
+    return a
+
+
+def over_text(a):
+    for letter in "abcdefghijklmnop":
+        a = a + 1
+        opaque(letter)
+        a = a * 0.5
+    return a
+
+
+def while_with_counter(a):
+    n = 0
+    while n < 100:
+        a = a + n
+        opaque()
+        a = a * 0.5
+        n += 1
+    return a, n
+
+
+def while_on_data(a):
+    n = 0
+    while a.abs().sum() < 50:
+        a = a * 1.1 + 1
+        n += 1
+    return a, n
+
+
+def while_true(a):
+    n = 0
+    while True:
+        a = a + 1
+        n += 1
+        if opaque(n) >= 30:
+            break
+    return a, n
+
+
+def nested_loops(a):
+    for i in range(12):
+        for j in range(12):
+            a = a + j
+            opaque()
+            a = a * 0.5
+        a = a - i
+    return a
+
+
+def with_else(a):
+    for i in range(20):
+        a = a + i
+        if opaque(False):
+            break
+    else:
+        a = a * 2
+    return a
+
+
+def with_continue(a):
+    for i in range(30):
+        if opaque(i % 3) == 0:
+            continue
+        a = a + 1
+    return a
+
+
+def first_iteration_only(a):
+    for i in range(30):
+        if i == 0:
+            opaque()
+        a = a * 0.5 + 1
+    return a
+
+
+def list_is_appended_to(a):
+    out = []
+    for i in range(30):
+        a = a * 0.5
+        out.append(opaque(a) + i)
+    return out
+
+
+def accumulates(a):
+    total, count = 0, 0
+    for i in range(30):
+        total = total + (a * i).sum().item()
+        count += 1
+    return a * total, count
+
+
+def list_comprehension(a):
+    return [opaque(a + i) * 2 for i in range(30)]
+
+
+def dict_comprehension(a):
+    return {i: opaque(a + i) * 2 for i in range(30)}
+
+
+def set_comprehension(a):
+    return len({opaque(i) for i in range(30)}), a + 1
+
+
+def comprehension_with_condition(a):
+    return [v * 2 for v in [a + k for k in range(30)] if opaque(True)]
+
+
+def nested_comprehension(a):
+    return [[opaque(a + i) * j for j in range(5)] for i in range(5)]
+
+
+def in_try(a):
+    for i in range(30):
+        try:
+            a = a + i
+            if opaque(i) % 4 == 0:
+                raise ValueError(i)
+        except ValueError:
+            a = a * 0.5
+    return a
+
+
+def in_with(a):
+    for i in range(30):
+        with torch.no_grad():
+            a = a + i
+            opaque()
+            a = a * 0.5
+    return a
+
+
+# How many graphs the body may need: a number that changes is a constant at first, then a symbol.
+LOOPS = [
+    (over_range, 4),
+    (over_enumerate, 4),
+    (over_tensors, 4),
+    (over_zip, 4),
+    (over_items, 4),
+    (over_values, 3),
+    (over_generator, 4),
+    (over_generator_expression, 4),
+    (over_deque, 4),
+    (over_set, 4),
+    (over_chain, 5),
+    (over_map_and_filter, 5),
+    (over_reversed, 4),
+    (over_text, 4),
+    (while_with_counter, 6),
+    (while_on_data, 6),
+    (while_true, 4),
+    (nested_loops, 9),
+    (with_else, 5),
+    (with_continue, 4),
+    (first_iteration_only, 3),
+    (list_is_appended_to, 8),
+    (accumulates, 6),
+    (list_comprehension, 5),
+    (dict_comprehension, 5),
+    (set_comprehension, 1),
+    (comprehension_with_condition, 5),
+    (nested_comprehension, 9),
+    (in_try, 6),
+    (in_with, 4),
+]
+
+
+@pytest.mark.parametrize(("fn", "most"), LOOPS, ids=lambda v: getattr(v, "__name__", ""))
+def test_loop(fn, most, caplog):
+    counter = check(fn, x, graphs=None)
+    assert len(counter.graphs) <= most
+    assert "recompile_limit" not in caplog.text
+
+
+@pytest.mark.parametrize(("fn", "most"), LOOPS, ids=lambda v: getattr(v, "__name__", ""))
+def test_loop_in_a_callee(fn, most, caplog):
+    def outer(a):
+        return fn(a.sin()), a.cos()
+
+    counter = check(outer, x, graphs=None)
+    assert len(counter.graphs) <= most + 2
+    assert "recompile_limit" not in caplog.text
+
+
+def test_module_list(caplog):
+    layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(20)])
+
+    def f(a):
+        for layer in layers:
+            a = layer(a)
+            opaque()
+            a = a.relu()
+        return a
+
+    check(f, x, graphs=3)
+    assert "recompile_limit" not in caplog.text
+
+
+def test_different_modules_after_a_break(caplog):
+    """The rest of the loop is unrolled when its body does not serve all items."""
+    kinds = [torch.nn.ReLU, torch.nn.Tanh, torch.nn.Sigmoid, torch.nn.GELU, torch.nn.SiLU]
+    layers = torch.nn.ModuleList([kind() for kind in kinds * 4])
+
+    def f(a):
+        for i, layer in enumerate(layers):
+            a = layer(a)
+            if i == 0:
+                opaque()
+        return a
+
+    check(f, x, graphs=None)
+    assert "recompile_limit" not in caplog.text
+
+
+def test_second_call_compiles_nothing():
+    counter = CountingBackend()
+    minidynamo.reset()
+    compiled = minidynamo.compile(over_range, backend=counter)
+    compiled(x)
+    before = len(counter.graphs)
+    assert_same(over_range(x), compiled(x))
+    assert len(counter.graphs) == before
+
+
+def test_frame_that_captures_nothing_is_left_alone():
+    def f(values):
+        for value in values:
+            opaque(value)
+        return len(values)
+
+    minidynamo.reset()
+    counter = CountingBackend()
+    compiled = minidynamo.compile(f, backend=counter)
+    started = []
+
+    def note(event):
+        if event.outcome == "start":
+            started.append(event.code.co_name)
+
+    with minidynamo.events.subscribe(note, minidynamo.events.FrameEvent):
+        for length in range(1, 30):
+            assert compiled(["x"] * length) == length
+    assert not counter.graphs
+    assert started.count("f") <= 12
