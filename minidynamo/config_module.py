@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from .utils import known_names
 
-__all__ = ["ConfigModule", "Field", "check_value", "field", "install"]
+__all__ = ["ConfigModule", "Field", "check_value", "field", "flag_of", "install", "spellings"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -168,6 +168,16 @@ def _resolve(config: ConfigModule, name: str, error: type[Exception]) -> str:
         return config.__aliases__[name]
     names = (*config.__fields__, *config.__aliases__)
     raise error(f"{config.__name__} has no flag {name!r}; {known_names(name, names)}")
+
+
+def flag_of(config: Any, name: str) -> str:
+    """The flag that `name` is a spelling of. Raises AttributeError, with the known names."""
+    return _resolve(config, name, AttributeError)
+
+
+def spellings(config: Any) -> list[str]:
+    """Names of all flags, other spellings included, sorted."""
+    return sorted((*config.__fields__, *config.__aliases__))
 
 
 def _allowed_types(hint: Any) -> tuple[type, ...]:

@@ -144,6 +144,14 @@ class OutputCodeEvent(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StageEvent(Event):
+    """What one stage of compiling a graph made, as text; name: of a file to keep it in."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class AutotuneEvent(Event):
     """A choice was measured: milliseconds of each candidate, and the one taken."""
 

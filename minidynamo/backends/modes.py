@@ -1,8 +1,8 @@
 """Modes and options of the inductor backend, and their validation.
 
 An option is a flag of `minidynamo.inductor.config`; a mode is a name for a set of options. Names of
-modes are those of torch.compile. The three beside "default" stand for CUDA graphs and autotuning;
-until there are flags for these, they give the same code as "default".
+modes are those of torch.compile. An option may be spelt as there ("trace.enabled") or as the flag
+(trace_enabled). Options without an effect yet say so in their documentation.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..config_module import check_value
+from ..config_module import check_value, flag_of, spellings
 from ..exc import UserError
 from ..inductor import config as inductor_config
 from ..utils import known_names
@@ -25,9 +25,9 @@ __all__ = [
 
 _MODES: dict[str, dict[str, Any]] = {
     "default": {},
-    "reduce-overhead": {},
-    "max-autotune-no-cudagraphs": {},
-    "max-autotune": {},
+    "reduce-overhead": {"triton.cudagraphs": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True},
+    "max-autotune": {"max_autotune": True, "triton.cudagraphs": True},
 }
 
 
@@ -42,8 +42,8 @@ def list_mode_options(mode: str | None = None) -> dict[str, Any]:
 
 
 def list_options() -> list[str]:
-    """Names that `options=` may have."""
-    return sorted(inductor_config.to_dict())
+    """Names that `options=` may have, with those that torch.compile spells with a dot."""
+    return spellings(inductor_config)
 
 
 def mode_options(mode: str | None) -> dict[str, Any]:
@@ -61,9 +61,9 @@ def validate_mode(mode: str | None) -> None:
 def validate_options(options: Mapping[str, Any]) -> None:
     """Raises UserError for an unknown option (with the known ones) or a value it cannot have."""
     for name, value in options.items():
-        if name not in inductor_config.to_dict():
+        if name not in list_options():
             raise UserError(f"unknown option {name!r}; {known_names(name, list_options())}")
         try:
-            check_value(inductor_config, name, value)
+            check_value(inductor_config, flag_of(inductor_config, name), value)
         except (TypeError, ValueError) as error:
             raise UserError(f"option {name!r}: {error}") from error

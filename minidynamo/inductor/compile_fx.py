@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from minidynamo import _C, events
-from minidynamo.inductor import config, lowering, metrics
+from minidynamo.inductor import config, lowering, metrics, trace
 from minidynamo.inductor.aot import compile_aot
 from minidynamo.inductor.capture import NotCapturable, capture_inference
 from minidynamo.inductor.codegen.assemble import PlanAssembler
@@ -72,7 +74,9 @@ def compile_fx(
         metrics.increment("compiled_graphs")
         flat, spec = flatten_outputs(gm)
         try:
-            compiled = _compile_flat(flat, example_inputs)
+            settings = _Settings(config.to_dict(), trace.new_folder(flat))
+            with trace.into(settings.folder):
+                compiled = _compile_flat(flat, example_inputs, settings)
         except _NOT_COMPILABLE:
             metrics.increment("uncompiled_graphs")
             compiled = flat.forward
@@ -81,7 +85,26 @@ def compile_fx(
         return lambda *args: torch.utils._pytree.tree_unflatten(list(compiled(*args)), spec)
 
 
-def _compile_flat(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+@dataclass(frozen=True)
+class _Settings:
+    """What holds for every piece of one graph: its backward is compiled when it is first called,
+    and the flags may be others by then.
+    """
+
+    flags: Mapping[str, Any]
+    folder: Path | None
+
+    def compile_later(self, graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
+        """`compile_graph` under these settings."""
+        if kind != "backward":
+            return compile_graph(graph, kind)
+        with config.patch(self.flags), trace.into(self.folder):
+            return compile_graph(graph, kind)
+
+
+def _compile_flat(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], settings: _Settings
+) -> Callable[..., Any]:
     mode = _fake_mode(inputs)
     fakes = [_fake(value, mode) for value in inputs]
     if has_symbols(fakes) and not _can_be_symbolic(fakes):
@@ -89,7 +112,7 @@ def _compile_flat(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[.
     if not has_symbols(fakes) and has_symbols(_values(gm)):
         # Sizes that depend on data: torch's own tracing knows how they are named.
         metrics.increment("capture_fallbacks")
-        return compile_aot(gm, inputs, compile_graph, decomposition_table())
+        return compile_aot(gm, inputs, settings.compile_later, decomposition_table())
     graph = None
     depth = _functorch.get_dynamic_layer_stack_depth()
     with events.timed("capture"):
@@ -100,7 +123,7 @@ def _compile_flat(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[.
             # It may have stopped inside of a transform.
             close_transforms(depth)
     if graph is None:
-        return compile_aot(gm, inputs, compile_graph, decomposition_table())
+        return compile_aot(gm, inputs, settings.compile_later, decomposition_table())
     return compile_graph(graph, "inference")
 
 
@@ -144,6 +167,7 @@ def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]
     with events.timed("graph_passes"):
         for graph_pass in GRAPH_PASSES:
             graph_pass(graph)
+    trace.stage(f"{kind}_graph.py", trace.graph_text(graph))
     with events.timed("plan_cache"):
         key = plan_store.graph_key(graph, kind, torch.get_num_threads())
         compiled = None
@@ -173,8 +197,12 @@ def _compile_plan(graph: torch.fx.GraphModule, kind: str) -> CompiledPlan:
     with events.timed("lowering"):
         lowered = GraphLowering(graph, free_layout=kind == "inference").run()
     metrics.increment("ir_nodes_pre_fusion", len(lowered.operations))
+    trace.stage(f"{kind}_loops.txt", trace.steps_text(lowered.operations))
     with events.timed("scheduling"):
-        steps = schedule(lowered)
+        steps = list(schedule(lowered))
+    trace.stage(f"{kind}_kernels.txt", trace.steps_text(steps))
+    if config.trace_graph_diagram:
+        trace.stage(f"{kind}_diagram.dot", trace.diagram(steps))
     with events.timed("codegen"):
         assembler = PlanAssembler(lowered, torch.get_num_threads())
         plan = assembler.build(steps)
@@ -193,7 +221,8 @@ def _compile_plan(graph: torch.fx.GraphModule, kind: str) -> CompiledPlan:
 
 def _details_are_wanted() -> bool:
     """Whether somebody listens to what only compiling tells."""
-    return events.wants(events.FusionEvent) or events.wants(events.KernelEvent)
+    kinds = (events.FusionEvent, events.KernelEvent, events.OutputCodeEvent, events.StageEvent)
+    return any(map(events.wants, kinds))
 
 
 def load_kernels(plan: Plan) -> str | None:

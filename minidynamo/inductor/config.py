@@ -15,6 +15,13 @@ from ..config_module import field, install
 cpu_backend: str = field("cpp", "Code for CPU tensors: C++, or Triton run by its interpreter (for tests).", choices=("cpp", "triton"))
 cpu_linear: str = field("auto", "Large float32 matrix products on CPU: oneDNN, ATen's own (MKL), or whichever is faster on this vendor's CPUs.", choices=("auto", "onednn", "aten"))
 max_fusion_nodes: int = field(600, "Operations that one fused kernel may have at most.")
+epilogue_fusion: bool = field(True, "Fuse elementwise operators into templates of matrix products. No effect yet: those are library calls.")
+max_autotune: bool = field(False, "Time configurations of a kernel and keep the fastest. No effect yet: heuristics choose.")
+shape_padding: bool = field(False, "Pad matrix products to aligned sizes. No effect yet.")
+triton_cudagraphs: bool = field(False, "Replay what a graph launches as one CUDA graph. No effect yet.", aliases=("triton.cudagraphs",))
+trace_enabled: bool = field(False, "Write a folder for each compiled graph: its FX graphs, loops, fusion, code and times.", aliases=("trace.enabled",))
+trace_graph_diagram: bool = field(False, "With trace.enabled, also diagram.dot: kernels and the memory between them, for Graphviz.", aliases=("trace.graph_diagram",))
+trace_debug_dir: str = field("minidynamo_trace", "Where trace.enabled makes its folders.", aliases=("trace.debug_dir",))
 fallback_random: bool = field(False, "Draw random numbers as eager does, number by number, instead of inside of kernels.")
 # fmt: on
 

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from minidynamo.inductor.ir import Buffer, ExternOp, TensorValue, View, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder
+from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.size_hints import is_size
 from minidynamo.inductor.symbolic import IntLike, contiguous_strides
 
@@ -89,7 +90,7 @@ def call(
             new_kwargs,
             tuple(outputs) if returns > 1 else (outputs,) if returns else (),
             _mutated_inputs(op, new_args, new_kwargs),
-            (str(op),),
+            (origin_of(g.node, str(op)),),
             tuple(inputs),
         )
     )

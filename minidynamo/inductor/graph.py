@@ -40,6 +40,7 @@ from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, LOWERINGS
 from minidynamo.inductor.lowering.scalar import Scalar
 from minidynamo.inductor.ops import REDUCTIONS
+from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.sizes import Meta, SizeTable, has_symbols, meta_of
 from minidynamo.inductor.symbolic import (
     ZERO,
@@ -303,7 +304,7 @@ class GraphLowering:
         fake = self.meta if meta is None else meta
         tensors = [value for value in operands if isinstance(value, TensorValue)]
         origins = dict.fromkeys(name for value in tensors for name in value.origins)
-        origins[str(self.node.target)] = None
+        origins[origin_of(self.node)] = None
         size, layout = tuple(fake.shape), tuple(fake.stride())
         data = Lazy(
             inner,
@@ -420,7 +421,7 @@ class GraphLowering:
             dtype, kept, contiguous_strides(kept), device or self.meta_device()
         )
         b.store(buffer.name, dot(index, buffer.stride), value, dtype)
-        self._append_computed(b, buffer, (*origins, str(self.node.target)))
+        self._append_computed(b, buffer, (*origins, origin_of(self.node)))
         return self.whole(buffer)
 
     def drop_dims(
@@ -487,7 +488,7 @@ class GraphLowering:
             b = BodyBuilder(iters)
             value = b.cast(piece.load(b, index), compute_type(fake.dtype))
             b.store(buffer.name, dot(index, stride) + first * stride[dim], value, fake.dtype)
-            self._append_computed(b, buffer, (*piece.origins, str(self.node.target)))
+            self._append_computed(b, buffer, (*piece.origins, origin_of(self.node)))
             first = first + piece.size[dim]
         layout = tuple(fake.stride())
         view = View(buffer, size, stride, exact=stride == layout)

@@ -39,6 +39,7 @@ from minidynamo.inductor.codegen.triton_steps import TritonSteps
 from minidynamo.inductor.dependencies import roots
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import Buffer, ExternOp, View
+from minidynamo.inductor.origins import operators, source_lines
 from minidynamo.inductor.runtime.triton_launch import ALIGNMENT
 from minidynamo.inductor.scheduler import Kernel
 from minidynamo.inductor.size_hints import size_symbols
@@ -141,7 +142,7 @@ class PlanAssembler:
             return
         written = zip(slots, spec.args, strict=True)
         writes = tuple(slot for slot, arg in written if arg.role != "in")
-        origin = ", ".join(spec.origins)
+        origin = ", ".join(operators(spec.origins))
         sizes = tuple(plan_size(symbol_expr(size)) for size in kernel.sizes)
         self.builder.add(KernelCall(symbol, slots, sizes, writes, origin, spec.failures))
 
@@ -151,7 +152,8 @@ class PlanAssembler:
         else:
             source, language = codegen_cpp(spec, symbol, self.threads), "cpp"
         self.sources[symbol] = source
-        self.builder.kernel(PlanKernel(symbol, source, spec.origins, language))
+        lines = tuple(source_lines(spec.origins))
+        self.builder.kernel(PlanKernel(symbol, source, lines, language))
         metrics.increment("generated_kernel_count")
         if events.wants(events.KernelEvent):
             events.emit(events.KernelEvent(symbol, language, source, spec.origins))
@@ -209,7 +211,7 @@ class PlanAssembler:
         args = tuple(self._argument(arg) for arg in step.args)
         kwargs = {key: self._argument(arg) for key, arg in step.kwargs.items()}
         overload = schema.overload_name
-        origin = ", ".join(step.origins)
+        origin = ", ".join([*operators(step.origins), *source_lines(step.origins)])
         if step.op in OUT_VARIANTS and _is_row_major(step.outputs[0]):
             kwargs["out"] = Ref(self._alloc(step.outputs[0]))
             extern = Extern(schema.name, "out", args, kwargs, (None,), origin)

@@ -40,6 +40,7 @@ from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.codegen.narrow import narrow_integers
 from minidynamo.inductor.loop_body import LoopBody
 from minidynamo.inductor.ops import OPS
+from minidynamo.inductor.origins import operators
 from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import Symbol, as_expr, loop_symbol, product, symbol_expr
 
@@ -143,7 +144,7 @@ class CppKernel:
     def generate(self) -> str:
         """The source text."""
         if self.spec.origins:
-            self.code.line(f"// {', '.join(self.spec.origins)}")
+            self.code.line(f"// {', '.join(operators(self.spec.origins))}")
         parameters = "void** ptrs, const i64* sizes, i64* failure"
         with self.code.block(f'extern "C" void {self.name}({parameters})'):
             self.code.line("using namespace md;")

@@ -32,6 +32,7 @@ from minidynamo.inductor.codegen.triton_ops import (
 from minidynamo.inductor.codegen.triton_tile import Axis, choose_tiling
 from minidynamo.inductor.loop_body import Node, passes
 from minidynamo.inductor.ops import SCAN_STEPS
+from minidynamo.inductor.origins import operators
 from minidynamo.inductor.symbolic import (
     Atom,
     Expr,
@@ -140,7 +141,7 @@ class TritonPrinter:
         blocks = {f"{axis.name.upper()}BLOCK": axis.block for axis in self.axes}
         parameters = ", ".join([*args, *sizes, *(f"{name}: tl.constexpr" for name in blocks)])
         if self.spec.origins:
-            self.code.line(f"# {', '.join(self.spec.origins)}")
+            self.code.line(f"# {', '.join(operators(self.spec.origins))}")
         with self.code.indented(f"def {self.name}({parameters}):"):
             self._program_axes()
             if not self.spec.reduces:

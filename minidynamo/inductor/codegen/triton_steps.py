@@ -8,6 +8,7 @@ from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.codegen.plan_steps import PyCall, Ref, Slot, TritonLaunch
 from minidynamo.inductor.codegen.triton import TritonKernel, codegen_triton
 from minidynamo.inductor.ir import Buffer
+from minidynamo.inductor.origins import operators
 from minidynamo.inductor.runtime.triton_launch import (
     Binary,
     compile_kernel,
@@ -53,7 +54,7 @@ class TritonSteps:
             TritonCompileError: Triton is missing, or refused the kernel.
         """
         kernel = self.kernels[symbol]
-        origin = ", ".join(spec.origins)
+        origin = ", ".join(operators(spec.origins))
         if spec.device == "cpu":
             return PyCall(symbol, tuple(map(Ref, slots)), {}, (), origin)
         names = [buffer.name for buffer in buffers]

@@ -15,6 +15,7 @@ from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.views import wrap
+from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.symbolic import dot, loop_symbol, symbol_expr
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _scan(
     buffer = g._new_buffer(meta.dtype, size, stride, meta.device)
     value = b.cast(inner(b, index), compute_type(meta.dtype))
     b.store(buffer.name, dot(index, stride), value, meta.dtype)
-    g._append_computed(b, buffer, (*x.origins, str(g.node.target)))
+    g._append_computed(b, buffer, (*x.origins, origin_of(g.node)))
     return g.whole(buffer)
 
 
