@@ -45,7 +45,7 @@ from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
 from .size_nodes import expression_node
 from .subgraphs import Body
-from .utils import close_transforms
+from .transform_levels import close_transforms
 
 if TYPE_CHECKING:
     from .compile_options import CompileOptions

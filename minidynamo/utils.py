@@ -10,9 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterable
 
-from torch._C import _functorch
-
-__all__ = ["close_transforms", "forget_warnings", "known_names", "plural", "warn_once"]
+__all__ = ["forget_warnings", "known_names", "plural", "warn_once"]
 
 _warned: set[str] = set()
 _warned_lock = threading.Lock()
@@ -48,9 +46,3 @@ def forget_warnings() -> None:
     """Let every one-time warning be issued again."""
     with _warned_lock:
         _warned.clear()
-
-
-def close_transforms(depth: int) -> None:
-    """Close levels of torch.func transforms that are open beyond `depth`, as after an error."""
-    while _functorch.get_dynamic_layer_stack_depth() > depth:
-        _functorch.pop_dynamic_layer_stack()

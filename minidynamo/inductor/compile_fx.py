@@ -41,7 +41,7 @@ from minidynamo.inductor.runtime.triton_launch import with_aligned_inputs
 from minidynamo.inductor.scheduler import schedule
 from minidynamo.inductor.sizes import has_symbols
 from minidynamo.inductor.symbolic import Undecided
-from minidynamo.utils import close_transforms
+from minidynamo.transform_levels import close_transforms
 
 assert lowering.pointwise  # the modules of the package fill the table of lowerings
 

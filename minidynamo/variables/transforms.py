@@ -15,7 +15,7 @@ import torch
 from torch._C import _functorch
 
 from ..exc import Unsupported
-from ..utils import close_transforms
+from ..transform_levels import close_transforms
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
 
