@@ -162,7 +162,8 @@ _SKIPPED_TORCH = (
 # Modules in them that are traced through all the same.
 _TRACED_TORCH = frozenset(
     "torch.func torch._functorch.apis torch._functorch.vmap torch._functorch.eager_transforms"
-    " torch._functorch.functional_call torch._functorch.utils".split()
+    " torch._functorch.functional_call torch._functorch.utils"
+    " torch._higher_order_ops.associative_scan".split()
 )
 
 

@@ -11,6 +11,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .. import trace_rules
 from ..side_effects import Mutation
 from ..source import AttrSource
@@ -51,6 +53,14 @@ def constructs(*bases: type) -> Callable[[Constructor], Constructor]:
     return register
 
 
+_DTYPES: dict[type, Any] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
+
+
 class ClassVariable(VariableTracker):
     """A class. It is known by identity; `value` is the real class."""
 
@@ -68,6 +78,10 @@ class ClassVariable(VariableTracker):
 
     def as_python_constant(self) -> Any:
         return self.value
+
+    def as_proxy(self) -> Any:
+        """Where operations take a dtype they take Python's number types, which no node can show."""
+        return _DTYPES.get(self.value, self.value)
 
     def identity(self) -> Any:
         return self.value
