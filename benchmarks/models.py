@@ -40,8 +40,8 @@ that runs the graph as it is (`python benchmarks/models.py --write docs/models.m
 
 - graphs: how many the first call gives, ours / torch.compile's; again: how many the second adds
 - seconds: processor time of the first call, ours / torch.compile's, and the ratio
-- equal: whether the results of both calls are eager's, bit for bit; "close": but for rounding, where
-  a model takes another way when it is compiled
+- equal: whether the results of both calls are eager's, bit for bit; "close": but for rounding,
+  where a model takes another way when it is compiled
 - generate: whether `generate()` with a compiled forward gives eager's tokens, and how many graphs
   it compiles, with a dynamic and with a static cache
 """

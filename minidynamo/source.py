@@ -57,13 +57,10 @@ class Source:
 
     def __post_init__(self) -> None:
         key = self._key()
-        keeps = False
-        for part in key:
-            if part.keeps_alive if isinstance(part, Source) else part[0] == "object":
-                keeps = True
+        parts = [p.keeps_alive if isinstance(p, Source) else p[0] == "object" for p in key]
         object.__setattr__(self, "_identity", key)
         object.__setattr__(self, "_hash", hash((type(self), key)))
-        object.__setattr__(self, "keeps_alive", keeps)
+        object.__setattr__(self, "keeps_alive", True in parts)
 
     def _key(self) -> tuple[Any, ...]:
         fields = [getattr(self, name) for name in self.__match_args__]
