@@ -24,6 +24,7 @@ LAYERS = [
         "markers",
         "compile_options",
         "size_nodes",
+        "transform_levels",
         "_C",
     ],
     ["bytecode"],
@@ -51,7 +52,16 @@ LAYERS = [
     [""],  # minidynamo/__init__.py
 ]
 # The compiler below the FX graph is a stack of its own.
-INDUCTOR_USES = {"config", "config_module", "exc", "events", "utils", "size_nodes", "_C"}
+INDUCTOR_USES = {
+    "config",
+    "config_module",
+    "exc",
+    "events",
+    "utils",
+    "size_nodes",
+    "transform_levels",
+    "_C",
+}
 USES_INDUCTOR = {"backends", "eval_frame", ""}
 
 # Modules imported late, inside functions, and why.

@@ -1,4 +1,4 @@
-"""What a user can look at: the folder of a compiled graph, its code with the program's own lines."""
+"""What a user can look at: the folder of a compiled graph, code with the program's own lines."""
 
 import pytest
 import torch
