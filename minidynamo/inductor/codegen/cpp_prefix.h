@@ -71,6 +71,19 @@ template <int N> MD_INLINE V<i32, N> iota() {
   }
 }
 
+// One bit a lane of a bool value.
+template <class M> MD_INLINE u32 lane_bits(M m) {
+  constexpr int N = MD_LANES(M);
+#if MD_AVX512
+  if constexpr (N == 16) return __builtin_ia32_cvtd2mask512(m);
+#endif
+#if MD_AVX512 || MD_AVX2
+  if constexpr (N == 8) return __builtin_ia32_movmskps256((V<float, 8>)m);
+#endif
+  u32 bits = 0;
+  for (int i = 0; i < N; i++) bits |= (u32)(m[i] & 1) << i;
+  return bits;
+}
 // ---- memory ------------------------------------------------------------------------------------------------
 template <int N, class T> MD_INLINE V<T, N> ld(const T* p, All) {
   V<T, N> r;
@@ -122,7 +135,7 @@ template <int N, class T, class W, class F> MD_INLINE V<T, N> gather_if(V<i32, N
 template <int N, class T, class W> MD_INLINE V<T, N> ld_if(V<i32, N> mask, const T* p, W w) {
 #if MD_AVX512
   if constexpr (N == 16) {
-    const u16 m = __builtin_ia32_cvtd2mask512(mask) & (u16)((1u << lanes<N>(w)) - 1);
+    const u16 m = lane_bits(mask) & (u16)((1u << lanes<N>(w)) - 1);
     if constexpr (sizeof(T) == 4)
       return (V<T, N>)__builtin_ia32_loadups512_mask((const float*)p, V<float, 16>{}, m);
     else if constexpr (sizeof(T) == 2)
@@ -130,7 +143,7 @@ template <int N, class T, class W> MD_INLINE V<T, N> ld_if(V<i32, N> mask, const
     else if constexpr (sizeof(T) == 1)
       return (V<T, N>)__builtin_ia32_loaddquqi128_mask((const char*)p, V<char, 16>{}, m);
   } else if constexpr (N == 8 && sizeof(T) == 8) {
-    const u8 m = __builtin_ia32_cvtd2mask256(mask) & (u8)((1u << lanes<N>(w)) - 1);
+    const u8 m = lane_bits(mask) & (u8)((1u << lanes<N>(w)) - 1);
     return (V<T, N>)__builtin_ia32_loadupd512_mask((const double*)p, V<double, 8>{}, m);
   }
 #elif MD_AVX2
@@ -161,7 +174,7 @@ template <int N, i64 STEP, class T, class W> MD_INLINE V<T, N> ld_step(const T* 
 template <int N, i64 STEP, class T, class W> MD_INLINE V<T, N> ld_step_if(V<i32, N> mask, const T* p, W w) {
 #if MD_AVX512
   if constexpr (N == 16 && sizeof(T) == 4 && STEP < (1 << 26) && STEP > -(1 << 26)) {
-    const u16 m = __builtin_ia32_cvtd2mask512(mask) & (u16)((1u << lanes<N>(w)) - 1);
+    const u16 m = lane_bits(mask) & (u16)((1u << lanes<N>(w)) - 1);
     if (m == 0xffff) return ld_step<N, STEP>(p, All{});
     return (V<T, N>)__builtin_ia32_gathersiv16sf(V<float, 16>{}, p, iota<16>() * (i32)STEP, m, 4);
   }
@@ -555,10 +568,9 @@ template <class T> MD_INLINE T check_s(T x, bool good, i64* failure, int number)
 }
 template <class F, class W> MD_INLINE F check(F x, V<i32, MD_LANES(F)> good, W w, i64* failure, int number) {
   constexpr int N = MD_LANES(F);
-  bool fails = false;
-  for (int i = 0; i < lanes<N>(w); i++) fails |= !good[i];
-  if (__builtin_expect(fails, 0))
-    for (int i = 0; i < lanes<N>(w); i++) check_s(x[i], good[i] != 0, failure, number);
+  const u32 bad = ~lane_bits(good) & (u32)((1ull << lanes<N>(w)) - 1);
+  if (__builtin_expect(bad == 0 && __is_same(W, All), 1)) return x;
+  for (int i = 0; i < lanes<N>(w); i++) check_s(x[i], good[i] != 0, failure, number);
   return select(good, x, F{});
 }
 // Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
