@@ -228,8 +228,10 @@ def plot(results: list[Result]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def page(results: list[Result], rate: float, device: str) -> str:
+def page(results: list[Result], rate: float, options: argparse.Namespace) -> str:
     """The results as a page."""
+    device = options.device
+    clock = "wall clock" if options.clock == "wall" else "processor time of the process"
     cells = [row(result, rate) for result in results]
     header = "| " + " | ".join(HEADER) + " |"
     rule = "| --- |" + " ---: |" * (len(HEADER) - 1)
@@ -241,7 +243,9 @@ def page(results: list[Result], rate: float, device: str) -> str:
             f"# Kernels: {device_name(device)}, torch {torch.__version__}",
             "",
             "Written by `python benchmarks/kernels.py --write`, whose docstring says what the",
-            "columns are. Medians in microseconds; only ratios compare between machines.",
+            f"columns are, with `--threads {torch.get_num_threads()}` and `--clock {options.clock}`",
+            f"({clock}).",
+            "Medians in microseconds; only ratios compare between machines.",
             "",
             "```",
             summary(results),
@@ -284,7 +288,7 @@ def main(argv: list[str]) -> None:
     print(summary(results))
     if options.write:
         kind = "cuda" if options.device.startswith("cuda") else "cpu"
-        (RESULTS / f"kernels-{kind}.md").write_text(page(results, rate, options.device))
+        (RESULTS / f"kernels-{kind}.md").write_text(page(results, rate, options))
         (RESULTS / f"kernels-{kind}.svg").write_text(plot(results))
 
 
