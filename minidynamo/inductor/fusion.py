@@ -230,6 +230,9 @@ def _concatenate(first: LoopBody, second: LoopBody) -> LoopBody | None:
     """`first`'s nodes, then `second`'s, loads of what was stored replaced by the value; None if an
     index differs, or an element would be changed before all have read it.
     """
+    adds = any(node.op == "atomic_add" for node in (*first.nodes, *second.nodes))
+    if adds and first.reduces:
+        return None  # an addition must happen once at every point
     stored: dict[str, tuple[Expr | None, int]] = {}
     ops: dict[str | None, str] = {}
     several: set[str] = set()

@@ -185,7 +185,7 @@ class ComputedOp:
     origins: tuple[str, ...] = ()
 
     def reads(self) -> set[str]:
-        return {node.buffer for node in self.body.loads() if node.buffer is not None}
+        return self.body.reads()
 
 
 @dataclass(eq=False, slots=True)

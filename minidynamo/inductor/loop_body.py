@@ -113,6 +113,14 @@ class LoopBody:
     def has_scan(self) -> bool:
         return any(node.op == "scan" for node in self.nodes)
 
+    def reads(self) -> set[str]:
+        """Buffers whose old contents matter."""
+        return {
+            node.buffer
+            for node in self.nodes
+            if node.op in ("load", "atomic_add") and node.buffer is not None
+        }
+
     def has_reduction(self) -> bool:
         return any(node.op == "reduction" for node in self.nodes)
 

@@ -215,7 +215,7 @@ class Scheduler:
         first.members, first.body = members, body
         first.operations += second.operations
         first.position = min(first.position, second.position)
-        first.reads = {node.buffer for node in body.loads() if node.buffer is not None}
+        first.reads = body.reads()
         first.writes |= second.writes
         second.alive = False
         for name in second.reads | second.writes:
@@ -291,7 +291,10 @@ def make_kernel(body: LoopBody, buffers: dict[str, Buffer], origins: tuple[str, 
     written: dict[str, None] = {}
     for node in body.nodes:
         if node.buffer is not None:
-            (read if node.op == "load" else written)[node.buffer] = None
+            if node.op != "store":
+                read[node.buffer] = None
+            if node.op != "load":
+                written[node.buffer] = None
     names = [*read, *(name for name in written if name not in read)]
     args = []
     for position, name in enumerate(names):

@@ -31,6 +31,7 @@ from minidynamo.inductor.codegen.cpp_stages import (
     Walk,
     choose_vector_symbol,
     find_transposition,
+    parallel_symbols,
     plan_stages,
     size_of,
 )
@@ -115,6 +116,9 @@ class CppKernel:
         cost = sum(OPS[node.op].cost for node in self.nodes)
         return total * (8 + cost) // 8
 
+    def _adds(self) -> bool:
+        return any(node.op == "atomic_add" for node in self.nodes)
+
     def _rows(self) -> int:
         """Independent pieces of work in the outer loops."""
         return hint_of(product(size_of(s) for s in self.outer))
@@ -165,7 +169,7 @@ class CppKernel:
                 self._rest_of(self.stages.numbers[0])
         elif not self.reduces:
             turned = find_transposition(self.body, self.vec)
-            if turned is None:
+            if turned is None or self._adds():
                 self._elementwise(parallel)
             else:
                 self._transposing(parallel, turned)
@@ -177,13 +181,19 @@ class CppKernel:
     # -- loops -------------------------------------------------------------------------------------
     @contextmanager
     def _outer_loops(
-        self, parallel: bool, extra: Sequence[tuple[str, str]] = ()
+        self, parallel: bool, extra: Sequence[tuple[str, str]] = (), at: int | None = None
     ) -> Iterator[None]:
         """Loops over the outer symbols and `extra` (variable, count), and in each the numbers that
         change with no symbol further in. Loops that OpenMP joins must follow without a gap.
+
+        at: how many of the outer symbols stand before `extra`; those after it run in order.
         """
-        loops = [(s.name, self._count(s)) for s in self.outer] + list(extra)
-        joined = self._parallel_depth(loops) if parallel else 0
+        first = len(self.outer) if at is None else at
+        loops: list[tuple[str, str]] = [(s.name, self._count(s)) for s in self.outer]
+        loops[first:first] = extra
+        own: list[Symbol | None] = [*self.outer]
+        own[first:first] = [None] * len(extra)
+        joined = self._parallel_depth(loops[: first + len(extra)]) if parallel else 0
         if joined:
             collapse = f" collapse({joined})" if joined > 1 else ""
             self.code.line(f"{self._parallel()}{collapse} schedule(static)")
@@ -195,7 +205,7 @@ class CppKernel:
             for depth, (variable, count) in enumerate(loops, 1):
                 head = f"for (i64 {variable} = 0; {variable} < {count}; {variable}++)"
                 stack.enter_context(self.code.block(head))
-                known.update(self.outer[depth - 1 : depth])
+                known.update(s for s in own[depth - 1 : depth] if s is not None)
                 if depth >= joined:
                     self._emit_known(known)
             yield
@@ -238,11 +248,16 @@ class CppKernel:
         size = self._count(self.vec)
         extra: list[tuple[str, str]] = []
         chunk = None
-        if parallel and self._rows() < 4 * self.threads:
+        safe = parallel_symbols(self.body)
+        self.outer.sort(key=lambda symbol: symbol not in safe)
+        first = sum(symbol in safe for symbol in self.outer)
+        rows = product(size_of(s) for s in self.outer[:first])
+        few = isinstance(rows, int) and rows < 4 * self.threads
+        if parallel and few and self.vec in safe:
             chunk = max(1024, -(-hint_of(size_of(self.vec)) // (8 * self.threads)) // 64 * 64)
             count = f"({size} + {chunk - 1}) / {chunk}"
             extra = [("chunk", str(-(-int(size) // chunk)) if size.isdigit() else count)]
-        with self._outer_loops(parallel, extra):
+        with self._outer_loops(parallel, extra, first):
             if chunk is None:
                 low, high = "0", size
             else:

@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 
 from minidynamo.inductor.loop_body import LoopBody, Node
 from minidynamo.inductor.ops import OPS
-from minidynamo.inductor.symbolic import IntLike, Symbol, product
+from minidynamo.inductor.symbolic import (
+    ZERO,
+    Expr,
+    IntLike,
+    Symbol,
+    is_less,
+    is_nonneg,
+    product,
+    symbol_expr,
+)
 
 # A value that costs this much and is wanted in several walks is kept.
 SCRATCH_COST = 8
@@ -97,6 +106,30 @@ def _access_weights(body: LoopBody) -> list[tuple[Node, float]]:
             weight = 4.0 if node.op in STORES and not body.reduces else 1.0
             result.append((node, weight if is_inner or not body.reduces else 0.05))
     return result
+
+
+def parallel_symbols(body: LoopBody) -> set[Symbol]:
+    """Loops whose iterations may run side by side: no two of them add to one element."""
+    safe = set(body.iters)
+    for node in body.nodes:
+        if node.op == "atomic_add":
+            assert node.index is not None
+            safe = {symbol for symbol in safe if _determines(node.index, symbol)}
+    return safe
+
+
+def _determines(index: Expr, symbol: Symbol) -> bool:
+    """Whether equal indices mean equal values of `symbol`, whatever the other atoms are."""
+    factor = index.coeff(symbol)
+    if factor is None or not factor.is_const or not isinstance(symbol.size, int):
+        return False
+    step = factor.const
+    own = symbol_expr(symbol)
+    low = ZERO
+    for monomial, coeff in (index - own * step).terms.items():
+        if step <= 0 or coeff % (step * symbol.size):
+            low = low + Expr(0, {monomial: coeff})
+    return step > 0 and is_nonneg(low) and is_less(low, ZERO + step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,7 +285,7 @@ class ValuePrinter:
         (value,) = node.args
         vectorised = self.vec is not None and self.is_vec[position]
         if node.op == "atomic_add":
-            self._atomic_add(node, vectorised)
+            self._atomic_add(node)
             return
         if not vectorised:
             self.code.line(f"{node.buffer}[{self.index(node.index)}] = v{value};")
@@ -299,16 +299,21 @@ class ValuePrinter:
             at = self._by_lane(f"{node.buffer} + ", node.index)
             self.for_columns(f"scatter({text}, w, {at});")
 
-    def _atomic_add(self, node: Node, vectorised: bool) -> None:
+    def _atomic_add(self, node: Node) -> None:
+        """Loops whose iterations may meet at one element run in order (`parallel_symbols`)."""
         assert node.index is not None and node.buffer is not None
         (value,) = node.args
-        if not vectorised:
-            self.code.line(f"atomic_add(&{node.buffer}[{self.index(node.index)}], v{value});")
+        if self.vec is None:
+            self.code.line(f"{node.buffer}[{self.index(node.index)}] += v{value};")
+            return
+        if self.step(node.index) == 1:
+            at = f"{node.buffer} + {self._shifted(node.index, 1)}"
+            self.code.line(f"st({at}, ld<N>({at}, w) + {self.lanes(value)}, w);")
             return
         at = self._by_lane(f"{node.buffer} + ", node.index)
-        self.for_columns(
+        self.code.line(
             f"{{ auto at = {at}; auto x = {self.lanes(value)};"
-            " for (int l = 0; l < lanes<N>(w); l++) atomic_add(at(l), x[l]); }"
+            " for (int l = 0; l < lanes<N>(w); l++) *at(l) += x[l]; }"
         )
 
     def index(self, expr: Expr, lane: bool = False) -> str:

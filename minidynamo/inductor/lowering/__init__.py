@@ -15,6 +15,7 @@ from minidynamo.inductor.lowering import (
     random,
     reductions,
     scans,
+    scatter,
     views,
 )
 
@@ -30,6 +31,7 @@ __all__ = [
     "pooling",
     "random",
     "reductions",
+    "scatter",
     "scans",
     "views",
 ]
