@@ -460,14 +460,28 @@ def _unary_handler(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked(unary, function.__name__)
 
 
+def _overridable(function: Callable[..., Any], handler: Any) -> Callable[..., Any]:
+    """Operands that own their operators come first."""
+
+    def call(
+        tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> Any:
+        for arg in args:
+            if arg.owns_operators:
+                return arg.operate(tx, function, args)
+        return handler(tx, args, kwargs)
+
+    return call
+
+
 for _function in _BINARY:
-    handles(_function)(_binary_handler(_function))
+    handles(_function)(_overridable(_function, _binary_handler(_function)))
 for _function in _INPLACE:
-    handles(_function)(_inplace_handler(_function))
+    handles(_function)(_overridable(_function, _inplace_handler(_function)))
 for _function in _COMPARE:
-    handles(_function)(_compare_handler(_function))
+    handles(_function)(_overridable(_function, _compare_handler(_function)))
 for _function in _UNARY:
-    handles(_function)(_unary_handler(_function))
+    handles(_function)(_overridable(_function, _unary_handler(_function)))
 
 
 # -- the other functions of the module ----------------------------------------------------------

@@ -5,6 +5,7 @@ What is an operation needs no row: `trace_rules` knows it, and the call becomes 
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils._python_dispatch
 from torch._library.custom_ops import CustomOpDef
+from torch.fx.experimental.symbolic_shapes import expect_true
 from torch.fx.node import map_arg
 
 from ..output_graph import example_value
 from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
+from ..variables.ndarray import NdarrayVariable
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 
@@ -125,6 +128,12 @@ def torch_assert(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return NONE
 
 
+@handles(expect_true)
+def _expect_true(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Conditions of `torch._check` on sizes that are known while tracing."""
+    return ConstantVariable(args[0].truth(tx))
+
+
 @handles(torch.jit.annotate)
 def jit_annotate(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return args[1]
@@ -148,27 +157,110 @@ def make_parameter(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracke
     )
 
 
-@handles(torch.Tensor)
-def make_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """The legacy constructor: `torch.Tensor([1, 2])` is `torch.tensor` with the default dtype."""
-    data = args[0] if len(args) == 1 and not kwargs else None
-    if data is None or data.python_type() not in (list, tuple):
-        unsupported(
-            "legacy constructor",
-            "torch.Tensor(...)",
-            "uninitialised or aliasing tensors are not captured",
-        )
-    dtype = torch.get_default_dtype()
-    return tx.add_node("call_function", torch.tensor, (tx.as_proxy(data),), {"dtype": dtype})
+def _legacy(kind: Any, dtype: torch.dtype | None) -> None:
+    """The legacy constructors: `torch.FloatTensor([1, 2])`, `torch.Tensor(2, 3)`."""
+
+    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        wanted = {"dtype": dtype or torch.get_default_dtype(), "device": "cpu"}
+        data = args[0] if len(args) == 1 and not kwargs else None
+        if data is not None and data.python_type() in (list, tuple):
+            return tx.call_function(
+                tx.wrap_constant(torch.tensor),
+                [data],
+                {name: tx.wrap_constant(value) for name, value in wanted.items()},
+            )
+        sizes = [arg.as_python_constant() for arg in args if arg.python_type() is int]
+        if kwargs or len(sizes) < len(args):
+            unsupported("legacy constructor", repr(kind), "aliasing tensors are not captured")
+        return tx.add_node("call_function", torch.empty, (tuple(sizes) or (0,),), wanted)
+
+    handles(kind)(handler)
+
+
+_LEGACY = {
+    "Float": torch.float32,
+    "Double": torch.float64,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Long": torch.int64,
+    "Int": torch.int32,
+    "Short": torch.int16,
+    "Char": torch.int8,
+    "Byte": torch.uint8,
+    "Bool": torch.bool,
+}
+_legacy(torch.Tensor, None)
+for _name, _dtype in _LEGACY.items():
+    _legacy(getattr(torch, f"{_name}Tensor"), _dtype)
+
+
+def tensor_of_tensors(
+    data: Any, dtype: torch.dtype | None = None, device: Any = None
+) -> torch.Tensor:
+    """A node of the graph: `torch.tensor(data)` for nested lists in which there are tensors.
+
+    data: lists and tuples of numbers and tensors, where a tensor with dimensions counts as the
+    nest of its items. The dtype is that to which all of them promote.
+    """
+    leaves: list[torch.Tensor] = []
+    _collect(data, leaves)
+    wanted = dtype or functools.reduce(torch.promote_types, (leaf.dtype for leaf in leaves))
+    place = device or torch.get_default_device()
+
+    def build(item: Any) -> torch.Tensor:
+        if isinstance(item, (list, tuple)):
+            return torch.stack([build(part) for part in item])
+        leaf = item.detach() if isinstance(item, torch.Tensor) else torch.tensor(item)
+        return leaf.to(place, wanted)
+
+    return build(data)
+
+
+def _collect(item: Any, leaves: list[torch.Tensor]) -> None:
+    if isinstance(item, (list, tuple)):
+        for part in item:
+            _collect(part, leaves)
+    else:
+        leaves.append(item if isinstance(item, torch.Tensor) else torch.tensor(item))
+
+
+def _has_tensor(value: VariableTracker) -> bool:
+    value = value.realize()
+    if value.python_type() in (list, tuple) and not value.is_python_constant():
+        return any(map(_has_tensor, getattr(value, "items", ())))
+    return isinstance(value, TensorVariable)
+
+
+def _of_data(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """A nest with tensors in it is one node that stacks them."""
+    if not args or args[0].python_type() not in (list, tuple) or not _has_tensor(args[0]):
+        return NotImplemented
+    if len(args) > 1 or not set(kwargs) <= {"dtype", "device"}:
+        return NotImplemented
+    return tx.call_operation(tensor_of_tensors, args, kwargs)
+
+
+@handles(torch.as_tensor)
+def as_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """An array's memory is shared where dtype and device stay."""
+    if args and isinstance(args[0], NdarrayVariable) and not args[0].is_scalar:
+        tensor = args[0].tensor
+        if len(args) == 1 and not kwargs:
+            return tensor
+        return tensor.call_method(tx, "to", args[1:], kwargs)
+    return _of_data(tx, args, kwargs)
 
 
 @handles(torch.tensor)
 def torch_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     """A copy of a tensor is `detach().clone()`; nested numbers are a node."""
+    if len(args) == 1 and isinstance(args[0], NdarrayVariable):
+        copy = args[0].tensor.call_method(tx, "clone", [], {})
+        return copy.call_method(tx, "to", [], kwargs) if kwargs else copy
     if len(args) == 1 and isinstance(args[0], TensorVariable) and not kwargs:
         detached = tx.add_node("call_method", "detach", (args[0].node,), {})
         return detached.call_method(tx, "clone", [], {})
-    return NotImplemented
+    return _of_data(tx, args, kwargs)
 
 
 @handles(torch.Size)

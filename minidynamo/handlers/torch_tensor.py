@@ -42,7 +42,7 @@ _NEEDS_DATA = (
 _BREAKS: dict[str, tuple[str, str, list[str]]] = {
     **{
         name: ("data-dependent value", *_NEEDS_DATA)
-        for name in "item tolist numpy __int__ __float__ __index__ __complex__ __array__"
+        for name in "item tolist __int__ __float__ __index__ __complex__ __array__"
         " __contains__ is_nonzero __format__ __repr__ __str__".split()
         if hasattr(torch.Tensor, name)
     },

@@ -60,6 +60,8 @@ class VariableTracker:
     raised_at: int | None = None
     # True if `call` may be given lazily wrapped arguments (it only passes them on).
     takes_lazy_args = False
+    # True if the value does itself what Python's operators mean for it: then it has `operate`.
+    owns_operators = False
     # True if the value's class decides about its slots: they are looked up along the class's MRO.
     is_user_defined = False
 
@@ -175,6 +177,12 @@ class VariableTracker:
     def load_getset(self, tx: Translator, descriptor: Any) -> VariableTracker:
         """What an attribute computed in C gives for this value."""
         unsupported("attribute", f"{self!r}.{descriptor.__name__}", "it is computed in C")
+
+    def operate(
+        self, tx: Translator, function: Callable[..., Any], args: list[VariableTracker]
+    ) -> VariableTracker:
+        """An operator of Python (a function of `operator`) with this value as one operand."""
+        unsupported("operator", repr(self), f"{function.__name__} is not traced")
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
         """`PyObject_GetItem`."""

@@ -1,0 +1,96 @@
+"""Functions of numpy on traced arrays: nodes that call their namesakes of `torch._numpy`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._numpy as tnp
+
+from .. import trace_rules
+from ..variables.base import VariableTracker, unsupported
+from ..variables.ndarray import NdarrayVariable, call_numpy
+from ..variables.registry import handler_of, handles
+from ..variables.tensor import TensorVariable, tensor_method
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+numpy = trace_rules.numpy
+
+# No functions of arrays, or ones whose results differ between numpy and torch.
+_NOT_TRACED = frozenset(
+    "finfo iinfo dtype random ndarray can_cast result_type set_printoptions array_equiv"
+    " save load empty empty_like cbrt logaddexp2 fill_diagonal median percentile quantile".split()
+)
+
+
+def _has_array(value: VariableTracker) -> bool:
+    value = value.realize()
+    if isinstance(value, NdarrayVariable):
+        return True
+    return any(map(_has_array, getattr(value, "items", ()) or ())) if _is_nest(value) else False
+
+
+def _is_nest(value: VariableTracker) -> bool:
+    return not value.is_python_constant() and value.python_type() in (list, tuple)
+
+
+def _function(name: str, real: Any, traced: Callable[..., Any], *, creates: bool) -> None:
+    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        values = [*args, *kwargs.values()]
+        if not creates and not any(map(_has_array, values)):
+            return NotImplemented
+        return call_numpy(tx, traced, name, args, kwargs, real)
+
+    if handler_of(real) is None:
+        handles(real)(handler)
+
+
+_CREATORS = frozenset(
+    "array asarray zeros ones full arange linspace logspace eye identity tri geomspace".split()
+)
+
+
+def _register(prefix: str, real_home: Any, traced_home: Any) -> None:
+    for name in dir(traced_home):
+        traced = getattr(traced_home, name)
+        real = getattr(real_home, name, None)
+        if name.startswith("_") or name in _NOT_TRACED or isinstance(real, type):
+            continue
+        if callable(traced) and callable(real):
+            _function(prefix + name, real, traced, creates=name in _CREATORS)
+
+
+if numpy is not None:
+    _register("", numpy, tnp)
+    _register("linalg.", numpy.linalg, tnp.linalg)
+    _register("fft.", numpy.fft, tnp.fft)
+
+
+# -- between arrays and tensors --------------------------------------------------------------------
+
+
+@handles(torch.from_numpy)
+def from_numpy(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """The tensor itself: it shares the array's memory."""
+    if not isinstance(args[0], NdarrayVariable) or args[0].is_scalar:
+        return NotImplemented
+    return args[0].tensor
+
+
+@tensor_method("numpy")
+def tensor_numpy(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    """An array that shares the tensor's memory; what eager refuses breaks the graph."""
+    fake = self.fake
+    is_plain = not (fake.requires_grad or fake.is_conj() or fake.is_neg())
+    if args or kwargs or not is_plain or fake.device.type != "cpu" or _has_no_dtype(fake.dtype):
+        unsupported("numpy array", f"{self.describe()}.numpy()", "it is no plain tensor")
+    return NdarrayVariable(self)
+
+
+def _has_no_dtype(dtype: torch.dtype) -> bool:
+    return not hasattr(numpy, str(dtype).removeprefix("torch.")) and dtype is not torch.bool

@@ -1,0 +1,319 @@
+"""numpy arrays as tensors of the graph: `torch._numpy` does with them what
+numpy does.
+
+An array of the frame is the graph input that `torch.from_numpy` gives for it, which shares its
+memory; an array that the graph makes leaves it as `tensor.numpy()`.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._numpy as tnp
+from torch.utils._pytree import tree_map_only
+
+from .. import trace_rules
+from ..source import CallSource
+from .base import VariableTracker, unsupported
+from .builder import builds
+from .constant import ConstantVariable
+from .functions import CallableVariable, MethodOfVariable
+from .registry import wraps
+from .tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+numpy = trace_rules.numpy
+
+# Methods of arrays that give Python objects, files or memory.
+_NOT_TRACED = frozenset(
+    "item tolist tobytes tofile dump dumps byteswap setfield getfield newbyteorder setflags"
+    " __array__ resize put sort fill partition itemset view data flat flags base ctypes".split()
+)
+
+
+class NdarrayVariable(VariableTracker):
+    """A numpy array. is_scalar: it is one of numpy's numbers, which functions give for 0-d."""
+
+    owns_operators = True
+
+    def __init__(
+        self, tensor: TensorVariable, *, is_scalar: bool = False, source: Source | None = None
+    ) -> None:
+        super().__init__(source=source)
+        self.tensor = tensor
+        self.is_scalar = is_scalar
+
+    def describe(self) -> str:
+        return super().describe() or f"array {self.tensor.describe()}"
+
+    def dtype(self) -> Any:
+        """numpy's dtype of the array."""
+        return numpy.dtype(str(self.tensor.fake.dtype).removeprefix("torch."))
+
+    def python_type(self) -> type:
+        return self.dtype().type if self.is_scalar else numpy.ndarray
+
+    def truth(self, tx: Translator) -> bool:
+        return self.tensor.truth(tx)
+
+    # -- attributes -----------------------------------------------------------------------------
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        fake = self.tensor.fake
+        known: dict[str, Callable[[], Any]] = {
+            "shape": lambda: tuple(fake.shape),
+            "ndim": fake.dim,
+            "size": fake.numel,
+            "itemsize": lambda: fake.itemsize,
+            "nbytes": lambda: fake.nbytes,
+            "strides": lambda: tuple(step * fake.itemsize for step in fake.stride()),
+        }
+        if name in known:
+            return tx.wrap_constant(known[name]())
+        if name == "dtype":
+            return DtypeVariable(self.dtype())
+        if name in ("T", "real", "imag"):
+            return call_numpy(tx, operator.attrgetter(name), name, [self], {})
+        if name in _NOT_TRACED or not hasattr(tnp.ndarray, name):
+            unsupported("numpy attribute", f"ndarray.{name}", "it is not traced")
+        return MethodOfVariable(self, name)
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        if name in _NOT_TRACED or not hasattr(tnp.ndarray, name):
+            unsupported("numpy method", f"ndarray.{name}", "it is not traced")
+        return call_numpy(tx, _method(name), name, [self, *args], kwargs)
+
+    # -- items ----------------------------------------------------------------------------------
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        return call_numpy(tx, operator.getitem, "getitem", [self, key], {})
+
+    def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+        tx.output.side_effects.version += 1
+        call_numpy(tx, operator.setitem, "setitem", [self, key, value], {})
+
+    def length(self, tx: Translator) -> VariableTracker:
+        return self.tensor.length(tx)
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        return tx.sequence_iterator(self.unpack(tx))
+
+    def unpack(self, tx: Translator) -> list[VariableTracker]:
+        count = self.length(tx).as_python_constant()
+        return [self.getitem(tx, ConstantVariable(index)) for index in range(count)]
+
+    def operate(
+        self, tx: Translator, function: Callable[..., Any], args: list[VariableTracker]
+    ) -> VariableTracker:
+        """An operator of Python with this array as one operand."""
+        if any(isinstance(arg, TensorVariable) for arg in args):
+            unsupported("numpy operator", repr(function), "an operand is a tensor")
+        if function is operator.truediv:
+            args = [_as_double(tx, arg) for arg in args]
+        if function.__name__ in _INPLACE:
+            tx.output.side_effects.version += 1
+            if not isinstance(args[0], NdarrayVariable) or args[0].is_scalar:
+                unsupported("numpy operator", repr(function), "the left operand is no array")
+            call_numpy(tx, function, function.__name__, args, {})
+            return args[0]
+        return call_numpy(tx, function, function.__name__, args, {})
+
+    # -- leaving the trace ----------------------------------------------------------------------
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.begin_call(_to_scalar if self.is_scalar else _to_array)
+        codegen(self.tensor)
+        codegen.end_call(1)
+
+
+_INPLACE = frozenset(
+    "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul".split()
+)
+
+
+class DtypeVariable(CallableVariable):
+    """A numpy.dtype, which is one object for each name."""
+
+    def call(self, tx: Translator, args: Any, kwargs: Any) -> VariableTracker:
+        unsupported("call", repr(self.value), "a dtype is not callable")
+
+    def hash_key(self, tx: Translator) -> Any:
+        return self.value
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.load_const(self.value)
+
+
+def _as_double(tx: Translator, value: VariableTracker) -> VariableTracker:
+    """numpy divides integers as float64, torch in its default dtype."""
+    if not isinstance(value, NdarrayVariable):
+        return value
+    is_integer = value.dtype().kind in "iu" and value.dtype().itemsize >= 4
+    wanted: list[VariableTracker] = [ConstantVariable("float64")]
+    return value.call_method(tx, "astype", wanted, {}) if is_integer else value
+
+
+def _to_array(tensor: torch.Tensor) -> Any:
+    """Run by generated code: the array that shares the tensor's memory."""
+    return tensor.detach().numpy()
+
+
+def _to_scalar(tensor: torch.Tensor) -> Any:
+    """Run by generated code: numpy's number of a tensor without dimensions."""
+    return tensor.detach().numpy()[()]
+
+
+# -- operations ------------------------------------------------------------------------------------
+
+_TARGETS: dict[Any, Callable[..., Any]] = {}
+
+
+def _target(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """What nodes call for `function` of torch._numpy or of operator: tensors in, tensors out."""
+    known = _TARGETS.get(function)
+    if known is None:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = tree_map_only(torch.Tensor, tnp.ndarray, (args, kwargs))
+            result = function(*args, **kwargs)
+            return tree_map_only(tnp.ndarray, lambda array: array.tensor, result)
+
+        call.__name__ = call.__qualname__ = f"numpy_{name.strip('_').replace('.', '_')}"
+        known = _TARGETS[function] = call
+    return known
+
+
+@functools.cache
+def _method(name: str) -> Callable[..., Any]:
+    def call(array: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(array, name)(*args, **kwargs)
+
+    return call
+
+
+Convert = Callable[[NdarrayVariable], Any]
+
+
+def _argument(tx: Translator, value: VariableTracker, convert: Convert) -> Any:
+    """A value as an argument: arrays as `convert` has them, dtypes by their names."""
+    value = value.realize()
+    if isinstance(value, NdarrayVariable):
+        return convert(value)
+    if isinstance(value, TensorVariable):
+        unsupported("numpy call", repr(value), "a tensor is given to numpy")
+    if value.python_type() in (list, tuple) and not value.is_python_constant():
+        return value.python_type()(_argument(tx, item, convert) for item in value.unpack(tx))
+    constant = value.as_python_constant() if value.is_python_constant() else None
+    if isinstance(constant, numpy.dtype):
+        return constant.name
+    if isinstance(constant, type) and issubclass(constant, (numpy.generic, int, float, complex)):
+        return numpy.dtype(constant).name
+    return tx.as_proxy(value)
+
+
+def _sample(array: NdarrayVariable) -> Any:
+    """Some array of the same shape and dtype, or number of the same dtype."""
+    shape, dtype = tuple(array.tensor.fake.shape), array.dtype()
+    if dtype.kind in "fc":
+        made = (numpy.random.default_rng(0).random(shape) + 0.5).astype(dtype)
+    else:
+        made = numpy.ones(shape, dtype)
+    return made[()] if array.is_scalar else made
+
+
+def call_numpy(
+    tx: Translator,
+    function: Callable[..., Any],
+    name: str,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+    real: Callable[..., Any] | None = None,
+) -> VariableTracker:
+    """A call of numpy as a node that calls `function` of torch._numpy.
+
+    real: numpy's own function (default: `function`). It is run on arrays of the same shapes, since
+    the two do not always agree about dtypes and containers; where they don't, the graph breaks.
+    """
+    if "out" in kwargs or "where" in kwargs:
+        unsupported("numpy call", name, "with out= or where=")
+
+    def arguments(convert: Convert) -> Any:
+        named = {key: _argument(tx, value, convert) for key, value in kwargs.items()}
+        return tuple(_argument(tx, arg, convert) for arg in args), named
+
+    sample_args, sample_kwargs = arguments(_sample)
+    try:
+        with numpy.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            like = (real or function)(*sample_args, **sample_kwargs)
+    except Exception as error:
+        unsupported("numpy call", f"{name}: {error}", "numpy refuses arguments of these shapes")
+    proxies, named = arguments(lambda array: array.tensor.as_proxy())
+    result = tx.add_node("call_function", _target(function, name), proxies, named)
+    return _as_arrays(tx, name, result, like)
+
+
+def _as_arrays(tx: Translator, name: str, value: VariableTracker, like: Any) -> VariableTracker:
+    """The result as numpy has it: `like` is what it gave for other arrays."""
+    value = value.realize()
+    if isinstance(value, TensorVariable) and isinstance(like, (numpy.ndarray, numpy.generic)):
+        array = NdarrayVariable(value, is_scalar=isinstance(like, numpy.generic))
+        if array.dtype() == like.dtype and tuple(value.fake.shape) == like.shape:
+            return array
+    elif value.python_type() in (list, tuple) and type(like) in (list, tuple):
+        items = value.unpack(tx)
+        if len(items) == len(like):
+            pairs = zip(items, like, strict=True)
+            return tx.wrap_items(type(like), [_as_arrays(tx, name, *pair) for pair in pairs])
+    elif value.is_python_constant() and type(value.as_python_constant()) is type(like):
+        return value
+    unsupported("numpy call", name, "torch._numpy gives another kind of result than numpy")
+
+
+def from_array(array: Any) -> torch.Tensor:
+    """A source's function: the tensor that shares an array's memory."""
+    return torch.from_numpy(array)
+
+
+def wrap_ndarray(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    """An array of the frame. Byte-swapped, read-only, reversed and object arrays are not traced."""
+    steps = all(step >= 0 for step in value.strides)
+    if not value.flags.writeable or value.dtype.kind not in "biufc" or not steps:
+        unsupported("numpy array", f"{source.name}: {value.dtype}", "such an array is not traced")
+    try:
+        tensor = from_array(value)
+    except (TypeError, ValueError) as error:
+        unsupported("numpy array", f"{source.name}: {value.dtype}", str(error))
+    tx.guard(source, "TYPE_IS", numpy.ndarray)
+    inner = tx.wrap(tensor, CallSource(source, from_array, "torch.from_numpy({base})"))
+    assert isinstance(inner, TensorVariable)
+    return NdarrayVariable(inner, source=source)
+
+
+if numpy is not None:
+    wraps(numpy.ndarray)(wrap_ndarray)
+
+    def _wrap_dtype(tx: Translator, value: Any, source: Source) -> VariableTracker:
+        tx.guard(source, "ID_IS", value)
+        return DtypeVariable(value, source=source)
+
+    for _kind in {type(numpy.dtype(name)) for name in "bifc"} | {
+        type(numpy.dtype(t)) for t in trace_rules.NUMPY_SCALARS
+    }:
+        wraps(_kind)(_wrap_dtype)
+        builds(_kind)(lambda tx, value: DtypeVariable(value))

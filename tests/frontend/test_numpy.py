@@ -1,0 +1,188 @@
+"""numpy arrays and functions: captured as operations on tensors, given back as numpy has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from testing import CountingBackend
+
+import minidynamo
+
+A = np.arange(6.0).reshape(2, 3) - 2
+B = np.ones((3, 2), dtype=np.float32)
+I = np.array([1, 0])  # noqa: E741
+
+CAPTURED = """
+x + 1 | x * x - 2.5 | 1 / (x + 9) | x @ b | -x | abs(x) | x > 0 | x == x | x ** 2 | x // 2 | x % 2
+i + 1 | i * 2.5 | i / 2 | b * b | np.float32(3) * x | x * np.float64(2) | np.pi * x
+np.sin(x) | np.sum(x) | np.sum(x, axis=0) | np.exp(x).max() | np.max(x) | np.argmax(x) | np.prod(x)
+np.mean(x) | np.std(x) | np.var(x) | np.cumsum(x) | np.minimum(x, 0) | np.add(x, 1) | np.sqrt(x * x)
+np.clip(x, 0, 1) | np.where(x > 0, x, 0) | np.isnan(x) | np.sign(x) | np.round(x) | np.all(x > 0)
+x.sum() | x.mean(axis=1) | x.max() | x.argmax(axis=0) | x.clip(0, 1) | x.T | x.copy() | x.ravel()
+x.reshape(3, 2) | x.flatten() | x.astype(np.float32) | x.astype("int64") | x.astype(int)
+x.sum() + 1 | x[1].sum()
+x[0] | x[:, 1] | x[0, 0] | x[i] | x[None] | x[..., -1] | x[0:1]
+np.concatenate([x, x]) | np.stack([x, x], axis=1) | np.vstack([x, x]) | np.hstack((x, x))
+np.split(x, 2) | np.tile(x, 2) | np.repeat(x, 2) | np.transpose(x) | np.expand_dims(x, 0)
+np.squeeze(x[None]) | np.broadcast_to(x[0], (2, 3)) | np.diag(x) | np.trace(x) | np.sort(x)
+np.zeros((2, 3)) + x | np.ones_like(x) | np.full((2,), 3.0) | np.arange(3) * x | np.eye(3) @ b
+np.linspace(0, 1, 3) | np.array([1, 2, 3]) | np.array([[1.0, 2.0]]) | np.array(5)
+np.full_like(x, 2) | np.abs(x)
+np.dot(x, b) | np.outer(x[0], x[1]) | np.einsum("ij,jk->ik", x, b) | np.linalg.norm(x)
+np.linalg.inv(x[:, :2] + np.eye(2) * 9) | np.fft.fft(x).real
+x.shape, x.ndim, x.size, x.dtype, x.nbytes, x.itemsize, x.strides | len(x) | [r * 2 for r in x]
+isinstance(x, np.ndarray) | type(x) is np.ndarray | x.dtype == np.float64
+torch.from_numpy(x) + 1 | torch.from_numpy(x).sin().numpy() | torch.tensor(x) | torch.as_tensor(x)
+torch.as_tensor(x, dtype=torch.float32) | torch.ones(3).numpy() * x
+torch.tensor(i, dtype=torch.int8)
+"""
+EXPRESSIONS = [
+    part.strip() for line in CAPTURED.split("\n") for part in line.split(" | ") if part
+]
+
+
+def function(text):
+    names = {}
+    exec(f"def fn(x, b, i):\n    return {text}", globals(), names)
+    return names["fn"]
+
+
+def assert_equal(want, got):
+    assert type(want) is type(got), (type(want), type(got))
+    if isinstance(want, (list, tuple)):
+        assert len(want) == len(got)
+        for pair in zip(want, got, strict=True):
+            assert_equal(*pair)
+    elif isinstance(want, (np.ndarray, np.generic)):
+        assert (want.dtype, want.shape) == (got.dtype, got.shape)
+        np.testing.assert_allclose(want, got, rtol=1e-5)
+    elif isinstance(want, torch.Tensor):
+        torch.testing.assert_close(want, got)
+    else:
+        assert want == got
+
+
+def compare(fn, *args, graphs=1, backend=None, fullgraph=True):
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend or counter, fullgraph=fullgraph)
+    for _ in range(2):
+        mine, theirs = ([arg.copy() for arg in args] for _ in range(2))
+        assert_equal(fn(*mine), compiled(*theirs))
+        assert_equal(mine, theirs)
+    if backend is None:
+        assert len(counter.graphs) == graphs
+
+
+@pytest.mark.parametrize("text", EXPRESSIONS)
+def test_expression(text):
+    fn = function(text)
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for _ in range(2):
+        assert_equal(fn(A.copy(), B.copy(), I.copy()), compiled(A.copy(), B.copy(), I.copy()))
+    assert len(counter.graphs) <= 1  # none where nothing is computed
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_other_backends(backend):
+    def fn(x, b):
+        y = np.sin(x) @ b + x.sum()
+        return y, y.sum(), np.where(y > 0, y, -y)
+
+    compare(fn, A, B, backend=backend)
+
+
+def test_writes_to_arrays_of_the_program():
+    def fn(x, b):
+        x[0] = 7
+        x += 1
+        x[:, 1] *= 3
+        b[b > 0] = 2
+        return x.sum(), x
+
+    compare(fn, A, B)
+
+
+def test_views_share_memory_after_the_call():
+    def fn(x):
+        return x[0], x.T
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    x = A.copy()
+    row, turned = compiled(x)
+    x[0, 1] = 100
+    assert row[1] == 100 and turned[1, 0] == 100
+
+
+def test_what_numpy_and_torch_do_otherwise_breaks():
+    def fn(x):
+        return np.median(x), np.percentile(x, 50), np.random.default_rng(3).random() < 2, x + 1
+
+    compare(fn, A, graphs=None, fullgraph=False, backend="eager")
+
+    def half(x):
+        return np.sin(x > 0), x + 1
+
+    compare(half, A, fullgraph=False, backend="eager")
+
+
+def test_arrays_that_are_not_captured():
+    frozen = A.copy()
+    frozen.flags.writeable = False
+    for array in (A[::-1], frozen, np.array(["a", "b"]), A.astype(">f8"), np.array([1, None])):
+
+        def fn(x):
+            return x.shape, x[0]
+
+        compiled = minidynamo.compile(fn, backend="eager")
+        assert fn(array)[0] == compiled(array)[0]
+        assert np.array_equal(fn(array)[1], compiled(array)[1])
+
+
+def test_errors_are_those_of_numpy():
+    compiled = minidynamo.compile(lambda x, b: x + b, backend="eager")
+    with pytest.raises(ValueError, match="could not be broadcast"):
+        compiled(A, B)
+
+
+def test_recompiles_for_shapes_dtypes_and_kinds():
+    counter = CountingBackend()
+    compiled = minidynamo.compile(lambda x: x * 2 + 1, backend=counter, dynamic=False)
+    for array, graphs in ((A, 1), (A + 1, 1), (A[:1], 2), (A.astype(np.float32), 3), (A, 3)):
+        assert_equal(array * 2 + 1, compiled(array))
+        assert len(counter.graphs) == graphs
+    assert torch.equal(compiled(torch.ones(2)), torch.ones(2) * 3)
+    assert len(counter.graphs) == 4
+
+
+def test_nested_lists_with_tensors():
+    def fn(x):
+        a = torch.tensor([x.sum(), 2.0])
+        b = torch.tensor([[x[0], 1], [2, 3]], dtype=torch.float64)
+        c = torch.as_tensor([x, x * 2])
+        return a, b, c, torch.tensor([x.sum() > 0, False])
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    x = torch.arange(3.0)
+    compiled_results = compiled(x[:2])
+    want = (
+        torch.tensor([1.0, 2.0]),
+        torch.tensor([[0.0, 1.0], [2.0, 3.0]], dtype=torch.float64),
+        torch.stack([x[:2], x[:2] * 2]),
+        torch.tensor([True, False]),
+    )
+    for expected, found in zip(want, compiled_results, strict=True):
+        torch.testing.assert_close(expected, found)
+
+
+def test_legacy_constructors():
+    def fn(x):
+        made = torch.FloatTensor([1, 2]), torch.LongTensor([[1], [2]]), torch.BoolTensor([True])
+        return made, torch.Tensor(2, 3).shape, torch.DoubleTensor(2).dtype, x + 1
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    found = compiled(torch.ones(2))
+    assert [t.dtype for t in found[0]] == [torch.float32, torch.int64, torch.bool]
+    assert found[0][1].tolist() == [[1], [2]]
+    assert found[1:3] == (torch.Size([2, 3]), torch.float64)
