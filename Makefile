@@ -1,4 +1,6 @@
 # make fuzz     random programs, eager against compiled: ARGS="--programs 20000 --seed 1"
+# make sweep    all of torch's operators, eager against compiled; goes on where it stopped, and writes
+#               docs/operators.md: ARGS="--dtypes float32 --compare failures"
 # make demo     set up everything and run the main job
 # make test     set up everything and run the tests
 # make check    linters, formatting, types
@@ -14,7 +16,7 @@ ARGS ?=
 RUN = .venv/bin/python
 SETUP = $(PYTHON) tools/setup_env.py --torch "$(TORCH)"
 
-.PHONY: demo test fuzz check build clean
+.PHONY: demo test fuzz sweep check build clean
 
 demo: build
 	$(RUN) examples/transformer_block.py $(ARGS)
@@ -29,6 +31,10 @@ test:
 fuzz:
 	@$(SETUP) test
 	$(RUN) tests/fuzz $(ARGS)
+
+sweep:
+	@$(SETUP) test
+	$(RUN) tests/sweep/op_sweep.py --report docs/operators.md $(ARGS)
 
 check:
 	@$(SETUP) check

@@ -32,9 +32,6 @@ ONLY_SHAPES = {
     "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
     "resize_", "resize_as_",
 }  # fmt: skip
-# Operators that eager refuses to trace at all, or that test the test suite itself.
-LEFT_OUT = {"to_sparse", "sparse.mm", "sparse.sampled_addmm"}
-
 
 @dataclass(frozen=True)
 class Case:

@@ -17,6 +17,8 @@ TOLERANCE = {
     torch.float16: (2e-3, 2e-3),
     torch.complex64: (2e-5, 2e-5),
 }
+# What `fullgraph=True` raises where there would be a graph break.
+_BREAKS = ("Unsupported", "UserError", "ObservedException", "TorchRuntimeError")
 # Kinds of failure, the worst first.
 KINDS = ["crash", "wrong", "timeout", "exception", "dtype", "stride", "alias", "break"]
 
@@ -299,7 +301,7 @@ class Compiler:
         return self.compile(function, backend="inductor", options=self.options)
 
     def is_break(self, error):
-        return type(error).__name__ in ("Unsupported", "UserError", "ObservedException")
+        return type(error).__name__ in _BREAKS
 
 
 def _failure(error):

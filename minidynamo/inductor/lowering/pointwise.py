@@ -99,33 +99,54 @@ def lower_div(g: GraphLowering, x: Any, y: Any, rounding_mode: str | None = None
         return DECLINED
     if rounding_mode is None:
         return g.pointwise(divide, (x, y), compute_dtype(FLOAT, (x, y)), cost=4)
+    return _divided(g, _ROUNDED[rounding_mode], x, y, lambda a: -a)
+
+
+def _divided(
+    g: GraphLowering,
+    fn: Callable[[Scalar, Scalar], Scalar],
+    x: Any,
+    y: Any,
+    by_minus_one: Callable[[Scalar], Scalar],
+) -> Any:
+    """fn(x, y) in the operands' common dtype; of integers, a zero divisor raises what eager raises.
+
+    Machines trap on lowest / -1 too, where eager gives `by_minus_one(x)`.
+    """
     compute = result_type((x, y))
-    if not divides_safely(compute, y):
+    if compute == torch.bool:
         return DECLINED
-    return g.pointwise(_ROUNDED[rounding_mode], (x, y), compute, cost=12)
+    if not compute.is_floating_point and not isinstance(y, int):
+        if g.meta_device().type != "cpu":
+            return DECLINED
+        fn = _checked_division(fn, by_minus_one)
+    elif not compute.is_floating_point and y in (0, -1):
+        return DECLINED
+    return g.pointwise(fn, (x, y), compute, cost=12)
 
 
-def divides_safely(compute: torch.dtype, divisor: Any) -> bool:
-    """Whether a kernel may divide: integers trap on zero (eager raises) and on lowest / -1."""
-    if compute.is_floating_point:
-        return True
-    return compute != torch.bool and isinstance(divisor, int) and divisor not in (0, -1)
+def _checked_division(
+    fn: Callable[[Scalar, Scalar], Scalar], by_minus_one: Callable[[Scalar], Scalar]
+) -> Callable[[Scalar, Scalar], Scalar]:
+    def divide_integers(a: Scalar, b: Scalar) -> Scalar:
+        text = "RuntimeError: ZeroDivisionError"
+        b = Scalar(b.builder, b.builder.check(b.value, b.ne(0).value, text))
+        if b.dtype == torch.uint8:
+            return fn(a, where(b.eq(0), 1, b))
+        odd = b.eq(0) | b.eq(-1)
+        return where(b.eq(-1), by_minus_one(a), fn(a, where(odd, 1, b)))
+
+    return divide_integers
 
 
 @register(aten.remainder)
 def lower_remainder(g: GraphLowering, x: Any, y: Any) -> Any:
-    compute = result_type((x, y))
-    if not divides_safely(compute, y):
-        return DECLINED
-    return g.pointwise(lambda a, b: a.op("remainder", b), (x, y), compute, cost=8)
+    return _divided(g, lambda a, b: a.op("remainder", b), x, y, lambda a: a - a)
 
 
 @register(aten.fmod)
 def lower_fmod(g: GraphLowering, x: Any, y: Any) -> Any:
-    compute = result_type((x, y))
-    if not divides_safely(compute, y):
-        return DECLINED
-    return g.pointwise(lambda a, b: a.op("fmod", b), (x, y), compute, cost=8)
+    return _divided(g, lambda a, b: a.op("fmod", b), x, y, lambda a: a - a)
 
 
 @register(aten.round.decimals)

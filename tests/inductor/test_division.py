@@ -1,0 +1,40 @@
+"""Integer division by tensors: rounding, the values that machines trap on, and zero."""
+
+import pytest
+import torch
+from inductor_testing import check, compiled
+
+DIVISIONS = {
+    "floor": lambda a, b: a // b,
+    "trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "remainder": lambda a, b: a % b,
+    "fmod": lambda a, b: torch.fmod(a, b),
+    "of a number": lambda a, b: 100 // b + a,
+}
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
+def test_integer_division(name, dtype):
+    low = 0 if dtype == torch.uint8 else -50
+    a = torch.randint(low, 50, (301,)).to(dtype)
+    b = torch.randint(max(low, -5), 5, (301,)).to(dtype)
+    b[b == 0] = 3
+    a[:3], b[:3] = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    if name in ("floor", "remainder") and dtype != torch.uint8:
+        b[1] = -1  # of the others, eager itself dies
+    check(DIVISIONS[name], a, b, externs=0)
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_division_by_zero_raises(name):
+    a = torch.arange(20)
+    run = compiled(DIVISIONS[name], a, a + 1)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        run(a, a - 3)
+
+
+def test_promotion():
+    a, b = torch.arange(-9, 9), torch.arange(1, 19, dtype=torch.int32)
+    check(lambda a, b: (a // b, a % b, b // 3, a / b), a, b, externs=0)
+    check(lambda a: a // torch.tensor(4) + a % torch.tensor(-3), a, externs=0)
