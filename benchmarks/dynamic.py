@@ -51,7 +51,9 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A small decoder of plain PyTorch: tokens (batch, length) int64 to logits."""
 
-    def __init__(self, width: int = 128, heads: int = 4, layers: int = 4, words: int = 512) -> None:
+    def __init__(
+        self, width: int = 128, heads: int = 4, layers: int = 4, words: int = 512
+    ) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(words, width), nn.Embedding(512, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -171,9 +173,11 @@ def main() -> None:
     text = table(head, lines)
     print(text)
     if options.markdown:
-        title = f"# benchmarks/dynamic.py: {options.lengths} lengths\n\ntorch {torch.__version__}, {device_name()}, "
-        title += f"{torch.get_num_threads()} threads. Ratios: to torch.compile.\n\n"
-        options.markdown.write_text(title + text + "\n")
+        machine = f"torch {torch.__version__}, {device_name()}, {torch.get_num_threads()} threads"
+        title = f"# benchmarks/dynamic.py: {options.lengths} lengths"
+        options.markdown.write_text(
+            f"{title}\n\n{machine}. Ratios: to torch.compile.\n\n```\n{text}\n```\n"
+        )
 
 
 if __name__ == "__main__":

@@ -239,10 +239,8 @@ def _values(gm: torch.fx.GraphModule) -> list[Any]:
 
 
 def _can_be_symbolic(fakes: Sequence[Any]) -> bool:
-    """Whether plans can have such inputs: on the CPU, ints and bools beside the tensors."""
-    tensors = [value for value in fakes if isinstance(value, torch.Tensor)]
-    numbers = not any(isinstance(value, (torch.SymFloat, torch.SymBool)) for value in fakes)
-    return numbers and all(tensor.device.type == "cpu" for tensor in tensors)
+    """Whether plans can have such inputs: ints and bools beside the tensors."""
+    return not any(isinstance(value, (torch.SymFloat, torch.SymBool)) for value in fakes)
 
 
 def _fake_mode(inputs: Sequence[Any]) -> FakeTensorMode:

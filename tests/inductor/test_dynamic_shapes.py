@@ -8,10 +8,12 @@ from torch import nn
 
 import minidynamo
 from minidynamo import events
+from minidynamo.inductor import config as inductor_config
 from minidynamo.inductor import metrics
+from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.size_hints import hint_of, size_symbols
 from minidynamo.inductor.sizes import plan_size
-from minidynamo.inductor.symbolic import Symbol, Undecided, symbol_expr
+from minidynamo.inductor.symbolic import Symbol, Undecided, loop_symbol, symbol_expr
 
 
 def rows(*sizes, width=3):
@@ -279,3 +281,27 @@ def test_text_and_hint_of_a_size():
         plan_size((n + 1) // 2)
     )
     assert {symbol.name for symbol in size_symbols([n * m, 4])} == {"n", "m"}
+
+
+@pytest.mark.parametrize("fn", [pointwise, reductions, normalised, slices, joined])
+def test_triton_kernels_take_sizes(fn):
+    pytest.importorskip("triton")
+    with inductor_config.patch(cpu_backend="triton"):
+        compiled = compile_(fn)
+        for (x,) in rows(4, 5, 33):
+            minidynamo.mark_dynamic(x, 0)
+            torch.testing.assert_close(compiled(x), fn(x), rtol=1e-4, atol=1e-5)
+    assert metrics.compiled_graphs == 1 and metrics.uncompiled_graphs == 0
+
+
+def test_triton_kernels_with_sizes_compile_for_gpus():
+    pytest.importorskip("triton")
+    from triton_testing import assemble, kernel_of
+
+    n = symbol_expr(Symbol("n", lower=2, hint=1000))
+    x, r = loop_symbol("x0", n), loop_symbol("r0", n)
+    b = BodyBuilder([x], [r])
+    value = b.load("a0", symbol_expr(x) * n + symbol_expr(r), torch.float32)
+    b.store("a1", symbol_expr(x), b.reduction("sum", value), torch.float32)
+    arguments = [(torch.float32, n * n, "in"), (torch.float32, n, "out")]
+    assemble(kernel_of(b.finish(), arguments, ["n"]))

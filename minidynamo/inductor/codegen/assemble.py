@@ -136,14 +136,14 @@ class PlanAssembler:
             self._generate(spec, symbol, uses_triton)
         metrics.increment("kernel_calls")
         slots = tuple(self._slot_for_kernel(buffer) for buffer in kernel.buffers)
+        sizes = tuple(plan_size(symbol_expr(size)) for size in kernel.sizes)
         if uses_triton:
-            step = self.triton.step(spec, symbol, slots, kernel.buffers, self.misaligned)
+            step = self.triton.step(spec, symbol, slots, kernel.buffers, self.misaligned, sizes)
             self.builder.add(step)
             return
         written = zip(slots, spec.args, strict=True)
         writes = tuple(slot for slot, arg in written if arg.role != "in")
         origin = ", ".join(operators(spec.origins))
-        sizes = tuple(plan_size(symbol_expr(size)) for size in kernel.sizes)
         self.builder.add(KernelCall(symbol, slots, sizes, writes, origin, spec.failures))
 
     def _generate(self, spec: KernelSpec, symbol: str, uses_triton: bool) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from minidynamo.inductor.codegen.kernel import KernelSpec
-from minidynamo.inductor.codegen.plan_steps import PyCall, Ref, Slot, TritonLaunch
+from minidynamo.inductor.codegen.plan_steps import (
+    Arg,
+    Expr,
+    PyCall,
+    Ref,
+    Size,
+    Slot,
+    TritonLaunch,
+)
 from minidynamo.inductor.codegen.triton import TritonKernel, codegen_triton
 from minidynamo.inductor.ir import Buffer
 from minidynamo.inductor.origins import operators
@@ -15,6 +23,7 @@ from minidynamo.inductor.runtime.triton_launch import (
     device_target,
     interpreted,
 )
+from minidynamo.inductor.sizes import plan_size
 
 
 class TritonSteps:
@@ -45,10 +54,12 @@ class TritonSteps:
         slots: Sequence[Slot],
         buffers: Sequence[Buffer],
         misaligned: set[str],
+        sizes: Sequence[Size] = (),
     ) -> PyCall | TritonLaunch:
         """The step that runs a generated kernel on these slots.
 
-        misaligned: names of buffers whose memory may begin anywhere.
+        misaligned: names of buffers whose memory may begin anywhere. sizes: values of the spec's
+        size symbols.
 
         Raises:
             TritonCompileError: Triton is missing, or refused the kernel.
@@ -56,7 +67,7 @@ class TritonSteps:
         kernel = self.kernels[symbol]
         origin = ", ".join(operators(spec.origins))
         if spec.device == "cpu":
-            return PyCall(symbol, tuple(map(Ref, slots)), {}, (), origin)
+            return PyCall(symbol, (*map(Ref, slots), *map(_number, sizes)), {}, (), origin)
         names = [buffer.name for buffer in buffers]
         aligned = tuple(i for i, name in enumerate(names) if name not in misaligned)
         self.launched_inputs.update(names[i] for i in aligned if buffers[i].kind == "input")
@@ -65,16 +76,17 @@ class TritonSteps:
         if key not in self.binaries:
             self.binaries[key] = compile_kernel(kernel, device_target(device), aligned)
         binary = self.binaries[key]
-        grid = kernel.grid.const if kernel.grid.is_const else str(kernel.grid)
+        pointers = [("ptr", Ref(slot)) for slot in slots]
+        numbers = [("i64", _number(size)) for size in sizes]
         return TritonLaunch(
             symbol,
             binary.function,
             str(binary.cubin),
             str(device),
-            (grid, 1, 1),
+            (plan_size(kernel.grid), 1, 1),
             binary.num_warps,
             binary.shared,
-            (*(("ptr", Ref(slot)) for slot in slots), *[("null", None)] * binary.scratch),
+            (*pointers, *numbers, *[("null", None)] * binary.scratch),
             tuple(slots[position] for position in kernel.writes),
             origin,
         )
@@ -86,3 +98,7 @@ class TritonSteps:
             for position, buffer in enumerate(inputs)
             if buffer is not None and buffer.name in self.launched_inputs
         ]
+
+
+def _number(size: Size) -> Arg:
+    return size if isinstance(size, int) else Expr(size)
