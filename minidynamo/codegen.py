@@ -34,8 +34,17 @@ def is_temporary(name: str) -> bool:
 class PyCodegen:
     """Appends instructions; `__call__` pushes a value."""
 
-    def __init__(self, side_effects: SideEffects, load_context: Any, uses: dict[int, int] | None):
+    def __init__(
+        self,
+        side_effects: SideEffects,
+        load_context: Any,
+        uses: dict[int, int] | None,
+        *,
+        only_state: bool = False,
+    ):
+        """only_state: of the side effects, replay only those on torch's global state."""
         self.side_effects = side_effects
+        self.only_state = only_state
         self.load_context = load_context
         self.instructions: list[Instruction] = []
         # None in the counting pass, else the counts that it found.
@@ -168,7 +177,8 @@ class PyCodegen:
             for variable, attributes in effects.pending_attributes()
             for name, value in attributes.items()
         ]
-        return stores + [(variable, None, None) for variable in effects.pending_contents()]
+        stores += [(variable, None, None) for variable in effects.pending_contents()]
+        return [s for s in stores if s[0].is_global_state] if self.only_state else stores
 
     def push_side_effects(self) -> list[tuple[VariableTracker, str | None, Any]]:
         """Push every value to be written, the first one on top. Nothing is written yet."""

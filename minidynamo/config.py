@@ -21,8 +21,8 @@ from .config_module import field, install
 
 # fmt: off
 disable: bool = field(False, "compile() returns what it was given; nothing is captured.")
-recompile_limit: int = field(8, "Compiled versions of one code object; past it the frame runs in eager.", aliases=("cache_size_limit",))
-accumulated_recompile_limit: int = field(256, "The same over all the objects (self) that share one code object.", aliases=("accumulated_cache_size_limit",))
+recompile_limit: int = field(8, "Compiled versions of one code object (for the same nn.Modules); past it the frame runs in eager.", aliases=("cache_size_limit",))
+accumulated_recompile_limit: int = field(256, "The same over all modules (self) and compile() configurations that share the code object.", aliases=("accumulated_cache_size_limit",))
 fail_on_recompile_limit_hit: bool = field(False, "Raise RecompileLimitExceeded where the limit would mean eager.")
 error_on_recompile: bool = field(False, "Raise RecompileError on the second compilation of a code object.")
 suppress_errors: bool = field(False, "On an error inside the compiler or the backend, warn and run the frame in eager.")
@@ -36,7 +36,7 @@ capture_scalar_outputs: bool = field(False, "Capture `.item()` and the like as u
 capture_dynamic_output_shape_ops: bool = field(False, "Capture operators whose output size depends on data, such as nonzero().")
 nested_graph_breaks: bool = field(True, "A graph break inside a called function resumes in it; False breaks at the outermost call.")
 optimize_ddp: bool = field(True, "Under DistributedDataParallel, cut graphs at its buckets so that communication overlaps.")
-replay_side_effects: bool = field(True, "Write mutations of Python objects back after the graph; False leaves them out.")
+replay_side_effects: bool = field(True, "Write mutations of Python objects back after the graph; False leaves them out of functions captured whole.")
 cache_dir: str = field(os.path.join(os.path.expanduser("~"), ".cache", "minidynamo"), "Folder of everything compiled that is kept on disk.")
 # fmt: on
 

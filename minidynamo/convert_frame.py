@@ -13,14 +13,16 @@ import logging
 import random
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._dynamo import eval_frame as torch_frames
 
 from . import config, events, trace_rules
-from ._C import SKIP, Entry
+from ._C import SKIP, Entry, entries
 from .exc import (
     InternalError,
     MinidynamoError,
@@ -47,6 +49,12 @@ MAX_ATTEMPTS = 64
 MAX_EMPTY_VERSIONS = 3
 
 
+# What torch.compile does with the compiler's own code and with generated code: nothing.
+_NOT_FOR_TORCH = torch_frames._FrameExecStrategy(
+    torch_frames._FrameAction.SKIP, torch_frames._FrameAction.DEFAULT
+)
+
+
 @dataclass(slots=True)
 class EntryData:
     """What the compiler keeps with an entry: its guards (to explain failures), whether it holds
@@ -55,13 +63,15 @@ class EntryData:
 
     guards: GuardSet
     is_empty: bool
-    goes_on: bool = False
+    goes_on: bool
+    # The nn.Modules that it was compiled for.
+    modules: list[weakref.ref[torch.nn.Module]]
 
 
 def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
     """The callback for a `_C.Region`: FrameInfo -> Entry, SKIP or None."""
 
-    def callback(frame: Any) -> Any:
+    def answer(frame: Any) -> Any:
         code = frame.code
         if not is_continuation(code):
             reason = trace_rules.skip_code(code, frame.globals.get("__name__"))
@@ -83,7 +93,10 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
             if not config.suppress_errors or isinstance(error, Unsupported):
                 raise
             log.warning(
-                "minidynamo failed on %s, which runs in eager: %s", code.co_qualname, error
+                "minidynamo failed on %s, which runs in eager: %s",
+                code.co_qualname,
+                error,
+                exc_info=config.verbose,
             )
             return SKIP
         except Exception as error:
@@ -91,10 +104,22 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
             if not config.suppress_errors:
                 raise
             log.warning(
-                "minidynamo failed on %s, which runs in eager: %r", code.co_qualname, error
+                "minidynamo failed on %s, which runs in eager: %r",
+                code.co_qualname,
+                error,
+                exc_info=config.verbose,
             )
             return SKIP
 
+    def callback(frame: Any) -> Any:
+        # Where torch.compile calls compiled code, it is not to compile the compiler.
+        former = torch_frames.set_eval_frame(None)
+        try:
+            return answer(frame)
+        finally:
+            torch_frames.set_eval_frame(former)
+
+    torch_frames.set_code_exec_strategy(callback.__code__, _NOT_FOR_TORCH)
     return callback
 
 
@@ -142,17 +167,51 @@ def _may_recompile(options: CompileOptions, frame: Any) -> bool:
         for entry in empty:
             entry.valid = False
         return False
-    if len(frame.entries) < config.recompile_limit:
+    reached = _limit_reached(frame)
+    if reached is None:
         return True
+    count, limit = reached
     message = (
         f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled"
-        f" {len(frame.entries)} times, which is config.recompile_limit; the guard that keeps"
+        f" {count} times, which is config.{limit}; the guard that keeps"
         f" failing: {failures[0]}"
     )
     if options.fullgraph or config.fail_on_recompile_limit_hit:
         raise RecompileLimitExceeded("recompile limit", context=message)
     log.warning("%s. From now on it runs in eager where no compiled version fits.", message)
     return False
+
+
+def _limit_reached(frame: Any) -> tuple[int, str] | None:
+    """The number of versions and the name of the limit that it has reached, if any.
+
+    Versions made for other nn.Modules than this call's count for the accumulated limit alone, which
+    holds over all compile configurations.
+    """
+    total = len(entries(frame.code))
+    if total >= config.accumulated_recompile_limit:
+        return total, "accumulated_recompile_limit"
+    own = _modules(frame)
+    count = sum(entry.data.modules == own for entry in frame.entries)
+    return (count, "recompile_limit") if count >= config.recompile_limit else None
+
+
+def _modules(frame: Any) -> list[weakref.ref[torch.nn.Module]]:
+    """The modules among the frame's arguments."""
+    values = frame.f_locals.values()
+    return [_Identity(value) for value in values if isinstance(value, torch.nn.Module)]
+
+
+class _Identity(weakref.ref[torch.nn.Module]):
+    """A reference that equals another one to the same object; modules may define `__eq__`."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self() is other() and self() is not None
+
+    def __hash__(self) -> int:
+        return id(self)
 
 
 # -- converting ------------------------------------------------------------------------------------
@@ -298,6 +357,8 @@ def _make_entry(
     is_original = is_empty and not goes_on and output.side_effects.is_empty()
     code = frame.code if is_original else compiled.code
     fetch = [] if code is frame.code else compiled.fetch
+    if not is_original:
+        torch_frames.set_code_exec_strategy(code, _NOT_FOR_TORCH)
     program = guards.build(frame.code, fetch)
     entry = Entry(
         program,
@@ -305,7 +366,7 @@ def _make_entry(
         needs_hook=compiled.needs_hook or code is frame.code,
         inputs_slot=bool(fetch),
     )
-    entry.data = EntryData(guards, is_empty, goes_on)
+    entry.data = EntryData(guards, is_empty, goes_on, _modules(frame))
     if events.wants(events.GuardEvent):
         events.emit(events.GuardEvent(code=frame.code, guards=guards.describe()))
     if events.wants(events.BytecodeEvent):

@@ -22,6 +22,8 @@ import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from . import config
+
 __all__ = [
     "BackendCompilerFailed",
     "CppCompileError",
@@ -56,9 +58,13 @@ class MinidynamoError(RuntimeError):
         self.user_stack: UserStack = user_stack
 
     def __str__(self) -> str:
-        if not self.user_stack:
-            return self.message
-        return f"{self.message}\n\nfrom user code:\n{format_user_stack(self.user_stack)}"
+        text = self.message
+        if self.user_stack:
+            text += f"\n\nfrom user code:\n{format_user_stack(self.user_stack)}"
+        if config.verbose and self.__traceback__ is not None:
+            stack = "".join(traceback.format_tb(self.__traceback__))
+            text += f"\n\nfrom the compiler (config.verbose):\n{stack}"
+        return text
 
 
 class InternalError(MinidynamoError):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from . import config
 from ._C import disabled, tail_call
 from .bytecode import (
     Handler,
@@ -32,6 +33,7 @@ from .resume_execution import (
     ContinuationKey,
     closure_names,
     continuation,
+    is_continuation,
     is_made_name,
 )
 from .source import LoadContext, LocalSource, Source
@@ -118,10 +120,12 @@ class _Finisher:
         *,
         needs_hook: bool,
     ) -> CompiledFrame:
-        counting = PyCodegen(self.output.side_effects, self.context, None)
+        only_state = not (config.replay_side_effects or tail or is_continuation(self.tx.code))
+        effects, context = self.output.side_effects, self.context
+        counting = PyCodegen(effects, context, None, only_state=only_state)
         restore(counting)
         self._close_generators()
-        emitting = PyCodegen(self.output.side_effects, self.context, counting.counts)
+        emitting = PyCodegen(effects, context, counting.counts, only_state=only_state)
         emitting.outputs = dict(counting.outputs)
         restore(emitting)
         self.rerun: list[Instruction] = []

@@ -58,6 +58,8 @@ class VariableTracker:
     made_at: int | None = None
     # The same of the step that raised it, for an exception that the traced code made.
     raised_at: int | None = None
+    # True for what stands for torch's global state.
+    is_global_state = False
     # True if `call` may be given lazily wrapped arguments (it only passes them on).
     takes_lazy_args = False
     # True if the value does itself what Python's operators mean for it: then it has `operate`.

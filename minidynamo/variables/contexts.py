@@ -86,6 +86,7 @@ class GlobalStateVariable(VariableTracker):
     """The settings that the traced code changed: (value at entry, value now) of each."""
 
     needs_preload = False
+    is_global_state = True
 
     def __init__(self) -> None:
         super().__init__(source=ConstSource(_STATE_KEY, "torch"), mutation=Mutation.EXISTING)
