@@ -220,6 +220,8 @@ class Services:
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """A call of a Python function: handler, graph node, inlining or break."""
+        if trace_rules.is_operation(fn.fn) and has_subclass([*args, *kwargs.values()]):
+            return SUBCLASS_CALL[0](self, fn.fn, args, kwargs)
         handler = handler_of(fn.fn)
         rule = trace_rules.lookup(fn.fn)
         if handler is None and rule is Rule.INLINE:
@@ -243,6 +245,8 @@ class Services:
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """A call of a callable known by identity; arguments are realised."""
+        if _is_torch(value) and has_subclass([*args, *kwargs.values()]):
+            return SUBCLASS_CALL[0](self, value, args, kwargs)
         if self.output.shapes.is_empty:
             return self._call_callable(fn, value, args, kwargs)
         if not kwargs and any(isinstance(arg, SymVariable) for arg in args):
@@ -389,6 +393,25 @@ def _has_callbacks(args: list[VariableTracker], kwargs: dict[str, VariableTracke
     )
 
 
+def has_subclass(values: Sequence[VariableTracker]) -> bool:
+    """Whether an argument, or an item of a list or tuple among them, has a `__torch_function__`
+    that is traced.
+    """
+    for value in values:
+        value = value.realize()
+        if value.owns_operators and value.is_user_defined:
+            return True
+        items = getattr(value, "items", None)
+        if type(items) is list and items and has_subclass(items):
+            return True
+    return False
+
+
+def _is_torch(value: Any) -> bool:
+    is_method = isinstance(value, _C_METHODS) and issubclass(value.__objclass__, torch.Tensor)
+    return is_method or trace_rules.is_operation(value)
+
+
 def _is_inplace(op: str, target: Any) -> bool:
     name = target if op == "call_method" else getattr(target, "__name__", "")
     if name in ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow"):
@@ -409,5 +432,6 @@ def _sequence_family(type_: type) -> Any:
 SEQUENCE_BUILDERS: dict[Any, Callable[..., VariableTracker]] = {}
 EXCEPTION_BUILDER: list[Callable[..., VariableTracker]] = []
 TENSOR_GETATTR: list[Callable[..., VariableTracker]] = []
+SUBCLASS_CALL: list[Callable[..., VariableTracker]] = []
 
 __all__ = ["EXCEPTION_BUILDER", "SEQUENCE_BUILDERS", "TENSOR_GETATTR", "Services", "torch"]

@@ -287,11 +287,7 @@ def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> Variable
             "tensor kind", f"{source.name}: {value.layout}", "only strided tensors are captured"
         )
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
-        unsupported(
-            "tensor subclass",
-            f"{source.name}: {type(value).__name__}",
-            "subclasses are not captured",
-        )
+        return SUBCLASS_WRAPPER[0](tx, value, source)
     static = isinstance(value, torch.nn.Parameter) or tx.output.shapes.is_of_module(source)
     context = tx.output.shapes.tensor_context(value, source, static=static)
     if context is None:
@@ -301,3 +297,7 @@ def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> Variable
     variable.mutation = Mutation.EXISTING
     tx.output.side_effects.track(example_value(node), variable)
     return variable
+
+
+# How instances of subclasses are wrapped; filled where these are.
+SUBCLASS_WRAPPER: list[Callable[..., VariableTracker]] = []

@@ -1,0 +1,301 @@
+"""Tensor subclasses with a `__torch_function__` of their own, which is traced.
+
+A subclass instance is a plain tensor of the graph and a class. Which function torch would hand to
+`__torch_function__` for an operator, a method, an attribute or a call is found out by doing the
+same with a probe: a tensor whose `__torch_function__` only notes what it is given.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..side_effects import Mutation
+from ..source import AttrSource, CallSource
+from .base import VariableTracker, unsupported
+from .constant import ConstantVariable
+from .descriptors import bind, class_lookup, guard_class
+from .functions import CallableVariable, UserFunctionVariable
+from .services import SUBCLASS_CALL
+from .tensor import SUBCLASS_WRAPPER, TensorVariable
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..source import Source
+    from ..symbolic_convert import Translator
+
+
+class _Noted(Exception):
+    """What the probe was given."""
+
+    def __init__(self, *call: Any) -> None:
+        super().__init__("noted")
+        self.call = call
+
+
+class _Probe(torch.Tensor):
+    """Stands for a subclass instance while torch decides what to call."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _Noted(func, args, kwargs or {})
+
+
+def as_plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A source's function: the same tensor without its class."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(torch.Tensor)
+
+
+def _as_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
+    """Run by generated code: the tensor with a class again."""
+    return tensor.as_subclass(cls)  # type: ignore[arg-type]
+
+
+class TensorSubclassVariable(VariableTracker):
+    """A tensor of class `cls`; `plain` is the tensor of the graph."""
+
+    owns_operators = True
+    is_user_defined = True
+
+    def __init__(
+        self,
+        plain: TensorVariable,
+        cls: type,
+        value: Any = None,
+        *,
+        source: Source | None = None,
+    ) -> None:
+        mutation = Mutation.NEW if source is None else Mutation.EXISTING
+        super().__init__(source=source, mutation=mutation)
+        self.plain = plain
+        self.cls = cls
+        self.value = value
+
+    def describe(self) -> str:
+        return super().describe() or f"{self.cls.__name__} {self.plain.describe()}"
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def truth(self, tx: Translator) -> bool:
+        return self.plain.truth(tx)
+
+    def hash_key(self, tx: Translator) -> Any:
+        return self
+
+    # -- attributes -----------------------------------------------------------------------------
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        guard_class(tx, self.cls)
+        stored = tx.output.side_effects.load_attr(self, name)
+        if isinstance(stored, VariableTracker):
+            return stored
+        found = class_lookup(tx, self.cls, name)
+        if self.value is not None and name in self.value.__dict__:
+            assert self.source is not None
+            return tx.wrap(self.value.__dict__[name], AttrSource(self.source, name))
+        if found is None:
+            kind = self.cls.__name__
+            tx.raise_observed(AttributeError, f"'{kind}' object has no attribute '{name}'")
+        if name == "__class__":
+            return tx.wrap_constant(self.cls)
+        if getattr(torch.Tensor, name, _MISSING) is not getattr(self.cls, name):
+            return bind(tx, found, self, self.cls)
+        if callable(getattr(torch.Tensor, name)):
+            return SubclassMethodVariable(self, name)
+        if name in ("grad", "is_leaf", "grad_fn", "_base", "data", "_version"):
+            unsupported("tensor subclass", f"{self!r}.{name}", "it is not traced")
+        return dispatch(tx, lambda probe: getattr(probe, name), [self])
+
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        if hasattr(torch.Tensor, name) or hasattr(self.cls, name):
+            unsupported("tensor subclass", f"{self!r}.{name} = ...", "it is not traced")
+        tx.output.side_effects.store_attr(self, name, value)
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        return tx.call_function(self.getattr(tx, name), args, kwargs)
+
+    # -- operators ------------------------------------------------------------------------------
+
+    def operate(
+        self, tx: Translator, function: Callable[..., Any], args: list[VariableTracker]
+    ) -> VariableTracker:
+        return dispatch(tx, function, args)
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        return dispatch(tx, operator.getitem, [self, key])
+
+    def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+        dispatch(tx, operator.setitem, [self, key, value])
+
+    def length(self, tx: Translator) -> VariableTracker:
+        return dispatch(tx, len, [self])
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        """As `Tensor.__iter__`, which is no function that is handed on."""
+        if self.plain.fake.dim() == 0:
+            unsupported(
+                "tensor subclass", repr(self), "iteration over a tensor without dimensions"
+            )
+        return self.call_method(tx, "unbind", [ConstantVariable(0)], {}).iter(tx)
+
+    # -- leaving the trace ----------------------------------------------------------------------
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.begin_call(_as_subclass)
+        codegen(self.plain)
+        codegen.load_const(self.cls)
+        codegen.end_call(2)
+        stored = codegen.side_effects.stored_attrs(self)
+        if stored:
+            codegen.save_temp(self)
+        for name, value in stored.items():
+            if isinstance(value, VariableTracker):
+                codegen(value)
+                self.apply_setattr(codegen, name)
+
+
+_MISSING = object()
+
+
+class SubclassMethodVariable(VariableTracker):
+    """A method of torch.Tensor on a subclass instance."""
+
+    def __init__(self, receiver: TensorSubclassVariable, name: str) -> None:
+        super().__init__()
+        self.receiver = receiver
+        self.name = name
+
+    def python_type(self) -> type:
+        return type(torch.Tensor().add)
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        def method(probe: Any, *values: Any, **named: Any) -> Any:
+            return getattr(probe, self.name)(*values, **named)
+
+        return dispatch(tx, method, [self.receiver, *args], kwargs)
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen(self.receiver)
+        codegen.emit("LOAD_ATTR", self.name)
+
+
+# -- __torch_function__ ----------------------------------------------------------------------------
+
+
+def subclasses_in(values: list[VariableTracker]) -> list[TensorSubclassVariable]:
+    """The subclass instances among arguments, and in lists and tuples among them."""
+    found: list[TensorSubclassVariable] = []
+    for value in values:
+        value = value.realize()
+        if isinstance(value, TensorSubclassVariable):
+            found.append(value)
+        elif not isinstance(value, (TensorVariable, ConstantVariable)):
+            items = getattr(value, "items", None)
+            found += subclasses_in(items) if isinstance(items, list) else []
+    return found
+
+
+def dispatch(
+    tx: Translator,
+    function: Callable[..., Any],
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker] | None = None,
+) -> VariableTracker:
+    """A call with subclass instances among its arguments, by way of `__torch_function__`."""
+    known: dict[int, VariableTracker] = {}
+    keep: list[Any] = []
+
+    def probe(value: VariableTracker) -> Any:
+        value = value.realize()
+        if isinstance(value, (TensorSubclassVariable, TensorVariable)):
+            is_plain = isinstance(value, TensorVariable)
+            fake = value.fake if isinstance(value, TensorVariable) else value.plain.fake
+            made: Any = torch.empty(fake.shape, dtype=fake.dtype, device="meta")
+            made = made if is_plain else made.as_subclass(_Probe)
+        elif value.python_type() in (list, tuple) and not value.is_python_constant():
+            made = value.python_type()(probe(item) for item in value.unpack(tx))
+            keep.append(made)
+            return made
+        else:
+            return value.as_python_constant() if value.is_python_constant() else _refuse(value)
+        known[id(made)] = value
+        keep.append(made)
+        return made
+
+    def back(item: Any) -> VariableTracker:
+        if id(item) in known:
+            return known[id(item)]
+        if type(item) in (list, tuple):
+            return tx.wrap_items(type(item), [back(part) for part in item])
+        return tx.wrap_constant(item)
+
+    values = [probe(arg) for arg in args]
+    named = {name: probe(value) for name, value in (kwargs or {}).items()}
+    try:
+        function(*values, **named)
+    except _Noted as noted:
+        func, noted_args, noted_kwargs = noted.call
+    except Exception as error:
+        unsupported("tensor subclass", f"{function!r}: {error}", "torch refuses the call")
+    else:
+        unsupported("tensor subclass", repr(function), "no __torch_function__ is called for it")
+    instances = subclasses_in([*args, *(kwargs or {}).values()])
+    classes = list(dict.fromkeys(instance.cls for instance in instances))
+    if len(classes) > 1:
+        unsupported("tensor subclass", str(classes), "classes of several kinds take part")
+    arguments = [
+        function_value(tx, func),
+        tx.wrap_items(tuple, [tx.wrap_constant(cls) for cls in classes]),
+        tx.wrap_items(tuple, [back(item) for item in noted_args]),
+        tx.wrap_keywords({name: back(item) for name, item in noted_kwargs.items()}),
+    ]
+    override = tx.wrap_constant(classes[0]).getattr(tx, "__torch_function__")
+    return tx.call_function(override, arguments, {}).realize()
+
+
+def _refuse(value: VariableTracker) -> Any:
+    unsupported("tensor subclass", repr(value), "an argument is not known while tracing")
+
+
+def function_value(tx: Translator, func: Any) -> VariableTracker:
+    """The function that `__torch_function__` is given, as a value."""
+    if callable(func) and not hasattr(func, "__code__"):
+        return CallableVariable(func)
+    return UserFunctionVariable(func)
+
+
+_LOOKUP = frozenset({"__getattribute__", "__getattr__", "__setattr__"})
+
+
+def wrap_subclass(tx: Translator, value: torch.Tensor, source: Source) -> VariableTracker:
+    """A subclass instance of the frame. Raises Unsupported for classes with more than a
+    `__torch_function__`.
+    """
+    cls = type(value)
+    plain_dispatch = cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    if not plain_dispatch or value.layout is not torch.strided or hasattr(cls, "__slots__"):
+        unsupported("tensor subclass", f"{source.name}: {cls.__name__}", "it is not captured")
+    bases = cls.__mro__[: cls.__mro__.index(torch.Tensor)]
+    if any(_LOOKUP & set(vars(base)) for base in bases):
+        unsupported("tensor subclass", f"{source.name}: {cls.__name__}", "it looks up attributes")
+    tx.guard(source, "TYPE_IS", cls)
+    plain = tx.wrap(as_plain(value), CallSource(source, as_plain, "{base}.as_subclass(Tensor)"))
+    assert isinstance(plain, TensorVariable)
+    return TensorSubclassVariable(plain, cls, value, source=source)
+
+
+SUBCLASS_WRAPPER.append(wrap_subclass)
+SUBCLASS_CALL.append(dispatch)

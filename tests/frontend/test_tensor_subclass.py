@@ -1,0 +1,171 @@
+"""Tensor subclasses with `__torch_function__`: it is traced, results are of the class again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from testing import CountingBackend
+
+import minidynamo
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+class Passing(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+    def doubled(self):
+        return self * 2
+
+    @property
+    def halved(self):
+        return self / 2
+
+
+class Scaling(torch.Tensor):
+    """`add` adds ten times as much."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.add or func is torch.add:
+            args = (args[0], args[1] * 10)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Plain(torch.Tensor):
+    pass
+
+
+def set_attribute(x):
+    y = x * 2
+    y.note = 3
+    return y + y.note, y
+
+
+CASES = {
+    "x + 1": lambda x: x + 1,
+    "1 + x": lambda x: 1 + x,
+    "1 - x": lambda x: 1 - x,
+    "-x": lambda x: -x,
+    "x > 2": lambda x: x > 2,
+    "x @ x.T": lambda x: x @ x.T,
+    "x * tensor": lambda x: x * torch.ones(3),
+    "torch.add": lambda x: torch.add(x, 1),
+    "torch.sin": lambda x: torch.sin(x),
+    "torch.cat": lambda x: torch.cat([x, x]),
+    "torch.split": lambda x: torch.split(x, 1),
+    "F.relu": lambda x: F.relu(x),
+    "x.add": lambda x: x.add(1),
+    "x.sum": lambda x: x.sum(),
+    "x.max": lambda x: x.max(0)[0],
+    "x.to": lambda x: x.to(torch.float64),
+    "x.add_": lambda x: x.add_(1),
+    "x.shape": lambda x: (x.shape, x * x.shape[0]),
+    "x.size": lambda x: x.view(x.size(0), -1),
+    "x.T": lambda x: x.T + 1,
+    "x[0]": lambda x: x[0],
+    "len": lambda x: len(x) * x,
+    "iteration": lambda x: [row + 1 for row in x],
+    "type": lambda x: (type(x).__name__, isinstance(x, torch.Tensor), x + 1),
+    "itself": lambda x: (x, x + 1),
+    "attribute": set_attribute,
+}
+
+
+def same(want, got):
+    if type(want) is not type(got):
+        return False
+    if isinstance(want, torch.Tensor):
+        plain = [t.as_subclass(torch.Tensor) for t in (want, got)]
+        return torch.equal(*plain) and vars(want) == vars(got)
+    if isinstance(want, (list, tuple)):
+        return len(want) == len(got) and all(map(same, want, got))
+    return want == got
+
+
+def compare(fn, cls, fullgraph=True):
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=fullgraph)
+    for _ in range(2):
+        mine, theirs = X.clone().as_subclass(cls), X.clone().as_subclass(cls)
+        want, got = fn(mine), compiled(theirs)
+        assert same(want, got), (want, got)
+        assert same(mine, theirs)
+    return counter
+
+
+@pytest.mark.parametrize("cls", [Passing, Scaling, Plain])
+@pytest.mark.parametrize("name", CASES)
+def test_captured_whole(name, cls):
+    assert len(compare(CASES[name], cls).graphs) == 1
+
+
+def test_methods_and_properties_of_the_class():
+    compare(lambda x: (x.doubled(), x.halved, x.doubled().doubled()), Passing)
+
+
+def test_what_is_not_traced_breaks():
+    for fn in (lambda x: x.is_leaf, lambda x: x.sum() > 3 and x, lambda x: x.tolist()):
+        compare(fn, Passing, fullgraph=False)
+
+
+def test_gradients():
+    def fn(x):
+        return (x * x).sin().sum()
+
+    grads = []
+    for function in (fn, minidynamo.compile(fn, backend="aot_eager", fullgraph=True)):
+        x = X.clone().as_subclass(Passing).requires_grad_()
+        function(x).backward()
+        grads.append(x.grad)
+    assert same(*(grad.as_subclass(torch.Tensor) for grad in grads))
+
+
+def test_recompiles_for_another_class_or_function():
+    class Changing(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    def fn(x):
+        return x + 1
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter)
+    calls = [(Passing, 1), (Passing, 1), (Scaling, 2), (torch.Tensor, 3), (Changing, 4)]
+    for cls, graphs in calls:
+        x = X.as_subclass(cls)
+        assert same(fn(x), compiled(x))
+        assert len(counter.graphs) == graphs
+    Changing.__torch_function__ = Scaling.__dict__["__torch_function__"]
+    with pytest.raises(TypeError):
+        fn(X.as_subclass(Changing))  # super() belongs to another class
+
+    def tens(cls, func, types, args=(), kwargs=None):
+        return torch.tensor(10.0)
+
+    Changing.__torch_function__ = classmethod(tens)
+    assert compiled(X.as_subclass(Changing)) == 10
+
+
+def test_classes_that_dispatch_are_left_to_eager():
+    class Wrapper(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        def __init__(self, inner):
+            self.inner = inner
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            inner = [a.inner if isinstance(a, cls) else a for a in args]
+            return cls(func(*inner, **(kwargs or {})))
+
+    compiled = minidynamo.compile(lambda x: x * 2 + 1, backend="eager")
+    result = compiled(Wrapper(X))
+    assert type(result) is Wrapper
+    assert torch.equal(result.inner, X * 2 + 1)
