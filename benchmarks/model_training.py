@@ -1,0 +1,133 @@
+"""One training step of the architectures of model_zoo.py: gradients beside eager's.
+
+    python benchmarks/model_training.py [--backend aot_eager] [--write FILE] [llama bert ...]
+
+The model is in training mode, dropout included: `fallback_random` lets it draw eager's numbers. The
+loss is the mean square of the first result. An error is the largest difference of a gradient,
+relative to the largest entry of eager's. A model whose two runs in eager differ draws numbers that
+no seed decides; nothing is said of its gradients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from common import table  # noqa: E402
+from model_zoo import ZOO, build  # noqa: E402
+
+import minidynamo  # noqa: E402
+from minidynamo import events  # noqa: E402
+
+Gradients = dict[str, torch.Tensor | None]
+TOLERANCE = 1e-3
+NEGLIGIBLE = 1e-6  # of a gradient that is rounding noise around zero
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors of a model's output, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif hasattr(value, "values"):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors(item)
+
+
+def step(model: nn.Module, call: Any, inputs: dict[str, Any]) -> tuple[float, Gradients]:
+    """Loss and gradients by name of one forward and backward from a fixed seed."""
+    torch.manual_seed(7)
+    outputs = tensors(call(**inputs))
+    first = next(t for t in outputs if t.is_floating_point() and t.requires_grad)
+    loss = first.float().square().mean()
+    loss.backward()
+    return float(loss.detach()), {name: p.grad for name, p in model.named_parameters()}
+
+
+def error(want: Gradients, got: Gradients) -> float:
+    """The largest relative error; infinite where only one of the two has a gradient."""
+    worst = 0.0
+    for name, ours in got.items():
+        eager = want[name]
+        if eager is None or ours is None:
+            # AOTAutograd gives zeros where eager gives nothing.
+            zero = eager is None and (ours is None or not ours.any())
+            worst = worst if zero else float("inf")
+            continue
+        difference = float((eager - ours).abs().max())
+        if difference > NEGLIGIBLE:
+            worst = max(worst, difference / (float(eager.abs().max()) + NEGLIGIBLE))
+    return worst
+
+
+def measure(name: str, backend: str) -> list[str]:
+    """A row: name, loss, error, graphs, breaks, verdict."""
+    torch.manual_seed(0)
+    model, inputs = build(name)
+    model.train()
+    again, ours = copy.deepcopy(model), copy.deepcopy(model)
+    loss, want = step(model, model, inputs)
+    _, twice = step(again, again, inputs)
+    minidynamo.reset()
+    options = {"fallback_random": True} if backend == "inductor" else None
+    graphs: list[Any] = []
+    breaks: list[Any] = []
+    with (
+        events.subscribe(graphs.append, events.GraphEvent),
+        events.subscribe(breaks.append, events.GraphBreakEvent),
+    ):
+        compiled = minidynamo.compile(ours, backend=backend, options=options)
+        our_loss, got = step(ours, compiled, inputs)
+    is_fixed, off = error(want, twice) <= TOLERANCE, error(want, got)
+    is_equal = off <= TOLERANCE and abs(loss - our_loss) <= 1e-4 * (1 + abs(loss))
+    verdict = ("equal" if is_equal else "DIFFERENT") if is_fixed else "eager varies"
+    return [name, f"{loss:.5f}", f"{off:.1e}", str(len(graphs)), str(len(breaks)), verdict]
+
+
+def main() -> None:
+    """Measure the models named, or all, and print or write the table; fails if one differs."""
+    parser = argparse.ArgumentParser(description="gradients of compiled training steps")
+    parser.add_argument("models", nargs="*", help="names of the zoo; all if none is given")
+    parser.add_argument("--backend", default="inductor")
+    parser.add_argument("--write", type=Path, default=None, help="a Markdown file for the table")
+    options = parser.parse_args()
+    rows = []
+    for name in options.models or ZOO:
+        try:
+            rows.append(measure(name, options.backend))
+        except Exception as failure:
+            text = f"{type(failure).__name__}: {str(failure).splitlines()[0][:60]}"
+            rows.append([name, "", "", "", "", text])
+        print(*rows[-1], flush=True)
+    header = ["model", "loss", "error of gradients", "graphs", "breaks", "gradients"]
+    text = table(header, rows)
+    good = sum(row[-1] == "equal" for row in rows)
+    about = (
+        f"{good} of {len(rows)} models; backend {options.backend}; torch {torch.__version__}, "
+        f"Python {platform.python_version()}, {platform.machine()}, {time.strftime('%Y-%m-%d')}"
+    )
+    print(text, about, sep="\n\n")
+    if options.write is not None:
+        title = "# A training step of models of transformers"
+        body = "`benchmarks/model_training.py` compares one step's gradients with eager's."
+        options.write.write_text(f"{title}\n\n{body}\n\n{about}\n\n```\n{text}\n```\n")
+    if any(row[-1] not in ("equal", "eager varies") for row in rows):
+        sys.exit("some gradients differ")
+
+
+if __name__ == "__main__":
+    main()
