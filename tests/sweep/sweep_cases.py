@@ -33,6 +33,7 @@ ONLY_SHAPES = {
     "resize_", "resize_as_",
 }  # fmt: skip
 
+
 @dataclass(frozen=True)
 class Case:
     """One operator, dtype and variant of the sweep."""

@@ -1,12 +1,11 @@
 """A few operators of the sweep, chosen by a seed; `make sweep` runs all of them."""
 
 import random
-import warnings
 
 import pytest
 
 pytest.importorskip("expecttest")  # what torch's table of operators needs
-warnings.simplefilter("ignore")
+
 from sweep_cases import VARIANTS, Case, cases, is_supported, names
 from sweep_check import Compiler, Different, check, compare
 
