@@ -36,6 +36,7 @@ from .guards import Check, GuardSet
 from .opcodes.control import LOOP_GOES_ON
 from .output_graph import OutputGraph
 from .resume_execution import has_captured, is_continuation, note_capture
+from .shapes import remedy
 from .source import GlobalsSource
 from .stopped_frames import SkipFrame
 from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator, Translator
@@ -141,20 +142,24 @@ def _emit_frame(code: types.CodeType, outcome: str, reason: str = "") -> None:
 # -- recompiling -----------------------------------------------------------------------------------
 
 
-def _failures(frame: Any) -> list[str]:
+def _failures(options: CompileOptions, frame: Any) -> list[str]:
     """Why the existing entries do not fit this call, one sentence each."""
     texts = []
     for entry in frame.entries:
         data: EntryData = entry.data
         failure = data.guards.explain_failure(entry.guards, frame)
-        texts.append(str(failure) if failure is not None else "the entry was invalidated")
+        if failure is None:
+            texts.append("the entry was invalidated")
+            continue
+        hint = remedy(failure.guard, failure.reason, options.dynamic)
+        texts.append(f"{failure} ({hint})" if hint else str(failure))
     return texts
 
 
 def _may_recompile(options: CompileOptions, frame: Any) -> bool:
     """Report a recompilation; False once the limit is reached (with one warning)."""
     code: types.CodeType = frame.code
-    failures = _failures(frame)
+    failures = _failures(options, frame)
     if config.error_on_recompile:
         raise RecompileError(f"{code.co_qualname} would be recompiled: {failures[0]}")
     if events.wants(events.RecompileEvent):

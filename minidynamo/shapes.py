@@ -421,3 +421,24 @@ def expr_function(expr: Any, symbols: tuple[sympy.Symbol, ...]) -> Callable[...,
     text = PythonPrinter().doprint(expr.xreplace(names))
     header = ", ".join(f"v{i}" for i in range(len(symbols)))
     return eval(f"lambda {header}: {text}", {"__builtins__": __builtins__, **SYMPY_INTERP})
+
+
+def remedy(guard: Guard, reason: str, dynamic: bool | None) -> str:
+    """What would keep the next change of a size or number from failing a guard; "" where that is
+    nothing, or happens by itself.
+    """
+    is_size = guard.kind is Check.TENSOR_MATCH and (": size " in reason or " size " in reason)
+    is_number = guard.kind is Check.CONST_EQ and type(guard.expected) in (int, float)
+    if not (is_size or is_number or guard.kind is Check.EXPR):
+        return ""
+    if dynamic is False and guard.kind is not Check.EXPR:
+        return "dynamic=False keeps sizes and numbers constant"
+    if guard.kind is Check.EXPR:
+        is_value = guard.expected[0] == "==" and isinstance(guard.expected[2], int)
+        return "the program needs the value itself there" if is_value else ""
+    if not config.automatic_dynamic_shapes:
+        return "config.automatic_dynamic_shapes is off"
+    links = list(_chain(guard.source)) if guard.source is not None else []
+    if is_number and links and not isinstance(links[-1], (LocalSource, ClosureSource)):
+        return "numbers outside of the arguments are constants: pass it as an argument"
+    return ""

@@ -260,6 +260,17 @@ def test_a_specialised_size_names_the_line():
     assert "x.size(0) == 7" in text and "is 4" in text
 
 
+def test_a_failure_says_what_would_help():
+    ((text,),) = failures_of(double, [(torch.ones(3),), (torch.ones(4),)], dynamic=False)
+    assert "dynamic=False keeps sizes and numbers constant" in text
+
+    def f(x):
+        return x * 2, list(range(x.shape[0]))
+
+    ((text,),) = failures_of(f, [(torch.ones(7),), (torch.ones(4),)], dynamic=True)
+    assert "needs the value itself" in text
+
+
 def test_error_on_recompile():
     compiled, _ = compiled_with(double)
     compiled(torch.ones(3))
