@@ -201,7 +201,7 @@ class Scheduler:
         apart.
         """
         assert first.body is not None and second.body is not None
-        if not body.reduces or not first.writes & second.reads:
+        if not body.reduces or not first.writes & second.reads or self._device(first) != "cpu":
             return True
         rows = hint_of(product(s.size for s in body.iters))  # type: ignore[misc]
         length = hint_of(product(s.size for s in body.reduces))  # type: ignore[misc]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from inductor_testing import CLOSE, check
+from inductor_testing import CLOSE, check, compiled
 
 DIMS = [None, 0, 1, 2, (0, 1), (0, 2), (1, 2)]
 
@@ -175,3 +175,11 @@ def test_extremes_of_bools(shape, share):
         return x.amax(0), x.amin(-1, True), x.max(), x.min(), *x.max(-1), *x.min(0)
 
     check(fn, x, externs=0)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_sums_of_many_numbers_are_accurate(dim):
+    x = torch.rand(2048, 2048)
+    (total,) = compiled(lambda x: (x * 2).sum(dim), x)(x)
+    exact = (x.double() * 2).sum(dim)
+    assert ((total - exact).abs() / exact).max() < 5e-7

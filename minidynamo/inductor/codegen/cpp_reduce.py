@@ -41,7 +41,9 @@ class Accumulator:
         self.a = f"acc{position}"
         length = product(size_of(s) for s in values.reduces)
         self.index_type = "i32" if isinstance(length, int) and length < 1 << 31 else "i64"
-        long = not isinstance(length, int) or length > 2 * FLUSH_EVERY * 16
+        long = not isinstance(length, int) or length > 2 * FLUSH_EVERY * (
+            16 if self.mode == _ROW else 1
+        )
         self.cascades = self.kind == "sum" and self.dtype.is_floating_point and long
 
     # -- types and identities ----------------------------------------------------------------------
