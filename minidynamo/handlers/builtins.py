@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import operator
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,7 +24,7 @@ from ..variables.builtin_object import (
     type_name,
 )
 from ..variables.constant import ConstantVariable
-from ..variables.descriptors import class_variable, lookup_special
+from ..variables.descriptors import class_lookup, class_variable, lookup_special
 from ..variables.dict_methods import merge
 from ..variables.dicts import DictVariable
 from ..variables.exceptions import ExceptionVariable
@@ -79,12 +80,19 @@ def _len(tx: Translator, value: Values, /) -> Values:
         return tx.fold(len, (value.value,), {})
     result = value.length(tx).realize()
     if value.is_user_defined and result.is_python_constant():
-        with observed(tx):
-            number = operator.index(result.as_python_constant())
-            if number < 0:
-                raise ValueError("__len__() should return >= 0")
-            return ConstantVariable(number)
+        return ConstantVariable(length_of(tx, result))
     return result
+
+
+def length_of(tx: Translator, result: VariableTracker) -> int:
+    """`slot_sq_length`: the length that a `__len__` which returned `result` gives."""
+    number = index_of(tx, result)
+    with observed(tx):
+        if number < 0:
+            raise ValueError("__len__() should return >= 0")
+        if number > sys.maxsize:
+            raise OverflowError("cannot fit 'int' into an index-sized integer")
+        return number
 
 
 @builtin(bool)
@@ -147,7 +155,31 @@ def _isinstance(tx: Translator, value: Values, classes: Values, /) -> Values:
     checked_classes = class_of(tx, classes)
     real = tx.output.side_effects.real_of(value)
     with observed(tx):
-        return ConstantVariable(any(_is_instance(value, real, c) for c in _flat(checked_classes)))
+        flat = _flat(checked_classes)
+        if any(_is_instance(value, real, c) for c in flat):
+            return ConstantVariable(True)
+        shown = _shown_class(tx, value)
+        return ConstantVariable(shown is not None and any(issubclass(shown, c) for c in flat))
+
+
+def _shown_class(tx: Translator, value: VariableTracker) -> type | None:
+    """What `__class__` gives where a user's class says something else than the type is."""
+    if not value.is_user_defined:
+        return None
+    cls = value.python_type()
+    found = class_lookup(tx, cls, "__class__")
+    plain = cls.__getattribute__ is object.__getattribute__
+    if plain and found is not None and found.raw is vars(object)["__class__"]:
+        return None
+    try:
+        shown = tx.getattr(value, "__class__").as_python_constant()
+    except ObservedException as error:
+        if not _is_attribute_error(error):
+            raise
+        return None
+    except NotConstant:
+        return None
+    return shown if isinstance(shown, type) and shown is not cls else None
 
 
 def _flat(classes: Any) -> list[Any]:

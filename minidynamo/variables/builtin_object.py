@@ -234,7 +234,7 @@ class BuiltinObject(InstanceState):
     def _class_attribute(self, tx: Translator, name: str) -> VariableTracker:
         """`PyObject_GenericGetAttr` for what has no row."""
         found = class_lookup(tx, self.cls, name)
-        if found is not None and found.is_data_descriptor():
+        if found is not None and found.goes_first():
             return bind(tx, found, self, self.cls)
         stored = self.load_instance(tx, name)
         if stored is not None:

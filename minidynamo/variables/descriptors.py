@@ -78,6 +78,11 @@ class ClassAttribute:
         kind = type(self.raw) if self.stored is None else self.stored.realize().python_type()
         return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
+    def goes_first(self) -> bool:
+        """Whether reading it ignores the instance dict: a data descriptor that has a `__get__`."""
+        kind = type(self.raw) if self.stored is None else self.stored.realize().python_type()
+        return hasattr(kind, "__get__") and self.is_data_descriptor()
+
 
 # Objects that stay what they are: reached through a guarded class they need no fetching.
 _CONSTANT_ATTRIBUTES = (
@@ -103,7 +108,7 @@ def class_source(cls: type) -> Source:
 def guard_class(tx: Translator, cls: type) -> None:
     """The compiled code stands only while no attribute of `cls` or its bases is stored."""
     known = tx.output.guarded_classes
-    if cls in known or cls.__flags__ & _IMMUTABLE_TYPE or cls in _volatile:
+    if cls.__mro__ is None or cls in known or cls.__flags__ & _IMMUTABLE_TYPE or cls in _volatile:
         return
     version = _C.type_version(cls)
     seen = _seen_versions.get(cls)
@@ -119,6 +124,8 @@ def guard_class(tx: Translator, cls: type) -> None:
 
 def class_lookup(tx: Translator, cls: type, name: str) -> ClassAttribute | None:
     """`_PyType_Lookup`: the unbound attribute along the MRO, as the traced code would find it."""
+    if cls.__mro__ is None:
+        unsupported("class", cls.__qualname__, "its metaclass is just making it")
     guard_class(tx, cls)
     effects = tx.output.side_effects
     for owner in cls.__mro__:
@@ -166,7 +173,8 @@ class CMethodVariable(BoundMethodVariable):
         self.raw = raw
 
     def python_type(self) -> type:
-        return types.MethodWrapperType
+        is_slot = isinstance(self.raw, types.WrapperDescriptorType)
+        return types.MethodWrapperType if is_slot else types.BuiltinMethodType
 
     def call(
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]

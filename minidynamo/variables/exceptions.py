@@ -214,6 +214,9 @@ def _exception_init(tx: Translator, self: ExceptionVariable, /, *args: VariableT
 
 @builtin_method(BaseException, "__str__")
 def _exception_str(tx: Translator, self: ExceptionVariable, /) -> VariableTracker:
+    if issubclass(self.cls, UnicodeError):
+        values = [arg.realize().as_python_constant() for arg in self.args]
+        return tx.fold(lambda: str(self.cls(*values)), (), {})
     if not self.args:
         return ConstantVariable("")
     shown: VariableTracker = tx.wrap_items(tuple, self.args)

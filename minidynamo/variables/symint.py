@@ -191,6 +191,10 @@ def compute(
     row = FUNCTIONS.get(function)
     if row is None or not all(map(_is_number, args)):
         return None
+    if function is round and len(args) > 1:
+        return None  # to tens, hundreds ...
+    if function in _INTEGERS_ONLY and any(arg.python_type() is float for arg in args):
+        return None
     if function in _DIVISIONS and isinstance(args[1], SymVariable):
         divisor = args[1].value
         if decide(tx, lambda: bool(divisor == 0), args[1]):
@@ -279,6 +283,11 @@ FUNCTIONS: dict[Any, Any] = {
 _DIVISIONS = frozenset(
     {operator.truediv, operator.floordiv, operator.mod, divmod}
     | {operator.itruediv, operator.ifloordiv, operator.imod}
+)
+# What the ShapeEnv does for integers, but not as Python does it for floats.
+_INTEGERS_ONLY = frozenset(
+    {operator.floordiv, operator.mod, operator.pow, pow, divmod, round}
+    | {operator.ifloordiv, operator.imod, operator.ipow}
 )
 _EXTREMES = frozenset({min, max, torch.sym_min, torch.sym_max})
 _ITSELF = frozenset({"real", "numerator"})

@@ -86,7 +86,7 @@ class UserDefinedObjectVariable(InstanceState):
     def generic_getattr(self, tx: Translator, name: str) -> VariableTracker | None:
         """`PyObject_GenericGetAttr`; None where it raises AttributeError for the missing name."""
         found = class_lookup(tx, self.cls, name)
-        if found is not None and found.is_data_descriptor():
+        if found is not None and found.goes_first():
             return bind(tx, found, self, self.cls)
         value = self.load_instance(tx, name)
         if value is not None:
@@ -263,7 +263,8 @@ class UserDefinedObjectVariable(InstanceState):
                 tx.raise_observed(TypeError, f"__bool__ should return bool, returned {kind}")
             return result.truth(tx)
         if class_lookup(tx, self.cls, "__len__") is not None:
-            return self.length(tx).truth(tx)
+            length = tx.call_function(tx.wrap_constant(len), [self], {})
+            return length.realize().truth(tx)
         return True
 
     def hash_key(self, tx: Translator) -> Any:
