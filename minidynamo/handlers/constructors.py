@@ -69,14 +69,22 @@ def _new_set(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Valu
     return SetVariable(set(), {}, cls, mutation=Mutation.NEW)
 
 
+def _check_arguments(cls: type, args: tuple[Values, ...], kwargs: dict[str, Values]) -> None:
+    """tuple and frozenset take one argument; keywords are for the `__init__` of a subclass."""
+    if len(args) > 1 or (kwargs and cls.__init__ is object.__init__):  # type: ignore[misc]
+        unsupported("call does not fit", cls.__name__, "eager will raise the TypeError")
+
+
 @_constructs(frozenset.__new__)
 def _new_frozenset(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+    _check_arguments(cls, args, kwargs)
     table, known = collect(tx, args[0].unpack(tx) if args else [])
     return SetVariable(frozenset(table), known, cls)
 
 
 @_constructs(tuple.__new__)
 def _new_tuple(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+    _check_arguments(cls, args, kwargs)
     items = args[0].unpack(tx) if args else []
     return TupleVariable(items, cls, mutation=tuple_mutation(cls, Mutation.NEW))
 

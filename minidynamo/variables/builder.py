@@ -90,7 +90,7 @@ def _alias(tx: Translator, known: VariableTracker, source: Source) -> VariableTr
 
 def _instance_wrapper(value: Any) -> Any:
     for type_, wrapper in INSTANCE_WRAPPERS:
-        if isinstance(value, type_):
+        if issubclass(type(value), type_):  # a proxy's __class__ does not count
             return wrapper
     return None
 

@@ -299,6 +299,8 @@ NEW_OBJECT: list[tuple[type, Callable[[type], VariableTracker]]] = []
 def has_object_layout(cls: type) -> bool:
     """Whether instances are made by `object.__new__`: their state is an instance dict and slots."""
     for base in cls.__mro__:
+        if base is types.SimpleNamespace:
+            continue
         if base.__flags__ & (1 << 8) and base is not object:  # Py_TPFLAGS_IMMUTABLETYPE
             return False
         new = base.__dict__.get("__new__")

@@ -47,13 +47,10 @@ VALUE_TYPES: tuple[type, ...] = (
 
 def is_value(value: Any) -> bool:
     """Whether `value` is immutable through and through and known by its value alone."""
-    if isinstance(value, (tuple, frozenset)) and type(value) in (
-        tuple,
-        frozenset,
-        torch.Size,
-    ):
+    if type(value) in (tuple, frozenset, torch.Size):
         return all(is_value(item) for item in value)
-    return type(value) in VALUE_TYPES or (isinstance(value, enum.Enum) and _is_member(value))
+    kind = type(value)
+    return kind in VALUE_TYPES or (issubclass(kind, enum.Enum) and _is_member(value))
 
 
 def _is_member(value: enum.Enum) -> bool:

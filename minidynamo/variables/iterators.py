@@ -236,6 +236,16 @@ class SetIterator(ItemsIterator):
             tx.raise_observed(RuntimeError, "Set changed size during iteration")
         return super().step(tx)
 
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        exhausted = self.index >= len(self.items)
+        construct(codegen, _set_iterator, self.container, self.index + exhausted)
+
+
+def _set_iterator(container: Any, attempts: int) -> Any:
+    iterator = iter(container)
+    advance(iterator, attempts)
+    return iterator
+
 
 _END = object()
 

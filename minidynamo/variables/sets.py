@@ -103,6 +103,12 @@ class SetVariable(BuiltinObject):
     def _push_elements(self, codegen: PyCodegen) -> None:
         elements = self.elements()
         check_rebuilt_keys(self.table)
+        if self.order_is_known and all(map(_has_real_hash, self.table)):
+            keys = list(self.table)
+            if list(set(keys)) != keys:
+                unsupported(
+                    "order of a set", repr(self), "a new set is iterated in another order"
+                )
         codegen.sequence(elements)
         codegen.emit("BUILD_SET", len(elements))
 
@@ -220,7 +226,8 @@ def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
         table, known = collect(tx, items)
         if set(value) == table:
             table = value
-    mutation = Mutation.EXISTING if isinstance(value, set) else None
+    has_state = isinstance(value, set) or type(value).__dictoffset__ != 0
+    mutation = Mutation.EXISTING if has_state else Mutation.IMMUTABLE
     return SetVariable(table, known, type(value), source=source, mutation=mutation, real=value)
 
 

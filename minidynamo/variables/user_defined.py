@@ -6,13 +6,14 @@ object has only the log. Everything that the class defines in Python is traced.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
 from ..source import SlotSource, Source
 from .base import ObservedException, VariableTracker
-from .builtin_object import rich_equal
+from .builtin_object import rich_equal, type_name
 from .classes import NEW_OBJECT, class_variable, has_object_layout
 from .constant import ConstantVariable
 from .descriptors import ClassAttribute, bind, class_lookup, guard_class, lookup_special
@@ -33,6 +34,8 @@ class UserDefinedObjectVariable(InstanceState):
 
     takes_lazy_args = True
     is_user_defined = True
+    # Set while its contents are being shown: it may contain itself.
+    is_visited = False
 
     def __init__(self, cls: type, value: Any = None, *, source: Source | None = None) -> None:
         mutation = Mutation.NEW if source is None else Mutation.EXISTING
@@ -80,7 +83,7 @@ class UserDefinedObjectVariable(InstanceState):
 
     def no_attribute(self, tx: Translator, name: str) -> NoReturn:
         """The AttributeError of the ordinary lookup."""
-        text = f"'{self.cls.__name__}' object has no attribute '{name}'"
+        text = f"'{type_name(self.cls)}' object has no attribute '{name}'"
         tx.raise_observed(AttributeError, text)
 
     def generic_getattr(self, tx: Translator, name: str) -> VariableTracker | None:
@@ -95,6 +98,8 @@ class UserDefinedObjectVariable(InstanceState):
 
     def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
         name = descriptor.__name__
+        if name == "__dict__":  # of types.SimpleNamespace
+            return self.load_getset(tx, descriptor)
         stored = tx.output.side_effects.load_attr(self, name)
         if isinstance(stored, VariableTracker):
             return stored
@@ -281,7 +286,8 @@ class UserDefinedObjectVariable(InstanceState):
     # -- leaving the trace ----------------------------------------------------------------------
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        codegen.begin_call(object.__new__)
+        is_namespace = issubclass(self.cls, types.SimpleNamespace)
+        codegen.begin_call(types.SimpleNamespace.__new__ if is_namespace else object.__new__)
         codegen.load_const(self.cls)
         codegen.end_call(1)
         codegen.save_temp(self)

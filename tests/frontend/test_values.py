@@ -4,6 +4,7 @@ A row is one expression over `x` (a tensor), `n` (an int), `s` (a str), `d` (a d
 list); what it raises is compared too.
 """
 
+# ruff: noqa: E501  (one row, one line)
 from __future__ import annotations
 
 import collections

@@ -1,0 +1,104 @@
+"""isinstance and issubclass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..variables.base import NotConstant, ObservedException, VariableTracker, unsupported
+from ..variables.builtin_object import observed
+from ..variables.constant import ConstantVariable
+from ..variables.descriptors import class_lookup
+from ..variables.lists import SequenceVariable
+from ..variables.tensor import TensorVariable
+from .builtins import Values, builtin, is_attribute_error
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+
+def class_of(tx: Translator, value: VariableTracker) -> Any:
+    """The second argument of isinstance and issubclass: classes, unions and tuples of them."""
+    try:
+        return value.as_python_constant()
+    except NotConstant:
+        if isinstance(value, SequenceVariable):
+            return tuple(class_of(tx, item.realize()) for item in value.items)
+        unsupported("isinstance", repr(value), "the class is not known while tracing")
+
+
+@builtin(isinstance)
+def _isinstance(tx: Translator, value: Values, classes: Values, /) -> Values:
+    checked_classes = class_of(tx, classes)
+    real = tx.output.side_effects.real_of(value)
+    with observed(tx):
+        flat = _flat(checked_classes)
+        if any(_is_instance(value, real, c) for c in flat):
+            return ConstantVariable(True)
+        shown = _shown_class(tx, value)
+        return ConstantVariable(shown is not None and any(issubclass(shown, c) for c in flat))
+
+
+def _shown_class(tx: Translator, value: VariableTracker) -> type | None:
+    """What `__class__` gives where a user's class says something else than the type is."""
+    if not value.is_user_defined:
+        return None
+    cls = value.python_type()
+    found = class_lookup(tx, cls, "__class__")
+    plain = cls.__getattribute__ is object.__getattribute__
+    if plain and found is not None and found.raw is vars(object)["__class__"]:
+        return None
+    try:
+        shown = tx.getattr(value, "__class__").as_python_constant()
+    except ObservedException as error:
+        if not is_attribute_error(error):
+            raise
+        return None
+    except NotConstant:
+        return None
+    return shown if isinstance(shown, type) and shown is not cls else None
+
+
+def _flat(classes: Any) -> list[Any]:
+    """Classes one by one; what is neither class, union nor tuple raises as Python does."""
+    if isinstance(classes, tuple):
+        return [single for item in classes for single in _flat(item)]
+    if hasattr(classes, "__args__") and not isinstance(classes, type):
+        isinstance(None, classes)
+        return [single for item in classes.__args__ for single in _flat(item)]
+    if not isinstance(classes, type):
+        isinstance(None, classes)
+    return [classes]
+
+
+_PLAIN_METAS = (type.__instancecheck__, torch._C._TensorMeta.__instancecheck__)
+
+
+def _is_instance(value: VariableTracker, real: Any, cls: type) -> bool:
+    kind = value.python_type()
+    if type(cls) is type or kind is cls:
+        return issubclass(kind, cls)
+    if isinstance(value, TensorVariable):
+        return isinstance(value.fake, cls) if cls is not torch.nn.Parameter else kind is cls
+    if value.is_python_constant():
+        return isinstance(value.as_python_constant(), cls)
+    if type(cls).__instancecheck__ is type.__instancecheck__ or issubclass(cls, torch.Tensor):
+        return issubclass(kind, cls)
+    if real is not None:
+        return isinstance(real, cls)
+    if "__instancecheck__" in _user_methods(cls):
+        unsupported("isinstance", cls.__qualname__, "its metaclass has an __instancecheck__")
+    return issubclass(kind, cls)
+
+
+def _user_methods(cls: type) -> set[str]:
+    """What the metaclasses written outside of abc and typing define."""
+    known = ("abc", "typing", "builtins", "_abc", "enum")
+    metas: tuple[type, ...] = type(cls).__mro__  # type: ignore[assignment]
+    return {name for meta in metas if meta.__module__ not in known for name in vars(meta)}
+
+
+@builtin(issubclass)
+def _issubclass(tx: Translator, cls: Values, classes: Values, /) -> Values:
+    return tx.fold(issubclass, (cls.as_python_constant(), class_of(tx, classes)), {})
