@@ -15,10 +15,11 @@ PAGE = ROOT / "docs" / "graph_breaks.md"
 RAISERS = {"unsupported", "Unsupported"}
 HEAD = """# Graph breaks
 
-Each kind of graph break (or, with `fullgraph=True`, of `Unsupported`) has a stable name. A message says, in this order: the kind,
-why it cannot be captured, what may be done about it, what it was about here, and the user's stack. This page is generated from
-the code by `python tools/graph_break_page.py`; `...` stands for what depends on the program. What is raised without a kind of
-its own (a constant of a table, say) is not listed.
+Each kind of graph break (or, with `fullgraph=True`, of `Unsupported`) has a stable name. A message
+says, in this order: the kind, why it cannot be captured, what may be done about it, what it was
+about here, and the user's stack. This page is generated from the code by
+`python tools/graph_break_page.py`; `...` stands for what depends on the program. What is raised
+with a computed kind (an entry of a table, say) is not listed.
 
 | kind | explanations | hints | raised in |
 | --- | --- | --- | --- |
@@ -88,6 +89,7 @@ def page() -> str:
 
 
 def main() -> int:
+    """Write or check the page."""
     if "--check" in sys.argv[1:]:
         lines = PAGE.read_text().splitlines() if PAGE.exists() else []
         listed = {line[2:].partition(" |")[0] for line in lines if line.startswith("| ")}
