@@ -393,11 +393,14 @@ def _kept_global_state() -> Iterator[None]:
     }
     cache = torch.is_autocast_cache_enabled()
     # What tracing saves for backward passes is none of the program's.
-    torch._C._autograd._push_saved_tensors_default_hooks(_same, _same)
+    has_hooks = torch._C._autograd._saved_tensors_hooks_is_enabled()
+    if has_hooks:
+        torch._C._autograd._push_saved_tensors_default_hooks(_same, _same)
     try:
         yield
     finally:
-        torch._C._autograd._pop_saved_tensors_default_hooks()
+        if has_hooks:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
         torch._C._set_grad_enabled(grad)
         random.setstate(python_random)
         torch.random.set_rng_state(torch_random)

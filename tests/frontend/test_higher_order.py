@@ -241,6 +241,29 @@ def test_checkpoint_around_a_break():
     assert_same(*grads)
 
 
+def test_compiling_where_hooks_on_saved_tensors_are_set_or_forbidden():
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor)
+        return tensor
+
+    def fn(x):
+        return (x * x).sin()
+
+    x = X.clone().requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        want = fn(x)
+        count = len(packed)
+        got = minidynamo.compile(fn, backend="eager")(x)
+    assert_same(want.detach(), got.detach())
+    assert len(packed) == 2 * count
+    assert not any(isinstance(t, torch._subclasses.FakeTensor) for t in packed)
+    minidynamo.reset()
+    with torch.autograd.graph.disable_saved_tensors_hooks("none here"):
+        assert_same(minidynamo.compile(fn, backend="eager")(x).detach(), want.detach())
+
+
 def test_checkpoint_recompiles_for_another_body():
     def fn(x, k):
         return checkpoint(lambda a: a.sin() * k, x, use_reentrant=False).sum()
