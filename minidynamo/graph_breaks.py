@@ -27,6 +27,7 @@ from .bytecode import (
 )
 from .codegen import OUT_NAME, PyCodegen, is_temporary
 from .exc import Unsupported
+from .generator_frames import rebuild
 from .resume_execution import (
     SUPER_NAME,
     VALUE,
@@ -51,11 +52,13 @@ from .stopped_frames import (
     store_stack,
 )
 from .variables.base import VariableTracker
+from .variables.generators import REBUILD
 
 if TYPE_CHECKING:
     from .symbolic_convert import RootTranslator, Translator
 
 INPUTS_NAME = "__md_inputs"
+REBUILD.append(rebuild)
 
 
 @dataclass(slots=True)
@@ -100,19 +103,6 @@ class _Finisher:
         for manager in reversed(list(self.output.open_contexts)):
             manager.leave_for_break(tx)
 
-    def _close_generators(self) -> None:
-        """Refuse generators that were dropped while suspended in a `try`: closing them does
-        something. (One that is still needed has been refused by `restore`.)
-        """
-        for generator in self.output.generators:
-            if generator.pending_cleanup() and not generator.closes_silently(self.tx):
-                # Not a break where it was made: a continuation would keep it alive for too long.
-                raise Unsupported(
-                    "generator left unfinished",
-                    repr(generator),
-                    "it is dropped inside of a try or with block, whose cleanup is not traced",
-                )
-
     def finish(
         self,
         restore: Callable[[PyCodegen], None],
@@ -124,7 +114,7 @@ class _Finisher:
         effects, context = self.output.side_effects, self.context
         counting = PyCodegen(effects, context, None, only_state=only_state)
         restore(counting)
-        self._close_generators()
+        self._drop_generators()
         emitting = PyCodegen(effects, context, counting.counts, only_state=only_state)
         emitting.outputs = dict(counting.outputs)
         restore(emitting)
@@ -139,6 +129,17 @@ class _Finisher:
                 inst.positions = positions
         instructions = remove_unreachable([*self._prologue(), *fresh, *tail, *self.rerun])
         return CompiledFrame(self._assemble(instructions, bool(fetch)), fetch, needs_hook, module)
+
+    def _drop_generators(self) -> None:
+        for generator in self.output.generators:
+            is_dropped = not generator.escapes and generator.pending_cleanup()
+            if is_dropped and not generator.closes_silently(self.tx):
+                # Not a break where it was made: a continuation would keep it alive for too long.
+                raise Unsupported(
+                    "generator left unfinished",
+                    repr(generator),
+                    "it is dropped inside of a try or with block, whose cleanup is not traced",
+                )
 
     def _prologue(self) -> list[Instruction]:
         """MAKE_CELL, COPY_FREE_VARS and RESUME of the frame's own code."""

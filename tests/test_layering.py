@@ -44,7 +44,7 @@ LAYERS = [
     ["output_graph", "subgraphs"],
     ["variables"],
     ["handlers"],
-    ["codegen", "graph_breaks", "resume_execution", "stopped_frames"],
+    ["codegen", "generator_frames", "graph_breaks", "resume_execution", "stopped_frames"],
     ["opcodes", "symbolic_convert"],
     ["convert_frame"],
     ["backends"],

@@ -104,6 +104,17 @@ def send(tx: Translator, inst: Instruction) -> None:
     tx.jump(inst.target)
 
 
+@op("CLEANUP_THROW")
+def cleanup_throw(tx: Translator, inst: Instruction) -> None:
+    """What a `yield from` went over raised: StopIteration ends it, all else goes on."""
+    error = tx.stack[-1].realize()
+    if not issubclass(error.python_type(), StopIteration):
+        raise ObservedException(error)
+    tx.popn_raw(3)
+    tx.push(NONE)
+    tx.push(tx.getattr(error, "value"))
+
+
 @op("END_SEND")
 def end_send(tx: Translator, inst: Instruction) -> None:
     result = tx.pop_raw()

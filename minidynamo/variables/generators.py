@@ -1,13 +1,14 @@
 """Generators made by the traced code, advanced one yield at a time.
 
-A generator that is dropped while it is suspended inside a `try` or `with` would run its cleanup
-then; that moment is not traced, so the graph breaks where such a generator was made
-(`pending_cleanup`).
+One that is needed after the graph is rebuilt (generator_frames). A generator that is dropped while
+it is suspended inside a `try` or `with` would run its cleanup then; that moment is not traced, so
+the frame is left to eager where such a generator was made (`pending_cleanup`).
 """
 
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..exc import Unsupported
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 
 # The low bits of RESUME's operand behind a `yield from` or `await`.
 _AFTER_YIELD_FROM = (2, 3)
+# How generated code makes the real generator: (codegen, generator); see generator_frames.
+REBUILD: list[Callable[[PyCodegen, GeneratorVariable], None]] = []
+
+
+def _finished_generator() -> Any:
+    """Run by generated code: a generator that is exhausted."""
+    nothing: tuple[Any, ...] = ()
+    generator = (item for item in nothing)
+    generator.close()
+    return generator
 
 
 class GeneratorVariable(IteratorVariable):
@@ -35,6 +46,8 @@ class GeneratorVariable(IteratorVariable):
         self.started = False
         self.finished = False
         self.running = False
+        # Whether the real generator is needed after the graph.
+        self.escapes = False
         self.result: VariableTracker | None = None
         frame.output.generators.append(self)
 
@@ -47,6 +60,7 @@ class GeneratorVariable(IteratorVariable):
         """Go on with `value` as what the suspended yield gives: the next value, None at the end."""
         if self.finished:
             return None
+        self._check_idle(tx)
         if self.started:
             self.frame.push(value)
         elif not is_none(value):
@@ -54,27 +68,65 @@ class GeneratorVariable(IteratorVariable):
         return self._run(tx)
 
     def throw(self, tx: Translator, error: VariableTracker) -> VariableTracker | None:
-        """Go on with an exception at the suspended yield."""
+        """Go on with an exception at the suspended yield (`_gen_throw`)."""
+        self._check_idle(tx)
         if not self.started:
             self.finished = True
+        raised = ObservedException(error)
         if self.finished:
-            raise ObservedException(error)
-        frame = self.frame
+            raise raised
         if self._delegates():
-            receiver = frame.stack[-1].realize()
-            if not issubclass(error.python_type(), GeneratorExit):
-                unsupported("generator", "throw", "throw into a `yield from` is not traced")
-            if isinstance(receiver, GeneratorVariable):
-                receiver.close(tx)
+            self.running = True
+            try:
+                answer = self._throw_into(tx, self.frame.stack[-1].realize(), error)
+            except ObservedException as other:
+                answer, raised = None, other
+            finally:
+                self.running = False
+            if answer is not None:
+                is_yielded, value = answer
+                return value if is_yielded else self._leave_delegation(tx, value)
+        frame = self.frame
+        frame.push(NONE)
         try:
-            frame.unwind(frame.instructions[frame.ip - 1], ObservedException(error))
-        except ObservedException as raised:
-            self._fail(tx, raised)
+            frame.unwind(frame.instructions[frame.ip - 1], raised)
+        except ObservedException as uncaught:
+            self._fail(tx, uncaught)
         return self._run(tx)
 
-    def _run(self, tx: Translator) -> VariableTracker | None:
+    def _throw_into(
+        self, tx: Translator, receiver: VariableTracker, error: VariableTracker
+    ) -> tuple[bool, VariableTracker] | None:
+        """Throw into what a `yield from` goes over: (True, what it yields), (False, what it
+        returned), or None where the exception is due in this frame.
+        """
+        if issubclass(error.python_type(), GeneratorExit):
+            close = _optional(tx, receiver, "close")
+            if close is not None:
+                tx.call_function(close, [], {})
+            return None
+        throw = _optional(tx, receiver, "throw")
+        if throw is None:
+            return None
+        try:
+            return True, tx.call_function(throw, [error], {})
+        except ObservedException as stop:
+            if not issubclass(stop.value.python_type(), StopIteration):
+                raise
+            return False, stop.value.getattr(tx, "value")
+
+    def _leave_delegation(self, tx: Translator, value: VariableTracker) -> VariableTracker | None:
+        """Go on behind the `yield from`, which gives `value`."""
+        frame = self.frame
+        frame.push(value)
+        frame.jump(frame.instructions[frame.ip - 2].target)
+        return self._run(tx)
+
+    def _check_idle(self, tx: Translator) -> None:
         if self.running:
             tx.raise_observed(ValueError, "generator already executing")
+
+    def _run(self, tx: Translator) -> VariableTracker | None:
         self.started = self.running = True
         try:
             value = self.frame.resume()
@@ -156,12 +208,24 @@ class GeneratorVariable(IteratorVariable):
         return super().getattr(tx, name)
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        unsupported(
-            "generator leaves the graph",
-            repr(self),
-            "a generator that was made in the graph is still needed after it",
-            ["turn it into a list before the graph breaks"],
-        )
+        self.escapes = True
+        if self.running:
+            unsupported("generator leaves the graph", repr(self), "it is being executed")
+        if self.finished:
+            codegen.begin_call(_finished_generator)
+            codegen.end_call(0)
+        else:
+            REBUILD[0](codegen, self)
+
+
+def _optional(tx: Translator, value: VariableTracker, name: str) -> VariableTracker | None:
+    """An attribute, or None where there is none."""
+    try:
+        return tx.getattr(value, name)
+    except ObservedException as error:
+        if not issubclass(error.value.python_type(), AttributeError):
+            raise
+        return None
 
 
 def _given(self: GeneratorVariable, value: VariableTracker | None) -> VariableTracker:
