@@ -148,6 +148,8 @@ class OutputGraph:
         self.open_contexts: list[Any] = []
         # How many levels of torch.func transforms are open.
         self.transform_levels = 0
+        # The lazily wrapped values that were looked at, in order.
+        self.realized: list[Any] = []
         # The globals dicts that the traced code used, by id.
         self.globals_variables: dict[int, Any] = {}
         # Generators that the traced code made.
@@ -395,6 +397,7 @@ class OutputGraph:
         self.inputs.clear()
         self.generators.clear()
         self.globals_variables.clear()
+        self.realized.clear()
         self.open_contexts.clear()
         self.side_effects = SideEffects()
 
@@ -418,6 +421,18 @@ class OutputGraph:
                     self._first_op = None
                 self.op_count -= "user_stack" in node.meta
                 self.graph.erase_node(node)
+
+    def guards_mark(self) -> tuple[int, int]:
+        """A point to which `withdraw_guards` can return."""
+        return self.guards.mark(), len(self.realized)
+
+    def withdraw_guards(self, mark: tuple[int, int]) -> None:
+        """Forget the guards that were added since `mark`, and the values that they were for: these
+        are no constants any more.
+        """
+        self.guards.rollback(mark[0])
+        while len(self.realized) > mark[1]:
+            self.realized.pop().forget()
 
     # -- finishing ------------------------------------------------------------------------------
 

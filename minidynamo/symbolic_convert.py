@@ -158,7 +158,7 @@ class Translator(Protocol):
             self.raise_for_real(known)
             raise GraphBreak(self, known)
         saved = (list(self.stack), dict(self.locals), self.ip, list(self.exc_info))
-        checkpoint = (self.output.checkpoint(), self.output.guards.mark())
+        checkpoint = (self.output.checkpoint(), self.output.guards_mark())
         try:
             self.execute()
         except Unsupported as reason:
@@ -223,7 +223,7 @@ class Translator(Protocol):
             raise RestartTracing(self.step_number, reason)
         self.output.rollback(graph_point)
         # The trace ends here: what only this instruction looked at is loaded again, whatever it is.
-        self.output.guards.rollback(guards_mark)
+        self.output.withdraw_guards(guards_mark)
         self.stack, self.locals, self.ip, self.exc_info = saved
         self.current = self.instructions[self.ip]
         self.raise_for_real(reason)

@@ -286,18 +286,30 @@ class LazyVariable(VariableTracker):
     """An object of the frame that nobody looked at yet: it has no guard until it is realised."""
 
     def __init__(
-        self, value: Any, source: Source, wrap: Callable[[Any, Source], VariableTracker]
+        self,
+        value: Any,
+        source: Source,
+        wrap: Callable[[Any, Source], VariableTracker],
+        realized: list[LazyVariable] | None = None,
     ):
+        """realized: where it is noted when somebody looks at the value."""
         super().__init__(source=source)
         self.value = value
         self._wrap = wrap
+        self._log = realized
         self._realized: VariableTracker | None = None
 
     def realize(self) -> VariableTracker:
         if self._realized is None:
             assert self.source is not None
             self._realized = self._wrap(self.value, self.source)
+            if self._log is not None:
+                self._log.append(self)
         return self._realized
+
+    def forget(self) -> None:
+        """Nobody looked at the value: the guards of that are withdrawn."""
+        self._realized = None
 
     @property
     def is_realized(self) -> bool:

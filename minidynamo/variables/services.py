@@ -66,7 +66,7 @@ class Services:
 
     def lazy(self, value: Any, source: Source) -> VariableTracker:
         """The same, but guards are added only when the value is looked at."""
-        return LazyVariable(value, source, self.wrap)
+        return LazyVariable(value, source, self.wrap, self.output.realized)
 
     def wrap_constant(self, value: Any) -> VariableTracker:
         """A value that the tracer computed."""
