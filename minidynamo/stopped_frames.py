@@ -152,10 +152,14 @@ class StoppedFrame:
         """A copy of the code, and the instruction in it at which the graph ends."""
         copies = copy_instructions(self.instructions)
         stopped = copies[self.index]
-        # In a continuation it may be the call of the callee's continuation that stands in for it.
-        stopped.opname, stopped.arg = self.tx.current.opname, self.tx.current.arg
-        if self.tx.current.target is None:
-            stopped.target = None
+        running = self.tx.current
+        if (running.opname, running.arg) != (stopped.opname, stopped.arg):
+            # In a continuation the call of the callee's continuation stands in for it, once: from
+            # its handlers on it is the code itself again.
+            again = copy_instructions(self.instructions)
+            stopped.opname, stopped.arg, stopped.target = running.opname, running.arg, None
+            stopped.handler = again[self.index].handler
+            copies += again
         return copies, stopped
 
 
