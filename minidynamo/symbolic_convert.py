@@ -254,7 +254,9 @@ class Translator(Protocol):
         if error.is_chained:
             return
         error.is_chained = True
-        if error.value.source is None and error.value.raised_at is None:
+        raises = self.current.opname == "RAISE_VARARGS" and self.current.arg > 0
+        # One that was being handled in front of the graph was raised for real.
+        if error.value.raised_at is None and (raises or error.value.source is None):
             error.value.raised_at = self.last_step()
         frame: Translator | None = self
         while frame is not None:
