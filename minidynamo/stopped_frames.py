@@ -237,7 +237,8 @@ def patch_handler(
     if handler is None or handler.target.opname != "PUSH_EXC_INFO":
         return
     slots = frame.slots[: handler.depth] + VALUE * handler.lasti + HANDLED + VALUE
-    block = leave(WayOn([], copies.index(handler.target) + 1, slots))
+    index = copies.index(handler.target) % len(frame.instructions)
+    block = leave(WayOn([], index + 1, slots))
     set_positions(block, handler.target)
     behind = listing.index(handler.target) + 1
     listing[behind:behind] = block

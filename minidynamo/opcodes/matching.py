@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from ..variables.base import ObservedException, VariableTracker
@@ -37,9 +38,14 @@ def match_sequence(tx: Translator, inst: Instruction) -> None:
 @op("MATCH_KEYS")
 def match_keys(tx: Translator, inst: Instruction) -> None:
     subject, keys = (value.realize() for value in tx.stack[-2:])
-    values = []
+    values: list[VariableTracker] = []
+    seen: list[VariableTracker] = []
     for key in keys.unpack(tx):
         key = key.realize()
+        if any(tx.call_operator(operator.eq, [key, other]).truth(tx) for other in seen):
+            text = f"mapping pattern checks duplicate key ({key.as_python_constant()!r})"
+            tx.raise_observed(ValueError, text)
+        seen.append(key)
         if not subject.contains(tx, key).truth(tx):
             tx.push(NONE)
             return
@@ -62,7 +68,10 @@ def match_class(tx: Translator, inst: Instruction) -> None:
         values = []
         attributes = _positional_names(tx, real, inst.arg)
     attributes += names.as_python_constant()
-    for name in attributes:
+    for index, name in enumerate(attributes):
+        if name in attributes[:index]:
+            text = f"{real.__name__}() got multiple sub-patterns for attribute {name!r}"
+            tx.raise_observed(TypeError, text)
         try:
             values.append(tx.getattr(subject, name))
         except ObservedException as error:
@@ -77,9 +86,17 @@ def _positional_names(tx: Translator, class_: type, count: int) -> list[str]:
     if count == 0:
         return []
     names = getattr(class_, "__match_args__", ())
+    if type(names) is not tuple:
+        text = f"{class_.__name__}.__match_args__ must be a tuple (got {type(names).__name__})"
+        tx.raise_observed(TypeError, text)
     if count > len(names):
         text = f"{class_.__name__}() accepts {len(names)} positional sub-patterns ({count} given)"
         tx.raise_observed(TypeError, text)
+    for name in names[:count]:
+        if not isinstance(name, str):
+            kind = type(name).__name__
+            text = f"__match_args__ elements must be strings (got {kind})"
+            tx.raise_observed(TypeError, text)
     return list(names[:count])
 
 

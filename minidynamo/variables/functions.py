@@ -334,6 +334,8 @@ class BoundMethodVariable(VariableTracker):
             return self.receiver
         if name == "__func__":
             return self.function
+        if name == "__call__":
+            return self
         return self.function.getattr(tx, name)
 
     def reconstruct(self, codegen: PyCodegen) -> None:

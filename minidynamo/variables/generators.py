@@ -15,7 +15,6 @@ from ..exc import Unsupported
 from ..side_effects import Mutation
 from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import NONE, builtin_method, is_none
-from .constant import ConstantVariable
 from .exceptions import ExceptionVariable
 from .iterators import IteratorVariable
 
@@ -204,7 +203,7 @@ class GeneratorVariable(IteratorVariable):
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         if name in ("__name__", "__qualname__"):
-            return ConstantVariable(getattr(self.frame.code, name.replace("__", "co_", 1)[:-2]))
+            return self.frame.function.getattr(tx, name)
         return super().getattr(tx, name)
 
     def reconstruct(self, codegen: PyCodegen) -> None:
