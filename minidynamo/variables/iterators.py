@@ -287,6 +287,9 @@ class DictIterator(IteratorVariable):
 
     def step_by_key(self, tx: Translator) -> VariableTracker | None:
         """The next entry of an OrderedDict, or of a dict whose entries were replaced."""
+        if self.is_ordered and self.index >= len(self.keys):
+            self.exhausted = True  # it looked for the next key when it gave the last one
+            return None
         changed = self.is_ordered and self.mapping.key_changes != self.key_changes
         if changed or len(self.mapping.entries) != len(self.keys):
             kind = "OrderedDict mutated" if self.is_ordered else "dictionary changed size"

@@ -1,0 +1,207 @@
+"""Special methods of user's classes where CPython has rules of its own."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import sys
+import types
+
+import pytest
+import torch
+from testing import check, check_recompiles
+
+X = torch.arange(3.0)
+SCALE = [1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    a: int = 1
+    b: str = "b"
+
+
+class BigHash:
+    def __hash__(self):
+        return 2**62 + 1
+
+
+class Lower(dict):
+    def __getitem__(self, key):
+        return dict.__getitem__(self, key.lower())
+
+    def __contains__(self, key):
+        return dict.__contains__(self, key.lower())
+
+
+class SetOnly:
+    def __set__(self, owner, value):
+        owner.__dict__["field"] = value
+
+
+class WithSetOnly:
+    field = SetOnly()
+
+
+class Posing:
+    __class__ = str
+
+
+class Huge:
+    def __len__(self):
+        return sys.maxsize + 1
+
+
+class Raising:
+    def __eq__(self, other):
+        raise ValueError("no")
+
+    def __hash__(self):
+        return 1
+
+
+class Counting:
+    calls = 0
+
+    def __hash__(self):
+        self.calls += 1
+        return 5
+
+    def __eq__(self, other):
+        return self is other
+
+
+class Colour(enum.Enum):
+    RED = [1]
+    BLUE = 2
+
+    @property
+    def scaled(self):
+        return SCALE[0]
+
+    def times(self, x):
+        return x * len(self.name)
+
+
+class Space(types.SimpleNamespace):
+    def total(self):
+        return self.a + 1
+
+
+def error_of(function):
+    try:
+        return function()
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+def replace_key(d):
+    for key in d:
+        del d[key]
+        d[key] = 0
+
+
+def count_hashes():
+    key = Counting()
+    d = {key: 1}
+    d.setdefault(key, 2)
+    return key.calls, len(d)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: hash(Frozen()) == hash((1, "b")),
+        lambda: hash(BigHash()),
+        lambda: {Frozen(): 1}[Frozen(1, "b")],
+        lambda: Lower(a=1)["A"],
+        lambda: "A" in Lower(a=1),
+        lambda: isinstance(Posing(), str),
+        lambda: isinstance(Posing(), int),
+        lambda: error_of(lambda: len(Huge())),
+        lambda: error_of(lambda: bool(Huge())),
+        lambda: error_of(lambda: {Raising(): 1} == {1: 1}),
+        lambda: error_of(lambda: replace_key({0: 0})),
+        lambda: error_of(lambda: replace_key(collections.OrderedDict(a=1))),
+        count_hashes,
+        lambda: Colour.RED.scaled,
+        lambda: Colour.BLUE.times(3),
+        lambda: Colour.RED.value is Colour.RED.value,
+        lambda: Colour(2) is Colour["BLUE"],
+        lambda: {Colour.BLUE: 1}[Colour.BLUE],
+        lambda: Space(a=4).total(),
+        lambda: repr(types.SimpleNamespace(a=1, b="x")),
+        lambda: repr(Space(a=1)),
+        lambda: types.SimpleNamespace(a=1) == types.SimpleNamespace(a=1),
+        lambda: error_of(lambda: types.SimpleNamespace(a=1) < types.SimpleNamespace(a=2)),
+        lambda: error_of(lambda: hash(types.SimpleNamespace())),
+        lambda: error_of(lambda: dict(**{1: 2})),
+        lambda: error_of(lambda: collections.defaultdict(1)),
+        lambda: ({3: 4} | collections.defaultdict(int)).default_factory,
+        lambda: error_of(lambda: iter(5, 5)),
+        lambda: range(10)[: Frozen(3).a],
+        lambda: isinstance(int.from_bytes, types.BuiltinMethodType),
+    ],
+)
+def test_as_cpython(make):
+    def fn(x):
+        return x + 1, make()
+
+    check(fn, X, graphs=None)
+
+
+def test_descriptor_without_get_comes_after_the_instance_dict():
+    def fn(x):
+        holder = WithSetOnly()
+        is_descriptor = holder.field is vars(WithSetOnly)["field"]
+        holder.field = 42
+        return x + 1, is_descriptor, holder.field
+
+    check(fn, X)
+
+
+def test_iterator_of_a_set_over_a_graph_break():
+    def fn(x):
+        iterator = iter({1, 2, 3})
+        first = next(iterator)
+        print(end="")
+        return x + first, type(iterator).__name__, list(iterator)
+
+    check(fn, X, graphs=None)
+
+
+def test_special_method_stored_to_a_class():
+    def fn(x):
+        class Plain:
+            pass
+
+        Plain.__len__ = lambda self: 3
+        return x + len(Plain())
+
+    check(fn, X, graphs=None)
+
+
+def test_namespace_recompiles():
+    def fn(x, space):
+        return x + space.a
+
+    spaces = [types.SimpleNamespace(a=value) for value in (1.0, 1.0, True)]
+    check_recompiles(fn, [(X, space) for space in spaces], graphs=2)
+
+
+def test_enum_argument_recompiles():
+    def fn(x, colour):
+        return x + len(colour.name)
+
+    check_recompiles(fn, [(X, Colour.RED), (X, Colour.RED), (X, Colour.BLUE)], graphs=2)
+
+
+def test_property_of_an_enum_is_guarded():
+    def fn(x):
+        return x + Colour.RED.scaled
+
+    def change(index):
+        SCALE[0] = "value" if index == 9 else (1, 1, 2)[index]
+
+    check_recompiles(fn, [(X,)] * 3, graphs=2, change=change)
