@@ -156,6 +156,11 @@ def maybe_current_level(tx: Translator, args: Args, kwargs: Kwargs) -> VariableT
     return ConstantVariable(C.maybe_current_level())
 
 
+@handles(torch._C._are_functorch_transforms_active)
+def transforms_active(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return ConstantVariable(torch._C._are_functorch_transforms_active())
+
+
 @handles(C.peek_interpreter_stack)
 def peek_interpreter_stack(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     if C.peek_interpreter_stack() is None:

@@ -35,7 +35,8 @@ class CachedFunctionVariable(CallableVariable):
     """A function with a cache (functools.lru_cache), called for real while tracing.
 
     Its result stays what it is for equal arguments, by the cache's own contract, and its side
-    effects happen once, as in eager.
+    effects happen once, as in eager. Where the arguments are no constants it is traced, so that its
+    side effects happen in each call.
     """
 
     def call(
@@ -46,15 +47,25 @@ class CachedFunctionVariable(CallableVariable):
             values = [arg.as_python_constant() for arg in args]
             named = {key: arg.as_python_constant() for key, arg in kwargs.items()}
         except NotConstant:
-            unsupported("cached function", name, "its arguments are not known while tracing")
+            return self._trace(tx, args, kwargs)
         is_constant = markers.decision(self.value.__wrapped__) is markers.Decision.CONSTANT
         if not is_constant and not tx.output.side_effects.is_empty():
-            unsupported("cached function", name, "it may read what the traced code changed")
+            # It may read what the traced code changed.
+            return self._trace(tx, args, kwargs)
         try:
             result = self.value(*values, **named)
         except Exception as error:
             raise ObservedException(tx.wrap_exception(error)) from error
         return tx.wrap(result, ConstSource(result, f"{name}(...)"))
+
+    def _trace(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        """The function behind the cache, as if it were called first; arguments must be hashable."""
+        for argument in (*args, *kwargs.values()):
+            argument.hash_key(tx)
+        source = AttrSource(tx.source_of(self, self.value), "__wrapped__")
+        return tx.call_function(tx.wrap(self.value.__wrapped__, source), args, kwargs)
 
 
 def _wraps_as(kind: type[CallableVariable], type_: type) -> None:

@@ -5,6 +5,8 @@ of forward, overridden special methods, changes between calls.
 from __future__ import annotations
 
 import copy
+import functools
+import typing
 from collections import OrderedDict
 
 import pytest
@@ -663,3 +665,105 @@ def test_module_compile_in_place():
     model.compile(backend="eager")
     outer = minidynamo.compile(lambda x: model(x) + 1, backend=CountingBackend())
     assert_same(outer(X).detach(), expected + 1)
+
+
+# -- what libraries of models do -------------------------------------------------------------------
+
+
+def test_casts_that_change_nothing():
+    def body(m, x):
+        m.inner.to(x.dtype)
+        return m.inner.float()(x)
+
+    module = With(body, inner=nn.Sequential(_linear(), nn.BatchNorm1d(4)))
+    compare(module)
+
+
+def test_torchs_own_mark_of_constants():
+    calls = []
+
+    def probe():
+        calls.append(1)
+        return 3
+
+    probe._dynamo_marked_constant = True
+    cached = functools.lru_cache(probe)
+
+    def run(x, seen):
+        seen.append(1)
+        return x * cached() * probe()
+
+    compiled = minidynamo.compile(run, backend=CountingBackend(), fullgraph=True)
+    assert_same(compiled(X, []), X * 9)
+    assert calls
+
+
+def test_cached_function_of_tensors_and_objects():
+    class Recipe:
+        scale = 2
+
+    @functools.lru_cache
+    def prepare(recipe, shape):
+        return recipe.scale * shape[0]
+
+    recipe = Recipe()
+    counter = CountingBackend()
+    compiled = minidynamo.compile(
+        lambda x: x * prepare(recipe, tuple(x.shape)), backend=counter, fullgraph=True
+    )
+    for x in (X, X[:2], X):
+        assert_same(compiled(x), x * prepare(recipe, tuple(x.shape)))
+
+
+def test_type_hints_are_constants():
+    def run(x):
+        origin, args = typing.get_origin(list[int]), typing.get_args(int | None)
+        return x + len(args) if origin is list and args[0] is int else x
+
+    compiled = minidynamo.compile(run, backend=CountingBackend(), fullgraph=True)
+    assert_same(compiled(X), run(X))
+
+
+@pytest.mark.parametrize("kind", [bool, int, float, complex])
+def test_number_types_as_dtypes(kind):
+    def run(x):
+        return x.to(kind), torch.ones(3, dtype=kind)
+
+    compiled = minidynamo.compile(run, backend=CountingBackend(), fullgraph=True)
+    assert_same(compiled(X), run(X))
+
+
+def test_associative_scan():
+    scan = pytest.importorskip("torch._higher_order_ops.associative_scan").associative_scan
+
+    def run(x):
+        pair = (x, x + 1)
+        return scan(
+            lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), pair, 0, combine_mode="generic"
+        )
+
+    compiled = minidynamo.compile(run, backend=CountingBackend(), fullgraph=True)
+    assert_same(compiled(X), run(X))
+
+
+def test_deep_copies_of_configurations():
+    class Config:
+        def __init__(self):
+            self.sizes = {"width": [4, 4], "name": "x"}
+            self.a = self.b = None
+
+    config = Config()
+
+    def run(x):
+        own = copy.deepcopy(config)
+        own.sizes["width"].append(2)
+        return x * sum(own.sizes["width"]) * len(config.sizes["width"])
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(run, backend=counter, fullgraph=True)
+    for _ in range(2):
+        assert_same(compiled(X), run(X))
+    before = len(counter.graphs)
+    config.sizes["width"].append(1)
+    assert_same(compiled(X), run(X))
+    assert len(counter.graphs) == before + 1
