@@ -22,7 +22,7 @@ import torch
 from torch._C._dynamo import eval_frame as torch_frames
 
 from . import config, events, trace_rules
-from ._C import SKIP, Entry, entries
+from ._C import SKIP, Entry, entries, on_made_code
 from .exc import (
     InternalError,
     MinidynamoError,
@@ -69,6 +69,14 @@ class EntryData:
     modules: list[weakref.ref[torch.nn.Module]]
 
 
+def _hide_from_torch(code: types.CodeType) -> None:
+    """torch.compile neither captures what we made nor what that calls."""
+    torch_frames.set_code_exec_strategy(code, _NOT_FOR_TORCH)
+
+
+on_made_code(_hide_from_torch)
+
+
 def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
     """The callback for a `_C.Region`: FrameInfo -> Entry, SKIP or None."""
 
@@ -102,10 +110,10 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
             return SKIP
         except Exception as error:
             _emit_frame(code, "failed", str(error))
-            if not config.suppress_errors:
+            if config.raise_internal_errors or (options.fullgraph and not config.suppress_errors):
                 raise
             log.warning(
-                "minidynamo failed on %s, which runs in eager: %r",
+                "a bug of minidynamo: it failed on %s, which runs in eager: %r",
                 code.co_qualname,
                 error,
                 exc_info=config.verbose,
@@ -120,7 +128,7 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
         finally:
             torch_frames.set_eval_frame(former)
 
-    torch_frames.set_code_exec_strategy(callback.__code__, _NOT_FOR_TORCH)
+    _hide_from_torch(callback.__code__)
     return callback
 
 
@@ -363,7 +371,7 @@ def _make_entry(
     code = frame.code if is_original else compiled.code
     fetch = [] if code is frame.code else compiled.fetch
     if not is_original:
-        torch_frames.set_code_exec_strategy(code, _NOT_FOR_TORCH)
+        _hide_from_torch(code)
     program = guards.build(frame.code, fetch)
     entry = Entry(
         program,

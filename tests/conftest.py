@@ -12,6 +12,7 @@ import pytest
 
 _cache = tempfile.mkdtemp(prefix="minidynamo-tests-")
 os.environ["MINIDYNAMO_CACHE_DIR"] = _cache
+os.environ["MINIDYNAMO_RAISE_INTERNAL_ERRORS"] = "1"
 
 
 def pytest_unconfigure():

@@ -170,3 +170,23 @@ def test_every_error_is_a_runtime_error_and_survives_pickling():
         again = pickle.loads(pickle.dumps(error))
         assert isinstance(error, RuntimeError) and isinstance(error, exc.MinidynamoError)
         assert type(again) is type(error) and str(again) == str(error)
+
+
+def test_a_bug_of_the_compiler_runs_in_eager(monkeypatch, caplog):
+    from minidynamo import output_graph
+
+    def broken(self, outputs):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(output_graph.OutputGraph, "finish", broken)
+    x = torch.ones(3)
+    with minidynamo.config.patch(raise_internal_errors=False), caplog.at_level("WARNING"):
+        fast = minidynamo.compile(lambda x: x.sin(), backend="eager")
+        assert torch.equal(fast(x), x.sin())
+        assert torch.equal(fast(x), x.sin())
+        (message,) = [record.getMessage() for record in caplog.records]
+        assert "a bug of minidynamo" in message and "a bug" in message
+        with pytest.raises(KeyError):
+            minidynamo.compile(lambda x: x.cos(), backend="eager", fullgraph=True)(x)
+    with minidynamo.config.patch(raise_internal_errors=True), pytest.raises(KeyError):
+        minidynamo.compile(lambda x: x.tan(), backend="eager")(x)

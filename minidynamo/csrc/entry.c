@@ -101,6 +101,14 @@ int md_entry_fits(MdEntry* entry, PyCodeObject* code) {
   return 0;
 }
 
+// What is told of every code object that is made here, or NULL.
+static PyObject* made_callback = NULL;
+
+static PyObject* on_made_code(PyObject* module, PyObject* callback) {
+  Py_XSETREF(made_callback, callback == Py_None ? NULL : Py_NewRef(callback));
+  Py_RETURN_NONE;
+}
+
 // The code with the same arguments, all positional. Marked, so that the hook does not offer it.
 static PyCodeObject* make_call_code(MdEntry* entry) {
   PyCodeObject* code = entry->code;
@@ -120,6 +128,14 @@ static PyCodeObject* make_call_code(MdEntry* entry) {
     return NULL;
   }
   state->skip = MD_GENERATED;
+  if (made_callback != NULL) {
+    PyObject* answer = PyObject_CallOneArg(made_callback, made);
+    if (answer == NULL) {
+      Py_DECREF(made);
+      return NULL;
+    }
+    Py_DECREF(answer);
+  }
   return (PyCodeObject*)made;
 }
 
@@ -237,10 +253,18 @@ PyTypeObject MdEntry_Type = {
     .tp_members = entry_members,
 };
 
+static PyMethodDef entry_functions[] = {
+    {"on_made_code", on_made_code, METH_O,
+     "on_made_code(callable or None): call it with every code object that is made from an entry's"},
+    {NULL}};
+
 int md_init_entry(PyObject* module) {
   empty_tuple = PyTuple_New(0);
   replace_name = PyUnicode_InternFromString("replace");
   if (empty_tuple == NULL || replace_name == NULL) {
+    return -1;
+  }
+  if (PyModule_AddFunctions(module, entry_functions) < 0) {
     return -1;
   }
   return PyModule_AddType(module, &MdEntry_Type);

@@ -215,7 +215,6 @@ def test_torch_compile_inside():
     check(f, x, graphs=None)
 
 
-@pytest.mark.xfail(reason="torch traces the code that direct dispatch runs, and asserts there")
 def test_inside_of_torch_compile():
     counter = CountingBackend()
     inner = minidynamo.compile(lambda a: a.sin() + 1, backend=counter)

@@ -7,12 +7,15 @@ failed. The same seed gives the same programs.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import resource
 import sys
 import time
 
-from search import search
+os.environ["MINIDYNAMO_RAISE_INTERNAL_ERRORS"] = "1"
+
+from search import search  # noqa: E402
 
 BATCH = 500
 MEMORY = 8 << 30
