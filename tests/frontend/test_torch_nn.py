@@ -303,7 +303,7 @@ def _results(module, run, call, requires_grad):
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize(("name", "arguments", "call"), _cases())
+@pytest.mark.parametrize(("name", "arguments", "call"), list(_cases()))
 def test_module_is_captured_whole(name, arguments, call, training):
     module = _make(name, arguments).train(training)
     breaks = name in DATA_DEPENDENT or (training and name in BREAKS_IN_TRAINING)

@@ -33,7 +33,7 @@ def _no_grad():
         yield
 
 
-@pytest.mark.parametrize("name", filter(_available, WHOLE))
+@pytest.mark.parametrize("name", list(filter(_available, WHOLE)))
 def test_model_is_one_graph(name):
     expected = models.eager(name)
     found = models.capture(name, models.ours)
@@ -41,7 +41,7 @@ def test_model_is_one_graph(name):
     assert (found.graphs, found.later) == (1, 0)
 
 
-@pytest.mark.parametrize("name", filter(_available, ["llama", "t5"]))
+@pytest.mark.parametrize("name", list(filter(_available, ["llama", "t5"])))
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_generate_gives_eagers_tokens(name, cache):
     tokens, graphs = models.generate(name, cache).split(", ")
