@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import types
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
@@ -316,7 +317,7 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
     raw = cls.__getitem__ is not dict.__getitem__
     entries: Entries = {}
     all_values = all(is_value(key) for key in dict.keys(value))
-    for index, (key, item) in enumerate(dict.items(value)):
+    for index, (key, item) in enumerate(_own_items(value)):
         if is_value(key):
             entries[key] = ConstantVariable(key), tx.lazy(item, DictItemSource(source, key, raw))
         else:
@@ -337,6 +338,13 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
     if not all_values:
         result.guard_keys(tx)
     return result
+
+
+def _own_items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    """Pairs in the dict's own order, whatever a subclass overrides."""
+    if isinstance(value, collections.OrderedDict):
+        return collections.OrderedDict.items(value)
+    return dict.items(value)
 
 
 def _wrap_key(tx: Translator, key: Any, source: Source) -> tuple[VariableTracker, Any]:

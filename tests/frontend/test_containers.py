@@ -12,6 +12,8 @@ import testing
 import torch
 from testing import check_recompiles
 
+import minidynamo
+
 X = torch.arange(4.0)
 
 
@@ -481,6 +483,20 @@ def test_function_keys():
         return table[torch.sin](x) + table["cos"](x)
 
     check(fn, X, {torch.sin: torch.sin, "cos": torch.cos})
+
+
+def test_ordered_dict_that_is_reordered_between_calls():
+    def fn(x, d):
+        for value in d.values():
+            x = x * 2 + value
+        return x
+
+    d = OrderedDict(a=1, b=2, c=X)
+    compiled = minidynamo.compile(fn, backend="eager")
+    for key in "aabbc":
+        assert torch.equal(compiled(X, d), fn(X, d))
+        d.move_to_end(key)
+        assert torch.equal(compiled(X, d), fn(X, d))
 
 
 def test_ordered_dict():
