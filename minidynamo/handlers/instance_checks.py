@@ -80,7 +80,9 @@ def _is_instance(value: VariableTracker, real: Any, cls: type) -> bool:
     if type(cls) is type or kind is cls:
         return issubclass(kind, cls)
     if isinstance(value, TensorVariable):
-        return isinstance(value.fake, cls) if cls is not torch.nn.Parameter else kind is cls
+        if issubclass(cls, torch.Tensor) and cls is not torch.nn.Buffer:
+            return issubclass(kind, cls)  # what stands for the tensor is a FakeTensor
+        return isinstance(value.fake, cls)
     if value.is_python_constant():
         return isinstance(value.as_python_constant(), cls)
     if type(cls).__instancecheck__ is type.__instancecheck__ or issubclass(cls, torch.Tensor):

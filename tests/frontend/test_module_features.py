@@ -767,3 +767,31 @@ def test_deep_copies_of_configurations():
     config.sizes["width"].append(1)
     assert_same(compiled(X), run(X))
     assert len(counter.graphs) == before + 1
+
+
+def test_parameters_change_their_type_inside():
+    def run(comp):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 3)
+
+        def f(x):
+            first = model(x.to(model.weight.dtype))
+            model.to(torch.float64)
+            return first.sum(), model(x.double())
+
+        first, second = comp(f)(torch.ones(2, 3))
+        return first.item(), second.tolist(), model.weight.dtype
+
+    assert run(lambda f: f) == run(lambda f: minidynamo.compile(f, backend="eager"))
+
+
+def test_tensors_are_no_fake_tensors():
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    def f(x, p):
+        y = x * 2
+        kinds = (FakeTensor, torch.nn.Parameter, torch.Tensor, torch.nn.Buffer, torch.FloatTensor)
+        return [isinstance(t, kind) for t in (x, y, p) for kind in kinds]
+
+    x, p = torch.ones(3), torch.nn.Parameter(torch.ones(3))
+    assert minidynamo.compile(f, backend="eager")(x, p) == f(x, p)
