@@ -286,6 +286,12 @@ def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> Variable
         unsupported(
             "tensor kind", f"{source.name}: {value.layout}", "only strided tensors are captured"
         )
+    if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+        unsupported(
+            "tensor kind",
+            f"{source.name}: {type(value).__name__}",
+            "a lazy module makes its parameters in the first call, which runs in eager",
+        )
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return SUBCLASS_WRAPPER[0](tx, value, source)
     static = isinstance(value, torch.nn.Parameter) or tx.output.shapes.is_of_module(source)
