@@ -9,6 +9,7 @@ from typing import Any
 
 from .._C import disabled
 from ..events import AotGraphEvent, emit, timed, wants
+from ..inductor.aot import floats_stay_numbers
 
 __all__ = ["aot_autograd"]
 
@@ -43,7 +44,7 @@ def aot_autograd(
 
         return compile_graph
 
-    with timed("aot_autograd"):
+    with timed("aot_autograd"), floats_stay_numbers():
         return aot_module_simplified(
             gm,
             example_inputs,

@@ -10,7 +10,9 @@ and connects autograd.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
 
+_TENSORIFY = "TENSORIFY_PYTHON_SCALARS"
 CompileGraph = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
 
 
@@ -90,6 +93,22 @@ def without_tokens(graph: torch.fx.GraphModule) -> None:
         graph.recompile()
 
 
+@contextmanager
+def floats_stay_numbers() -> Iterator[None]:
+    """Keeps AOTAutograd from making tensors of symbolic floats: where it cannot, it asks torch's
+    own front end to start over. The switch is an environment variable, read at every compilation.
+    """
+    former = os.environ.get(_TENSORIFY)
+    os.environ[_TENSORIFY] = "0"
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ[_TENSORIFY]
+        else:
+            os.environ[_TENSORIFY] = former
+
+
 def compile_aot(
     gm: torch.fx.GraphModule,
     inputs: Sequence[Any],
@@ -119,7 +138,11 @@ def compile_aot(
         return compile_one
 
     # Tokens that order operators with effects are made in the graph, not passed in.
-    with events.timed("aot_autograd"), functorch_config.patch(unlift_effect_tokens=True):
+    with (
+        events.timed("aot_autograd"),
+        functorch_config.patch(unlift_effect_tokens=True),
+        floats_stay_numbers(),
+    ):
         return aot_module_simplified(
             gm,
             inputs,

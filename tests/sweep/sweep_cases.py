@@ -11,6 +11,9 @@ import numpy
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
+# Importing that forbids the rest of the process to set backend flags.
+torch.backends.__allow_nonbracketed_mutation_flag = True
+
 OPS = {op.full_name if hasattr(op, "full_name") else op.name: op for op in op_db}
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype

@@ -170,3 +170,23 @@ def test_moving_average_of_weights(comp):
                 p.add_(1)
         compiled()
     return state(average)
+
+
+def test_learning_rates_that_are_numbers_change():
+    """A float that changes becomes symbolic; AOTAutograd must not ask for another front end."""
+
+    def program(comp):
+        model = mlp()
+        groups = [{"params": [p], "lr": 0.01 * (i + 1)} for i, p in enumerate(model.parameters())]
+        optimizer = torch.optim.SGD(groups, momentum=0.9)
+        step = comp(optimizer.step)
+        for i in range(5):
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.7
+            optimizer.zero_grad()
+            model(noise(5, 8)).square().mean().backward()
+            step()
+        return state(model)
+
+    run(program, "inductor", None, None, 2e-5)
+    run(program, "aot_eager", None, None, 2e-5)

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from minidynamo.inductor import config
-from minidynamo.inductor.ir import TensorValue
+from minidynamo.inductor.extern import as_rearrangement
+from minidynamo.inductor.ir import TensorValue, View
 from minidynamo.inductor.lowering.registry import DECLINED, register
+from minidynamo.inductor.size_hints import hint_of
+from minidynamo.inductor.symbolic import IntLike
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -49,11 +52,28 @@ def _prefers_onednn(a: TensorValue, b: TensorValue) -> bool:
         return False
     if config.cpu_linear == "auto" and cpu_vendor() == "GenuineIntel":
         return False
-    work = a.numel() * b.size[1]
-    return not isinstance(work, int) or work >= ONEDNN_WORK
+    return hint_of(a.numel() * b.size[1]) >= ONEDNN_WORK
+
+
+def _is_dense_matrix(g: GraphLowering, value: TensorValue) -> bool:
+    """Whether what is passed has rows or columns without gaps; oneDNN refuses other strides."""
+    view = value.data if isinstance(value.data, View) else as_rearrangement(g, value)
+    if view is None:
+        return True  # it gets memory of its own
+    rows, columns = view.size
+    first, second = view.stride
+    if second == 1:
+        return first == columns or _is_at_least(first, columns)
+    return first == 1 and (second == rows or _is_at_least(second, rows))
+
+
+def _is_at_least(step: IntLike, extent: IntLike) -> bool:
+    return isinstance(step, int) and isinstance(extent, int) and step >= extent
 
 
 def _linear(g: GraphLowering, a: TensorValue, b: TensorValue, bias: TensorValue | None) -> Any:
+    if not _is_dense_matrix(g, a) or not _is_dense_matrix(g, b):
+        return DECLINED
     weight = g.reindexed(b, (b.size[1], b.size[0]), lambda index: [index[1], index[0]])
     op = torch.ops.mkldnn._linear_pointwise.default
     return g.extern(op, (a, weight, bias, "none", [], ""), {}, any_strides=True)
