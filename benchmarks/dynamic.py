@@ -60,7 +60,9 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self.words(tokens) + self.places(
+            torch.arange(tokens.shape[1], device=tokens.device)
+        )
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
@@ -173,7 +175,9 @@ def main() -> None:
     text = table(head, lines)
     print(text)
     if options.markdown:
-        machine = f"torch {torch.__version__}, {device_name()}, {torch.get_num_threads()} threads"
+        machine = (
+            f"torch {torch.__version__}, {device_name()}, {torch.get_num_threads()} threads"
+        )
         title = f"# benchmarks/dynamic.py: {options.lengths} lengths"
         options.markdown.write_text(
             f"{title}\n\n{machine}. Ratios: to torch.compile.\n\n```\n{text}\n```\n"

@@ -316,7 +316,10 @@ def _embedding(g: Make) -> Made:
 
 @case("gather and scale")
 def _gather(g: Make) -> Made:
-    return lambda x, i: torch.gather(x, 1, i) * 2, (g.randn(1024, 1024), g.ints(1024, 1024, 256))
+    return lambda x, i: torch.gather(x, 1, i) * 2, (
+        g.randn(1024, 1024),
+        g.ints(1024, 1024, 256),
+    )
 
 
 @case("scatter_add")
@@ -363,7 +366,10 @@ def _sgd(g: Make) -> Made:
 @case("Adam, 8 tensors", mutates=True)
 def _adam(g: Make) -> Made:
     def run(
-        p: list[torch.Tensor], d: list[torch.Tensor], m: list[torch.Tensor], v: list[torch.Tensor]
+        p: list[torch.Tensor],
+        d: list[torch.Tensor],
+        m: list[torch.Tensor],
+        v: list[torch.Tensor],
     ) -> None:
         torch._foreach_lerp_(m, d, 0.1)
         torch._foreach_mul_(v, 0.999)

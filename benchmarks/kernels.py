@@ -116,7 +116,9 @@ def measure(name: str, options: argparse.Namespace) -> Result:
     torch._dynamo.reset()
     minidynamo.reset()
     function, args = case.make(Make(device))
-    wide = copy.deepcopy(function).double() if isinstance(function, torch.nn.Module) else function
+    wide = (
+        copy.deepcopy(function).double() if isinstance(function, torch.nn.Module) else function
+    )
     compiled: dict[str, Callable[..., Any]] = {
         "eager": function,
         "torch.compile": torch.compile(function, dynamic=False),
@@ -215,7 +217,9 @@ def plot(results: list[Result]) -> str:
         y, ratio = 20 + position * height, result.ratio()
         colour = "#c44" if ratio > TARGET_EACH else "#999" if ratio > 1 else "#385"
         width = min(ratio, 2) * scale
-        parts.append(f'<text x="{left - 6}" y="{y + 11}" text-anchor="end">{result.name}</text>')
+        parts.append(
+            f'<text x="{left - 6}" y="{y + 11}" text-anchor="end">{result.name}</text>'
+        )
         parts.append(
             f'<rect x="{left}" y="{y + 2}" width="{width:.0f}" height="{height - 4}"'
             f' fill="{colour}"/><text x="{left + width + 4:.0f}" y="{y + 11}">{ratio:.2f}</text>'
@@ -271,7 +275,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seconds", type=float, default=0.02, help="length of a round")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--threads", type=int, default=0, help="0: as torch has it")
-    parser.add_argument("--keep-caches", action="store_true", help="do not start with empty ones")
+    parser.add_argument(
+        "--keep-caches", action="store_true", help="do not start with empty ones"
+    )
     parser.add_argument("--write", action="store_true", help="write page and plot")
     options = parser.parse_args(argv)
     if options.threads:

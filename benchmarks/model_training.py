@@ -103,7 +103,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="gradients of compiled training steps")
     parser.add_argument("models", nargs="*", help="names of the zoo; all if none is given")
     parser.add_argument("--backend", default="inductor")
-    parser.add_argument("--write", type=Path, default=None, help="a Markdown file for the table")
+    parser.add_argument(
+        "--write", type=Path, default=None, help="a Markdown file for the table"
+    )
     options = parser.parse_args()
     rows = []
     for name in options.models or ZOO:

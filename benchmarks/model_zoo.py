@@ -158,7 +158,9 @@ INPUTS: dict[str, Callable[[], Inputs]] = {
     "image": lambda: dict(pixel_values=_image()),
     "large image": lambda: dict(pixel_values=_image(64)),
     "wave": lambda: dict(input_values=torch.randn(2, 1024)),
-    "spectrum": lambda: dict(input_features=torch.randn(2, 16, 60), decoder_input_ids=_tokens(7)),
+    "spectrum": lambda: dict(
+        input_features=torch.randn(2, 16, 60), decoder_input_ids=_tokens(7)
+    ),
     "spectrogram": lambda: dict(input_values=torch.randn(2, 32, 16)),
     "text and image": lambda: dict(
         input_ids=_tokens(), attention_mask=_mask(), pixel_values=_image()
@@ -184,7 +186,9 @@ def _encoder(model: str, inputs: str = "tokens", **sizes: Any) -> Row:
     return Row(model, "encoder", inputs, sizes)
 
 
-def _pair(model: str, family: str = "encoder-decoder", inputs: str = "pair", **sizes: Any) -> Row:
+def _pair(
+    model: str, family: str = "encoder-decoder", inputs: str = "pair", **sizes: Any
+) -> Row:
     return Row(model, family, inputs, sizes, generates=True)
 
 
@@ -216,7 +220,9 @@ ZOO: dict[str, Row] = {
     "bert": _encoder("BertForMaskedLM", sep_token_id=2),
     "roberta": _encoder("RobertaForSequenceClassification"),
     "albert": _encoder("AlbertForMaskedLM", embedding_size=16),
-    "distilbert": _encoder("DistilBertForMaskedLM", dim=32, hidden_dim=37, n_heads=4, n_layers=2),
+    "distilbert": _encoder(
+        "DistilBertForMaskedLM", dim=32, hidden_dim=37, n_heads=4, n_layers=2
+    ),
     "electra": _encoder("ElectraForPreTraining", embedding_size=16),
     "mpnet": _encoder("MPNetForMaskedLM"),
     "deberta": _encoder(
@@ -231,7 +237,10 @@ ZOO: dict[str, Row] = {
     "convbert": _encoder("ConvBertForMaskedLM", embedding_size=16),
     "squeezebert": _encoder("SqueezeBertForMaskedLM", embedding_size=32, **_UNGROUPED),
     "mobilebert": _encoder(
-        "MobileBertForMaskedLM", embedding_size=16, intra_bottleneck_size=16, true_hidden_size=16
+        "MobileBertForMaskedLM",
+        embedding_size=16,
+        intra_bottleneck_size=16,
+        true_hidden_size=16,
     ),
     "funnel": _other(
         "FunnelForMaskedLM",
@@ -266,7 +275,9 @@ ZOO: dict[str, Row] = {
         "XLNetLMHeadModel",
         "none",
         "tokens",
-        dict(vocab_size=VOCABULARY, d_model=32, n_layer=2, n_head=4, d_inner=37, pad_token_id=0),
+        dict(
+            vocab_size=VOCABULARY, d_model=32, n_layer=2, n_head=4, d_inner=37, pad_token_id=0
+        ),
     ),
     "reformer": _other(
         "ReformerModelWithLMHead",
@@ -289,7 +300,10 @@ ZOO: dict[str, Row] = {
     # decoders
     "gpt2": _decoder("GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=4, n_positions=64),
     "gpt-neo": _decoder(
-        "GPTNeoForCausalLM", num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]]
+        "GPTNeoForCausalLM",
+        num_layers=2,
+        num_heads=4,
+        attention_types=[[["global", "local"], 1]],
     ),
     "gpt-neox": _decoder("GPTNeoXForCausalLM"),
     "gptj": _decoder(
@@ -398,7 +412,9 @@ ZOO: dict[str, Row] = {
     "data2vec-vision": _vision("Data2VecVisionForImageClassification"),
     "vit-mae": _vision("ViTMAEModel"),
     "yolos": _vision("YolosForObjectDetection", image_size=[32, 32], num_detection_tokens=4),
-    "videomae": _vision("VideoMAEForVideoClassification", "video", num_frames=2, tubelet_size=2),
+    "videomae": _vision(
+        "VideoMAEForVideoClassification", "video", num_frames=2, tubelet_size=2
+    ),
     "swin": _other(
         "SwinForImageClassification",
         "image",

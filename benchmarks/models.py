@@ -27,7 +27,10 @@ import torch
 import torch._dynamo
 import transformers
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parent),
+    str(Path(__file__).resolve().parent.parent),
+]
 
 from model_zoo import ZOO, build  # noqa: E402
 
@@ -113,7 +116,9 @@ def is_equal(expected: Any, actual: Any) -> bool:
     """Whether two outputs hold the same tensors, bit for bit (NaN equals NaN)."""
     left, right = tensors(expected), tensors(actual)
     return len(left) == len(right) and all(
-        a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num())
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and torch.equal(a.nan_to_num(), b.nan_to_num())
         for a, b in zip(left, right, strict=True)
     )
 

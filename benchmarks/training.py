@@ -61,7 +61,10 @@ class GPT(nn.Module):
 
     def __init__(self, vocabulary: int, width: int, depth: int, length: int) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.tokens, self.positions = (
+            nn.Embedding(vocabulary, width),
+            nn.Embedding(length, width),
+        )
         self.blocks = nn.ModuleList(Block(width, 4) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
 
@@ -188,7 +191,9 @@ def measure(name: str, device: str, rounds: int) -> tuple[list[str], list[float]
         losses = [steps[subject]() for _ in range(3)]
         first[subject] = time.perf_counter() - start
         print(f"  {name}, {subject}: losses {losses}", file=sys.stderr)
-    times = {k: t.median for k, t in interleaved(steps, rounds=rounds, round_seconds=0.2).items()}
+    times = {
+        k: t.median for k, t in interleaved(steps, rounds=rounds, round_seconds=0.2).items()
+    }
     memory = {subject: peak_memory(step, device) for subject, step in steps.items()}
     ours, theirs, eager = times["minidynamo"], times["torch.compile"], times["eager"]
     row = [name, *(f"{times[s] * 1e3:.1f}" for s in SUBJECTS), f"{ours / theirs:.2f}"]
@@ -231,7 +236,9 @@ def main() -> None:
     )
     print(about, text, summary, sep="\n\n")
     if options.write is not None:
-        page = f"# Training steps\n\n`benchmarks/training.py` on {about}\n\n```\n{text}\n```\n\n"
+        page = (
+            f"# Training steps\n\n`benchmarks/training.py` on {about}\n\n```\n{text}\n```\n\n"
+        )
         options.write.write_text(f"{page}{summary}\n")
 
 

@@ -93,7 +93,9 @@ def main() -> int:
     return status
 
 
-def print_times(args: argparse.Namespace, subjects: dict, errors: dict, x: torch.Tensor) -> None:
+def print_times(
+    args: argparse.Namespace, subjects: dict, errors: dict, x: torch.Tensor
+) -> None:
     """The table of milliseconds per call, speed-up over eager, and errors."""
     calls = {key: (lambda model=model: model(x)) for key, model in subjects.items()}
     timings = interleaved(calls, rounds=args.rounds, round_seconds=0.1)

@@ -195,7 +195,9 @@ def check_value(config: Any, name: str, value: Any) -> Any:
     allowed = _allowed_types(row.hint)
     if type(value) is int and float in allowed and int not in allowed:
         value = float(value)
-    if type(value) not in allowed and (isinstance(value, bool) or not isinstance(value, allowed)):
+    if type(value) not in allowed and (
+        isinstance(value, bool) or not isinstance(value, allowed)
+    ):
         found = f"{type(value).__name__} {value!r}"
         raise TypeError(f"{config.__name__}.{name} must be {_type_name(row.hint)}, not {found}")
     if row.choices and value not in row.choices:

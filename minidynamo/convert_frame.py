@@ -110,7 +110,9 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
             return SKIP
         except Exception as error:
             _emit_frame(code, "failed", str(error))
-            if config.raise_internal_errors or (options.fullgraph and not config.suppress_errors):
+            if config.raise_internal_errors or (
+                options.fullgraph and not config.suppress_errors
+            ):
                 raise
             log.warning(
                 "a bug of minidynamo: it failed on %s, which runs in eager: %r",
@@ -279,7 +281,9 @@ def _capture(
             _drop_tracebacks(stop, around)
             innermost = stop.frame
             try:
-                compiled = _finished(options, tx, lambda: finish_break(tx, innermost), innermost)
+                compiled = _finished(
+                    options, tx, lambda: finish_break(tx, innermost), innermost
+                )
             finally:
                 _release_callees(innermost)
             return _make_entry(frame, output, compiled, goes_on=True)

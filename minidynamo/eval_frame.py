@@ -135,7 +135,9 @@ def _compiler(backend: Any, fullgraph: Any, dynamic: Any, mode: Any, options: An
                 f"compile: {name} must be {expected}, not {_type_name(value)} {value!r}"
             )
     if mode is not None and options is not None:
-        raise UserError("compile: give mode or options; list_mode_options() has a mode's options")
+        raise UserError(
+            "compile: give mode or options; list_mode_options() has a mode's options"
+        )
     lookup_backend(backend)
     if isinstance(backend, str) and backend in BUILTIN_BACKENDS:
         validate_mode(mode)
@@ -196,7 +198,9 @@ def _dressed(wrapper: Any, fn: Any) -> Any:
         if hasattr(fn, name):
             setattr(wrapper, name, getattr(fn, name))
     own = getattr(fn, "__dict__", {}) if isinstance(fn, types.FunctionType) else {}
-    wrapper.__dict__.update({name: value for name, value in own.items() if name != "__wrapped__"})
+    wrapper.__dict__.update(
+        {name: value for name, value in own.items() if name != "__wrapped__"}
+    )
     return wrapper
 
 

@@ -70,7 +70,11 @@ class ExplainOutput:
             "Break Reasons:",
         ]
         for number, row in enumerate(self.break_reasons, 1):
-            lines += [f"  Break Reason {number}:", f"    Reason: {row.reason}", "    User Stack:"]
+            lines += [
+                f"  Break Reason {number}:",
+                f"    Reason: {row.reason}",
+                "    User Stack:",
+            ]
             lines += [f"      {frame}" for frame in row.user_stack]
         lines.append("Ops per Graph:")
         for number, ops in enumerate(self.ops_per_graph, 1):

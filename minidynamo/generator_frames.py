@@ -112,6 +112,8 @@ def _suspended(
     arguments: tuple[Any, ...],
 ) -> Any:
     """Run by generated code: the generator, suspended at its yield."""
-    generator = types.FunctionType(code, globals_, code.co_name, None, cells or None)(*arguments)
+    generator = types.FunctionType(code, globals_, code.co_name, None, cells or None)(
+        *arguments
+    )
     next(generator)
     return generator

@@ -128,7 +128,9 @@ class _Finisher:
             if inst.positions is None:
                 inst.positions = positions
         instructions = remove_unreachable([*self._prologue(), *fresh, *tail, *self.rerun])
-        return CompiledFrame(self._assemble(instructions, bool(fetch)), fetch, needs_hook, module)
+        return CompiledFrame(
+            self._assemble(instructions, bool(fetch)), fetch, needs_hook, module
+        )
 
     def _drop_generators(self) -> None:
         for generator in self.output.generators:

@@ -89,7 +89,11 @@ class MemoryLayout:
         firsts = sorted(min(cluster) for cluster in shared)
         group = {i: firsts.index(min(cluster)) for cluster in shared for i in cluster}
         placements = tuple(
-            (bool(mutated[i]), group.get(i, -1), tensors[i].storage_offset() if i in group else 0)
+            (
+                bool(mutated[i]),
+                group.get(i, -1),
+                tensors[i].storage_offset() if i in group else 0,
+            )
             for i in range(len(ranges))
         )
         return cls(tuple(sources), placements)

@@ -524,6 +524,8 @@ class OutputGraph:
             # A backend that gives up in the middle of a transform leaves its levels open.
             close_transforms(depth)
         if not callable(compiled):
-            refused = TypeError(f"the backend returned {type(compiled).__name__}, not a callable")
+            refused = TypeError(
+                f"the backend returned {type(compiled).__name__}, not a callable"
+            )
             raise BackendCompilerFailed(self.options.backend_name, refused) from refused
         return compiled

@@ -315,7 +315,9 @@ class Shapes:
             symbols = sorted(condition.free_symbols, key=str)
             missing = [s for s in symbols if s not in sources]
             if missing:
-                raise UserError(f"no place gives the value of {missing} in {condition}") from None
+                raise UserError(
+                    f"no place gives the value of {missing} in {condition}"
+                ) from None
             function = expr_function(condition, tuple(symbols))
             text = PythonPrinter().doprint(
                 condition.xreplace({s: sympy.Symbol(sources[s].name) for s in symbols})
@@ -349,7 +351,9 @@ class Shapes:
             f" but {why}."
         ]
         if expr is None and size in (0, 1):
-            lines.append("Sizes 0 and 1 are always constants: compile with a larger size first.")
+            lines.append(
+                "Sizes 0 and 1 are always constants: compile with a larger size first."
+            )
         for position, guard in enumerate(self.env.guards):
             if expr is not None and expr in guard.expr.free_symbols:
                 text = guard.expr.xreplace(

@@ -113,7 +113,9 @@ class SideEffects:
             self.recreated.add((variable, name))
         stored[name] = value
 
-    def delete_attr(self, variable: VariableTracker, name: str, *, existed: bool = True) -> None:
+    def delete_attr(
+        self, variable: VariableTracker, name: str, *, existed: bool = True
+    ) -> None:
         """existed: whether the real object has the attribute, so that it has to
         be deleted there.
         """

@@ -4,9 +4,6 @@ A source answers three questions and nothing else: what the user would write for
 generated code loads it (`emit_load`), and how a guard program fetches it (`guard_step`). Sources
 are immutable and hashable; two that are built alike are equal.
 
-    layers = ModuleItemSource(LocalSource("self"), "_modules", "layers")
-    ModuleItemSource(layers, "_modules", "0").name          # 'self.layers[0]'
-
 A kind of source is a row: its fields, and in class variables its text, the op with which a guard
 program gets it out of `base`, and the way of loading it (by a mixin, or a function to call).
 """
@@ -82,7 +79,9 @@ class Source:
     @property
     def name(self) -> str:
         """The user's expression for the object, as failure messages show it."""
-        return self.text.format(**{field: self._text_of(field) for field in self.__match_args__})
+        return self.text.format(
+            **{field: self._text_of(field) for field in self.__match_args__}
+        )
 
     def _text_of(self, field: str) -> str:
         value = getattr(self, field)
@@ -440,7 +439,9 @@ class DictItemSource(_ItemSource):
     def emit_load(self, context: LoadContext | None = None) -> list[Instruction]:
         if not self.raw:
             return _ItemSource.emit_load(self, context)
-        return _emit_call(dict.__getitem__, self.base.emit_load(context), [_load_const(self.key)])
+        return _emit_call(
+            dict.__getitem__, self.base.emit_load(context), [_load_const(self.key)]
+        )
 
 
 @source

@@ -111,7 +111,9 @@ class StoppedFrame:
     def _super_argument(self) -> str | None:
         """The argument that `super()` without arguments finds in slot 0, if it may be called."""
         base = self.base
-        if "__class__" not in base.co_freevars or not (base.co_argcount or base.co_flags & 0x04):
+        if "__class__" not in base.co_freevars or not (
+            base.co_argcount or base.co_flags & 0x04
+        ):
             return None
         name = base.co_varnames[0]
         if name in base.co_cellvars:

@@ -236,7 +236,9 @@ class Translator(Protocol):
         frame: Translator | None = self
         steps = []
         while frame is not None:
-            steps += [error.raised_at for error in frame.exc_info if error.raised_at is not None]
+            steps += [
+                error.raised_at for error in frame.exc_info if error.raised_at is not None
+            ]
             frame = frame.parent
         if steps and min(steps) not in self.root.breaks:
             raise RestartTracing(min(steps), reason)
@@ -317,7 +319,9 @@ class Translator(Protocol):
         """
         package = self.globals.get("__package__") or self.globals.get("__name__", "")
         try:
-            resolved = importlib.util.resolve_name("." * level + name, package) if level else name
+            resolved = (
+                importlib.util.resolve_name("." * level + name, package) if level else name
+            )
         except ImportError:
             resolved = ""
         if resolved not in sys.modules:

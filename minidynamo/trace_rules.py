@@ -260,9 +260,9 @@ def is_skipped_file(filename: str) -> bool:
         is_traced = relative.startswith(("nn" + os.sep, "optim" + os.sep))
         return not is_traced or relative.startswith(_TORCH_SKIPPED_FILES)
     if filename.startswith(_SITE):
-        package = filename[len(next(s for s in _SITE if filename.startswith(s))) :].split(os.sep)[
-            0
-        ]
+        package = filename[len(next(s for s in _SITE if filename.startswith(s))) :].split(
+            os.sep
+        )[0]
         return package.removesuffix(".py") in _SKIPPED_PACKAGES
     return filename.startswith(_STDLIB)
 

@@ -420,7 +420,9 @@ class TestHostileKeys:
                 raise AssertionError("compared")
 
         d = {Other(): 0, "a": 1, 5: 2}
-        guards = warm(program([(-1, "LOCAL", 0), (0, "DICT_ITEM", "a")], [(1, "CONST_EQ", 1)]), d)
+        guards = warm(
+            program([(-1, "LOCAL", 0), (0, "DICT_ITEM", "a")], [(1, "CONST_EQ", 1)]), d
+        )
         d[6] = 7
         assert holds(guards, d)
 

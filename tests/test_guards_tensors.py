@@ -103,7 +103,9 @@ class TestMatch:
             assert reason(program, base()) is None
             assert reason(program, make()).startswith(f"tensor 'x' {why}")
 
-    @pytest.mark.parametrize("name", [name for name in OTHERS if name not in ("none", "number")])
+    @pytest.mark.parametrize(
+        "name", [name for name in OTHERS if name not in ("none", "number")]
+    )
     def test_each_matches_itself_only(self, name):
         make = OTHERS[name][0]
         program = guarded(make())
@@ -140,7 +142,10 @@ class TestMatch:
         for _ in range(4):
             assert reason(program, module) is None
         changes = [
-            (lambda: module.weight.requires_grad_(False), lambda: module.weight.requires_grad_()),
+            (
+                lambda: module.weight.requires_grad_(False),
+                lambda: module.weight.requires_grad_(),
+            ),
             (
                 lambda: setattr(module.weight, "data", torch.ones(4, 5)),
                 lambda: setattr(module.weight, "data", torch.ones(4, 3)),
@@ -253,7 +258,9 @@ class TestMatch:
 
     def test_malformed_specs(self):
         with pytest.raises(TypeError):
-            _C.GuardProgram([(-1, "LOCAL", 0)], [(0, "TENSOR_MATCH", (torch.Tensor, 1))], [], [])
+            _C.GuardProgram(
+                [(-1, "LOCAL", 0)], [(0, "TENSOR_MATCH", (torch.Tensor, 1))], [], []
+            )
         fields = (int, 1, torch.float32, torch.device("cpu"), torch.strided, False, (), None)
         with pytest.raises(TypeError):
             _C.GuardProgram([(-1, "LOCAL", 0)], [(0, "TENSOR_MATCH", fields)], [], [])
@@ -290,7 +297,10 @@ def deterministic(on, **options):
 STATES = {
     "no_grad": (torch.no_grad, "grad mode: expected True, found False"),
     "inference": (torch.inference_mode, "inference mode: expected False, found True"),
-    "autocast": (lambda: torch.autocast("cpu"), "autocast: expected off, found cpu to bfloat16"),
+    "autocast": (
+        lambda: torch.autocast("cpu"),
+        "autocast: expected off, found cpu to bfloat16",
+    ),
     "autocast to half": (lambda: torch.autocast("cpu", torch.half), "found cpu to float16"),
     "default dtype": (
         lambda: setting(
@@ -299,7 +309,10 @@ STATES = {
         ),
         "default dtype: expected float32, found float64",
     ),
-    "default device": (lambda: torch.device("meta"), "default device: expected None, found meta"),
+    "default device": (
+        lambda: torch.device("meta"),
+        "default device: expected None, found meta",
+    ),
     "deterministic": (
         lambda: setting(deterministic(True), deterministic(False)),
         "deterministic algorithms: expected False, found True",

@@ -187,7 +187,9 @@ def test_imports_are_at_the_top(name):
                 allowed = any(
                     target == late or target.startswith(f"{late}.") for late in LATE_IMPORTS
                 )
-                assert allowed, f"{MODULES[name]}:{node.lineno}: import of {target} in a function"
+                assert allowed, (
+                    f"{MODULES[name]}:{node.lineno}: import of {target} in a function"
+                )
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -223,9 +225,9 @@ def test_python_versions_are_known_in_one_module(name):
 def test_cpython_versions_are_known_in_one_header():
     for path in sorted((PACKAGE / "csrc").iterdir()):
         if path.name != "compat.h":
-            assert not re.search(r"\bPY_(VERSION_HEX|M[AI][JN]OR_VERSION)\b", path.read_text()), (
-                path
-            )
+            assert not re.search(
+                r"\bPY_(VERSION_HEX|M[AI][JN]OR_VERSION)\b", path.read_text()
+            ), path
 
 
 def test_importing_is_light():

@@ -197,7 +197,9 @@ def test_wrong_types_name_the_argument(arguments, message):
 def test_unknown_names_list_the_known_ones():
     with pytest.raises(exc.InvalidBackend, match="did you mean 'inductor'.*aot_eager, eager"):
         minidynamo.compile(wave, backend="inducto")
-    with pytest.raises(exc.UserError, match="unknown mode 'fast'; known: default, max-autotune"):
+    with pytest.raises(
+        exc.UserError, match="unknown mode 'fast'; known: default, max-autotune"
+    ):
         minidynamo.compile(wave, mode="fast")
     with pytest.raises(
         exc.UserError, match="unknown option 'cpu_bakend'; did you mean 'cpu_back"
@@ -273,7 +275,9 @@ def test_a_backend_that_raises_is_named_with_its_cause(x):
     def broken(gm, example_inputs):
         raise KeyError("no such thing")
 
-    with pytest.raises(exc.BackendCompilerFailed, match="backend='broken'.*\nKeyError") as caught:
+    with pytest.raises(
+        exc.BackendCompilerFailed, match="backend='broken'.*\nKeyError"
+    ) as caught:
         minidynamo.compile(wave, backend=broken)(x)
     assert caught.value.backend_name == "broken"
     assert isinstance(caught.value.inner_exception, KeyError)
@@ -501,7 +505,9 @@ def test_explain(x, capsys):
     assert len(report.graphs) == 2 and report.out_guards and report.compile_times
     (reason,) = report.break_reasons
     assert "print" in reason.reason
-    assert reason.user_stack[-1].filename == __file__ and reason.user_stack[-1].name == "breaking"
+    assert (
+        reason.user_stack[-1].filename == __file__ and reason.user_stack[-1].name == "breaking"
+    )
     assert reason.user_stack[-1].line == 'print("in between")'
     lines = str(report).splitlines()
     assert lines[:5] == [

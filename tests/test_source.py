@@ -272,7 +272,21 @@ class TestEquality:
         assert X != "x"
 
     def test_keys_differ_by_type_and_bits(self):
-        keys = [1, True, 1.0, 0.0, -0.0, "1", b"1", None, (1,), (True,), (0.0,), (-0.0,), 1 + 0j]
+        keys = [
+            1,
+            True,
+            1.0,
+            0.0,
+            -0.0,
+            "1",
+            b"1",
+            None,
+            (1,),
+            (True,),
+            (0.0,),
+            (-0.0,),
+            1 + 0j,
+        ]
         sources = [DictItemSource(X, key) for key in keys]
         assert len(set(sources)) == len(keys)
         assert set(sources) == {DictItemSource(X, key) for key in keys}
@@ -305,7 +319,8 @@ def test_sources_that_keep_objects_alive_say_so():
 
 class TestIterators:
     @pytest.mark.parametrize(
-        "make", [lambda: [1, 2, 3], lambda: (1, 2, 3), lambda: "abc", lambda: {1: 2, 3: 4, 5: 6}]
+        "make",
+        [lambda: [1, 2, 3], lambda: (1, 2, 3), lambda: "abc", lambda: {1: 2, 3: 4, 5: 6}],
     )
     def test_position_and_sequence(self, make):
         sequence = make()

@@ -39,7 +39,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
         found = sys.version.split()[0]
-        sys.exit(f"minidynamo needs Python 3.11 to 3.13, this is {found}: make PYTHON=python3.11")
+        sys.exit(
+            f"minidynamo needs Python 3.11 to 3.13, this is {found}: make PYTHON=python3.11"
+        )
     python = make_venv(arguments.venv)
     if not torch_version(python):
         install_torch(python, arguments.torch)
@@ -77,7 +79,9 @@ def show_packages(python: Path) -> None:
     `--system-site-packages` would show those of the base interpreter, which is another one when
     this script runs in a virtual environment.
     """
-    ours = {Path(path) for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
+    ours = {
+        Path(path) for path in sys.path if path.endswith(("site-packages", "dist-packages"))
+    }
     ours.discard(python.parent.parent / site_packages(python))
     lines = [f"import site; site.addsitedir({str(path)!r})" for path in sorted(ours)]
     target = python.parent.parent / site_packages(python) / "outer_packages.pth"

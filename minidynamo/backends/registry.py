@@ -61,7 +61,9 @@ def register_backend(
     if not isinstance(name, str) or not name:
         raise TypeError(f"register_backend: {compiler_fn!r} has no __name__; give name=")
     with _lock:
-        taken = name in BUILTIN_BACKENDS or _registered.get(name, compiler_fn) is not compiler_fn
+        taken = (
+            name in BUILTIN_BACKENDS or _registered.get(name, compiler_fn) is not compiler_fn
+        )
         if taken:
             raise ValueError(f"register_backend: the name {name!r} is taken")
         _registered[name] = compiler_fn

@@ -168,7 +168,9 @@ def stack_depths(instructions: Sequence[Instruction]) -> list[int]:
             handler = inst.handler
             if handler is not None:
                 if handler.depth > depth and op.raises:
-                    raise BytecodeError(f"{handler!r} needs more than {depth} items at {inst!r}")
+                    raise BytecodeError(
+                        f"{handler!r} needs more than {depth} items at {inst!r}"
+                    )
                 work.append((_find(index, handler.target, inst), _handler_depth(handler)))
             if inst.target is not None:
                 pops, pushes = op.io(inst.arg, True)
@@ -345,7 +347,9 @@ def _bound_bits(
         if opname in _BINDS or opname in _UNBINDS:
             bit = 1 << bits.setdefault(inst.arg, len(bits))
             stack = kinds[i]
-            nullable = opname == "STORE_FAST" and stack is not None and stack[-1] == VALUE_OR_NULL
+            nullable = (
+                opname == "STORE_FAST" and stack is not None and stack[-1] == VALUE_OR_NULL
+            )
             if opname in _UNBINDS or nullable:
                 kept = ~bit
             else:

@@ -72,6 +72,7 @@ def assemble(
         unproven=_unproven(instructions, [*names[:n_arguments], *bound]),
     )
     emitter.emit()
+    first_line = changes.get("firstlineno", template.co_firstlineno)
     return template.replace(
         **{f"co_{field}": value for field, value in changes.items()},  # type: ignore[arg-type]
         co_nlocals=len(names),
@@ -82,7 +83,7 @@ def assemble(
         co_code=emitter.code(),
         co_consts=tuple(emitter.consts),
         co_names=tuple(emitter.names),
-        co_linetable=emitter.location_table(changes.get("firstlineno", template.co_firstlineno)),
+        co_linetable=emitter.location_table(first_line),
         co_exceptiontable=emitter.exception_table(),
     )
 

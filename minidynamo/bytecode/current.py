@@ -160,7 +160,9 @@ def emit_pop_jump(
     return [jump]
 
 
-def emit_make_function(code: CodeType, closure: Sequence[str] | None = None) -> list[Instruction]:
+def emit_make_function(
+    code: CodeType, closure: Sequence[str] | None = None
+) -> list[Instruction]:
     """Push a function of ``code``; ``closure`` names this code's cells for its free variables."""
     load = Instruction("LOAD_CONST", code)
     if not closure:

@@ -31,7 +31,9 @@ class Decoder:
         if cells or free:
             both = set(cells).intersection(free)
             if both:
-                raise BytecodeError(f"{both} both cell and free variables of {code.co_qualname}")
+                raise BytecodeError(
+                    f"{both} both cell and free variables of {code.co_qualname}"
+                )
             self.slots += tuple(name for name in cells if name not in varnames) + free
             self.cell_slots.update(i for i, name in enumerate(varnames) if name in cells)
             self.cell_slots.update(range(len(varnames), len(self.slots)))
@@ -86,7 +88,9 @@ class Decoder:
                 name, table = rule  # type: ignore[misc]
                 at[unit if start < 0 else start] = len(out)
                 out.append(
-                    Instruction(name, tables[table][oparg], None, positions[unit], None, unit * 2)
+                    Instruction(
+                        name, tables[table][oparg], None, positions[unit], None, unit * 2
+                    )
                 )
                 start = -1
                 continue
@@ -183,7 +187,9 @@ class Decoder:
             assert target is not None
             out = self._out
             index = out.index(target)
-            end = Instruction("END_SEND", None, None, send.positions, send.handler, target.offset)
+            end = Instruction(
+                "END_SEND", None, None, send.positions, send.handler, target.offset
+            )
             send.target = end
             before = out[index - 1]
             if before.opname == "JUMP_NO_INTERRUPT":

@@ -141,7 +141,9 @@ class Emitter:
         """The label behind ``inst``; the rule of ``inst`` has to place it."""
         return self._after.setdefault(inst, object())
 
-    def trampoline(self, raws: Sequence[str], inst: Instruction, target: object = None) -> object:
+    def trampoline(
+        self, raws: Sequence[str], inst: Instruction, target: object = None
+    ) -> object:
         """The label of a block at the end of the code: ``raws``, then a jump to the target."""
         label = object()
         self._trampolines.append((label, raws, target or inst.target, inst))

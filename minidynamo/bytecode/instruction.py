@@ -79,7 +79,9 @@ def same_handler(left: Handler | None, right: Handler | None) -> bool:
         return True
     if left is None or right is None:
         return False
-    return left.target is right.target and left.depth == right.depth and left.lasti == right.lasti
+    return (
+        left.target is right.target and left.depth == right.depth and left.lasti == right.lasti
+    )
 
 
 def copy_instructions(instructions: Sequence[Instruction]) -> list[Instruction]:
@@ -103,7 +105,9 @@ def copy_instructions(instructions: Sequence[Instruction]) -> list[Instruction]:
                     handlers[old] = Handler(mapped[old.target], old.depth, old.lasti)
                 copy.handler = handlers[old]
     except KeyError as error:
-        raise BytecodeError(f"target outside of the copied listing: {error.args[0]!r}") from None
+        raise BytecodeError(
+            f"target outside of the copied listing: {error.args[0]!r}"
+        ) from None
     return copies
 
 
@@ -125,7 +129,9 @@ def dump(instructions: Iterable[Instruction]) -> str:
         if inst.target is not None:
             text += f" to {index.get(inst.target, '?')}"
         if inst.handler is not None:
-            text += f"  [except {index.get(inst.handler.target, '?')} depth {inst.handler.depth}]"
+            text += (
+                f"  [except {index.get(inst.handler.target, '?')} depth {inst.handler.depth}]"
+            )
         lines.append(text.rstrip())
     return "\n".join(lines)
 

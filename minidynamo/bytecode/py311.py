@@ -103,7 +103,10 @@ _PAIRS = {"PREP_RERAISE_STAR": "PREP_RERAISE_STAR"}
 
 _EXPANSIONS: dict[str, list[tuple[str, Any]]] = {
     **{raw: [("CALL_INTRINSIC_1", name)] for name, raw in _VALUES.items()},
-    **{raw: [("CALL_INTRINSIC_1", name), ("POP_TOP", None)] for name, raw in _STATEMENTS.items()},
+    **{
+        raw: [("CALL_INTRINSIC_1", name), ("POP_TOP", None)]
+        for name, raw in _STATEMENTS.items()
+    },
     **{raw: [("CALL_INTRINSIC_2", name)] for name, raw in _PAIRS.items()},
     "YIELD_VALUE": [("YIELD_VALUE", None)],
 }

@@ -63,7 +63,9 @@ def _decode_set_function_attribute(decoder: Decoder, unit: int, oparg: int) -> N
     """Folded into the MAKE_FUNCTION in front; the compiler sets attributes from the top down."""
     attribute = FUNCTION_ATTRIBUTES[oparg.bit_length() - 1]
     make = decoder.last("MAKE_FUNCTION")
-    if make is None or (make.arg and FUNCTION_ATTRIBUTES.index(make.arg[0]) < oparg.bit_length()):
+    if make is None or (
+        make.arg and FUNCTION_ATTRIBUTES.index(make.arg[0]) < oparg.bit_length()
+    ):
         decoder.emit(unit, "SET_FUNCTION_ATTRIBUTE", attribute)
     else:
         make.arg = (attribute, *make.arg)

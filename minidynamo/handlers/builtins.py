@@ -35,7 +35,12 @@ from ..variables.functions import (
 )
 from ..variables.identity import IdVariable, guard_distinct
 from ..variables.iterators import CallableIterator
-from ..variables.lazy_iterators import EnumerateVariable, FilterVariable, MapVariable, ZipVariable
+from ..variables.lazy_iterators import (
+    EnumerateVariable,
+    FilterVariable,
+    MapVariable,
+    ZipVariable,
+)
 from ..variables.lists import SequenceVariable
 from ..variables.registry import handles
 from ..variables.sequence_methods import sorted_items
@@ -222,7 +227,9 @@ def _number(kind: type, special: tuple[str, ...]) -> None:
             if function is not None and not more:
                 result = tx.call_function(function, [], {}).realize()
                 if result.python_type() is not _RESULTS[name]:
-                    unsupported("number", f"{name} of {value!r}", "eager judges what it returned")
+                    unsupported(
+                        "number", f"{name} of {value!r}", "eager judges what it returned"
+                    )
                 return tx.call_function(tx.wrap_constant(kind), [result], {})
         unsupported("number", f"{kind.__name__}({value!r})", "the number is not known")
 
@@ -249,7 +256,9 @@ def _pow(
     mod: Values | None = None,
 ) -> Values:
     if not is_none(mod):
-        unsupported("pow()", "pow with 3 arguments", "pow(a, b, c) is traced for constants only")
+        unsupported(
+            "pow()", "pow with 3 arguments", "pow(a, b, c) is traced for constants only"
+        )
     return tx.call_operator(operator.pow, [base, exp])
 
 

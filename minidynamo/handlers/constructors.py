@@ -39,7 +39,9 @@ def _constructs(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]]
         def new(tx: Translator, cls: Values, /, *args: Values, **kwargs: Values) -> Any:
             real = cls.as_python_constant()
             if hasattr(real, "__del__"):
-                unsupported("new object", real.__qualname__, "objects with __del__ are not made")
+                unsupported(
+                    "new object", real.__qualname__, "objects with __del__ are not made"
+                )
             return function(tx, real, *args, **kwargs)
 
         for unique in {id(target): target for target in functions}.values():
@@ -99,7 +101,9 @@ def _new_exception(tx: Translator, cls: Any, *args: Values, **kwargs: Values) ->
 @builtin(types.MappingProxyType)
 def _mapping_proxy(tx: Translator, mapping: Values, /) -> Values:
     if not isinstance(mapping, DictVariable):
-        unsupported("new object", "mappingproxy", "a proxy of this kind of mapping is not traced")
+        unsupported(
+            "new object", "mappingproxy", "a proxy of this kind of mapping is not traced"
+        )
     return MappingProxyVariable(mapping)
 
 

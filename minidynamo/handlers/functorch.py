@@ -179,7 +179,9 @@ def set_forward_grad_enabled(tx: Translator, args: Args, kwargs: Kwargs) -> Vari
     return NONE
 
 
-@handles(*{id(f): f for f in (getattr(apis, "_wraps_without_dynamo_attrs", None),) if f}.values())
+@handles(
+    *{id(f): f for f in (getattr(apis, "_wraps_without_dynamo_attrs", None),) if f}.values()
+)
 def wraps_transformed(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """functools.wraps; the attributes that it drops are about compiled functions."""
     return tx.call_function(tx.wrap_constant(functools.wraps), args, kwargs)

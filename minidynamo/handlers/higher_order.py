@@ -78,7 +78,9 @@ def _refuse_aliases(name: str, traced: TracedBody) -> None:
     """The results of these operators have to be new tensors, each another."""
     nodes = traced.nodes()
     if len(set(nodes)) < len(nodes) or any(node.op == "placeholder" for node in nodes):
-        unsupported("aliasing in a body", name, f"a function given to {name} returns an operand")
+        unsupported(
+            "aliasing in a body", name, f"a function given to {name} returns an operand"
+        )
 
 
 # -- cond ------------------------------------------------------------------------------------------
@@ -103,7 +105,9 @@ def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     first, second = branches
     metas = [[_meta(fake) for fake in traced.fakes] for traced in branches]
     if first.shape != second.shape or metas[0] != metas[1]:
-        unsupported("branches differ", "torch.cond", "both have to return tensors that are alike")
+        unsupported(
+            "branches differ", "torch.cond", "both have to return tensors that are alike"
+        )
     free = _free(branches)
     modules = [
         _module(tx, stem, traced, free)
@@ -117,7 +121,9 @@ def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 # -- loops -----------------------------------------------------------------------------------------
 
 
-def _given(tx: Translator, body: Any, leaves: Sequence[VariableTracker]) -> list[VariableTracker]:
+def _given(
+    tx: Translator, body: Any, leaves: Sequence[VariableTracker]
+) -> list[VariableTracker]:
     """Parameters of a body that are like these tensors."""
     with tx.output.fake_mode:
         fakes = [torch.empty_like(leaf.fake) for leaf in leaves]  # type: ignore[attr-defined]
@@ -139,7 +145,9 @@ def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     test, step = call(cond_fn), call(body_fn)
     _refuse_aliases("while_loop", step)
     if [_meta(fake) for fake in step.fakes] != [_meta(leaf.fake) for leaf in leaves]:  # type: ignore[attr-defined]
-        unsupported("carried values differ", "while_loop", "the body has to return what it gets")
+        unsupported(
+            "carried values differ", "while_loop", "the body has to return what it gets"
+        )
     if step.shape != shape or [fake.dtype for fake in test.fakes] != [torch.bool]:
         unsupported("carried values differ", "while_loop", "or the condition is no bool tensor")
     free = _free([test, step])
@@ -195,7 +203,9 @@ def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         unsupported("carried values differ", "scan", "it has to return (carry, result)")
     length = items[0].fake.shape[0]  # type: ignore[attr-defined]
     with tx.output.fake_mode:
-        stacked = [fake.expand(length, *fake.shape).contiguous() for fake in traced.fakes[count:]]
+        stacked = [
+            fake.expand(length, *fake.shape).contiguous() for fake in traced.fakes[count:]
+        ]
     module = _module(tx, "scan_body", traced, free)
     operands = (_operands(tx, nodes[:count]), _operands(tx, nodes[count:]), _operands(tx, free))
     fakes = fresh_results(tx, [*traced.fakes[:count], *stacked], needs_grad=False)
@@ -294,7 +304,9 @@ def checkpoint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
             "use_reentrant=True needs an argument that requires grad; None warns",
             ["pass use_reentrant=False"],
         )
-    traced = trace_body(tx, "checkpoint", lambda body: tx.call_function(function, values, named))
+    traced = trace_body(
+        tx, "checkpoint", lambda body: tx.call_function(function, values, named)
+    )
     inside = [i for i, node in enumerate(traced.nodes()) if node.op != "placeholder"]
     free = _free([traced])
     if not inside or not free:

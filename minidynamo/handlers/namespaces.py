@@ -79,7 +79,9 @@ def namespace_repr(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     try:
         items = tx.unpack_keywords(tx.getattr(value, "__dict__"))
         texts = [
-            f"{name}={_repr_of(tx, item)}" for name, item in items.items() if name.isidentifier()
+            f"{name}={_repr_of(tx, item)}"
+            for name, item in items.items()
+            if name.isidentifier()
         ]
     finally:
         value.is_visited = False

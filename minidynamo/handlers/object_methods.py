@@ -179,7 +179,9 @@ def _default_state(tx: Translator, value: UserDefinedObjectVariable) -> Variable
     if value.has_dict() and list(value.instance_names(tx)):
         table = value.getattr(tx, "__dict__")
     names = slot_names(value.cls)
-    slots = {name: item for name in names if (item := _slot_or_none(tx, value, name)) is not None}
+    slots = {
+        name: item for name in names if (item := _slot_or_none(tx, value, name)) is not None
+    }
     if not slots:
         return table
     return tx.wrap_items(tuple, [table, tx.wrap_keywords(slots)])

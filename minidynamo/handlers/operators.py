@@ -17,15 +17,12 @@ from ..variables.builtin_object import (
     NOT_IMPLEMENTED,
     BuiltinObject,
     checked,
-    index_of,
-    is_none,
     type_name,
 )
 from ..variables.constant import ConstantVariable, is_inert
 from ..variables.descriptors import lookup_special
-from ..variables.functions import CallableVariable
 from ..variables.identity import IdVariable
-from ..variables.lists import SliceVariable, as_sequence
+from ..variables.lists import as_sequence
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 
@@ -142,7 +139,11 @@ def _tensor_node(
                 "string formatting", repr(other), "it formats a tensor, whose data is not known"
             )
     base = args[0]
-    if function is operator.pow and isinstance(base, TensorVariable) and base.fake.requires_grad:
+    if (
+        function is operator.pow
+        and isinstance(base, TensorVariable)
+        and base.fake.requires_grad
+    ):
         args = [base, args[1].specialized(tx)]  # autograd has no formula for symbolic exponents
     return tx.call_operation(function, args, {})
 
@@ -289,7 +290,9 @@ def refuse(
     """The TypeError of operands that do not fit; `+` of sequences has words of its own."""
     kinds = type_name(left.python_type()), type_name(right.python_type())
     if symbol in ("+", "+=") and issubclass(left.python_type(), (list, tuple, str)):
-        family = next(t for t in (list, tuple, str) if issubclass(left.python_type(), t)).__name__
+        family = next(
+            t for t in (list, tuple, str) if issubclass(left.python_type(), t)
+        ).__name__
         if family == "str" or not _has_number_slot(right):
             text = f'can only concatenate {family} (not "{kinds[1]}") to {family}'
             tx.raise_observed(TypeError, text)
@@ -420,7 +423,9 @@ def _comparison_slot(
     if operand.is_python_constant() and other.is_python_constant():
         values = operand.as_python_constant(), other.as_python_constant()
         return tx.fold(getattr(type(values[0]), method), values, {})
-    unsupported("comparison", f"{operand!r} {method} {other!r}", "this comparison is not traced")
+    unsupported(
+        "comparison", f"{operand!r} {method} {other!r}", "this comparison is not traced"
+    )
 
 
 def _object_comparison(
@@ -482,115 +487,3 @@ for _function in _COMPARE:
     handles(_function)(_overridable(_function, _compare_handler(_function)))
 for _function in _UNARY:
     handles(_function)(_overridable(_function, _unary_handler(_function)))
-
-
-# -- the other functions of the module ----------------------------------------------------------
-
-
-def _handles(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    def register(function: Callable[..., Any]) -> Any:
-        return handles(*functions)(checked(function, functions[0].__name__))
-
-    return register
-
-
-@_handles(operator.is_)
-def _is(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(tx.is_same(left, right))
-
-
-@_handles(operator.is_not)
-def _is_not(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(not tx.is_same(left, right))
-
-
-@_handles(operator.not_)
-def _not(tx: Translator, value: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(not value.truth(tx))
-
-
-@_handles(operator.truth)
-def _truth(tx: Translator, value: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(value.truth(tx))
-
-
-@_handles(operator.contains)
-def _contains(
-    tx: Translator, container: VariableTracker, item: VariableTracker, /
-) -> VariableTracker:
-    return container.contains(tx, item)
-
-
-@_handles(operator.getitem)
-def _getitem(tx: Translator, container: VariableTracker, key: VariableTracker, /) -> Any:
-    if isinstance(container, ConstantVariable) and not key.is_python_constant():
-        key = _constant_index(tx, container, key)
-    return container.getitem(tx, key)
-
-
-def _constant_index(
-    tx: Translator, container: ConstantVariable, key: VariableTracker
-) -> VariableTracker:
-    """The key of a constant sequence with `__index__` of user-defined objects called."""
-    if not isinstance(container.value, (str, bytes, range, tuple)):
-        return key
-    if isinstance(key, SliceVariable):
-        return ConstantVariable(slice(*[_index_or_none(tx, part) for part in key.parts]))
-    return ConstantVariable(index_of(tx, key)) if key.is_user_defined else key
-
-
-def _index_or_none(tx: Translator, value: VariableTracker) -> int | None:
-    return None if is_none(value.realize()) else index_of(tx, value)
-
-
-@_handles(operator.setitem)
-def _setitem(
-    tx: Translator,
-    container: VariableTracker,
-    key: VariableTracker,
-    value: VariableTracker,
-    /,
-) -> None:
-    container.setitem(tx, key, value)
-
-
-@_handles(operator.delitem)
-def _delitem(tx: Translator, container: VariableTracker, key: VariableTracker, /) -> None:
-    container.delitem(tx, key)
-
-
-@_handles(operator.concat)
-def _concat(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
-    if as_sequence(left, list) is None and as_sequence(left, tuple) is None:
-        unsupported("operator", "concat", "concat of these values is not traced")
-    return tx.call_operator(operator.add, [left, right])
-
-
-@_handles(operator.iconcat)
-def _iconcat(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
-    if as_sequence(left, list) is None:
-        unsupported("operator", "iconcat", "iconcat of these values is not traced")
-    return tx.call_operator(operator.iadd, [left, right])
-
-
-@_handles(operator.index)
-def _index(tx: Translator, value: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(index_of(tx, value))
-
-
-@_handles(operator.indexOf)
-def _index_of(tx: Translator, container: VariableTracker, item: VariableTracker, /) -> Any:
-    return tx.wrap_items(list, container.unpack(tx)).call_method(tx, "index", [item], {})
-
-
-@_handles(operator.countOf)
-def _count_of(tx: Translator, container: VariableTracker, item: VariableTracker, /) -> Any:
-    return tx.wrap_items(list, container.unpack(tx)).call_method(tx, "count", [item], {})
-
-
-@_handles(operator.call)
-def _call(tx: Translator, function: VariableTracker, /, *args: Any, **kwargs: Any) -> Any:
-    return tx.call_function(function, list(args), kwargs)
-
-
-__all__ = ["CallableVariable", "binary_op1", "rich_compare", "special_method"]

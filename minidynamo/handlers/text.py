@@ -29,7 +29,9 @@ def _text(function: Callable[[Any], str], special: str) -> None:
             data_dependent(function.__name__, value)
         text = text_of(tx, value, special)
         if text is None or more:
-            unsupported("text of an object", f"{function.__name__}({value!r})", "it is not known")
+            unsupported(
+                "text of an object", f"{function.__name__}({value!r})", "it is not known"
+            )
         return tx.fold(function, (text,), {}) if function is ascii else ConstantVariable(text)
 
     builtin(function)(convert)
@@ -67,7 +69,9 @@ def container_repr(tx: Translator, value: BuiltinObject) -> str | None:
     """repr of a plain list, tuple or dict."""
 
     def show(item: VariableTracker) -> str:
-        return tx.call_function(tx.wrap_constant(repr), [item.realize()], {}).as_python_constant()
+        return tx.call_function(
+            tx.wrap_constant(repr), [item.realize()], {}
+        ).as_python_constant()
 
     if isinstance(value, SequenceVariable) and value.cls in (list, tuple):
         texts = [show(item) for item in value.items]
@@ -94,7 +98,9 @@ def _format(tx: Translator, value: Values, spec: Values | None = None, /) -> Val
     if own is object.__format__ or (isinstance(value, BuiltinObject) and not given):
         if given:
             kind = type_name(value.python_type())
-            tx.raise_observed(TypeError, f"unsupported format string passed to {kind}.__format__")
+            tx.raise_observed(
+                TypeError, f"unsupported format string passed to {kind}.__format__"
+            )
         return tx.call_function(tx.wrap_constant(str), [value], {})
     function = lookup_special(tx, value, "__format__")
     if function is None:

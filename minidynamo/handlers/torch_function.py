@@ -41,7 +41,9 @@ def default_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     return _convert(tx, result, cls, instances)
 
 
-def _call(tx: Translator, func: VariableTracker, values: Args, named: Kwargs) -> VariableTracker:
+def _call(
+    tx: Translator, func: VariableTracker, values: Args, named: Kwargs
+) -> VariableTracker:
     real = func.as_python_constant()
     name = getattr(real, "__name__", "")
     owner: Any = getattr(real, "__self__", real)

@@ -96,7 +96,9 @@ def group_tensors(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker
     for position, item in enumerate(columns[0]):
         tensor = item.realize()
         if not isinstance(tensor, TensorVariable):
-            unsupported("grouping of tensors", repr(tensor), "the first list has no tensor there")
+            unsupported(
+                "grouping of tensors", repr(tensor), "the first list has no tensor there"
+            )
         rows.setdefault((tensor.fake.device, tensor.fake.dtype), []).append(position)
     keys, values = [], []
     for (device, dtype), positions in rows.items():

@@ -174,7 +174,9 @@ def _grad(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> 
     return NONE
 
 
-def _class(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> VariableTracker:
+def _class(
+    tx: Translator, tensor: TensorVariable, real: torch.Tensor | None
+) -> VariableTracker:
     return tx.wrap_constant(tensor.python_type())
 
 

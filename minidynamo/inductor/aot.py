@@ -85,7 +85,10 @@ def without_tokens(graph: torch.fx.GraphModule) -> None:
             elif position > 0:
                 user.replace_all_uses_with(call)
     for node in reversed(list(graph.graph.nodes)):
-        is_token = str(node.target) in ("prims._make_token.default", "prims._sink_tokens.default")
+        is_token = str(node.target) in (
+            "prims._make_token.default",
+            "prims._sink_tokens.default",
+        )
         is_getitem = node.target is operator.getitem and node.args[0] in calls
         if is_token or is_getitem or node in calls:
             graph.graph.erase_node(node)

@@ -98,7 +98,9 @@ class _Recorder(TorchDispatchMode):
     def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
         found = self._nodes.get(id(tensor))
         if found is None:
-            raise NotCapturable("a tensor that no operator gave, or one changed through an alias")
+            raise NotCapturable(
+                "a tensor that no operator gave, or one changed through an alias"
+            )
         return found
 
     def number_node(self, number: torch.SymInt) -> torch.fx.Node:
@@ -187,7 +189,9 @@ class _Recorder(TorchDispatchMode):
             with self:
                 return decompose(*args, **kwargs)
         except DataDependentOutputException:
-            return NotImplemented  # call the operator whole, which need not look at the data now
+            return (
+                NotImplemented  # call the operator whole, which need not look at the data now
+            )
 
     def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if isinstance(tensor, FakeTensor) else self.fake_of(tensor)

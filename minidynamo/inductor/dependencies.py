@@ -43,7 +43,9 @@ def is_effectful(operation: Operation) -> bool:
     schema = getattr(operation.op, "_schema", None)
     tags = [str(tag) for tag in getattr(operation.op, "tags", ())]
     return (
-        schema is None or not schema.returns or any("nondeterministic_seeded" in t for t in tags)
+        schema is None
+        or not schema.returns
+        or any("nondeterministic_seeded" in t for t in tags)
     )
 
 

@@ -120,7 +120,11 @@ def _results(g: GraphLowering, fake: Any, eager: Any, aliases: tuple[Buffer, ...
         buffer = g.buffer_like(fake, g.fresh(), "extern")
         buffer.alias_of = aliases
         value = g.whole(buffer)
-        if fake is not eager and fake.layout == torch.strided and fake.stride() != eager.stride():
+        if (
+            fake is not eager
+            and fake.layout == torch.strided
+            and fake.stride() != eager.stride()
+        ):
             value.data = View(buffer, buffer.size, buffer.stride, exact=False)
             value.layout = tuple(eager.stride())
         return value
@@ -173,7 +177,9 @@ def as_rearrangement(g: GraphLowering, value: TensorValue) -> View | None:
     assert loaded.index is not None and loaded.buffer is not None
     strides: list[IntLike] = []
     rest = loaded.index
-    for extent, i, default in zip(value.size, index, contiguous_strides(value.size), strict=True):
+    for extent, i, default in zip(
+        value.size, index, contiguous_strides(value.size), strict=True
+    ):
         if extent == 1:
             strides.append(default)
             continue
@@ -201,7 +207,9 @@ def _schema_arguments(
 def _views(value: Any) -> list[View]:
     if isinstance(value, View):
         return [value]
-    return [v for item in value for v in _views(item)] if isinstance(value, (tuple, list)) else []
+    return (
+        [v for item in value for v in _views(item)] if isinstance(value, (tuple, list)) else []
+    )
 
 
 def _aliased_inputs(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Buffer, ...]:

@@ -205,7 +205,9 @@ def _divided_symbols(nodes: Sequence[Node]) -> Iterator[tuple[Symbol, int]]:
                 continue
             ((monomial, coeff),) = list(atom.num.terms.items())[:1]
             symbol = monomial[0]
-            if len(atom.num.terms) == len(monomial) == coeff == 1 and isinstance(symbol, Symbol):
+            if len(atom.num.terms) == len(monomial) == coeff == 1 and isinstance(
+                symbol, Symbol
+            ):
                 step = atom.den.const
                 if isinstance(symbol.size, int) and symbol.size % step == 0:
                     yield symbol, step
@@ -267,7 +269,9 @@ def _is_in_place(first: LoopBody, store: Node) -> bool:
     """Whether `first` reads each element of the stored buffer only at the point that stores it."""
     if store.op != "store" or first.reduces or store.index is None:
         return False
-    same = all(node.index == store.index for node in first.loads() if node.buffer == store.buffer)
+    same = all(
+        node.index == store.index for node in first.loads() if node.buffer == store.buffer
+    )
     return same and _is_injective(store.index, first.iters)
 
 
@@ -308,7 +312,9 @@ def merge_loops(body: LoopBody) -> LoopBody:
     return body.reindex(iters, reduces_, names)
 
 
-def _renamed(symbols: Sequence[Symbol], prefix: str, names: dict[Atom, IntLike]) -> list[Symbol]:
+def _renamed(
+    symbols: Sequence[Symbol], prefix: str, names: dict[Atom, IntLike]
+) -> list[Symbol]:
     result = []
     for position, symbol in enumerate(symbols):
         assert symbol.size is not None

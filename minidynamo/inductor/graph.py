@@ -55,18 +55,8 @@ from minidynamo.inductor.symbolic import (
 )
 
 SUPPORTED_DTYPES = frozenset(
-    [
-        torch.float32,
-        torch.float64,
-        torch.float16,
-        torch.bfloat16,
-        torch.bool,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.uint8,
-    ]
+    getattr(torch, name)
+    for name in "float32 float64 float16 bfloat16 bool int8 int16 int32 int64 uint8".split()
 )
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # A value with several users is kept in memory when recomputing it costs at least this much, or
@@ -144,7 +134,9 @@ class GraphLowering:
         if not isinstance(fake, torch.Tensor):
             self.inputs.append(None)
             number = fake if self.sizes is None else self.sizes.map(fake)
-            self.input_numbers.append([("value", 0, number)] if isinstance(number, Expr) else [])
+            self.input_numbers.append(
+                [("value", 0, number)] if isinstance(number, Expr) else []
+            )
             return number
         buffer = self.buffer_like(fake, f"in{len(self.inputs)}", "input")
         self.inputs.append(buffer)
@@ -227,7 +219,9 @@ class GraphLowering:
             return False
         left, right = self._fake(target), self._fake(value)
         same = left.shape == right.shape and left.dtype == right.dtype
-        plain = is_dense(tuple(left.shape), tuple(left.stride())) and left.device == right.device
+        plain = (
+            is_dense(tuple(left.shape), tuple(left.stride())) and left.device == right.device
+        )
         return same and plain and list(target.users)[-1] is node
 
     def _write_inputs(self) -> None:
@@ -545,7 +539,9 @@ class GraphLowering:
         self.buffers[buffer.name] = buffer
         return buffer
 
-    def _append_computed(self, b: BodyBuilder, buffer: Buffer, origins: tuple[str, ...]) -> None:
+    def _append_computed(
+        self, b: BodyBuilder, buffer: Buffer, origins: tuple[str, ...]
+    ) -> None:
         body = b.finish()
         if any(extent == 0 for extent in buffer.size):
             body.nodes.clear()

@@ -136,12 +136,16 @@ class LoopBody:
                 continue
             depends = node.op == "scan" or any(inner[arg] for arg in node.operands())
             inner.append(
-                depends or (node.index is not None and bool(reduces) and node.index.uses(reduces))
+                depends
+                or (node.index is not None and bool(reduces) and node.index.uses(reduces))
             )
         return inner
 
     def reindex(
-        self, iters: Sequence[Symbol], reduces: Sequence[Symbol], mapping: Mapping[Atom, IntLike]
+        self,
+        iters: Sequence[Symbol],
+        reduces: Sequence[Symbol],
+        mapping: Mapping[Atom, IntLike],
     ) -> LoopBody:
         """The same work over other loop symbols; `mapping` gives this body's symbols in terms of
         the new ones.
@@ -354,7 +358,9 @@ class BodyBuilder:
             good = self.op("bitwise_and", self.op("ge", low, zero), inside)
             checked = self.check(value, good, failure)
             low = (
-                self.op("where", self.op("lt", checked, zero), low, checked) if wrap else checked
+                self.op("where", self.op("lt", checked, zero), low, checked)
+                if wrap
+                else checked
             )
         return symbol_expr(ValueRef(low, size))
 
@@ -414,7 +420,11 @@ def passes(body: LoopBody) -> list[Pass]:
         earliest = max((stage[arg] for arg in node.operands()), default=0)
         stage.append(earliest + 1 if node.op == "reduction" else earliest)
     last = max(
-        (s for s, i, n in zip(stage, inner, body.nodes, strict=True) if i or n.op == "reduction"),
+        (
+            s
+            for s, i, n in zip(stage, inner, body.nodes, strict=True)
+            if i or n.op == "reduction"
+        ),
         default=0,
     )
     out: list[Pass] = []

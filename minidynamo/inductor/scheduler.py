@@ -299,8 +299,12 @@ def make_kernel(body: LoopBody, buffers: dict[str, Buffer], origins: tuple[str, 
     args = []
     for position, name in enumerate(names):
         role = "in" if name not in written else "inout" if name in read else "out"
-        args.append(KernelArg(f"a{position}", buffers[name].dtype, _extent(buffers[name]), role))
-    renamed = body.rename_buffers({name: arg.name for name, arg in zip(names, args, strict=True)})
+        args.append(
+            KernelArg(f"a{position}", buffers[name].dtype, _extent(buffers[name]), role)
+        )
+    renamed = body.rename_buffers(
+        {name: arg.name for name, arg in zip(names, args, strict=True)}
+    )
     used = tuple(buffers[name] for name in names)
     numbers: list[Any] = [node.index for node in body.nodes]
     numbers += [symbol.size for symbol in (*body.iters, *body.reduces)]

@@ -52,7 +52,9 @@ class Expr:
             return True
         if isinstance(other, int):
             return not self.terms and self.const == other
-        return isinstance(other, Expr) and self.const == other.const and self.terms == other.terms
+        return (
+            isinstance(other, Expr) and self.const == other.const and self.terms == other.terms
+        )
 
     def __repr__(self) -> str:
         if self._text is None:
@@ -243,7 +245,9 @@ def _subs_atom(atom: Atom, mapping: Mapping[Atom, IntLike]) -> Expr | None:
     return None
 
 
-def _sum(const: int, terms: Mapping[Monomial, int], more: Iterable[tuple[Monomial, int]]) -> Expr:
+def _sum(
+    const: int, terms: Mapping[Monomial, int], more: Iterable[tuple[Monomial, int]]
+) -> Expr:
     out = dict(terms)
     for monomial, coeff in more:
         value = out.get(monomial, 0) + coeff

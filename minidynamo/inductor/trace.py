@@ -100,7 +100,10 @@ def _step_text(step: Step) -> str:
     if isinstance(step, ExternOp):
         reads = ", ".join(view.buffer.name for view in step.inputs)
         return f"{_written(step)} = {step.op}({reads})\n"
-    body, origins = step.body if isinstance(step, ComputedOp) else step.spec.body, _origins(step)
+    body, origins = (
+        step.body if isinstance(step, ComputedOp) else step.spec.body,
+        _origins(step),
+    )
     title = f"{_written(step)}: {', '.join(operators(origins))}"
     lines = [f"  # {line}" for line in source_lines(origins)]
     return "\n".join([title, *lines, *(f"  {line}" for line in body.text().splitlines()), ""])

@@ -38,7 +38,9 @@ def build_map(tx: Translator, inst: Instruction) -> None:
 
 @op("BUILD_CONST_KEY_MAP")
 def build_const_key_map(tx: Translator, inst: Instruction) -> None:
-    keys: list[VariableTracker] = [ConstantVariable(key) for key in tx.pop().as_python_constant()]
+    keys: list[VariableTracker] = [
+        ConstantVariable(key) for key in tx.pop().as_python_constant()
+    ]
     tx.push(_new_dict(tx, keys, tx.popn_raw(inst.arg)))
 
 
@@ -151,7 +153,8 @@ def _unpack(
     if len(items) < count:
         least = "" if exactly else "at least "
         tx.raise_observed(
-            ValueError, f"not enough values to unpack (expected {least}{count}, got {len(items)})"
+            ValueError,
+            f"not enough values to unpack (expected {least}{count}, got {len(items)})",
         )
     if exactly and len(items) > count:
         tx.raise_observed(ValueError, f"too many values to unpack (expected {count})")

@@ -90,7 +90,9 @@ def _positional_names(tx: Translator, class_: type, count: int) -> list[str]:
         text = f"{class_.__name__}.__match_args__ must be a tuple (got {type(names).__name__})"
         tx.raise_observed(TypeError, text)
     if count > len(names):
-        text = f"{class_.__name__}() accepts {len(names)} positional sub-patterns ({count} given)"
+        text = (
+            f"{class_.__name__}() accepts {len(names)} positional sub-patterns ({count} given)"
+        )
         tx.raise_observed(TypeError, text)
     for name in names[:count]:
         if not isinstance(name, str):

@@ -71,7 +71,9 @@ class VariableTracker:
     _numbers = itertools.count()
     number = -1
 
-    def __init__(self, *, source: Source | None = None, mutation: Mutation | None = None) -> None:
+    def __init__(
+        self, *, source: Source | None = None, mutation: Mutation | None = None
+    ) -> None:
         self.number = next(VariableTracker._numbers)
         if source is not None:
             self.source = source
@@ -229,7 +231,9 @@ class VariableTracker:
         try:
             return bool(self.as_python_constant())
         except NotConstant:
-            unsupported("branch", repr(self), f"the truth of {self!r} is not known while tracing")
+            unsupported(
+                "branch", repr(self), f"the truth of {self!r} is not known while tracing"
+            )
 
     def hash_key(self, tx: Translator) -> Any:
         """A hashable Python object that equals another value's exactly when the values are equal.

@@ -42,7 +42,9 @@ class TracedBody:
         return [example_value(item.as_proxy()) for item in self.results]
 
 
-def flatten(tx: Translator, value: VariableTracker) -> tuple[list[VariableTracker], Rebuild, Any]:
+def flatten(
+    tx: Translator, value: VariableTracker
+) -> tuple[list[VariableTracker], Rebuild, Any]:
     """The tensors in a nest of tuples, lists, dicts and constants; how to put others in their
     place; and a description of the nest.
     """

@@ -290,7 +290,9 @@ class BuiltinObject(InstanceState):
 
     def delattr(self, tx: Translator, name: str) -> None:
         if self.overrides("__delattr__") and self.cls.__delattr__ is not object.__delattr__:
-            unsupported("attribute delete", f"{self!r}.{name}", "__delattr__ is not traced here")
+            unsupported(
+                "attribute delete", f"{self!r}.{name}", "__delattr__ is not traced here"
+            )
         if not self.has_stored(tx, name):
             self.no_attribute(tx, name)
         self.delete_item(tx, name)

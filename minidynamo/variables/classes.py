@@ -115,7 +115,9 @@ class ClassVariable(VariableTracker):
             return bind(tx, meta_found, self, meta)
         fallback = class_lookup(tx, meta, "__getattr__")
         if fallback is not None:
-            return tx.call_function(bind(tx, fallback, self, meta), [ConstantVariable(name)], {})
+            return tx.call_function(
+                bind(tx, fallback, self, meta), [ConstantVariable(name)], {}
+            )
         tx.raise_observed(
             AttributeError, f"type object {cls.__name__!r} has no attribute {name!r}"
         )
@@ -197,7 +199,9 @@ class ClassVariable(VariableTracker):
         if issubclass(meta, enum.EnumMeta) and all(arg.is_python_constant() for arg in args):
             guard_class(tx, self.value)
             values = [arg.as_python_constant() for arg in args]
-            return tx.fold(lambda *a: _as_value(getattr(meta, name)(self.value, *a)), values, {})
+            return tx.fold(
+                lambda *a: _as_value(getattr(meta, name)(self.value, *a)), values, {}
+            )
         found = class_lookup(tx, meta, name)
         if found is None:
             unsupported(
@@ -254,7 +258,9 @@ def _as_value(value: Any) -> Any:
 def _realized(
     args: list[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
-    return [arg.realize() for arg in args], {name: arg.realize() for name, arg in kwargs.items()}
+    return [arg.realize() for arg in args], {
+        name: arg.realize() for name, arg in kwargs.items()
+    }
 
 
 def instantiate(

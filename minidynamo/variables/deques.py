@@ -199,7 +199,9 @@ def _clear(tx: Translator, self: DequeVariable, /) -> None:
 
 
 @builtin_method(_deque, "rotate")
-def _rotate(tx: Translator, self: DequeVariable, steps: VariableTracker | None = None, /) -> None:
+def _rotate(
+    tx: Translator, self: DequeVariable, steps: VariableTracker | None = None, /
+) -> None:
     count = 1 if steps is None else index_of(tx, steps)
     self.change(tx).rotate(count)
 

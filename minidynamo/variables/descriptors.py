@@ -67,12 +67,16 @@ class ClassAttribute:
     def variable(self, tx: Translator) -> VariableTracker:
         """The unbound attribute as a value."""
         return (
-            self.stored.realize() if self.stored is not None else tx.wrap(self.raw, self.source())
+            self.stored.realize()
+            if self.stored is not None
+            else tx.wrap(self.raw, self.source())
         )
 
     def part(self, tx: Translator, value: Any, part: str) -> VariableTracker:
         """A function that a property, classmethod ... holds; these objects never change."""
-        return tx.wrap(value, ConstSource(value, f"{self.owner.__qualname__}.{self.name}.{part}"))
+        return tx.wrap(
+            value, ConstSource(value, f"{self.owner.__qualname__}.{self.name}.{part}")
+        )
 
     def is_data_descriptor(self) -> bool:
         kind = type(self.raw) if self.stored is None else self.stored.realize().python_type()
@@ -108,12 +112,19 @@ def class_source(cls: type) -> Source:
 def guard_class(tx: Translator, cls: type) -> None:
     """The compiled code stands only while no attribute of `cls` or its bases is stored."""
     known = tx.output.guarded_classes
-    if cls.__mro__ is None or cls in known or cls.__flags__ & _IMMUTABLE_TYPE or cls in _volatile:
+    if (
+        cls.__mro__ is None
+        or cls in known
+        or cls.__flags__ & _IMMUTABLE_TYPE
+        or cls in _volatile
+    ):
         return
     version = _C.type_version(cls)
     seen = _seen_versions.get(cls)
     if seen is None or seen[0] != version:
-        held = [(id(base), *((k, id(v)) for k, v in vars(base).items())) for base in cls.__mro__]
+        held = [
+            (id(base), *((k, id(v)) for k, v in vars(base).items())) for base in cls.__mro__
+        ]
         if seen is not None and seen[1] != held:
             _volatile.add(cls)
             return

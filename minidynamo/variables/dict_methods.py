@@ -235,7 +235,9 @@ def _pair_items(
         tx.raise_observed(TypeError, text)
     if len(items) == 2:
         return items
-    text = f"dictionary update sequence element #{number} has length {len(items)}; 2 is required"
+    text = (
+        f"dictionary update sequence element #{number} has length {len(items)}; 2 is required"
+    )
     if ordered:
         few = f"need more than {len(items)} value{'s' * (len(items) != 1)} to unpack"
         text = few if len(items) < 2 else "too many values to unpack (expected 2)"

@@ -61,7 +61,9 @@ def _guard_identity(tx: Translator, key: VariableTracker) -> None:
         tx.guard(key.source, "ID_IS", real)
 
 
-_DICT_MUTATORS = frozenset("__setitem__ __delitem__ clear pop popitem setdefault update".split())
+_DICT_MUTATORS = frozenset(
+    "__setitem__ __delitem__ clear pop popitem setdefault update".split()
+)
 
 
 class DictVariable(BuiltinObject):
@@ -319,7 +321,10 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
     all_values = all(is_value(key) for key in dict.keys(value))
     for index, (key, item) in enumerate(_own_items(value)):
         if is_value(key):
-            entries[key] = ConstantVariable(key), tx.lazy(item, DictItemSource(source, key, raw))
+            entries[key] = (
+                ConstantVariable(key),
+                tx.lazy(item, DictItemSource(source, key, raw)),
+            )
         else:
             variable, hash_key = _wrap_key(tx, key, DictKeySource(source, index))
             entries[hash_key] = variable, tx.lazy(item, DictValueSource(source, index))

@@ -26,7 +26,9 @@ def _getattr(tx: Translator, self: ConstantVariable, name: str) -> VariableTrack
         value = getattr(member, name)
     except AttributeError as error:
         raise ObservedException(tx.wrap_exception(error)) from None
-    if is_value(value) or isinstance(value, (types.BuiltinFunctionType, types.MethodType, type)):
+    if is_value(value) or isinstance(
+        value, (types.BuiltinFunctionType, types.MethodType, type)
+    ):
         return tx.wrap_constant(value)
     return tx.wrap(value, AttrSource(ConstSource(member, str(member)), name))
 

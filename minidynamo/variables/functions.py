@@ -180,7 +180,9 @@ class UserFunctionVariable(BaseFunctionVariable):
             if known is None:
                 cell_source = FuncClosureCellSource(source, index)
                 known = CellVariable(
-                    real=cell, source=cell_source, contents_source=CellContentsSource(cell_source)
+                    real=cell,
+                    source=cell_source,
+                    contents_source=CellContentsSource(cell_source),
                 )
                 tx.output.side_effects.track(cell, known)
             assert isinstance(known, CellVariable)

@@ -63,7 +63,9 @@ class GeneratorVariable(IteratorVariable):
         if self.started:
             self.frame.push(value)
         elif not is_none(value):
-            tx.raise_observed(TypeError, "can't send non-None value to a just-started generator")
+            tx.raise_observed(
+                TypeError, "can't send non-None value to a just-started generator"
+            )
         return self._run(tx)
 
     def throw(self, tx: Translator, error: VariableTracker) -> VariableTracker | None:
@@ -114,7 +116,9 @@ class GeneratorVariable(IteratorVariable):
                 raise
             return False, stop.value.getattr(tx, "value")
 
-    def _leave_delegation(self, tx: Translator, value: VariableTracker) -> VariableTracker | None:
+    def _leave_delegation(
+        self, tx: Translator, value: VariableTracker
+    ) -> VariableTracker | None:
         """Go on behind the `yield from`, which gives `value`."""
         frame = self.frame
         frame.push(value)

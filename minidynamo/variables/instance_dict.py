@@ -142,7 +142,10 @@ def _pop(
 
 
 def _update(
-    tx: Translator, self: InstanceDictVariable, *args: VariableTracker, **kwargs: VariableTracker
+    tx: Translator,
+    self: InstanceDictVariable,
+    *args: VariableTracker,
+    **kwargs: VariableTracker,
 ) -> VariableTracker:
     items = {
         name: value for arg in args for name, value in tx.unpack_keywords(arg.realize()).items()
@@ -159,7 +162,9 @@ def _setitem(
     return NONE
 
 
-def _delitem(tx: Translator, self: InstanceDictVariable, key: VariableTracker) -> VariableTracker:
+def _delitem(
+    tx: Translator, self: InstanceDictVariable, key: VariableTracker
+) -> VariableTracker:
     self.delitem(tx, key.realize())
     return NONE
 

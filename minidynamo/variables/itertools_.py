@@ -482,7 +482,9 @@ class TeeIterator(ToolIterator):
         return self.buffer[self.index - 1]
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        unsupported("iterator leaves the graph", "tee", "an iterator of itertools.tee is needed")
+        unsupported(
+            "iterator leaves the graph", "tee", "an iterator of itertools.tee is needed"
+        )
 
 
 class GroupByIterator(ToolIterator):

@@ -58,14 +58,20 @@ class PythonModuleVariable(VariableTracker):
         if isinstance(stored, VariableTracker):
             return stored.realize()
         assert self.source is not None
-        if stored is not DELETED and name in self.value.__dict__ and not self._is_property(name):
+        if (
+            stored is not DELETED
+            and name in self.value.__dict__
+            and not self._is_property(name)
+        ):
             return tx.wrap(self.value.__dict__[name], InstanceAttrSource(self.source, name))
         return self._computed(tx, name, stored is DELETED)
 
     def _is_property(self, name: str) -> bool:
         """Whether the module's type has such a property (torch.backends.cudnn.enabled)."""
         kind = type(self.value)
-        found = inspect.getattr_static(kind, name, None) if kind is not types.ModuleType else None
+        found = (
+            inspect.getattr_static(kind, name, None) if kind is not types.ModuleType else None
+        )
         return hasattr(type(found), "__set__")
 
     def _computed(self, tx: Translator, name: str, deleted: bool) -> VariableTracker:
@@ -73,7 +79,9 @@ class PythonModuleVariable(VariableTracker):
         assert self.source is not None
         try:
             if deleted:
-                raise AttributeError(f"module '{self.value.__name__}' has no attribute '{name}'")
+                raise AttributeError(
+                    f"module '{self.value.__name__}' has no attribute '{name}'"
+                )
             value = getattr(self.value, name)
         except AttributeError as error:
             tx.guard(InstanceDictSource(self.source), "DICT_LACKS", name)

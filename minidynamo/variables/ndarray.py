@@ -221,7 +221,9 @@ def _argument(tx: Translator, value: VariableTracker, convert: Convert) -> Any:
     constant = value.as_python_constant() if value.is_python_constant() else None
     if isinstance(constant, numpy.dtype):
         return constant.name
-    if isinstance(constant, type) and issubclass(constant, (numpy.generic, int, float, complex)):
+    if isinstance(constant, type) and issubclass(
+        constant, (numpy.generic, int, float, complex)
+    ):
         return numpy.dtype(constant).name
     return tx.as_proxy(value)
 
@@ -294,7 +296,9 @@ def wrap_ndarray(tx: Translator, value: Any, source: Source) -> VariableTracker:
     """An array of the frame. Byte-swapped, read-only, reversed and object arrays are not traced."""
     steps = all(step >= 0 for step in value.strides)
     if not value.flags.writeable or value.dtype.kind not in "biufc" or not steps:
-        unsupported("numpy array", f"{source.name}: {value.dtype}", "such an array is not traced")
+        unsupported(
+            "numpy array", f"{source.name}: {value.dtype}", "such an array is not traced"
+        )
     try:
         tensor = from_array(value)
     except (TypeError, ValueError) as error:

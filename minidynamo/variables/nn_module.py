@@ -211,7 +211,9 @@ def _methods_of_containers(name: str, *classes: type) -> frozenset[Callable[...,
     return frozenset(cls.__dict__[name] for cls in classes)
 
 
-_ITERATES_CHILDREN = _methods_of_containers("__iter__", torch.nn.Sequential, torch.nn.ModuleList)
+_ITERATES_CHILDREN = _methods_of_containers(
+    "__iter__", torch.nn.Sequential, torch.nn.ModuleList
+)
 _INDEXES_CHILDREN = _methods_of_containers(
     "__getitem__", torch.nn.Sequential, torch.nn.ModuleList
 )

@@ -156,7 +156,10 @@ class Services:
     # -- calling ----------------------------------------------------------------------------------
 
     def call_function(
-        self, fn: VariableTracker, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+        self,
+        fn: VariableTracker,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """Call a traced value with traced arguments."""
         fn = fn.realize()
@@ -309,7 +312,9 @@ class Services:
                 kwargs,
             )
         said = markers.decision(value)
-        kind, why = _MARKED.get(said, ("call of an untraced function", "")) if said else ("", "")
+        kind, why = (
+            _MARKED.get(said, ("call of an untraced function", "")) if said else ("", "")
+        )
         name = getattr(value, "__qualname__", None) or repr(value)
         module = getattr(value, "__module__", None)
         unsupported(
@@ -361,7 +366,9 @@ class Services:
 
     # -- attributes of real objects ----------------------------------------------------------------
 
-    def object_getattr(self, variable: VariableTracker, value: Any, name: str) -> VariableTracker:
+    def object_getattr(
+        self, variable: VariableTracker, value: Any, name: str
+    ) -> VariableTracker:
         """An attribute of a function, class or C object, read from the real object and guarded."""
         stored = self.output.side_effects.load_attr(variable, name)
         if isinstance(stored, VariableTracker):
@@ -388,7 +395,10 @@ def _has_callbacks(args: list[VariableTracker], kwargs: dict[str, VariableTracke
     """Whether a function of torch gets something to call, which no node can hold."""
     return any(
         isinstance(arg, BaseFunctionVariable)
-        or (arg.is_user_defined and any("__call__" in vars(c) for c in arg.python_type().__mro__))
+        or (
+            arg.is_user_defined
+            and any("__call__" in vars(c) for c in arg.python_type().__mro__)
+        )
         for arg in (*args, *kwargs.values())
     )
 

@@ -18,7 +18,13 @@ from ..side_effects import Mutation
 from ..source import CallSource, TupleItemSource
 from .base import NotConstant, VariableTracker, unsupported
 from .builder import builds
-from .builtin_object import NOT_IMPLEMENTED, BuiltinObject, apply_with, builtin_method, construct
+from .builtin_object import (
+    NOT_IMPLEMENTED,
+    BuiltinObject,
+    apply_with,
+    builtin_method,
+    construct,
+)
 from .constant import ConstantVariable, is_value
 from .dicts import key_of, raise_key_error
 from .registry import wraps, wraps_instances
@@ -277,7 +283,9 @@ def _element_key(tx: Translator, item: VariableTracker) -> Any:
 
 
 @builtin_method(_SETS, "__contains__")
-def _set_contains(tx: Translator, self: SetVariable, item: VariableTracker, /) -> VariableTracker:
+def _set_contains(
+    tx: Translator, self: SetVariable, item: VariableTracker, /
+) -> VariableTracker:
     return ConstantVariable(_element_key(tx, item) in self.table)
 
 
@@ -285,7 +293,9 @@ def _plain(cls: type) -> type:
     return frozenset if issubclass(cls, frozenset) else set
 
 
-def _combined(function: Callable[..., Any], left: SetVariable, right: SetVariable) -> SetVariable:
+def _combined(
+    function: Callable[..., Any], left: SetVariable, right: SetVariable
+) -> SetVariable:
     cls = _plain(left.cls)
     table = cls(function(left.table, right.table))
     result = SetVariable(table, {**right.known, **left.known}, cls)

@@ -43,7 +43,9 @@ class SuperVariable(VariableTracker):
         for owner in mro[mro.index(self.after) + 1 :] if name != "__class__" else ():
             known = tx.output.side_effects.variable_of(owner)
             if known is not None and tx.output.side_effects.load_attr(known, name) is not None:
-                unsupported("super", f"{self!r}.{name}", "the attribute was stored while tracing")
+                unsupported(
+                    "super", f"{self!r}.{name}", "the attribute was stored while tracing"
+                )
             if name in owner.__dict__:
                 found = ClassAttribute(name, owner, owner, owner.__dict__[name])
                 guard_class(tx, owner)
@@ -75,7 +77,9 @@ def builtin_super(
     if not args:
         args = _of_frame(tx)
     if len(args) != 2 or kwargs:
-        unsupported("super", "super() with one argument", "unbound super objects are not traced")
+        unsupported(
+            "super", "super() with one argument", "unbound super objects are not traced"
+        )
     after, receiver = args[0].realize(), args[1].realize()
     if not isinstance(after, ClassVariable):
         tx.raise_observed(TypeError, "super() argument 1 must be a type")

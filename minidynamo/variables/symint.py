@@ -34,7 +34,11 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 SYM_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_PYTHON_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+_PYTHON_TYPES: dict[type, type] = {
+    torch.SymInt: int,
+    torch.SymFloat: float,
+    torch.SymBool: bool,
+}
 _NUMBERS = (int, float, bool)
 
 

@@ -118,7 +118,9 @@ class TensorVariable(VariableTracker):
         would come too late.
         """
         if self.source is None:
-            unsupported("tensor attribute store", f"{self.describe()}.grad", "the graph made it")
+            unsupported(
+                "tensor attribute store", f"{self.describe()}.grad", "the graph made it"
+            )
         if isinstance(value, TensorVariable):
             mine, other = self.fake, value.fake
             kinds = [(t.shape, t.dtype, t.device, t.layout) for t in (mine, other)]
@@ -264,7 +266,9 @@ def wrap_node(tx: Translator, node: Node) -> VariableTracker:
     if isinstance(value, (tuple, list)):
         return _wrap_sequence(tx, node, value)
     unsupported(
-        "graph value", f"{node}: {type(value).__name__}", "the operation's result is not a tensor"
+        "graph value",
+        f"{node}: {type(value).__name__}",
+        "the operation's result is not a tensor",
     )
 
 
@@ -274,7 +278,9 @@ def _wrap_sequence(tx: Translator, node: Node, value: Any) -> VariableTracker:
         if is_value(item):
             items.append(ConstantVariable(item))
             continue
-        child = tx.output.graph.create_node("call_function", operator.getitem, (node, index), {})
+        child = tx.output.graph.create_node(
+            "call_function", operator.getitem, (node, index), {}
+        )
         child.meta["example_value"] = item
         items.append(wrap_node(tx, child))
     return tx.wrap_items(type(value), items)

@@ -40,7 +40,9 @@ class _Probe(torch.Tensor):
     """Stands for a subclass instance while torch decides what to call."""
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise _Noted(func, args, kwargs or {})
 
 
@@ -290,7 +292,9 @@ def wrap_subclass(tx: Translator, value: torch.Tensor, source: Source) -> Variab
         unsupported("tensor subclass", f"{source.name}: {cls.__name__}", "it is not captured")
     bases = cls.__mro__[: cls.__mro__.index(torch.Tensor)]
     if any(_LOOKUP & set(vars(base)) for base in bases):
-        unsupported("tensor subclass", f"{source.name}: {cls.__name__}", "it looks up attributes")
+        unsupported(
+            "tensor subclass", f"{source.name}: {cls.__name__}", "it looks up attributes"
+        )
     tx.guard(source, "TYPE_IS", cls)
     plain = tx.wrap(as_plain(value), CallSource(source, as_plain, "{base}.as_subclass(Tensor)"))
     assert isinstance(plain, TensorVariable)

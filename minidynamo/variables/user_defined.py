@@ -79,7 +79,9 @@ class UserDefinedObjectVariable(InstanceState):
         fallback = class_lookup(tx, self.cls, "__getattr__")
         if fallback is None:
             self.no_attribute(tx, name)
-        return tx.call_function(bind(tx, fallback, self, self.cls), [ConstantVariable(name)], {})
+        return tx.call_function(
+            bind(tx, fallback, self, self.cls), [ConstantVariable(name)], {}
+        )
 
     def no_attribute(self, tx: Translator, name: str) -> NoReturn:
         """The AttributeError of the ordinary lookup."""
@@ -151,7 +153,9 @@ class UserDefinedObjectVariable(InstanceState):
             self.no_attribute(tx, name)
         self.delete_item(tx, name)
 
-    def _descriptor_store(self, tx: Translator, name: str, value: VariableTracker | None) -> bool:
+    def _descriptor_store(
+        self, tx: Translator, name: str, value: VariableTracker | None
+    ) -> bool:
         """Store (or delete, if value is None) through a data descriptor, if the class has one."""
         found = class_lookup(tx, self.cls, name)
         if found is None or not found.is_data_descriptor():

@@ -38,7 +38,10 @@ def stack_of(instructions, n):
 @pytest.mark.parametrize("n", range(5))
 def test_call(n):
     f = [Instruction("LOAD_FAST", "a0")]
-    assert run(current.emit_call(f, loads(n + 1, 1), n), show, *range(n)) == (tuple(range(n)), {})
+    assert run(current.emit_call(f, loads(n + 1, 1), n), show, *range(n)) == (
+        tuple(range(n)),
+        {},
+    )
     for k in range(n + 1):
         names = tuple("xyzw"[:k])
         args, kwargs = run(current.emit_call(f, loads(n + 1, 1), n, names), show, *range(n))

@@ -31,7 +31,9 @@ def test_functions(function, arguments):
 @pytest.mark.parametrize("seed", range(6))
 def test_whole_module_in_another_order(seed):
     """Every function of the module, helpers included, with its pieces shuffled."""
-    expected = [[outcome(function, args) for args in arguments] for function, arguments in CASES]
+    expected = [
+        [outcome(function, args) for args in arguments] for function, arguments in CASES
+    ]
     transform = shuffler(seed)
     for value in list(vars(bytecode_samples).values()):
         if isinstance(value, types.FunctionType) and value.__module__ == "bytecode_samples":
@@ -78,7 +80,9 @@ def registered(name, module):
             sys.modules[name] = before
 
 
-@pytest.mark.parametrize("transform", [copy_instructions, shuffler(1)], ids=["plain", "shuffled"])
+@pytest.mark.parametrize(
+    "transform", [copy_instructions, shuffler(1)], ids=["plain", "shuffled"]
+)
 class TestModules:
     def test_textwrap(self, transform):
         import textwrap

@@ -378,7 +378,9 @@ def test_entry_code():
     with pytest.raises(UnboundLocalError, match="slot"):
         f(1, c=3)
     flags = new.co_flags & ~0x0C
-    given = new.replace(co_argcount=6, co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=flags)
+    given = new.replace(
+        co_argcount=6, co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=flags
+    )
     f = types.FunctionType(given, globals(), closure=original.__closure__)
     found = f(1, 2, 3, (4,), {"d": 5}, "filled")
     assert found[0] is holder

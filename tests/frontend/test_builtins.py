@@ -61,7 +61,11 @@ class Vector:
     "use",
     [
         lambda x, n: (len(x), len([1]), len({}), len("abc"), len(range(n))),
-        lambda x, n: (isinstance(x, torch.Tensor), isinstance(n, int), isinstance(n, (str, int))),
+        lambda x, n: (
+            isinstance(x, torch.Tensor),
+            isinstance(n, int),
+            isinstance(n, (str, int)),
+        ),
         lambda x, n: (isinstance(x, torch.nn.Parameter), isinstance(n, int | str)),
         lambda x, n: (isinstance(x, torch.FloatTensor), isinstance(x, torch.LongTensor)),
         lambda x, n: (
@@ -100,7 +104,12 @@ class Vector:
         ),
         lambda x, n: (getattr(x, "shape"), getattr(n, "foo", 5), getattr([1], "copy")()),
         lambda x, n: getattr(n, "foo"),
-        lambda x, n: (max(1, n, 3), min([4, n]), max([1, -5], key=abs), min([], default="none")),
+        lambda x, n: (
+            max(1, n, 3),
+            min([4, n]),
+            max([1, -5], key=abs),
+            min([], default="none"),
+        ),
         lambda x, n: max([]),
         lambda x, n: min(()),
         lambda x, n: (max("abc"), max({"b": 1, "a": 2}), max((1, 2), (1, 3)), min({3, 1})),
@@ -169,7 +178,11 @@ class Vector:
             list(reversed([1])),
         ),
         lambda x, n: (slice(1, n), range(1, 10, n)[1], range(3) == range(0, 3), 2 in range(5)),
-        lambda x, n: (hash(3) == hash(3.0), hash("a") == hash("a"), hash((1, 2)) == hash((1, 2))),
+        lambda x, n: (
+            hash(3) == hash(3.0),
+            hash("a") == hash("a"),
+            hash((1, 2)) == hash((1, 2)),
+        ),
         lambda x, n: hash([]),
         lambda x, n: (
             math.sqrt(n),
@@ -232,7 +245,12 @@ def test_values(use):
             v in [Vector(3, 4)],
             {v: 1}[Vector(3, 4)],
         ),
-        lambda v: (isinstance(v, Vector), type(v), hasattr(v, "parts"), getattr(v, "nope", None)),
+        lambda v: (
+            isinstance(v, Vector),
+            type(v),
+            hasattr(v, "parts"),
+            getattr(v, "nope", None),
+        ),
         lambda v: float(v),
     ],
 )

@@ -130,7 +130,16 @@ def test_list_operators():
         a = [x, 1] + items
         b = items * 2
         c = 2 * [x]
-        return a, b, c, [1, 2] == [1, 2], [1, 2] < [1, 3], items != [1], [1] in [[1], 2], x in [x]
+        return (
+            a,
+            b,
+            c,
+            [1, 2] == [1, 2],
+            [1, 2] < [1, 3],
+            items != [1],
+            [1] in [[1], 2],
+            x in [x],
+        )
 
     check(fn, X, [1, 2])
 

@@ -99,7 +99,11 @@ def no_grad_inside(x):
 CASES = {
     "vmap": (lambda x: vmap(lambda a: a.sin() + a.sum())(x), X),
     "vmap of an operator": (lambda x, y: vmap(torch.dot)(x, y), X, Y),
-    "vmap, not over all": (lambda x, w: vmap(lambda a, b: a @ b, in_dims=(0, None))(x, w), X, W),
+    "vmap, not over all": (
+        lambda x, w: vmap(lambda a, b: a @ b, in_dims=(0, None))(x, w),
+        X,
+        W,
+    ),
     "vmap, free tensor": (lambda x, w: vmap(lambda a: a @ w)(x), X, W),
     "vmap, out_dims": (lambda x: vmap(lambda a: (a * 2, a.sum()), 1, (1, 0))(x), X),
     "vmap, in_dims -1": (lambda x: vmap(lambda a: a * 2, in_dims=-1, out_dims=-1)(x), X),

@@ -77,7 +77,9 @@ CASES = {
 def test_captured_whole(name):
     fn, *args = CASES[name]
     counter = check(fn, *args, graphs=1, fullgraph=True)
-    assert any(isinstance(child, torch.fx.GraphModule) for child in counter.graphs[0].children())
+    assert any(
+        isinstance(child, torch.fx.GraphModule) for child in counter.graphs[0].children()
+    )
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

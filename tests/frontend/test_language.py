@@ -275,7 +275,9 @@ def test_what_a_raising_instruction_looked_at_is_no_constant():
             items[index]
         return x + item, item
 
-    testing.check_recompiles(fn, [(X, 2, [7]), (X, 2, [7]), (X, -1, [7]), (X, 0, [7])], graphs=2)
+    testing.check_recompiles(
+        fn, [(X, 2, [7]), (X, 2, [7]), (X, -1, [7]), (X, 0, [7])], graphs=2
+    )
 
 
 # -- exceptions ------------------------------------------------------------------------------------

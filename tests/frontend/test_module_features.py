@@ -230,7 +230,9 @@ QUESTIONS = {
     "get_parameter": lambda m, x: x @ m.get_parameter("inner.weight"),
     "get_buffer": lambda m, x: x + m.get_buffer("offset"),
     "state_dict": lambda m, x: x @ m.state_dict()["inner.weight"],
-    "hasattr": lambda m, x: m.inner(x) if hasattr(m, "inner") and not hasattr(m, "outer") else x,
+    "hasattr": lambda m, x: (
+        m.inner(x) if hasattr(m, "inner") and not hasattr(m, "outer") else x
+    ),
     "getattr": lambda m, x: getattr(m, "inner")(x) + getattr(m, "nothing", 1.0),  # noqa: B009
     "training": lambda m, x: x + 1 if m.training else x - 1,
     "dict": lambda m, x: m.__dict__["_modules"]["inner"](x),
@@ -330,7 +332,9 @@ CHANGES = {
     "double": (lambda m, i: m.double().float() if i == 1 else None, 1),
     "attribute": (lambda m, i: setattr(m, "scale", float(i // 2)), 2),
     "new weights": (
-        lambda m, i: m.inner.load_state_dict({k: v + i for k, v in m.inner.state_dict().items()}),
+        lambda m, i: m.inner.load_state_dict(
+            {k: v + i for k, v in m.inner.state_dict().items()}
+        ),
         1,
     ),
     "data": (lambda m, i: m.inner.weight.data.mul_(i), 1),
@@ -790,7 +794,13 @@ def test_tensors_are_no_fake_tensors():
 
     def f(x, p):
         y = x * 2
-        kinds = (FakeTensor, torch.nn.Parameter, torch.Tensor, torch.nn.Buffer, torch.FloatTensor)
+        kinds = (
+            FakeTensor,
+            torch.nn.Parameter,
+            torch.Tensor,
+            torch.nn.Buffer,
+            torch.FloatTensor,
+        )
         return [isinstance(t, kind) for t in (x, y, p) for kind in kinds]
 
     x, p = torch.ones(3), torch.nn.Parameter(torch.ones(3))

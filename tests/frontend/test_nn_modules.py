@@ -395,7 +395,9 @@ def test_containers():
             x = self.table["a"](x)
             for weight in self.weights:
                 x = x * weight
-            return x + self.named["w"] + len(self.items) + ("b" in self.table), len(self.weights)
+            return x + self.named["w"] + len(self.items) + ("b" in self.table), len(
+                self.weights
+            )
 
     compare(Many(), X, grad=False)
 

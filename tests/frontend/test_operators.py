@@ -268,7 +268,11 @@ def test_getters_from_outside():
     first, key = operator.itemgetter(0), operator.itemgetter("k")
 
     def fn(x, get):
-        return first([x, 1]), get({"k": x}), sorted([(2, 1), (1, 2)], key=operator.itemgetter(1))
+        return (
+            first([x, 1]),
+            get({"k": x}),
+            sorted([(2, 1), (1, 2)], key=operator.itemgetter(1)),
+        )
 
     check(lambda x: fn(x, key), X)
 

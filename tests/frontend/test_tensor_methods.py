@@ -136,7 +136,18 @@ def test_inplace_on_view_changes_metadata():
 
 def test_operators():
     def fn(x):
-        y = 1 - x, 2 / (x + 1), x // 2, 7 % (x + 1), x**2, 2**x, -x, abs(x - 3), ~(x > 1), x @ x.T
+        y = (
+            1 - x,
+            2 / (x + 1),
+            x // 2,
+            7 % (x + 1),
+            x**2,
+            2**x,
+            -x,
+            abs(x - 3),
+            ~(x > 1),
+            x @ x.T,
+        )
         return y, x == 1, x != x, (x > 1) & (x < 4), x >= 2, divmod(5, 2), x.__radd__(1)
 
     check(fn, X, fullgraph=True)
@@ -153,7 +164,12 @@ def test_iteration():
 
 def test_unbound_methods():
     def fn(x):
-        return torch.Tensor.add(x, 1), torch.Tensor.norm(x), torch.Tensor.split(x, 1), map(abs, x)
+        return (
+            torch.Tensor.add(x, 1),
+            torch.Tensor.norm(x),
+            torch.Tensor.split(x, 1),
+            map(abs, x),
+        )
 
     def run(x):
         a, b, c, d = fn(x)

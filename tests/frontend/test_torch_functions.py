@@ -96,7 +96,17 @@ def test_multiple_results():
         ordered = x.sort(descending=True)
         u, s, v = torch.svd(x)
         parts = x.split(2, dim=1)
-        return values, indices, top.values, top, ordered[0], s, parts, torch.unbind(x), x.chunk(2)
+        return (
+            values,
+            indices,
+            top.values,
+            top,
+            ordered[0],
+            s,
+            parts,
+            torch.unbind(x),
+            x.chunk(2),
+        )
 
     check(fn, X, fullgraph=True)
 
@@ -116,7 +126,12 @@ def test_functional():
         y = F.gelu(F.linear(x, torch.ones(4, 3))).softmax(-1)
         y = F.layer_norm(y, (4,)) + F.pad(x, (0, 1))
         z = F.max_pool1d(y, 2), F.max_pool1d(y, 2, return_indices=True)
-        return y, z, F.interpolate(y[None], scale_factor=2.0), F.one_hot(torch.tensor([1, 0]), 3)
+        return (
+            y,
+            z,
+            F.interpolate(y[None], scale_factor=2.0),
+            F.one_hot(torch.tensor([1, 0]), 3),
+        )
 
     check(fn, X, fullgraph=True)
 

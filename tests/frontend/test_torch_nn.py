@@ -324,6 +324,8 @@ def test_every_class_has_a_case():
     classes = {
         name
         for name, value in vars(nn).items()
-        if inspect.isclass(value) and issubclass(value, nn.Module) and not name.startswith("Lazy")
+        if inspect.isclass(value)
+        and issubclass(value, nn.Module)
+        and not name.startswith("Lazy")
     }
     assert classes - set(CASES) == NOT_CALLED

@@ -26,7 +26,9 @@ class CountingBackend:
 
     graphs: list[torch.fx.GraphModule] = field(default_factory=list)
 
-    def __call__(self, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    def __call__(
+        self, gm: torch.fx.GraphModule, example_inputs: list[Any]
+    ) -> Callable[..., Any]:
         self.graphs.append(gm)
         return gm.forward
 

@@ -54,7 +54,9 @@ CHANGES = {
     "backward hook": lambda m: m.register_full_backward_hook(lambda m, i, o: None).remove,
     "backward pre-hook": lambda m: m.register_full_backward_pre_hook(lambda m, o: None).remove,
     "global hook": lambda m: (
-        torch.nn.modules.module.register_module_forward_hook(lambda m, args, out: "global").remove
+        torch.nn.modules.module.register_module_forward_hook(
+            lambda m, args, out: "global"
+        ).remove
     ),
     "global pre-hook": lambda m: (
         torch.nn.modules.module.register_module_forward_pre_hook(lambda m, args: (11,)).remove
@@ -63,7 +65,9 @@ CHANGES = {
     "compiled call": lambda m: set_and_restore(m, "_compiled_call_impl", lambda a: ("impl", a)),
     "class forward": lambda m: set_and_restore(Module, "forward", lambda self, a: ("class", a)),
     "class call": lambda m: set_and_restore(Module, "__call__", lambda self, a: ("call", a)),
-    "class call impl": lambda m: set_and_restore(Module, "_call_impl", lambda s, a: ("impl", a)),
+    "class call impl": lambda m: set_and_restore(
+        Module, "_call_impl", lambda s, a: ("impl", a)
+    ),
     "Module call": lambda m: set_and_restore(
         torch.nn.Module, "__call__", lambda self, a: ("torch", a)
     ),
@@ -221,7 +225,9 @@ def test_torch_compile_in_another_thread():
     compiler = replaced(helper)
     theirs = torch.compile(lambda a: a * 2, backend="eager")
     theirs(torch.ones(2))
-    fast = compiler.compiled(lambda a: (helper(a)[0], theirs(a), sorted([2, 1], key=lambda x: x)))
+    fast = compiler.compiled(
+        lambda a: (helper(a)[0], theirs(a), sorted([2, 1], key=lambda x: x))
+    )
     thread = threading.Thread(target=work)
     thread.start()
     started.wait(60)

@@ -98,7 +98,16 @@ def tasks():
     return asyncio.run(main())
 
 
-PROGRAMS = [parse_and_print, tokens, patterns, encode_json, make_classes, arithmetic, text, tasks]
+PROGRAMS = [
+    parse_and_print,
+    tokens,
+    patterns,
+    encode_json,
+    make_classes,
+    arithmetic,
+    text,
+    tasks,
+]
 
 
 @pytest.mark.parametrize("needs_hook", [True, False])

@@ -37,7 +37,9 @@ ULPS = {
 
 
 def samples():
-    every = torch.arange(0, 1 << 32, 65521, dtype=torch.int64).to(torch.int32).view(torch.float32)
+    every = (
+        torch.arange(0, 1 << 32, 65521, dtype=torch.int64).to(torch.int32).view(torch.float32)
+    )
     ranges = [torch.linspace(-a, a, 20011) for a in (0.01, 1.0, 4.0, 110.0)]
     return torch.cat([torch.tensor(SPECIAL), every, *ranges])
 

@@ -275,7 +275,9 @@ def test_sizes_that_may_be_negative_prove_nothing():
 
 
 def test_text_and_hint_of_a_size():
-    n, m = (symbol_expr(Symbol(name, lower=2, hint=hint)) for name, hint in (("n", 8), ("m", 3)))
+    n, m = (
+        symbol_expr(Symbol(name, lower=2, hint=hint)) for name, hint in (("n", 8), ("m", 3))
+    )
     assert hint_of(n * m + 1) == 25 and hint_of((n + 1) // 2) == 4
     assert plan_size((n + 1) // 2 + 3) == "((n + 1) // 2) + 3" or "//" in str(
         plan_size((n + 1) // 2)

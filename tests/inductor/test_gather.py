@@ -115,7 +115,9 @@ def test_bad_indices_in_many_rows_in_parallel():
         run(weight, indices)
 
 
-@pytest.mark.parametrize("name", ["index", "apart", "gather", "embedding", "bilinear", "reflect"])
+@pytest.mark.parametrize(
+    "name", ["index", "apart", "gather", "embedding", "bilinear", "reflect"]
+)
 def test_in_triton(name):
     pytest.importorskip("triton")
     fn, *args = READS[name]

@@ -155,7 +155,9 @@ def test_sdpa_with_operands_of_any_layout():
     check(
         lambda q, k, v: (
             F.scaled_dot_product_attention(q, k, v, is_causal=True) * 2,
-            F.scaled_dot_product_attention(q.transpose(1, 2).contiguous().transpose(1, 2), k, v),
+            F.scaled_dot_product_attention(
+                q.transpose(1, 2).contiguous().transpose(1, 2), k, v
+            ),
         ),
         q,
         k,

@@ -46,7 +46,9 @@ def test_one_kernel():
 
 
 def test_single_output():
-    assert torch.equal(executor(double_plan(), single=True)(torch.ones(8)), torch.full((8,), 2.0))
+    assert torch.equal(
+        executor(double_plan(), single=True)(torch.ones(8)), torch.full((8,), 2.0)
+    )
     with pytest.raises(ValueError, match="one output"):
         executor(PlanBuilder().finish((None, 1)), single=True)
 
@@ -159,7 +161,9 @@ def test_symbols_that_steps_define():
     b.add(Extern("aten::_local_scalar_dense", "", (Ref(x),), {}, (Define("u0"),)))
     y = b.slot()
     b.add(
-        Extern("aten::full", "", ((Expr("u0 + 1"),), 2.0), {"dtype": None, "device": None}, (y,))
+        Extern(
+            "aten::full", "", ((Expr("u0 + 1"),), 2.0), {"dtype": None, "device": None}, (y,)
+        )
     )
     out, n = executor(b.finish((Ref(y), Expr("u0*2"))))(torch.tensor(3))
     assert torch.equal(out, torch.full((4,), 2.0)) and n == 6
@@ -368,7 +372,9 @@ def test_kernels_show_in_the_profiler():
     run = executor(double_plan())
     with torch.profiler.profile() as profile:
         run(torch.ones(8))
-    assert [event.count for event in profile.key_averages() if event.key == DOUBLE.symbol] == [1]
+    assert [event.count for event in profile.key_averages() if event.key == DOUBLE.symbol] == [
+        1
+    ]
 
 
 def test_python_calls():

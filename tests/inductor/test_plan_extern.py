@@ -182,7 +182,10 @@ def test_out_variants_write_planned_memory(op, overload, args, shapes):
         (Extern("aten::mm", "", (Ref(0),), {}, (1,)), "needs argument 'mat2'"),
         (Extern("aten::neg", "", (Ref(0), Ref(0)), {}, (1,)), "arguments that its schema"),
         (Extern("aten::neg", "", (Ref(0),), {"alpha": 1}, (1,)), "arguments that its schema"),
-        (Extern("aten::neg", "", (Ref(0),), {}, (1, None)), "returns 1 values, the step takes 2"),
+        (
+            Extern("aten::neg", "", (Ref(0),), {}, (1, None)),
+            "returns 1 values, the step takes 2",
+        ),
         (Extern("aten::neg", "", ("x",), {}, (1,)), "argument 'self'"),
         (Extern("aten::cat", "", ((Ref(0), 3),), {}, (1,)), "argument 'tensors'"),
         (Extern("aten::sum", "dim_IntList", (Ref(0), Ref(0)), {}, (1,)), "argument 'dim'"),
@@ -284,7 +287,9 @@ def custom_plan(op, n=8, outs=1):
     call(b, DOUBLE, x, second, n)
     third = b.alloc((n,), (1,), "float32")
     call(b, DOUBLE, second, third, n)
-    return executor(b.finish((*map(Ref, results), Ref(third), *(() if outs else (Ref(first),)))))
+    return executor(
+        b.finish((*map(Ref, results), Ref(third), *(() if outs else (Ref(first),))))
+    )
 
 
 def test_custom_operator_that_keeps_its_argument(library):

@@ -171,7 +171,9 @@ def test_division_by_zero_raises_as_in_eager():
         run(x, x)
 
 
-@pytest.mark.parametrize("size", [(0,), (1,), (), (7,), (16,), (17,), (3, 0, 2), (1, 1), (2, 31)])
+@pytest.mark.parametrize(
+    "size", [(0,), (1,), (), (7,), (16,), (17,), (3, 0, 2), (1, 1), (2, 31)]
+)
 def test_sizes(size):
     check(lambda x: (x * 2 + 1).exp(), torch.randn(size))
 

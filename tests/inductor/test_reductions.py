@@ -24,7 +24,8 @@ def test_float(dims):
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8]
+    "dtype",
+    [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8],
 )
 def test_dtypes(dtype):
     def fn(x):
@@ -135,7 +136,12 @@ def test_norms_are_one_kernel():
 def test_residual_norm_and_activation_are_one_kernel():
     x, w = torch.randn(16, 33, 65), torch.randn(65)
     check(
-        lambda x, y, w: F.gelu(F.layer_norm(x + y, (65,), w, w)), x, x + 1, w, kernels=1, **CLOSE
+        lambda x, y, w: F.gelu(F.layer_norm(x + y, (65,), w, w)),
+        x,
+        x + 1,
+        w,
+        kernels=1,
+        **CLOSE,
     )
 
 
@@ -144,7 +150,9 @@ def test_convolutional_norms():
     channels_last = x.to(memory_format=torch.channels_last)
     check(lambda x, w, v: F.batch_norm(x, w, v, w, w), x, w, v, kernels=1, **CLOSE)
     check(lambda x, w, v: F.batch_norm(x, w, v, w, w), channels_last, w, v, kernels=1, **CLOSE)
-    check(lambda x, w: F.batch_norm(x, None, None, w, w, training=True), x, w, kernels=1, **CLOSE)
+    check(
+        lambda x, w: F.batch_norm(x, None, None, w, w, training=True), x, w, kernels=1, **CLOSE
+    )
     check(lambda x, w: F.group_norm(x, 3, w, w), x, w, kernels=1, **CLOSE)
     check(lambda x: F.instance_norm(x), x, **CLOSE)
 

@@ -165,7 +165,9 @@ def test_vector_instructions_for_aligned_pointers():
     index = symbol_expr(b.iters[0])
     b.store("a1", index, b.load("a0", index, torch.float32), torch.float32)
     numel = 1 << 22
-    kernel = kernel_of(b.finish(), [(torch.float32, numel, "in"), (torch.float32, numel, "out")])
+    kernel = kernel_of(
+        b.finish(), [(torch.float32, numel, "in"), (torch.float32, numel, "out")]
+    )
     assert all("ld.global.v4" in text for text in assemble(kernel))
     assert not any("ld.global.v4" in text for text in assemble(kernel, aligned=False))
 
@@ -254,7 +256,13 @@ def test_sizes_known_only_at_run_time():
 
 
 def test_tiles_fit_the_space():
-    for iters, reduces in [([1], []), ([3, 5], []), ([7], [1]), ([], [100000]), ([4096], [4096])]:
+    for iters, reduces in [
+        ([1], []),
+        ([3, 5], []),
+        ([7], [1]),
+        ([], [100000]),
+        ([4096], [4096]),
+    ]:
         b = builder(iters, reduces)
         value = b.constant(1, torch.float32)
         if reduces:

@@ -82,6 +82,10 @@ def test_inputs_that_are_not_aligned_are_copied():
     call(memory[1:5], memory[1:5])
     call.boxed([memory[4:8], memory[2:6]])
     addresses = [tensor.data_ptr() for tensor in given]
-    assert addresses[:3] == [memory[1:].data_ptr(), memory[4:].data_ptr(), memory[1:].data_ptr()]
+    assert addresses[:3] == [
+        memory[1:].data_ptr(),
+        memory[4:].data_ptr(),
+        memory[1:].data_ptr(),
+    ]
     assert all(address % 16 == 0 for address in addresses[3:])
     assert torch.equal(given[3], memory[1:5]) and torch.equal(given[5], memory[2:6])

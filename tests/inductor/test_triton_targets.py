@@ -41,7 +41,9 @@ def test_compiles(name, monkeypatch):
 
     monkeypatch.setattr(assembling, "codegen_cpp", record)
     fn, *args = CASES[name]
-    with events.subscribe(lambda _: None, events.KernelEvent):  # so that no plan is found on disk
+    with events.subscribe(
+        lambda _: None, events.KernelEvent
+    ):  # so that no plan is found on disk
         compiled(fn, *args)
     assert specs
     for number, spec in enumerate(specs):

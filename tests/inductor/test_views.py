@@ -50,7 +50,9 @@ def test_results_that_share_memory_share_it():
 
 def test_long_chains_of_views():
     check(
-        lambda x: x.sin().view(16, -1).t().reshape(33, 65, 16).permute(2, 1, 0).contiguous() + 1,
+        lambda x: (
+            x.sin().view(16, -1).t().reshape(33, 65, 16).permute(2, 1, 0).contiguous() + 1
+        ),
         torch.randn(16, 33, 65),
         kernels=1,
     )
@@ -151,7 +153,8 @@ def test_layouts_of_inputs():
 
 def test_bits():
     check(
-        lambda x: (x.view(torch.int32) + 1, (x.view(torch.int32) >> 23).float()), torch.randn(50)
+        lambda x: (x.view(torch.int32) + 1, (x.view(torch.int32) >> 23).float()),
+        torch.randn(50),
     )
 
 

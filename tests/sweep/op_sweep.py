@@ -57,7 +57,11 @@ class Worker:
         command += ["--samples", str(options.samples), "--threads", str(options.threads)]
         self.errors = open(options.log, "a")
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
         )
         self.answer(300)
 
@@ -113,7 +117,9 @@ def sweep(options, compiler, todo):
             file.write(json.dumps(row) + "\n")
             file.flush()
             if found["kind"] not in ("ok", "skip"):
-                print(f"{position}/{len(todo)}", case.key(), found["kind"], found["reason"][:200])
+                print(
+                    f"{position}/{len(todo)}", case.key(), found["kind"], found["reason"][:200]
+                )
                 sys.stdout.flush()
     if worker is not None:
         worker.close()

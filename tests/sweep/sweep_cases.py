@@ -62,7 +62,9 @@ def is_supported(case):
     op, dtype = OPS[case.op], DTYPES[case.dtype]
     if case.variant == "grad":
         floating = dtype.is_floating_point or dtype.is_complex
-        return floating and op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+        return (
+            floating and op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+        )
     if case.variant == "error":
         return op.error_inputs_func is not None and dtype == torch.float32
     if dtype not in op.supported_dtypes("cpu"):
@@ -95,7 +97,9 @@ def _flat(value):
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    return [t for item in value for t in _flat(item)] if isinstance(value, (tuple, list)) else []
+    return (
+        [t for item in value for t in _flat(item)] if isinstance(value, (tuple, list)) else []
+    )
 
 
 def tensors(value):

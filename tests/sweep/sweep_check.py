@@ -282,7 +282,9 @@ class Compiler:
         from minidynamo.inductor import config, extern
 
         self.module, self.compile = minidynamo, minidynamo.compile
-        self.options = {"fallback_random": True} if "fallback_random" in config.to_dict() else {}
+        self.options = (
+            {"fallback_random": True} if "fallback_random" in config.to_dict() else {}
+        )
         original = extern.call
 
         def call(g, op, *args, **kwargs):

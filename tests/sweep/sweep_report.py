@@ -51,7 +51,9 @@ def _made_of_loops():
     from minidynamo.inductor.lowering.registry import LOWERINGS
 
     def names(ops):
-        return ", ".join(sorted({str(op).rpartition(".")[0].removeprefix("aten.") for op in ops}))
+        return ", ".join(
+            sorted({str(op).rpartition(".")[0].removeprefix("aten.") for op in ops})
+        )
 
     return [
         "## Lowered to loops\n",

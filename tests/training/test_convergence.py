@@ -28,7 +28,10 @@ class Block(nn.Module):
 class GPT(nn.Module):
     def __init__(self, vocabulary=17, width=16, length=12):
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.tokens, self.positions = (
+            nn.Embedding(vocabulary, width),
+            nn.Embedding(length, width),
+        )
         self.blocks = nn.ModuleList(Block(width) for _ in range(2))
         self.register_buffer("mask", torch.full((length, length), float("-inf")).triu(1))
 

@@ -177,7 +177,9 @@ def test_learning_rates_that_are_numbers_change():
 
     def program(comp):
         model = mlp()
-        groups = [{"params": [p], "lr": 0.01 * (i + 1)} for i, p in enumerate(model.parameters())]
+        groups = [
+            {"params": [p], "lr": 0.01 * (i + 1)} for i, p in enumerate(model.parameters())
+        ]
         optimizer = torch.optim.SGD(groups, momentum=0.9)
         step = comp(optimizer.step)
         for i in range(5):

@@ -87,7 +87,9 @@ class CppKernel:
         self.by_row = self.vec in self.reduces
         self.outer = [s for s in self.body.iters if s != self.vec]
         self.stages = plan_stages(self.body, self._scratch_limit())
-        self.values = ValuePrinter(self.body, self.vec, self.code, frozenset(self.stages.scratch))
+        self.values = ValuePrinter(
+            self.body, self.vec, self.code, frozenset(self.stages.scratch)
+        )
         self.emitted: set[int] = set()
         self.accumulators: dict[int, Accumulator] = {}
 
@@ -96,7 +98,9 @@ class CppKernel:
         sizes = [4]
         for node, is_vec in zip(self.nodes, self.values.is_vec, strict=True):
             if is_vec or node.op == "reduction":
-                sizes.append(node.dtype.itemsize if node.value not in ("argmax", "argmin") else 4)
+                sizes.append(
+                    node.dtype.itemsize if node.value not in ("argmax", "argmin") else 4
+                )
         return max(sizes)
 
     def _unroll(self) -> int:
@@ -222,7 +226,9 @@ class CppKernel:
     def _emit_known(self, known: set[Symbol]) -> None:
         """Numbers of the first stage that depend on no more than `known`."""
         for position in self.stages.numbers[0]:
-            is_number = not self.values.is_vec[position] and self.nodes[position].op not in STORES
+            is_number = (
+                not self.values.is_vec[position] and self.nodes[position].op not in STORES
+            )
             if (
                 position not in self.emitted
                 and is_number
@@ -335,10 +341,10 @@ class CppKernel:
             return
         size, x = self._count(self.vec), self.vec.name
         wide = COLUMNS if hint_of(size_of(self.vec)) >= 2 * COLUMNS * LANES else 1
-        with self._outer_loops(parallel, [("tile", f"({size} + {wide} * N - 1) / ({wide} * N)")]):
-            head = (
-                f"auto columns = [&](auto w, auto count, i64 {x}) __attribute__((always_inline))"
-            )
+        with self._outer_loops(
+            parallel, [("tile", f"({size} + {wide} * N - 1) / ({wide} * N)")]
+        ):
+            head = f"auto columns = [&](auto w, auto count, i64 {x}) __attribute__((always_inline))"
             with self.code.block(head, "};"):
                 self.code.line("constexpr int T = decltype(count){};")
                 self._reduction(chunked)

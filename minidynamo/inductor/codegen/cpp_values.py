@@ -166,7 +166,9 @@ class ValuePrinter:
             self._scan(position, node)
             return
         text = (
-            self._from_scratch(position) if position in self.kept else self._vector_text(position)
+            self._from_scratch(position)
+            if position in self.kept
+            else self._vector_text(position)
         )
         ctype = f"V<{LANE_TYPE[node.dtype]}, N>"
         if self.by_column:

@@ -115,7 +115,9 @@ def _builtin(name: str, arity: int = 1) -> Callable[[torch.dtype], str]:
 
 def _extreme(symbol: str) -> Callable[[torch.dtype], str]:
     text = f"({{0}} {symbol} {{1}} ? {{0}} : {{1}})"
-    return lambda dtype: f"({{0}} == {{0}} ? {text} : {{0}})" if dtype.is_floating_point else text
+    return lambda dtype: (
+        f"({{0}} == {{0}} ? {text} : {{0}})" if dtype.is_floating_point else text
+    )
 
 
 SCALAR: dict[str, Row] = {
@@ -156,7 +158,9 @@ def literal(value: bool | float, dtype: torch.dtype) -> str:
         number = int(value)
         if dtype == torch.int64:
             return (
-                f"(i64){number}LL" if number > -(1 << 63) else "(i64)(-0x7fffffffffffffffLL - 1)"
+                f"(i64){number}LL"
+                if number > -(1 << 63)
+                else "(i64)(-0x7fffffffffffffffLL - 1)"
             )
         return f"({CTYPE[dtype]})({number})"
     suffix = "f" if dtype == torch.float32 else ""
@@ -187,7 +191,9 @@ def vector_cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
     if source in _HALVES:
         value, source = f"from_{_HALVES[source]}({value})", torch.float32
     if target in _HALVES:
-        as_float = value if source == torch.float32 else vector_cast(value, source, torch.float32)
+        as_float = (
+            value if source == torch.float32 else vector_cast(value, source, torch.float32)
+        )
         return f"to_{_HALVES[target]}({as_float})"
     if target == torch.bool:
         return value if source == torch.bool else f"mask({value} != 0)"
@@ -199,7 +205,11 @@ def vector_cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
 
 
 def operation(
-    table: dict[str, Row], name: str, args: Sequence[str], operand_dtype: torch.dtype, result: str
+    table: dict[str, Row],
+    name: str,
+    args: Sequence[str],
+    operand_dtype: torch.dtype,
+    result: str,
 ) -> str:
     """The text of one pointwise operation."""
     row = table[name]

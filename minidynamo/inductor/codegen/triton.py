@@ -246,7 +246,9 @@ class TritonPrinter:
         return frozenset(span)
 
     def _shape(self, span: Span) -> str:
-        sizes = [f"{axis.name.upper()}BLOCK" if axis.name in span else "1" for axis in self.axes]
+        sizes = [
+            f"{axis.name.upper()}BLOCK" if axis.name in span else "1" for axis in self.axes
+        ]
         return f"[{', '.join(sizes)}]"
 
     def _broadcast(self, text: str, have: Span, want: Span) -> str:
@@ -258,7 +260,9 @@ class TritonPrinter:
 
     def _mask(self, span: Span, more: str = "") -> str:
         """The `mask` of an access to a tile along these axes; "" where every element exists."""
-        parts = [f"{axis.name}mask" for axis in self.axes if axis.name in span and axis.is_masked]
+        parts = [
+            f"{axis.name}mask" for axis in self.axes if axis.name in span and axis.is_masked
+        ]
         return " & ".join([*parts, *([more] if more else [])])
 
     # -- indices -----------------------------------------------------------------------------------
@@ -400,7 +404,9 @@ class TritonPrinter:
         text = cast(f"v{arg}", self.nodes[arg].dtype, self._reduction_dtype(node))
         text = self._broadcast(f"({text})" if " " in text else text, self.spans[arg], full)
         if self.axes[1].is_masked:
-            identity = f"tl.full([], {self._identity(node)}, {TYPE[self._reduction_dtype(node)]})"
+            identity = (
+                f"tl.full([], {self._identity(node)}, {TYPE[self._reduction_dtype(node)]})"
+            )
             text = f"tl.where(rmask, {text}, {identity})"
         return text
 
@@ -425,7 +431,9 @@ class TritonPrinter:
         self.code.line(f"v{position} = {text}")
 
     def _converted(self, node: Node, text: str) -> str:
-        source = torch.bool if self._kind(node) in ("any", "all") else self._reduction_dtype(node)
+        source = (
+            torch.bool if self._kind(node) in ("any", "all") else self._reduction_dtype(node)
+        )
         return cast(text, source, node.dtype)
 
     def _declare(self, position: int) -> None:

@@ -54,7 +54,9 @@ class Axis:
     def is_masked(self) -> bool:
         """Whether the last tile may stand over."""
         return (
-            not self.numel.is_const or self.numel.const == 0 or self.numel.const % self.block != 0
+            not self.numel.is_const
+            or self.numel.const == 0
+            or self.numel.const % self.block != 0
         )
 
 

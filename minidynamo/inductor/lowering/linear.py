@@ -42,7 +42,9 @@ def cpu_vendor() -> str:
 
 @cache
 def _has_onednn() -> bool:
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return torch.backends.mkldnn.is_available() and hasattr(
+        torch.ops.mkldnn, "_linear_pointwise"
+    )
 
 
 def _prefers_onednn(a: TensorValue, b: TensorValue) -> bool:

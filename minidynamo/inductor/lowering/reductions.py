@@ -151,7 +151,9 @@ def _extreme_with_index(kind: str) -> Callable[..., Any]:
         compute = compute_type(x.dtype)
         places = loads(x, _place_type(x))
         return (
-            reduce_node(g, _kind_for(kind, x), loads(x, compute), x, dims, compute, None, values),
+            reduce_node(
+                g, _kind_for(kind, x), loads(x, compute), x, dims, compute, None, values
+            ),
             reduce_node(g, f"arg{kind}", places, x, dims, torch.int64, None, indices),
         )
 
@@ -252,7 +254,11 @@ def _register_variance(name: str, finish: Callable[[Scalar], Scalar], pair: bool
         return run(g, x, None, float(unbiased))
 
     def lower_dim(
-        g: GraphLowering, x: TensorValue, dims: Any, unbiased: bool = True, keepdim: bool = False
+        g: GraphLowering,
+        x: TensorValue,
+        dims: Any,
+        unbiased: bool = True,
+        keepdim: bool = False,
     ) -> Any:
         return run(g, x, dims, float(unbiased))
 

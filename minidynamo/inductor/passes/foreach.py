@@ -70,7 +70,9 @@ def expand_foreach(gm: torch.fx.GraphModule) -> None:
             _expand(gm, node, target)
 
 
-def _expand(gm: torch.fx.GraphModule, node: torch.fx.Node, target: torch._ops.OpOverload) -> None:
+def _expand(
+    gm: torch.fx.GraphModule, node: torch.fx.Node, target: torch._ops.OpOverload
+) -> None:
     users = {user.args[1]: user for user in node.users}
     with gm.graph.inserting_before(node):
         for position, fake in enumerate(node.meta["val"]):

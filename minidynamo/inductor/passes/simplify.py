@@ -21,7 +21,9 @@ def _is_pure(node: torch.fx.Node) -> bool:
         return target.__module__ == "_operator"
     if not target._schema.returns:
         return False  # it is there to raise
-    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+    return (
+        not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+    )
 
 
 def remove_dead_nodes(gm: torch.fx.GraphModule) -> None:

@@ -100,7 +100,9 @@ class Store:
             finally:
                 temporary.unlink(missing_ok=True)
         except OSError as error:
-            warn_once(f"minidynamo compiles without a disk cache: {error}", key="cache-unusable")
+            warn_once(
+                f"minidynamo compiles without a disk cache: {error}", key="cache-unusable"
+            )
             return None
         self._count_put()
         return file

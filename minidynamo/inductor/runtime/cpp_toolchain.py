@@ -77,7 +77,9 @@ def find_compiler() -> Compiler:
 
 @cache
 def _find_compiler(variable: str) -> Compiler:
-    candidates = [shlex.split(variable)] if variable.strip() else [["g++"], ["clang++"], ["c++"]]
+    candidates = (
+        [shlex.split(variable)] if variable.strip() else [["g++"], ["clang++"], ["c++"]]
+    )
     for command in candidates:
         path = shutil.which(command[0])
         if path is not None:
@@ -142,7 +144,12 @@ def compile_library(kernels: Mapping[str, str], header: str = "") -> Path:
     texts = [part for item in sorted(kernels.items()) for part in item]
     machine = " ".join(sorted(cpu_flags()))
     key = content_key(
-        compiler.identity, machine, " ".join((*FLAGS, *LINK_FLAGS)), openmp or "", header, *texts
+        compiler.identity,
+        machine,
+        " ".join((*FLAGS, *LINK_FLAGS)),
+        openmp or "",
+        header,
+        *texts,
     )
     path = store().path("lib", key)
     if path is not None:

@@ -228,7 +228,9 @@ def _stamp() -> str:
 def _devices(gm: torch.fx.GraphModule) -> list[str]:
     """The GPUs that the graph runs on."""
     values = [node.meta.get("val") for node in gm.graph.nodes]
-    found = {v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"}
+    found = {
+        v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"
+    }
     return [
         f"{device} {torch.cuda.get_device_name(device)} {torch.cuda.get_device_capability(device)}"
         for device in sorted(found, key=str)

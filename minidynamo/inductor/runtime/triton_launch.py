@@ -93,7 +93,9 @@ def _prefix_text() -> str:
     return PREFIX.read_text()
 
 
-def _functions(source: str, filename: str, namespace: dict[str, Any]) -> dict[str, FunctionType]:
+def _functions(
+    source: str, filename: str, namespace: dict[str, Any]
+) -> dict[str, FunctionType]:
     """The functions that a text defines in `namespace`."""
     known = dict(namespace)
     exec(compile(source, filename, "exec"), namespace)
@@ -148,7 +150,12 @@ def compile_kernel(kernel: TritonKernel, target: Target, aligned: Sequence[int] 
         TritonCompileError: Triton is missing, or refused the kernel.
     """
     version = triton_version()
-    parts = (kernel.source, _prefix_text(), repr((kernel.signature, kernel.blocks)), repr(target))
+    parts = (
+        kernel.source,
+        _prefix_text(),
+        repr((kernel.signature, kernel.blocks)),
+        repr(target),
+    )
     key = content_key(version, *parts, f"{kernel.num_warps} {list(aligned)}")
     facts = store().get("triton", key)
     cubin = store().path("cubin", key)

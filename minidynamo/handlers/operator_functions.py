@@ -1,0 +1,137 @@
+"""The functions of the operator module that are no operators: identity, items, membership, ..."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..variables.base import VariableTracker, unsupported
+from ..variables.builtin_object import (
+    checked,
+    index_of,
+    is_none,
+)
+from ..variables.constant import ConstantVariable
+from ..variables.functions import CallableVariable
+from ..variables.lists import SliceVariable, as_sequence
+from ..variables.registry import handles
+from .operators import binary_op1, rich_compare, special_method
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+
+def _handles(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    def register(function: Callable[..., Any]) -> Any:
+        return handles(*functions)(checked(function, functions[0].__name__))
+
+    return register
+
+
+@_handles(operator.is_)
+def _is(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(tx.is_same(left, right))
+
+
+@_handles(operator.is_not)
+def _is_not(
+    tx: Translator, left: VariableTracker, right: VariableTracker, /
+) -> VariableTracker:
+    return ConstantVariable(not tx.is_same(left, right))
+
+
+@_handles(operator.not_)
+def _not(tx: Translator, value: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(not value.truth(tx))
+
+
+@_handles(operator.truth)
+def _truth(tx: Translator, value: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(value.truth(tx))
+
+
+@_handles(operator.contains)
+def _contains(
+    tx: Translator, container: VariableTracker, item: VariableTracker, /
+) -> VariableTracker:
+    return container.contains(tx, item)
+
+
+@_handles(operator.getitem)
+def _getitem(tx: Translator, container: VariableTracker, key: VariableTracker, /) -> Any:
+    if isinstance(container, ConstantVariable) and not key.is_python_constant():
+        key = _constant_index(tx, container, key)
+    return container.getitem(tx, key)
+
+
+def _constant_index(
+    tx: Translator, container: ConstantVariable, key: VariableTracker
+) -> VariableTracker:
+    """The key of a constant sequence with `__index__` of user-defined objects called."""
+    if not isinstance(container.value, (str, bytes, range, tuple)):
+        return key
+    if isinstance(key, SliceVariable):
+        return ConstantVariable(slice(*[_index_or_none(tx, part) for part in key.parts]))
+    return ConstantVariable(index_of(tx, key)) if key.is_user_defined else key
+
+
+def _index_or_none(tx: Translator, value: VariableTracker) -> int | None:
+    return None if is_none(value.realize()) else index_of(tx, value)
+
+
+@_handles(operator.setitem)
+def _setitem(
+    tx: Translator,
+    container: VariableTracker,
+    key: VariableTracker,
+    value: VariableTracker,
+    /,
+) -> None:
+    container.setitem(tx, key, value)
+
+
+@_handles(operator.delitem)
+def _delitem(tx: Translator, container: VariableTracker, key: VariableTracker, /) -> None:
+    container.delitem(tx, key)
+
+
+@_handles(operator.concat)
+def _concat(
+    tx: Translator, left: VariableTracker, right: VariableTracker, /
+) -> VariableTracker:
+    if as_sequence(left, list) is None and as_sequence(left, tuple) is None:
+        unsupported("operator", "concat", "concat of these values is not traced")
+    return tx.call_operator(operator.add, [left, right])
+
+
+@_handles(operator.iconcat)
+def _iconcat(
+    tx: Translator, left: VariableTracker, right: VariableTracker, /
+) -> VariableTracker:
+    if as_sequence(left, list) is None:
+        unsupported("operator", "iconcat", "iconcat of these values is not traced")
+    return tx.call_operator(operator.iadd, [left, right])
+
+
+@_handles(operator.index)
+def _index(tx: Translator, value: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(index_of(tx, value))
+
+
+@_handles(operator.indexOf)
+def _index_of(tx: Translator, container: VariableTracker, item: VariableTracker, /) -> Any:
+    return tx.wrap_items(list, container.unpack(tx)).call_method(tx, "index", [item], {})
+
+
+@_handles(operator.countOf)
+def _count_of(tx: Translator, container: VariableTracker, item: VariableTracker, /) -> Any:
+    return tx.wrap_items(list, container.unpack(tx)).call_method(tx, "count", [item], {})
+
+
+@_handles(operator.call)
+def _call(tx: Translator, function: VariableTracker, /, *args: Any, **kwargs: Any) -> Any:
+    return tx.call_function(function, list(args), kwargs)
+
+
+__all__ = ["CallableVariable", "binary_op1", "rich_compare", "special_method"]
