@@ -1,8 +1,7 @@
 """Sources: where an object that the compiler met comes from.
 
-A source answers three questions and nothing else: what the user would write for it (`name`), how
-generated code loads it (`emit_load`), and how a guard program fetches it (`guard_step`). Sources
-are immutable and hashable; two that are built alike are equal.
+A source says what the user would write for it (`name`), how generated code loads it (`emit_load`)
+and how a guard program fetches it (`guard_step`). Sources are immutable; two built alike are equal.
 
 A kind of source is a row: its fields, and in class variables its text, the op with which a guard
 program gets it out of `base`, and the way of loading it (by a mixin, or a function to call).
