@@ -370,7 +370,7 @@ def _iter(tx: Translator, value: Values, sentinel: Values | None = None, /) -> V
     if sentinel is None:
         return value.iter(tx)
     if not has_slot(value, "__call__"):
-        tx.raise_observed(TypeError, "iter(v, w): v must be callable")
+        return tx.fold(iter, (0, 0), {})  # raises, in the words of this CPython
     return CallableIterator(value, sentinel)
 
 
