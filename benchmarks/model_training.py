@@ -4,8 +4,9 @@
 
 The model is in training mode, dropout included: `fallback_random` lets it draw eager's numbers. The
 loss is the mean square of the first result. An error is the largest difference of a gradient,
-relative to the largest entry of eager's. A model whose two runs in eager differ draws numbers that
-no seed decides; nothing is said of its gradients.
+relative to the largest entry of eager's; where it is large, the step is repeated in float64, since
+rounding alone makes such differences where gradients cancel. A model whose two runs in eager
+differ draws numbers that no seed decides; nothing is said of its gradients.
 """
 
 from __future__ import annotations
@@ -74,6 +75,23 @@ def error(want: Gradients, got: Gradients) -> float:
     return worst
 
 
+def is_equal_in_float64(name: str, backend: str) -> bool:
+    """Whether the step gives eager's gradients when all of it is in double precision."""
+    torch.manual_seed(0)
+    model, inputs = build(name)
+    model.train().double()
+    ours = copy.deepcopy(model)
+    wide = {
+        key: value.double() if torch.is_tensor(value) and value.is_floating_point() else value
+        for key, value in inputs.items()
+    }
+    _, want = step(model, model, wide)
+    minidynamo.reset()
+    options = {"fallback_random": True} if backend == "inductor" else None
+    _, got = step(ours, minidynamo.compile(ours, backend=backend, options=options), wide)
+    return error(want, got) <= TOLERANCE
+
+
 def measure(name: str, backend: str) -> list[str]:
     """A row: name, loss, error, graphs, breaks, verdict."""
     torch.manual_seed(0)
@@ -94,7 +112,11 @@ def measure(name: str, backend: str) -> list[str]:
         our_loss, got = step(ours, compiled, inputs)
     is_fixed, off = error(want, twice) <= TOLERANCE, error(want, got)
     is_equal = off <= TOLERANCE and abs(loss - our_loss) <= 1e-4 * (1 + abs(loss))
-    verdict = ("equal" if is_equal else "DIFFERENT") if is_fixed else "eager varies"
+    verdict = "equal" if is_equal else "DIFFERENT"
+    if not is_fixed:
+        verdict = "eager varies"
+    elif not is_equal and is_equal_in_float64(name, backend):
+        verdict = "equal in float64"
     return [name, f"{loss:.5f}", f"{off:.1e}", str(len(graphs)), str(len(breaks)), verdict]
 
 
@@ -117,7 +139,7 @@ def main() -> None:
         print(*rows[-1], flush=True)
     header = ["model", "loss", "error of gradients", "graphs", "breaks", "gradients"]
     text = table(header, rows)
-    good = sum(row[-1] == "equal" for row in rows)
+    good = sum(row[-1].startswith("equal") for row in rows)
     about = (
         f"{good} of {len(rows)} models; backend {options.backend}; torch {torch.__version__}, "
         f"Python {platform.python_version()}, {platform.machine()}, {time.strftime('%Y-%m-%d')}"
@@ -127,7 +149,7 @@ def main() -> None:
         title = "# A training step of models of transformers"
         body = "`benchmarks/model_training.py` compares one step's gradients with eager's."
         options.write.write_text(f"{title}\n\n{body}\n\n{about}\n\n```\n{text}\n```\n")
-    if any(row[-1] not in ("equal", "eager varies") for row in rows):
+    if any(row[-1] not in ("equal", "equal in float64", "eager varies") for row in rows):
         sys.exit("some gradients differ")
 
 

@@ -98,6 +98,14 @@ def requires_grad_(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwa
     )
 
 
+@tensor_method("new")
+def tensor_new(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    """`new(x.shape)` takes a size, other sequences are data; in a graph both would be tuples."""
+    if len(args) != 1 or kwargs or not issubclass(args[0].python_type(), torch.Size):
+        return NotImplemented
+    return self.call_method(tx, "new_empty", args, {})
+
+
 @tensor_method("type")
 def tensor_type(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
     """Without a dtype it is the name of the legacy type."""

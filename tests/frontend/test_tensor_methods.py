@@ -309,3 +309,11 @@ def test_tensor_in_containers():
         return x in table, [1, 2].__contains__(2), x is x, len({x, x + 1})
 
     check(lambda x: (fn(x), x + 1), X, graphs=None, fullgraph=True)
+
+
+def test_new_takes_sizes_and_data():
+    def f(x):
+        a, b = x.new(x.shape), x.new(x.size())
+        return a.zero_(), b.fill_(2), x.new([3.0, 4.0]), x.new(2, 3).zero_(), x.new((5.0, 6.0))
+
+    check(f, torch.ones(3, 2), graphs=None)
