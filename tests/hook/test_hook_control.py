@@ -293,7 +293,15 @@ def test_guards_that_call_python_are_not_offered():
     assert "check" not in compiler.names
 
 
-def test_keyboard_interrupt():
+@pytest.fixture
+def interrupts():
+    """A shell starts what runs in the background with the signal ignored."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+def test_keyboard_interrupt(interrupts):
     def interrupted(a):
         signal.raise_signal(signal.SIGINT)
         return "orig", helper(a)

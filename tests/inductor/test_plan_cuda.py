@@ -119,7 +119,7 @@ def test_launches_through_a_stand_in_driver(tmp_path):
     program = textwrap.dedent(PROGRAM).format(tests=tests, path=str(path))
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     result = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+        [sys.executable, "-u", "-c", program], env=environment, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
     launch = "launch {0} {1} 2 x 128 shared 100000 stream 0x77: {0} -5 0.5 2 (nil)"
