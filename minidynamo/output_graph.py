@@ -12,7 +12,7 @@ import contextlib
 import operator
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,26 @@ def _version(fake: Any) -> int:
     return fake._version if is_counted else 0
 
 
+@contextlib.contextmanager
+def _keeping_size(target: Any, kwargs: dict[str, Any]) -> Iterator[None]:
+    """Refuses `out=` tensors from outside, and views, that the operator would resize."""
+    out = kwargs.get("out")
+    given = out if isinstance(out, (tuple, list)) else [out]
+    nodes = [node for node in given if isinstance(node, Node)]
+    kept = [n for n in nodes if n.op == "placeholder" or example_value(n)._is_view()]
+    before = [
+        (example_value(n), example_value(n).shape, example_value(n).stride()) for n in kept
+    ]
+    yield
+    if any(fake.shape != size for fake, size, _ in before):
+        with torch.no_grad():
+            for fake, size, stride in before:
+                fake.as_strided_(size, stride)
+        raise Unsupported(
+            "tensor storage", getattr(target, "__name__", str(target)), "out= is resized"
+        )
+
+
 def _stem(source: Source) -> str:
     return re.sub(r"\W+", "_", source.name).strip("_")[-48:] or "input"
 
@@ -124,8 +144,9 @@ class OutputGraph:
         self.body: Body | None = None
         self.submodules: dict[str, torch.fx.GraphModule] = {}
         self.shape_env = ShapeEnv(
-            allow_scalar_outputs=config.capture_scalar_outputs,
-            allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops,
+            allow_scalar_outputs=options.fullgraph or config.capture_scalar_outputs,
+            allow_dynamic_output_shape_ops=options.fullgraph
+            or config.capture_dynamic_output_shape_ops,
         )
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env)
         self.tracing_context = TracingContext(self.fake_mode)
@@ -353,7 +374,12 @@ class OutputGraph:
         self._refuse_restriding(target, args)
         fake_args, fake_kwargs = map_arg((args, kwargs), example_value)
         try:
-            with self.fake_mode, tracing(self.tracing_context), self._decomposing():
+            with (
+                self.fake_mode,
+                tracing(self.tracing_context),
+                self._decomposing(),
+                _keeping_size(target, kwargs),
+            ):
                 if op == "call_method":
                     return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
                 return target(*fake_args, **fake_kwargs)

@@ -1,8 +1,8 @@
 """Numbers out of tensors as symbols of the graph, and what the program says of them.
 
-With `config.capture_scalar_outputs`, `x.item()` and the like are operations of the graph whose
-result is an unbacked symbol: a number that nothing is known of while tracing. `torch._check` adds
-to what is known; the graph checks it when it runs.
+With `fullgraph=True` or `config.capture_scalar_outputs`, `x.item()` and the like are operations of
+the graph whose result is an unbacked symbol: a number that nothing is known of while tracing.
+`torch._check` adds to what is known; the graph checks it when it runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def number_of(tx: Translator, tensor: TensorVariable, name: str) -> VariableTrac
     """The result of method `name` ("item", "tolist", "__int__", ...); None where the graph has to
     break.
     """
-    if not config.capture_scalar_outputs:
+    if not (tx.output.options.fullgraph or config.capture_scalar_outputs):
         return None
     if name == "item":
         return tx.add_node("call_method", "item", (tensor.node,), {})

@@ -63,6 +63,8 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
         " __deepcopy__ __reduce_ex__ as_subclass module_load rename refine_names align_to".split()
         if hasattr(torch.Tensor, name)
     },
+    # AOTAutograd has no functional form of it.
+    "polygamma_": ("tensor storage", "it changes the tensor in a way that graphs cannot", []),
 }
 
 

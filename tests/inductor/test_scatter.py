@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from inductor_testing import CLOSE, check, compiled
 
+import minidynamo
 from minidynamo.inductor.codegen.cpp_stages import parallel_symbols
 from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.symbolic import loop_symbol, symbol_expr
@@ -87,3 +88,16 @@ def test_loops_that_may_run_in_parallel():
     assert safe(lambda a, b, row: a * 3 + row) == set()
     assert safe(lambda a, b, row: row + b) == set()
     assert safe(lambda a, b, row: a * 16 + b) == {x, y}
+
+
+@pytest.mark.parametrize("size", [(2, 2), (2, 1), (3, 3)])
+def test_sources_that_do_not_fit(size):
+    x, rows, places = torch.zeros(4, 3), torch.tensor([0, 1]), torch.zeros(2, 3).long()
+    run = minidynamo.compile(lambda x, i, s: x.index_add(0, i, s))
+    with pytest.raises(RuntimeError):
+        run(x, rows, torch.ones(size))
+    if size != (3, 3):
+        with pytest.raises(RuntimeError):
+            minidynamo.compile(lambda x, i, s: x.scatter_add(0, i, s))(
+                x, places, torch.ones(size)
+            )

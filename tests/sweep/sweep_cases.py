@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 import numpy
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import noncontiguous_like
 
 # Importing that forbids the rest of the process to set backend flags.
-torch.backends.__allow_nonbracketed_mutation_flag = True
+torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
 
 OPS = {op.full_name if hasattr(op, "full_name") else op.name: op for op in op_db}
 DTYPES = {
@@ -29,7 +30,14 @@ DTYPES = {
         torch.complex64,
     ]
 }
-VARIANTS = ["function", "grad", "inplace", "out", "error"]
+# dynamic: with `dynamic=True`, and gradients where there are; strided: tensors with holes;
+# channels_last: four-dimensional tensors laid out so; mixed: only every second tensor requires
+# a gradient; out_dtype, out_resized: `out=` of another dtype, and of no elements.
+VARIANTS = [
+    "function", "grad", "inplace", "out", "error",
+    "dynamic", "strided", "channels_last", "mixed", "out_dtype", "out_resized",
+]  # fmt: skip
+WITH_GRADIENTS = ("grad", "mixed", "channels_last")
 # Operators whose results are memory as it was, or draw numbers in an order of their own.
 ONLY_SHAPES = {
     "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
@@ -60,18 +68,27 @@ def names():
 def is_supported(case):
     """Whether the operator has such a variant in that dtype on CPUs."""
     op, dtype = OPS[case.op], DTYPES[case.dtype]
-    if case.variant == "grad":
-        floating = dtype.is_floating_point or dtype.is_complex
-        return (
-            floating and op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
-        )
+    if case.variant in WITH_GRADIENTS:
+        return _has_gradient(op, dtype)
     if case.variant == "error":
         return op.error_inputs_func is not None and dtype == torch.float32
     if dtype not in op.supported_dtypes("cpu"):
         return False
     if case.variant == "inplace":
         return op.get_inplace() is not None
-    return case.variant != "out" or op.supports_out
+    return not case.variant.startswith("out") or op.supports_out
+
+
+def _has_gradient(op, dtype):
+    floating = dtype.is_floating_point or dtype.is_complex
+    return floating and op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+
+
+def takes_gradients(case):
+    """Whether the case compares gradients too."""
+    return case.variant in WITH_GRADIENTS or (
+        case.variant == "dynamic" and _has_gradient(OPS[case.op], DTYPES[case.dtype])
+    )
 
 
 def cases(dtypes, variants):
@@ -107,13 +124,17 @@ def tensors(value):
     return _flat(value)
 
 
-def _out_like(result):
-    if isinstance(result, torch.Tensor):
-        return torch.full_like(result, 7 if result.dtype != torch.bool else 1)
-    return tuple(_out_like(item) for item in result)
+def _out_like(result, variant):
+    if not isinstance(result, torch.Tensor):
+        return tuple(_out_like(item, variant) for item in result)
+    if variant == "out_dtype":
+        other = torch.float64 if result.dtype == torch.int64 else torch.int64
+        return torch.full_like(result, 7, dtype=other)
+    out = torch.full_like(result, 7 if result.dtype != torch.bool else 1)
+    return out.new_empty(0) if variant == "out_resized" else out
 
 
-def _for_out(fn, args, kwargs):
+def _for_out(variant, fn, args, kwargs):
     if "out" in kwargs:
         return None
     result = fn(*args, **kwargs)
@@ -121,7 +142,41 @@ def _for_out(fn, args, kwargs):
         isinstance(r, torch.Tensor) and not r.is_sparse for r in _flat(result)
     ):
         return None
-    return fn, args, {**kwargs, "out": _out_like(result)}
+    return fn, args, {**kwargs, "out": _out_like(result, variant)}
+
+
+def _with_holes(tensor):
+    if tensor.layout != torch.strided or tensor.dim() == 0:
+        return tensor
+    return noncontiguous_like(tensor)
+
+
+def _channels_last(tensor):
+    if tensor.layout != torch.strided or tensor.dim() != 4:
+        return tensor
+    made = tensor.detach().contiguous(memory_format=torch.channels_last)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def _every_second(tensors_of_call):
+    wanted = [t for t in tensors_of_call if t.requires_grad and t.is_leaf]
+    for tensor in wanted[::2] if len(wanted) > 1 else []:
+        tensor.requires_grad_(False)
+
+
+def _changed(call, change):
+    """The call with every tensor replaced."""
+
+    def one(value):
+        if isinstance(value, torch.Tensor):
+            return change(value)
+        if isinstance(value, dict):
+            return {key: one(item) for key, item in value.items()}
+        if type(value) in (tuple, list):
+            return type(value)(map(one, value))
+        return value
+
+    return (call[0], one(call[1]), one(call[2]))
 
 
 def calls(case, limit):
@@ -131,17 +186,25 @@ def calls(case, limit):
     if case.variant == "error":
         samples = [e.sample_input for e in op.error_inputs("cpu")]
         return [(op.get_op(), (s.input, *s.args), dict(s.kwargs)) for s in samples][:limit]
-    made = list(op.sample_inputs("cpu", dtype, requires_grad=case.variant == "grad"))
-    result = []
-    for s in _spread(made, limit):
-        call = (op.get_op(), (s.input, *s.args), dict(s.kwargs))
-        if case.variant == "inplace":
-            if s.broadcasts_input:
-                continue
-            call = (op.get_inplace(), *call[1:])
-        elif case.variant == "out":
-            _seed(case)
-            call = _for_out(*call)
-        if call is not None:
-            result.append(call)
-    return result
+    made = list(op.sample_inputs("cpu", dtype, requires_grad=takes_gradients(case)))
+    if case.variant == "channels_last":
+        made = [s for s in made if any(t.dim() == 4 for t in _flat([s.input, *s.args]))]
+    found = [_call(case, op, s) for s in _spread(made, limit)]
+    return [call for call in found if call is not None]
+
+
+def _call(case, op, sample):
+    """The call of a sample; None where the variant has no such call."""
+    call = (op.get_op(), (sample.input, *sample.args), dict(sample.kwargs))
+    if case.variant == "inplace":
+        return None if sample.broadcasts_input else (op.get_inplace(), *call[1:])
+    if case.variant.startswith("out"):
+        _seed(case)
+        return _for_out(case.variant, *call)
+    if case.variant == "strided":
+        return _changed(call, _with_holes)
+    if case.variant == "channels_last":
+        return _changed(call, _channels_last)
+    if case.variant == "mixed":
+        _every_second(_flat(call[1:]))
+    return call

@@ -8,7 +8,7 @@ import warnings
 from dataclasses import asdict, dataclass, field
 
 import torch
-from sweep_cases import ONLY_SHAPES, calls, tensors
+from sweep_cases import ONLY_SHAPES, calls, takes_gradients, tensors
 
 TOLERANCE = {
     torch.float32: (2e-5, 2e-5),
@@ -232,7 +232,7 @@ def _widened_calls(todo):
 
 def check_calls(compile_function, case, make):
     """Raises `Different`, or what the compiled function raises. make() gives equal calls anew."""
-    grad = case.variant == "grad"
+    grad = takes_gradients(case)
     mine, theirs = make(), make()
     expected, expected_grads = _execute(run_calls, theirs, grad)
     compiled = compile_function(run_calls)
@@ -256,7 +256,7 @@ def runnable(case, limit):
         try:
             torch.manual_seed(7)
             results = run_calls([call])
-            if case.variant == "grad":
+            if takes_gradients(case):
                 _grads(results, [call])
             found.append(position)
         except Exception:
@@ -269,6 +269,7 @@ class Compiler:
 
     def __init__(self, name):
         self.name = name
+        self.dynamic = None
         self.externs = []
         if name == "torch":
             import torch._dynamo
@@ -293,14 +294,19 @@ class Compiler:
 
         extern.call = call
 
-    def __call__(self, function):
+    def __call__(self, function, fullgraph=True):
         self.module.reset()
-        return self.compile(function, backend="inductor", fullgraph=True, options=self.options)
+        return self.compile(
+            function,
+            backend="inductor",
+            fullgraph=fullgraph,
+            dynamic=self.dynamic,
+            options=self.options,
+        )
 
     def partial(self, function):
         """Compiled with graph breaks."""
-        self.module.reset()
-        return self.compile(function, backend="inductor", options=self.options)
+        return self(function, False)
 
     def is_break(self, error):
         return type(error).__name__ in _BREAKS
@@ -316,7 +322,8 @@ def _failure(error):
 def check(compiler, case, limit=6):
     """Run one case."""
     warnings.simplefilter("ignore")
-    if case.variant == "error":
+    compiler.dynamic = True if case.variant == "dynamic" else None
+    if case.variant in ("error", "out_dtype"):
         return _check_errors(compiler, case, limit)
     todo = runnable(case, limit)
     if not todo:
@@ -363,26 +370,33 @@ def _first_failure(compiler, case, make, count):
 
 
 def _check_errors(compiler, case, limit):
+    """Calls that raise in eager raise the same type; those that do not, give the same."""
     result = Result()
     for position, call in enumerate(calls(case, limit)):
         place = _describe(call)
+        result.calls += 1
+
+        def one(position=position):
+            return [calls(case, limit)[position]]
+
         try:
             run_calls([call])
-            continue
+            expected = None
         except Exception as error:
             expected = error
-        result.calls += 1
-        made = calls(case, limit)[position]
         try:
-            compiler.partial(run_calls)([made])
-        except Exception as error:
-            if isinstance(error, type(expected)):
+            if expected is None:
+                check_calls(compiler.partial, case, one)
                 continue
-            kind, reason = _failure(error)
-            result.kind, result.reason = "exception", f"{reason} instead of {expected!r}"[:300]
+            compiler.partial(run_calls)(one())
+        except Exception as error:
+            if expected is not None and isinstance(error, type(expected)):
+                continue
+            result.kind, reason = _failure(error)
+            if expected is not None:
+                reason = f"{reason} instead of {expected!r}"
         else:
-            result.kind = "wrong"
-            result.reason = f"no exception instead of {expected!r}"[:300]
-        result.reason += f" [{place}]"
+            result.kind, reason = "wrong", f"no exception instead of {expected!r}"
+        result.reason = f"{reason[:300]} [{place}]"
         return result
     return result

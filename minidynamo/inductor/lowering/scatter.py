@@ -34,6 +34,14 @@ def _is_possible(x: TensorValue, *others: TensorValue) -> bool:
     return static and x.dtype in DTYPES and x.ndim > 0 and not any(map(is_empty, values))
 
 
+def _is_inside(indices: TensorValue, other: TensorValue, skipped: int = -1) -> bool:
+    """Whether `indices` has the dimensions of `other` and no more elements along any of them."""
+    if indices.ndim != other.ndim:
+        return False
+    pairs = enumerate(zip(indices.size, other.size, strict=True))
+    return all(own <= extent for d, (own, extent) in pairs if d != skipped)  # type: ignore[operator]
+
+
 def _added(
     g: GraphLowering,
     x: TensorValue,
@@ -56,9 +64,11 @@ def _added(
 def lower_scatter_add(
     g: GraphLowering, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
 ) -> Any:
-    if not _is_possible(x, indices, source) or indices.ndim != x.ndim != source.ndim:
+    if not _is_possible(x, indices, source):
         return DECLINED
     at = wrap(dim, x.ndim)
+    if not _is_inside(indices, source) or not _is_inside(indices, x, at):
+        return DECLINED  # eager says what is wrong
     failure = f"RuntimeError: {OUTSIDE % (at, x.size[at])}"
 
     def place(b: BodyBuilder, index: Index) -> list[Expr]:
@@ -81,6 +91,8 @@ def lower_index_add(
     if not _is_possible(x, indices, source) or source.ndim != x.ndim or indices.ndim != 1:
         return DECLINED
     at = wrap(dim, x.ndim)
+    if source.size != (*x.size[:at], indices.size[0], *x.size[at + 1 :]):
+        return DECLINED  # eager says what is wrong
     failure = "RuntimeError: index out of range in self"
 
     def place(b: BodyBuilder, index: Index) -> list[Expr]:
