@@ -127,10 +127,17 @@ class CppKernel:
         """Independent pieces of work in the outer loops."""
         return hint_of(product(size_of(s) for s in self.outer))
 
+    def _columns(self) -> int:
+        """Vectors of columns side by side."""
+        assert self.vec is not None
+        return max(min(hint_of(size_of(self.vec)) // LANES, COLUMNS), 1)
+
     def _tiles(self) -> int:
         """Pieces of the vectorised loop where that is an outer one."""
         assert self.vec is not None
-        return 1 if self.by_row else max(hint_of(size_of(self.vec)) // LANES, 1)
+        if self.by_row:
+            return 1
+        return max(hint_of(size_of(self.vec)) // (LANES * self._columns()), 1)
 
     def _count(self, symbol: Symbol) -> str:
         """How many values a loop symbol takes, as C++."""
@@ -340,7 +347,7 @@ class CppKernel:
                 self._reduction(chunked)
             return
         size, x = self._count(self.vec), self.vec.name
-        wide = COLUMNS if hint_of(size_of(self.vec)) >= 2 * COLUMNS * LANES else 1
+        wide = self._columns()
         with self._outer_loops(
             parallel, [("tile", f"({size} + {wide} * N - 1) / ({wide} * N)")]
         ):

@@ -15,7 +15,8 @@ from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import category, compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.views import wrap
-from minidynamo.inductor.symbolic import ZERO, Expr, contiguous_strides
+from minidynamo.inductor.size_hints import hint_of
+from minidynamo.inductor.symbolic import ZERO, Expr, IntLike, contiguous_strides, product
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -26,11 +27,15 @@ OUTSIDE = "index {} is out of bounds for dimension %s with size %s"
 SOURCE_COST = 6
 
 
-def prepared(g: GraphLowering, x: TensorValue) -> TensorValue:
-    """`x` as the source of reads at computed positions."""
-    if isinstance(x.data, Lazy) and (x.cost >= SOURCE_COST or x.reads > 1):
+def prepared(g: GraphLowering, x: TensorValue, reads: IntLike) -> None:
+    """Make `x` the source of so many reads at computed positions: few of a large value (the
+    target's log-probability out of a vocabulary's) are computed, others find it in memory.
+    """
+    if not isinstance(x.data, Lazy):
+        return
+    few = hint_of(reads) * max(x.cost, SOURCE_COST) <= hint_of(x.numel())
+    if not few and (x.cost >= SOURCE_COST or x.reads > 1):
         g.realize(x)
-    return x
 
 
 def broadcast_index(x: TensorValue, index: Index) -> list[Expr]:
@@ -92,7 +97,7 @@ def _lower_index(kind: str | None) -> Callable[..., Any]:
         if any(t.dtype == torch.uint8 for t in tensors):
             return DECLINED  # a mask
         places = Places(indices)
-        prepared(g, x)
+        prepared(g, x, product(g.meta.shape))
 
         def inner(b: BodyBuilder, index: Index) -> Value:
             source = places.source(x, index, lambda d, own: lookup(b, x, places, d, own, kind))
@@ -119,7 +124,7 @@ def lower_masked_index(
     if not tensors or is_empty(x) or isinstance(fill, complex):
         return DECLINED
     places = Places(indices)
-    prepared(g, x)
+    prepared(g, x, product(g.meta.shape))
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         keep = b.cast(mask.load(b, broadcast_index(mask, index)), torch.bool)
@@ -136,7 +141,7 @@ def lower_index_select(g: GraphLowering, x: TensorValue, dim: int, indices: Tens
     if x.ndim == 0 or is_empty(x):
         return DECLINED
     at = wrap(dim, x.ndim)
-    prepared(g, x)
+    prepared(g, x, product(g.meta.shape))
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         value = indices.load(b, [index[at]] if indices.ndim else [])
@@ -159,7 +164,7 @@ def lower_gather(
     if x.ndim == 0 or indices.ndim != x.ndim or is_empty(x):
         return DECLINED
     at = wrap(dim, x.ndim)
-    prepared(g, x)
+    prepared(g, x, product(g.meta.shape))
     failure = f"RuntimeError: {OUTSIDE % (at, x.size[at])}"
 
     def inner(b: BodyBuilder, index: Index) -> Value:
@@ -180,7 +185,7 @@ def lower_embedding(
 ) -> Any:
     if is_empty(weight) or weight.ndim != 2:
         return DECLINED
-    prepared(g, weight)
+    prepared(g, weight, product(g.meta.shape))
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         text = "IndexError: index out of range in self"
@@ -194,7 +199,7 @@ def lower_embedding(
 def lower_take(g: GraphLowering, x: TensorValue, indices: TensorValue) -> Any:
     if is_empty(x):
         return DECLINED
-    prepared(g, x)
+    prepared(g, x, product(g.meta.shape))
     total = x.numel()
     text = (
         f"IndexError: out of range: tried to access index {{}} on a tensor of {total} elements."
