@@ -31,6 +31,8 @@ from minidynamo.inductor.symbolic import (
 )
 
 Mapped = Mapping[Atom, IntLike]
+# A loop is not cut into shorter ones than this: they would leave vectors half empty.
+SHORTEST_LOOP = 8
 
 
 def join(first: LoopBody, second: LoopBody) -> LoopBody | None:
@@ -187,15 +189,18 @@ def _division_count(body: LoopBody) -> int:
     )
 
 
-def _split_loops(a: LoopBody, b: LoopBody) -> tuple[LoopBody, LoopBody]:
-    """Cut loops in two where an index divides their symbol: x // 128 and x % 128 become symbols."""
+def _split_loops(*bodies: LoopBody, least: int = 1) -> tuple[LoopBody, ...]:
+    """Cut loops in two where an index divides their symbol: x // 128 and x % 128 become symbols,
+    the inner one with at least so many values.
+    """
     for _ in range(6):
-        found = next(_divided_symbols((*a.nodes, *b.nodes)), None)
+        nodes = [node for body in bodies for node in body.nodes]
+        cuts = ((symbol, step) for symbol, step in _divided_symbols(nodes) if step >= least)
+        found = next(cuts, None)
         if found is None:
             break
-        symbol, step = found
-        a, b = _split_loop(a, symbol, step), _split_loop(b, symbol, step)
-    return a, b
+        bodies = tuple(_split_loop(body, *found) for body in bodies)
+    return bodies
 
 
 def _divided_symbols(nodes: Sequence[Node]) -> Iterator[tuple[Symbol, int]]:
@@ -296,8 +301,11 @@ def _is_injective(index: Expr, symbols: Sequence[Symbol]) -> bool:
 
 def merge_loops(body: LoopBody) -> LoopBody:
     """Turn adjacent loops into one wherever every index allows it, and name the symbols x0.. and
-    r0.. .
+    r0.. . Before that, loops that indices divide are cut, where that takes all divisions away.
     """
+    if _division_count(body) and not body.has_scan():
+        (cut,) = _split_loops(body, least=SHORTEST_LOOP)
+        body = body if _division_count(cut) else cut
     for reduces in (False, True):
         position = 0
         while position + 1 < len(body.reduces if reduces else body.iters):

@@ -117,3 +117,21 @@ def test_merge_loops_keeps_what_indices_need():
     assert [s.size for s in merge_loops(body).iters] == [4, 8, 2]
     body = pointwise((4, 8, 2), ("in", (20, 2, 1)), ("out", (16, 2, 1)))
     assert [s.size for s in merge_loops(body).iters] == [4, 16]
+
+
+def test_a_patch_is_copied_by_whole_rows():
+    image = loop_symbol("x0", 4 * 4 * 16 * 16)
+    x = symbol_expr(image)
+    b = BodyBuilder([image])
+    row, column, y, inside = x // 1024, (x // 256) % 4, (x // 16) % 16, x % 16
+    b.store("out", x, b.load("in", row * 1024 + y * 64 + column * 16 + inside, F32), F32)
+    merged = merge_loops(b.finish())
+    assert [s.size for s in merged.iters] == [4, 4, 16, 16]
+    assert all("//" not in str(node.index) for node in merged.nodes if node.index is not None)
+
+
+def test_a_loop_is_not_cut_into_shorter_ones_than_vectors():
+    whole = loop_symbol("x0", 64)
+    b = BodyBuilder([whole])
+    b.store("out", symbol_expr(whole), b.load("in", symbol_expr(whole) // 2, F32), F32)
+    assert [s.size for s in merge_loops(b.finish()).iters] == [64]

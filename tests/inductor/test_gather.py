@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from inductor_testing import check, compiled
 
+from minidynamo import events
+
 X = torch.randn(6, 5, 40)
 PLACES = torch.tensor([0, 5, -6, 3, -1, 2, 2])
 J = torch.tensor([[4], [0], [-5]])
@@ -131,3 +133,28 @@ def test_a_bad_index_in_triton():
     run = compiled(lambda x, i: x[i], W, P, cpu_backend="triton")
     with pytest.raises(Exception, match="index 7 is out of bounds for dimension 0 with size 7"):
         run(W, P + 1)
+
+
+def program(fn, *args):
+    """The plan of a function that is held to eager, as text."""
+    texts = []
+    with events.subscribe(lambda event: texts.append(event.text), events.OutputCodeEvent):
+        check(fn, *args)
+    return "\n".join(texts)
+
+
+def test_few_reads_of_a_large_value_leave_it_without_memory():
+    def loss(x, target):
+        return torch.log_softmax(x, -1).gather(1, target[:, None])
+
+    x, target = torch.randn(8, 3000), torch.randint(3000, (8,))
+    x[3, 5] = float("inf")
+    x[4] = float("-inf")
+    assert "empty((8, 3000)" not in program(loss, x, target)
+
+
+def test_many_reads_of_a_value_find_it_in_memory():
+    def rows(x, i):
+        return torch.exp(torch.sin(x))[i]
+
+    assert "empty((16, 64)" in program(rows, torch.randn(16, 64), torch.randint(16, (200,)))

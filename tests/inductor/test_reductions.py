@@ -191,3 +191,9 @@ def test_sums_of_many_numbers_are_accurate(dim):
     (total,) = compiled(lambda x: (x * 2).sum(dim), x)(x)
     exact = (x.double() * 2).sum(dim)
     assert ((total - exact).abs() / exact).max() < 5e-7
+
+
+@pytest.mark.parametrize("columns", [1, 3, 16, 33, 48, 64, 100, 129])
+def test_tall_narrow_columns(columns):
+    x = torch.rand(3000, columns)
+    check(lambda x: ((x * 2).sum(0), x.amax(0), x.argmin(0)), x, **CLOSE)

@@ -174,7 +174,8 @@ class CppKernel:
 
     def _nest(self) -> None:
         least = 1 if self.spec.sizes else PARALLEL_WORK
-        parallel = self.threads > 1 and self._work() >= least
+        much = self._work() >= least
+        parallel = self.threads > 1 and much
         if self.vec is None:
             with self._outer_loops(False):
                 self._rest_of(self.stages.numbers[0])
@@ -185,7 +186,7 @@ class CppKernel:
             else:
                 self._transposing(parallel, turned)
         else:
-            few = parallel and self._rows() * self._tiles() < 2 * self.threads
+            few = much and self._rows() * self._tiles() < 2 * self.threads
             chunked = few and isinstance(self.reduces[0].size, int) and not self.body.has_scan()
             self._rowwise(parallel and not chunked, chunked)
 
@@ -399,7 +400,9 @@ class CppKernel:
             self.code.line("int steps = 0;")
 
     def _chunked_walk(self, walk: Walk, size: int) -> None:
-        """The walk in pieces of the outermost reduction loop, run by all threads."""
+        """The walk in pieces of the outermost reduction loop, run by all threads. One thread takes
+        the same pieces: their sums are as accurate.
+        """
         rest = max(self._work() // max(size * self._rows(), 1), 1)
         step = max(CHUNK_WORK // rest, -(-size // MAX_CHUNKS), 1)
         step = -(-step // 64) * 64 if len(self.reduces) == 1 else step
@@ -407,7 +410,8 @@ class CppKernel:
         for accumulator in self.accumulators.values():
             accumulator.declare_parts(count)
         line = self.code.line
-        line(f"{self._parallel()} schedule(static)")
+        if self.threads > 1:
+            line(f"{self._parallel()} schedule(static)")
         with self.code.block(f"for (int chunk = 0; chunk < {count}; chunk++)"):
             line(f"const i64 low = chunk * {step}ll;")
             line(f"const i64 high = low + {step} < {size} ? low + {step} : {size};")

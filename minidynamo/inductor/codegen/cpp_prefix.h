@@ -244,7 +244,28 @@ template <int N, class T> MD_INLINE void ld_turned(V<T, N>* out, const T* p, i64
 }
 
 // ---- conversions -------------------------------------------------------------------------------------------
-template <class T, class F> MD_INLINE auto convert(F x) {
+// Of a vector that comes from memory GCC widens bytes lane by lane unless it is told the instruction.
+template <class T, class F> MD_INLINE V<T, MD_LANES(F)> convert(F x) {
+#if MD_AVX512
+  if constexpr (MD_LANES(F) == 16 && __is_same(T, i32)) {
+    constexpr bool is_signed = (__typeof__(x[0]))-1 < (__typeof__(x[0]))0;
+    if constexpr (sizeof(F) == 16 && is_signed)
+      return __builtin_ia32_pmovsxbd512_mask((V<char, 16>)x, V<i32, 16>{}, (u16)-1);
+    if constexpr (sizeof(F) == 16 && !is_signed)
+      return __builtin_ia32_pmovzxbd512_mask((V<char, 16>)x, V<i32, 16>{}, (u16)-1);
+    if constexpr (sizeof(F) == 32 && is_signed)
+      return __builtin_ia32_pmovsxwd512_mask((V<i16, 16>)x, V<i32, 16>{}, (u16)-1);
+  }
+#elif MD_AVX2
+  if constexpr (MD_LANES(F) == 8 && __is_same(T, i32) && sizeof(F) == 8) {
+    V<i64, 2> bytes{};
+    __builtin_memcpy(&bytes, &x, 8);
+    if constexpr ((__typeof__(x[0]))-1 < (__typeof__(x[0]))0)
+      return __builtin_ia32_pmovsxbd256((V<char, 16>)bytes);
+    else
+      return __builtin_ia32_pmovzxbd256((V<char, 16>)bytes);
+  }
+#endif
   return __builtin_convertvector(x, V<T, MD_LANES(F)>);
 }
 // Selection between vectors of any lane width by a V<i32, N>.

@@ -199,7 +199,9 @@ def vector_cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
         return value if source == torch.bool else f"mask({value} != 0)"
     if source == torch.bool:
         return f"convert<{CTYPE[target]}>({value} & 1)"
-    if source.is_floating_point and target in (torch.uint8, torch.int8, torch.int16):
+    floating, narrow = (target, source) if target.is_floating_point else (source, target)
+    if floating.is_floating_point and narrow in (torch.uint8, torch.int8, torch.int16):
+        # The machine converts these by way of 32 bits; left to itself GCC goes lane by lane.
         return f"convert<{CTYPE[target]}>(convert<i32>({value}))"
     return value if source == target else f"convert<{CTYPE[target]}>({value})"
 
