@@ -15,14 +15,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import config, exc
+from . import config, exc, utils
 from .events import set_logs
 
 if TYPE_CHECKING:
-    from . import inductor
+    from . import inductor, testing
     from .backends.modes import list_mode_options, list_options
     from .backends.registry import list_backends, lookup_backend, register_backend
-    from .eval_frame import compile, compile_, disable, reset, run
+    from .eval_frame import (
+        compile,
+        compile_,
+        disable,
+        optimize,
+        optimize_assert,
+        reset,
+        run,
+    )
     from .explanation import ExplainOutput, explain
     from .markers import (
         allow_in_graph,
@@ -44,7 +52,15 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "backends.modes": ("list_mode_options", "list_options"),
     "backends.registry": ("list_backends", "lookup_backend", "register_backend"),
-    "eval_frame": ("compile", "compile_", "disable", "reset", "run"),
+    "eval_frame": (
+        "compile",
+        "compile_",
+        "disable",
+        "optimize",
+        "optimize_assert",
+        "reset",
+        "run",
+    ),
     "explanation": ("ExplainOutput", "explain"),
     "markers": (
         "allow_in_graph",
@@ -86,16 +102,20 @@ __all__ = [
     "mark_static_address",
     "mark_unbacked",
     "maybe_mark_dynamic",
+    "optimize",
+    "optimize_assert",
     "register_backend",
     "reset",
     "run",
     "set_logs",
+    "testing",
+    "utils",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "inductor":
-        return importlib.import_module(".inductor", __name__)
+    if name in ("inductor", "testing"):
+        return importlib.import_module(f".{name}", __name__)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .exc import BackendCompilerFailed
 
-__all__ = ["BackendFn", "CompileOptions"]
+__all__ = ["BackendFn", "CompileOptions", "GuardFail"]
 
 # (graph module, example inputs) -> callable(*inputs) -> the graph's outputs, a tuple or list
 BackendFn = Callable[..., Callable[..., Any]]
+
+
+class GuardFail(NamedTuple):
+    """Why the compiled versions of `orig_code` do not fit a call."""
+
+    reason: str
+    orig_code: types.CodeType
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +31,8 @@ class CompileOptions:
     fullgraph: a graph break is an error.
     dynamic: None: symbolic where a size changed; True: symbolic sizes; False: constants.
     mode, options: as given; `call_backend` hands them on.
+    recompile_limit: in place of config.recompile_limit. owner: whatever has this configuration
+    for itself alone. guard_fail_fn: called with a `GuardFail` before each recompilation.
     """
 
     backend: BackendFn
@@ -31,6 +41,9 @@ class CompileOptions:
     dynamic: bool | None = None
     mode: str | None = None
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    recompile_limit: int | None = None
+    owner: object = None
+    guard_fail_fn: Callable[[GuardFail], Any] | None = None
 
     def call_backend(self, graph_module: Any, example_inputs: Any) -> Any:
         """Run the backend; as in torch `mode=` and `options=` are passed only where given.
@@ -56,7 +69,8 @@ class CompileOptions:
         """Equal for configurations that may share compiled code. The backend counts by identity."""
         options = frozenset((name, _frozen(value)) for name, value in self.options.items())
         mode = self.mode or "default"
-        return (id(self.backend), self.fullgraph, self.dynamic, mode, options)
+        own = (self.recompile_limit, id(self.owner), id(self.guard_fail_fn))
+        return (id(self.backend), self.fullgraph, self.dynamic, mode, options, own)
 
 
 def _frozen(value: Any) -> Hashable:

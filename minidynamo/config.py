@@ -7,16 +7,18 @@ Set as attributes, by `patch()`, or by the environment variables `MINIDYNAMO_<NA
     @minidynamo.config.patch("verbose", True)
 
 Names, defaults and meanings follow `torch._dynamo.config` where that has the flag. Unknown names
-are refused.
+are refused. Flags of torch without a counterpart (`config_inert`) can be set and patched too, with
+a warning that it has no effect.
 """
 # ruff: noqa: E501  (one row, one line)
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .config_inert import INERT
 from .config_module import field, install
 
 # fmt: off
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
     to_dict: Callable[[], dict[str, Any]]
     defaults: Callable[[], dict[str, Any]]
     describe: Callable[[], str]
+    save_config: Callable[[], bytes]
+    load_config: Callable[[bytes | Mapping[str, Any]], None]
+    get_hash: Callable[[], bytes]
 
 
-patch = install(__name__, env_prefix="MINIDYNAMO")
+patch = install(__name__, env_prefix="MINIDYNAMO", inert=INERT)

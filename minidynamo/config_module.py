@@ -13,7 +13,9 @@ Flags belong to the process, not to a thread.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pickle
 import sys
 import types
 import typing
@@ -22,7 +24,7 @@ from contextlib import ContextDecorator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .utils import known_names
+from .utils import known_names, warn_once
 
 __all__ = ["ConfigModule", "Field", "check_value", "field", "flag_of", "install", "spellings"]
 
@@ -48,11 +50,39 @@ def field(
     return typing.cast(T, Field(default, doc, aliases, choices))
 
 
+_FUNCTIONS = (
+    "patch",
+    "to_dict",
+    "defaults",
+    "describe",
+    "shallow_copy_dict",
+    "get_config_copy",
+    "save_config",
+    "load_config",
+    "get_hash",
+    "codegen_config",
+)
+# They say what is reported, not what is compiled.
+_NOT_HASHED = frozenset(
+    {
+        "verbose",
+        "verify_correctness",
+        "suppress_errors",
+        "recompile_limit",
+        "accumulated_recompile_limit",
+        "error_on_recompile",
+        "cache_dir",
+    }
+)
+
+
 class ConfigModule(types.ModuleType):
     """The class that `install` gives to a module of flags."""
 
     __fields__: dict[str, Field]
     __aliases__: dict[str, str]
+    # Flags of torch without counterpart: name -> torch's default.
+    __inert__: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
         return self.__dict__[_resolve(self, name, AttributeError)]
@@ -69,7 +99,61 @@ class ConfigModule(types.ModuleType):
         )
 
     def __dir__(self) -> list[str]:
-        return [*self.__fields__, *self.__aliases__, "patch", "to_dict", "defaults", "describe"]
+        return [*self.__fields__, *self.__aliases__, *self.__inert__, *_FUNCTIONS]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every flag and its present value."""
+        return {name: self.__dict__[name] for name in self.__fields__}
+
+    def defaults(self) -> dict[str, Any]:
+        """Every flag and its default, environment variables left aside."""
+        return {name: row.default for name, row in self.__fields__.items()}
+
+    def describe(self) -> str:
+        """The table of flags: name, type, default, documentation."""
+        rows = (
+            (name, _type_name(row.hint), repr(row.default), row.doc)
+            for name, row in self.__fields__.items()
+        )
+        return "\n".join(
+            f"{name}: {kind} = {default}  # {doc}" for name, kind, default, doc in rows
+        )
+
+    def shallow_copy_dict(self) -> dict[str, Any]:
+        """Every flag and its present value, flags without effect included."""
+        return {name: self.__dict__[name] for name in (*self.__fields__, *self.__inert__)}
+
+    def get_config_copy(self) -> dict[str, Any]:
+        """The same as `shallow_copy_dict()`: values are not changed in place."""
+        return self.shallow_copy_dict()
+
+    def save_config(self) -> bytes:
+        """All values, for `load_config`."""
+        return pickle.dumps(self.shallow_copy_dict())
+
+    def load_config(self, saved: bytes | Mapping[str, Any]) -> None:
+        """Set what `save_config()` or `shallow_copy_dict()` gave; names and types are checked."""
+        values = pickle.loads(saved) if isinstance(saved, bytes) else saved
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def get_hash(self) -> bytes:
+        """Equal for equal values of the flags that change what is compiled."""
+        kept = {
+            name: repr(value)
+            for name, value in self.shallow_copy_dict().items()
+            if name not in _NOT_HASHED
+        }
+        return hashlib.sha256(repr(sorted(kept.items())).encode()).digest()
+
+    def codegen_config(self) -> str:
+        """Python text that sets the flags that differ from their defaults."""
+        changed = {
+            name: self.__dict__[name]
+            for name, row in self.__fields__.items()
+            if self.__dict__[name] != row.default
+        }
+        return "\n".join(f"{self.__name__}.{name} = {v!r}" for name, v in changed.items())
 
 
 class Patch(ContextDecorator):
@@ -100,9 +184,13 @@ class Patch(ContextDecorator):
         self._module.__dict__.update(self._saved.pop())
 
 
-def install(module_name: str, *, env_prefix: str) -> Callable[..., Patch]:
+def install(
+    module_name: str, *, env_prefix: str, inert: Mapping[str, Any] | None = None
+) -> Callable[..., Patch]:
     """Make `sys.modules[module_name]` a `ConfigModule`; returns its `patch`.
 
+    inert: flags of torch without a counterpart, and torch's defaults; they can be read, set and
+    patched, and setting another value warns that it has no effect.
     Raises ValueError when an environment variable cannot be read as its flag's type.
     """
     module = sys.modules[module_name]
@@ -115,6 +203,8 @@ def install(module_name: str, *, env_prefix: str) -> Callable[..., Patch]:
     module.__class__ = ConfigModule
     config = typing.cast(ConfigModule, module)
     config.__fields__, config.__aliases__ = fields, aliases
+    config.__inert__ = dict(inert or {})
+    config.__dict__.update(config.__inert__)
     for name, row in fields.items():
         row.hint = hints[name]
         config.__dict__[name] = check_value(config, name, row.default)
@@ -139,30 +229,11 @@ def install(module_name: str, *, env_prefix: str) -> Callable[..., Patch]:
             changes = {**name, **changes}
         return Patch(config, changes)
 
-    def to_dict() -> dict[str, Any]:
-        """Every flag and its present value."""
-        return {name: config.__dict__[name] for name in fields}
-
-    def defaults() -> dict[str, Any]:
-        """Every flag and its default, environment variables left aside."""
-        return {name: row.default for name, row in fields.items()}
-
-    def describe() -> str:
-        """The table of flags: name, type, default, documentation."""
-        rows = (
-            (name, _type_name(row.hint), repr(row.default), row.doc)
-            for name, row in fields.items()
-        )
-        return "\n".join(
-            f"{name}: {kind} = {default}  # {doc}" for name, kind, default, doc in rows
-        )
-
-    config.__dict__.update(to_dict=to_dict, defaults=defaults, describe=describe)
     return patch
 
 
 def _resolve(config: ConfigModule, name: str, error: type[Exception]) -> str:
-    if name in config.__fields__:
+    if name in config.__fields__ or name in config.__inert__:
         return name
     if name in config.__aliases__:
         return config.__aliases__[name]
@@ -191,6 +262,11 @@ def _allowed_types(hint: Any) -> tuple[type, ...]:
 
 def check_value(config: Any, name: str, value: Any) -> Any:
     """`value` as the flag `name` of the module `config` keeps it; else TypeError or ValueError."""
+    if name in config.__inert__:
+        if value != config.__inert__[name]:
+            text = f"{config.__name__}.{name} = {value!r} has no effect: "
+            warn_once(f"{text}the flag is torch's and has no counterpart here", stacklevel=3)
+        return value
     row = config.__fields__[name]
     allowed = _allowed_types(row.hint)
     if type(value) is int and float in allowed and int not in allowed:

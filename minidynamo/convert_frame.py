@@ -23,6 +23,7 @@ from torch._C._dynamo import eval_frame as torch_frames
 
 from . import config, events, trace_rules
 from ._C import SKIP, Entry, entries, on_made_code
+from .compile_options import GuardFail
 from .exc import (
     InternalError,
     MinidynamoError,
@@ -40,6 +41,7 @@ from .shapes import remedy
 from .source import GlobalsSource
 from .stopped_frames import SkipFrame
 from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator, Translator
+from .utils import counters
 
 if TYPE_CHECKING:
     from .compile_options import CompileOptions
@@ -182,7 +184,10 @@ def _may_recompile(options: CompileOptions, frame: Any) -> bool:
         for entry in empty:
             entry.valid = False
         return False
-    reached = _limit_reached(frame)
+    if options.guard_fail_fn is not None:
+        for failure in failures:
+            options.guard_fail_fn(GuardFail(failure, code))
+    reached = _limit_reached(options, frame)
     if reached is None:
         return True
     count, limit = reached
@@ -197,7 +202,7 @@ def _may_recompile(options: CompileOptions, frame: Any) -> bool:
     return False
 
 
-def _limit_reached(frame: Any) -> tuple[int, str] | None:
+def _limit_reached(options: CompileOptions, frame: Any) -> tuple[int, str] | None:
     """The number of versions and the name of the limit that it has reached, if any.
 
     Versions made for other nn.Modules than this call's count for the accumulated limit alone, which
@@ -208,7 +213,9 @@ def _limit_reached(frame: Any) -> tuple[int, str] | None:
         return total, "accumulated_recompile_limit"
     own = _modules(frame)
     count = sum(entry.data.modules == own for entry in frame.entries)
-    return (count, "recompile_limit") if count >= config.recompile_limit else None
+    limit = options.recompile_limit
+    limit = config.recompile_limit if limit is None else limit
+    return (count, "recompile_limit") if count >= limit else None
 
 
 def _modules(frame: Any) -> list[weakref.ref[torch.nn.Module]]:
@@ -236,6 +243,7 @@ def _convert(options: CompileOptions, frame: Any) -> Any:
     """One frame to an Entry. Raises Unsupported (fullgraph), SkipFrame, or a compiler error."""
     breaks: dict[int, Unsupported] = {}
     around = sys.exception()
+    counters["frames"]["total"] += 1
     for _ in range(MAX_ATTEMPTS):
         try:
             with _kept_global_state(), events.timed("frame"):
@@ -341,6 +349,7 @@ def _report_break(options: CompileOptions, reason: Unsupported) -> None:
             cause = reason.__cause__
             raise TorchRuntimeError(reason.context, user_stack=reason.user_stack) from cause
         raise reason if reason.hints else _with_hint(reason)
+    counters["graph_break"][reason.message] += 1
     if events.wants(events.GraphBreakEvent):
         events.emit(
             events.GraphBreakEvent(
@@ -388,6 +397,7 @@ def _make_entry(
         events.emit(events.GuardEvent(code=frame.code, guards=guards.describe()))
     if events.wants(events.BytecodeEvent):
         events.emit(events.BytecodeEvent(original=frame.code, modified=code))
+    counters["frames"]["ok"] += 1
     _emit_frame(frame.code, "compiled")
     return entry
 

@@ -11,7 +11,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -27,7 +27,15 @@ from .optimized_module import OptimizedModule
 from .regions import forget_regions, live_regions, region_for, run_only
 from .utils import forget_warnings
 
-__all__ = ["compile", "compile_", "disable", "reset", "run"]
+__all__ = [
+    "compile",
+    "compile_",
+    "disable",
+    "optimize",
+    "optimize_assert",
+    "reset",
+    "run",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,9 @@ class Compiler:
     dynamic: bool | None
     mode: str | None
     options: Mapping[str, Any] | None
+    recompile_limit: int | None = None
+    isolate_recompiles: bool = False
+    guard_fail_fn: Callable[[Any], Any] | None = None
 
     def region(self) -> _C.Region:
         """The region that this and every equal configuration runs in."""
@@ -52,8 +63,12 @@ class Compiler:
             dynamic=self.dynamic,
             mode=self.mode,
             options=MappingProxyType(dict(self.options or {})),
+            recompile_limit=self.recompile_limit,
+            owner=self if self.isolate_recompiles else None,
+            guard_fail_fn=self.guard_fail_fn,
         )
-        return region_for(options, named_backend=isinstance(self.backend, str))
+        shared = not self.isolate_recompiles and self.guard_fail_fn is None
+        return region_for(options, named_backend=shared and isinstance(self.backend, str))
 
     def __call__(self, model: Any) -> Any:
         _check_model(model)
@@ -87,28 +102,71 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str | BackendFn = "inductor",
+    backend: str | BackendFn | None = None,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
+    name: str | None = None,
     disable: bool = False,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
 ) -> Any:
     """Compile `model` when it is first called, and again when assumptions fail; as torch.compile.
 
     model: a function, method, callable object or nn.Module; a module gives an `OptimizedModule`,
     anything else a callable. Without it, a decorator.
     fullgraph: raise `Unsupported` where the graph would break. dynamic: None: sizes become symbolic
-    when they change; True: at once; False: never. backend: a name (`list_backends()`) or a callable
-    `(gm, example_inputs) -> callable`. mode, options: one or the other, see `list_mode_options()`
-    and `list_options()`. disable: return `model` as it is.
+    when they change; True: at once; False: never. backend: a name (`list_backends()`, default
+    "inductor") or a callable `(gm, example_inputs) -> callable`. mode, options: one or the other,
+    see `list_mode_options()` and `list_options()`. name: what this configuration is called; it has
+    no effect. disable: return `model` as it is. recompile_limit: in place of
+    `config.recompile_limit`. isolate_recompiles: share no compiled code with equal configurations.
     Raises TypeError for an argument of the wrong type, InvalidBackend or UserError for unknown
     names.
     """
-    compiler = _compiler(backend, fullgraph, dynamic, mode, options)
-    if not isinstance(disable, bool):
-        raise TypeError(f"compile: disable must be a bool, not {disable!r}")
+    _check_types(
+        ("fullgraph", fullgraph, bool, "a bool"),
+        ("dynamic", dynamic, (bool, type(None)), "True, False or None"),
+        ("mode", mode, (str, type(None)), "a str or None"),
+        ("options", options, (Mapping, type(None)), "a dict or None"),
+        ("name", name, (str, type(None)), "a str or None"),
+        ("disable", disable, bool, "a bool"),
+        ("recompile_limit", recompile_limit, (int, type(None)), "an int or None"),
+        ("isolate_recompiles", isolate_recompiles, bool, "a bool"),
+    )
+    backend = "inductor" if backend is None else backend
+    _check_names(backend, mode, options)
+    compiler = Compiler(
+        backend, fullgraph, dynamic, mode, options, recompile_limit, isolate_recompiles
+    )
     if disable or config.disable:
         return model if model is not None else _unchanged
     return compiler if model is None else compiler(model)
+
+
+def optimize(
+    backend: str | BackendFn = "inductor",
+    *,
+    nopython: bool = False,
+    dynamic: bool | None = None,
+    disable: bool = False,
+    guard_fail_fn: Callable[[Any], Any] | None = None,
+) -> Callable[[Any], Any]:
+    """torch._dynamo.optimize: `optimize(backend)(f)` is `compile(f, backend=backend)`.
+
+    nopython: as fullgraph. guard_fail_fn: called with (reason, orig_code) for each compiled version
+    that does not fit a call, before it is compiled again.
+    """
+    if guard_fail_fn is not None and not callable(guard_fail_fn):
+        raise TypeError(f"optimize: guard_fail_fn must be callable, not {guard_fail_fn!r}")
+    made = compile(backend=backend, fullgraph=nopython, dynamic=dynamic, disable=disable)
+    return replace(made, guard_fail_fn=guard_fail_fn) if isinstance(made, Compiler) else made
+
+
+def optimize_assert(
+    backend: str | BackendFn = "inductor", *, dynamic: bool | None = None
+) -> Callable[[Any], Any]:
+    """torch._dynamo.optimize_assert: `optimize(backend, nopython=True)`."""
+    return optimize(backend, nopython=True, dynamic=dynamic)
 
 
 def compile_(model: torch.nn.Module, **kwargs: Any) -> None:
@@ -123,27 +181,22 @@ def compile_(model: torch.nn.Module, **kwargs: Any) -> None:
     model._compiled_call_impl = compile(model._call_impl, **kwargs)  # type: ignore[assignment]
 
 
-def _compiler(backend: Any, fullgraph: Any, dynamic: Any, mode: Any, options: Any) -> Compiler:
-    for name, value, allowed, expected in (
-        ("fullgraph", fullgraph, bool, "a bool"),
-        ("dynamic", dynamic, (bool, type(None)), "True, False or None"),
-        ("mode", mode, (str, type(None)), "a str or None"),
-        ("options", options, (Mapping, type(None)), "a dict or None"),
-    ):
+def _check_types(*rows: tuple[str, Any, Any, str]) -> None:
+    for name, value, allowed, expected in rows:
         if not isinstance(value, allowed):
             raise TypeError(
                 f"compile: {name} must be {expected}, not {_type_name(value)} {value!r}"
             )
+
+
+def _check_names(backend: Any, mode: str | None, options: Mapping[str, Any] | None) -> None:
     if mode is not None and options is not None:
-        raise UserError(
-            "compile: give mode or options; list_mode_options() has a mode's options"
-        )
+        raise UserError("compile: give mode or options, not both")
     lookup_backend(backend)
     if isinstance(backend, str) and backend in BUILTIN_BACKENDS:
         validate_mode(mode)
     if backend == "inductor":
         validate_options(options or {})
-    return Compiler(backend, fullgraph, dynamic, mode, options)
 
 
 def _check_model(model: Any) -> None:

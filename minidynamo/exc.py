@@ -12,6 +12,8 @@
     TritonCompileError       the same of Triton
     InternalError            a bug of minidynamo
 
+`TorchDynamoException`, `InternalTorchDynamoError`, `FailOnRecompileLimitHit` and
+`UncapturedHigherOrderOpError` are torch's names of the same.
 Every one has `user_stack`, the user's frames, outermost first; the text ends with them.
 An error of the user's own program is raised as it is, never wrapped.
 """
@@ -27,14 +29,18 @@ from . import config
 __all__ = [
     "BackendCompilerFailed",
     "CppCompileError",
+    "FailOnRecompileLimitHit",
     "InternalError",
+    "InternalTorchDynamoError",
     "InvalidBackend",
     "KernelCompileError",
     "MinidynamoError",
     "RecompileError",
     "RecompileLimitExceeded",
+    "TorchDynamoException",
     "TorchRuntimeError",
     "TritonCompileError",
+    "UncapturedHigherOrderOpError",
     "Unsupported",
     "UserError",
     "VerificationFailed",
@@ -166,3 +172,10 @@ class CppCompileError(KernelCompileError):
 
 class TritonCompileError(KernelCompileError):
     """Triton failed on a generated kernel."""
+
+
+# torch._dynamo.exc's names.
+TorchDynamoException = MinidynamoError
+InternalTorchDynamoError = InternalError
+FailOnRecompileLimitHit = RecompileLimitExceeded
+UncapturedHigherOrderOpError = Unsupported

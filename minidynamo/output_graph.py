@@ -46,6 +46,7 @@ from .side_effects import SideEffects
 from .size_nodes import expression_node
 from .subgraphs import Body
 from .transform_levels import close_transforms
+from .utils import counters
 
 if TYPE_CHECKING:
     from .compile_options import CompileOptions
@@ -527,8 +528,9 @@ class OutputGraph:
         self, module: torch.fx.GraphModule, inputs: list[GraphInput]
     ) -> Callable[..., Any]:
         """Compile with the backend. Raises BackendCompilerFailed naming it."""
+        ops = [n.target for n in module.graph.nodes if n.op.startswith("call_")]
+        counters["stats"].update(unique_graphs=1, calls_captured=len(ops))
         if events.wants(events.GraphEvent):
-            ops = [n.target for n in module.graph.nodes if n.op.startswith("call_")]
             events.emit(events.GraphEvent(graph=module, ops=ops))
         depth = torch._C._functorch.get_dynamic_layer_stack_depth()
         if self.shape_env.deferred_runtime_asserts:

@@ -1,16 +1,23 @@
-"""Helpers that several layers need: error texts about names, one-time warnings.
+"""Helpers that several layers need: error texts about names, one-time warnings, `counters`.
 
 A helper with one user lives beside that user, so this file stays under 100 lines.
 """
 
 from __future__ import annotations
 
+import collections
 import difflib
 import threading
 import warnings
 from collections.abc import Iterable
 
-__all__ = ["forget_warnings", "known_names", "plural", "warn_once"]
+__all__ = ["counters", "forget_warnings", "known_names", "plural", "warn_once"]
+
+# What happened since the process started, or since counters.clear(), by torch's names:
+# "frames": total (offered to the front end), ok (compiled); "graph_break": by message;
+# "stats": unique_graphs, calls_captured. Read by programs; nothing here depends on it.
+counters: collections.defaultdict[str, collections.Counter[str]]
+counters = collections.defaultdict(collections.Counter)
 
 _warned: set[str] = set()
 _warned_lock = threading.Lock()

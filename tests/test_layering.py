@@ -17,6 +17,7 @@ PACKAGE = ROOT / "minidynamo"
 LAYERS = [
     [
         "config",
+        "config_inert",
         "config_module",
         "exc",
         "events",
@@ -49,11 +50,13 @@ LAYERS = [
     ["convert_frame"],
     ["backends"],
     ["optimized_module", "regions", "eval_frame", "explanation", "report"],
+    ["testing"],
     [""],  # minidynamo/__init__.py
 ]
 # The compiler below the FX graph is a stack of its own.
 INDUCTOR_USES = {
     "config",
+    "config_inert",
     "config_module",
     "exc",
     "events",

@@ -37,6 +37,11 @@ BUILTIN_BACKENDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "inductor": ("minidynamo.backends.inductor", "inductor", ()),
     "eager": ("minidynamo.backends.debugging", "eager", ("debug",)),
     "aot_eager": ("minidynamo.backends.debugging", "aot_eager", ("debug",)),
+    "aot_eager_decomp_partition": (
+        "minidynamo.backends.debugging",
+        "aot_eager_decomp_partition",
+        ("debug",),
+    ),
 }
 
 _registered: dict[str, BackendFn] = {}

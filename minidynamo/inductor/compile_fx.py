@@ -124,6 +124,8 @@ def _compile_flat(
             close_transforms(depth)
     if graph is None:
         return compile_aot(gm, inputs, settings.compile_later, decomposition_table())
+    if events.wants(events.AotGraphEvent):
+        events.emit(events.AotGraphEvent(graph, "inference"))
     return compile_graph(graph, "inference")
 
 

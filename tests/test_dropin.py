@@ -1,0 +1,217 @@
+"""Programs and test suites written for torch.compile: torch's spellings, flags and test helpers."""
+
+import unittest.mock
+import warnings
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo import config, exc
+from minidynamo.testing import (
+    AotEagerAndRecordGraphs,
+    CompileCounter,
+    CompileCounterWithBackend,
+    EagerAndRecordGraphs,
+    InductorAndRecordGraphs,
+    rand_strided,
+    same,
+    unsupported,
+)
+from minidynamo.utils import counters
+
+
+@pytest.fixture
+def x():
+    return torch.linspace(-1, 1, 6)
+
+
+def breaking(x):
+    x = x + 1
+    minidynamo.graph_break()
+    return x * 2
+
+
+# -- compile and optimize --------------------------------------------------------------------------
+
+
+def test_optimize(x):
+    counter = CompileCounter()
+    assert torch.equal(minidynamo.optimize(counter)(breaking)(x), breaking(x))
+    assert (counter.frame_count, counter.op_count) == (2, 2)
+    with pytest.raises(exc.Unsupported):
+        minidynamo.optimize(counter, nopython=True)(breaking)(x)
+    with pytest.raises(exc.Unsupported):
+        minidynamo.optimize_assert(counter)(breaking)(x)
+    assert minidynamo.optimize(disable=True)(breaking) is breaking
+
+
+def test_optimize_decorates_and_knows_dynamic():
+    counter = CompileCounter()
+
+    @minidynamo.optimize(counter, dynamic=True)
+    def double(x):
+        return x * 2
+
+    for size in (3, 4, 5):
+        assert torch.equal(double(torch.ones(size)), torch.full((size,), 2.0))
+    assert counter.frame_count == 1
+
+
+def test_guard_fail_fn_sees_every_version_that_does_not_fit():
+    failures = []
+    fast = minidynamo.optimize("eager", guard_fail_fn=failures.append, dynamic=False)(torch.exp)
+    for size in (2, 3, 4):
+        fast(torch.ones(size))
+    assert len(failures) == 3 and all(failure.reason for failure in failures)
+    assert failures[0].orig_code is failures[-1].orig_code is failures[0][1]
+    with pytest.raises(TypeError, match="guard_fail_fn must be callable"):
+        minidynamo.optimize("eager", guard_fail_fn=3)
+
+
+def test_recompile_limit_of_one_configuration(x):
+    def scale(x, n):
+        return x * n
+
+    counter = CompileCounter()
+    fast = minidynamo.compile(scale, backend=counter, dynamic=False, recompile_limit=2)
+    for n in range(5):
+        assert torch.equal(fast(x, n), scale(x, n))
+    assert counter.frame_count == 2
+    strict = minidynamo.compile(scale, backend=counter, fullgraph=True, recompile_limit=1)
+    strict(x, 1)
+    with pytest.raises(exc.FailOnRecompileLimitHit):
+        strict(x.double(), 1)
+
+
+def test_isolated_configurations_share_nothing(x):
+    def shift(x):
+        return x + 1
+
+    counter = CompileCounter()
+    for _ in range(3):
+        minidynamo.compile(shift, backend=counter, isolate_recompiles=True)(x)
+    assert counter.frame_count == 3
+    for _ in range(3):
+        minidynamo.compile(shift, backend=counter)(x)
+    assert counter.frame_count == 4
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"recompile_limit": "2"}, {"isolate_recompiles": 1}, {"name": 3}]
+)
+def test_new_arguments_are_checked(wrong):
+    with pytest.raises(TypeError, match=f"{next(iter(wrong))} must be"):
+        minidynamo.compile(breaking, **wrong)
+
+
+def test_names_of_errors():
+    assert issubclass(exc.Unsupported, exc.TorchDynamoException)
+    assert issubclass(exc.InternalTorchDynamoError, exc.TorchDynamoException)
+    assert issubclass(exc.FailOnRecompileLimitHit, exc.TorchDynamoException)
+    assert issubclass(exc.UncapturedHigherOrderOpError, exc.TorchDynamoException)
+
+
+# -- flags -----------------------------------------------------------------------------------------
+
+
+def test_flags_without_counterpart_are_read_set_and_patched():
+    minidynamo.reset()
+    assert config.inline_inbuilt_nn_modules is True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with config.patch(inline_inbuilt_nn_modules=True, compiled_autograd=False):
+            pass
+    with pytest.warns(UserWarning, match="guard_nn_modules = False has no effect"):
+        with unittest.mock.patch.object(config, "guard_nn_modules", False):
+            assert config.guard_nn_modules is False
+    assert config.guard_nn_modules is True
+    with pytest.raises(AttributeError, match="no flag 'numpy_default_float'"):
+        config.numpy_default_float = "float32"
+
+
+def test_flags_without_counterpart_are_torchs():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = {name: getattr(torch._dynamo.config, name, ...) for name in config.__inert__}
+    assert {k: v for k, v in theirs.items() if v is not ...} == {
+        k: v for k, v in config.__inert__.items() if theirs[k] is not ...
+    }
+    assert sum(v is ... for v in theirs.values()) < 10
+    assert not set(config.__inert__) & set(config.to_dict())
+
+
+def test_saved_flags_come_back():
+    saved, shallow = config.save_config(), config.shallow_copy_dict()
+    try:
+        config.recompile_limit = 3
+        assert "minidynamo.config.recompile_limit = 3" in config.codegen_config().splitlines()
+        assert config.shallow_copy_dict() != shallow
+        config.load_config(saved)
+        assert config.recompile_limit == 8
+        config.specialize_int = True
+        config.load_config(shallow)
+        assert config.shallow_copy_dict() == shallow == config.get_config_copy()
+    finally:
+        config.load_config(saved)
+
+
+def test_hash_is_of_what_changes_compilation():
+    before = config.get_hash()
+    with config.patch(verbose=True, recompile_limit=3):
+        assert config.get_hash() == before
+    with config.patch(specialize_int=True):
+        assert config.get_hash() != before
+    assert config.get_hash() == before
+
+
+# -- counters and test helpers ---------------------------------------------------------------------
+
+
+def test_counters(x):
+    counters.clear()
+    minidynamo.compile(breaking, backend="eager")(x)
+    assert counters["frames"] == {"total": 2, "ok": 2}
+    assert counters["stats"] == {"unique_graphs": 2, "calls_captured": 2}
+    assert sum(counters["graph_break"].values()) == 1
+    assert "graph_break()" in next(iter(counters["graph_break"]))
+    counters.clear()
+    assert not counters["graph_break"]
+
+
+def test_recording_backends():
+    def loss(x, w):
+        return (x @ w).relu().sum()
+
+    x, w = torch.ones(2, 3), torch.ones(3, 2, requires_grad=True)
+    captured, aot = EagerAndRecordGraphs(), AotEagerAndRecordGraphs()
+    assert torch.equal(minidynamo.compile(loss, backend=captured)(x, w), loss(x, w))
+    minidynamo.compile(loss, backend=aot)(x, w).backward()
+    assert (len(captured.graphs), len(aot.graphs)) == (1, 1)
+    assert (len(aot.fw_graphs), len(aot.bw_graphs)) == (1, 1)
+    fused = InductorAndRecordGraphs()
+    minidynamo.compile(loss, backend=fused)(x, w.detach())
+    assert (len(fused.graphs), len(fused.inductor_graphs)) == (1, 1)
+    counted = CompileCounterWithBackend("aot_eager_decomp_partition")
+    assert torch.equal(minidynamo.compile(loss, backend=counted)(x, w), loss(x, w))
+    assert counted.frame_count == 1
+    counted.clear()
+    assert counted.frame_count == counted.op_count == len(counted.graphs) == 0
+
+
+def test_same():
+    t = torch.ones(3)
+    assert same((t, {"a": 1.0}), (t.clone(), {"a": 1.0}))
+    for other in (t.double(), torch.zeros(3), torch.ones(1, 3), 1.0, [t]):
+        assert not same(t, other)
+    assert not same([t], (t,)) and not same({"a": t}, {"b": t})
+    nan = float("nan")
+    assert not same(nan, nan) and same(nan, nan, equal_nan=True)
+
+
+def test_small_helpers(x):
+    strided = rand_strided((2, 3), (4, 1), torch.float64)
+    assert strided.stride() == (4, 1) and strided.dtype == torch.float64
+    counter = CompileCounter()
+    fast = minidynamo.compile(lambda x: unsupported(x, x + 1) * 2, backend=counter)
+    assert torch.equal(fast(x), (x + 1) * 2) and counter.frame_count == 2
