@@ -1,6 +1,6 @@
 """Kernels one by one: eager, torch.compile and minidynamo on the same function, in one run.
 
-    python benchmarks/kernels.py [--only softmax] [--rounds 9] [--device cuda] [--write]
+    python benchmarks/kernels.py [--only softmax] [--threads 1 2] [--device cuda] [--write]
 
 The subjects take turns in short rounds (`common.interleaved`). `ratio` is the median over the
 rounds of minidynamo's time by torch.compile's in the same round, so that what disturbs the machine
@@ -8,7 +8,14 @@ disturbs both. `copy` is the rate at which arguments and results pass through me
 of what `torch.Tensor.copy_` of 64 MiB reaches (caches may make that more than 1). `error` is the
 largest difference from the same function in float64, relative to the largest result.
 
-`--write` puts table and plot into `benchmarks/results/`.
+`--threads 1 2` measures every case with one and with two threads; `--write` puts a table and a
+plot for each number of threads into `benchmarks/results/`. So the results page is written by
+
+    python benchmarks/kernels.py --threads 1 2 --write
+
+on a machine with nothing else to do (all cases: about 25 minutes for each number of threads, nearly
+all of it torch.compile's first calls). One thread is timed by the process' own time, which leaves
+out what others take of the processor; several threads can only be timed by the wall clock.
 """
 
 from __future__ import annotations
@@ -33,11 +40,13 @@ import torch.utils._pytree as pytree
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
+import kernel_cases_models  # noqa: E402
 from common import Timing, device_name, interleaved, table  # noqa: E402
 from kernel_cases import CASES, Case, Make  # noqa: E402
 
 import minidynamo  # noqa: E402
 
+assert kernel_cases_models  # enters its rows into CASES
 RESULTS = ROOT / "benchmarks" / "results"
 SUBJECTS = ("eager", "torch.compile", "minidynamo")
 # Ratios that the project aims at.
@@ -108,7 +117,9 @@ def _nbytes(case: Case, args: Any, results: list[torch.Tensor]) -> int:
     )
 
 
-def measure(name: str, options: argparse.Namespace) -> Result:
+def measure(
+    name: str, options: argparse.Namespace, clock: Callable[[], float] = time.perf_counter
+) -> Result:
     """Compile and time one case."""
     device = options.device
     case = CASES[name]
@@ -138,7 +149,7 @@ def measure(name: str, options: argparse.Namespace) -> Result:
         calls,
         rounds=options.rounds,
         round_seconds=options.seconds,
-        clock=CLOCKS[options.clock],
+        clock=clock,
     )
     return Result(name, case.bound, timings, first_call, error, _nbytes(case, args, results))
 
@@ -232,70 +243,84 @@ def plot(results: list[Result]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def page(results: list[Result], rate: float, options: argparse.Namespace) -> str:
-    """The results as a page."""
+def _clock(options: argparse.Namespace, threads: int) -> str:
+    """The name of the clock that times this many threads."""
+    if options.clock != "auto":
+        return str(options.clock)
+    return "cpu" if threads == 1 and options.device == "cpu" else "wall"
+
+
+def _plot_path(kind: str, threads: int) -> Path:
+    return RESULTS / f"kernels-{kind}{'' if threads == 1 else f'-{threads}'}.svg"
+
+
+def page(results: dict[int, list[Result]], rate: float, options: argparse.Namespace) -> str:
+    """The results as a page: a section for each number of threads."""
     device = options.device
-    clock = "wall clock" if options.clock == "wall" else "processor time of the process"
-    cells = [row(result, rate) for result in results]
+    kind = "cuda" if device.startswith("cuda") else "cpu"
     header = "| " + " | ".join(HEADER) + " |"
     rule = "| --- |" + " ---: |" * (len(HEADER) - 1)
-    lines = ["| " + " | ".join(line) + " |" for line in cells]
-    kind = "cuda" if device.startswith("cuda") else "cpu"
+    lines = [
+        f"# Kernels: {device_name(device).partition(',')[0]}, torch {torch.__version__}",
+        "",
+        "Written by `python benchmarks/kernels.py --write`, whose docstring says what the columns",
+        "are. Medians in microseconds; only ratios compare between machines.",
+    ]
+    for threads, some in results.items():
+        clock = {"wall": "wall clock", "cpu": "processor time of the process"}
+        cells = ["| " + " | ".join(row(result, rate)) + " |" for result in some]
+        lines += ["", f"## {threads} thread{'s' * (threads > 1)}", ""]
+        lines += [f"By the {clock[_clock(options, threads)]}.", ""]
+        lines += ["```", summary(some), "```", ""]
+        lines += [f"![ratios to torch.compile]({_plot_path(kind, threads).name})", ""]
+        lines += [header, rule, *cells]
     notes = RESULTS / f"kernels-{kind}-notes.md"
-    return "\n".join(
-        [
-            f"# Kernels: {device_name(device)}, torch {torch.__version__}",
-            "",
-            "Written by `python benchmarks/kernels.py --write`, whose docstring says what the",
-            f"columns are, with `--threads {torch.get_num_threads()}`",
-            f"and `--clock {options.clock}` ({clock}).",
-            "Medians in microseconds; only ratios compare between machines.",
-            "",
-            "```",
-            summary(results),
-            "```",
-            "",
-            f"![ratios to torch.compile](kernels-{kind}.svg)",
-            "",
-            header,
-            rule,
-            *lines,
-            "",
-            notes.read_text() if notes.exists() else "",
-        ]
-    )
+    return "\n".join([*lines, "", notes.read_text() if notes.exists() else ""])
+
+
+def run(options: argparse.Namespace, rate: float) -> dict[int, list[Result]]:
+    """Measure what the options name; results by number of threads, printed as they come."""
+    results: dict[int, list[Result]] = {}
+    for threads in options.threads or [torch.get_num_threads()]:
+        torch.set_num_threads(threads)
+        some = results[threads] = []
+        for name in CASES:
+            if options.only in name:
+                some.append(measure(name, options, CLOCKS[_clock(options, threads)]))
+                print("  ".join(row(some[-1], rate)), flush=True)
+    return results
 
 
 def main(argv: list[str]) -> None:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", default="", help="run cases whose name contains this")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=0.02, help="length of a round")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--threads", type=int, default=0, help="0: as torch has it")
+    clock_help = "auto: cpu (the process' time) for one thread on the CPU, else wall"
+    parser.add_argument("--clock", choices=["auto", *CLOCKS], default="auto", help=clock_help)
+    threads_help = "numbers of threads, one table for each (default: as torch has it)"
+    parser.add_argument("--threads", type=int, nargs="*", default=[], help=threads_help)
     parser.add_argument(
         "--keep-caches", action="store_true", help="do not start with empty ones"
     )
-    parser.add_argument("--write", action="store_true", help="write page and plot")
+    parser.add_argument("--write", action="store_true", help="write page and plots")
     options = parser.parse_args(argv)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    results = []
     with fresh_caches(options.keep_caches), torch.no_grad():
         rate = copy_rate(options.device)
-        for name in CASES:
-            if options.only in name:
-                result = measure(name, options)
-                results.append(result)
-                print("  ".join(row(result, rate)), flush=True)
-    print(table(HEADER, [row(result, rate) for result in results]))
-    print(summary(results))
+        results = run(options, rate)
+    for threads, some in results.items():
+        print(f"\n{threads} thread{'s' * (threads > 1)}")
+        print(table(HEADER, [row(result, rate) for result in some]))
+        print(summary(some))
     if options.write:
         kind = "cuda" if options.device.startswith("cuda") else "cpu"
         (RESULTS / f"kernels-{kind}.md").write_text(page(results, rate, options))
-        (RESULTS / f"kernels-{kind}.svg").write_text(plot(results))
+        for threads, some in results.items():
+            _plot_path(kind, threads).write_text(plot(some))
 
 
 if __name__ == "__main__":
