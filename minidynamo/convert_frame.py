@@ -22,13 +22,14 @@ import torch
 from torch._C._dynamo import eval_frame as torch_frames
 
 from . import config, events, trace_rules
-from ._C import SKIP, Entry, entries, on_made_code
+from ._C import ONCE, SKIP, Entry, entries, on_made_code
 from .compile_options import GuardFail
 from .exc import (
     InternalError,
     MinidynamoError,
     RecompileError,
     RecompileLimitExceeded,
+    RunInEager,
     TorchRuntimeError,
     Unsupported,
 )
@@ -99,6 +100,9 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
         except SkipFrame as skip:
             _emit_frame(code, "skipped", str(skip))
             return SKIP
+        except RunInEager as reason:
+            _emit_frame(code, "eager", str(reason))
+            return ONCE
         except MinidynamoError as error:
             _emit_frame(code, "failed", str(error))
             if not config.suppress_errors or isinstance(error, Unsupported):
@@ -278,33 +282,19 @@ def _capture(
     around: BaseException | None,
 ) -> Any:
     tx = RootTranslator(output, frame, breaks)
+    tx.guard(GlobalsSource(), "ID_IS", frame.globals)
+    output.guards.add(None, Check.GLOBAL_STATE)
     try:
-        tx.guard(GlobalsSource(), "ID_IS", frame.globals)
-        output.guards.add(None, Check.GLOBAL_STATE)
-        try:
-            value = tx.run()
-        except GraphBreak as stop:
-            _report_break(options, stop.reason)
-            _drop_tracebacks(stop.reason, around)
-            _drop_tracebacks(stop, around)
-            innermost = stop.frame
-            try:
-                compiled = _finished(
-                    options, tx, lambda: finish_break(tx, innermost), innermost
-                )
-            finally:
-                _release_callees(innermost)
-            return _make_entry(frame, output, compiled, goes_on=True)
-        compiled = _finished(options, tx, lambda: finish_return(tx, value))
-        return _make_entry(frame, output, compiled, goes_on=False)
-    finally:
-        tx.release()
-
-
-def _release_callees(innermost: Translator) -> None:
-    while innermost.parent is not None:
-        innermost.release()
-        innermost = innermost.parent
+        value = tx.run()
+    except GraphBreak as stop:
+        _report_break(options, stop.reason)
+        _drop_tracebacks(stop.reason, around)
+        _drop_tracebacks(stop, around)
+        innermost = stop.frame
+        compiled = _finished(options, tx, lambda: finish_break(tx, innermost), innermost)
+        return _make_entry(frame, output, compiled, goes_on=True)
+    compiled = _finished(options, tx, lambda: finish_return(tx, value))
+    return _make_entry(frame, output, compiled, goes_on=False)
 
 
 def _finished(

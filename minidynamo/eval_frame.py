@@ -246,6 +246,14 @@ def _with_frame(fn: Any) -> Any:
     return call
 
 
+def _call_module(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    return module(*args, **kwargs)
+
+
+_call_module.__code__ = _call_module.__code__.replace(co_filename="<call of a module>")
+_C.set_module_caller(_call_module)
+
+
 def _dressed(wrapper: Any, fn: Any) -> Any:
     for name in functools.WRAPPER_ASSIGNMENTS:
         if hasattr(fn, name):

@@ -137,6 +137,12 @@ class InvalidBackend(MinidynamoError):
         self.name = name
 
 
+class RunInEager(Exception):
+    """Never seen by users: this call of the frame that is being captured, with everything below
+    it, is to run in eager. The next call is captured anew.
+    """
+
+
 class BackendCompilerFailed(MinidynamoError):
     """The backend raised `inner_exception`, or returned what cannot be called."""
 

@@ -172,6 +172,8 @@ class OutputGraph:
         self.transform_levels = 0
         # The lazily wrapped values that were looked at, in order.
         self.realized: list[Any] = []
+        # Every frame that was interpreted, to be let go of with the attempt.
+        self.frames: list[Any] = []
         # The globals dicts that the traced code used, by id.
         self.globals_variables: dict[int, Any] = {}
         # Generators that the traced code made.
@@ -420,7 +422,10 @@ class OutputGraph:
         )
 
     def release(self) -> None:
-        """Let go of the frame's objects, which reference cycles would keep until a collection."""
+        """Let go of the program's objects, which reference cycles would keep until a collection."""
+        for frame in self.frames:
+            frame.release()
+        self.frames.clear()
         self.inputs.clear()
         self.generators.clear()
         self.globals_variables.clear()

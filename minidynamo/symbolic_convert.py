@@ -103,6 +103,7 @@ class Translator(Protocol):
         # Whether the graph may break in this frame.
         self.is_resumable = False
         self.step_number = 0
+        output.frames.append(self)
 
     # -- the stack ---------------------------------------------------------------------------------
 
@@ -294,6 +295,7 @@ class Translator(Protocol):
         """Let go of the frame's objects, which reference cycles would keep until a collection."""
         for holder in (self.stack, self.locals, self.cells, self.exc_info):
             holder.clear()  # type: ignore[attr-defined]
+        self.result = self.yielded = None
 
     # -- names -------------------------------------------------------------------------------------
 
@@ -474,7 +476,8 @@ class RootTranslator(Translator):
 
     def release(self) -> None:
         super().release()
-        del self.root, self.frame, self.result
+        self.__dict__.pop("root", None)
+        self.__dict__.pop("frame", None)
 
     def run(self) -> VariableTracker:
         """Interpret to the return value. Raises `GraphBreak` where the graph has to break."""

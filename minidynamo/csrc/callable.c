@@ -25,6 +25,8 @@ typedef struct MdCompiled {
 } MdCompiled;
 
 static MdCompiled ring;
+// caller(module, *args, **kwargs) calls an nn.Module with hooks: one frame for all that it runs.
+static PyObject* module_caller;
 
 // Functions for entries --------------------------------------------------------------------------
 
@@ -262,7 +264,11 @@ static PyFunctionObject* resolve(MdCompiled* self, PyObject** receiver) {
     return PyFunction_Check(func) ? (PyFunctionObject*)func : NULL;
   }
   *receiver = fn;
-  return md_module_forward(fn, &self->module_class);
+  MdModuleCall call = md_module_call(fn, &self->module_class);
+  if (call == MD_HOOKED_CALL) {
+    return (PyFunctionObject*)module_caller;
+  }
+  return call == MD_FORWARD_CALL ? (PyFunctionObject*)self->module_class.forward : NULL;
 }
 
 static PyObject* call_in_region(MdThread* thread, MdCompiled* self, PyObject* fn,
@@ -467,11 +473,22 @@ static PyObject* compiled_function(PyObject* module, PyObject* const* args, Py_s
 
 static PyObject* disabled(PyObject* module, PyObject* fn) { return make_compiled(fn, NULL); }
 
+static PyObject* set_module_caller(PyObject* module, PyObject* function) {
+  if (!PyFunction_Check(function)) {
+    PyErr_SetString(PyExc_TypeError, "set_module_caller(function): it must be a Python function");
+    return NULL;
+  }
+  Py_XSETREF(module_caller, Py_NewRef(function));
+  Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"compiled_function", (PyCFunction)(void (*)(void))compiled_function, METH_FASTCALL,
      "compiled_function(fn, region) -> CompiledFunction: fn, run inside the region"},
     {"disabled", disabled, METH_O,
      "disabled(fn) -> CompiledFunction: fn, run outside all regions"},
+    {"set_module_caller", set_module_caller, METH_O,
+     "set_module_caller(function): function(module, *args, **kwargs) calls nn.Modules with hooks"},
     {NULL}};
 
 int md_init_callable(PyObject* module) {

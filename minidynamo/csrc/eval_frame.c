@@ -70,7 +70,7 @@ static PyObject* run_outside(PyThreadState* ts, MdThread* thread, MdFrame* frame
 }
 
 static PyObject* run_declined(Offer* offer, MdSkip skip) {
-  if (skip == MD_SKIP_RECURSIVE) {
+  if (skip == MD_SKIP_RECURSIVE || skip == MD_ONCE) {
     return run_outside(offer->ts, offer->thread, offer->frame);
   }
   return run_original(offer->ts, offer->thread, offer->frame, 0);
@@ -193,7 +193,7 @@ static PyObject* run_answer(Offer* offer, PyObject* answer) {
   }
   if (Py_IS_TYPE(answer, &Answer_Type)) {
     MdSkip skip = ((Answer*)answer)->skip;
-    if (remember_skip(offer, skip) == 0) {
+    if (skip == MD_ONCE || remember_skip(offer, skip) == 0) {
       return run_declined(offer, skip);
     }
   } else if (Py_IS_TYPE(answer, &MdEntry_Type)) {
@@ -208,7 +208,7 @@ static PyObject* run_answer(Offer* offer, PyObject* answer) {
     }
   } else {
     PyErr_Format(PyExc_TypeError, "a Region's callback must return an Entry, SKIP, "
-                 "SKIP_RECURSIVE or None, not %.100s", Py_TYPE(answer)->tp_name);
+                 "SKIP_RECURSIVE, ONCE or None, not %.100s", Py_TYPE(answer)->tp_name);
   }
   discard(offer);
   return NULL;
@@ -315,7 +315,8 @@ static int make_stub(void) {
 int md_init_eval_frame(PyObject* module) {
   if (make_stub() < 0 || PyType_Ready(&Answer_Type) < 0 ||
       add_answer(module, "SKIP", MD_SKIP) < 0 ||
-      add_answer(module, "SKIP_RECURSIVE", MD_SKIP_RECURSIVE) < 0) {
+      add_answer(module, "SKIP_RECURSIVE", MD_SKIP_RECURSIVE) < 0 ||
+      add_answer(module, "ONCE", MD_ONCE) < 0) {
     return -1;
   }
   if (md_init_code_state(module) < 0 || md_init_region(module) < 0 || md_init_entry(module) < 0 ||

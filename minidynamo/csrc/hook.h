@@ -41,7 +41,14 @@ typedef struct MdRegionState {
   char skip;         // an MdSkip: whether the callback is asked on a miss
 } MdRegionState;
 
-typedef enum { MD_ASK = 0, MD_SKIP = 1, MD_SKIP_RECURSIVE = 2, MD_GENERATED = 3 } MdSkip;
+// MD_ONCE is an answer only: this call runs as with MD_SKIP_RECURSIVE, the next one is asked for.
+typedef enum {
+  MD_ASK = 0,
+  MD_SKIP = 1,
+  MD_SKIP_RECURSIVE = 2,
+  MD_GENERATED = 3,
+  MD_ONCE = 4
+} MdSkip;
 
 // What hangs on a code object (co_extra).
 struct MdCodeState {
@@ -176,9 +183,10 @@ typedef struct {
   unsigned version;
   PyObject* forward;  // borrowed from the class
 } MdModuleClass;
-// The plain function `forward` when calling `object` would do nothing but forward(object, ...),
-// as an nn.Module without hooks does; borrowed. NULL, without an error, when that is not certain.
-PyFunctionObject* md_module_forward(PyObject* object, MdModuleClass* known);
+// What calling an object does: known->forward(object, ...) and nothing else, as an nn.Module without
+// hooks does; that amid forward hooks; or something else, or not certain (no error is set).
+typedef enum { MD_OTHER_CALL, MD_FORWARD_CALL, MD_HOOKED_CALL } MdModuleCall;
+MdModuleCall md_module_call(PyObject* object, MdModuleClass* known);
 // torch_state.cpp: whether torch.jit.trace records in this thread.
 int md_torch_is_tracing(void);
 

@@ -7,7 +7,8 @@ static PyObject* names[N_NAMES];
 static const char* name_texts[N_NAMES] = {"forward",    "__call__",            "_wrapped_call_impl",
                                           "_call_impl", "_compiled_call_impl", "__getattribute__"};
 
-#define N_HOOKS 4
+// Backward hooks first.
+enum { FORWARD_HOOKS = 2, N_HOOKS = 4, UNKNOWN = 100 };
 static PyObject* hook_names[N_HOOKS];
 static PyObject* global_hook_names[N_HOOKS];
 static const char* hook_texts[N_HOOKS] = {"_backward_hooks", "_backward_pre_hooks",
@@ -88,32 +89,46 @@ static PyObject* plain_forward(PyTypeObject* type, PyObject* globals) {
   return forward != NULL && PyFunction_Check(forward) ? forward : NULL;
 }
 
-static int all_empty(PyObject* dict, PyObject** keys) {
-  for (int i = 0; i < N_HOOKS; i++) {
+// How many tables of hooks have an entry, of those from `first` on; UNKNOWN where one is missing.
+static int filled_tables(PyObject* dict, PyObject** keys, int first, int last) {
+  int filled = 0;
+  for (int i = first; i < last; i++) {
     PyObject* hooks = PyDict_GetItemWithError(dict, keys[i]);
-    if (hooks == NULL || !PyDict_Check(hooks) || PyDict_GET_SIZE(hooks) != 0) {
-      return 0;
+    if (hooks == NULL || !PyDict_Check(hooks)) {
+      return UNKNOWN;
     }
+    filled += PyDict_GET_SIZE(hooks) != 0;
   }
-  return 1;
+  return filled;
 }
 
-static int instance_is_plain(PyObject* object) {
+// Whether the instance's own attributes leave its class's way of being called as it is.
+static int is_called_as_its_class(PyObject* dict) {
+  PyObject* compiled = PyDict_GetItemWithError(dict, names[COMPILED_CALL_IMPL]);
+  return (compiled == NULL || compiled == Py_None) &&
+         PyDict_GetItemWithError(dict, names[FORWARD]) == NULL;
+}
+
+static MdModuleCall instance_call(PyObject* object, PyObject* globals) {
   PyObject* dict = PyObject_GenericGetDict(object, NULL);
   if (dict == NULL) {
-    return 0;
+    return MD_OTHER_CALL;
   }
-  PyObject* compiled = PyDict_GetItemWithError(dict, names[COMPILED_CALL_IMPL]);
-  int plain = (compiled == NULL || compiled == Py_None) &&
-              PyDict_GetItemWithError(dict, names[FORWARD]) == NULL && all_empty(dict, hook_names);
+  MdModuleCall call = MD_OTHER_CALL;
+  if (is_called_as_its_class(dict) && filled_tables(dict, hook_names, 0, FORWARD_HOOKS) == 0 &&
+      filled_tables(globals, global_hook_names, 0, FORWARD_HOOKS) == 0) {
+    int filled = filled_tables(dict, hook_names, FORWARD_HOOKS, N_HOOKS) +
+                 filled_tables(globals, global_hook_names, FORWARD_HOOKS, N_HOOKS);
+    call = filled == 0 ? MD_FORWARD_CALL : filled < UNKNOWN ? MD_HOOKED_CALL : MD_OTHER_CALL;
+  }
   Py_DECREF(dict);
-  return plain;
+  return call;
 }
 
-PyFunctionObject* md_module_forward(PyObject* object, MdModuleClass* known) {
+MdModuleCall md_module_call(PyObject* object, MdModuleClass* known) {
   PyObject* globals = torch_module_globals();
   if (globals == NULL) {
-    return NULL;
+    return MD_OTHER_CALL;
   }
   PyTypeObject* type = Py_TYPE(object);
   if (type != known->type || type->tp_version_tag != known->version || known->version == 0) {
@@ -121,11 +136,13 @@ PyFunctionObject* md_module_forward(PyObject* object, MdModuleClass* known) {
     known->type = type;
     known->version = type->tp_version_tag;  // the look-ups gave it one, if it can have one
   }
-  int plain = known->forward != NULL && known->version != 0 && instance_is_plain(object) &&
-              all_empty(globals, global_hook_names) && !md_torch_is_tracing();
+  MdModuleCall call = MD_OTHER_CALL;
+  if (known->forward != NULL && known->version != 0 && !md_torch_is_tracing()) {
+    call = instance_call(object, globals);
+  }
   if (PyErr_Occurred()) {
     PyErr_Clear();  // a dict or key that cannot be read: not certain
-    return NULL;
+    return MD_OTHER_CALL;
   }
-  return plain ? (PyFunctionObject*)known->forward : NULL;
+  return call;
 }

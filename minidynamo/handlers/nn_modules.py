@@ -1,4 +1,6 @@
-"""Methods of nn.Module that mostly do nothing: casts of what has the wanted dtype already."""
+"""Methods of nn.Module that mostly do nothing: casts of what has the wanted dtype already; and the
+first call of lazy modules.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..exc import RunInEager
 from ..source import ModuleItemSource
 from ..variables.base import VariableTracker
 from ..variables.nn_module import NNModuleVariable
@@ -51,3 +54,11 @@ def module_apply(tx: Translator, args: list[VariableTracker], kwargs: dict[str, 
             return NotImplemented
     tx.output.rollback(checkpoint)
     return module
+
+
+@handles(torch.nn.modules.lazy.LazyModuleMixin._infer_parameters)
+def infer_parameters(
+    tx: Translator, args: list[VariableTracker], kwargs: dict[str, Any]
+) -> Any:
+    """The hook that makes a lazy module's parameters in its first call, and is gone afterwards."""
+    raise RunInEager("a lazy module makes its parameters")

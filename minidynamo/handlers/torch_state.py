@@ -77,7 +77,6 @@ _CONSTANTS: tuple[tuple[Callable[..., Any], Any], ...] = (
     (torch.jit.is_tracing, False),
     (torch._C._get_tracing_state, None),
     (torch._C._is_tracing, False),
-    (torch.compiler.is_compiling, True),
     (torch.compiler.is_dynamo_compiling, True),
     (torch.compiler.is_exporting, False),
     (torch._utils.is_compiling, True),
@@ -117,6 +116,12 @@ for _function in _unique(_READS):
     _read(_function)
 for _function in _unique(_GUARDED_READS):
     _read_guarded(_function)
+
+
+@handles(torch.compiler.is_compiling)
+def is_compiling(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """True, but for nn.Module's own code: it leaves out hooks that eager calls after an error."""
+    return ConstantVariable(tx.code is not torch.nn.Module._call_impl.__code__)
 
 
 def _constant(function: Callable[..., Any], value: Any) -> None:

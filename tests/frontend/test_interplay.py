@@ -475,6 +475,35 @@ def test_deleted_model_is_freed(with_break):
     assert [r() for r in reference] == [None, None]
 
 
+@pytest.mark.parametrize("with_break", [False, True])
+def test_arguments_are_freed_without_a_collection(with_break):
+    class Box:
+        pass
+
+    def helper(box):
+        return [value + 1 for value in box.values]
+
+    def f(box):
+        total = sum(helper(box))
+        if with_break:
+            minidynamo.graph_break()
+        return total + len(helper(box))
+
+    minidynamo.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    compiled = minidynamo.compile(f, backend="eager")
+    box = Box()
+    box.values = [torch.ones(2), torch.ones(2)]
+    references = weakref.ref(box), weakref.ref(box.values[0])
+    gc.collect()
+    gc.disable()
+    try:
+        compiled(box)
+        del box
+        assert [reference() for reference in references] == [None, None]
+    finally:
+        gc.enable()
+
+
 def test_code_of_a_deleted_function_is_freed():
     def make():
         def f(a):

@@ -326,3 +326,63 @@ def test_state_dict_hooks_are_kept():
     compiled = minidynamo.compile(model, backend=CountingBackend())
     compiled(X)
     assert "extra" in model.state_dict()
+
+
+# -- hooks of the compiled module itself -----------------------------------------------------------
+
+
+def test_hooks_of_the_compiled_module_are_in_its_graph():
+    """One graph with forward and hooks; a hook that is added or removed is seen."""
+    counter = CountingBackend()
+    eager, other = _model(), _model()
+    compiled = minidynamo.compile(other, backend=counter, fullgraph=True)
+    handles = []
+
+    def register():
+        for model in (eager, other):
+            handles.append(model.register_forward_hook(lambda m, args, out: out * 2))
+            handles.append(model.register_forward_pre_hook(lambda m, args: (args[0] + 1,)))
+
+    for change, graphs in (
+        (lambda: None, 1),
+        (register, 2),
+        (lambda: [handle.remove() for handle in handles], 2),
+    ):
+        change()
+        for _ in range(2):
+            _same_outcome(eager, compiled, grad=True)
+        assert len(counter.graphs) == graphs
+
+
+def test_hooked_modules_of_one_class():
+    """Each has its own hooks, and what is compiled for one does not serve the other."""
+    counter = CountingBackend()
+    for scale in (2, 3, 2):
+        module = nn.ReLU()
+        module.register_forward_hook(lambda m, args, out, scale=scale: out * scale)
+        compiled = minidynamo.compile(module, backend=counter)
+        assert_same(compiled(X), torch.relu(X) * scale)
+        assert_same(copy.deepcopy(compiled)(X), torch.relu(X) * scale)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_hook_that_is_always_called(inner):
+    class Raises(nn.Module):
+        def forward(self, x):
+            raise ValueError(f"no {x.shape[0]}")
+
+    outcomes = []
+    for compiles in (False, True):
+        log = []
+        module = Raises()
+        module.register_forward_hook(
+            lambda m, args, out, log=log: log.append(out), always_call=True
+        )
+        call = (lambda x, module=module: module(x)) if inner else module
+        if compiles:
+            call = minidynamo.compile(call, backend=CountingBackend())
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no 3"):
+                call(X)
+        outcomes.append(log)
+    assert outcomes[0] == outcomes[1] == [None, None]

@@ -94,6 +94,10 @@ def test_answers():
     compiler.run(helper, 1)
     compiler.run(helper, 1)
     assert compiler.asked.count(helper.__code__) == 2
+    compiler = Compiler({caller: _C.ONCE})
+    for count in (1, 2):
+        assert compiler.compiled(caller)(1) == ("orig", 1)
+        assert compiler.names == ["caller"] * count
     assert repr(_C.SKIP) == "SKIP" and repr(_C.SKIP_RECURSIVE) == "SKIP_RECURSIVE"
     with pytest.raises(TypeError, match="must return an Entry"):
         Compiler(default=3).compiled(helper)(1)
