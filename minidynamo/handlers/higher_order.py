@@ -254,6 +254,11 @@ def _map(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return traced.rebuild(add_call(tx, torch.ops.higher_order.map_impl, arguments, {}, results))
 
 
+def _region(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """A `torch.compiler.nested_compile_region`: the marked function is traced through."""
+    return tx.call_function(args[0], list(args[1:]), kwargs)
+
+
 def _register(path: str, handler: Callable[..., Any]) -> None:
     """The Python function that users call, where this torch has it."""
     module_name, _, name = path.rpartition(".")
@@ -265,6 +270,7 @@ def _register(path: str, handler: Callable[..., Any]) -> None:
 _register("torch._higher_order_ops.while_loop.while_loop", _while_loop)
 _register("torch._higher_order_ops.map.map", _map)
 _register("torch._higher_order_ops.scan.scan", _scan)
+_register("torch._higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder", _region)
 
 # -- activation checkpointing ----------------------------------------------------------------------
 

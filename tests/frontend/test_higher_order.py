@@ -274,6 +274,23 @@ def test_checkpoint_recompiles_for_another_body():
     check_recompiles(fn, [(x, 2), (x, 2), (x, 3.0), (x.detach(), 2)], graphs=3)
 
 
+# -- marked regions --------------------------------------------------------------------------------
+
+
+@torch.compiler.nested_compile_region
+def _layer(x, scale):
+    return (x.sin() * scale, x.cos())
+
+
+def test_nested_compile_regions_are_traced_through():
+    def fn(x, k):
+        for _ in range(3):
+            x, y = _layer(x, scale=k)
+        return x + y
+
+    check_recompiles(fn, [(X, 2), (X, 2), (X.double(), 2), (X, 3)], graphs=3)
+
+
 # -- scripted functions ----------------------------------------------------------------------------
 
 

@@ -186,3 +186,24 @@ def test_legacy_constructors():
     assert [t.dtype for t in found[0]] == [torch.float32, torch.int64, torch.bool]
     assert found[0][1].tolist() == [[1], [2]]
     assert found[1:3] == (torch.Size([2, 3]), torch.float64)
+
+
+def test_a_tensor_that_requires_grad_has_an_array_where_gradients_are_off():
+    def fn(x):
+        with torch.no_grad():
+            array = x.numpy()
+            array *= 2
+        return torch.from_numpy(array).sin(), x * 3
+
+    def run(call):
+        leaf = torch.arange(3.0, requires_grad=True)
+        return call(leaf), leaf
+
+    backend = CountingBackend()
+    (sine, tripled), leaf = run(minidynamo.compile(fn, backend=backend))
+    (want_sine, want_tripled), want_leaf = run(fn)
+    assert torch.equal(sine, want_sine) and not sine.requires_grad
+    assert torch.equal(tripled, want_tripled) and tripled.requires_grad
+    assert torch.equal(leaf, want_leaf)
+    with pytest.raises(RuntimeError, match="requires grad"):
+        minidynamo.compile(lambda x: x.numpy(), backend=backend)(leaf)
