@@ -121,10 +121,16 @@ def compile_aot(
     """A callable with gm's semantics whose functional graphs are made by `compile_graph`."""
     from torch._functorch import config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._functorch.partitioners import (
+        default_partition,
+        min_cut_rematerialization_partition,
+    )
 
     def partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         keep_random_numbers(joint)
+        # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
+        if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):
+            return default_partition(joint, *args, **kwargs)
         return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
     def compiler(kind: str) -> Callable[..., Any]:

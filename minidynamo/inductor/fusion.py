@@ -237,7 +237,7 @@ def _concatenate(first: LoopBody, second: LoopBody) -> LoopBody | None:
     """`first`'s nodes, then `second`'s, loads of what was stored replaced by the value; None if an
     index differs, or an element would be changed before all have read it.
     """
-    adds = any(node.op == "atomic_add" for node in (*first.nodes, *second.nodes))
+    adds = any(node.op == "scatter" for node in (*first.nodes, *second.nodes))
     if adds and first.reduces:
         return None  # an addition must happen once at every point
     stored: dict[str, tuple[Expr | None, int]] = {}
@@ -246,19 +246,19 @@ def _concatenate(first: LoopBody, second: LoopBody) -> LoopBody | None:
     nodes = NodeList()
     for position, node in enumerate(first.nodes):
         new = nodes.copy(node, position)
-        if node.op in ("store", "atomic_add"):
+        if node.op in ("store", "scatter"):
             assert node.buffer is not None
-            if node.buffer in stored or node.op == "atomic_add":
+            if node.buffer in stored or node.op == "scatter":
                 several.add(node.buffer)
             stored[node.buffer] = (node.index, nodes.nodes[new].args[0])
             ops[node.buffer] = node.op
     read_before = {node.buffer for node in first.loads()}
     nodes.renumbered = {}
     for position, node in enumerate(second.nodes):
-        if node.op in ("store", "atomic_add"):
+        if node.op in ("store", "scatter"):
             if node.buffer in read_before and not _is_in_place(first, node):
                 return None
-            if node.buffer in stored and "atomic_add" in (node.op, ops[node.buffer]):
+            if node.buffer in stored and "scatter" in (node.op, ops[node.buffer]):
                 return None
         if node.op == "load" and node.buffer in stored:
             index, value = stored[node.buffer]

@@ -51,8 +51,8 @@ class Node:
         op: a name in `ops.OPS`.
         args: operands, as positions in the body's list.
         dtype: of the result (of the stored value, for a store: the buffer's).
-        buffer: of load, store, atomic_add.
-        index: of load, store, atomic_add (element of the buffer) and index_expr (the value).
+        buffer: of load, store, scatter.
+        index: of load, store, scatter (element of the buffer) and index_expr (the value).
         value: the number of a constant; the name of a reduction; the failure of a check; which word
             of a philox.
     """
@@ -108,7 +108,7 @@ class LoopBody:
         return (node for node in self.nodes if node.op == "load")
 
     def stores(self) -> Iterator[Node]:
-        return (node for node in self.nodes if node.op in ("store", "atomic_add"))
+        return (node for node in self.nodes if node.op in ("store", "scatter"))
 
     def has_scan(self) -> bool:
         return any(node.op == "scan" for node in self.nodes)
@@ -118,7 +118,7 @@ class LoopBody:
         return {
             node.buffer
             for node in self.nodes
-            if node.op in ("load", "atomic_add") and node.buffer is not None
+            if node.op in ("load", "scatter") and node.buffer is not None
         }
 
     def has_reduction(self) -> bool:
@@ -172,7 +172,7 @@ class LoopBody:
         alive = [False] * len(self.nodes)
         for position in range(len(self.nodes) - 1, -1, -1):
             node = self.nodes[position]
-            if node.op in ("store", "atomic_add") and keep_store(node):
+            if node.op in ("store", "scatter") and keep_store(node):
                 alive[position] = True
             if alive[position]:
                 for arg in node.operands():
@@ -196,7 +196,7 @@ class NodeList:
 
     def add(self, node: Node) -> int:
         """Position of the node, or of an equal one already there. Stores are never merged."""
-        if node.op in ("store", "atomic_add"):
+        if node.op in ("store", "scatter"):
             self.nodes.append(node)
             return len(self.nodes) - 1
         key = node.key()
@@ -263,10 +263,12 @@ class BodyBuilder:
             Node("store", (self.cast(value, dtype),), dtype, buffer=buffer, index=index)
         )
 
-    def atomic_add(self, buffer: str, index: Expr, value: Value, dtype: torch.dtype) -> None:
-        self._list.add(
-            Node("atomic_add", (self.cast(value, dtype),), dtype, buffer=buffer, index=index)
-        )
+    def scatter(
+        self, buffer: str, index: Expr, value: Value, dtype: torch.dtype, how: str = "sum"
+    ) -> None:
+        """Combine the value with what is at the index; `how`: a name in `ops.SCATTERS`."""
+        args = (self.cast(value, dtype),)
+        self._list.add(Node("scatter", args, dtype, buffer=buffer, index=index, value=how))
 
     def constant(self, value: bool | float | Expr, dtype: torch.dtype) -> Value:
         if isinstance(value, Expr):
@@ -440,7 +442,7 @@ def passes(body: LoopBody) -> list[Pass]:
             p
             for p, node in enumerate(body.nodes)
             if (node.op == "reduction" and stage[p] == step + 1)
-            or (inner[p] and stage[p] == step and node.op in ("store", "atomic_add"))
+            or (inner[p] and stage[p] == step and node.op in ("store", "scatter"))
         ]
         walk = _closure(body, inner, roots)
         if walk:

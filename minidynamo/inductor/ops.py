@@ -54,7 +54,7 @@ _ROWS = [
     # memory and leaves
     Op("load", None, "explicit", "buffer[index]; with one operand (a bool mask): 0 where the mask is false, without reading", 1, "memory"),
     Op("store", 1, "same", "buffer[index] = a, converted to the buffer's dtype", 1, "memory"),
-    Op("atomic_add", 1, "same", "buffer[index] += a, safe when several iterations meet at one index", 8, "memory"),
+    Op("scatter", 1, "same", "combine a with buffer[index] as `value` says (a name in SCATTERS), also where several iterations meet at one index", 8, "memory"),
     Op("constant", 0, "explicit", "the number `value`", 0, "leaf"),
     Op("index_expr", 0, "explicit", "the integer expression `index` as a value of the node's dtype", 1, "leaf"),
     Op("reduction", 1, "explicit", "reduction of a over all reduction symbols; `value` is its name in REDUCTIONS", 1, "reduction"),
@@ -167,6 +167,15 @@ SCAN_STEPS = {
     "max": "maximum",
     "min": "minimum",
     "logaddexp": "logaddexp",
+}
+
+# How a value that is scattered is combined with the one in memory; None: it takes its place.
+SCATTERS: dict[str, str | None] = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "set": None,
 }
 
 REDUCTIONS: dict[str, Reduction] = {

@@ -247,7 +247,7 @@ class Scheduler:
             return
         needed = self._needed_outside(group)
         body = group.body.without_dead_nodes(lambda node: node.buffer in needed)
-        if body.nodes and any(node.op in ("store", "atomic_add") for node in body.nodes):
+        if body.nodes and any(node.op in ("store", "scatter") for node in body.nodes):
             yield make_kernel(merge_loops(body), self.buffers, _origins(group.operations))
 
     def _needed_outside(self, group: Group) -> set[str | None]:

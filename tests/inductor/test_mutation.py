@@ -177,8 +177,8 @@ def test_a_store_joins_reads_of_the_same_element_only():
     assert join(shifted, writer) is None
 
 
-@pytest.mark.parametrize("first, second", [("store", "atomic_add"), ("atomic_add", "store")])
-def test_atomic_additions_do_not_join_stores(first, second):
+@pytest.mark.parametrize("first, second", [("store", "scatter"), ("scatter", "store")])
+def test_scatters_do_not_join_stores(first, second):
     writer = body(("load", "x", 1, 0), (first, "a", 1, 0))
     assert join(writer, body(("load", "x", 1, 0), (second, "a", 1, 0))) is None
 

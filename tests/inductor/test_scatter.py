@@ -80,7 +80,7 @@ def test_loops_that_may_run_in_parallel():
         b = BodyBuilder([x, y])
         row = b.load("rows", symbol_expr(x), torch.int64)
         index = make(symbol_expr(x), symbol_expr(y), b.indirect(row, 4))
-        b.atomic_add("out", index, b.constant(1.0, torch.float32), torch.float32)
+        b.scatter("out", index, b.constant(1.0, torch.float32), torch.float32)
         return parallel_symbols(b.finish())
 
     assert safe(lambda a, b, row: row * 16 + b) == {y}
@@ -101,3 +101,106 @@ def test_sources_that_do_not_fit(size):
             minidynamo.compile(lambda x, i, s: x.scatter_add(0, i, s))(
                 x, places, torch.ones(size)
             )
+
+
+EVERY = [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+
+
+@pytest.mark.parametrize("dtype", EVERY)
+def test_scatter(dtype):
+    x = torch.randint(0, 5, (6, 5, 37)).to(dtype)
+    source = torch.randint(0, 3, (5, 5, 36)).to(dtype)
+    places = torch.randint(0, 5, (4, 4, 35))
+    for dim in (0, 1, 2):
+        check(lambda x, i, s: x.scatter(dim, i, s), x, places, source, externs=0)
+    check(lambda x, i: x.scatter(-1, i, 1), x, places, externs=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+@pytest.mark.parametrize("reduce", ["sum", "prod", "amax", "amin"])
+@pytest.mark.parametrize("include_self", [True, False])
+def test_scatter_reduce(dtype, reduce, include_self):
+    x = torch.randint(-4, 5, (6, 5, 37)).to(dtype)
+    source = torch.randint(-3, 4, (5, 5, 36)).to(dtype)
+    places = torch.randint(0, 5, (4, 4, 35))
+
+    def run(x, i, s):
+        return x.scatter_reduce(1, i, s, reduce, include_self=include_self)
+
+    check(run, x, places, source, externs=0)
+
+
+def test_nan_is_the_largest_and_the_smallest():
+    x, places = torch.zeros(3, 20), torch.zeros(2, 20, dtype=torch.long)
+    source = torch.randn(2, 20)
+    source[:, 3] = torch.nan
+    for reduce in ("amax", "amin"):
+        check(lambda x, i, s: x.scatter_reduce(0, i, s, reduce), x, places, source, externs=0)
+
+
+@pytest.mark.parametrize("dtype", EVERY)
+def test_index_put(dtype):
+    x = torch.randint(0, 5, (6, 5, 37)).to(dtype)
+    ones = torch.ones(3, 4, 5).to(dtype)
+    rows, columns = torch.randperm(6)[:4], torch.randperm(37)[:12].view(3, 4)
+
+    def apart(x, i, j, v):
+        x[i, :, j] = v
+        return x * 1
+
+    def together(x, i, v):
+        x[:, i, 3:9] = v
+        return x * 1
+
+    def moved(x, i, v):
+        return x.index_copy(1, i, v), x.index_fill(0, i, 1)
+
+    check(apart, x, rows, columns, ones, externs=0)
+    check(together, x, torch.tensor([1, -2]), ones[0, :2, :1], externs=0)
+    check(moved, x, torch.tensor([4, 1]), x[:, :2].clone(), externs=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_index_put_that_adds(dtype):
+    x, values = torch.zeros(6, 5, 37, dtype=dtype), torch.ones(4, 1, 37, dtype=dtype)
+    places = torch.tensor([1, 3, 1, -1])
+    check(lambda x, i, v: x.index_put((i,), v, accumulate=True), x, places, values, externs=0)
+
+
+@pytest.mark.parametrize("dtype", EVERY)
+def test_a_number_where_a_mask_is_true(dtype):
+    x = torch.randint(0, 5, (6, 5, 37)).to(dtype)
+
+    def write(x, mask, whole):
+        x[mask] = 1
+        x[:, mask[0]] = 0
+        x[whole] = 1
+        return x * 1
+
+    check(write, x, torch.rand(6, 5) > 0.5, torch.rand(6, 5, 37) > 0.9, externs=0)
+
+
+def test_index_put_out_of_range():
+    x, places = torch.zeros(5, 20), torch.tensor([0, 7])
+    for accumulate in (False, True):
+        run = compiled(
+            lambda x, i: x.index_put((i,), x[:2], accumulate=accumulate), x, places % 5
+        )
+        with pytest.raises(IndexError, match="index 7 is out of bounds for dimension 0"):
+            run(x, places)
+
+
+def test_parts_that_are_written_by_steps_and_diagonals():
+    def steps(x, v):
+        x[:, 3:37:2, 1:30:3] = v
+        x[1::2] = 3
+        return x * 2
+
+    check(steps, torch.randn(6, 40, 37), torch.randn(1, 10), externs=0)
+    for offset, length in ((0, 5), (-2, 3), (3, 5)):
+
+        def diagonal(x, v):
+            x.diagonal(offset, 1, 2).copy_(v)
+            return x * 2
+
+        check(diagonal, torch.randn(6, 5, 37), torch.randn(6, length), externs=0)

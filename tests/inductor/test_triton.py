@@ -199,8 +199,8 @@ def test_atomic_add():
     index = symbol_expr(b.iters[0])
     where = b.load("a0", index, torch.int64)
     value = b.load("a1", index, torch.float32)
-    b.atomic_add("a2", symbol_expr(ValueRef(where, 7)), value, torch.float32)
-    b.atomic_add(
+    b.scatter("a2", symbol_expr(ValueRef(where, 7)), value, torch.float32)
+    b.scatter(
         "a3", symbol_expr(ValueRef(where, 7)) * 0, b.constant(1, torch.int32), torch.int32
     )
     args = [(torch.int64, 50, "in"), (torch.float32, 50, "in")]
@@ -214,9 +214,23 @@ def test_atomic_add():
     assemble(kernel)
 
 
+def test_scatter():
+    b = builder([50])
+    index = symbol_expr(b.iters[0])
+    where = b.load("a0", index, torch.int64)
+    value = b.load("a1", index, torch.float32)
+    b.scatter("a2", symbol_expr(ValueRef(where, 60)), value, torch.float32, "set")
+    args = [(torch.int64, 50, "in"), (torch.float32, 50, "in"), (torch.float32, 60, "inout")]
+    kernel = kernel_of(b.finish(), args)
+    where, value, out = torch.randperm(60)[:50], torch.randn(50), torch.zeros(60)
+    run(kernel, where, value, out)
+    same(out, torch.zeros(60).index_put((where,), value))
+    assemble(kernel)
+
+
 def test_atomic_add_of_narrow_integers_is_refused():
     b = builder([4])
-    b.atomic_add("a0", symbol_expr(b.iters[0]), b.constant(1, torch.int8), torch.int8)
+    b.scatter("a0", symbol_expr(b.iters[0]), b.constant(1, torch.int8), torch.int8)
     with pytest.raises(printer.UnsupportedKernel, match="int8"):
         kernel_of(b.finish(), [(torch.int8, 4, "inout")])
 

@@ -121,7 +121,7 @@ class CppKernel:
         return total * (8 + cost) // 8
 
     def _adds(self) -> bool:
-        return any(node.op == "atomic_add" for node in self.nodes)
+        return any(node.op == "scatter" for node in self.nodes)
 
     def _rows(self) -> int:
         """Independent pieces of work in the outer loops."""

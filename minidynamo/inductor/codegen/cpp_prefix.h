@@ -187,20 +187,6 @@ template <int N, i64 STEP, class T, class W> MD_INLINE V<T, N> ld_step_if(V<i32,
 template <class F, class W, class At> MD_INLINE void scatter(F x, W w, At at) {
   for (int i = 0; i < lanes<MD_LANES(F)>(w); i++) *at(i) = x[i];
 }
-template <class T> MD_INLINE void atomic_add(T* p, T x) {
-  if constexpr (__is_same(T, float) || __is_same(T, double)) {
-    typename UIntOf<sizeof(T)>::type seen, want;
-    __builtin_memcpy(&seen, p, sizeof(T));
-    do {
-      T now;
-      __builtin_memcpy(&now, &seen, sizeof(T));
-      now += x;
-      __builtin_memcpy(&want, &now, sizeof(T));
-    } while (!__atomic_compare_exchange_n((decltype(seen)*)p, &seen, want, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-  } else {
-    __atomic_fetch_add(p, x, __ATOMIC_RELAXED);
-  }
-}
 
 // N rows of N elements, `stride` apart, turned: out[k] is column k. Only `rows` rows and `columns` columns exist.
 template <class F> MD_INLINE F interleave_low(F a, F b) {

@@ -25,7 +25,7 @@ from minidynamo.inductor.symbolic import (
 
 # A value that costs this much and is wanted in several walks is kept.
 SCRATCH_COST = 8
-STORES = ("store", "atomic_add")
+STORES = ("store", "scatter")
 # Lanes of the widest vectors, for decisions; the text itself says N.
 LANES = 16
 
@@ -112,7 +112,7 @@ def parallel_symbols(body: LoopBody) -> set[Symbol]:
     """Loops whose iterations may run side by side: no two of them add to one element."""
     safe = set(body.iters)
     for node in body.nodes:
-        if node.op == "atomic_add":
+        if node.op == "scatter":
             assert node.index is not None
             safe = {symbol for symbol in safe if _determines(node.index, symbol)}
     return safe

@@ -17,6 +17,7 @@ from minidynamo.inductor.codegen.cpp_vec import (
     MEMORY_TYPE,
     SCALAR,
     VECTOR,
+    Row,
     literal,
     operation,
     scalar_cast,
@@ -24,7 +25,7 @@ from minidynamo.inductor.codegen.cpp_vec import (
 )
 from minidynamo.inductor.codegen.kernel import failure_texts
 from minidynamo.inductor.loop_body import LoopBody, Node
-from minidynamo.inductor.ops import SCAN_STEPS, SCANS
+from minidynamo.inductor.ops import SCAN_STEPS, SCANS, SCATTERS
 from minidynamo.inductor.symbolic import (
     Atom,
     Expr,
@@ -286,8 +287,8 @@ class ValuePrinter:
         assert node.index is not None and node.buffer is not None
         (value,) = node.args
         vectorised = self.vec is not None and self.is_vec[position]
-        if node.op == "atomic_add":
-            self._atomic_add(node)
+        if node.op == "scatter":
+            self._scatter(node)
             return
         if not vectorised:
             self.code.line(f"{node.buffer}[{self.index(node.index)}] = v{value};")
@@ -301,21 +302,33 @@ class ValuePrinter:
             at = self._by_lane(f"{node.buffer} + ", node.index)
             self.for_columns(f"scatter({text}, w, {at});")
 
-    def _atomic_add(self, node: Node) -> None:
+    def _scatter(self, node: Node) -> None:
         """Loops whose iterations may meet at one element run in order (`parallel_symbols`)."""
         assert node.index is not None and node.buffer is not None
         (value,) = node.args
+        step = SCATTERS[str(node.value)]
+
+        def combined(table: dict[str, Row], old: str, new: str, lanes: str = "") -> str:
+            ctype = lanes or CTYPE[node.dtype]
+            return operation(table, step, [old, new], node.dtype, ctype) if step else new
+
         if self.vec is None:
-            self.code.line(f"{node.buffer}[{self.index(node.index)}] += v{value};")
+            place = f"{node.buffer}[{self.index(node.index)}]"
+            self.code.line(f"{place} = {combined(SCALAR, place, f'v{value}')};")
             return
+        text = self.lanes(value)
+        if node.dtype == torch.bool:
+            text = f"to_bytes({text})"
         if self.step(node.index) == 1:
             at = f"{node.buffer} + {self._shifted(node.index, 1)}"
-            self.code.line(f"st({at}, ld<N>({at}, w) + {self.lanes(value)}, w);")
+            lanes = f"V<{LANE_TYPE[node.dtype]}, N>"
+            self.code.line(f"st({at}, {combined(VECTOR, f'ld<N>({at}, w)', text, lanes)}, w);")
             return
         at = self._by_lane(f"{node.buffer} + ", node.index)
         self.code.line(
-            f"{{ auto at = {at}; auto x = {self.lanes(value)};"
-            " for (int l = 0; l < lanes<N>(w); l++) *at(l) += x[l]; }"
+            f"{{ auto at = {at}; auto x = {text};"
+            f" for (int l = 0; l < lanes<N>(w); l++) *at(l) ="
+            f" {combined(SCALAR, '*at(l)', 'x[l]')}; }}"
         )
 
     def index(self, expr: Expr, lane: bool = False) -> str:

@@ -45,7 +45,7 @@ from minidynamo.inductor.symbolic import (
     product,
 )
 
-STORES = ("store", "atomic_add")
+STORES = ("store", "scatter")
 _INT32 = 1 << 31
 Span = frozenset[str]
 
@@ -339,19 +339,21 @@ class TritonPrinter:
 
     def _store(self, position: int, node: Node) -> None:
         span = self.spans[position]
-        if node.op == "atomic_add":
-            if node.dtype not in ATOMIC:
-                raise UnsupportedKernel(f"Triton has no atomic addition of {node.dtype}")
+        adds = node.op == "scatter" and node.value != "set"
+        if adds:
+            if node.dtype not in ATOMIC or node.value != "sum":
+                raise UnsupportedKernel(f"Triton has no atomic {node.value} of {node.dtype}")
             span = frozenset(a.name for a in self.axes if a.name != "r" or self.inner[position])
         mask = self._mask(span)
         value = f"v{node.args[0]}"
         options = f", mask={mask}" if mask else ""
-        if node.op == "atomic_add":
+        if adds:
             value = self._broadcast(value, self.spans[node.args[0]], span)
             # Adding zeros: Triton 3.6 interprets a broadcast value as if it were dense.
             value = f"({value} + tl.full({self._shape(span)}, 0, {TYPE[node.dtype]}))"
             options += ', sem="relaxed"'
-        self.code.line(f"tl.{node.op}({self._pointer(node, span)}, {value}{options})")
+        call = "atomic_add" if adds else "store"
+        self.code.line(f"tl.{call}({self._pointer(node, span)}, {value}{options})")
 
     # -- reductions --------------------------------------------------------------------------------
     def _reduction_dtype(self, node: Node) -> torch.dtype:

@@ -105,18 +105,52 @@ def lower_slice_scatter(
 ) -> Any:
     at = wrap(dim, x.ndim)
     extent = x.size[at]
-    if step != 1 or not isinstance(extent, int):
+    if not isinstance(extent, int) or not isinstance(source.size[at], int):
         return DECLINED
     first = 0 if start is None else start
     first = min(max(first + extent if first < 0 else first, 0), extent)
-    last = first + source.size[at]
+    last = first + (source.size[at] - 1) * step + 1
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         mask = in_bounds(b, index[at], first, last)
-        own = [*index[:at], index[at] - first, *index[at + 1 :]]
+        distance = index[at] - first
+        if step != 1:
+            # Counted from a multiple of the step below zero, where division rounds down as well.
+            counted = distance + first // step * step + step
+            hit = b.op("eq", b.index_expr(counted % step), b.index_expr(0))
+            mask = hit if mask is None else b.op("bitwise_and", mask, hit)
+            distance = counted // step - (first // step + 1)
+        own = [*index[:at], distance, *index[at + 1 :]]
         return select(
             b,
             mask,
+            lambda: b.cast(source.load(b, own), compute_type(x.dtype)),
+            lambda: x.load(b, index),
+        )
+
+    return g.lazy(inner, (x, source), cost=3)
+
+
+@register(aten.diagonal_scatter.default)
+def lower_diagonal_scatter(
+    g: GraphLowering,
+    x: TensorValue,
+    source: TensorValue,
+    offset: int = 0,
+    dim1: int = 0,
+    dim2: int = 1,
+) -> Any:
+    row, column = wrap(dim1, x.ndim), wrap(dim2, x.ndim)
+    if any(extent == 0 for extent in source.size):
+        return DECLINED
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        hit = b.op("eq", b.index_expr(index[row] + offset), b.index_expr(index[column]))
+        rest = [i for d, i in enumerate(index) if d not in (row, column)]
+        own = [*rest, index[row] if offset >= 0 else index[column]]
+        return select(
+            b,
+            hit,
             lambda: b.cast(source.load(b, own), compute_type(x.dtype)),
             lambda: x.load(b, index),
         )

@@ -1,8 +1,8 @@
-"""Operators that add to computed positions: scatter_add, index_add, embedding's gradient.
+"""Operators that write to computed positions: scatter, index_put, index_add, embedding's gradient.
 
-The result is a copy of the input, then one pass over what is added. On CPU it adds in eager's
-order; only loops whose iterations never meet run in parallel. A position that is out of range makes
-the kernel fail with eager's exception.
+The result is a copy of the input, then one pass over what is written or added. On CPU it goes in
+eager's order; only loops whose iterations never meet run in parallel. A position that is out of
+range makes the kernel fail with eager's exception.
 """
 
 from __future__ import annotations
@@ -14,24 +14,35 @@ import torch
 
 from minidynamo.inductor.ir import Index, Size, TensorValue, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder, Value
-from minidynamo.inductor.lowering.gather import OUTSIDE, is_empty
+from minidynamo.inductor.lowering.gather import (
+    OUTSIDE,
+    Places,
+    broadcast_index,
+    is_empty,
+    lookup,
+)
+from minidynamo.inductor.lowering.promotion import category, compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
+from minidynamo.inductor.lowering.scalar import Scalar, where
 from minidynamo.inductor.lowering.views import wrap
-from minidynamo.inductor.symbolic import Expr, dot
+from minidynamo.inductor.symbolic import ZERO, Expr, dot
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
 
 aten = torch.ops.aten
-# Where an addition in memory is the dtype's own.
+# Where combining in memory is the dtype's own arithmetic.
 DTYPES = {torch.float32, torch.float64, torch.int32, torch.int64}
 Place = Callable[[BodyBuilder, Index], Sequence[Expr]]
+Element = Callable[[BodyBuilder, Index], Value]
 
 
-def _is_possible(x: TensorValue, *others: TensorValue) -> bool:
+def _is_possible(how: str, x: TensorValue, *others: TensorValue) -> bool:
     values = (x, *others)
     static = all(isinstance(n, int) for value in values for n in value.size)
-    return static and x.dtype in DTYPES and x.ndim > 0 and not any(map(is_empty, values))
+    if not static or x.ndim == 0 or any(map(is_empty, values)):
+        return False
+    return how == "set" or (x.dtype in DTYPES and (how == "sum" or x.device.type == "cpu"))
 
 
 def _is_inside(indices: TensorValue, other: TensorValue, skipped: int = -1) -> bool:
@@ -42,32 +53,53 @@ def _is_inside(indices: TensorValue, other: TensorValue, skipped: int = -1) -> b
     return all(own <= extent for d, (own, extent) in pairs if d != skipped)  # type: ignore[operator]
 
 
-def _added(
+def _scattered(
     g: GraphLowering,
     x: TensorValue,
     size: Size,
     place: Place,
-    value: Callable[[BodyBuilder, Index], Value],
+    *steps: tuple[str, Element],
 ) -> TensorValue:
-    """`x` on new memory, to which `value` was added at `place` for all indices of `size`."""
+    """`x` on new memory, into which values were scattered at `place` for all indices of `size`.
+
+    steps: one pass each, (how it combines: a name in `ops.SCATTERS`, the value).
+    """
     result = g.lazy(lambda b, index: x.load(b, index), (x,))
     buffer = g.realize(result).buffer
-    index, iters = loop_index(size, "x")
-    b = BodyBuilder(iters)
-    target = dot(place(b, index), buffer.stride)
-    b.atomic_add(buffer.name, target, b.cast(value(b, index), x.dtype), x.dtype)
-    g._append_computed(b, buffer, (str(g.node.target),))
+    for how, value in steps:
+        index, iters = loop_index(size, "x")
+        b = BodyBuilder(iters)
+        target = dot(place(b, index), buffer.stride)
+        b.scatter(buffer.name, target, b.cast(value(b, index), x.dtype), x.dtype, how)
+        g._append_computed(b, buffer, (str(g.node.target),))
     return result
 
 
-@register(aten.scatter_add.default)
-def lower_scatter_add(
-    g: GraphLowering, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
+# -- along one dimension ---------------------------------------------------------------------------
+
+
+def _identity(how: str, dtype: torch.dtype) -> float:
+    if how in ("sum", "prod"):
+        return 0 if how == "sum" else 1
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    least = float("-inf") if dtype.is_floating_point else limits.min
+    return least if how == "max" else float("inf") if dtype.is_floating_point else limits.max
+
+
+def _lower_scatter(
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    source: Any,
+    how: str,
+    include_self: bool = True,
 ) -> Any:
-    if not _is_possible(x, indices, source):
+    tensors = (indices, source) if isinstance(source, TensorValue) else (indices,)
+    if not _is_possible(how, x, *tensors) or isinstance(source, complex):
         return DECLINED
     at = wrap(dim, x.ndim)
-    if not _is_inside(indices, source) or not _is_inside(indices, x, at):
+    if not all(_is_inside(indices, t) for t in tensors) or not _is_inside(indices, x, at):
         return DECLINED  # eager says what is wrong
     failure = f"RuntimeError: {OUTSIDE % (at, x.size[at])}"
 
@@ -75,7 +107,117 @@ def lower_scatter_add(
         row = b.indirect(indices.load(b, index), x.size[at], failure, wrap=False)
         return [*index[:at], row, *index[at + 1 :]]
 
-    return _added(g, x, indices.size, place, lambda b, index: source.load(b, index))
+    def value(b: BodyBuilder, index: Index) -> Value:
+        if isinstance(source, TensorValue):
+            return source.load(b, index)
+        return b.constant(source, compute_type(x.dtype))
+
+    steps = [(how, value)]
+    if not include_self:
+        start = _identity(how, x.dtype)
+        steps.insert(0, ("set", lambda b, index: b.constant(start, x.dtype)))
+    return _scattered(g, x, indices.size, place, *steps)
+
+
+@register(aten.scatter.src, aten.scatter.value)
+def lower_scatter(
+    g: GraphLowering, x: TensorValue, dim: int, indices: TensorValue, source: Any
+) -> Any:
+    return _lower_scatter(g, x, dim, indices, source, "set")
+
+
+@register(aten.scatter.reduce, aten.scatter.value_reduce)
+def lower_scatter_with(
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    source: Any,
+    *,
+    reduce: str,
+) -> Any:
+    how = {"add": "sum", "multiply": "prod"}[reduce]
+    return _lower_scatter(g, x, dim, indices, source, how)
+
+
+@register(aten.scatter_add.default)
+def lower_scatter_add(
+    g: GraphLowering, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
+) -> Any:
+    return _lower_scatter(g, x, dim, indices, source, "sum")
+
+
+@register(aten.scatter_reduce.two)
+def lower_scatter_reduce(
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    source: TensorValue,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Any:
+    how = {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min"}.get(reduce)
+    if how is None:
+        return DECLINED
+    return _lower_scatter(g, x, dim, indices, source, how, include_self)
+
+
+# -- by several dimensions -------------------------------------------------------------------------
+
+
+def _masked(
+    g: GraphLowering, x: TensorValue, at: int, mask: TensorValue, value: TensorValue, add: bool
+) -> Any:
+    """One number written, or added, where a mask over dimensions `at` and on is true."""
+    inside = x.size[at : at + mask.ndim] == mask.size
+    if any(extent != 1 for extent in value.size) or not inside or value.dtype != x.dtype:
+        return DECLINED
+    compute = compute_type(x.dtype)
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        keep = Scalar(b, mask.load(b, index[at : at + mask.ndim]))
+        old, new = Scalar(b, x.load(b, index)), value.load(b, [ZERO] * value.ndim)
+        new_scalar = Scalar(b, b.cast(new, compute))
+        return where(keep, old + new_scalar if add else new_scalar, old).value
+
+    return g.lazy(inner, (x, mask, value), cost=2)
+
+
+@register(aten.index_put.default, aten._unsafe_index_put.default)
+def lower_index_put(
+    g: GraphLowering,
+    x: TensorValue,
+    indices: Sequence[TensorValue | None],
+    values: TensorValue,
+    accumulate: bool = False,
+) -> Any:
+    tensors = [t for t in indices if t is not None]
+    how = "sum" if accumulate else "set"
+    if not tensors or values.dtype != x.dtype or not _is_possible(how, x, *tensors, values):
+        return DECLINED
+    if len(tensors) == 1 and tensors[0].dtype == torch.bool:
+        at = next(d for d, t in enumerate(indices) if t is not None)
+        return _masked(g, x, at, tensors[0], values, accumulate)
+    if any(category(t.dtype) != 1 or t.dtype == torch.uint8 for t in tensors):
+        return DECLINED
+    places = Places(indices)
+    common = torch.broadcast_shapes(*(t.size for t in tensors))
+    rest = [extent for d, extent in enumerate(x.size) if d not in places.dims]
+    size = (*rest[: places.first], *common, *rest[places.first :])
+    if values.ndim > len(size):
+        return DECLINED
+
+    def place(b: BodyBuilder, index: Index) -> list[Expr]:
+        return places.source(
+            x, index, lambda d, own: lookup(b, x, places, d, own, "IndexError")
+        )
+
+    def value(b: BodyBuilder, index: Index) -> Value:
+        return values.load(b, broadcast_index(values, index))
+
+    return _scattered(g, x, size, place, (how, value))
 
 
 @register(aten.index_add.default)
@@ -88,7 +230,11 @@ def lower_index_add(
     *,
     alpha: Any = 1,
 ) -> Any:
-    if not _is_possible(x, indices, source) or source.ndim != x.ndim or indices.ndim != 1:
+    if (
+        not _is_possible("sum", x, indices, source)
+        or source.ndim != x.ndim
+        or indices.ndim != 1
+    ):
         return DECLINED
     at = wrap(dim, x.ndim)
     if source.size != (*x.size[:at], indices.size[0], *x.size[at + 1 :]):
@@ -103,7 +249,7 @@ def lower_index_add(
         loaded = b.cast(source.load(b, index), x.dtype)
         return loaded if alpha == 1 else b.op("mul", loaded, b.constant(alpha, x.dtype))
 
-    return _added(g, x, source.size, place, value)
+    return _scattered(g, x, source.size, place, ("sum", value))
 
 
 @register(aten.embedding_dense_backward.default)
@@ -116,7 +262,11 @@ def lower_embedding_backward(
     scale_grad_by_freq: bool,
 ) -> Any:
     fake = g.meta
-    if not _is_possible(grad, indices) or scale_grad_by_freq or not isinstance(rows, int):
+    if (
+        not _is_possible("sum", grad, indices)
+        or scale_grad_by_freq
+        or not isinstance(rows, int)
+    ):
         return DECLINED
     zeros = g.lazy(lambda b, index: b.constant(0, grad.dtype), meta=fake)
     failure = "IndexError: index out of range in self"
@@ -133,4 +283,4 @@ def lower_embedding_backward(
         skipped = b.op("eq", row, b.constant(padding_idx, torch.int64))
         return b.op("where", skipped, b.constant(0, grad.dtype), loaded)
 
-    return _added(g, zeros, grad.size, place, value)
+    return _scattered(g, zeros, grad.size, place, ("sum", value))
