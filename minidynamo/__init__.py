@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         optimize_assert,
         reset,
         run,
+        set_stance,
     )
     from .explanation import ExplainOutput, explain
     from .markers import (
@@ -60,6 +61,7 @@ _EXPORTS = {
         "optimize_assert",
         "reset",
         "run",
+        "set_stance",
     ),
     "explanation": ("ExplainOutput", "explain"),
     "markers": (
@@ -108,6 +110,7 @@ __all__ = [
     "reset",
     "run",
     "set_logs",
+    "set_stance",
     "testing",
     "utils",
 ]

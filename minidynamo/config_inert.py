@@ -20,8 +20,8 @@ _ON = """
     graph_break_on_nn_param_ctor guard_nn_modules guard_nn_modules_using_dict_tags
     inline_inbuilt_nn_modules issue_3_13_0_warning log_compilation_metrics
     raise_on_ctx_manager_usage record_runtime_overhead report_guard_failures
-    run_gc_after_compile same_two_models_use_fp64 skip_code_recursive_on_cache_limit_hit
-    skip_code_recursive_on_recompile_limit_hit skip_fsdp_guards skip_nnmodule_hook_guards
+    run_gc_after_compile same_two_models_use_fp64
+    skip_fsdp_guards skip_nnmodule_hook_guards
     skip_no_tensor_aliasing_guards_on_parameters skip_tensor_guards_with_matching_dict_tags
     skip_torchrec trace_numpy use_lazy_graph_module
 """

@@ -15,14 +15,14 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._dynamo import eval_frame as torch_frames
 
-from . import config, events, trace_rules
-from ._C import ONCE, SKIP, Entry, entries, on_made_code
+from . import config, events, stances, trace_rules
+from ._C import ONCE, SKIP, SKIP_RUN_ONLY, Entry, entries, on_made_code
 from .compile_options import GuardFail
 from .exc import (
     InternalError,
@@ -38,8 +38,9 @@ from .guards import Check, GuardSet
 from .opcodes.control import LOOP_GOES_ON
 from .output_graph import OutputGraph
 from .resume_execution import has_captured, is_continuation, note_capture
+from .shape_history import history_of
 from .shapes import remedy
-from .source import GlobalsSource
+from .source import GlobalsSource, LocalSource
 from .stopped_frames import SkipFrame
 from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator, Translator
 from .utils import counters
@@ -92,11 +93,15 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
                 return SKIP
         if _is_below_a_tracer():
             return None
-        if frame.entries and not _may_recompile(options, frame):
-            return SKIP
+        stance = stances.current()
+        if stance.name != "default" and _stays_eager(stance.name, options, frame):
+            return None
+        refusal = _recompile_refusal(options, frame) if frame.entries else None
+        if refusal is not None:
+            return refusal
         _emit_frame(code, "start")
         try:
-            return _convert(options, frame)
+            return _convert(_with_backend(options, stance, frame), frame)
         except SkipFrame as skip:
             _emit_frame(code, "skipped", str(skip))
             return SKIP
@@ -155,6 +160,48 @@ def _emit_frame(code: types.CodeType, outcome: str, reason: str = "") -> None:
         events.emit(events.FrameEvent(code=code, outcome=outcome, reason=reason))
 
 
+# -- stances ---------------------------------------------------------------------------------------
+
+
+def _stays_eager(stance: str, options: CompileOptions, frame: Any) -> bool:
+    """Whether the stance leaves this call, which nothing compiled fits, to eager."""
+    code: types.CodeType = frame.code
+    if stance == "fail_on_recompile":
+        if not frame.entries and not any(map(_may_hold_tensors, frame.f_locals.values())):
+            return True
+        failures = "".join(f"\n- {text}" for text in _failures(options, frame))
+        raise RuntimeError(
+            "Detected recompile when the stance is 'fail_on_recompile': "
+            f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}){failures}"
+        )
+    if stance != "eager_then_compile":
+        return stance == "eager_on_recompile"
+    history = history_of(code)
+    if history.ran_in_eager:
+        return False
+    history.ran_in_eager = True
+    for name, value in frame.f_locals.items():
+        source = LocalSource(name).name
+        if isinstance(value, torch.Tensor):
+            history.tensor(source, value)
+        elif type(value) in (int, float):
+            history.number(source, value)
+    return True
+
+
+def _may_hold_tensors(value: object) -> bool:
+    return isinstance(value, (torch.Tensor, torch.nn.Module, list, tuple, dict))
+
+
+def _with_backend(
+    options: CompileOptions, stance: stances.Stance, frame: Any
+) -> CompileOptions:
+    later = stance.name == "aot_eager_then_compile" and frame.entries
+    if stance.backend is None or later:
+        return options
+    return replace(options, backend=stance.backend, backend_name=stance.backend_name)
+
+
 # -- recompiling -----------------------------------------------------------------------------------
 
 
@@ -172,8 +219,10 @@ def _failures(options: CompileOptions, frame: Any) -> list[str]:
     return texts
 
 
-def _may_recompile(options: CompileOptions, frame: Any) -> bool:
-    """Report a recompilation; False once the limit is reached (with one warning)."""
+def _recompile_refusal(options: CompileOptions, frame: Any) -> Any:
+    """Report a recompilation; SKIP or SKIP_RUN_ONLY where there is to be none (once the limit is
+    reached, with one warning), else None.
+    """
     code: types.CodeType = frame.code
     failures = _failures(options, frame)
     if config.error_on_recompile:
@@ -187,13 +236,13 @@ def _may_recompile(options: CompileOptions, frame: Any) -> bool:
     if len(empty) >= MAX_EMPTY_VERSIONS:
         for entry in empty:
             entry.valid = False
-        return False
+        return SKIP
     if options.guard_fail_fn is not None:
         for failure in failures:
             options.guard_fail_fn(GuardFail(failure, code))
     reached = _limit_reached(options, frame)
     if reached is None:
-        return True
+        return None
     count, limit = reached
     message = (
         f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled"
@@ -203,7 +252,7 @@ def _may_recompile(options: CompileOptions, frame: Any) -> bool:
     if options.fullgraph or config.fail_on_recompile_limit_hit:
         raise RecompileLimitExceeded("recompile limit", context=message)
     log.warning("%s. From now on it runs in eager where no compiled version fits.", message)
-    return False
+    return SKIP_RUN_ONLY if config.skip_code_recursive_on_recompile_limit_hit else SKIP
 
 
 def _limit_reached(options: CompileOptions, frame: Any) -> tuple[int, str] | None:

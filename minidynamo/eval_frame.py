@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,7 +25,10 @@ from .exc import UserError
 from .markers import Decision, set_decision
 from .optimized_module import OptimizedModule
 from .regions import forget_regions, live_regions, region_for, run_only
-from .utils import forget_warnings
+from .stances import STANCES, Stance
+from .stances import current as current_stance
+from .stances import switch as switch_stance
+from .utils import forget_warnings, known_names
 
 __all__ = [
     "compile",
@@ -35,7 +38,11 @@ __all__ = [
     "optimize_assert",
     "reset",
     "run",
+    "set_stance",
 ]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +359,76 @@ def _region_with_code(fn: Any) -> Any:
     code = getattr(getattr(fn, "__func__", fn), "__code__", None)
     having = [region for region in live_regions() if code and _C.entries(code, region)]
     return having[-1] if having else None
+
+
+def _switch(stance: Stance) -> None:
+    if _forced(stance) is not _forced(current_stance()):
+        _C.reset()  # what other backends compiled is not to be used
+    switch_stance(stance)
+
+
+def _forced(stance: Stance) -> Any:
+    return stance.backend if stance.name == "default" else None
+
+
+class set_stance:  # noqa: N801  (used as a function)
+    """Change how every compiled function behaves, at once; as a context manager or decorator, for
+    a block or for the calls of a function.
+
+    "default": compile when needed. "force_eager": run what was compiled in eager.
+    "eager_on_recompile": use what is compiled, else run in eager. "fail_on_recompile": use what is
+    compiled, else raise RuntimeError. "eager_then_compile": a function's first call runs in eager,
+    the second compiles with the sizes that differ dynamic; "aot_eager_then_compile": the first call
+    compiles with that backend. force_backend (with "default" only): a name or a callable that takes
+    the place of every backend; what others compiled is dropped. skip_guard_eval_unsafe has no
+    effect: guards are always evaluated.
+    Raises RuntimeError for an unknown stance.
+    """
+
+    def __init__(
+        self,
+        stance: str = "default",
+        *,
+        skip_guard_eval_unsafe: bool = False,
+        force_backend: Any = None,
+    ) -> None:
+        if stance not in STANCES:
+            known = known_names(stance, STANCES)
+            raise RuntimeError(f"set_stance: invalid stance {stance!r}; {known}")
+        if force_backend is not None and stance != "default":
+            raise RuntimeError(f"set_stance: force_backend goes with 'default', not {stance!r}")
+        backend = "aot_eager" if stance == "aot_eager_then_compile" else force_backend
+        found = None if backend is None else lookup_backend(backend)
+        name = "" if backend is None else backend_name(backend)
+        self._stance = Stance(stance, found, name)
+        self._former = current_stance()
+        _switch(self._stance)
+
+    def __call__(self, fn: F) -> F:
+        _switch(self._former)
+
+        @functools.wraps(fn)
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            with self._block():
+                return fn(*args, **kwargs)
+
+        return inner  # type: ignore[return-value]
+
+    def _block(self) -> set_stance:
+        block = set_stance.__new__(set_stance)
+        block._stance, block._former = self._stance, current_stance()
+        return block
+
+    def __enter__(self) -> None:
+        _switch(self._stance)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
+        _switch(self._former)
 
 
 def reset() -> None:

@@ -178,10 +178,18 @@ def _add(
             setattr(t, other, getattr(t, other) - set(dims))
 
 
-def mark_dynamic(t: Any, index: Any, *, min: int | None = None, max: int | None = None) -> None:
+def mark_dynamic(
+    t: Any,
+    index: Any,
+    *,
+    hint_override: int | None = None,
+    min: int | None = None,
+    max: int | None = None,
+) -> None:
     """Make the size of dimension `index` (int, list, tuple) symbolic at the first compilation.
 
-    Specialising it is then an error, and `min` and `max` bound it.
+    Specialising it is then an error (sizes 0 and 1 are excepted), and `min` and `max` bound it.
+    hint_override: the size that torch.compile tunes for; here it has no effect.
     Raises TypeError or IndexError for a bad index.
     """
     dims = _dims(t, index, "mark_dynamic")
@@ -198,7 +206,7 @@ def maybe_mark_dynamic(t: Any, index: Any) -> None:
     _add(t, _WEAK, _dims(t, index, "maybe_mark_dynamic"), (_STATIC,))
 
 
-def mark_unbacked(t: Any, index: Any) -> None:
+def mark_unbacked(t: Any, index: Any, hint_override: int | None = None) -> None:
     """Make the size of dimension `index` a symbol without a value: 0 and 1 are like other sizes.
 
     A branch on it breaks the graph (`torch._check` tells what holds).

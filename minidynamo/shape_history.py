@@ -42,18 +42,23 @@ class History:
     def __init__(self) -> None:
         self._tensors: dict[str, _Seen] = {}
         self._numbers: dict[str, Any] = {}
+        # A stance left the first call to eager.
+        self.ran_in_eager = False
 
     def tensor(
         self, name: str, tensor: torch.Tensor
     ) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
         """Record a tensor; of each dimension, whether its size and whether its stride changed.
 
-        A different number of dimensions means that all sizes changed.
+        A different number of dimensions, or a number in its place, means that all sizes changed.
         """
-        sizes = tuple(map(int, tensor.shape))
-        strides = stride_pattern(sizes, tuple(map(int, tensor.stride())))
+        known = tuple(map(int, tensor.shape))
+        sizes: tuple[Any, ...] = known
+        strides = stride_pattern(known, tuple(map(int, tensor.stride())))
         seen = self._tensors.get(name)
-        if seen is not None:
+        if name in self._numbers:
+            sizes = (CHANGED,) * len(sizes)
+        elif seen is not None:
             sizes, strides = _merged(seen.sizes, sizes), _merged(seen.strides, strides)
         self._tensors[name] = _Seen(sizes, strides)
         size_changed = tuple(size is CHANGED for size in sizes)
@@ -69,8 +74,8 @@ class History:
             seen.sizes = tuple(sizes)
 
     def number(self, name: str, value: float) -> bool:
-        """Record an int or float; whether it changed."""
-        known = self._numbers.setdefault(name, value)
+        """Record an int or float; whether it changed, or a tensor was in its place."""
+        known = self._numbers.setdefault(name, CHANGED if name in self._tensors else value)
         if known is not CHANGED and (type(known) is not type(value) or known != value):
             self._numbers[name] = CHANGED
         return self._numbers[name] is CHANGED

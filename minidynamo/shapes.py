@@ -25,6 +25,7 @@ import torch
 import torch._guards
 from torch.fx.experimental.symbolic_shapes import (
     SYMPY_INTERP,
+    ConstraintViolationError,
     DimDynamic,
     ShapeEnv,
     StatelessSymbolicContext,
@@ -124,8 +125,9 @@ class Shapes:
         if static and not (dynamic or weak or unbacked):
             return None
         sizes, strides = (False,) * value.dim(), (False,) * value.dim()
+        seen = self.history.tensor(source.name, value)
         if self.automatic:
-            sizes, strides = self.history.tensor(source.name, value)
+            sizes, strides = seen
             self.history.mark(source.name, tuple(dynamic), value.dim())
         otherwise = DimDynamic.STATIC if self.static_first or static else DimDynamic.DUCK
         kinds = [
@@ -205,13 +207,13 @@ class Shapes:
             return False
         if not self.modules.isdisjoint(chain):
             return False
-        changed = self.automatic and self.history.number(source.name, value)
+        changed = self.history.number(source.name, value) and self.automatic
         return changed or not self.static_first
 
     def _is_symbolic_float(self, value: float, source: Source) -> bool:
         if config.specialize_float or not math.isfinite(value):
             return False
-        changed = self.automatic and self.history.number(source.name, value)
+        changed = self.history.number(source.name, value) and self.automatic
         return changed or not self.static_first
 
     def is_of_module(self, source: Source) -> bool:
@@ -328,10 +330,14 @@ class Shapes:
     # -- marks -----------------------------------------------------------------------------------
 
     def _check_marks(self) -> None:
+        if config.allow_ignore_mark_dynamic:
+            return
         for tensor in self._tensors:
             for dim in sorted(tensor.marked):
                 expr = _expr(tensor.fake.shape[dim])
                 known = tensor.fake.shape[dim] if expr is None else self.env.replace(expr)
+                if expr is None and tensor.value.shape[dim] in (0, 1):
+                    continue  # always a constant; a mark does what it can
                 if getattr(known, "is_number", True):
                     self._refuse(tensor, dim, f"it was specialised to {known}", expr)
                 low, high = markers.dynamic_range(tensor.value, dim)
@@ -347,13 +353,9 @@ class Shapes:
     def _refuse(self, tensor: _Tensor, dim: int, why: str, expr: Any) -> None:
         size = tensor.value.shape[dim]
         lines = [
-            f"constraint violation: {tensor.source.name}.size({dim}) = {size} was marked dynamic,"
+            f"Constraints violated: {tensor.source.name}.size({dim}) = {size} was marked dynamic,"
             f" but {why}."
         ]
-        if expr is None and size in (0, 1):
-            lines.append(
-                "Sizes 0 and 1 are always constants: compile with a larger size first."
-            )
         for position, guard in enumerate(self.env.guards):
             if expr is not None and expr in guard.expr.free_symbols:
                 text = guard.expr.xreplace(
@@ -363,7 +365,11 @@ class Shapes:
                 where = Guard(None, Check.EXPR, None, stack).where
                 lines.append(f"The program needs {text}{f' at {where}' if where else ''}.")
         lines.append("Use maybe_mark_dynamic where a constant will do.")
-        raise UserError("\n".join(lines), user_stack=tensor.stack)
+        raise ConstraintViolation("\n".join(lines), user_stack=tensor.stack)
+
+
+class ConstraintViolation(UserError, ConstraintViolationError):
+    """A dimension marked dynamic became a constant, or got other bounds; torch's error too."""
 
 
 class _Place(sympy.Symbol):

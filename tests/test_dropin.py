@@ -131,13 +131,12 @@ def test_flags_without_counterpart_are_read_set_and_patched():
 
 
 def test_flags_without_counterpart_are_torchs():
+    """But for a few that not every version of torch has, or has with another default."""
+    missing = object()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        theirs = {name: getattr(torch._dynamo.config, name, ...) for name in config.__inert__}
-    assert {k: v for k, v in theirs.items() if v is not ...} == {
-        k: v for k, v in config.__inert__.items() if theirs[k] is not ...
-    }
-    assert sum(v is ... for v in theirs.values()) < 10
+        theirs = {n: getattr(torch._dynamo.config, n, missing) for n in config.__inert__}
+    assert sum(theirs[name] != value for name, value in config.__inert__.items()) < 10
     assert not set(config.__inert__) & set(config.to_dict())
 
 
@@ -215,3 +214,170 @@ def test_small_helpers(x):
     counter = CompileCounter()
     fast = minidynamo.compile(lambda x: unsupported(x, x + 1) * 2, backend=counter)
     assert torch.equal(fast(x), (x + 1) * 2) and counter.frame_count == 2
+
+
+# -- stances ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counter():
+    minidynamo.reset()
+    yield CompileCounter()
+    minidynamo.set_stance("default")
+
+
+def test_force_eager(counter, x):
+    def where(x):
+        return x + 1 if minidynamo.is_compiling() else x - 1
+
+    fast = minidynamo.compile(where, backend=counter)
+    with minidynamo.set_stance("force_eager"):
+        assert torch.equal(fast(x), x - 1) and counter.frame_count == 0
+    assert torch.equal(fast(x), x + 1)
+    with minidynamo.set_stance("force_eager"):
+        assert torch.equal(fast(x), x - 1)
+    assert torch.equal(fast(x), x + 1) and counter.frame_count == 1
+
+
+def test_stances_of_recompilation(counter, x):
+    fast = minidynamo.compile(lambda x: x.sin(), backend=counter)
+    with minidynamo.set_stance("fail_on_recompile"):
+        with pytest.raises(RuntimeError, match="Detected recompile"):
+            fast(x)
+    fast(x)
+    with minidynamo.set_stance("eager_on_recompile"):
+        assert torch.equal(fast(x.double()), x.double().sin())
+        assert torch.equal(fast(x), x.sin())
+    with minidynamo.set_stance("fail_on_recompile"):
+        assert torch.equal(fast(x), x.sin())
+        with pytest.raises(RuntimeError, match="dtype"):
+            fast(x.double())
+    assert counter.frame_count == 1
+
+
+def test_eager_then_compile_learns_sizes(counter):
+    def scale(x, n):
+        return x * n
+
+    fast = minidynamo.compile(scale, backend=counter)
+    with minidynamo.set_stance("eager_then_compile"):
+        for size in (3, 4, 5, 6):
+            x = torch.ones(size)
+            assert torch.equal(fast(x, size), scale(x, size))
+            assert counter.frame_count == (size > 3)
+
+
+def test_aot_eager_then_compile(counter):
+    fast = minidynamo.compile(lambda x: x * 2, backend=counter)
+    with minidynamo.set_stance("aot_eager_then_compile"):
+        for size, compiled in ((3, 0), (3, 0), (4, 1), (5, 1)):
+            assert torch.equal(fast(torch.ones(size)), torch.full((size,), 2.0))
+            assert counter.frame_count == compiled
+
+
+def test_force_backend(counter, x):
+    other = CompileCounter()
+    fast = minidynamo.compile(lambda x: x + 1, backend=counter)
+    fast(x)
+    with minidynamo.set_stance(force_backend=other):
+        assert torch.equal(fast(x), x + 1)
+        assert torch.equal(fast(x), x + 1)
+    fast(x)
+    assert (counter.frame_count, other.frame_count) == (2, 1)
+
+
+def test_stances_decorate_and_nest(counter, x):
+    fast = minidynamo.compile(lambda x: x + 1, backend=counter)
+
+    @minidynamo.set_stance("force_eager")
+    def in_eager(depth):
+        """Doc."""
+        fast(x)
+        if depth:
+            in_eager(depth - 1)
+        fast(x)
+
+    in_eager(2)
+    assert counter.frame_count == 0 and in_eager.__doc__ == "Doc."
+    with minidynamo.set_stance("force_eager"):
+        with minidynamo.set_stance("default"):
+            fast(x)
+    assert counter.frame_count == 1
+
+
+def test_stances_are_checked():
+    with pytest.raises(RuntimeError, match="invalid stance 'eager'.*force_eager"):
+        minidynamo.set_stance("eager")
+    with pytest.raises(RuntimeError, match="force_backend goes with 'default'"):
+        minidynamo.set_stance("force_eager", force_backend="eager")
+    with pytest.raises(exc.InvalidBackend):
+        minidynamo.set_stance(force_backend="nothing")
+
+
+# -- recompilation ---------------------------------------------------------------------------------
+
+
+def one_more(x, n):
+    return x + n
+
+
+def calling(x, n):
+    return one_more(x * n, n)
+
+
+@pytest.mark.parametrize("deep, graphs", [(True, 2), (False, 4)])
+def test_past_the_limit_callees_are_compiled_or_not(counter, x, deep, graphs):
+    fast = minidynamo.compile(calling, backend=counter, dynamic=False)
+    flags = {"recompile_limit": 2, "skip_code_recursive_on_recompile_limit_hit": deep}
+    with config.patch(flags):
+        for n in range(6):
+            assert torch.equal(fast(x, n), calling(x, n))
+    assert counter.frame_count == graphs
+
+
+def test_past_the_limit_compiled_callees_are_used(counter, x):
+    def inner(x):
+        return x + 2 if minidynamo.is_compiling() else x
+
+    def outer(x, n):
+        return inner(x) + n
+
+    minidynamo.compile(inner, backend=counter, dynamic=False)(x)
+    fast = minidynamo.compile(outer, backend=counter, dynamic=False)
+    with config.patch(recompile_limit=1):
+        assert torch.equal(fast(x, 0), x + 2)
+        assert torch.equal(fast(x, 1), x + 3)
+        separate = minidynamo.compile(lambda x: fast(x, 2) * 1, backend=CompileCounter())
+        assert torch.equal(separate(x), x + 4)
+
+
+def test_numbers_in_place_of_tensors_are_dynamic_at_once(counter):
+    fast = minidynamo.compile(lambda x, y: x * y, backend=counter)
+    sizes = iter(range(2, 20))
+    for as_number in (False, True, False, True, False, True):
+        size = next(sizes)
+        x, y = torch.ones(size), size if as_number else torch.full((size,), 3.0)
+        assert torch.equal(fast(x, y), x * y)
+    assert counter.frame_count == 3
+
+
+def test_marks_do_what_they_can(counter):
+    fast = minidynamo.compile(lambda x: x * 2, backend=counter)
+    for size in (1, 4, 5, 6):
+        x = torch.ones(size)
+        minidynamo.mark_dynamic(x, 0, hint_override=64)
+        fast(x)
+    assert counter.frame_count == 2
+
+
+def test_a_violated_mark_is_torchs_error_too(counter):
+    x = torch.ones(3)
+    minidynamo.mark_dynamic(x, 0)
+    fast = minidynamo.compile(lambda x: x.reshape(3), backend=counter)
+    theirs = torch.fx.experimental.symbolic_shapes.ConstraintViolationError
+    with pytest.raises(theirs, match="Constraints violated: x.size"):
+        fast(x)
+    with pytest.raises(exc.UserError):
+        fast(x)
+    with config.patch(allow_ignore_mark_dynamic=True):
+        assert torch.equal(fast(x), x)

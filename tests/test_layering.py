@@ -25,6 +25,7 @@ LAYERS = [
         "markers",
         "compile_options",
         "size_nodes",
+        "stances",
         "transform_levels",
         "_C",
     ],

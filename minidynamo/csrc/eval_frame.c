@@ -73,7 +73,11 @@ static PyObject* run_declined(Offer* offer, MdSkip skip) {
   if (skip == MD_SKIP_RECURSIVE || skip == MD_ONCE) {
     return run_outside(offer->ts, offer->thread, offer->frame);
   }
-  return run_original(offer->ts, offer->thread, offer->frame, 0);
+  MdThread* thread = offer->thread;
+  thread->run_only += skip == MD_SKIP_RUN_ONLY;
+  PyObject* result = run_original(offer->ts, thread, offer->frame, 0);
+  thread->run_only -= skip == MD_SKIP_RUN_ONLY;
+  return result;
 }
 
 static PyObject* run_generated(PyThreadState* ts, MdFrame* frame) {
@@ -208,14 +212,15 @@ static PyObject* run_answer(Offer* offer, PyObject* answer) {
     }
   } else {
     PyErr_Format(PyExc_TypeError, "a Region's callback must return an Entry, SKIP, "
-                 "SKIP_RECURSIVE, ONCE or None, not %.100s", Py_TYPE(answer)->tp_name);
+                 "SKIP_RECURSIVE, SKIP_RUN_ONLY, ONCE or None, not %.100s",
+                 Py_TYPE(answer)->tp_name);
   }
   discard(offer);
   return NULL;
 }
 
 static PyObject* compile_and_run(Offer* offer, MdRegionState* list, Py_ssize_t failed) {
-  if (offer->region->run_only || offer->region->callback == NULL) {
+  if (offer->region->run_only || offer->thread->run_only || offer->region->callback == NULL) {
     return run_declined(offer, MD_ASK);
   }
   PyObject* answer = ask_callback(offer, list, failed);
@@ -273,7 +278,7 @@ PyObject* md_eval_frame(PyThreadState* ts, MdFrame* frame, int throwflag) {
     return run_original(ts, thread, frame, throwflag);
   }
   if (throwflag || thread->quiet || !md_frame_on_stack(frame) ||
-      !(md_frame_code(frame)->co_flags & CO_OPTIMIZED) || md_is_tracing(ts)) {
+      !(md_frame_code(frame)->co_flags & CO_OPTIMIZED) || md_is_tracing(ts) || md_forced_eager) {
     return run_original(ts, thread, frame, throwflag);
   }
   if (md_stack_room(thread) != MD_ROOM_FINE) {
@@ -316,6 +321,7 @@ int md_init_eval_frame(PyObject* module) {
   if (make_stub() < 0 || PyType_Ready(&Answer_Type) < 0 ||
       add_answer(module, "SKIP", MD_SKIP) < 0 ||
       add_answer(module, "SKIP_RECURSIVE", MD_SKIP_RECURSIVE) < 0 ||
+      add_answer(module, "SKIP_RUN_ONLY", MD_SKIP_RUN_ONLY) < 0 ||
       add_answer(module, "ONCE", MD_ONCE) < 0) {
     return -1;
   }

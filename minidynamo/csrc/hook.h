@@ -47,7 +47,8 @@ typedef enum {
   MD_SKIP = 1,
   MD_SKIP_RECURSIVE = 2,
   MD_GENERATED = 3,
-  MD_ONCE = 4
+  MD_SKIP_RUN_ONLY = 4,  // below the frame what is compiled is used, and nothing is asked
+  MD_ONCE = 5
 } MdSkip;
 
 // What hangs on a code object (co_extra).
@@ -72,6 +73,7 @@ typedef struct {
   MdTailCall* pending;  // borrowed: its arguments, when it is called for a TailCall
   MdFrame* passed_on;   // the frame that we handed to the evaluator that was there before ours
   int quiet;            // > 0 while guards run Python code
+  int run_only;         // > 0 below a frame that was left for good (MD_SKIP_RUN_ONLY)
   char* stack_soft;     // C stack bounds, see stack.c; NULL until first asked
   char* stack_hard;
   char* stack_end;
@@ -171,6 +173,7 @@ PyObject* md_eval_frame(PyThreadState* ts, MdFrame* frame, int throwflag);
 extern vectorcallfunc md_function_vectorcall;
 
 // callable.c ---------------------------------------------------------------------------------
+extern char md_forced_eager;  // nothing compiled is used, nothing is asked, in any thread
 int md_init_callable(PyObject* module);
 // Makes every CompiledFunction forget the function it made for this entry.
 void md_callables_forget(MdEntry* entry);

@@ -326,12 +326,13 @@ def test_a_marked_dimension_that_is_specialised_is_an_error():
     assert "x.size(0) = 3 was marked dynamic" in text and "specialised to 3" in text
 
 
-def test_a_marked_size_of_one_is_an_error():
-    compiled, _ = compiled_with(double)
-    x = torch.ones(1)
-    minidynamo.mark_dynamic(x, 0)
-    with pytest.raises(minidynamo.exc.UserError, match="0 and 1"):
-        compiled(x)
+def test_a_marked_size_of_one_is_a_constant():
+    compiled, counter = compiled_with(double)
+    for size in (1, 1, 0, 0):
+        x = torch.ones(size)
+        minidynamo.mark_dynamic(x, 0)
+        assert torch.equal(compiled(x), double(x))
+    assert len(counter.graphs) == 2
 
 
 def test_a_narrowed_range_is_an_error():
