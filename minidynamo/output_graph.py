@@ -24,7 +24,6 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
     UnsupportedOperatorException,
 )
 from torch.fx.experimental.symbolic_shapes import (
@@ -38,6 +37,7 @@ from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
 from . import config, events
 from .data_parallel import active_ddp, compile_in_buckets
+from .deferred_torch import FakeMode, defer
 from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
 from .guards import Check, GuardSet, MemoryLayout
 from .shape_history import history_of
@@ -144,12 +144,13 @@ class OutputGraph:
         # The body of a higher-order operator that is being traced, and those that were.
         self.body: Body | None = None
         self.submodules: dict[str, torch.fx.GraphModule] = {}
+        defer()
         self.shape_env = ShapeEnv(
             allow_scalar_outputs=options.fullgraph or config.capture_scalar_outputs,
             allow_dynamic_output_shape_ops=options.fullgraph
             or config.capture_dynamic_output_shape_ops,
         )
-        self.fake_mode = FakeTensorMode(shape_env=self.shape_env)
+        self.fake_mode = FakeMode(shape_env=self.shape_env)
         self.tracing_context = TracingContext(self.fake_mode)
         self.shapes = Shapes(self.shape_env, history_of(code), options.dynamic)
         self.guards = GuardSet()
@@ -187,12 +188,11 @@ class OutputGraph:
         """A placeholder for a tensor of the frame. `context` says which sizes are symbolic (None:
         none).
         """
+        known_as = TorchSource(source)
         if context is None:
-            fake = self.fake_mode.from_tensor(value, static_shapes=True)
+            fake = self.fake_mode.from_tensor(value, static_shapes=True, source=known_as)
         else:
-            fake = self.fake_mode.from_tensor(
-                value, source=TorchSource(source), symbolic_context=context
-            )
+            fake = self.fake_mode.from_tensor(value, source=known_as, symbolic_context=context)
             self.shapes.track_tensor(source, value, fake, stack)
         return self._placeholder(source, value, fake, f"l_{_stem(source)}_")
 

@@ -1,0 +1,82 @@
+"""torch's own compiler is imported when it is used, and works then as if it had been there."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+START = """
+import sys, torch, minidynamo
+x = torch.randn(4, 8)
+layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU())
+f = minidynamo.compile(lambda x: layer(x).softmax(-1) * 2, backend="BACKEND")
+with torch.no_grad():
+    expected = layer(x).softmax(-1) * 2
+    torch.testing.assert_close(f(x), expected)
+"""
+NOT_THERE = "assert 'torch._dynamo.convert_frame' not in sys.modules\n"
+
+
+def run(program: str, backend: str = "inductor") -> None:
+    text = START.replace("BACKEND", backend) + NOT_THERE + program
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_first_call_does_not_import_it(backend):
+    run("assert 'torch._inductor' not in sys.modules and 'triton' not in sys.modules", backend)
+
+
+USES = {
+    "attribute": "assert torch._dynamo.list_backends()",
+    "import": "import torch._dynamo.utils\nassert torch._dynamo.utils.counters is not None",
+    "from import": "from torch._dynamo import reset\nreset()",
+    "class": "from torch._dynamo.source import LocalSource\nassert LocalSource('x').name",
+    "disable": "g = torch.compiler.disable(f)\nassert g(x).shape == x.shape",
+    "flag": "import torch._dynamo.config as c\nc.recompile_limit = 3\n"
+    "import torch._dynamo.utils\nassert torch._dynamo.config.recompile_limit == 3",
+    "validator": "from torch.fx.experimental.validator import ValidationException\n"
+    "from torch._dynamo.exc import TorchDynamoException\n"
+    "assert issubclass(ValidationException, TorchDynamoException)",
+    "torch.compile": "g = torch.compile(lambda x: x.sin() + layer(x), backend='eager')\n"
+    "torch.testing.assert_close(g(x), x.sin() + layer(x))",
+    "gradients": "f(x).sum().backward()\nassert layer[0].weight.grad is not None",
+    "dynamic": "g = minidynamo.compile(lambda x: x.sin() * x.shape[0], dynamic=True)\n"
+    "for n in 3, 5: torch.testing.assert_close(g(x[:n]), x[:n].sin() * x[:n].shape[0])",
+    "export": "torch.export.export(layer, (x,)).module()(x)",
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_it_is_there_when_used(use):
+    run(USES[use] + "\nassert type(sys.modules['torch._dynamo']) is type(sys)")
+
+
+def test_modes_are_off_while_it_is_imported():
+    """Something of it may be needed in the midst of tracing."""
+    run(
+        "from minidynamo.deferred_torch import FakeMode\n"
+        "part = x[1:].t()\n"
+        "with FakeMode() as mode:\n"
+        "    y = mode.from_tensor(part)\n"
+        "    z = torch._dynamo.utils.counters, y.sin()\n"
+        "assert z[1].shape == (8, 3)\n"
+        "assert torch.compile(torch.sin, backend='eager')(x).shape == x.shape"
+    )
+
+
+def test_threads_wait_for_it():
+    run(
+        "import threading\n"
+        "found = []\n"
+        "look = lambda: found.append(torch._dynamo.OptimizedModule.__name__)\n"
+        "threads = [threading.Thread(target=look) for _ in range(4)]\n"
+        "for t in threads: t.start()\n"
+        "for t in threads: t.join()\n"
+        "assert found == ['OptimizedModule'] * 4, found"
+    )
