@@ -204,3 +204,18 @@ def test_parts_that_are_written_by_steps_and_diagonals():
             return x * 2
 
         check(diagonal, torch.randn(6, 5, 37), torch.randn(6, length), externs=0)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("columns", [1, 7, 130, 1000])
+def test_columns_are_shared_among_threads(threads, columns):
+    x, source = torch.randn(50, columns), torch.randn(3000, columns)
+    places = torch.randint(0, 50, (3000, columns))
+    default = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        check(lambda x, i, s: x.scatter_add(0, i, s * 2), x, places, source, rtol=0, atol=0)
+        dear = lambda x, i, s: x.scatter_add(0, i, s.sin().exp())  # noqa: E731
+        check(dear, x, places, source, **CLOSE)
+    finally:
+        torch.set_num_threads(default)

@@ -30,6 +30,7 @@ from minidynamo.inductor.codegen.cpp_stages import (
     Transposition,
     Walk,
     choose_vector_symbol,
+    dependencies,
     find_transposition,
     parallel_symbols,
     plan_stages,
@@ -68,6 +69,7 @@ class CppKernel:
     Attributes:
         vec: the vectorised symbol, None where there is no loop at all.
         by_row: whether that is a reduction symbol.
+        by_element: whether its loop, for all that, takes one element at a time.
         outer: the other symbols that are not reduced, in loop order.
     """
 
@@ -87,9 +89,9 @@ class CppKernel:
         self.by_row = self.vec in self.reduces
         self.outer = [s for s in self.body.iters if s != self.vec]
         self.stages = plan_stages(self.body, self._scratch_limit())
-        self.values = ValuePrinter(
-            self.body, self.vec, self.code, frozenset(self.stages.scratch)
-        )
+        self.by_element = self._adds_by_lane()
+        lanes = None if self.by_element else self.vec
+        self.values = ValuePrinter(self.body, lanes, self.code, frozenset(self.stages.scratch))
         self.emitted: set[int] = set()
         self.accumulators: dict[int, Accumulator] = {}
 
@@ -122,6 +124,16 @@ class CppKernel:
 
     def _adds(self) -> bool:
         return any(node.op == "scatter" for node in self.nodes)
+
+    def _adds_by_lane(self) -> bool:
+        """Whether every lane would add somewhere else: cheap work is then done element by element,
+        as taking vectors apart costs more than they bring.
+        """
+        if self.vec is None or self.reduces or sum(OPS[n.op].cost for n in self.nodes) > 32:
+            return False
+        depends = dependencies(self.body)
+        places = [n.index.value_refs() for n in self.nodes if n.op == "atomic_add" and n.index]
+        return any(self.vec in depends[ref] for refs in places for ref in refs)
 
     def _rows(self) -> int:
         """Independent pieces of work in the outer loops."""
@@ -268,7 +280,9 @@ class CppKernel:
         rows = product(size_of(s) for s in self.outer[:first])
         few = isinstance(rows, int) and rows < 4 * self.threads
         if parallel and few and self.vec in safe:
-            chunk = max(1024, -(-hint_of(size_of(self.vec)) // (8 * self.threads)) // 64 * 64)
+            inside = hint_of(product(size_of(s) for s in self.outer[first:]))
+            share = -(-hint_of(size_of(self.vec)) // (8 * self.threads)) // 64 * 64
+            chunk = max(1024 // max(inside, 1) // 64 * 64, 64, share)
             count = f"({size} + {chunk - 1}) / {chunk}"
             extra = [("chunk", str(-(-int(size) // chunk)) if size.isdigit() else count)]
         with self._outer_loops(parallel, extra, first):
@@ -288,6 +302,10 @@ class CppKernel:
         """`body` for vec from `low` to `high`, N elements at a time, the last ones as `Some`."""
         assert self.vec is not None
         x = self.vec.name
+        if self.by_element:
+            with self.code.block(f"for (i64 {x} = {low}; {x} < {high}; {x}++)"):
+                body()
+            return
         head = f"auto body = [&](auto w, i64 {x}, int u) __attribute__((always_inline))"
         with self.code.block(head, "};"):
             body()
