@@ -89,7 +89,7 @@ class CppKernel:
         self.by_row = self.vec in self.reduces
         self.outer = [s for s in self.body.iters if s != self.vec]
         self.stages = plan_stages(self.body, self._scratch_limit())
-        self.by_element = self._adds_by_lane()
+        self.by_element = self._parts_lanes()
         lanes = None if self.by_element else self.vec
         self.values = ValuePrinter(self.body, lanes, self.code, frozenset(self.stages.scratch))
         self.emitted: set[int] = set()
@@ -125,14 +125,14 @@ class CppKernel:
     def _adds(self) -> bool:
         return any(node.op == "scatter" for node in self.nodes)
 
-    def _adds_by_lane(self) -> bool:
-        """Whether every lane would add somewhere else: cheap work is then done element by element,
-        as taking vectors apart costs more than they bring.
+    def _parts_lanes(self) -> bool:
+        """Whether every lane goes somewhere else with its value: cheap work is then done element
+        by element, as taking vectors apart costs more than they bring.
         """
         if self.vec is None or self.reduces or sum(OPS[n.op].cost for n in self.nodes) > 32:
             return False
         depends = dependencies(self.body)
-        places = [n.index.value_refs() for n in self.nodes if n.op == "atomic_add" and n.index]
+        places = [n.index.value_refs() for n in self.nodes if n.op == "scatter" and n.index]
         return any(self.vec in depends[ref] for refs in places for ref in refs)
 
     def _rows(self) -> int:
