@@ -274,7 +274,7 @@ def _limit_reached(options: CompileOptions, frame: Any) -> tuple[int, str] | Non
 def _modules(frame: Any) -> list[weakref.ref[torch.nn.Module]]:
     """The modules among the frame's arguments."""
     values = frame.f_locals.values()
-    return [_Identity(value) for value in values if isinstance(value, torch.nn.Module)]
+    return [_Identity(value) for value in values if issubclass(type(value), torch.nn.Module)]
 
 
 class _Identity(weakref.ref[torch.nn.Module]):

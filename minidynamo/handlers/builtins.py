@@ -43,7 +43,7 @@ from ..variables.lazy_iterators import (
 )
 from ..variables.lists import SequenceVariable
 from ..variables.registry import handles
-from ..variables.sequence_methods import sorted_items
+from ..variables.sequence_methods import sort_items
 from ..variables.services import SEQUENCE_BUILDERS
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
@@ -450,7 +450,8 @@ def _sorted(
         items = iterable.elements()
     else:
         items = iterable.unpack(tx)
-    return tx.wrap_items(list, sorted_items(tx, items, key, reverse))
+    sort_items(tx, items, key, reverse)
+    return tx.wrap_items(list, items)
 
 
 # -- containers ---------------------------------------------------------------------------------

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 
+# More items than this are not looked at while tracing.
+MAX_ITEMS = 1 << 18
+
+
 class NotConstant(Exception):
     """`as_python_constant` was asked of a value that is not a constant."""
 
@@ -253,6 +257,10 @@ class VariableTracker:
         items: list[VariableTracker] = []
         while (item := iterator.next(tx)) is not None:
             items.append(item)
+            if len(items) > MAX_ITEMS:
+                unsupported(
+                    "long sequence", repr(self), f"it gives more than {MAX_ITEMS} items"
+                )
         return items
 
     # Iterators (0) are replayed before the containers that they go over.

@@ -166,6 +166,14 @@ def has_slot(value: VariableTracker, name: str) -> bool:
     return any(name in vars(cls) for cls in value.python_type().__mro__)
 
 
+def as_iterator(tx: Translator, value: VariableTracker) -> VariableTracker:
+    """What an `__iter__` of the program returned; TypeError if it is no iterator."""
+    if not has_slot(value, "__next__"):
+        kind = type_name(value.python_type())
+        tx.raise_observed(TypeError, f"iter() returned non-iterator of type {kind!r}")
+    return value
+
+
 def rich_equal(tx: Translator, left: VariableTracker, right: VariableTracker) -> bool:
     """`PyObject_RichCompareBool(left, right, Py_EQ)`: identity first."""
     left, right = left.realize(), right.realize()
@@ -374,7 +382,7 @@ class BuiltinObject(InstanceState):
     def iter(self, tx: Translator) -> VariableTracker:
         if self.lookup("__iter__") is None:
             tx.raise_observed(TypeError, f"{type_name(self.cls)!r} object is not iterable")
-        return self.call_method(tx, "__iter__", [], {}).realize()
+        return as_iterator(tx, self.call_method(tx, "__iter__", [], {}).realize())
 
     def next(self, tx: Translator) -> VariableTracker | None:
         if self.lookup("__next__") is None:

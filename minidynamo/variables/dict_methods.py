@@ -171,7 +171,7 @@ def pop_end(
 
 @builtin_method(dict, "clear")
 def _dict_clear(tx: Translator, self: DictVariable, /) -> None:
-    self.replace(tx, {})
+    self.replace(tx, {}, list(self.entries))
 
 
 @builtin_method(dict, "copy")
@@ -425,7 +425,9 @@ def _ordered_move_to_end(
         _raise_bare_key_error(key)
     moved = {hash_key: self.entries[hash_key]}
     rest = {k: pair for k, pair in self.entries.items() if k != hash_key}
-    self.replace(tx, {**rest, **moved} if last is None or last.truth(tx) else {**moved, **rest})
+    at_end = last is None or last.truth(tx)
+    entries = {**rest, **moved} if at_end else {**moved, **rest}
+    self.replace(tx, entries, moved if at_end else ())
 
 
 @builtin_method(collections.OrderedDict, "copy")

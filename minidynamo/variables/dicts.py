@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
@@ -29,7 +29,7 @@ from .globals_ import is_globals, wrap_globals
 from .lists import constants_of
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
-from .user_keys import check_rebuilt_keys
+from .user_keys import UserKey, check_rebuilt_keys
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -89,6 +89,8 @@ class DictVariable(BuiltinObject):
         is_real = mutation is Mutation.EXISTING
         self.original = {key: pair[0] for key, pair in entries.items()} if is_real else {}
         self._touched: dict[Any, None] = {}
+        # The keys that were removed (some may have come again).
+        self._removed: set[Any] = set()
         # How often a key came or went (`od_state` of OrderedDict).
         self.key_changes = 0
         self._keys_are_guarded = not is_real
@@ -167,14 +169,16 @@ class DictVariable(BuiltinObject):
         self._guard_key(tx, hash_key)
         tx.output.side_effects.mutate(self)
         self._touched[hash_key] = None
+        self._removed.add(hash_key)
         self.key_changes += 1
         return self.entries.pop(hash_key)[1]
 
-    def replace(self, tx: Translator, entries: Entries) -> None:
-        """Give the dict these entries in this order."""
+    def replace(self, tx: Translator, entries: Entries, removed: Iterable[Any]) -> None:
+        """Give the dict these entries in this order; `removed` keys went, and may come again."""
         self.guard_keys(tx)
         tx.output.side_effects.mutate(self)
         self._touched.update(dict.fromkeys([*self.entries, *entries]))
+        self._removed.update(removed)
         self.key_changes += 1
         self.entries = entries
 
@@ -209,11 +213,11 @@ class DictVariable(BuiltinObject):
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         if self.cls is dict:
-            self._push_pairs(codegen, list(self.entries))
+            self._push_pairs(codegen, self.entries.items())
             return
 
         def push() -> None:
-            self._push_pairs(codegen, list(self.entries))
+            self._push_pairs(codegen, self.entries.items())
 
         def push_factory() -> None:
             codegen(self.default_factory or NONE)
@@ -221,31 +225,37 @@ class DictVariable(BuiltinObject):
         construct(codegen, _new_dict, lambda: codegen.load_const(self.cls), push, push_factory)
         self.reconstruct_attributes(codegen)
 
-    def _push_pairs(self, codegen: PyCodegen, keys: list[Any]) -> None:
-        check_rebuilt_keys(keys)
-        for hash_key in keys:
-            codegen.sequence(self.entries[hash_key])
-        codegen.emit("BUILD_MAP", len(keys))
+    def _push_pairs(self, codegen: PyCodegen, entries: Collection[tuple[Any, Any]]) -> None:
+        check_rebuilt_keys(key for key, _ in entries)
+        for _, pair in entries:
+            codegen.sequence(pair)
+        codegen.emit("BUILD_MAP", len(entries))
 
-    def changes(self) -> tuple[list[Any], list[Any]]:
-        """(hash keys to delete, hash keys to store in order) that turn the original into this dict.
+    def changes(self) -> tuple[list[VariableTracker], list[tuple[Any, Any]]]:
+        """(keys to delete, entries to store in order) that turn the original into this dict.
 
         The entries that stay are the longest start of the new order that is in the old order.
         """
+        if any(isinstance(key, UserKey) for key in (*self.original, *self.entries)):
+            # Nothing is compared any more.
+            return list(self.original.values()), list(self.entries.items())
         kept: set[Any] = set()
         old = iter(self.original)
         for key in self.entries:
-            if not any(key == candidate for candidate in old):
+            if key in self._removed or not any(key == candidate for candidate in old):
                 break
             kept.add(key)
-        deleted = [key for key in self.original if key not in kept]
-        stored = [k for k in self.entries if k not in kept or k in self._touched]
+        deleted = [variable for key, variable in self.original.items() if key not in kept]
+        touched = self._touched
+        stored = [
+            item for item in self.entries.items() if item[0] not in kept or item[0] in touched
+        ]
         return deleted, stored
 
     def push_contents(self, codegen: PyCodegen) -> None:
         deleted, stored = self.changes()
         self._push_pairs(codegen, stored)
-        codegen.sequence([self.original[key] for key in deleted])
+        codegen.sequence(deleted)
         codegen.emit("BUILD_TUPLE", len(deleted))
         codegen.emit("BUILD_TUPLE", 2)
 

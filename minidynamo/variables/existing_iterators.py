@@ -110,7 +110,7 @@ def _wrap_dict_iterator(
     if len(mapping.entries) != len(mapping.original):
         unsupported("iterator", source.name, "the dict was changed before it was iterated")
     mapping.guard_keys(tx)
-    iterator = DictIterator(mapping, *_KINDS[type(value)])
+    iterator = DictIterator(tx, mapping, *_KINDS[type(value)])
     iterator.index = index
     advance(iterator.live, index)
     return _existing(iterator, source)

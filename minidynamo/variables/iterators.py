@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..exc import Unsupported
 from ..side_effects import Mutation
 from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import NONE, BuiltinObject, construct, observed
@@ -230,6 +231,8 @@ class SetIterator(ItemsIterator):
     def __init__(self, tx: Translator, container: SetVariable) -> None:
         super().__init__(container.unpack(tx), type(iter(set())))
         self.container = container
+        self.keys = list(container.table)
+        self.made_in = tx.last_step()
 
     def step(self, tx: Translator) -> VariableTracker | None:
         if self.index < len(self.items) and len(self.container.table) != len(self.items):
@@ -238,7 +241,19 @@ class SetIterator(ItemsIterator):
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         exhausted = self.index >= len(self.items)
+        if not exhausted and list(self.container.table) != self.keys:
+            refuse_changed(self, self.made_in)
         construct(codegen, _set_iterator, self.container, self.index + exhausted)
+
+
+def refuse_changed(iterator: IteratorVariable, step: int) -> NoReturn:
+    """A container made anew does not know that it changed while it was iterated over: let the
+    graph end where the iterator was made.
+    """
+    why = "its container changed while it was iterated over"
+    reason = Unsupported("iterator", repr(iterator), why)
+    reason.made_at = step  # type: ignore[attr-defined]
+    raise reason
 
 
 def _set_iterator(container: Any, attempts: int) -> Any:
@@ -255,11 +270,13 @@ class DictIterator(IteratorVariable):
 
     def __init__(
         self,
+        tx: Translator,
         mapping: DictVariable,
         kind: str,
         backwards: bool,
     ) -> None:
         super().__init__(DICT_ITERATOR_TYPES[kind, backwards], mutation=Mutation.NEW)
+        self.made_in = tx.last_step()
         self.mapping = mapping
         self.kind = kind
         self.backwards = backwards
@@ -312,6 +329,8 @@ class DictIterator(IteratorVariable):
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         count = self.index + self.exhausted
+        if not self.exhausted and self.mapping.key_changes != self.key_changes:
+            refuse_changed(self, self.made_in)
         construct(codegen, _dict_iterator, self.mapping, self.kind, self.backwards, count)
 
 
@@ -361,7 +380,7 @@ def dict_iterator(
 ) -> VariableTracker:
     """A new iterator; kind: "keys", "values" or "items"."""
     mapping.guard_keys(tx)
-    return DictIterator(mapping, kind, backwards)
+    return DictIterator(tx, mapping, kind, backwards)
 
 
 SEQUENCE_BUILDERS["view"] = dict_iterator
@@ -383,6 +402,7 @@ class DequeIterator(IteratorVariable):
         self.items = list(container.items)[:: -1 if backwards else 1]
         self.index = 0
         self.version = container.version
+        self.made_in = tx.last_step()
 
     def step(self, tx: Translator) -> VariableTracker | None:
         if self.container.version != self.version:
@@ -393,6 +413,8 @@ class DequeIterator(IteratorVariable):
         return self.items[self.index - 1]
 
     def reconstruct(self, codegen: PyCodegen) -> None:
+        if self.container.version != self.version:
+            refuse_changed(self, self.made_in)
         construct(codegen, self.cls, self.container, self.index)
 
 
@@ -413,7 +435,14 @@ class CallableIterator(IteratorVariable):
     def step(self, tx: Translator) -> VariableTracker | None:
         if self.exhausted:
             return None
-        value = tx.call_function(self.function, [], {})
+        try:
+            value = tx.call_function(self.function, [], {})
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), StopIteration):
+                raise
+            self.exhausted = True
+        if self.exhausted:  # the function may have done it
+            return None
         found = tx.wrap_items(list, [self.sentinel]).contains(tx, value.realize())
         self.exhausted = found.truth(tx)
         return None if self.exhausted else value

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .base import VariableTracker
+from ..exc import MinidynamoError
+from .base import MAX_ITEMS, ObservedException, VariableTracker, unsupported
 from .builtin_object import (
     NOT_IMPLEMENTED,
     builtin_method,
@@ -92,7 +93,23 @@ def _seq_contains(
     item: VariableTracker,
     /,
 ) -> VariableTracker:
-    return ConstantVariable(any(rich_equal(tx, own, item) for own in list(self.items)))
+    return ConstantVariable(find_item(tx, self, item) is not None)
+
+
+def find_item(
+    tx: Translator,
+    self: SequenceVariable,
+    item: VariableTracker,
+    start: int = 0,
+    stop: int = -1,
+) -> int | None:
+    """The index of the first item that equals `item`. Comparing may change the sequence."""
+    index = start
+    while index < len(self.items) and (stop < 0 or index < stop):
+        if rich_equal(tx, self.items[index], item):
+            return index
+        index += 1
+    return None
 
 
 @builtin_method(_BOTH, "count")
@@ -102,7 +119,11 @@ def _seq_count(
     item: VariableTracker,
     /,
 ) -> VariableTracker:
-    return ConstantVariable(sum(rich_equal(tx, own, item) for own in list(self.items)))
+    count = index = 0
+    while index < len(self.items):
+        count += rich_equal(tx, self.items[index], item)
+        index += 1
+    return ConstantVariable(count)
 
 
 @builtin_method(_BOTH, "index")
@@ -115,9 +136,9 @@ def _seq_index(
 ) -> VariableTracker:
     ends = [index_of(tx, bound) for bound in bounds[:2]]
     start, stop, _ = slice(*[*ends, None, None][:2]).indices(len(self.items))
-    for index in range(start, stop):
-        if rich_equal(tx, self.items[index], item):
-            return ConstantVariable(index)
+    found = find_item(tx, self, item, start, stop)
+    if found is not None:
+        return ConstantVariable(found)
     if not issubclass(self.cls, list):
         tx.raise_observed(ValueError, "tuple.index(x): x not in tuple")
     shown = tx.call_function(tx.wrap_constant(repr), [item], {}).as_python_constant()
@@ -132,7 +153,10 @@ def repeated(
     """The items `count` times, or None if `count` is no number of times."""
     if not _has_index(tx, count):
         return None
-    return self.items * index_of(tx, count)
+    times = index_of(tx, count)
+    if len(self.items) * times > MAX_ITEMS:
+        unsupported("long sequence", f"{len(self.items)} items {times} times", "it is too long")
+    return self.items * times
 
 
 @builtin_method(_BOTH, "__mul__", "__rmul__")
@@ -191,13 +215,18 @@ def _sequence_compare(name: str) -> Callable[..., VariableTracker]:
         sizes = len(self.items), len(right.items)
         if sizes[0] != sizes[1] and name in ("__eq__", "__ne__") and issubclass(self.cls, list):
             return ConstantVariable(name == "__ne__")
-        for left_item, right_item in zip(list(self.items), list(right.items), strict=False):
-            if rich_equal(tx, left_item, right_item):
-                continue
-            if name in ("__eq__", "__ne__"):
-                return ConstantVariable(name == "__ne__")
-            return tx.call_operator(compare, [left_item.realize(), right_item.realize()])
-        return ConstantVariable(compare(*sizes))
+        index = 0
+        # Comparing items may change the lists.
+        while index < len(self.items) and index < len(right.items):
+            if not rich_equal(tx, self.items[index], right.items[index]):
+                break
+            index += 1
+        if index >= len(self.items) or index >= len(right.items):
+            return ConstantVariable(compare(len(self.items), len(right.items)))
+        if name in ("__eq__", "__ne__"):
+            return ConstantVariable(name == "__ne__")
+        items = [self.items[index].realize(), right.items[index].realize()]
+        return tx.call_operator(compare, items)
 
     return row
 
@@ -295,11 +324,11 @@ def _list_remove(
     item: VariableTracker,
     /,
 ) -> None:
-    for index, own in enumerate(list(self.items)):
-        if rich_equal(tx, own, item):
-            _mutate(tx, self)
-            del self.items[index]
-            return
+    index = find_item(tx, self, item)
+    if index is not None:
+        _mutate(tx, self)
+        del self.items[index : index + 1]
+        return
     tx.raise_observed(ValueError, "list.remove(x): x not in list")
 
 
@@ -328,14 +357,11 @@ def _list_reversed(tx: Translator, self: ListVariable, /) -> VariableTracker:
 class _SortKey:
     """An item as list.sort sees it: compared with the traced program's `<`."""
 
-    __slots__ = ("key", "tx")
+    __slots__ = ("item", "key", "tx")
 
-    def __init__(
-        self,
-        tx: Translator,
-        key: VariableTracker,
-    ) -> None:
+    def __init__(self, tx: Translator, item: VariableTracker, key: VariableTracker) -> None:
         self.tx = tx
+        self.item = item
         self.key = key.realize()
 
     def __lt__(self, other: _SortKey) -> bool:
@@ -343,23 +369,24 @@ class _SortKey:
         return less.realize().truth(self.tx)
 
 
-def sorted_items(
+def sort_items(
     tx: Translator,
     items: list[VariableTracker],
     key: VariableTracker | None,
     reverse: VariableTracker | None,
-) -> list[VariableTracker]:
-    """The items in the order that `list.sort` gives: the same comparisons in the same order."""
+) -> None:
+    """Sort in place as `list.sort` does: the same comparisons in the same order; an exception
+    leaves the items in the order that they were in.
+    """
     descending = reverse is not None and reverse.realize().truth(tx)
     keys = items
     if key is not None and not is_none(key):
         keys = [tx.call_function(key, [item], {}) for item in items]
-    order = sorted(
-        range(len(items)),
-        key=[_SortKey(tx, key_value) for key_value in keys].__getitem__,
-        reverse=descending,
-    )
-    return [items[index] for index in order]
+    order = [_SortKey(tx, *pair) for pair in zip(items, keys, strict=True)]
+    try:
+        order.sort(reverse=descending)
+    finally:
+        items[:] = [entry.item for entry in order]
 
 
 @builtin_method(list, "sort")
@@ -371,9 +398,23 @@ def _list_sort(
     key: VariableTracker | None = None,
     reverse: VariableTracker | None = None,
 ) -> None:
-    items = sorted_items(tx, list(self.items), key, reverse)
+    former = list(self.items)
+    items = list(former)
+    self.items.clear()  # meanwhile the program sees an empty list
+    try:
+        sort_items(tx, items, key, reverse)
+    except MinidynamoError:
+        self.items[:] = former
+        raise
+    except ObservedException:
+        _mutate(tx, self)
+        self.items[:] = items
+        raise
+    is_modified = len(self.items) > 0
     _mutate(tx, self)
     self.items[:] = items
+    if is_modified:
+        tx.raise_observed(ValueError, "list modified during sort")
 
 
 @builtin_method(list, "__setitem__", lazy=True)

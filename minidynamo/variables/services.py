@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import traceback
 import types
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from ..source import AttrSource, ConstSource
 from ..trace_rules import Rule
 from . import builder, symint
 from .base import (
+    MAX_ITEMS,
     AttributeOf,
     LazyVariable,
     NotConstant,
@@ -336,7 +338,7 @@ class Services:
         if constants is None:
             return None
         values = [*constants[0], *constants[1].values()]
-        if not all(map(is_inert, values)):
+        if not all(map(is_inert, values)) or (fn in _REPEATING and _is_long(values)):
             return None
         result = self.fold(fn, *constants)
         only_values = all(map(is_value, values))
@@ -429,6 +431,16 @@ def _is_inplace(op: str, target: Any) -> bool:
     if name in ("iand", "ior", "ixor", "ilshift", "irshift", "imatmul", "__setitem__"):
         return True
     return name.endswith("_") and not name.endswith("__")
+
+
+_REPEATING = (operator.mul, operator.imul)
+
+
+def _is_long(values: list[Any]) -> bool:
+    """Whether repeating a list, say, makes more of it than there may be while tracing."""
+    times = [value for value in values if type(value) is int]
+    sized = [value for value in values if hasattr(type(value), "__len__")]
+    return bool(times and sized) and len(sized[0]) * times[0] > MAX_ITEMS
 
 
 def _sequence_family(type_: type) -> Any:

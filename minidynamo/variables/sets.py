@@ -29,7 +29,7 @@ from .constant import ConstantVariable, is_value
 from .dicts import key_of, raise_key_error
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
-from .user_keys import check_rebuilt_keys
+from .user_keys import UserKey, check_rebuilt_keys
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -69,6 +69,8 @@ class SetVariable(BuiltinObject):
         self.original = table
 
     def element(self, key: Any) -> VariableTracker:
+        if isinstance(key, UserKey):
+            return key.variable
         return ConstantVariable(key) if is_value(key) else self.known[key]
 
     def elements(self) -> list[VariableTracker]:
@@ -230,7 +232,7 @@ def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
             for index, item in enumerate(_ordered_elements(value))
         ]
         table, known = collect(tx, items)
-        if set(value) == table:
+        if all(map(_has_real_hash, table)):
             table = value
     has_state = isinstance(value, set) or type(value).__dictoffset__ != 0
     mutation = Mutation.EXISTING if has_state else Mutation.IMMUTABLE

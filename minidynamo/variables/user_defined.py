@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..side_effects import Mutation
 from ..source import SlotSource, Source
 from .base import ObservedException, VariableTracker
-from .builtin_object import rich_equal, type_name
+from .builtin_object import as_iterator, rich_equal, type_name
 from .classes import NEW_OBJECT, class_variable, has_object_layout
 from .constant import ConstantVariable
 from .descriptors import ClassAttribute, bind, class_lookup, guard_class, lookup_special
@@ -239,7 +239,7 @@ class UserDefinedObjectVariable(InstanceState):
         """`PyObject_GetIter`: `__iter__`, or `__getitem__` with 0, 1, 2, ..."""
         function = lookup_special(tx, self, "__iter__")
         if function is not None:
-            return tx.call_function(function, [], {}).realize()
+            return as_iterator(tx, tx.call_function(function, [], {}).realize())
         if lookup_special(tx, self, "__getitem__") is not None:
             return SequenceProtocolIterator(self)
         tx.raise_observed(TypeError, _lacking("__iter__", self.cls.__name__))

@@ -10,6 +10,7 @@ from .base import VariableTracker, unsupported
 from .builtin_object import USER_KEY, rich_equal
 from .constant import ConstantVariable, is_value
 from .descriptors import lookup_special
+from .globals_ import GlobalsVariable
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -88,5 +89,10 @@ USER_KEY.append(UserKey)
 def check_rebuilt_keys(keys: Iterable[Any]) -> None:
     """A dict or set with these hash keys is going to be built anew, which hashes them again."""
     for key in keys:
-        if isinstance(key, UserKey) and key.is_stale():
+        if not isinstance(key, UserKey):
+            continue
+        if key.is_stale():
             unsupported("hash", repr(key.variable), "it was changed after it was hashed")
+        pending = key.tx.output.side_effects.pending_attributes()
+        if any(isinstance(variable, GlobalsVariable) for variable, _ in pending):
+            unsupported("hash", repr(key.variable), "hashing it may read globals that changed")
