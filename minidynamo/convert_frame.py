@@ -84,65 +84,70 @@ on_made_code(_hide_from_torch)
 def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
     """The callback for a `_C.Region`: FrameInfo -> Entry, SKIP or None."""
 
-    def answer(frame: Any) -> Any:
-        code = frame.code
-        if not is_continuation(code):
-            reason = trace_rules.skip_code(code, frame.globals.get("__name__"))
-            if reason is not None:
-                _emit_frame(code, "skipped", reason)
-                return SKIP
-        if _is_below_a_tracer():
-            return None
-        stance = stances.current()
-        if stance.name != "default" and _stays_eager(stance.name, options, frame):
-            return None
-        refusal = _recompile_refusal(options, frame) if frame.entries else None
-        if refusal is not None:
-            return refusal
-        _emit_frame(code, "start")
-        try:
-            return _convert(_with_backend(options, stance, frame), frame)
-        except SkipFrame as skip:
-            _emit_frame(code, "skipped", str(skip))
-            return SKIP
-        except RunInEager as reason:
-            _emit_frame(code, "eager", str(reason))
-            return ONCE
-        except MinidynamoError as error:
-            _emit_frame(code, "failed", str(error))
-            if not config.suppress_errors or isinstance(error, Unsupported):
-                raise
-            log.warning(
-                "minidynamo failed on %s, which runs in eager: %s",
-                code.co_qualname,
-                error,
-                exc_info=config.verbose,
-            )
-            return SKIP
-        except Exception as error:
-            _emit_frame(code, "failed", str(error))
-            if config.raise_internal_errors or (
-                options.fullgraph and not config.suppress_errors
-            ):
-                raise
-            log.warning(
-                "a bug of minidynamo: it failed on %s, which runs in eager: %r",
-                code.co_qualname,
-                error,
-                exc_info=config.verbose,
-            )
-            return SKIP
-
     def callback(frame: Any) -> Any:
         # Where torch.compile calls compiled code, it is not to compile the compiler.
         former = torch_frames.set_eval_frame(None)
         try:
-            return answer(frame)
+            return _answer(options, frame)
         finally:
             torch_frames.set_eval_frame(former)
 
     _hide_from_torch(callback.__code__)
     return callback
+
+
+def _answer(options: CompileOptions, frame: Any) -> Any:
+    code = frame.code
+    if not is_continuation(code):
+        reason = trace_rules.skip_code(code, frame.globals.get("__name__"))
+        if reason is not None:
+            _emit_frame(code, "skipped", reason)
+            return SKIP
+    if _is_below_a_tracer():
+        return None
+    stance = stances.current()
+    if stance.name != "default" and _stays_eager(stance.name, options, frame):
+        return None
+    refusal = _recompile_refusal(options, frame) if frame.entries else None
+    if refusal is not None:
+        return refusal
+    return _compiled(_with_backend(options, stance, frame), frame)
+
+
+def _compiled(options: CompileOptions, frame: Any) -> Any:
+    """The entry, or what is done where compiling fails."""
+    code = frame.code
+    _emit_frame(code, "start")
+    try:
+        return _convert(options, frame)
+    except SkipFrame as skip:
+        _emit_frame(code, "skipped", str(skip))
+        return SKIP
+    except RunInEager as reason:
+        _emit_frame(code, "eager", str(reason))
+        return ONCE
+    except MinidynamoError as error:
+        _emit_frame(code, "failed", str(error))
+        if not config.suppress_errors or isinstance(error, Unsupported):
+            raise
+        log.warning(
+            "minidynamo failed on %s, which runs in eager: %s",
+            code.co_qualname,
+            error,
+            exc_info=config.verbose,
+        )
+        return SKIP
+    except Exception as error:
+        _emit_frame(code, "failed", str(error))
+        if config.raise_internal_errors or (options.fullgraph and not config.suppress_errors):
+            raise
+        log.warning(
+            "a bug of minidynamo: it failed on %s, which runs in eager: %r",
+            code.co_qualname,
+            error,
+            exc_info=config.verbose,
+        )
+        return SKIP
 
 
 def _is_below_a_tracer() -> bool:
