@@ -12,7 +12,7 @@ import contextlib
 import operator
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
+    PendingUnbackedSymbolNotFound,
     ShapeEnv,
     compute_unbacked_bindings,
     free_symbols,
@@ -93,24 +94,27 @@ def _version(fake: Any) -> int:
     return fake._version if is_counted else 0
 
 
-@contextlib.contextmanager
-def _keeping_size(target: Any, kwargs: dict[str, Any]) -> Iterator[None]:
-    """Refuses `out=` tensors from outside, and views, that the operator would resize."""
-    out = kwargs.get("out")
-    given = out if isinstance(out, (tuple, list)) else [out]
-    nodes = [node for node in given if isinstance(node, Node)]
-    kept = [n for n in nodes if n.op == "placeholder" or example_value(n)._is_view()]
-    before = [
-        (example_value(n), example_value(n).shape, example_value(n).stride()) for n in kept
+def _refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) -> None:
+    """Refuses `out=` tensors that have not the dtype and shape of the result: to resize tensors
+    from outside or views, or to convert where the operator can, is left to eager.
+    """
+    nodes = [
+        n for n in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(n, Node)
     ]
-    yield
-    if any(fake.shape != size for fake, size, _ in before):
-        with torch.no_grad():
-            for fake, size, stride in before:
-                fake.as_strided_(size, stride)
-        raise Unsupported(
-            "tensor storage", getattr(target, "__name__", str(target)), "out= is resized"
-        )
+    if not nodes or isinstance(target, str):
+        return
+    try:
+        found = target(*args, **{k: v for k, v in fake_kwargs.items() if k != "out"})
+    except Exception:
+        return  # the call itself says what is wrong
+    results = found if isinstance(found, (tuple, list)) else [found]
+    for node, result in zip(nodes, results, strict=False):
+        fake = example_value(node)
+        is_own = node.op != "placeholder" and not fake._is_view()
+        fits = is_own or fake.shape == result.shape
+        if not fits or fake.dtype != result.dtype:
+            why = "out= has another shape or dtype than the result"
+            raise Unsupported("tensor storage", getattr(target, "__name__", str(target)), why)
 
 
 def _stem(source: Source) -> str:
@@ -279,7 +283,12 @@ class OutputGraph:
         if not self.shape_env.pending_fresh_unbacked_symbols:
             return
         self.shapes.has_data_dependent = True
-        bindings = compute_unbacked_bindings(self.shape_env, example_value(node)) or {}
+        try:
+            bindings = compute_unbacked_bindings(self.shape_env, example_value(node)) or {}
+        except PendingUnbackedSymbolNotFound as error:
+            self.shape_env.pending_fresh_unbacked_symbols.clear()
+            why = "it uses a tensor's data in a way that its result does not show"
+            raise Unsupported("data-dependent value", str(node.target), why) from error
         node.meta["unbacked_bindings"] = bindings
         for symbol, path in bindings.items():
             self._unbacked[symbol] = (node, path)
@@ -377,12 +386,10 @@ class OutputGraph:
         self._refuse_restriding(target, args)
         fake_args, fake_kwargs = map_arg((args, kwargs), example_value)
         try:
-            with (
-                self.fake_mode,
-                tracing(self.tracing_context),
-                self._decomposing(),
-                _keeping_size(target, kwargs),
-            ):
+            with self.fake_mode, tracing(self.tracing_context), self._decomposing():
+                if "out" in kwargs:
+                    _refuse_out(target, fake_args, fake_kwargs, kwargs["out"])
+                    self.shape_env.pending_fresh_unbacked_symbols.clear()
                 if op == "call_method":
                     return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
                 return target(*fake_args, **fake_kwargs)

@@ -182,7 +182,7 @@ def plan_size(value: IntLike) -> int | str:
     def text(atom: Any) -> str:
         if isinstance(atom, (FloorDiv, Mod)):
             sign = "//" if isinstance(atom, FloorDiv) else "%"
-            return f"({atom.num.render(text)} {sign} {atom.den.render(text)})"
+            return f"({atom.num.render(text)} {sign} {atom.den.render_divisor(text)})"
         if not isinstance(atom, Symbol) or atom.size is not None:
             raise Undecided(f"{value} in a plan")
         return atom.text

@@ -112,6 +112,12 @@ class Expr:
             out += f" + {self.const}" if self.const > 0 else f" - {-self.const}"
         return f"({out})" if len(self.terms) > 1 or self.const else out
 
+    def render_divisor(self, atom_text: Callable[[Atom], str]) -> str:
+        """`render`, for the right side of a division: products are in parentheses too."""
+        text = self.render(atom_text)
+        is_sum = len(self.terms) > 1 or (self.terms and self.const)
+        return text if is_sum or text.isalnum() else f"({text})"
+
     # -- arithmetic --------------------------------------------------------------------------------
     def __add__(self, other: IntLike) -> Expr:
         if isinstance(other, int):

@@ -137,6 +137,11 @@ def test_out_argument_that_is_resized():
 
     check(view, X, graphs=None, breaks=1)
 
+    check(given, X, torch.ones(2, 3).double(), graphs=None, breaks=1)
+    check(given, X, torch.ones(2, 3).long(), graphs=None)
+    check(lambda x, out: torch.complex(x, x, out=out), X, X.clone(), graphs=None)
+    check(lambda x, out: torch.aminmax(x, out=out), X, (X.sum(), X.sum().long()), graphs=None)
+
     def own(x):
         return torch.add(x, 1, out=x.new_empty(0)) * 2
 
@@ -207,6 +212,7 @@ def test_operator_errors_are_eager_errors():
         (lambda x: x.to(torch.bfloat16).numpy(), "numpy array"),
         (lambda x: x + 1 if x.sum() > 3 else x, "data-dependent branch"),
         (lambda x: 1.0 in x, "data-dependent value"),
+        (lambda x: x.narrow(0, x[0, 1].long(), 1), "data-dependent value"),
         (lambda x: torch.linalg.lstsq(x, x), "data-dependent shape"),
         (lambda x: x.sum().backward(), "autograd call"),
         (lambda x: torch.nn.Parameter(x), "new parameter"),

@@ -307,3 +307,31 @@ def test_triton_kernels_with_sizes_compile_for_gpus():
     b.store("a1", symbol_expr(x), b.reduction("sum", value), torch.float32)
     arguments = [(torch.float32, n * n, "in"), (torch.float32, n, "out")]
     assemble(kernel_of(b.finish(), arguments, ["n"]))
+
+
+def test_quotients_by_products_of_sizes():
+    def fn(x, groups):
+        return F.channel_shuffle(x, groups)
+
+    run = compile_(fn, dynamic=True)
+    for groups, size in ((2, (1, 4, 10, 10)), (3, (1, 6, 7, 7))):
+        x = torch.randn(size, requires_grad=True)
+        actual, expected = run(x, groups), fn(x, groups)
+        assert torch.equal(actual, expected)
+        weight = torch.randn(size)
+        (left,) = torch.autograd.grad(actual, x, weight)
+        (right,) = torch.autograd.grad(expected, x, weight)
+        assert torch.equal(left, right)
+
+
+def test_floats_that_the_gradient_needs():
+    def fn(x, y, slope):
+        return torch.addmm(x, x, y, alpha=slope) * slope
+
+    run = compile_(fn, dynamic=True)
+    for slope in (0.25, 0.5, 3.0):
+        x, y = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+        actual, expected = run(x, y, slope), fn(x, y, slope)
+        torch.testing.assert_close(actual, expected)
+        left = torch.autograd.grad(actual.sum(), (x, y))
+        torch.testing.assert_close(left, torch.autograd.grad(expected.sum(), (x, y)))

@@ -107,3 +107,9 @@ def test_strides():
     assert contiguous_strides((2, 3, 4)) == (12, 4, 1)
     assert contiguous_strides((2, 0, 4)) == (4, 4, 1)
     assert dot([a, b], (8, 1), 3) == a * 8 + b + 3
+
+
+def test_products_that_divide_are_in_parentheses():
+    texts = [e.render_divisor(lambda atom: atom.name) for e in (a, a * b, a + 1, a * 2)]
+    assert texts == ["a", "(a*b)", "(a + 1)", "(2*a)"]
+    assert as_expr(3).render_divisor(lambda atom: atom.name) == "3"

@@ -342,7 +342,7 @@ class ValuePrinter:
                     return f"(i64){self.name(atom.node)}[l]"
                 return f"(i64)v{atom.node}"
             assert isinstance(atom, (FloorDiv, Mod))
-            num, den = atom.num.render(atom_text), atom.den.render(atom_text)
+            num, den = atom.num.render(atom_text), atom.den.render_divisor(atom_text)
             if is_nonneg(atom.num):
                 return f"({num} {'/' if isinstance(atom, FloorDiv) else '%'} {den})"
             return f"{'floor' if isinstance(atom, FloorDiv) else 'mod'}_index({num}, {den})"

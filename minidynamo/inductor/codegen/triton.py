@@ -279,7 +279,7 @@ class TritonPrinter:
             if isinstance(atom, ValueRef):
                 return f"v{atom.node}.to(tl.int64)"
             assert isinstance(atom, (FloorDiv, Mod))
-            num, den = atom.num.render(atom_text), atom.den.render(atom_text)
+            num, den = atom.num.render(atom_text), atom.den.render_divisor(atom_text)
             if is_nonneg(atom.num):
                 return f"({num} {'//' if isinstance(atom, FloorDiv) else '%'} {den})"
             return f"floor_{'div' if isinstance(atom, FloorDiv) else 'mod'}({num}, {den})"
