@@ -22,7 +22,7 @@ import torch
 from torch._C._dynamo import eval_frame as torch_frames
 
 from . import config, events, stances, trace_rules
-from ._C import ONCE, SKIP, SKIP_RUN_ONLY, Entry, entries, on_made_code
+from ._C import ONCE, SKIP, SKIP_RECURSIVE, SKIP_RUN_ONLY, Entry, entries, on_made_code
 from .compile_options import GuardFail
 from .exc import (
     InternalError,
@@ -102,7 +102,7 @@ def _answer(options: CompileOptions, frame: Any) -> Any:
         reason = trace_rules.skip_code(code, frame.globals.get("__name__"))
         if reason is not None:
             _emit_frame(code, "skipped", reason)
-            return SKIP
+            return SKIP_RECURSIVE if trace_rules.is_disabling(code) else SKIP
     if _is_below_a_tracer():
         return None
     stance = stances.current()

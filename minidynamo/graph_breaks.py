@@ -11,7 +11,9 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
 
 from . import config
 from ._C import disabled, tail_call
@@ -152,7 +154,11 @@ class _Finisher:
     def _graph_call(self, outputs: list[Any]) -> tuple[list[Instruction], list[Source], Any]:
         if self.output.is_empty():
             return [], [], None
-        module, inputs = self.output.finish(outputs)
+        checks = self.output.standing_checks()
+        module, inputs = self.output.finish([*outputs, *(node for node, _ in checks)])
+        is_mutating = any(item.is_mutated for item in inputs)
+        if checks and is_mutating:
+            _refuse_checks(checks[0][1])
         compiled = self.output.call_backend(module, inputs)
         sources = [item.source for item in inputs]
         function = compiled
@@ -160,6 +166,8 @@ class _Finisher:
             for manager in self.output.open_contexts:
                 compiled = manager.protect(compiled)
             function = disabled(compiled)
+        if checks:
+            function = disabled(_checked(compiled, len(outputs)))
         load_function = [Instruction("LOAD_CONST", function)]
         cells = self.tx.code.co_cellvars
         direct = all(isinstance(s, LocalSource) and s.local not in cells for s in sources)
@@ -169,7 +177,7 @@ class _Finisher:
             sources = []
         else:
             call = current.emit_call_ex(load_function, [Instruction("LOAD_FAST", INPUTS_NAME)])
-        if function is compiled and not any(item.is_mutated for item in inputs):
+        if checks or (function is compiled and not is_mutating):
             self._rerun_if_it_raises(call)
         return [*call, Instruction("STORE_FAST", OUT_NAME)], sources, module
 
@@ -323,6 +331,43 @@ class _BreakFinisher(_Finisher):
             return current.emit_make_function(code, list(closure))
         function = types.FunctionType(code, self.tx.globals, self.frame.base.co_name)
         return [Instruction("LOAD_CONST", function)]
+
+
+class CheckFailed(Exception):
+    """A condition that a graph relied on does not hold: the frame runs in eager instead."""
+
+
+def _refuse_checks(step: int) -> NoReturn:
+    """A graph that writes to its inputs cannot be run and then forgotten."""
+    reason = Unsupported(
+        "data-dependent branch",
+        "a branch that raises",
+        "the graph also writes to its inputs, so the branch has to be taken before it",
+    )
+    reason.made_at = step  # type: ignore[attr-defined]
+    raise reason
+
+
+def _checked(compiled: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """The graph whose outputs behind the first `count` have to be true; where one is not, random
+    states are as if it had not run.
+    """
+
+    def call(*args: Any) -> tuple[Any, ...]:
+        state = torch.get_rng_state()
+        on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+        try:
+            results = compiled(*args)
+            if not all(map(bool, results[count:])):
+                raise CheckFailed
+        except Exception:
+            torch.set_rng_state(state)
+            if on_device is not None:
+                torch.cuda.set_rng_state(on_device)
+            raise
+        return tuple(results[:count])
+
+    return call
 
 
 def _forget_temporaries(instructions: list[Instruction], has_inputs: bool) -> list[Instruction]:

@@ -11,6 +11,7 @@ with either count.
 from __future__ import annotations
 
 import enum
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -59,6 +60,12 @@ class Decision(enum.Enum):
 
 # What torch's own assume_constant_result leaves on a function.
 _TORCH_CONSTANT = "_dynamo_marked_constant"
+_WRAPPER_ID = "_torchdynamo_wrapper_id"
+# Where torch's compiler, if the program imported it, keeps the ids of functions it was told about.
+_TORCH_TABLES = (
+    ("_allowed_callable_ids", Decision.ALLOW),
+    ("_disallowed_callable_ids", Decision.DISALLOW),
+)
 _decisions: dict[int, tuple[Callable[[], Any], Decision, str]] = {}
 
 
@@ -95,9 +102,28 @@ def _row(fn: Any) -> tuple[Decision | None, str]:
         row = _decisions.get(id(candidate))
         if row is not None and row[0]() is candidate:
             return row[1:]
-        if isinstance(candidate, types.FunctionType) and _TORCH_CONSTANT in candidate.__dict__:
-            return Decision.CONSTANT, ""
+        said = _said_to_torch(candidate)
+        if said is not None:
+            return said, ""
     return None, ""
+
+
+def _said_to_torch(fn: Any) -> Decision | None:
+    """What torch's own decorators of the same purposes left, on the function or in its tables."""
+    if isinstance(fn, types.FunctionType):
+        left = fn.__dict__
+        # functools.wraps copies what is left; the wrapper's id tells a copy.
+        if "_torchdynamo_disable" in left and left.get(_WRAPPER_ID, id(fn)) == id(fn):
+            is_deep = left.get("_torchdynamo_disable_recursive", False)
+            return Decision.DISABLE if is_deep else Decision.DISABLE_SHALLOW
+        if _TORCH_CONSTANT in left:
+            return Decision.CONSTANT
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    for table, said in _TORCH_TABLES if rules is not None and fn is not None else ():
+        ids = getattr(getattr(rules, table, None), "function_ids", None)
+        if ids and id(fn) in ids:
+            return said
+    return None
 
 
 def _mark(fn: Any, choice: Decision) -> Any:

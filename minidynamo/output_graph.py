@@ -173,6 +173,8 @@ class OutputGraph:
         self.identified: dict[Source, type] = {}
         # Context managers that the traced code entered and not yet left, innermost last.
         self.open_contexts: list[Any] = []
+        # Conditions that the graph relies on, and the steps that ask for them.
+        self.checks: list[tuple[Node, int]] = []
         # How many levels of torch.func transforms are open.
         self.transform_levels = 0
         # The lazily wrapped values that were looked at, in order.
@@ -495,6 +497,10 @@ class OutputGraph:
                 if own and other is not variable and type(value) is type(own[0]):
                     assert variable.source is not None
                     self.guards.add(variable.source, Check.NOT_ALIAS, other.source)
+
+    def standing_checks(self) -> list[tuple[Node, int]]:
+        """The checks whose steps were not undone."""
+        return [(node, step) for node, step in self.checks if not node._erased]
 
     def is_empty(self) -> bool:
         """Whether no tensor operation was captured."""

@@ -116,6 +116,7 @@ _PURE_FUNCTIONS: tuple[Any, ...] = (
     torch.can_cast,
     torch.Size,
     torch._C._get_privateuse1_backend_name,
+    torch._C._infer_size,
 )
 
 # Numbers of numpy are constants as Python's are; these functions of numpy give numbers for numbers.
@@ -270,6 +271,25 @@ def is_skipped_file(filename: str) -> bool:
 def is_transform_file(filename: str) -> bool:
     """Whether it is a file of torch.func's."""
     return filename.startswith(_TORCH + "_functorch" + os.sep)
+
+
+# Modules whose functions only call what they have in that attribute, as far as a trace goes.
+_TRANSPARENT = {
+    "torch._dynamo.eval_frame": "_torchdynamo_orig_callable",
+    "torch._higher_order_ops.invoke_subgraph": "__marked_compile_region_fn__",
+}
+
+
+def wrapped_attribute(fn: types.FunctionType) -> str | None:
+    """The attribute with the function that `fn` only calls: what torch.compile gave, say."""
+    name = _TRANSPARENT.get(fn.__globals__.get("__name__", ""))
+    return name if name in fn.__dict__ and markers.decision(fn) is None else None
+
+
+def is_disabling(code: types.CodeType) -> bool:
+    """Whether it is the code of what `torch.compiler.disable` gives."""
+    is_torch = code.co_filename == os.path.join(_TORCH, "_dynamo", "eval_frame.py")
+    return is_torch and code.co_qualname.startswith("DisableContext.__call__.<locals>")
 
 
 _NOT_CAPTURED_FLAGS = 0x20 | 0x80 | 0x100 | 0x200  # generators, coroutines, async generators

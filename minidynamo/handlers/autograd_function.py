@@ -46,13 +46,22 @@ def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
     cls, values = args[0], args[1:]
     if not isinstance(cls, ClassVariable) or kwargs:
         return NotImplemented
-    wanted = [isinstance(v, TensorVariable) and v.fake.requires_grad for v in values]
+    wanted = [isinstance(v, TensorVariable) and _requires_grad(v.fake) for v in values]
     if not (torch.is_grad_enabled() and any(wanted)):
         result, _ = _forward(tx, cls, values, [False] * len(values))
         has_setup = _has_setup(cls)
         return _without_inputs(tx, result, values, has_setup)
     _try_out(tx, cls, values, wanted)
     return tx.call_operation(_apply_of(cls.value), values, {})
+
+
+def _requires_grad(fake: torch.Tensor) -> bool:
+    """Whether a gradient is wanted, at any level of torch.func: vmap hides what is below."""
+    while not fake.requires_grad:
+        if not torch._C._functorch.is_functorch_wrapped_tensor(fake):
+            return False
+        fake = torch._C._functorch.get_unwrapped(fake)
+    return True
 
 
 def _has_setup(cls: ClassVariable) -> bool:

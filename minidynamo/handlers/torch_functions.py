@@ -19,6 +19,7 @@ from torch.fx.node import map_arg
 from ..output_graph import example_value
 from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
+from ..variables.expectations import expect
 from ..variables.ndarray import NdarrayVariable
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
@@ -121,8 +122,8 @@ def dispatch_mode_stack(tx: Translator, args: Args, kwargs: Kwargs) -> VariableT
 
 @handles(torch._assert)
 def torch_assert(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """A condition on a tensor's data depends on data; others are decided now."""
-    if not args[0].truth(tx):
+    """A condition on a tensor's data is checked by the graph; others are decided now."""
+    if not expect(tx, args[0], True) and not args[0].truth(tx):
         message = args[1].as_python_constant() if len(args) > 1 else ""
         tx.raise_observed(AssertionError, message)
     return NONE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ from ..variables.contexts import (
     autocast_dtype,
     autocast_enabled,
 )
-from ..variables.registry import handles
+from ..variables.registry import handles, handles_named
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -119,6 +121,7 @@ for _function in _unique(_GUARDED_READS):
 
 
 @handles(torch.compiler.is_compiling)
+@handles_named("torch._dynamo.external_utils.is_compiling")
 def is_compiling(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """True, but for nn.Module's own code: it leaves out hooks that eager calls after an error."""
     return ConstantVariable(tx.code is not torch.nn.Module._call_impl.__code__)
@@ -209,10 +212,45 @@ def inference_mode(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracke
     return InferenceGuardVariable(args[0].as_python_constant())
 
 
+# -- torch's own compiler --------------------------------------------------------------------------
+
+
+@handles(torch.compiler.cudagraph_mark_step_begin)
+def mark_step(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Nothing here: a step ends with the call of a compiled function."""
+    return NONE
+
+
+@handles_named("torch._dynamo.decorators.error_on_graph_break")
+def torch_compiler_settings(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Settings of torch's own compiler, which is not asked in here."""
+    return tx.call_function(tx.wrap_constant(contextlib.nullcontext), [], {})
+
+
+@handles_named("torch.compile")
+def torch_compile(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """What is compiled already gains nothing; without a function it is a decorator."""
+    given = dict(kwargs)
+    model = args[0] if args else given.get("model")
+    if model is None or (model.is_python_constant() and model.as_python_constant() is None):
+        return tx.wrap_constant(_unchanged)
+    kind = model.python_type()
+    if kind is not types.FunctionType:
+        unsupported("call of an untraced function", "torch.compile", f"of a {kind.__name__}")
+    return model
+
+
+def _unchanged(model: Any) -> Any:
+    return model
+
+
+markers.set_decision(_unchanged, markers.Decision.INLINE)
+
 # -- calls that always end the graph ---------------------------------------------------------------
 
 
 @handles(markers.graph_break)
+@handles_named("torch._dynamo.decorators.graph_break")
 def graph_break(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     message = args[0] if args else kwargs.get("msg")
     said = str(message.as_python_constant()) if message is not None else ""

@@ -12,6 +12,7 @@ from ..variables.base import (
 )
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import lookup_special
+from ..variables.expectations import expected_truth
 from .registry import op
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def jump(tx: Translator, inst: Instruction) -> None:
 
 def _pop_jump_if(condition: bool):
     def handler(tx: Translator, inst: Instruction) -> None:
-        if tx.pop().truth(tx) is condition:
+        value = tx.pop()
+        truth = expected_truth(tx, value, inst)
+        if (value.truth(tx) if truth is None else truth) is condition:
             tx.jump(inst.target)
 
     return handler
@@ -73,7 +76,10 @@ op("JUMP_IF_FALSE_OR_POP")(_jump_or_pop(False))
 
 @op("TO_BOOL")
 def to_bool(tx: Translator, inst: Instruction) -> None:
-    tx.push(ConstantVariable(tx.pop().truth(tx)))
+    value, following = tx.pop(), tx.instructions[tx.ip]
+    is_branch = following.opname in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE")
+    truth = expected_truth(tx, value, following) if is_branch else None
+    tx.push(ConstantVariable(value.truth(tx) if truth is None else truth))
 
 
 @op("UNARY_NOT")

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from .. import _C, markers, trace_rules
-from ..source import AttrSource, ConstSource, Source
+from ..source import AttrSource, Source
 from .base import NotConstant, ObservedException, VariableTracker, unsupported
 from .functions import CallableVariable
 from .registry import wraps
@@ -56,7 +56,7 @@ class CachedFunctionVariable(CallableVariable):
             result = self.value(*values, **named)
         except Exception as error:
             raise ObservedException(tx.wrap_exception(error)) from error
-        return tx.wrap(result, ConstSource(result, f"{name}(...)"))
+        return tx.wrap_held(result, f"{name}(...)")
 
     def _trace(
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]

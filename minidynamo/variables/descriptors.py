@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch.distributions.utils import lazy_property
+
 from .. import _C
 from ..guards import Predicate
 from ..side_effects import DELETED
@@ -222,6 +224,20 @@ def bind(
     getter = class_lookup(tx, type(found.raw), "__get__")
     if getter is None:
         return found.variable(tx)
+    inherited = BINDERS.get(getter.owner)
+    if inherited is not None:
+        return inherited(tx, found, instance, cls)
+    return _bind_by_get(tx, found, instance, cls, getter)
+
+
+def _bind_by_get(
+    tx: Translator,
+    found: ClassAttribute,
+    instance: VariableTracker | None,
+    cls: type,
+    getter: ClassAttribute,
+) -> VariableTracker:
+    """The `__get__` of a class written in Python."""
     function = bind(tx, getter, found.variable(tx), type(found.raw))
     owner = instance if instance is not None else ConstantVariable(None)
     return tx.call_function(function, [owner, class_variable(tx, cls)], {})
@@ -334,6 +350,18 @@ def _bind_cached_property(
     return value
 
 
+def _bind_lazy_property(
+    tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
+) -> VariableTracker:
+    """From the class it is a new property each time: one of them serves."""
+    if instance is None:
+        label = f"{found.owner.__qualname__}.{found.name}"
+        return tx.wrap_held(found.raw.__get__(None, cls), label)
+    getter = class_lookup(tx, type(found.raw), "__get__")
+    assert getter is not None
+    return _bind_by_get(tx, found, instance, cls, getter)
+
+
 def _bind_plain(
     tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
 ) -> VariableTracker:
@@ -349,6 +377,7 @@ BINDERS: dict[type, Binder] = {
     staticmethod: _bind_staticmethod,
     classmethod: _bind_classmethod,
     functools.cached_property: _bind_cached_property,
+    lazy_property: _bind_lazy_property,
     types.MemberDescriptorType: _bind_member,
     types.GetSetDescriptorType: _bind_getset,
     types.WrapperDescriptorType: _bind_builtin,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules import module as torch_module
 
+from .. import markers
 from ..source import (
     ConstSource,
     DictItemSource,
@@ -49,6 +50,9 @@ _MODULE_GLOBALS = vars(torch_module)
 class NNModuleVariable(UserDefinedObjectVariable):
     """An instance of an nn.Module."""
 
+    # True if the program may hold what `compile` made of the module.
+    is_unwrapped = False
+
     def tables(self, tx: Translator) -> list[dict[str, Any]] | None:
         """The real tables, or None where the traced code may have changed them."""
         if self.dict is None or self.source is None:
@@ -70,6 +74,8 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def missing_attribute(self, tx: Translator, name: str) -> VariableTracker:
         """`nn.Module.__getattr__`."""
+        if name == "_orig_mod" and self.is_unwrapped:
+            return self
         found = class_lookup(tx, self.cls, "__getattr__")
         if found is not None and found.raw is _GETATTR:
             value = self.table_lookup(tx, name)
@@ -123,6 +129,8 @@ class NNModuleVariable(UserDefinedObjectVariable):
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
         guard_class(tx, self.cls)
+        if self.cls.__module__ in _COMPILED_MODULES:
+            unsupported("disabled function", repr(self), "the module was passed to disable")
         if self._calls_forward() and self._has_no_hooks(tx):
             return tx.call_for(self, self.getattr(tx, "forward"), args, kwargs)
         return super().call(tx, args, kwargs)
@@ -231,16 +239,26 @@ def wrap_module(tx: Translator, value: torch.nn.Module, source: Source) -> Varia
             "scripted modules run in eager",
         )
     tx.guard(source, "TYPE_IS", type(value))
-    if type(value).__module__ == _COMPILED_MODULE:
+    if type(value).__module__ in _COMPILED_MODULES and not _is_disabled(value):
         # What `compile(module)` gave: inside a compiled function it is the module itself.
-        return tx.wrap(
-            value._modules["_orig_mod"], ModuleItemSource(source, "_modules", "_orig_mod")
-        )
+        inner = ModuleItemSource(source, "_modules", "_orig_mod")
+        module = tx.wrap(value._modules["_orig_mod"], inner)
+        module.is_unwrapped = True  # type: ignore[attr-defined]
+        return module
     tx.output.shapes.modules.add(source)
     return NNModuleVariable(type(value), value, source=source)
 
 
-_COMPILED_MODULE = "minidynamo.optimized_module"
+_COMPILED_MODULES = ("minidynamo.optimized_module", "torch._dynamo.eval_frame")
+
+
+def _is_disabled(module: torch.nn.Module) -> bool:
+    """Whether the wrapper of a module is what `disable(module)` gave."""
+    ours = module.__dict__.get("_compiled")
+    if ours is not None:
+        return getattr(ours, "region", ours) is None
+    said = markers.decision(module.__dict__.get("forward"))
+    return said is markers.Decision.DISABLE
 
 
 @handles(_GETATTR)

@@ -16,6 +16,7 @@ Registering a key twice is an error at import.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ WRAPPERS: dict[type, Wrapper] = {}
 INSTANCE_WRAPPERS: list[tuple[type, Wrapper]] = []
 # Keyed by id, because callables need not be hashable by identity; the object is kept in the value.
 _HANDLERS: dict[int, tuple[Any, Handler]] = {}
+_NAMED: dict[str, Handler] = {}
 METHODS: dict[tuple[type, str], Method] = {}
 
 
@@ -73,10 +75,26 @@ def handles(*callables: Any) -> Callable[[Handler], Handler]:
     return register
 
 
+def handles_named(*names: str) -> Callable[[Handler], Handler]:
+    """The same for functions of modules that only the program imports, by module and name."""
+
+    def register(function: Handler) -> Handler:
+        for name in names:
+            assert name not in _NAMED, f"{name} is registered twice"
+            _NAMED[name] = function
+        return function
+
+    return register
+
+
 def handler_of(target: Any) -> Handler | None:
     """The handler of a real callable, or None."""
     found = _HANDLERS.get(id(target))
-    return found[1] if found is not None else None
+    if found is not None:
+        return found[1]
+    if isinstance(target, types.FunctionType) and _NAMED:
+        return _NAMED.get(f"{target.__module__}.{target.__qualname__}")
+    return None
 
 
 def method(type_: type, *names: str) -> Callable[[Method], Method]:

@@ -17,7 +17,7 @@ import torch
 from .. import markers, trace_rules
 from ..exc import MinidynamoError, Unsupported
 from ..guards import Check
-from ..source import AttrSource, ConstSource
+from ..source import AttrSource, ConstSource, ListItemSource
 from ..trace_rules import Rule
 from . import builder, symint
 from .base import (
@@ -73,6 +73,12 @@ class Services:
     def wrap_constant(self, value: Any) -> VariableTracker:
         """A value that the tracer computed."""
         return builder.from_python(self, value)  # type: ignore[arg-type]
+
+    def wrap_held(self, value: Any, label: str) -> VariableTracker:
+        """An object made while tracing that is the same in each call: the guards keep it alive."""
+        if is_value(value):
+            return self.wrap_constant(value)
+        return self.wrap(value, ListItemSource(ConstSource([value], label), 0))
 
     def wrap_number(self, value: Any, **made: Any) -> VariableTracker:
         """A symbolic number."""
@@ -227,6 +233,10 @@ class Services:
         """A call of a Python function: handler, graph node, inlining or break."""
         if trace_rules.is_operation(fn.fn) and has_subclass([*args, *kwargs.values()]):
             return SUBCLASS_CALL[0](self, fn.fn, args, kwargs)
+        wrapped = trace_rules.wrapped_attribute(fn.fn)
+        if wrapped is not None:
+            source = AttrSource(self.source_of(fn, fn.fn), wrapped)
+            return self.call_for(fn, self.wrap(getattr(fn.fn, wrapped), source), args, kwargs)
         handler = handler_of(fn.fn)
         rule = trace_rules.lookup(fn.fn)
         if handler is None and rule is Rule.INLINE:
@@ -280,9 +290,7 @@ class Services:
                 return result
         rule = trace_rules.lookup(value)
         if rule is Rule.CONSTANT:
-            constants = self._constants(args, kwargs)
-            if constants is not None:
-                return self.fold(value, *constants)
+            return self._call_once(value, args, kwargs)
         if rule is Rule.GRAPH:
             if isinstance(fn, UserFunctionVariable) and _has_callbacks(args, kwargs):
                 return self.inline(fn, args, kwargs)
@@ -354,6 +362,34 @@ class Services:
             )
         except NotConstant:
             return None
+
+    def _call_once(
+        self, fn: Any, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        """What `fn` gives now, for good; objects among the arguments are known by identity."""
+        values = [self._real(fn, arg) for arg in args]
+        named = {name: self._real(fn, arg) for name, arg in kwargs.items()}
+        try:
+            result = fn(*values, **named)
+        except Exception as error:
+            raise ObservedException(self.wrap_exception(error)) from error
+        return self.wrap_held(result, f"{fn.__qualname__}(...)")
+
+    def _real(self, fn: Any, argument: VariableTracker) -> Any:
+        if argument.is_python_constant():
+            return argument.as_python_constant()
+        effects = self.output.side_effects
+        real = effects.real_of(argument)
+        if real is None or argument.source is None or not effects.is_empty():
+            unsupported(
+                "argument of a constant function",
+                f"{fn.__qualname__}: {argument!r}",
+                "only what exists before the graph, and is not changed by it, can be given",
+            )
+        if isinstance(argument, TensorVariable):
+            unsupported("argument of a constant function", repr(argument), "it is a tensor")
+        self.guard(argument.source, "ID_IS", real)
+        return real
 
     def call_operation(
         self,

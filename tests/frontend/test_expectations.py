@@ -1,0 +1,195 @@
+"""Branches on data, one side of which only raises; torch.distributions, which are full of them.
+
+PYTEST_DONT_REWRITE: the programs here use assert statements.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributions as D
+from testing import CountingBackend, assert_same, check, outcome
+
+import minidynamo
+
+ONES = torch.ones(3)
+
+
+def raising(x, log):
+    y = x * 2
+    log.append(1)
+    if (y < 0).any():
+        raise ValueError(f"bad: {y.min().item()}")
+    return y.sin()
+
+
+def asserting(x, log):
+    assert (x > 0).all(), "negative"
+    assert x.sum(), "zero"
+    return x.sqrt()
+
+
+def catching(x, log):
+    try:
+        if x.sum() < 0:
+            raise KeyError("a")
+        return x + 1
+    except KeyError as error:
+        log.append(error.args)
+        return x - 1
+
+
+def torch_asserting(x, log):
+    torch._assert((x > 0).all(), "negative")
+    return x.sqrt()
+
+
+def drawing(x, log):
+    noise = torch.rand(3)
+    if (noise * x).sum() < 0:
+        raise ValueError(f"{noise}")
+    return noise + torch.rand(3)
+
+
+class Positive:
+    def __init__(self, x):
+        if not (x > 0).all():
+            raise ValueError("not positive")
+        self.x = x
+
+
+def in_constructor(x, log):
+    return Positive(x).x * 2
+
+
+FUNCTIONS = (raising, asserting, catching, torch_asserting, drawing, in_constructor)
+
+
+def both(fn, backend, *args_of_sign):
+    compiled = minidynamo.compile(fn, backend=backend)
+    for sign in (1, -1, 1, -1):
+        results = []
+        for f in (fn, compiled):
+            torch.manual_seed(0)
+            log = []
+            results.append((outcome(f, (ONES * sign, log), {}), log, torch.rand(1)))
+        assert_same(*results)
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
+def test_one_graph_whatever_happens(fn):
+    minidynamo.reset()
+    backend = CountingBackend()
+    both(fn, backend)
+    assert len(backend.graphs) == 1
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS[:4], ids=lambda fn: fn.__name__)
+def test_with_kernels(fn):
+    minidynamo.reset()
+    both(fn, "inductor")
+
+
+def test_the_traceback_is_the_programs_own():
+    compiled = minidynamo.compile(asserting, backend="inductor", fullgraph=True)
+    with pytest.raises(AssertionError, match="negative") as caught:
+        compiled(-ONES, [])
+    assert caught.traceback[-1].name == "asserting"
+
+
+def test_a_graph_that_writes_to_its_inputs_breaks_at_the_branch():
+    def fn(x):
+        x.add_(1)
+        if x.sum() < 0:
+            raise ValueError("negative")
+        return x * 2
+
+    check(fn, ONES, graphs=2, breaks=1)
+    check(fn, -3 * ONES, graphs=None)
+
+
+def test_branches_that_do_not_raise_still_break():
+    def fn(x):
+        if x.sum() < 0:
+            return x - 1
+        return x + 1
+
+    check(fn, ONES, breaks=1, graphs=2)
+
+
+P = torch.rand(2, 3, generator=torch.Generator().manual_seed(0)) + 0.1
+DISTRIBUTIONS = {
+    "normal": lambda p: D.Normal(p, p + 1),
+    "categorical": lambda p: D.Categorical(p),
+    "categorical, logits": lambda p: D.Categorical(logits=p),
+    "bernoulli": lambda p: D.Bernoulli(p.sigmoid()),
+    "beta": lambda p: D.Beta(p, p + 1),
+    "dirichlet": lambda p: D.Dirichlet(p),
+    "gamma": lambda p: D.Gamma(p, p),
+    "independent": lambda p: D.Independent(D.Normal(p, p), 1),
+    "mixture": lambda p: D.MixtureSameFamily(D.Categorical(p), D.Normal(p, p)),
+    "multivariate": lambda p: D.MultivariateNormal(p, torch.eye(3)),
+    "one hot": lambda p: D.OneHotCategorical(p),
+    "student": lambda p: D.StudentT(p + 2),
+    "transformed": lambda p: D.TransformedDistribution(
+        D.Normal(p, p), [D.AffineTransform(1.0, 2.0), D.ExpTransform()]
+    ),
+    "uniform": lambda p: D.Uniform(p - 1, p + 1),
+    "weibull": lambda p: D.Weibull(p, p),
+    "low rank": lambda p: D.LowRankMultivariateNormal(p, torch.ones(2, 3, 1), torch.ones(2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_distributions(name):
+    make = DISTRIBUTIONS[name]
+
+    def fn(p):
+        distribution = make(p)
+        sample = distribution.rsample() if distribution.has_rsample else distribution.sample()
+        return sample, distribution.log_prob(sample), distribution.batch_shape
+
+    minidynamo.reset()
+    backend = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend)
+    for value in (P, P + 0.25):
+        results = []
+        for f in (fn, compiled):
+            torch.manual_seed(0)
+            results.append(f(value))
+        assert_same(*results)
+    # Inverses of transforms are held by weak references there.
+    if not (name in ("transformed", "weibull") and torch.__version__ < "2.13"):
+        assert len(backend.graphs) == 1
+
+
+def test_wrong_parameters_raise_as_in_eager():
+    def fn(p):
+        return D.Normal(p, p).log_prob(p), D.MultivariateNormal(p, torch.eye(3) * p[0])
+
+    check(fn, P, fullgraph=True)
+    check(fn, P - 1, graphs=None)
+
+
+def test_divergence_entropy_and_moments():
+    def fn(p):
+        normal, other = D.Normal(p, p), D.Normal(p + 1, p)
+        values = normal.mean, normal.stddev, normal.cdf(p), normal.entropy(), normal.mode
+        return D.kl_divergence(normal, other), values, D.Categorical(p).enumerate_support()
+
+    check(fn, P, fullgraph=True)
+
+
+def test_subclass_of_property():
+    class Doubled(property):
+        pass
+
+    class Holder:
+        def __init__(self, x):
+            self.x = x
+
+        @Doubled
+        def twice(self):
+            return self.x * 2
+
+    check(lambda x: Holder(x).twice, ONES, fullgraph=True)
