@@ -8,6 +8,7 @@ rearrangement of memory is then not copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,9 +31,9 @@ PRODUCTS = {
     torch.ops.aten.baddbmm.default,
 }
 # Operators that take any strides: their operands are not copied into the layout that eager has.
-ANY_STRIDES = PRODUCTS | {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-}
+# They may have any strides but the last, which must be 1, for those of the second set.
+ANY_ROWS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default}
+ANY_STRIDES = PRODUCTS | ANY_ROWS
 # Operators that take memory laid out unlike in eager, and give results laid out like that.
 ANY_LAYOUT = {
     torch.ops.aten.convolution.default,
@@ -62,6 +63,8 @@ def call(
     take = g.realize if op in ANY_LAYOUT and g.sizes is None else g.eager_layout
     if any_strides or (op in ANY_STRIDES and (g.sizes is None or op in PRODUCTS)):
         take = g.strided
+    if take == g.strided and op in ANY_ROWS:
+        take = partial(_rows, g)
 
     def realized(value: Any) -> Any:
         if isinstance(value, TensorValue):
@@ -95,6 +98,14 @@ def call(
         )
     )
     return result
+
+
+def _rows(g: GraphLowering, value: TensorValue) -> View:
+    """The value's memory with neighbours along the last dimension side by side."""
+    view = g.strided(value)
+    if view.stride[-1] == 1 or view.size[-1] == 1:
+        return view
+    return g.realize(g.copy(value, contiguous_strides(value.size)))
 
 
 def _padded(arguments: Sequence[Any], args: Sequence[Any]) -> list[tuple[Any, Any]]:
