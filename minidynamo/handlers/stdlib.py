@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..guards import Predicate
-from ..source import ConstSource, Source, WeakrefSource
-from ..variables.base import VariableTracker
+from ..source import AttrSource, ConstSource, Source, WeakrefSource
+from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.identity import IdVariable
 from ..variables.registry import handles, wraps
 
 if TYPE_CHECKING:
+    from ..codegen import PyCodegen
     from ..symbolic_convert import Translator
 
 Args = list[VariableTracker]
@@ -93,6 +94,50 @@ def record_function(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTrack
     return tx.call_function(null, [], {})
 
 
+@handles(torch.autograd.profiler.record_function.__enter__)
+def record_function_enter(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return args[0]
+
+
+@handles(torch.autograd.profiler.record_function.__exit__)
+def record_function_exit(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return ConstantVariable(None)
+
+
+# -- attributes of the thread ----------------------------------------------------------------------
+
+
+class ThreadLocalVariable(VariableTracker):
+    """A `threading.local` of the frame: attributes are what the calling thread sees."""
+
+    def __init__(self, value: threading.local, *, source: Source) -> None:
+        super().__init__(source=source)
+        self.value = value
+
+    def python_type(self) -> type:
+        return threading.local
+
+    def identity(self) -> Any:
+        return self.value
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        assert self.source is not None
+        if not hasattr(self.value, name):
+            tx.guard(self.source, "LACKS_ATTR", name)
+            kind = f"{threading.local.__module__}.{threading.local.__name__}"
+            text = f"'{kind}' object has no attribute '{name}'"
+            tx.raise_observed(AttributeError, text)
+        return tx.wrap(getattr(self.value, name), AttrSource(self.source, name))
+
+
+@wraps(threading.local)
+def wrap_thread_local(
+    tx: Translator, value: threading.local, source: Source
+) -> VariableTracker:
+    tx.guard(source, "ID_IS", value)
+    return ThreadLocalVariable(value, source=source)
+
+
 # -- weak references -------------------------------------------------------------------------------
 
 
@@ -115,6 +160,40 @@ class WeakrefVariable(VariableTracker):
     def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         assert self.source is not None
         return tx.wrap(self.value(), WeakrefSource(self.source))
+
+
+class NewWeakrefVariable(VariableTracker):
+    """`weakref.ref(referent)`: of an object of the frame, which lives on while the log is empty."""
+
+    def __init__(self, referent: VariableTracker, version: int) -> None:
+        super().__init__()
+        self.referent = referent
+        self.version = version
+
+    def python_type(self) -> type:
+        return weakref.ReferenceType
+
+    def truth(self, tx: Translator) -> bool:
+        return True
+
+    def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        if tx.output.side_effects.version != self.version:
+            unsupported("weak reference", "call", "what was changed since may have freed it")
+        return self.referent
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.begin_call(weakref.ref)
+        codegen(self.referent)
+        codegen.end_call(1)
+
+
+@handles(weakref.ref)
+def new_weakref(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """Without a callback."""
+    referent = args[0].realize()
+    if len(args) != 1 or kwargs or referent.source is None or referent.is_python_constant():
+        return NotImplemented
+    return NewWeakrefVariable(referent, tx.output.side_effects.version)
 
 
 @wraps(weakref.ReferenceType)

@@ -139,8 +139,10 @@ def store_global(tx: Translator, inst: Instruction) -> None:
 
 @op("DELETE_GLOBAL")
 def delete_global(tx: Translator, inst: Instruction) -> None:
-    lookup_global(tx, inst.arg)
-    tx.output.side_effects.delete_attr(tx.globals_variable(), inst.arg)
+    holder = tx.globals_variable()
+    if not holder.has_stored(tx, inst.arg):
+        tx.raise_observed(NameError, f"name '{inst.arg}' is not defined")
+    holder.delete_item(tx, inst.arg)
 
 
 @op("LOAD_ATTR")

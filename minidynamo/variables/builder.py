@@ -18,6 +18,7 @@ from ..source import (
     CellContentsSource,
     FuncClosureCellSource,
     FuncCodeSource,
+    FuncGlobalsSource,
     MethodFuncSource,
     MethodSelfSource,
 )
@@ -118,9 +119,10 @@ wraps_instances(torch.Tensor)(wrap_tensor)
 
 @wraps(types.FunctionType)
 def wrap_function(tx: Translator, value: types.FunctionType, source: Source) -> VariableTracker:
-    """Python functions are known by their code, so a closure made anew for each call still fits."""
+    """Python functions are known by code and globals, so one made anew for each call still fits."""
     tx.guard(source, "TYPE_IS", types.FunctionType)
     tx.guard(FuncCodeSource(source), "ID_IS", value.__code__)
+    tx.guard(FuncGlobalsSource(source), "ID_IS", value.__globals__)
     if value.__module__ == _INSTRUMENTED:
         return _wrap_instrumented(tx, value, source)
     return UserFunctionVariable(value, source=source)

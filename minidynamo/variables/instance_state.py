@@ -65,6 +65,9 @@ class InstanceState(VariableTracker):
     def delete_item(self, tx: Translator, name: str) -> None:
         """Delete an entry of the instance dict, which is there."""
         existed = self.dict is not None and name in self.dict
+        if self.dict is not None and self.source is not None:
+            # What was stored before may be new here and replace something in another call.
+            tx.guard(self.dict_source(), "DICT_HAS" if existed else "DICT_LACKS", name)
         tx.output.side_effects.delete_attr(self, name, existed=existed)
 
     def has_stored(self, tx: Translator, name: str) -> bool:

@@ -168,6 +168,8 @@ class UserDefinedObjectVariable(InstanceState):
             if value is None:
                 self.load_slot(tx, found.raw)
                 existed = self.source is not None and hasattr(self.value, name)
+                if self.source is not None:
+                    tx.guard(self.source, "HAS_ATTR" if existed else "LACKS_ATTR", name)
                 tx.output.side_effects.delete_attr(self, name, existed=existed)
             else:
                 tx.output.side_effects.store_attr(self, name, value)

@@ -1,10 +1,12 @@
 """Python functions: inlining, arguments, closures, globals, control flow over known values."""
 
 import gc
+import types
 import weakref
 
+import pytest
 import torch
-from testing import check, check_recompiles
+from testing import CountingBackend, assert_same, check, check_recompiles
 
 import minidynamo
 
@@ -288,3 +290,74 @@ def test_compiling_keeps_no_argument_alive():
         assert [ref() for ref in refs] == [None, None]
     finally:
         gc.enable()
+
+
+def test_functions_of_one_code_and_other_globals():
+    """Known by code and globals: what the names in it mean is part of a function."""
+    namespaces = [{"factor": 2}, {"factor": 3}]
+    exec("def scaled(a): return a * factor", namespaces[0])
+    first = namespaces[0]["scaled"]
+    second = types.FunctionType(first.__code__, namespaces[1])
+    check_recompiles(lambda a, fn: fn(a), [(x, first), (x, second), (x, first)], graphs=2)
+    namespaces[1]["factor"] = 5
+    check_recompiles(lambda a, fn: fn(a), [(x, second), (x, first)], graphs=2)
+
+
+def _store_and_delete_global(a):
+    global FLEETING
+    FLEETING = a + 1
+    b = FLEETING * 2
+    del FLEETING
+    return b
+
+
+def _store_and_delete_attribute(a):
+    HOLDER.value = a
+    del HOLDER.value
+    return a + 1
+
+
+class Slotted:
+    __slots__ = ("__dict__", "slot")
+
+
+HOLDER = Slotted()
+
+
+def _store_and_delete_slot(a):
+    HOLDER.slot = a
+    del HOLDER.slot
+    return a + 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "place", "name"),
+    [
+        (_store_and_delete_global, lambda: globals(), "FLEETING"),
+        (_store_and_delete_attribute, lambda: vars(HOLDER), "value"),
+        (_store_and_delete_slot, None, "slot"),
+    ],
+)
+def test_stored_and_deleted_again(fn, place, name):
+    """Where the name is new there is nothing to delete; where it is not, it has to go."""
+    minidynamo.reset()
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter)
+    for is_there in (False, True, False):
+        if is_there and place is None:
+            HOLDER.slot = 1
+        elif is_there:
+            place()[name] = 1
+        assert_same(compiled(x), fn(x))
+        assert not (hasattr(HOLDER, name) if place is None else name in place())
+    assert len(counter.graphs) == 2
+
+
+def test_deleting_a_builtin_by_name():
+    def f(a):
+        global sum
+        b = a + 1
+        del sum
+        return b
+
+    check(f, x)

@@ -677,3 +677,42 @@ def test_side_effects_are_left_out():
     minidynamo.reset()
     minidynamo.compile(f, backend="eager")(x, log, counter)
     assert (log, counter.n) == ([1], 1)
+
+
+# -- what torch's own decorators say ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_disabled_by_torch(recursive):
+    """The function, and what it calls if so said, runs in eager."""
+
+    def below(a):
+        return a * 3
+
+    @torch.compiler.disable(recursive=recursive, reason="the test says so")
+    def disabled(a):
+        return below(a) * 2
+
+    def f(a):
+        return disabled(a + 1) + 1
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(f, backend=counter)
+    x = torch.arange(3.0)
+    for _ in range(2):
+        assert_same(compiled(x), f(x))
+    assert len(counter.graphs) == (2 if recursive else 3)
+    with pytest.raises(minidynamo.exc.Unsupported, match="disable"):
+        minidynamo.compile(f, backend=counter, fullgraph=True)(x)
+
+
+def test_method_disabled_by_torch():
+    class Module(torch.nn.Module):
+        @torch.compiler.disable
+        def part(self, a):
+            return a * 2
+
+        def forward(self, a):
+            return self.part(a + 1) + 1
+
+    check(Module(), torch.arange(3.0), graphs=2)
