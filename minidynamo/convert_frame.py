@@ -27,6 +27,7 @@ from .compile_options import GuardFail
 from .exc import (
     InternalError,
     MinidynamoError,
+    NoCompiler,
     RecompileError,
     RecompileLimitExceeded,
     RunInEager,
@@ -43,7 +44,7 @@ from .shapes import remedy
 from .source import GlobalsSource, LocalSource
 from .stopped_frames import SkipFrame
 from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator, Translator
-from .utils import counters
+from .utils import counters, warn_once
 
 if TYPE_CHECKING:
     from .compile_options import CompileOptions
@@ -128,6 +129,10 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
         return ONCE
     except MinidynamoError as error:
         _emit_frame(code, "failed", str(error))
+        cause = getattr(error, "inner_exception", None)
+        if isinstance(cause, NoCompiler) and not options.fullgraph:
+            warn_once(f"{cause.output}. Until then programs run in eager", key="no-compiler")
+            return SKIP
         if not config.suppress_errors or isinstance(error, Unsupported):
             raise
         log.warning(

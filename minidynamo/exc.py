@@ -9,6 +9,7 @@
     RecompileError           config.error_on_recompile
     VerificationFailed       config.verify_correctness found other results
     CppCompileError          the C++ compiler refused a kernel: command, output, source_path
+    NoCompiler               there is none (a CppCompileError)
     TritonCompileError       the same of Triton
     InternalError            a bug of minidynamo
 
@@ -35,6 +36,7 @@ __all__ = [
     "InvalidBackend",
     "KernelCompileError",
     "MinidynamoError",
+    "NoCompiler",
     "RecompileError",
     "RecompileLimitExceeded",
     "TorchDynamoException",
@@ -174,6 +176,10 @@ class KernelCompileError(MinidynamoError):
 
 class CppCompileError(KernelCompileError):
     """The C++ compiler failed on a generated kernel, or is missing."""
+
+
+class NoCompiler(CppCompileError):
+    """There is no C++ compiler. Without `fullgraph=True` the frame then runs in eager."""
 
 
 class TritonCompileError(KernelCompileError):

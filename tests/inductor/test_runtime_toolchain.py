@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 
+import minidynamo
 from minidynamo import _C, config
 from minidynamo.exc import CppCompileError
 from minidynamo.inductor.codegen.plan import Kernel, KernelCall, PlanBuilder, Ref
@@ -82,6 +83,37 @@ def test_no_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "/nowhere/g++ -m64")
     with pytest.raises(CppCompileError, match=r"apt-get install g\+\+"):
         compile_library({"k": KERNEL.format(name="k", plus=0)}, HEADER)
+
+
+def test_programs_run_in_eager_without_a_compiler(monkeypatch, tmp_path):
+    def program(x):
+        return (x * 2 + 1).sin()
+
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    x = torch.randn(7, requires_grad=True)
+    minidynamo.reset()
+    with config.patch(cache_dir=str(tmp_path / "cache")):
+        with pytest.warns(UserWarning, match=r"apt-get install g\+\+.*run in eager") as caught:
+            for fn in (program, lambda x: x.cos() + 3):
+                assert torch.equal(minidynamo.compile(fn)(x), fn(x))
+        assert len(caught) == 1
+        minidynamo.reset()
+        with pytest.raises(minidynamo.exc.BackendCompilerFailed, match="no C[+][+] compiler"):
+            minidynamo.compile(program, fullgraph=True)(x)
+
+
+def test_a_compiler_that_fails_is_an_error_with_its_words(monkeypatch, tmp_path):
+    fake = tmp_path / "g++"
+    fake.write_text("#!/bin/sh\necho out of memory >&2\nexit 1\n")
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CXX", str(fake))
+    minidynamo.reset()
+    with config.patch(cache_dir=str(tmp_path / "cache")):
+        with pytest.raises(
+            minidynamo.exc.BackendCompilerFailed, match="out of memory"
+        ) as error:
+            minidynamo.compile(lambda x: x.cos() + 3)(torch.ones(3))
+    assert os.path.exists(error.value.inner_exception.source_path)
 
 
 def test_a_compiler_that_cannot_run(tmp_path, monkeypatch):

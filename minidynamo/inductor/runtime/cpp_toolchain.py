@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from minidynamo.exc import CppCompileError
+from minidynamo.exc import CppCompileError, NoCompiler
 from minidynamo.inductor.runtime.cache import content_key, store
 from minidynamo.inductor.runtime.compile_pool import run_command, run_commands, workers
 
@@ -70,7 +70,7 @@ def find_compiler() -> Compiler:
     """The compiler of this process.
 
     Raises:
-        CppCompileError: there is none; the message says what to install.
+        NoCompiler: there is none; the message says what to install.
     """
     return _find_compiler(os.environ.get("CXX", ""))
 
@@ -86,7 +86,7 @@ def _find_compiler(variable: str) -> Compiler:
             info = os.stat(path)
             identity = f"{os.path.realpath(path)} {info.st_size} {info.st_mtime_ns}"
             return Compiler((path, *command[1:]), f"{identity} {command[1:]}")
-    raise CppCompileError(candidates[0], _INSTALL)
+    raise NoCompiler(candidates[0], _INSTALL)
 
 
 @cache

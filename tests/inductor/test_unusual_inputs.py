@@ -1,0 +1,82 @@
+"""Tensors and operators that kernels know nothing of: right all the same, or a clear error."""
+
+import pytest
+import torch
+
+import minidynamo
+
+
+def same(fn, *args, **options):
+    minidynamo.reset()
+    expected, actual = fn(*args), minidynamo.compile(fn, **options)(*args)
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    torch.testing.assert_close(actual, expected)
+
+
+NARROW = [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64]
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_dtypes_without_arithmetic(dtype):
+    given = torch.arange(5).float().to(dtype)
+    same(lambda x: x.to(torch.float32).sin() + 1, given, fullgraph=True)
+    minidynamo.reset()
+    x = torch.rand(5)
+    actual = minidynamo.compile(lambda x: (x * 2).to(dtype), fullgraph=True)(x)
+    assert actual.dtype == dtype
+    assert torch.equal(actual.view(torch.uint8), (x * 2).to(dtype).view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_numbers(dtype):
+    z = torch.randn(4, 3, dtype=dtype)
+    same(lambda z: ((z * 2 + 1).real.sin(), z.abs())[0] + z.imag, z, fullgraph=True)
+    same(lambda z: z @ z.mH + 1j, z, fullgraph=True)
+
+
+def test_quantised_tensors():
+    q = torch.quantize_per_tensor(torch.randn(6), 0.1, 0, torch.quint8)
+    same(lambda q: torch.relu(q).dequantize() + 1, q)
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
+@pytest.mark.filterwarnings("ignore:Sparse CS")
+def test_sparse_tensors(layout):
+    s = getattr(torch.eye(4), layout)()
+    same(lambda s: (s * 2).to_dense() + 1, s)
+    same(lambda s, y: (s @ y).relu() + 1, s, torch.randn(4, 4))
+    same(lambda y: getattr(y.relu(), layout)().to_dense() * 2, torch.randn(4, 4))
+
+
+def test_nested_tensors():
+    n = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    minidynamo.reset()
+    actual = minidynamo.compile(lambda n: n * 2)(n)
+    assert [part.tolist() for part in actual.unbind()] == [[2.0] * 2, [2.0] * 3]
+
+
+@pytest.fixture(scope="module")
+def unknown_operators():
+    """Operators that fake tensors cannot run: (of a Library, made by custom_op)."""
+    library = torch.library.Library("minidynamo_unusual", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CPU")
+
+    @torch.library.custom_op("minidynamo_unusual::thrice", mutates_args=())
+    def thrice(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    yield torch.ops.minidynamo_unusual.twice, thrice
+    library._destroy()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_operators_without_a_fake_implementation(unknown_operators, which):
+    operator = unknown_operators[which]
+    same(lambda x: operator(x.sin()) + 1, torch.randn(5))
+    minidynamo.reset()
+    with pytest.raises(
+        (minidynamo.exc.Unsupported, minidynamo.exc.TorchRuntimeError),
+        match=("twice.*no meta function", "thrice.*no fake impl")[which],
+    ):
+        minidynamo.compile(lambda x: operator(x.sin()) + 1, fullgraph=True)(torch.randn(5))
