@@ -20,6 +20,7 @@ _ON = """
     graph_break_on_nn_param_ctor guard_nn_modules guard_nn_modules_using_dict_tags
     inline_inbuilt_nn_modules issue_3_13_0_warning log_compilation_metrics
     raise_on_ctx_manager_usage record_runtime_overhead report_guard_failures
+    rewrite_assert_with_torch_assert
     run_gc_after_compile same_two_models_use_fp64
     skip_fsdp_guards skip_nnmodule_hook_guards
     skip_no_tensor_aliasing_guards_on_parameters skip_tensor_guards_with_matching_dict_tags

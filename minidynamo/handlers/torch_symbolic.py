@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental import symbolic_shapes
 
 from .. import config
 from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.registry import handles
-from ..variables.symint import SymVariable, decide
+from ..variables.symint import SymVariable, compute, decide
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -84,3 +85,49 @@ for _function in (
     torch.sym_constrain_range_for_size,
 ):
     _checks(_function)
+
+
+# Questions whose answer is a bool while tracing: what holds for every value of the symbols, or for
+# those of this call (which is a guard), or a default where it depends on data.
+_QUESTIONS = (
+    "guard_or_false",
+    "guard_or_true",
+    "has_static_value",
+    "is_concrete_bool",
+    "is_concrete_float",
+    "is_concrete_int",
+    "statically_known_false",
+    "statically_known_true",
+)
+
+
+def _asks(function: Any) -> None:
+    def ask(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        values = [arg.realize() for arg in args]
+        if kwargs or not all(isinstance(v, (SymVariable, ConstantVariable)) for v in values):
+            return NotImplemented
+        given = [value.value for value in values]  # type: ignore[attr-defined]
+        return ConstantVariable(decide(tx, lambda: function(*given), values))
+
+    handles(function)(ask)
+
+
+for _name in _QUESTIONS:
+    if hasattr(symbolic_shapes, _name):
+        _asks(getattr(symbolic_shapes, _name))
+
+
+def _combines(function: Any) -> None:
+    """A function on conditions, in the table of `symint`."""
+
+    def combine(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        values = [arg.realize() for arg in args]
+        if not kwargs and all(value.is_python_constant() for value in values):
+            return tx.fold(function, [value.as_python_constant() for value in values], {})
+        return (None if kwargs else compute(tx, function, values)) or NotImplemented
+
+    handles(function)(combine)
+
+
+_combines(symbolic_shapes.sym_and)
+_combines(symbolic_shapes.sym_or)

@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    sym_and,
+    sym_or,
+)
 
 from ..output_graph import constant_of
 from .base import LazyVariable, NotConstant, VariableTracker, unsupported
@@ -277,6 +281,8 @@ FUNCTIONS: dict[Any, Any] = {
     torch.sym_max: torch.sym_max,
     torch.sym_not: torch.sym_not,
     torch.sym_ite: torch.sym_ite,
+    sym_and: sym_and,
+    sym_or: sym_or,
     torch.sym_sqrt: torch.sym_sqrt,  # type: ignore[attr-defined]
     **{
         getattr(math, name): getattr(torch, f"_sym_{name}")
