@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._dynamo import eval_frame as torch_frames
+from torch.utils._device import DeviceContext
 
 from . import config, events, stances, trace_rules
 from ._C import ONCE, SKIP, SKIP_RECURSIVE, SKIP_RUN_ONLY, Entry, entries, on_made_code
@@ -156,9 +157,12 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
 
 
 def _is_below_a_tracer() -> bool:
-    """Inside of a torch.func transform, or of a mode that sees each operator: such calls are left
-    alone.
+    """Inside of a torch.func transform, or of a mode that sees each operator or function: such
+    calls are left alone. A default device is a mode too, and guarded.
     """
+    modes = range(torch._C._len_torch_function_stack())
+    if any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in modes):
+        return True
     return (
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0

@@ -23,6 +23,7 @@ from ..variables.expectations import expect
 from ..variables.ndarray import NdarrayVariable
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
+from .torch_state import refuse_function_modes
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -108,6 +109,7 @@ def is_tensor_like(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracke
 
 @handles(torch.overrides._get_current_function_mode_stack)
 def function_mode_stack(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    refuse_function_modes("_get_current_function_mode_stack")
     return tx.wrap_items(list, [])
 
 

@@ -13,9 +13,11 @@ from .. import markers
 from ..guards import Predicate
 from ..source import ConstSource
 from ..variables.base import VariableTracker, unsupported
-from ..variables.constant import ConstantVariable
+from ..variables.constant import CONSTANT_METHODS, ConstantVariable
 from ..variables.contexts import (
     AUTOCAST_CACHE,
+    DEFAULT_DEVICES,
+    DEFAULT_DTYPE,
     GRAD_MODE,
     SDP_SETTINGS,
     GlobalStateVariable,
@@ -83,6 +85,9 @@ _CONSTANTS: tuple[tuple[Callable[..., Any], Any], ...] = (
     (torch.compiler.is_exporting, False),
     (torch._utils.is_compiling, True),
     (markers.is_compiling, True),
+)
+# What these give while no function mode is active; the number of modes is guarded.
+_WITHOUT_MODES: tuple[tuple[Callable[..., Any], Any], ...] = (
     (torch._C._is_torch_function_mode_enabled, False),
     (torch._C._len_torch_function_stack, 0),
 )
@@ -135,6 +140,24 @@ for _function, _value in {id(f): (f, v) for f, v in _CONSTANTS}.values():
     _constant(_function, _value)
 
 
+def _without_modes(function: Callable[..., Any], value: Any) -> None:
+    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        refuse_function_modes(function.__name__)
+        return ConstantVariable(value)
+
+    handles(function)(handler)
+
+
+def refuse_function_modes(asked: str) -> None:
+    """Raise Unsupported if there is a mode: it may be changed by what eager runs next."""
+    if torch._C._len_torch_function_stack():
+        unsupported("function mode", asked, "a torch function mode is active")
+
+
+for _function, _value in _WITHOUT_MODES:
+    _without_modes(_function, _value)
+
+
 # -- changes ---------------------------------------------------------------------------------------
 
 
@@ -146,6 +169,11 @@ def _set(tx: Translator, setting: Setting, value: VariableTracker) -> VariableTr
 @handles(torch._C._set_grad_enabled)
 def set_grad_enabled(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return _set(tx, GRAD_MODE, args[0])
+
+
+@handles(torch._C._set_default_dtype)
+def set_default_dtype(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return _set(tx, DEFAULT_DTYPE, args[0])
 
 
 @handles(torch.set_autocast_enabled)
@@ -210,6 +238,27 @@ for _setting in SDP_SETTINGS:
 @handles(torch._C._InferenceMode)
 def inference_mode(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return InferenceGuardVariable(args[0].as_python_constant())
+
+
+def _enter_device(tx: Translator, device: ConstantVariable, args: Args) -> VariableTracker:
+    state = GlobalStateVariable.of(tx)
+    state.set(tx, DEFAULT_DEVICES, (*DEFAULT_DEVICES.get(), device.value))
+    return device
+
+
+def _leave_device(tx: Translator, device: ConstantVariable, args: Args) -> VariableTracker:
+    state = GlobalStateVariable.of(tx)
+    state.set(tx, DEFAULT_DEVICES, DEFAULT_DEVICES.get()[:-1])
+    return NONE
+
+
+CONSTANT_METHODS[torch.device, "__enter__"] = _enter_device
+CONSTANT_METHODS[torch.device, "__exit__"] = _leave_device
+
+
+@handles(torch.set_default_device)
+def set_default_device(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    unsupported("function mode", "torch.set_default_device", "it changes the function modes")
 
 
 # -- torch's own compiler --------------------------------------------------------------------------

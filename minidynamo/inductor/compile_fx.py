@@ -150,12 +150,17 @@ def flatten_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Any
 
 def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
     """Compile a functional aten graph, or find on disk what it compiles to. One with symbolic sizes
-    that kernels or plans cannot deal with runs node by node.
+    that kernels or plans cannot deal with runs node by node, and so does one on other devices.
 
     kind: `inference`, `forward` or `backward`.
     """
+    if not _has_known_devices(graph):
+        metrics.increment("uncompiled_graphs")
+        return graph.forward
     try:
-        return _compile_graph(graph, kind)
+        # The graph names all devices: a default one is not for the compiler's own tensors.
+        with torch._C.DisableTorchFunction():
+            return _compile_graph(graph, kind)
     except (Undecided, TypeError, AttributeError) as reason:
         symbolic = has_symbols([node.meta.get("val") for node in graph.graph.nodes])
         if not symbolic:
@@ -164,6 +169,13 @@ def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
         level = logging.INFO if isinstance(reason, Undecided) else logging.WARNING
         log.log(level, "a graph with symbolic sizes is not compiled: %s", reason)
         return graph.forward
+
+
+def _has_known_devices(graph: torch.fx.GraphModule) -> bool:
+    """Whether all tensors are on CPUs or GPUs: there are no kernels for meta tensors, say."""
+    values = torch.utils._pytree.tree_leaves([n.meta.get("val") for n in graph.graph.nodes])
+    devices = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+    return devices <= {"cpu", "cuda"}
 
 
 def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:

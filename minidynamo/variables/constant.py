@@ -88,6 +88,10 @@ def _without_numpy(value: Any) -> Any:
 ENUM_GETATTR: list[Callable[[Translator, ConstantVariable, str], VariableTracker]] = []
 
 
+# Methods of constants that change what is outside of them, by type and name.
+CONSTANT_METHODS: dict[tuple[type, str], Callable[..., VariableTracker]] = {}
+
+
 class ConstantVariable(VariableTracker):
     """A constant of one of `VALUE_TYPES`, an enum member, or a tuple/frozenset of such."""
 
@@ -124,6 +128,9 @@ class ConstantVariable(VariableTracker):
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
+        row = CONSTANT_METHODS.get((type(self.value), name))
+        if row is not None:
+            return row(tx, self, args)
         try:
             values = [arg.as_python_constant() for arg in args]
             named = {key: arg.as_python_constant() for key, arg in kwargs.items()}

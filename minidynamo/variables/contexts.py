@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
+from torch.utils._device import DeviceContext
 
 from ..side_effects import Mutation
 from ..source import ConstSource
@@ -54,6 +55,9 @@ AUTOCAST_CACHE = Setting(
 )
 
 
+DEFAULT_DTYPE = Setting("default dtype", torch.get_default_dtype, torch._C._set_default_dtype)
+
+
 def autocast_enabled(device: str) -> Setting:
     """Whether autocast is on for a device type."""
     return Setting("autocast", torch.is_autocast_enabled, torch.set_autocast_enabled, (device,))
@@ -80,6 +84,28 @@ SDP_SETTINGS = (
         torch._C._set_sdp_priority_order,
     ),
 )
+
+
+def _default_devices() -> tuple[torch.device, ...]:
+    """The devices of `with torch.device(...)` blocks and of set_default_device, innermost last. A
+    frame is only captured where there are no other function modes.
+    """
+    modes = range(torch._C._len_torch_function_stack())
+    return tuple(torch._C._get_function_stack_at(i).device for i in modes)
+
+
+def _set_default_devices(wanted: tuple[torch.device, ...]) -> None:
+    now = _default_devices()
+    same = 0
+    while same < min(len(now), len(wanted)) and now[same] == wanted[same]:
+        same += 1
+    for _ in now[same:]:
+        torch._C._pop_torch_function_stack()
+    for device in wanted[same:]:
+        torch._C._push_on_torch_function_stack(DeviceContext(device))
+
+
+DEFAULT_DEVICES = Setting("default devices", _default_devices, _set_default_devices)
 
 
 class GlobalStateVariable(VariableTracker):

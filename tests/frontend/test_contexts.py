@@ -7,9 +7,11 @@ import contextlib
 import pytest
 import torch
 import torch.nn.functional as F
-from testing import check, check_recompiles
+from testing import assert_same, check, check_recompiles
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import minidynamo
 
 X = torch.arange(6.0).reshape(2, 3)
 W = torch.ones(3, 3, requires_grad=True)
@@ -319,3 +321,97 @@ def test_profiler_range():
             return x + 1
 
     check(fn, X, fullgraph=True)
+
+
+def test_default_device_inside_and_outside():
+    def setting(x):
+        torch.set_default_device("meta")
+        y = torch.ones(3)
+        torch.set_default_device(None)
+        return y.device.type, x + 1
+
+    def entering(x):
+        before = torch.ones(3) + 1
+        with torch.device("meta"):
+            inside = torch.ones(3) + 1
+        return before.device.type, inside.device.type, x.sin()
+
+    check(setting, X, graphs=None, breaks=2)
+    check(entering, X, fullgraph=True)
+    check(entering, X, backend="inductor", graphs=None)
+    broken = []
+
+    def nested(x):
+        with torch.device("meta"):
+            first = torch.ones(3)
+            with torch.device("cpu"):
+                second = torch.ones(2)
+                broken.append(str(second))
+                third = torch.ones(2)
+            fourth = torch.ones(1)
+        return first.device, second, third, fourth.device, torch.ones(1), x.sin()
+
+    check(nested, X, graphs=None)
+
+    def raising(x):
+        with torch.device("meta"):
+            torch.ones(3).item()
+        return x
+
+    check(raising, X, graphs=None)
+    compiled = minidynamo.compile(entering, backend="eager")
+    for device in ("meta", "cpu", "meta"):
+        with torch.device(device):
+            assert compiled(X)[0] == device
+    assert torch._C._len_torch_function_stack() == 0
+
+
+class Scaling(torch.overrides.TorchFunctionMode):
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result * self.factor if func is torch.sin else result
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_function_modes_of_the_program(backend):
+    def fn(x):
+        return torch.sin(x)
+
+    def entering(x):
+        with Scaling(3.0):
+            y = torch.sin(x)
+        return y + torch.sin(x)
+
+    check(entering, X, graphs=None, backend=backend)
+    compiled, mode = minidynamo.compile(fn, backend=backend), Scaling(2.0)
+    assert_same(fn(X), compiled(X))
+    for factor in (2.0, 5.0):
+        mode.factor = factor
+        with mode:
+            assert_same(torch.sin(X), compiled(X))
+    assert_same(fn(X), compiled(X))
+
+
+def test_default_dtype_inside():
+    def fn(x):
+        torch.set_default_dtype(torch.float64)
+        y = torch.ones(3)
+        torch.set_default_dtype(torch.float32)
+        return y, torch.tensor(1.5), x + 1
+
+    def kept(x):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        y = torch.ones(3)
+        print("", end="")
+        z = torch.zeros(2)
+        torch.set_default_dtype(before)
+        return y, z, x + 1
+
+    for backend in (None, "inductor"):
+        check(fn, X, fullgraph=True, graphs=None, backend=backend)
+        check(kept, X, graphs=None, backend=backend)
+    assert torch.get_default_dtype() is torch.float32
