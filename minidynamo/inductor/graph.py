@@ -42,6 +42,7 @@ from minidynamo.inductor.lowering.scalar import Scalar
 from minidynamo.inductor.ops import REDUCTIONS
 from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.sizes import Meta, SizeTable, has_symbols, meta_of
+from minidynamo.inductor.split_reductions import split
 from minidynamo.inductor.symbolic import (
     ZERO,
     Expr,
@@ -388,13 +389,14 @@ class GraphLowering:
         *,
         origins: tuple[str, ...] = (),
         device: torch.device | None = None,
-        name: str | None = None,
     ) -> TensorValue:
         """Reduce `inner` (an element for an index of `size`) over `dims`; the result has `keepdim`
         shape and memory.
 
         `dtype` is the result's; `inner`'s values decide what is accumulated in.
         """
+        where, names = device or self.meta_device(), (*origins, origin_of(self.node))
+        inner, size, dims = split(self, kind, inner, size, dims, where, names)
         kept: Size = tuple(1 if d in dims else extent for d, extent in enumerate(size))
         index, iters = loop_index(kept, "x")
         full = list(index)
@@ -411,11 +413,9 @@ class GraphLowering:
             value = b.reduction(kind, inner(b, full))
         else:
             value = b.constant(0, dtype) if kind.startswith("arg") else inner(b, full)
-        buffer = self._new_buffer(
-            dtype, kept, contiguous_strides(kept), device or self.meta_device()
-        )
+        buffer = self._new_buffer(dtype, kept, contiguous_strides(kept), where)
         b.store(buffer.name, dot(index, buffer.stride), value, dtype)
-        self._append_computed(b, buffer, (*origins, origin_of(self.node)))
+        self._append_computed(b, buffer, names)
         return self.whole(buffer)
 
     def drop_dims(

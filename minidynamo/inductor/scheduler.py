@@ -2,10 +2,11 @@
 
     steps = schedule(lowered)       # list of Kernel and ExternOp
 
-The passes, in order: `drop_dead`, `fuse`, `order`, `finish`. Fusion is greedy: every operation, in
-the order of the graph, is joined with the neighbour (a group that produced what it reads, or that
-reads the same memory) that saves most memory traffic, as long as `fusion.join` finds one loop nest
-for both and no other group would have to run in between.
+The passes, in order: `drop_dead`, `fuse`, `fuse_siblings`, `order`, `finish`. Fusion is greedy:
+every operation, in the order of the graph, is joined with the neighbour (a group that produced what
+it reads, or that reads the same memory) that saves most memory traffic, as long as `fusion.join`
+finds one loop nest for both and no other group would have to run in between. On a GPU small groups
+of equal loops are joined besides, whatever they read: a launch costs more than they do.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo import events
+from minidynamo.inductor import config
 from minidynamo.inductor.codegen.kernel import KernelArg, KernelSpec
 from minidynamo.inductor.dependencies import Dependencies, is_effectful, roots, writes_of
 from minidynamo.inductor.fusion import join, merge_loops
@@ -33,6 +35,8 @@ MAX_BUFFERS = 40
 # rows, or little work.
 MIN_ROWS = 8
 SMALL_WORK = 1 << 14
+# A kernel over no more points than this is done in about the time that launching it takes.
+LAUNCH_POINTS = 1 << 16
 
 
 @dataclass(eq=False, slots=True)
@@ -92,6 +96,7 @@ class Scheduler:
 
     def run(self) -> list[Kernel | ExternOp]:
         self.fuse()
+        self.fuse_siblings()
         groups = self.order()
         return [step for group in groups for step in self.finish(group)]
 
@@ -117,6 +122,23 @@ class Scheduler:
                         break
                 else:
                     break
+
+    def fuse_siblings(self) -> None:
+        """Join groups that have nothing in common but their loops, where launches would dominate:
+        an optimizer's steps for parameters of one size, the last steps of several reductions.
+        """
+        latest: dict[tuple[Any, ...], Group] = {}
+        for group in self.groups:
+            if not group.alive or group.body is None or not group.body.nodes:
+                continue
+            on_cpu = self._device(group) == "cpu" and config.cpu_backend != "triton"
+            sizes = [s.size for s in (*group.body.iters, *group.body.reduces)]
+            if on_cpu or hint_of(product(sizes)) > LAUNCH_POINTS:  # type: ignore[arg-type]
+                continue
+            key = (self._device(group), len(group.body.reduces), *sizes)
+            sibling = latest.get(key)
+            joined = self._try(sibling, group) if sibling is not None else None
+            latest[key] = joined or group
 
     def _neighbours(self, group: Group) -> list[Group]:
         """Groups before this one with memory in common, those that save most first."""
