@@ -39,7 +39,7 @@ from .graph_breaks import CompiledFrame, finish_break, finish_return
 from .guards import Check, GuardSet
 from .opcodes.control import LOOP_GOES_ON
 from .output_graph import OutputGraph
-from .resume_execution import has_captured, is_continuation, note_capture
+from .resume_execution import failing, has_captured, is_continuation, note_capture
 from .shape_history import history_of
 from .shapes import remedy
 from .source import GlobalsSource, LocalSource
@@ -91,11 +91,22 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
         former = torch_frames.set_eval_frame(None)
         try:
             return _answer(options, frame)
+        except BaseException as error:
+            if not is_continuation(frame.code):
+                raise
+            # The frame is in the middle of the program's `with` and `try` blocks.
+            return _failing_entry(frame, error)
         finally:
             torch_frames.set_eval_frame(former)
 
     _hide_from_torch(callback.__code__)
     return callback
+
+
+def _failing_entry(frame: Any, error: BaseException) -> tuple[Any]:
+    """An answer for this call alone: it raises `error` where the program goes on."""
+    code = failing(frame.code, error, frame.f_locals)
+    return (Entry(GuardSet().build(frame.code, []), code, needs_hook=False),)
 
 
 def _answer(options: CompileOptions, frame: Any) -> Any:
@@ -314,12 +325,23 @@ def _convert(options: CompileOptions, frame: Any) -> Any:
     for _ in range(MAX_ATTEMPTS):
         try:
             with _kept_global_state(), events.timed("frame"):
-                return _attempt(options, frame, breaks, around)
+                entry = _attempt(options, frame, breaks, around)
+            if config.check_new_guards:
+                _check_guards(frame, entry)
+            return entry
         except RestartTracing as restart:
             breaks[restart.step] = restart.reason
             _drop_tracebacks(restart, around)
             _drop_tracebacks(restart.reason, around)
     raise InternalError(f"{frame.code.co_qualname}: analysis did not settle")
+
+
+def _check_guards(frame: Any, entry: Any) -> None:
+    """What was compiled for a call has to serve that call."""
+    failure = entry.data.guards.explain_failure(entry.guards, frame)
+    if failure is not None:
+        name = frame.code.co_qualname
+        raise InternalError(f"{name}: a new entry refuses the call it was made for: {failure}")
 
 
 def _attempt(

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import types
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from .bytecode import (
     CallArg,
@@ -172,11 +174,22 @@ def push_stack(slots: str) -> list[Instruction]:
     return pushes
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What happens in place of going on: `error` is raised, or `callee` called, which raises it."""
+
+    error: BaseException
+    callee: types.FunctionType | None = None
+
+
 def entered_at(
-    copies: list[Instruction], base: types.CodeType, key: ContinuationKey
+    copies: list[Instruction],
+    base: types.CodeType,
+    key: ContinuationKey,
+    failure: Failure | None = None,
 ) -> list[Instruction]:
     """The instructions of a function that takes `key.arguments()` and goes on in `copies`, a copy
-    of `base`.
+    of `base`; with `failure` it raises there, so that the handlers around see it.
     """
     target = copies[key.index]
     free = closure_names(base)
@@ -185,10 +198,16 @@ def entered_at(
     # The frame is to have the program's own locals, and to keep nothing else alive.
     made = stack_names(key.slots) + (key.inner.names() if key.inner is not None else ())
     forget = [Instruction("DELETE_FAST", name) for name in made]
-    if key.inner is None:
+    if key.inner is None and failure is not None:
+        raises = Instruction("RAISE_VARARGS", 1)
+        raises.handler = target.handler
+        prelude += [*forget, Instruction("LOAD_CONST", failure.error), raises]
+    elif key.inner is None:
         prelude += [*forget, Instruction("JUMP", target=target)]
     else:
         function, *arguments = (Instruction("LOAD_FAST", n) for n in key.inner.names())
+        if failure is not None:
+            function = Instruction("LOAD_CONST", failure.callee)
         call = Instruction("CALL", CallArg(len(arguments)), origin=target.origin)
         call.handler = target.handler
         following = Instruction("JUMP", target=copies[key.index + 1])
@@ -228,3 +247,26 @@ def _make(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
         weakref.ref(base),
     )
     return code
+
+
+def failing(
+    code: types.CodeType, error: BaseException, values: Mapping[str, Any]
+) -> types.CodeType:
+    """A continuation that could not be compiled, made to raise `error` where it should go on: its
+    program's `finally` blocks and context managers are left as eager leaves them. values: its
+    arguments.
+    """
+    base = base_code(code)
+    key = next(k for k, known in _family(base).continuations.items() if known is code)
+    callee = None
+    if key.inner is not None:
+        function = values[INNER_FUNCTION]
+        inner = {name: values.get(INNER_PREFIX + name) for name in key.inner.arguments}
+        callee = types.FunctionType(
+            failing(key.inner.code, error, inner),
+            function.__globals__,
+            closure=function.__closure__,
+        )
+    copies = copy_instructions(decode(base))
+    instructions = remove_unreachable(entered_at(copies, base, key, Failure(error, callee)))
+    return make_function_code(instructions, base, key.arguments())

@@ -13,6 +13,7 @@ import pytest
 _cache = tempfile.mkdtemp(prefix="minidynamo-tests-")
 os.environ["MINIDYNAMO_CACHE_DIR"] = _cache
 os.environ["MINIDYNAMO_RAISE_INTERNAL_ERRORS"] = "1"
+os.environ["MINIDYNAMO_CHECK_NEW_GUARDS"] = "1"
 
 
 def pytest_unconfigure():

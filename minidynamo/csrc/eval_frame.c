@@ -210,8 +210,15 @@ static PyObject* run_answer(Offer* offer, PyObject* answer) {
     if (serves >= 0) {
       return run_declined(offer, MD_ASK);
     }
+  } else if (PyTuple_CheckExact(answer) && PyTuple_GET_SIZE(answer) == 1 &&
+             Py_IS_TYPE(PyTuple_GET_ITEM(answer, 0), &MdEntry_Type)) {
+    // For this call alone: neither installed nor checked.
+    MdEntry* entry = (MdEntry*)PyTuple_GET_ITEM(answer, 0);
+    if (md_entry_fits(entry, md_frame_code(offer->frame)) == 0) {
+      return run_entry(offer, (MdEntry*)Py_NewRef(entry), NULL);
+    }
   } else {
-    PyErr_Format(PyExc_TypeError, "a Region's callback must return an Entry, SKIP, "
+    PyErr_Format(PyExc_TypeError, "a Region's callback must return an Entry, (Entry,), SKIP, "
                  "SKIP_RECURSIVE, SKIP_RUN_ONLY, ONCE or None, not %.100s",
                  Py_TYPE(answer)->tp_name);
   }

@@ -113,7 +113,7 @@ static void region_dealloc(MdRegion* self) {
 
 static PyMemberDef region_members[] = {
     {"callback", T_OBJECT, offsetof(MdRegion, callback), READONLY,
-     "callback(frame: FrameInfo) -> Entry | SKIP | SKIP_RECURSIVE | ONCE | None"},
+     "callback(frame: FrameInfo) -> Entry | (Entry,) | SKIP | SKIP_RECURSIVE | ONCE | None"},
     {"run_only", T_BOOL, offsetof(MdRegion, run_only), 0,
      "use the entries that exist and never call the callback"},
     {NULL}};

@@ -98,6 +98,10 @@ def test_answers():
     for count in (1, 2):
         assert compiler.compiled(caller)(1) == ("orig", 1)
         assert compiler.names == ["caller"] * count
+    compiler = Compiler({helper: lambda frame: (_C.Entry(None, marked(frame.code)),)})
+    for count in (1, 2):
+        assert compiler.compiled(helper)(1) == ("new", 1)
+        assert compiler.names == ["helper"] * count and not _C.entries(helper.__code__)
     assert repr(_C.SKIP) == "SKIP" and repr(_C.SKIP_RECURSIVE) == "SKIP_RECURSIVE"
     with pytest.raises(TypeError, match="must return an Entry"):
         Compiler(default=3).compiled(helper)(1)
