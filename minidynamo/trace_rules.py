@@ -15,6 +15,7 @@ import itertools
 import math
 import operator
 import os
+import re
 import sysconfig
 import types
 from collections.abc import Callable
@@ -103,6 +104,10 @@ _PURE_FUNCTIONS: tuple[Any, ...] = (
     *(
         getattr(builtins, n)
         for n in "max min oct ord pow repr round str sum bytes bool slice range".split()
+    ),
+    *(
+        getattr(re, n)
+        for n in "compile escape findall fullmatch match search split sub subn".split()
     ),
     os.path.join,
     os.path.basename,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from ..source import Source
     from ..symbolic_convert import Translator
 
+# What methods of C that ask for their defining class are, bound to an object.
+_C_METHOD = type(re.compile("").match)
 # type of a plain Python value -> how a new traced value is made of it
 FROM_PYTHON: dict[type, Callable[[Translator, Any], VariableTracker]] = {}
 
@@ -210,7 +213,12 @@ def build_function(tx: Translator, value: types.FunctionType) -> VariableTracker
     return UserFunctionVariable(value)
 
 
-@builds(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+@builds(
+    types.BuiltinFunctionType,
+    _C_METHOD,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+)
 def build_callable(tx: Translator, value: Any) -> VariableTracker:
     return CallableVariable(value)
 

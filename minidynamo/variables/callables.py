@@ -25,7 +25,9 @@ class CompiledFunctionVariable(CallableVariable):
     ) -> VariableTracker:
         name = getattr(self.value, "__qualname__", repr(self.value))
         if self.value.region is None:
-            unsupported("disabled function", name, f"{name} was passed to disable")
+            why = markers.decision_reason(self.value)
+            text = f"{name} was passed to disable{f': {why}' if why else ''}"
+            unsupported("disabled function", name, text)
         assert self.source is not None
         function = tx.wrap(self.value.__wrapped__, AttrSource(self.source, "__wrapped__"))
         return tx.call_for(self, function, args, kwargs)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import enum
 import operator
+import re
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from .. import trace_rules
 from .base import NotConstant, ObservedException, VariableTracker, unsupported
@@ -42,6 +44,9 @@ VALUE_TYPES: tuple[type, ...] = (
     torch.finfo,
     torch.iinfo,
     torch.Size,
+    TorchVersion,
+    re.Pattern,
+    re.Match,
 )
 
 
@@ -135,6 +140,8 @@ class ConstantVariable(VariableTracker):
             values = [arg.as_python_constant() for arg in args]
             named = {key: arg.as_python_constant() for key, arg in kwargs.items()}
         except NotConstant:
+            return self._call_method_on_values(tx, name, args, kwargs)
+        if not all(map(is_inert, (*values, *named.values()))):
             return self._call_method_on_values(tx, name, args, kwargs)
         return tx.fold(lambda *a, **k: getattr(self.value, name)(*a, **k), tuple(values), named)
 
