@@ -197,3 +197,30 @@ def test_sums_of_many_numbers_are_accurate(dim):
 def test_tall_narrow_columns(columns):
     x = torch.rand(3000, columns)
     check(lambda x: ((x * 2).sum(0), x.amax(0), x.argmin(0)), x, **CLOSE)
+
+
+LONG = {
+    "all": lambda x: x.sum(),
+    "mean": lambda x: x.mean(),
+    "deviation": lambda x: x.std(),
+    "columns": lambda x: x.view(-1, 2).sum(0),
+    "middle": lambda x: x.view(4, -1, 4).sum(1),
+    "transposed": lambda x: x.view(1024, -1).t().sum(1),
+    "beside a scan": lambda x: x.sum() + x.cumsum(0)[-1] * 0,
+    "of computed positions": lambda x: x[torch.arange(x.numel()) ^ 1].sum(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", LONG)
+def test_the_error_does_not_grow_with_the_length(name, dtype):
+    fn, x = LONG[name], (torch.rand(1 << 20) * 0.01 + 0.01).to(dtype)
+    (actual,) = compiled(fn, x)(x)
+    exact = fn(x.double())
+
+    def error(value):
+        return ((value.double() - exact) / exact).abs().max().item()
+
+    # Accumulated in float32; the result is rounded to the dtype.
+    limit = 3e-7 + (torch.finfo(dtype).eps if dtype != torch.float32 else 0)
+    assert error(actual) <= 2 * error(fn(x)) + limit

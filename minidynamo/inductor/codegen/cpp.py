@@ -415,7 +415,7 @@ class CppKernel:
         for accumulator in self.accumulators.values():
             accumulator.declare()
         if any(accumulator.cascades for accumulator in self.accumulators.values()):
-            self.code.line("int steps = 0;")
+            self.code.line("i64 steps = 0;")
 
     def _chunked_walk(self, walk: Walk, size: int) -> None:
         """The walk in pieces of the outermost reduction loop, run by all threads. One thread takes
@@ -486,4 +486,7 @@ class CppKernel:
         if not sums:
             return ""
         moves = " ".join(a.flush() for a in sums)
-        return f"if (++steps == {FLUSH_EVERY}) {{ steps = 0; {moves} }} "
+        seldom = " ".join(a.flush_total() for a in sums if a.is_long)
+        if seldom:
+            moves += f" if (steps % {FLUSH_EVERY**2} == 0) {{ {seldom} }}"
+        return f"if (++steps % {FLUSH_EVERY} == 0) {{ {moves} }} "

@@ -623,7 +623,9 @@ MD_INLINE i32 philox_s(i64 seed, i64 counter, int word) {
   template <class F> MD_INLINE F name(F x, F y) { return name##_lanes(x, y); }
 
 MD_LIBM(asin) MD_LIBM(acos) MD_LIBM(atan) MD_LIBM(sinh) MD_LIBM(cosh) MD_LIBM(asinh) MD_LIBM(acosh) MD_LIBM(atanh)
-MD_LIBM(erfc) MD_LIBM(lgamma)
+MD_LIBM(lgamma)
+MD_BY_LANE(erfc, __builtin_erfc, __builtin_erfc)  // erfcf is off by more than two units
+template <class F> MD_INLINE F erfc(F x) { return erfc_lanes(x); }
 MD_LIBM2(atan2) MD_LIBM2(hypot) MD_LIBM2(nextafter) MD_LIBM2(fmod)
 MD_UNARY(exp) MD_UNARY(exp2) MD_UNARY(expm1) MD_UNARY(log) MD_UNARY(log2) MD_UNARY(log10) MD_UNARY(log1p)
 MD_UNARY(sin) MD_UNARY(cos) MD_UNARY(tan) MD_UNARY(tanh) MD_UNARY(erf)
@@ -816,11 +818,16 @@ template <class F> MD_INLINE F tan(F x) {
     return tan_lanes(x);
   } else {
     if (large_angle(x)) return tan_lanes(x);
-    IntOf<F> n;
-    F r = reduced_angle(x, n), z = r * r;
-    F t = poly(z, 0.333333522f, 0.13332577f, 0.0540692583f, 0.021235453f, 0.0109537896f, -5.673329e-05f, 0.00444708206f);
-    t = fma(z * r, t, r);
-    t = (n & 1) != 0 ? -1.f / t : t;
+    // The angle and the result carry a second part: -1 / t would double their rounding errors.
+    F k = rounded<0>(x * 0.636619772f);
+    IntOf<F> n = __builtin_convertvector(k, IntOf<F>);
+    F first = fma(k, F{} - 1.57079601f, x), step = k * -3.1391647e-7f, r = first + step, z = r * r;
+    F back = r - first, low = (first - (r - back)) + (step - back);  // what the sum lost
+    low = fma(k, F{} - 5.3903025e-15f, low + fma(k, F{} - 3.1391647e-7f, -step));
+    F p = poly(z, 0.333333522f, 0.13332577f, 0.0540692583f, 0.021235453f, 0.0109537896f, -5.673329e-05f, 0.00444708206f);
+    F c = fma(z * r, p, fma(z, low, low)), t = r + c, q = -1.f / t;
+    F rest = fma(q, t, F{} + 1.f) + q * ((r - t) + c);
+    t = (n & 1) != 0 ? fma(q, rest, q) : t;
     return x == 0.f ? x : t;
   }
 }

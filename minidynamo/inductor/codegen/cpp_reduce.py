@@ -41,10 +41,13 @@ class Accumulator:
         self.a = f"acc{position}"
         length = product(size_of(s) for s in values.reduces)
         self.index_type = "i32" if isinstance(length, int) and length < 1 << 31 else "i64"
-        long = not isinstance(length, int) or length > 2 * FLUSH_EVERY * (
-            16 if self.mode == _ROW else 1
-        )
-        self.cascades = self.kind == "sum" and self.dtype.is_floating_point and long
+        own = length if isinstance(length, int) else 1 << 40
+        if self.mode == _ROW:
+            own //= 16
+        is_float_sum = self.kind == "sum" and self.dtype.is_floating_point
+        self.cascades = is_float_sum and own > 2 * FLUSH_EVERY
+        # So long that the total moves on as well.
+        self.is_long = is_float_sum and own > 4 * FLUSH_EVERY**2
 
     # -- types and identities ----------------------------------------------------------------------
     @property
@@ -116,9 +119,13 @@ class Accumulator:
                 line(f"{self.a}[{u}] = {self.identity};")
         elif not self.is_arg:
             self._emit(f"{self._at} = {self.identity};")
-        if self.cascades:
-            line(f"{self.type} total{self.position}{'[T]' if self.mode == _COLUMN else ''};")
-            self._emit(f"total{self.position}{self._per_column} = {self.identity};")
+        for name in self._totals():
+            line(f"{self.type} {name}{self.position}{'[T]' if self.mode == _COLUMN else ''};")
+            self._emit(f"{name}{self.position}{self._per_column} = {self.identity};")
+
+    def _totals(self) -> list[str]:
+        """Where partial sums are moved to."""
+        return ["total", "grand"][: self.cascades + self.is_long]
 
     def update(self) -> None:
         """Take in the operand."""
@@ -150,14 +157,17 @@ class Accumulator:
         """Move partial sums to the total."""
         total = f"total{self.position}"
         if self.mode != _ROW:
-            loop = "for (int t = 0; t < T; t++) " if self.mode == _COLUMN else ""
-            moved = f"{total}{self._per_column} += {self._at}; {self._at} = {self.identity};"
-            return f"{loop}{{ {moved} }}"
-        moves = [
-            f"{total} += {self.a}[{u}]; {self.a}[{u}] = {self.identity};"
-            for u in range(self.unroll)
-        ]
-        return " ".join(moves)
+            return self._moved(f"{total}{self._per_column}", self._at)
+        return " ".join(self._moved(total, f"{self.a}[{u}]") for u in range(self.unroll))
+
+    def flush_total(self) -> str:
+        """Move the total of partial sums on."""
+        column = self._per_column
+        return self._moved(f"grand{self.position}{column}", f"total{self.position}{column}")
+
+    def _moved(self, target: str, source: str) -> str:
+        loop = "for (int t = 0; t < T; t++) " if self.mode == _COLUMN else ""
+        return f"{loop}{{ {target} += {source}; {source} = {self.identity}; }}"
 
     def _merge(self) -> str:
         """Leave the walk's value in one place; returns its name."""
@@ -165,8 +175,8 @@ class Accumulator:
         if self.mode == _ROW:
             for u in range(1, self.unroll):
                 self._emit(self._combined(place, f"{self.a}[{u}]"))
-        if self.cascades:
-            self._emit(f"{place} = {place} + total{self.position}{self._per_column};")
+        for name in self._totals():
+            self._emit(f"{place} = {place} + {name}{self.position}{self._per_column};")
         return place
 
     def _combined(self, place: str, other: str) -> str:
