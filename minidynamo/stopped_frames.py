@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ._C import skip_code
 from .bytecode import (
     OPS,
@@ -57,6 +59,7 @@ NONE = ConstantVariable(None)
 # Builtins that look at the caller's locals.
 _LOOK_AT_LOCALS = (locals, vars, dir, eval, exec, sys._getframe)
 _NAMES_OF_LOOKING = frozenset(function.__name__ for function in _LOOK_AT_LOCALS)
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 RESULT_NAME = "__md_result"
 STOP_NAME = "__md_stop{}"
 
@@ -101,12 +104,13 @@ class StoppedFrame:
             inst.opname == "LOAD_GLOBAL" and inst.arg in _NAMES_OF_LOOKING
             for inst in self.instructions
         )
+        self.held = {name for name in tx.locals if _may_be_watched(tx, tx.locals[name])}
         names = [name for name in tx.locals if name != self.first and not is_made_name(name)]
         self.names = self._used(names, self.index)
 
     def _used(self, names: Iterable[str], index: int) -> tuple[str, ...]:
         live = self.live[index]
-        return tuple(name for name in names if self.shows_all or name in live)
+        return tuple(n for n in names if self.shows_all or n in live or n in self.held)
 
     def _super_argument(self) -> str | None:
         """The argument that `super()` without arguments finds in slot 0, if it may be called."""
@@ -171,6 +175,22 @@ def _looks_at_locals(tx: Translator) -> bool:
         return False
     known = (v.value for v in tx.stack if isinstance(v, (CallableVariable, LazyVariable)))
     return any(value is function for value in known for function in _LOOK_AT_LOCALS)
+
+
+def _may_be_watched(tx: Translator, value: VariableTracker) -> bool:
+    """Whether weak references or `__del__` may tell that the object is not kept alive: objects of
+    the program that exist outside of the graph, or are going to.
+    """
+    if isinstance(value, LazyVariable) and not value.is_realized:
+        kind = type(value.value)
+    else:
+        value = value.realize()
+        if not value.is_user_defined:
+            return False
+        if value.source is None and not any(value is other for other in tx.stack):
+            return False
+        kind = value.python_type()
+    return bool(kind.__flags__ & _HEAP_TYPE) and not issubclass(kind, torch.Tensor)
 
 
 def _describe_stack(tx: Translator) -> tuple[str, list[VariableTracker]]:

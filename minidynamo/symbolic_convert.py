@@ -19,7 +19,7 @@ from .bytecode import Instruction, current, decode, instruction_index
 from .exc import MinidynamoError, Unsupported
 from .opcodes import OPCODES
 from .output_graph import OutputGraph
-from .resume_execution import is_continuation, is_stack_name
+from .resume_execution import base_code, is_continuation, is_stack_name
 from .source import (
     AttrSource,
     CellSource,
@@ -303,6 +303,17 @@ class Translator(Protocol):
         if self.has_root_globals:
             return GlobalsSource()
         return ConstSource(self.globals, f"<globals of {self.globals.get('__name__')}>")
+
+    def visible_locals(self) -> dict[str, VariableTracker]:
+        """The bound locals, in the order of `locals()`."""
+        base = base_code(self.code)
+        found = {}
+        for name in (*base.co_varnames, *base.co_cellvars, *base.co_freevars):
+            cell = self.cells.get(name)
+            value = self.locals.get(name) if cell is None else cell.load(self)
+            if value is not None:
+                found[name] = value
+        return found
 
     def globals_variable(self) -> GlobalsVariable:
         return globals_of(self, self.globals, self.globals_source())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import enum
 import functools
+import inspect
 import itertools
 import math
 import operator
@@ -165,6 +166,14 @@ _SKIPPED_TORCH = (
     " torch._vmap_internals torch._lowrank"
     " torch.overrides torch._meta_registrations torch.optim._multi_tensor"
 ).split()
+# Functions in them that are traced through all the same: they only ask what an object is.
+_TRACED_FUNCTIONS = {
+    getattr(inspect, f"is{kind}")
+    for kind in (
+        "function class method builtin module routine generator code coroutine awaitable frame"
+        " traceback methoddescriptor datadescriptor asyncgen"
+    ).split()
+}
 # Modules in them that are traced through all the same.
 _TRACED_TORCH = frozenset(
     "torch.func torch._functorch.apis torch._functorch.vmap torch._functorch.eager_transforms"
@@ -222,7 +231,8 @@ def lookup(fn: Callable[..., Any]) -> Rule:
     if is_operation(fn):
         return Rule.GRAPH
     if isinstance(fn, types.FunctionType):
-        return Rule.BREAK if is_skipped_module(fn.__module__) else Rule.INLINE
+        is_skipped = is_skipped_module(fn.__module__) and fn not in _TRACED_FUNCTIONS
+        return Rule.BREAK if is_skipped else Rule.INLINE
     return Rule.BREAK
 
 

@@ -42,6 +42,7 @@ from ..variables.lazy_iterators import (
     ZipVariable,
 )
 from ..variables.lists import SequenceVariable
+from ..variables.namespaces import locals_of
 from ..variables.registry import handles
 from ..variables.sequence_methods import sort_items
 from ..variables.services import SEQUENCE_BUILDERS
@@ -208,7 +209,7 @@ def _delattr(tx: Translator, target: Values, name: Values, /) -> None:
 @builtin(vars)
 def _vars(tx: Translator, value: Values | None = None, /) -> Values:
     if value is None:
-        unsupported("frame reflection", "vars()", "vars() without argument reads the frame")
+        return locals_of(tx)
     return tx.getattr(value, "__dict__")
 
 
@@ -508,6 +509,11 @@ def _range(tx: Translator, first: Values, /, *more: Values) -> Values:
     return tx.fold(range, bounds, {})
 
 
+@handles(locals)
+def _locals(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return locals_of(tx)
+
+
 @handles(globals)
 def _globals(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return tx.globals_variable().view
@@ -520,7 +526,6 @@ _BREAKING = {
     "input": "it reads from the terminal",
     "open": "it opens a file",
     "breakpoint": "it stops in the debugger",
-    "locals": "it reads the frame",
     "dir": "it reads an object's names",
     "exec": "it runs code that is not known",
     "eval": "it runs code that is not known",

@@ -15,7 +15,7 @@ import torch
 
 from .. import trace_rules
 from ..side_effects import Mutation
-from ..source import AttrSource
+from ..source import AttrSource, ConstSource
 from .base import ObservedException, VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable, is_value
@@ -198,6 +198,10 @@ class ClassVariable(VariableTracker):
         meta = type(self.value)
         if issubclass(meta, enum.EnumMeta) and all(arg.is_python_constant() for arg in args):
             guard_class(tx, self.value)
+            # It gets its members one by one, while it is being made.
+            members: list[str] = self.value._member_names_  # type: ignore[attr-defined]
+            names = ConstSource(members, f"{self.value.__name__} members")
+            tx.guard(names, "LEN_EQ", len(members))
             values = [arg.as_python_constant() for arg in args]
             return tx.fold(
                 lambda *a: _as_value(getattr(meta, name)(self.value, *a)), values, {}

@@ -62,7 +62,7 @@ def _is_member(value: enum.Enum) -> bool:
     """Whether the object is complete: while its class is being made, it is an ordinary object."""
     name = vars(value).get("_name_")
     return name in type(value)._member_map_ or (
-        isinstance(value, enum.Flag) and "_value_" in vars(value)
+        isinstance(value, enum.Flag) and {"_value_", "_name_"} <= vars(value).keys()
     )
 
 

@@ -216,6 +216,11 @@ class Services:
         self.in_tail = fn if caller is not None and self.in_tail is caller else None
         return self.call_function(fn, args, kwargs)
 
+    has_given_locals = False
+
+    def visible_locals(self) -> dict[str, VariableTracker]:
+        raise NotImplementedError
+
     def inline(
         self,
         fn: BaseFunctionVariable,

@@ -6,17 +6,19 @@ object has only the log. Everything that the class defines in Python is traced.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
 from ..source import SlotSource, Source
-from .base import ObservedException, VariableTracker
+from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import as_iterator, rich_equal, type_name
 from .classes import NEW_OBJECT, class_variable, has_object_layout
-from .constant import ConstantVariable
+from .constant import ConstantVariable, is_inert
 from .descriptors import ClassAttribute, bind, class_lookup, guard_class, lookup_special
+from .functions import MethodOfVariable
 from .instance_dict import InstanceDictVariable
 from .instance_state import InstanceState, instance_dict
 from .registry import wraps_instances
@@ -410,6 +412,35 @@ class OpaqueVariable(VariableTracker):
 
     def identity(self) -> Any:
         return self.value
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        """A method is got without running code: it is the call of it that breaks the graph."""
+        cls = type(self.value)
+        plain = is_inert(cls) or cls.__getattribute__ is object.__getattribute__
+        own = instance_dict(self.value) or {}
+        if (
+            plain
+            and name not in own
+            and isinstance(inspect.getattr_static(cls, name, None), _METHODS)
+        ):
+            return MethodOfVariable(self, name)
+        return super().getattr(tx, name)
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        method = self.getattr(tx, name)
+        if not isinstance(method, MethodOfVariable):
+            return method.call(tx, args, kwargs)
+        what = f"{type_name(type(self.value))}.{name}"
+        unsupported("call of an untraced function", what, f"{what} is not known to be pure")
+
+
+_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.FunctionType)
 
 
 def _is_enum_member(value: Any) -> bool:

@@ -1,0 +1,227 @@
+"""The standard library in captured code: regular expressions, inspect, locals(), weak references,
+methods of objects that are not traced.
+"""
+
+import contextvars
+import enum
+import inspect
+import random
+import re
+import weakref
+
+import testing
+import torch
+
+import minidynamo
+
+X = torch.arange(3.0)
+LAYER = re.compile(r"layer\.(\d+)\.(?P<kind>\w+)")
+LEVEL = contextvars.ContextVar("level", default=3)
+GENERATOR = random.Random(7)
+
+
+class Plain:
+    def __init__(self, value):
+        self.value = value
+
+
+def check(fn, *args, graphs=None, **options):
+    return testing.check(fn, *args, graphs=graphs, **options)
+
+
+# -- regular expressions ---------------------------------------------------------------------------
+
+
+def test_matches_of_constants():
+    def f(x, name):
+        match = LAYER.search(name)
+        if match is None:
+            return x - 1
+        index, kind = match.groups()
+        assert match.re is LAYER
+        return x + int(index), kind, match["kind"], match.span(), match.groupdict()
+
+    check(f, X, "model.layer.12.weight", graphs=1, breaks=0)
+    testing.check_recompiles(f, [(X, "layer.1.a"), (X, "layer.2.b"), (X, "none")], graphs=3)
+
+
+def test_functions_of_re():
+    def f(x, text):
+        found = [
+            re.findall(r"\d", text),
+            re.split(",", text),
+            re.sub(r"(\d)", r"<\1>", text, count=1),
+            re.subn("a", "b", text),
+            re.escape("a.b"),
+            [m.group(0) for m in re.finditer("[ab]", text)],
+            bool(re.match(re.compile("A", re.I), text)),
+            re.fullmatch("a", text),
+        ]
+        return x + len(found), found
+
+    check(f, X, "a1,b2", graphs=1, breaks=0)
+
+
+def test_errors_of_re_are_the_program_s():
+    def f(x):
+        try:
+            re.compile("(")
+        except re.error as error:
+            return x + 1, str(error)
+        return x
+
+    check(f, X, graphs=1)
+
+
+def test_replacement_by_a_function_is_left_to_eager():
+    def f(x):
+        y = x + 1
+        found = []
+        text = re.sub("[ab]", lambda m: found.append(m[0]) or "c", "xaybz")
+        return y, text, found
+
+    check(f, X, graphs=1)
+
+
+def test_matches_leave_the_graph():
+    def f(x):
+        return x + 1, re.match("(a)(b)?", "ac"), re.compile("ab+")
+
+    compiled = minidynamo.compile(f, backend="eager")
+    _, match, pattern = compiled(X)
+    assert match.groups() == ("a", None)
+    assert pattern == re.compile("ab+")
+
+
+# -- inspect ---------------------------------------------------------------------------------------
+
+
+def test_inspect_asks_what_an_object_is():
+    def f(x):
+        asked = [len, f, Plain, Plain(1), Plain(1).__init__, x.add, inspect]
+        tests = (inspect.isfunction, inspect.isclass, inspect.ismethod, inspect.ismodule)
+        return x + 1, [[bool(test(value)) for value in asked] for test in tests]
+
+    def g(x):
+        return f(x)[0], inspect.isroutine(len), inspect.isbuiltin(len), inspect.isgenerator(x)
+
+    check(g, X, graphs=1, breaks=0)
+
+
+# -- locals() --------------------------------------------------------------------------------------
+
+
+def test_locals():
+    def f(x, *rest, step=2, **named):
+        cell = step + 1
+
+        def inner(a, b=5):
+            seen = dict(locals())
+            return seen, cell
+
+        y = x + 1
+        found = locals()
+        return y, sorted(found), found["step"], inner(1), named, vars() is None
+
+    check(f, X, 1, 2, graphs=1)
+
+
+def test_locals_behind_a_graph_break():
+    def f(x):
+        dead = 5
+        y = x + dead
+        print(end="")
+        seen = locals()
+        return y + 1, sorted(seen), seen["dead"]
+
+    check(f, X, graphs=2)
+
+
+def test_locals_twice():
+    def f(x):
+        first = locals()
+        y = x + 1
+        second = locals()
+        return y, sorted(second), "first" in second
+
+    check(f, X)
+
+
+# -- what keeps objects alive ----------------------------------------------------------------------
+
+
+def test_locals_that_are_not_used_any_more_keep_objects_alive():
+    def f(x):
+        target = Plain(3)
+        reference = weakref.ref(target)
+        y = x + 1
+        print(end="")
+        return y + reference().value
+
+    def g(x, given):
+        target = given.pop()
+        reference = weakref.ref(target)
+        print(end="")
+        return x + reference().value
+
+    check(f, X)
+    for _ in range(2):
+        assert torch.equal(
+            minidynamo.compile(g, backend="eager")(X, [Plain(4)]), g(X, [Plain(4)])
+        )
+
+
+# -- objects that are not traced -------------------------------------------------------------------
+
+
+def test_a_method_of_an_untraced_object_breaks_once():
+    def f(x):
+        y = x + 1
+        return y * LEVEL.get()
+
+    check(f, X, graphs=2, breaks=1)
+
+    def g(x):
+        GENERATOR.seed(3)
+        return x + GENERATOR.random()
+
+    check(g, X, breaks=2)
+
+
+# -- enums -----------------------------------------------------------------------------------------
+
+
+def test_an_enum_that_is_being_made():
+    class Unique(enum.Enum):
+        def __init__(self, value):
+            torch.ones(1) + 1
+            if any(self.value == other.value for other in self.__class__):
+                raise ValueError(f"{value} twice")
+
+    def make():
+        try:
+
+            class Color(Unique):
+                red = 1
+                green = 2
+                blue = 3
+                lime = 2
+        except ValueError as error:
+            return str(error)
+        return [color.name for color in Color]
+
+    assert make() == "2 twice"
+    assert minidynamo.compile(make, backend="eager")() == "2 twice"
+
+
+def test_new_members_of_flags():
+    class Permission(enum.IntFlag, boundary=enum.KEEP):
+        READ = 1
+        WRITE = 2
+
+    def f(x, bits):
+        both = Permission(bits) | Permission.READ
+        return x + int(both), Permission.WRITE in both, both.name
+
+    for bits in (2, 6, 8):
+        check(f, X, bits)
