@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 _RESTRIDING = frozenset(
     "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_".split()
 )
+_QUANTIZED = frozenset(
+    {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+)
 UserStack = Sequence[traceback.FrameSummary]
 
 # Errors of fake propagation that mean "cannot be known while tracing", with what the user is told.
@@ -175,6 +178,8 @@ class OutputGraph:
         self.open_contexts: list[Any] = []
         # Conditions that the graph relies on, and the steps that ask for them.
         self.checks: list[tuple[Node, int]] = []
+        # Whether the traced code is inside of DisableTorchFunctionSubclass.
+        self.is_torch_function_disabled = False
         # How many levels of torch.func transforms are open.
         self.transform_levels = 0
         # The lazily wrapped values that were looked at, in order.
@@ -236,6 +241,10 @@ class OutputGraph:
         if self.body is not None:
             # Before it runs: a body knows the versions of the tensors that it was given.
             args, kwargs = map_arg((args, kwargs), self.body.local)
+        for argument in (*args, *kwargs.values()):
+            if isinstance(argument, torch.dtype) and argument in _QUANTIZED:
+                why = "fake tensors do not know that they are quantized"
+                raise Unsupported("tensor kind", f"{target}: {argument}", why)
         value = self._run_fake(op, target, args, kwargs)
         return self._add(op, target, args, kwargs, value, stack)
 

@@ -254,6 +254,9 @@ _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _TORCH_SKIPPED_FILES = (
     os.path.join("nn", "modules", "module.py"),
+    os.path.join("nn", "modules", "_functions.py"),
+    os.path.join("nn", "init.py"),
+    os.path.join("nn", "parameter.py"),
     os.path.join("nn", "parallel") + os.sep,
 )
 _HERE = os.path.dirname(__file__) + os.sep
@@ -310,6 +313,9 @@ def is_disabling(code: types.CodeType) -> bool:
 _NOT_CAPTURED_FLAGS = 0x20 | 0x80 | 0x100 | 0x200  # generators, coroutines, async generators
 
 
+_CONSTRUCTORS = frozenset({"__init__", "reset_parameters"})
+
+
 def skip_code(code: types.CodeType, module: str | None = None) -> str | None:
     """Why a frame of `code` runs in eager, or None if it is to be captured.
 
@@ -319,6 +325,8 @@ def skip_code(code: types.CodeType, module: str | None = None) -> str | None:
         return "generators and coroutines run in eager"
     if is_skipped_file(code.co_filename):
         return "a library's own file"
+    if code.co_name in _CONSTRUCTORS and code.co_filename.startswith(_TORCH):
+        return "a constructor of torch, which makes parameters"
     if code.co_filename == "<string>" and is_skipped_module(module):
         return "generated code of a library"  # methods of dataclasses
     return None

@@ -41,6 +41,16 @@ def default_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     return _convert(tx, result, cls, instances)
 
 
+@handles(torch._C._disabled_torch_function_impl)
+def disabled_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """`func(*args, **kwargs)` on plain tensors, which stay plain but for arguments given back."""
+    given = dict(zip(("func", "types", "args", "kwargs"), args, strict=False)) | kwargs
+    result = default_torch_function(tx, [tx.wrap_constant(torch.Tensor)], given).realize()
+    items = given["args"].unpack(tx) if "args" in given else []
+    instances = {instance.plain: instance for instance in subclasses_in(items)}
+    return instances.get(result, result)
+
+
 def _call(
     tx: Translator, func: VariableTracker, values: Args, named: Kwargs
 ) -> VariableTracker:

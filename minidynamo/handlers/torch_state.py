@@ -20,6 +20,7 @@ from ..variables.contexts import (
     DEFAULT_DTYPE,
     GRAD_MODE,
     SDP_SETTINGS,
+    DisableTorchFunctionVariable,
     GlobalStateVariable,
     InferenceGuardVariable,
     Setting,
@@ -238,6 +239,14 @@ for _setting in SDP_SETTINGS:
 @handles(torch._C._InferenceMode)
 def inference_mode(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return InferenceGuardVariable(args[0].as_python_constant())
+
+
+def _disables(kind: type) -> None:
+    handles(kind)(lambda tx, args, kwargs: DisableTorchFunctionVariable(kind))
+
+
+_disables(torch._C.DisableTorchFunctionSubclass)
+_disables(torch._C.DisableTorchFunction)
 
 
 def _enter_device(tx: Translator, device: ConstantVariable, args: Args) -> VariableTracker:

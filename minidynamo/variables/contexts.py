@@ -17,6 +17,7 @@ import torch
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.utils._device import DeviceContext
 
+from ..exc import Unsupported
 from ..side_effects import Mutation
 from ..source import ConstSource
 from .base import VariableTracker, unsupported
@@ -272,3 +273,61 @@ class InferenceGuardVariable(VariableTracker):
         codegen.begin_call(make)
         codegen.load_const(self.mode)
         codegen.end_call(1)
+
+
+class DisableTorchFunctionVariable(VariableTracker):
+    """`torch._C.DisableTorchFunctionSubclass()`, and the same for modes, of which there are none.
+
+    The graph has plain tensors only, so nothing happens at run time; it never ends inside.
+    """
+
+    def __init__(self, kind: type) -> None:
+        super().__init__(mutation=Mutation.NEW)
+        self.kind = kind
+        self.former: bool | None = None
+        self.step = 0
+
+    def python_type(self) -> type:
+        return self.kind
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if name in ("__enter__", "__exit__"):
+            return MethodOfVariable(self, name)
+        return super().getattr(tx, name)
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        output = tx.output
+        output.side_effects.version += 1
+        if name == "__enter__" and self.former is None:
+            self.former, self.step = output.is_torch_function_disabled, tx.last_step()
+            output.is_torch_function_disabled = True
+            output.open_contexts.append(self)
+        elif name == "__exit__" and self.former is not None:
+            output.is_torch_function_disabled, self.former = self.former, None
+            output.open_contexts.remove(self)
+        else:
+            unsupported("function mode", name, "the guard object is used in another way")
+        return NONE
+
+    def leave_for_break(self, tx: Translator) -> None:
+        reason = Unsupported(
+            "function mode", self.kind.__name__, "the graph would have to end inside of it"
+        )
+        reason.made_at = self.step  # type: ignore[attr-defined]
+        raise reason
+
+    def abandon(self) -> None:
+        """Nothing was changed for real."""
+
+    def protect(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        return compiled
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.begin_call(self.kind)
+        codegen.end_call(0)

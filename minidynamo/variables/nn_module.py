@@ -131,9 +131,21 @@ class NNModuleVariable(UserDefinedObjectVariable):
         guard_class(tx, self.cls)
         if self.cls.__module__ in _COMPILED_MODULES:
             unsupported("disabled function", repr(self), "the module was passed to disable")
+        self._refuse_backward_hooks()
         if self._calls_forward() and self._has_no_hooks(tx):
             return tx.call_for(self, self.getattr(tx, "forward"), args, kwargs)
         return super().call(tx, args, kwargs)
+
+    def _refuse_backward_hooks(self) -> None:
+        """They hang on autograd nodes, which exist only at run time."""
+        own = self.dict if self.dict is not None else {}
+        tables = [own.get(name) for name in _HOOKS] + [
+            _MODULE_GLOBALS[n] for n in _GLOBAL_HOOKS
+        ]
+        names = (*_HOOKS, *_GLOBAL_HOOKS)
+        for name, table in zip(names, tables, strict=True):
+            if "backward" in name and table and torch.is_grad_enabled():
+                unsupported("module hooks", f"{self!r}: {name}", "backward hooks run in eager")
 
     def _calls_forward(self) -> bool:
         """Whether `__call__` is that of nn.Module; GraphModule only adds error texts."""

@@ -264,7 +264,10 @@ def dispatch(
         tx.wrap_items(tuple, [back(item) for item in noted_args]),
         tx.wrap_keywords({name: back(item) for name, item in noted_kwargs.items()}),
     ]
-    override = tx.wrap_constant(classes[0]).getattr(tx, "__torch_function__")
+    if tx.output.is_torch_function_disabled:
+        override: VariableTracker = CallableVariable(torch._C._disabled_torch_function_impl)
+    else:
+        override = tx.wrap_constant(classes[0]).getattr(tx, "__torch_function__")
     return tx.call_function(override, arguments, {}).realize()
 
 

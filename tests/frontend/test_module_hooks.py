@@ -386,3 +386,23 @@ def test_hook_that_is_always_called(inner):
                 call(X)
         outcomes.append(log)
     assert outcomes[0] == outcomes[1] == [None, None]
+
+
+def test_modules_with_backward_hooks_run_in_eager():
+    seen = []
+
+    def hook(module, grad_input, grad_output):
+        seen.append(grad_output[0].sum().item())
+        return (grad_input[0] * 2,)
+
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    model[1].register_full_backward_hook(hook)
+    x = torch.ones(2, 3, requires_grad=True)
+    results = []
+    for forward in (model, minidynamo.compile(model, backend="eager")):
+        x.grad = None
+        forward(x).sum().backward()
+        results.append((x.grad.clone(), list(seen)))
+        seen.clear()
+    assert torch.equal(results[0][0], results[1][0])
+    assert results[0][1] == results[1][1]

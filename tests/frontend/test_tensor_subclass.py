@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from testing import CountingBackend
+from testing import CountingBackend, assert_same, check
+from torch import nn
 
 import minidynamo
 
@@ -169,3 +170,58 @@ def test_classes_that_dispatch_are_left_to_eager():
     result = compiled(Wrapper(X))
     assert type(result) is Wrapper
     assert torch.equal(result.inner, X * 2 + 1)
+
+
+class Weight(nn.Parameter):
+    """As parameters are: `__torch_function__` is off."""
+
+    def scaled(self):
+        return self * 2
+
+
+class Unwrapping(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        return result * 10 if func is torch.Tensor.sin else result
+
+
+def test_subclass_of_parameter():
+    weight = Weight(torch.ones(3))
+
+    def fn(x):
+        y = x * weight + weight.scaled()
+        return y, isinstance(weight, Weight), type(weight + 1) is torch.Tensor
+
+    check(fn, X, fullgraph=True)
+
+    def writing(x):
+        with torch.no_grad():
+            same = weight.mul_(1.0) is weight
+        return same, x + weight
+
+    check(writing, X, graphs=None)
+
+
+def test_torch_function_is_switched_off():
+    def fn(x):
+        with torch._C.DisableTorchFunctionSubclass():
+            inside = x.sin()
+        return inside, type(inside), x.cos() + 1
+
+    def operators(x):
+        return x.sin() + 1, torch.sin(x)
+
+    def broken(x):
+        with torch._C.DisableTorchFunctionSubclass():
+            inside = x.sin()
+            print("", end="")
+        return inside, x.sin()
+
+    x = X.as_subclass(Unwrapping)
+    for function in (fn, operators, broken):
+        fullgraph = function is not broken
+        compiled = minidynamo.compile(function, backend="eager", fullgraph=fullgraph)
+        for _ in range(2):
+            assert_same(function(x), compiled(x))

@@ -378,3 +378,10 @@ def test_backend_flags_are_guarded():
         check_recompiles(fn, [(X,)] * 4, graphs=2, change=change)
     finally:
         torch.backends.cudnn.enabled = before
+
+
+def test_quantized_tensors_are_made_in_eager():
+    def fn(x):
+        return torch.quantize_per_tensor(x, 0.5, 0, torch.qint8).dequantize() + 1
+
+    check(fn, X, graphs=1)
