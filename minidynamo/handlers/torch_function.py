@@ -25,6 +25,8 @@ def default_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     given = dict(zip(("cls", "func", "types", "args", "kwargs"), args, strict=False)) | kwargs
     cls = given["cls"].as_python_constant()
     func = given["func"]
+    if not func.is_python_constant():
+        unsupported("torch function override", repr(func), "the function is not known")
     items = given["args"].unpack(tx) if "args" in given else []
     values = [_plain(tx, item) for item in items]
     named: Kwargs = {}
