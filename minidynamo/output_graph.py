@@ -9,6 +9,7 @@ frame become placeholders by `add_input`. `compile` hands the finished GraphModu
 from __future__ import annotations
 
 import contextlib
+import keyword
 import operator
 import re
 import traceback
@@ -238,6 +239,9 @@ class OutputGraph:
 
         Raises Unsupported if its result cannot be known on fake tensors.
         """
+        if any(map(keyword.iskeyword, kwargs)):
+            why = "the code of a graph cannot write its name"
+            raise Unsupported("keyword argument", str(target), why)
         if self.body is not None:
             # Before it runs: a body knows the versions of the tensors that it was given.
             args, kwargs = map_arg((args, kwargs), self.body.local)

@@ -308,13 +308,20 @@ def _bind_staticmethod(
     return found.part(tx, found.raw.__func__, "__func__")
 
 
+# Whether a classmethod binds the descriptor that it holds: CPython 3.13 no longer does.
+_CLASSMETHOD_CHAINS = classmethod(property(lambda cls: True)).__get__(None, object) is True  # type: ignore[arg-type, type-var]
+
+
 def _bind_classmethod(
     tx: Translator, found: ClassAttribute, instance: VariableTracker | None, cls: type
 ) -> VariableTracker:
-    function = found.part(tx, found.raw.__func__, "__func__")
-    if type(found.raw.__func__) is not types.FunctionType and hasattr(function, "__get__"):
-        unsupported("descriptor", f"classmethod {found.name}", "it holds another descriptor")
-    return BoundMethodVariable(function, class_variable(tx, cls))
+    held = found.raw.__func__
+    if type(held) is not types.FunctionType and hasattr(type(held), "__get__"):
+        if type(held) is not property or not _CLASSMETHOD_CHAINS:
+            unsupported("descriptor", f"classmethod {found.name}", "it holds a descriptor")
+        inner = ClassAttribute(found.name, found.cls, found.owner, held)
+        return bind(tx, inner, class_variable(tx, cls), cls)
+    return BoundMethodVariable(found.part(tx, held, "__func__"), class_variable(tx, cls))
 
 
 def _bind_class_builtin(

@@ -61,6 +61,10 @@ def tensor_method(*names: str) -> Callable[[TensorMethod], TensorMethod]:
     return register
 
 
+# Attributes of torch's with two names.
+_SAME = {"_grad": "grad"}
+
+
 class TensorVariable(VariableTracker):
     """A tensor. `node` computes it; `fake` is its fake value, read afresh since in-place operations
     change it.
@@ -87,6 +91,7 @@ class TensorVariable(VariableTracker):
         return self.fake
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        name = _SAME.get(name, name)
         stored = tx.output.side_effects.load_attr(self, name)
         if isinstance(stored, VariableTracker):
             return stored
@@ -103,6 +108,7 @@ class TensorVariable(VariableTracker):
         `grad` can be set.
         """
         value = value.realize()
+        name = _SAME.get(name, name)
         if name == "grad":
             self._check_grad(value)
         elif hasattr(torch.Tensor, name):
@@ -164,6 +170,10 @@ class TensorVariable(VariableTracker):
         self, tx: Translator, name: str, args: list[Any], kwargs: dict[str, Any]
     ) -> VariableTracker:
         """`self.name(*args, **kwargs)` as a node of the graph."""
+        if "from" in kwargs and not args:
+            # A graph's code cannot write it as a name; wherever there is one, it comes first.
+            args = [kwargs["from"]]
+            kwargs = {key: value for key, value in kwargs.items() if key != "from"}
         proxies = tuple(tx.as_proxy(arg) for arg in args)
         named = {key: tx.as_proxy(value) for key, value in kwargs.items()}
         return tx.add_node("call_method", name, (self.node, *proxies), named)

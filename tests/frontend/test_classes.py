@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import math
 import types
 import typing
@@ -335,3 +336,30 @@ def test_unions_of_types():
         return x + 1, kinds, alias == list[int] | tuple[int, ...]
 
     check(fn, X, Left(1), fullgraph=True)
+
+
+def test_classmethod_of_another_descriptor():
+    """Whether a classmethod binds a property depends on the CPython."""
+
+    class Base:
+        size = 2
+
+        @classmethod
+        @property
+        def width(cls):
+            return cls.size
+
+        @classmethod
+        @functools.lru_cache
+        def depth(cls):
+            return 3
+
+    class Derived(Base):
+        size = 5
+
+    def f(a, kind):
+        width = kind.width
+        return a * (width if isinstance(width, int) else 1) + kind.depth()
+
+    for kind in (Base, Derived, Base()):
+        check(f, torch.ones(3), kind, graphs=None)

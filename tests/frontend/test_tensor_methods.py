@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from testing import check, check_recompiles
+from testing import CountingBackend, assert_same, check, check_recompiles
 from torch import nn
 
 import minidynamo
@@ -317,3 +317,29 @@ def test_new_takes_sizes_and_data():
         return a.zero_(), b.fill_(2), x.new([3.0, 4.0]), x.new(2, 3).zero_(), x.new((5.0, 6.0))
 
     check(f, torch.ones(3, 2), graphs=None)
+
+
+def test_keyword_that_is_no_name():
+    """`from` cannot be written in the code of a graph."""
+
+    def f(a):
+        a = a.clone()
+        a.uniform_(**{"from": 2, "to": 3})
+        return a.random_(**{"from": 5, "to": 6})
+
+    check(f, torch.ones(4), fullgraph=True)
+
+
+def test_other_name_of_grad():
+    def f(a, b):
+        a._grad = b.detach() + 1
+        b.grad = a.detach() + 2
+        return a.grad * 2, b._grad * 3
+
+    def call(function):
+        a, b = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+        return function(a, b), a.grad, b.grad
+
+    counter = CountingBackend()
+    assert_same(call(f), call(minidynamo.compile(f, backend=counter, fullgraph=True)))
+    assert len(counter.graphs) == 1
