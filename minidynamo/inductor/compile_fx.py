@@ -32,7 +32,7 @@ from minidynamo.inductor.aot import compile_aot
 from minidynamo.inductor.capture import NotCapturable, capture_inference
 from minidynamo.inductor.codegen.assemble import PlanAssembler
 from minidynamo.inductor.codegen.plan import Plan
-from minidynamo.inductor.decompositions import decomposition_table
+from minidynamo.inductor.decompositions import decomposition_table, training_decompositions
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.passes import attention, foreach, simplify
 from minidynamo.inductor.runtime import plan_store
@@ -40,6 +40,7 @@ from minidynamo.inductor.runtime.cpp_toolchain import compile_library
 from minidynamo.inductor.runtime.plan_store import CompiledPlan
 from minidynamo.inductor.runtime.triton_launch import with_aligned_inputs
 from minidynamo.inductor.scheduler import schedule
+from minidynamo.inductor.segments import needs_segments, split
 from minidynamo.inductor.sizes import has_symbols
 from minidynamo.inductor.symbolic import Undecided
 from minidynamo.transform_levels import close_transforms
@@ -108,10 +109,9 @@ def _compile_flat(
 ) -> Callable[..., Any]:
     mode = _fake_mode(inputs)
     fakes = [_fake(value, mode) for value in inputs]
-    if has_symbols(fakes) and not _can_be_symbolic(fakes):
-        return compile_aot(gm, inputs, lambda graph, _kind: graph.forward, {})
-    if not has_symbols(fakes) and has_symbols(_values(gm)):
-        # Sizes that depend on data: torch's own tracing knows how they are named.
+    is_static = not has_symbols(fakes) and has_symbols(_values(gm))
+    if is_static or any(isinstance(value, (torch.SymFloat, torch.SymBool)) for value in fakes):
+        # Numbers that depend on data: torch's own tracing knows how they are named.
         metrics.increment("capture_fallbacks")
         return compile_aot(gm, inputs, settings.compile_later, decomposition_table())
     graph = None
@@ -124,10 +124,16 @@ def _compile_flat(
             # It may have stopped inside of a transform.
             close_transforms(depth)
     if graph is None:
-        return compile_aot(gm, inputs, settings.compile_later, decomposition_table())
+        table = training_decompositions() if _is_trained(fakes) else decomposition_table()
+        return compile_aot(gm, inputs, settings.compile_later, table)
     if events.wants(events.AotGraphEvent):
         events.emit(events.AotGraphEvent(graph, "inference"))
     return compile_graph(graph, "inference")
+
+
+def _is_trained(fakes: Sequence[Any]) -> bool:
+    tensors = (value for value in fakes if isinstance(value, torch.Tensor))
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def flatten_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Any]:
@@ -149,8 +155,9 @@ def flatten_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Any
 
 
 def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
-    """Compile a functional aten graph, or find on disk what it compiles to. One with symbolic sizes
-    that kernels or plans cannot deal with runs node by node, and so does one on other devices.
+    """Compile a functional aten graph, or find on disk what it compiles to; in pieces where numbers
+    depend on data. One with symbolic sizes that plans cannot deal with runs node by node, and so
+    does one on other devices.
 
     kind: `inference`, `forward` or `backward`.
     """
@@ -158,17 +165,26 @@ def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
         metrics.increment("uncompiled_graphs")
         return graph.forward
     try:
+        if needs_segments(graph):
+            return split(graph, lambda piece: _compile_or_run(piece, kind))
+    except Undecided as reason:
+        return _run(graph, reason)
+    return _compile_or_run(graph, kind)
+
+
+def _compile_or_run(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
+    try:
         # The graph names all devices: a default one is not for the compiler's own tensors.
         with torch._C.DisableTorchFunction():
             return _compile_graph(graph, kind)
-    except (Undecided, TypeError, AttributeError) as reason:
-        symbolic = has_symbols([node.meta.get("val") for node in graph.graph.nodes])
-        if not symbolic:
-            raise
-        metrics.increment("uncompiled_graphs")
-        level = logging.INFO if isinstance(reason, Undecided) else logging.WARNING
-        log.log(level, "a graph with symbolic sizes is not compiled: %s", reason)
-        return graph.forward
+    except Undecided as reason:
+        return _run(graph, reason)
+
+
+def _run(graph: torch.fx.GraphModule, reason: Undecided) -> Callable[..., Any]:
+    metrics.increment("uncompiled_graphs")
+    log.info("a graph with symbolic sizes is not compiled: %s", reason)
+    return graph.forward
 
 
 def _has_known_devices(graph: torch.fx.GraphModule) -> bool:
@@ -251,11 +267,6 @@ def load_kernels(plan: Plan) -> str | None:
 def _values(gm: torch.fx.GraphModule) -> list[Any]:
     """What the front end knows of the nodes' results."""
     return [node.meta.get("example_value") for node in gm.graph.nodes]
-
-
-def _can_be_symbolic(fakes: Sequence[Any]) -> bool:
-    """Whether plans can have such inputs: ints and bools beside the tensors."""
-    return not any(isinstance(value, (torch.SymFloat, torch.SymBool)) for value in fakes)
 
 
 def _fake_mode(inputs: Sequence[Any]) -> FakeTensorMode:

@@ -64,6 +64,15 @@ _WHOLE = [
     aten.triu_indices,
     aten.tril_indices,
 ]
+# Where there is a backward: what is lowered whole otherwise, but whose parts the backward can
+# compute again (from a row's statistics), so that results need not be kept beside inputs.
+_RECOMPUTED = [
+    aten.native_layer_norm,
+    aten.native_group_norm,
+    aten._fused_rms_norm,
+    aten.hardswish,
+    aten.log_sigmoid_forward,
+]
 
 
 @cache
@@ -73,3 +82,9 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table.update(torch._decomp.get_decompositions(_EXTRA))
     whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}
     return {op: fn for op, fn in table.items() if op not in LOWERINGS and op not in whole}
+
+
+@cache
+def training_decompositions() -> dict[Any, Callable[..., Any]]:
+    """The same for graphs that are split into forward and backward."""
+    return {**decomposition_table(), **torch._decomp.get_decompositions(_RECOMPUTED)}

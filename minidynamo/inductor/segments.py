@@ -1,0 +1,254 @@
+"""Graphs with numbers that depend on data, or with symbolic floats: compiled piece by piece.
+
+A plan's sizes come from its inputs. So an operator whose result has a size or number of its own
+(`nonzero`, `item`), arithmetic on symbolic floats, and assertions about them run as they are,
+between compiled pieces: `split(graph)` assigns each node to a level, odd ones compiled, even ones
+run, and `Segments` calls them in turn. Tensor operators take symbolic floats as 0-d tensors.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from minidynamo.inductor.lowering.promotion import compute_type
+from minidynamo.inductor.symbolic import Undecided
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+Compile = Callable[[torch.fx.GraphModule], Callable[..., Any]]
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_FLOATS = (torch.SymFloat, torch.SymBool)
+# Operators whose second operand may be a 0-d tensor of the dtype that they compute in.
+_WITH_TENSOR = {
+    aten.add.Tensor: aten.add.Tensor,
+    aten.add.Scalar: aten.add.Tensor,
+    aten.sub.Tensor: aten.sub.Tensor,
+    aten.sub.Scalar: aten.sub.Tensor,
+    aten.mul.Tensor: aten.mul.Tensor,
+    aten.mul.Scalar: aten.mul.Tensor,
+    aten.div.Tensor: aten.div.Tensor,
+    aten.div.Scalar: aten.div.Tensor,
+    aten.rsub.Tensor: aten.rsub.Tensor,
+    aten.rsub.Scalar: aten.rsub.Tensor,
+}
+
+
+def needs_segments(graph: torch.fx.GraphModule) -> bool:
+    """Whether a plan of the whole graph would lack numbers that only running it gives."""
+    return any(_is_run(node) for node in graph.graph.nodes) or any(
+        isinstance(node.meta.get("val"), _FLOATS) for node in graph.graph.nodes
+    )
+
+
+def _value(node: Any) -> Any:
+    return node.meta.get("val") if isinstance(node, Node) else node
+
+
+def _symbols(values: Iterable[Any]) -> set[Any]:
+    found: set[Any] = set()
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            found |= _symbols(value)
+        elif isinstance(value, (torch.Tensor, *_NUMBERS)):
+            found |= set(free_unbacked_symbols(value))
+    return found
+
+
+def _is_run(node: Node) -> bool:
+    """Whether it makes or takes what plans do not have."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        return _is_run(node.args[0])  # type: ignore[arg-type]
+    given = [_value(arg) for arg in node.all_input_nodes]
+    if any(isinstance(value, _FLOATS) for value in (_value(node), *given)):
+        return True
+    if node.target in (
+        aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default,
+    ):
+        return True
+    return bool(_symbols([_value(node)]) - _symbols(given))
+
+
+# -- floats as tensors -----------------------------------------------------------------------------
+
+
+def _floats_to_tensors(graph: torch.fx.Graph) -> None:
+    """Give operators that can take them 0-d tensors for symbolic floats."""
+    made: dict[tuple[Node, torch.dtype], Node] = {}
+    for node in list(graph.nodes):
+        if node.target not in _WITH_TENSOR or len(node.args) != 2 or node.kwargs:
+            continue
+        number, fake = node.args[1], node.meta["val"]
+        if not isinstance(_value(number), torch.SymFloat):
+            continue
+        if not fake.dtype.is_floating_point or not (fake.dim() or fake.dtype.itemsize >= 4):
+            continue
+        assert isinstance(number, Node)
+        key = number, compute_type(fake.dtype)
+        if key not in made:
+            made[key] = _as_tensor(graph, number, key[1], fake)
+        node.update_arg(1, made[key])
+        node.target = _WITH_TENSOR[node.target]
+
+
+def _as_tensor(
+    graph: torch.fx.Graph, number: Node, dtype: torch.dtype, like: torch.Tensor
+) -> Node:
+    options = {"dtype": dtype, "device": like.device}
+    following = number.next
+    while following.op == "placeholder":
+        following = following.next
+    with graph.inserting_before(following):
+        node = graph.call_function(aten.scalar_tensor.default, (number,), options)
+    node.meta["val"] = like.new_empty((), dtype=dtype)
+    return node
+
+
+# -- levels ----------------------------------------------------------------------------------------
+
+
+def _levels(graph: torch.fx.Graph) -> list[list[Node]]:
+    """The nodes of each level, in order; those of odd levels can be compiled.
+
+    Raises:
+        Undecided: the order of effects would change.
+    """
+    level: dict[Node, int] = {}
+    found: list[list[Node]] = []
+    for node in graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            level[node] = -1
+            continue
+        tags = getattr(node.target, "tags", ())
+        schema = getattr(node.target, "_schema", None)
+        if torch.Tag.nondeterministic_seeded in tags or (schema and schema.is_mutable):
+            raise Undecided(f"the order of {node.target} among pieces of a graph")
+        kind = 0 if _is_run(node) else 1
+        at = max([0, *(level[arg] for arg in node.all_input_nodes)])
+        level[node] = at if at % 2 == kind else at + 1
+        while len(found) <= level[node]:
+            found.append([])
+        found[level[node]].append(node)
+    return found
+
+
+def split(graph: torch.fx.GraphModule, compile_piece: Compile) -> Segments:
+    """The graph as compiled pieces and operators between them. Raises Undecided."""
+    _floats_to_tensors(graph.graph)
+    pieces = []
+    for number, nodes in enumerate(_levels(graph.graph)):
+        if not nodes:
+            continue
+        inside = set(nodes)
+        given = list(
+            dict.fromkeys(a for n in nodes for a in n.all_input_nodes if a not in inside)
+        )
+        results = [n for n in nodes if any(user not in inside for user in n.users)]
+        module = _module(graph, nodes, given, results)
+        call = compile_piece(module) if number % 2 else module.forward
+        given = [node for node in given if node.op != "get_attr"]
+        dense = [
+            (position, _dense_order(node))
+            for position, node in enumerate(given)
+            if number % 2 and _is_run(node) and isinstance(_value(node), torch.Tensor)
+        ]
+        pieces.append((call, given, results, dense))
+    return Segments(graph, pieces)
+
+
+def _module(
+    graph: torch.fx.GraphModule, nodes: Sequence[Node], given: Sequence[Node], results: Any
+) -> torch.fx.GraphModule:
+    piece = torch.fx.Graph()
+    copies: dict[Node, Node] = {}
+    for node in given:
+        if node.op != "get_attr":
+            copies[node] = piece.placeholder(node.name)
+            copies[node].meta = dict(node.meta)
+    for node in given:
+        if node.op == "get_attr":
+            copies[node] = piece.node_copy(node)
+    for node in nodes:
+        copies[node] = piece.node_copy(node, copies.__getitem__)
+    piece.output(tuple(copies[node] for node in results))
+    return torch.fx.GraphModule(graph, piece)
+
+
+def _dense_order(node: Node) -> tuple[int, ...]:
+    """The dimensions of a fake result from the outermost to the innermost. The operator may lay out
+    its result otherwise, pieces are compiled for this order.
+    """
+    fake = _value(node)
+    orders = tuple(range(fake.dim())), tuple(reversed(range(fake.dim())))
+    for order in orders:
+        expected: Any = 1
+        for dim in reversed(order):
+            if not _is_same(fake.stride(dim), expected):
+                break
+            expected = expected * fake.shape[dim]
+        else:
+            return order
+    raise Undecided(f"the strides of {node}")
+
+
+def _laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    if order == tuple(range(len(order))):
+        return tensor.contiguous()
+    return (
+        tensor.permute(order).contiguous().permute(order)
+    )  # the orders are their own inverses
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    first, second = (getattr(getattr(n, "node", None), "expr", n) for n in (a, b))
+    return bool(first == second)
+
+
+class Segments:
+    """Calls the pieces in turn."""
+
+    def __init__(self, graph: torch.fx.GraphModule, pieces: Sequence[Any]) -> None:
+        nodes = list(graph.graph.nodes)
+        slots = {node: position for position, node in enumerate(nodes)}
+        self._size = len(nodes)
+        self._placeholders = [slots[n] for n in nodes if n.op == "placeholder"]
+        self._pieces = [
+            (
+                call,
+                [slots[n] for n in given],
+                [slots[n] for n in results],
+                dense,
+            )
+            for call, given, results, dense in pieces
+        ]
+        self._constants = [
+            (slots[n], operator.attrgetter(str(n.target))(graph))
+            for n in nodes
+            if n.op == "get_attr"
+        ]
+        self._outputs = [
+            (slots[value], None) if isinstance(value, Node) else (None, value)
+            for value in nodes[-1].args[0]
+        ]
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        values: list[Any] = [None] * self._size
+        for slot, value in zip(self._placeholders, inputs, strict=True):
+            values[slot] = value
+        for slot, value in self._constants:
+            values[slot] = value
+        for call, given, results, dense in self._pieces:
+            args = [values[slot] for slot in given]
+            for position, order in dense:
+                args[position] = _laid_out(args[position], order)
+            for slot, value in zip(results, call(*args), strict=True):
+                values[slot] = value
+        return tuple(other if slot is None else values[slot] for slot, other in self._outputs)

@@ -1,0 +1,160 @@
+"""Graphs with symbolic floats and data-dependent sizes are compiled in pieces."""
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo import config
+from minidynamo.inductor import metrics
+
+FLOATS = [0.5, 0.7, -1.5, 0.9]
+
+
+@pytest.fixture(autouse=True)
+def capturing():
+    minidynamo.reset()
+    metrics.reset()
+    with config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        yield
+
+
+def check(fn, *calls, graphs):
+    """Same values and dtypes as eager for each call; compiled `graphs` times, in full."""
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    for args in calls:
+        torch.testing.assert_close(compiled(*args), fn(*args))
+    assert metrics.compiled_graphs == graphs
+    assert metrics.uncompiled_graphs == 0
+
+
+FLOAT_PROGRAMS = {
+    "product": lambda x, s: (x.sin() * s + 1).relu() - s,
+    "arithmetic": lambda x, s: x * (s * 2 + 1) / (s + 3),
+    "returned": lambda x, s: (x * s, s * 2),
+    "of integers": lambda x, s: x.long() * s,
+    "without dimensions": lambda x, s: x.sum().bfloat16() * s,
+    "of doubles": lambda x, s: x.double() / s,
+    "power": lambda x, s: (x.abs() + 1) ** s,
+    "bound": lambda x, s: torch.clamp(x.cos(), max=s) * 2,
+    "filled": lambda x, s: torch.full((3, 4), s) + x.sum(),
+    "compared": lambda x, s: (x > s).float() + (x.bfloat16() < s),
+    "branch": lambda x, s: x + s if s > -10 else x - s,
+}
+
+
+@pytest.mark.parametrize("name", FLOAT_PROGRAMS)
+def test_symbolic_floats(name):
+    x = torch.randn(6, 8)
+    check(FLOAT_PROGRAMS[name], *((x, s) for s in FLOATS), graphs=2)
+
+
+def test_operators_that_take_a_symbolic_float_are_fused():
+    x = torch.randn(6, 8)
+    check(lambda x, s: ((x * s).sin() + s).relu(), *((x, s) for s in FLOATS), graphs=2)
+    assert metrics.kernel_calls == 2  # one a graph
+
+
+def test_division_by_a_symbolic_zero_raises():
+    compiled = minidynamo.compile(lambda x, s: x * (1 / s), fullgraph=True)
+    x = torch.ones(3)
+    for s in (2.0, 4.0, 5.0):
+        torch.testing.assert_close(compiled(x, s), x / s)
+    with pytest.raises(ZeroDivisionError):
+        compiled(x, 0.0)
+
+
+def test_gradients_with_symbolic_floats():
+    def fn(x, s):
+        return ((x * s).tanh() * x).sum()
+
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    for s in FLOATS:
+        a, b = (torch.linspace(-1, 1, 7, requires_grad=True) for _ in range(2))
+        fn(a, s).backward()
+        compiled(b, s).backward()
+        torch.testing.assert_close(b.grad, a.grad)
+    assert metrics.uncompiled_graphs == 0
+
+
+def repeat(x):
+    return torch.repeat_interleave(x, (x > 0).sum(1), dim=0).sin() * 2
+
+
+def zeros(x):
+    n = (x > 0).sum().item()
+    torch._check(n >= 0)
+    return torch.zeros(n, 3).cos() + x.sum()
+
+
+def narrowed(x):
+    n = (x[0] > 0).sum().item()
+    torch._check(n >= 0)
+    torch._check(n <= x.shape[0])
+    return x[:n].sin().sum(0)
+
+
+def numbers(x):
+    a, b = (x > 0).sum(0)[:2].tolist()
+    return x * a + b
+
+
+def indexed(x):
+    found = (x > 0).nonzero(as_tuple=True)
+    return x[found].exp() * 2, found[0] + 1
+
+
+DATA_PROGRAMS = {
+    "nonzero": lambda x: (x.sin() > 0.1).nonzero() * 2 + 1,
+    "columns of nonzero": indexed,
+    "mask": lambda x: x.cos()[x > 0].exp().sum(),
+    "masked_select": lambda x: torch.masked_select(x, x > 0).sin().cos(),
+    "item": lambda x: x * x.sum().item() + 1,
+    "integer item": lambda x: x * (x > 0).sum().item() + 1,
+    "tolist": numbers,
+    "unique": lambda x: torch.unique((x * 2).long()).float().sin(),
+    "repeat_interleave": repeat,
+    "factory": zeros,
+    "slice": narrowed,
+}
+
+
+@pytest.mark.parametrize("name", DATA_PROGRAMS)
+def test_sizes_that_depend_on_data(name):
+    calls = [(torch.randn(9, 8),), (torch.randn(9, 8),), (torch.ones(9, 8),)]
+    check(DATA_PROGRAMS[name], *calls, graphs=1)
+    assert metrics.kernel_calls > 0
+
+
+def test_a_bound_that_data_break_raises():
+    compiled = minidynamo.compile(narrowed, fullgraph=True)
+    compiled(torch.rand(9, 8) - 0.5)
+    with pytest.raises(RuntimeError):
+        compiled(torch.ones(3, 8).repeat(3, 1)[:, :8].repeat(1, 2))
+
+
+def test_random_numbers_keep_their_order():
+    """Pieces would draw them in another order: the graph runs node by node."""
+
+    def fn(x):
+        a = torch.rand_like(x)
+        chosen = x[a > 0.5]
+        return torch.bernoulli(chosen.abs().clamp(max=1)), torch.rand_like(x)
+
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    x = torch.rand(16)
+    torch.manual_seed(3)
+    expected = fn(x)
+    torch.manual_seed(3)
+    torch.testing.assert_close(compiled(x), expected)
+
+
+def test_writes_to_inputs_keep_their_order():
+    def fn(x):
+        chosen = x[x > 0]
+        x.add_(1)
+        return chosen * 2, x[x > 1]
+
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    a, b = torch.linspace(-1, 1, 9), torch.linspace(-1, 1, 9)
+    torch.testing.assert_close(compiled(a), fn(b))
+    torch.testing.assert_close(a, b)
