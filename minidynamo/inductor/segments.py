@@ -9,20 +9,22 @@ run, and `Segments` calls them in turn. Tensor operators take symbolic floats as
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.fx
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx import Node
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.symbolic import Undecided
 
 aten = torch.ops.aten
-Node = torch.fx.Node
+
 Compile = Callable[[torch.fx.GraphModule], Callable[..., Any]]
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_DATA = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
 _FLOATS = (torch.SymFloat, torch.SymBool)
 # Operators whose second operand may be a 0-d tensor of the dtype that they compute in.
 _WITH_TENSOR = {
@@ -41,9 +43,8 @@ _WITH_TENSOR = {
 
 def needs_segments(graph: torch.fx.GraphModule) -> bool:
     """Whether a plan of the whole graph would lack numbers that only running it gives."""
-    return any(_is_run(node) for node in graph.graph.nodes) or any(
-        isinstance(node.meta.get("val"), _FLOATS) for node in graph.graph.nodes
-    )
+    values = [node.meta.get("val") for node in graph.graph.nodes]
+    return any(isinstance(value, _FLOATS) for value in values) or bool(_symbols(values))
 
 
 def _value(node: Any) -> Any:
@@ -51,13 +52,22 @@ def _value(node: Any) -> Any:
 
 
 def _symbols(values: Iterable[Any]) -> set[Any]:
-    found: set[Any] = set()
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            found |= _symbols(value)
-        elif isinstance(value, (torch.Tensor, *_NUMBERS)):
-            found |= set(free_unbacked_symbols(value))
-    return found
+    """The symbols of numbers that depend on data."""
+    expressions = {number.node.expr for value in values for number in _numbers(value)}
+    symbols = {symbol for expression in expressions for symbol in expression.free_symbols}
+    return {symbol for symbol in symbols if symbol_is_type(symbol, _DATA)}
+
+
+def _numbers(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _numbers(item)
+    elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        yield from _numbers((*value.shape, *value.stride(), value.storage_offset()))
+    elif isinstance(value, torch.Tensor):
+        yield from _numbers(tuple(value.shape))
+    elif isinstance(value, _NUMBERS):
+        yield value
 
 
 def _is_run(node: Node) -> bool:
