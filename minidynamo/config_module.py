@@ -13,6 +13,7 @@ Flags belong to the process, not to a thread.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import pickle
@@ -207,7 +208,7 @@ def install(
     config.__dict__.update(config.__inert__)
     for name, row in fields.items():
         row.hint = hints[name]
-        config.__dict__[name] = check_value(config, name, row.default)
+        config.__dict__[name] = check_value(config, name, copy.copy(row.default))
         for spelling in (name, *row.aliases):
             text = os.environ.get(f"{env_prefix}_{spelling.upper()}")
             if text is not None:

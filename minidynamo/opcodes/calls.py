@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..variables.base import NULL, VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.functions import CellVariable, NestedFunctionVariable
+from ..variables.postponed import joined_texts, postponed_text
 from .registry import op
 
 if TYPE_CHECKING:
@@ -173,13 +174,15 @@ def _set_part(
 
 @op("FORMAT_SIMPLE")
 def format_simple(tx: Translator, inst: Instruction) -> None:
-    tx.push(tx.format_value(tx.pop(), ""))
+    value = tx.pop()
+    tx.push(postponed_text(value, "") or tx.format_value(value, ""))
 
 
 @op("FORMAT_WITH_SPEC")
 def format_with_spec(tx: Translator, inst: Instruction) -> None:
     value, spec = tx.popn(2)
-    tx.push(tx.format_value(value, spec.as_python_constant()))
+    text = spec.as_python_constant()
+    tx.push(postponed_text(value, text) or tx.format_value(value, text))
 
 
 @op("CONVERT_VALUE")
@@ -190,5 +193,10 @@ def convert_value(tx: Translator, inst: Instruction) -> None:
 
 @op("BUILD_STRING")
 def build_string(tx: Translator, inst: Instruction) -> None:
-    parts = [part.as_python_constant() for part in tx.popn(inst.arg)]
+    values = tx.popn(inst.arg)
+    postponed = joined_texts(values)
+    if postponed is not None:
+        tx.push(postponed)
+        return
+    parts = [part.as_python_constant() for part in values]
     tx.push(ConstantVariable("".join(parts)))

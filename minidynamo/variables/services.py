@@ -33,6 +33,7 @@ from .builtin_object import BuiltinObject
 from .constant import ConstantVariable, is_inert, is_value
 from .descriptors import bind, class_lookup
 from .functions import BaseFunctionVariable, UserFunctionVariable
+from .postponed import logging_call
 from .registry import handler_of
 from .symint import SymVariable
 from .tensor import TensorVariable, wrap_node
@@ -171,6 +172,9 @@ class Services:
     ) -> VariableTracker:
         """Call a traced value with traced arguments."""
         fn = fn.realize()
+        logged = logging_call(self, fn, args, kwargs)  # type: ignore[arg-type]
+        if logged is not None:
+            return logged
         if not fn.takes_lazy_args:
             args = [arg.realize() for arg in args]
             kwargs = {name: arg.realize() for name, arg in kwargs.items()}

@@ -1,0 +1,166 @@
+"""Calls of logging functions that the flags move behind the graph, or leave out.
+
+`config.reorderable_logging_functions`: a call is recorded and made after the graph, in the order of
+the program; what it is given is taken as it is then. `config.ignore_logging_functions` and
+`ignore_logger_methods`: the call is left out and gives None.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .. import config
+from .._C import disabled
+from ..side_effects import Mutation
+from .base import VariableTracker
+from .constant import ConstantVariable
+from .functions import BoundMethodVariable, CallableVariable, UserFunctionVariable
+from .symint import SymVariable
+from .tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..symbolic_convert import Translator
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+
+
+class PostponedCall(VariableTracker):
+    """One call; it is replayed as the mutation of a container of its own would be."""
+
+    needs_preload = False
+
+    def __init__(self, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> None:
+        super().__init__(mutation=Mutation.EXISTING)
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+
+    def describe(self) -> str:
+        return f"{getattr(self.function, '__name__', self.function)}(...)"
+
+    def push_contents(self, codegen: PyCodegen) -> None:
+        """All arguments as one tuple."""
+        values = [*self.args, *self.kwargs.values()]
+        codegen.sequence(values)
+        codegen.emit("BUILD_TUPLE", len(values))
+
+    def apply_contents(self, codegen: PyCodegen) -> None:
+        function, n_args, names = self.function, len(self.args), tuple(self.kwargs)
+
+        def call(values: tuple[Any, ...]) -> None:
+            function(*values[:n_args], **dict(zip(names, values[n_args:], strict=True)))
+
+        values = codegen.new_local()
+        codegen.emit("STORE_FAST", values)
+        codegen.begin_call(disabled(call))
+        codegen.emit("LOAD_FAST", values)
+        codegen.end_call(1)
+        codegen.emit("POP_TOP")
+
+
+class PostponedText(VariableTracker):
+    """A formatted string with tensors in it, which only a postponed call may be given.
+
+    parts: a text, or a tensor and its format.
+    """
+
+    def __init__(self, parts: list[str | tuple[TensorVariable, str]]) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def describe(self) -> str:
+        return "a string with a tensor in it"
+
+    def python_type(self) -> type:
+        return str
+
+
+class PrintedText(PostponedText):
+    """The same as argument of such a call: made behind the graph."""
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        tensors = [part[0] for part in self.parts if not isinstance(part, str)]
+        pieces = [part if isinstance(part, str) else (part[1],) for part in self.parts]
+
+        def text(*values: Any) -> str:
+            rest = iter(values)
+            made = (p if isinstance(p, str) else format(next(rest), p[0]) for p in pieces)
+            return "".join(made)
+
+        codegen.begin_call(disabled(text))
+        codegen.sequence(tensors)
+        codegen.end_call(len(tensors))
+
+
+def postponed_text(value: VariableTracker, spec: str) -> PostponedText | None:
+    """`format(value, spec)` of a tensor, while there are functions whose calls are postponed."""
+    if isinstance(value, TensorVariable) and config.reorderable_logging_functions:
+        return PostponedText([(value, spec)])
+    return None
+
+
+def joined_texts(values: Args) -> PostponedText | None:
+    """The pieces of an f-string as one, if one of them is postponed."""
+    if not any(isinstance(value, PostponedText) for value in values):
+        return None
+    parts: list[str | tuple[TensorVariable, str]] = []
+    for value in values:
+        own = isinstance(value, PostponedText)
+        parts += value.parts if own else [value.as_python_constant()]  # type: ignore[attr-defined]
+    return PostponedText(parts)
+
+
+def logging_call(
+    tx: Translator, fn: VariableTracker, args: Args, kwargs: Kwargs
+) -> VariableTracker | None:
+    """The result of a call that a flag is about; None for every other call."""
+    methods, functions = config.ignore_logger_methods, config.ignore_logging_functions
+    reordered = config.reorderable_logging_functions
+    if not (methods or functions or reordered):
+        return None
+    spellings = _spellings(tx, fn)
+    if any(spelling in methods or spelling in functions for spelling in spellings):
+        return ConstantVariable(None)
+    function = next((item for item in spellings if item in reordered), None)
+    if function is None:
+        return None
+    values = [value.realize() for value in (*args, *kwargs.values())]
+    if not all(map(_is_plain, values)):
+        return None
+    args, kwargs = [_printed(v) for v in args], {k: _printed(v) for k, v in kwargs.items()}
+    if isinstance(fn, BoundMethodVariable) and not isinstance(function, types.MethodType):
+        args = [fn.receiver, *args]
+    call = PostponedCall(function, args, kwargs)
+    tx.output.side_effects.mutate(call)
+    return ConstantVariable(None)
+
+
+def _spellings(tx: Translator, fn: VariableTracker) -> list[Any]:
+    """The real objects that the flags may name `fn` by."""
+    if isinstance(fn, CallableVariable):
+        return [fn.value]
+    if isinstance(fn, UserFunctionVariable):
+        return [fn.fn]
+    if not isinstance(fn, BoundMethodVariable):
+        return []
+    function, receiver = fn.function.realize(), fn.receiver.realize()
+    real = tx.output.side_effects.real_of(receiver)
+    if not isinstance(function, UserFunctionVariable) or real is None:
+        return []
+    return [types.MethodType(function.fn, real), function.fn]
+
+
+def _is_plain(value: VariableTracker) -> bool:
+    """Whether the value will be the same behind the graph, or is the tensor itself."""
+    if isinstance(value, (TensorVariable, SymVariable, PostponedText)):
+        return True
+    return value.is_python_constant()
+
+
+def _printed(value: VariableTracker) -> VariableTracker:
+    value = value.realize()
+    return PrintedText(value.parts) if isinstance(value, PostponedText) else value
