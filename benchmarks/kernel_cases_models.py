@@ -203,6 +203,14 @@ def _small_bmm(g: Make) -> Made:
     )
 
 
+@case("one token into a cache of 4096", mutates=True)
+def _cache(g: Make) -> Made:
+    def run(cache: torch.Tensor, new: torch.Tensor) -> None:
+        cache[:, :, 17:18] = new
+
+    return run, (g.randn(1, 8, 4096, 64), g.randn(1, 8, 1, 64))
+
+
 # -- images ----------------------------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ from minidynamo.inductor.codegen.assemble import PlanAssembler
 from minidynamo.inductor.codegen.plan import Plan
 from minidynamo.inductor.decompositions import decomposition_table, training_decompositions
 from minidynamo.inductor.graph import GraphLowering
-from minidynamo.inductor.passes import attention, foreach, simplify
+from minidynamo.inductor.passes import attention, foreach, in_place, simplify
 from minidynamo.inductor.runtime import plan_store
 from minidynamo.inductor.runtime.cpp_toolchain import compile_library
 from minidynamo.inductor.runtime.plan_store import CompiledPlan
@@ -56,7 +56,12 @@ _NOT_COMPILABLE = (
     UnsupportedOperatorException,
     NotImplementedError,
 )
-GRAPH_PASSES = [foreach.expand_foreach, attention.fuse_attention, *simplify.PASSES]
+GRAPH_PASSES = [
+    foreach.expand_foreach,
+    attention.fuse_attention,
+    in_place.drop_old_parts,
+    *simplify.PASSES,
+]
 log = logging.getLogger("minidynamo.inductor")
 
 

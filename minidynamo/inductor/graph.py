@@ -41,6 +41,7 @@ from minidynamo.inductor.lowering.registry import DECLINED, LOWERINGS
 from minidynamo.inductor.lowering.scalar import Scalar
 from minidynamo.inductor.ops import REDUCTIONS
 from minidynamo.inductor.origins import origin_of
+from minidynamo.inductor.passes.in_place import in_place_nodes
 from minidynamo.inductor.sizes import Meta, SizeTable, has_symbols, meta_of
 from minidynamo.inductor.split_reductions import split
 from minidynamo.inductor.symbolic import (
@@ -52,6 +53,7 @@ from minidynamo.inductor.symbolic import (
     contiguous_strides,
     dot,
     loop_symbol,
+    product,
     symbol_expr,
 )
 
@@ -83,6 +85,7 @@ class GraphLowering:
             backward graph expects eager's).
         outputs: after `run`, what the graph returns: `View`, number or None.
         written: by the input's name, the values that inputs have at the end.
+        in_place: nodes that may write into the memory of their first operand.
     """
 
     def __init__(self, gm: torch.fx.GraphModule, *, free_layout: bool = False) -> None:
@@ -99,10 +102,12 @@ class GraphLowering:
         # Where the graph has symbolic sizes, what these are in the compiler's own terms.
         self.sizes: SizeTable | None = None
         self.written: dict[str, TensorValue] = {}
+        self.in_place = in_place_nodes(gm.graph, self._is_final_write)
         self._env: dict[torch.fx.Node, Any] = {}
         self._names = 0
         if has_symbols([node.meta.get("val") for node in gm.graph.nodes]):
             self.sizes = SizeTable()
+            self.in_place = frozenset()
 
     @property
     def meta(self) -> Any:
@@ -223,11 +228,12 @@ class GraphLowering:
         plain = (
             is_dense(tuple(left.shape), tuple(left.stride())) and left.device == right.device
         )
-        return same and plain and list(target.users)[-1] is node
+        return same and plain and not any(node < user for user in target.users)
 
     def _write_inputs(self) -> None:
         """The last operations: inputs get their new values, when all else has read the old ones."""
         values = {name: self.realize(value) for name, value in self.written.items()}
+        values = {k: v for k, v in values.items() if v.buffer.name != k or not v.is_whole()}
         for name, view in values.items():
             if any(root.name in self.written for root in roots(view.buffer)):
                 buffer, strides = view.buffer, contiguous_strides(view.size)
@@ -342,7 +348,7 @@ class GraphLowering:
         return self.lazy(inner, operands, cost=cost, meta=meta)
 
     def _keep_costly_broadcasts(self, operands: Sequence[Any], size: Size) -> None:
-        total = _numel(size)
+        total = product(size)
         for value in operands:
             if (
                 isinstance(value, TensorValue)
@@ -563,13 +569,6 @@ def _inherited_strides(tensors: Sequence[TensorValue], size: Size, layout: Size)
         if value.size == size and value.stride != value.layout and is_dense(size, value.stride):
             return value.stride
     return layout
-
-
-def _numel(size: Size) -> IntLike:
-    total: IntLike = 1
-    for extent in size:
-        total = total * extent
-    return total
 
 
 def _operand(b: BodyBuilder, value: Any, index: Index, size: Size, compute: torch.dtype) -> Any:

@@ -253,6 +253,10 @@ class BodyBuilder:
     def dtype(self, value: Value) -> torch.dtype:
         return self._list.nodes[value].dtype
 
+    def nodes_of(self, op: str) -> list[Node]:
+        """The nodes of one operation so far."""
+        return [node for node in self._list.nodes if node.op == op]
+
     def load(self, buffer: str, index: Expr, dtype: torch.dtype) -> Value:
         args = () if self._mask is None else (self._mask,)
         value = self._list.add(Node("load", args, dtype, buffer=buffer, index=index))

@@ -197,6 +197,8 @@ class Scheduler:
             return "the kernel would be too long"
         if len(first.reads | second.reads | first.writes | second.writes) > MAX_BUFFERS:
             return "the kernel would use too many buffers"
+        if any(self.buffers[name].kind == "input" for name in first.writes & second.writes):
+            return "both write to one input"
         if self._is_between(first, second):
             return "another kernel has to run in between"
         return ""

@@ -9,10 +9,11 @@ import torch
 
 from minidynamo.inductor.ir import Index, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
+from minidynamo.inductor.lowering.in_place import own_memory, write_part
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.views import wrap
-from minidynamo.inductor.symbolic import ZERO, Expr, IntLike, is_less, is_nonneg
+from minidynamo.inductor.symbolic import ZERO, Expr, IntLike, as_expr, is_less, is_nonneg
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -110,6 +111,10 @@ def lower_slice_scatter(
     first = 0 if start is None else start
     first = min(max(first + extent if first < 0 else first, 0), extent)
     last = first + (source.size[at] - 1) * step + 1
+    buffer = own_memory(g, x, source)
+    if buffer is not None:
+        place = lambda b, i: [*i[:at], i[at] * step + first, *i[at + 1 :]]  # noqa: E731
+        return write_part(g, buffer, source.size, place, source.load, False)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         mask = in_bounds(b, index[at], first, last)
@@ -164,6 +169,10 @@ def lower_select_scatter(
 ) -> Any:
     at = wrap(dim, x.ndim)
     where = position + x.size[at] if position < 0 else position
+    buffer = own_memory(g, x, source)
+    if buffer is not None:
+        place = lambda b, i: [*i[:at], as_expr(where), *i[at:]]  # noqa: E731
+        return write_part(g, buffer, source.size, place, source.load, False)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         hit = b.op("eq", b.index_expr(index[at]), b.index_expr(where))

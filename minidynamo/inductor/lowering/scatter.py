@@ -7,7 +7,7 @@ range makes the kernel fail with eager's exception.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +21,7 @@ from minidynamo.inductor.lowering.gather import (
     is_empty,
     lookup,
 )
+from minidynamo.inductor.lowering.in_place import Element, Place, own_memory, write_part
 from minidynamo.inductor.lowering.promotion import category, compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Scalar, where
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 # Where combining in memory is the dtype's own arithmetic.
 DTYPES = {torch.float32, torch.float64, torch.int32, torch.int64}
-Place = Callable[[BodyBuilder, Index], Sequence[Expr]]
-Element = Callable[[BodyBuilder, Index], Value]
 
 
 def _is_possible(how: str, x: TensorValue, *others: TensorValue) -> bool:
@@ -64,6 +63,9 @@ def _scattered(
 
     steps: one pass each, (how it combines: a name in `ops.SCATTERS`, the value).
     """
+    own = own_memory(g, x, x)
+    if own is not None and len(steps) == 1 and steps[0][0] == "set":
+        return write_part(g, own, size, place, steps[0][1], True)
     result = g.lazy(lambda b, index: x.load(b, index), (x,))
     buffer = g.realize(result).buffer
     for how, value in steps:

@@ -1,0 +1,76 @@
+"""Inputs that the program changes in part: which nodes may write into the input's own memory.
+
+AOTAutograd makes `cache[:, p] = k` a new tensor, `select_scatter(cache, k, ...)`, that a final
+`copy_` writes back whole. Where nobody wants the old cache any more, the part alone is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+
+aten = torch.ops.aten
+_PARTS = {aten.slice_scatter.default, aten.select_scatter.default}
+_WRITERS = _PARTS | {aten.index_put.default, aten.scatter.src, aten.scatter.value}
+
+
+def drop_old_parts(gm: torch.fx.GraphModule) -> None:
+    """`part.copy_(k)`, functional, is `copy(part, k)`: where that is written into the whole, `k` is
+    the same, and the part need not be read.
+    """
+    for node in gm.graph.find_nodes(op="call_function", target=aten.copy.default):
+        old, new = node.args[:2]
+        if not isinstance(new, torch.fx.Node) or not isinstance(old, torch.fx.Node):
+            continue
+        left, right = old.meta["val"], new.meta["val"]
+        if (
+            left.dtype != right.dtype
+            or left.device != right.device
+            or left.dim() != right.dim()
+        ):
+            continue
+        if not all(type(n) is int for n in (*left.shape, *right.shape)):
+            continue
+        for user in list(node.users):
+            is_source = user.target in _PARTS and user.args[1] is node
+            if is_source and user.args[0] is not node and left.shape == right.shape:
+                user.update_arg(1, new)
+
+
+def in_place_nodes(
+    graph: torch.fx.Graph, is_final_write: Callable[[torch.fx.Node], bool]
+) -> frozenset[torch.fx.Node]:
+    """Nodes that may write into the memory of their first operand: an input that gets the result
+    by a final write and that nothing else reads, or the result of such a node, read by it alone.
+    """
+    found: set[torch.fx.Node] = set()
+    for copy in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        if is_final_write(copy):
+            target, node = copy.args[:2]
+            found |= _chain(target, node, copy)
+    return frozenset(found)
+
+
+def _chain(target: Any, node: Any, copy: torch.fx.Node) -> set[torch.fx.Node]:
+    chain: set[torch.fx.Node] = set()
+    while isinstance(node, torch.fx.Node) and node.target in _WRITERS:
+        base = node.args[0]
+        if not isinstance(base, torch.fx.Node) or _operands(node).count(base) != 1:
+            break
+        chain.add(node)
+        if base is target:
+            return chain if set(base.users) == {node, copy} else set()
+        if len(base.users) != 1:
+            break
+        node = base
+    return set()
+
+
+def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Its operands, each as often as it stands there."""
+    found: list[torch.fx.Node] = []
+    torch.fx.node.map_arg((node.args, node.kwargs), lambda n: found.append(n) or n)  # type: ignore[func-returns-value]
+    return found

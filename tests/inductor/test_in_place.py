@@ -1,0 +1,173 @@
+"""Inputs that are written to in part: the part alone is written, and only where that is right."""
+
+import pytest
+import torch
+from inductor_testing import CLOSE
+
+import minidynamo
+from minidynamo import events
+
+
+def check(fn, *args, in_place=True):
+    """Results and arguments as eager has them; whether the first argument is written in place."""
+    plans = []
+    ours, eager = ([a.clone() for a in args] for _ in range(2))
+    expected = fn(*eager)
+    with events.subscribe(lambda event: plans.append(event.text), events.OutputCodeEvent):
+        actual = minidynamo.compile(fn, fullgraph=True)(*ours)
+    torch.testing.assert_close(actual, expected, equal_nan=True, **CLOSE)
+    for left, right in zip(ours, eager, strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
+    size = str(tuple(args[0].shape))
+    assert ("\n".join(plans).count(f"empty({size}") == 0) == in_place
+    return plans
+
+
+CACHE, K = torch.randn(2, 4, 64, 8), torch.randn(2, 4, 1, 8)
+
+
+def set_slice(c, k):
+    c[:, :, 17:18] = k
+
+
+def set_steps(c, k):
+    c[:, :, 3:60:7] = k
+
+
+def set_last(c, k):
+    c[:, :, -1] = k[:, :, 0]
+    return c.sum(-1)
+
+
+def set_and_read(c, k):
+    c[:, :, 5:6] = k * 2
+    return (c * k).sum(-1)
+
+
+def set_twice(c, k):
+    c[:, :, 4:8] = k.expand(2, 4, 4, 8)
+    c[:, :, 5:9] = -k.expand(2, 4, 4, 8)
+    return c.amax(-1)
+
+
+@pytest.mark.parametrize("fn", [set_slice, set_last, set_and_read, set_twice])
+def test_parts(fn):
+    check(fn, CACHE, K)
+
+
+def test_a_part_of_another_size_is_spread():
+    check(set_steps, CACHE, K)
+    check(set_steps, CACHE, K.expand(2, 4, 9, 8))
+
+
+@pytest.mark.parametrize("place", [[3], [0, 63], [-1, 2]])
+def test_computed_places(place):
+    def put(c, k, p):
+        c[:, :, p] = k
+        return c * 2
+
+    def copy(c, k, p):
+        c.index_copy_(2, p, k)
+
+    def scatter(c, k, p):
+        c.scatter_(2, p[None, None, :, None].expand(2, 4, len(place), 8) % 64, k)
+
+    places = torch.tensor(place)
+    new = torch.randn(2, 4, len(place), 8)
+
+    def fresh(c, k, p):
+        c[:, :, p] = k
+
+    check(fresh, CACHE, new, places)
+    check(scatter, CACHE, new, places)
+    if min(place) >= 0:
+        check(copy, CACHE, new, places)
+    own, expected = CACHE.clone(), CACHE.clone()
+    torch.testing.assert_close(
+        minidynamo.compile(put)(own, new, places), put(expected, new, places)
+    )
+    assert torch.equal(own, expected)
+
+
+def test_a_bad_place_leaves_the_rest_alone():
+    def put(c, k, p):
+        c[:, p] = k
+
+    own = torch.zeros(3, 50)
+    run = minidynamo.compile(put)
+    run(own.clone(), torch.ones(3, 1), torch.tensor([3]))
+    with pytest.raises(IndexError, match="index 50 is out of bounds"):
+        run(own, torch.ones(3, 1), torch.tensor([50]))
+    assert not own.any()
+
+
+def old_is_returned(c, k):
+    old = c * 2
+    c[:, :, 5:6] = k
+    return old
+
+
+def source_is_part(c, k):
+    c[:, :, 1:] = c[:, :, :-1].clone()
+    return c + k
+
+
+def written_as_a_whole(c, k):
+    c[:, :, 5:6] = k
+    c.mul_(2)
+
+
+def old_part_is_read(c, k):
+    c[:, :, 5:6] = c[:, :, 5:6] + k
+
+
+@pytest.mark.parametrize("fn", [old_is_returned, source_is_part, old_part_is_read])
+def test_what_still_needs_the_old_value(fn):
+    check(fn, CACHE, K, in_place=False)
+
+
+def test_a_whole_change_after_it():
+    own, expected = CACHE.clone(), CACHE.clone()
+    minidynamo.compile(written_as_a_whole)(own, K)
+    written_as_a_whole(expected, K)
+    assert torch.equal(own, expected)
+
+
+def test_two_caches_and_what_one_gives_the_other():
+    def run(c, d, k):
+        c[:, :, 3:4] = k
+        d.copy_(c)
+        d[:, :, 4:5] = k * 2
+        return c + d
+
+    own, other = CACHE.clone(), torch.zeros_like(CACHE)
+    eager, eager_other = CACHE.clone(), torch.zeros_like(CACHE)
+    torch.testing.assert_close(
+        minidynamo.compile(run)(own, other, K), run(eager, eager_other, K)
+    )
+    assert torch.equal(own, eager) and torch.equal(other, eager_other)
+
+
+def test_dense_but_turned():
+    def put(c, k):
+        c[:, 2:3] = k
+        return c * 1
+
+    turned = torch.randn(4, 6, 5).permute(2, 0, 1)
+    eager, own = turned.clone(), turned.clone()
+    k = torch.randn(5, 1, 6)
+    assert own.stride() == turned.stride()
+    torch.testing.assert_close(minidynamo.compile(put)(own, k), put(eager, k))
+    assert torch.equal(own, eager)
+
+
+def test_other_dtypes_are_converted():
+    def put(c, k):
+        c[:, :, 7:8] = k
+
+    own, eager = CACHE.to(torch.bfloat16), CACHE.to(torch.bfloat16)
+    minidynamo.compile(put)(own, K)
+    put(eager, K)
+    assert torch.equal(own, eager)
+    check(put, CACHE.to(torch.bfloat16), K.to(torch.bfloat16))
+    check(put, CACHE > 0, K > 0)
