@@ -272,6 +272,8 @@ class Translator(Protocol):
         """Jump to the handler of `inst` as CPython's exception table says, or leave the frame."""
         handler = inst.handler
         if handler is None:
+            if self.parent is not None and error.value.raised_at is None:
+                error.value.raised_at = self.last_step()  # the caller adds to its traceback
             raise error
         del self.stack[handler.depth :]
         if handler.lasti:
@@ -408,7 +410,9 @@ class Translator(Protocol):
 
     def traceback_of(self, error: VariableTracker) -> VariableTracker:
         """The traceback of an exception that is being handled."""
-        if isinstance(error, ExceptionVariable) and error.source is not None:
+        is_real = isinstance(error, ExceptionVariable) and error.source is not None
+        if is_real and error.raised_at is None:
+            assert isinstance(error, ExceptionVariable) and error.source is not None
             traceback_ = AttrSource(error.source, "__traceback__")
             return self.lazy(error.real.__traceback__, traceback_)
         return TracebackVariable(error.raised_at)

@@ -159,12 +159,16 @@ def check_exc_match(tx: Translator, inst: Instruction) -> None:
     for class_ in classes if isinstance(classes, tuple) else (classes,):
         if not (isinstance(class_, type) and issubclass(class_, BaseException)):
             tx.raise_observed(TypeError, _NO_EXCEPTION_CLASS)
-    tx.push(ConstantVariable(issubclass(error.python_type(), classes)))
+    bases = error.python_type().__mro__  # a metaclass is not asked
+    wanted = classes if isinstance(classes, tuple) else (classes,)
+    tx.push(ConstantVariable(any(base is class_ for base in bases for class_ in wanted)))
 
 
 @op("RERAISE")
 def reraise(tx: Translator, inst: Instruction) -> None:
-    raise ObservedException(tx.pop())
+    error = ObservedException(tx.pop())
+    error.is_chained = True  # it has its context
+    raise error
 
 
 @op("LOAD_ASSERTION_ERROR")

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from ..side_effects import DELETED, Mutation
 from ..source import AttrSource
 from .base import VariableTracker, unsupported
-from .builtin_object import NONE, BuiltinObject, builtin_method, construct, follows_base
+from .builtin_object import (
+    NONE,
+    BuiltinObject,
+    builtin_method,
+    construct,
+    follows_base,
+    type_name,
+)
 from .constant import ConstantVariable
 from .registry import wraps_instances
 from .services import EXCEPTION_BUILDER
@@ -25,6 +32,15 @@ _LINKS = ("__cause__", "__context__")
 _FIELDS: dict[tuple[type, str], int] = {(StopIteration, "value"): 0, (SystemExit, "code"): 0}
 # Classes with further C state, which is not traced.
 OPAQUE_EXCEPTIONS = (OSError, SyntaxError, UnicodeError, BaseExceptionGroup)
+# Classes whose __init__ sets more than `args`.
+_WITH_STATE = (
+    *OPAQUE_EXCEPTIONS,
+    ImportError,
+    NameError,
+    AttributeError,
+    StopIteration,
+    SystemExit,
+)
 
 
 class ExceptionVariable(BuiltinObject):
@@ -77,10 +93,17 @@ class ExceptionVariable(BuiltinObject):
         effects = tx.output.side_effects
         if name == "args":
             self.set_args(tx, value.realize().unpack(tx))
-        elif name == "__cause__":
+        elif name in _LINKS:
+            kind = value.python_type()
+            if kind is not type(None) and not issubclass(kind, BaseException):
+                text = f"exception {name[2:-2]} must be None or derive from BaseException"
+                tx.raise_observed(TypeError, text)
             effects.store_attr(self, name, value)
-            effects.store_attr(self, "__suppress_context__", ConstantVariable(True))
-        elif name in ("__context__", "__suppress_context__"):
+            if name == "__cause__":
+                effects.store_attr(self, "__suppress_context__", ConstantVariable(True))
+        elif name == "__suppress_context__":
+            if value.python_type() is not bool:
+                tx.raise_observed(TypeError, "attribute value type must be bool")
             effects.store_attr(self, name, value)
         elif name == "__traceback__":
             unsupported("exception attribute", name, "tracebacks are not traced")
@@ -88,6 +111,10 @@ class ExceptionVariable(BuiltinObject):
             super().setattr(tx, name, value)
 
     def delattr(self, tx: Translator, name: str) -> None:
+        if name in ("args", "__traceback__", *_LINKS):
+            tx.raise_observed(TypeError, f"{name} may not be deleted")
+        if name == "__suppress_context__":
+            tx.raise_observed(TypeError, "can't delete numeric/char attribute")
         if isinstance(tx.output.side_effects.load_attr(self, name), VariableTracker):
             tx.output.side_effects.delete_attr(self, name)
         else:
@@ -172,11 +199,13 @@ def set_context(tx: Translator, error: VariableTracker, handled: VariableTracker
     effects = tx.output.side_effects
     if not isinstance(error, ExceptionVariable) or not isinstance(handled, ExceptionVariable):
         return
-    if error is handled or error.mutation is not Mutation.NEW:
+    if error is handled:
         return
     context: Any = handled
-    while isinstance(context, ExceptionVariable):
-        following = effects.load_attr(context, "__context__")
+    seen = set()
+    while isinstance(context, ExceptionVariable) and context not in seen:
+        seen.add(context)
+        following = context.getattr(tx, "__context__").realize()
         if following is error:
             effects.store_attr(context, "__context__", NONE)
             break
@@ -209,6 +238,8 @@ def _wrap_exception(tx: Translator, value: BaseException, source: Source) -> Var
 
 @builtin_method(BaseException, "__init__")
 def _exception_init(tx: Translator, self: ExceptionVariable, /, *args: VariableTracker) -> None:
+    if self.source is not None and issubclass(self.cls, _WITH_STATE):
+        unsupported("exception class", self.cls.__name__, "its __init__ does more than args")
     self.set_args(tx, list(args))
 
 
@@ -246,6 +277,9 @@ def _exception_with_traceback(
 def _exception_add_note(
     tx: Translator, self: ExceptionVariable, note: VariableTracker, /
 ) -> None:
+    if not issubclass(note.python_type(), str):
+        kind = type_name(note.python_type())
+        tx.raise_observed(TypeError, f"note must be a str, not {kind!r}")
     stored = tx.output.side_effects.load_attr(self, "__notes__")
     if not isinstance(stored, VariableTracker):
         if self.source is not None:
@@ -254,4 +288,6 @@ def _exception_add_note(
             )
         stored = tx.wrap_items(list, [])
         tx.output.side_effects.store_attr(self, "__notes__", stored)
+    if not issubclass(stored.python_type(), list):
+        tx.raise_observed(TypeError, "Cannot add note: __notes__ is not a list")
     stored.call_method(tx, "append", [note], {})

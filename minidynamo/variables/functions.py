@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 
+def _is_full(cell: Any) -> bool:
+    """Whether a real cell has contents."""
+    try:
+        return cell is not None and cell.cell_contents is cell.cell_contents
+    except ValueError:
+        return False
+
+
 class CellVariable(VariableTracker):
     """A closure cell. Its contents are the attribute `cell_contents` in the side-effect log.
 
@@ -71,7 +79,8 @@ class CellVariable(VariableTracker):
         tx.output.side_effects.store_attr(self, "cell_contents", value)
 
     def delete(self, tx: Translator) -> None:
-        tx.output.side_effects.delete_attr(self, "cell_contents")
+        existed = self.initial is not None or _is_full(self.real)
+        tx.output.side_effects.delete_attr(self, "cell_contents", existed=existed)
 
     def python_type(self) -> type:
         return types.CellType

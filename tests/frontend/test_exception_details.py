@@ -1,0 +1,175 @@
+"""Exceptions: contexts, cells and globals that are deleted again, classes whose metaclass would be
+asked, attributes that are checked, tracebacks behind graph breaks.
+"""
+
+import testing
+import torch
+
+import minidynamo
+
+X = torch.arange(3.0)
+
+
+def check(fn, *args, graphs=None, **options):
+    return testing.check(fn, *args, graphs=graphs, **options)
+
+
+def outcome_of(action):
+    try:
+        return action()
+    except Exception as error:
+        return type(error), str(error)
+
+
+def test_a_name_of_a_handler_that_inner_functions_see():
+    def f(x):
+        y = x + 1
+
+        def show():
+            return repr(e)
+
+        try:
+            missing  # noqa: B018, F821
+        except NameError:
+            shown = show()
+        return y, shown
+
+    check(f, X, graphs=1, breaks=0)
+
+
+def test_a_reraised_exception_keeps_its_context():
+    def f(x, speaks):
+        y = x + 1
+        try:
+            try:
+                raise KeyError
+            except KeyError as first:
+                a = first
+                try:
+                    raise ValueError
+                except ValueError as second:
+                    b = second
+                    try:
+                        raise TypeError
+                    except TypeError as third:
+                        c = third
+                        if speaks:
+                            print(end="")
+                        raise a  # noqa: B904
+        except KeyError as error:
+            assert error is a
+        return y, a.__context__ is c, c.__context__ is b, b.__context__
+
+    check(f, X, False, graphs=1)
+    check(f, X, True)
+
+
+def test_an_exception_from_outside_of_the_graph_gets_a_context():
+    def f(x):
+        y = x + 1
+        try:
+            try:
+                first = ValueError(1)
+                raise first
+            finally:
+                print(end="")
+                second = OSError(2)
+                y = y * 2
+                raise second
+        except OSError as error:
+            return y, error is second, error.__context__ is first
+
+    check(f, X)
+
+
+class Choosy(type):
+    def __subclasscheck__(cls, other):
+        raise ValueError("asked")
+
+
+class Choice(Exception, metaclass=Choosy):
+    pass
+
+
+def test_except_does_not_ask_the_metaclass():
+    def f(x):
+        y = x + 1
+        try:
+            raise KeyError
+        except (Choice, TypeError):
+            return y
+        except KeyError:
+            return y * 2
+
+    check(f, X, graphs=1)
+
+
+def test_attributes_of_exceptions_are_checked():
+    def f(x):
+        error = Exception(1)
+        found = [
+            outcome_of(lambda: setattr(error, "__cause__", 1)),
+            outcome_of(lambda: setattr(error, "__context__", x)),
+            outcome_of(lambda: setattr(error, "__suppress_context__", 3)),
+            outcome_of(lambda: setattr(error, "__cause__", None)),
+            outcome_of(lambda: delattr(error, "__cause__")),
+            outcome_of(lambda: delattr(error, "args")),
+            outcome_of(lambda: error.add_note(3)),
+        ]
+        error.__notes__ = 4
+        found.append(outcome_of(lambda: error.add_note("b")))
+        return x + 1, found
+
+    check(f, X, graphs=1)
+
+
+def test_init_of_an_exception_again():
+    def f(x):
+        error = ImportError("text", name="n")
+        error.__init__()
+        return x + 1, error.msg, error.args, error.name
+
+    check(f, X)
+
+
+def test_tracebacks_of_exceptions_that_went_through_handlers():
+    def fail():
+        try:
+            return 1 / 0
+        finally:
+            print(end="")
+
+    def f(x):
+        y = x + 1
+        try:
+            fail()
+        except ZeroDivisionError as error:
+            traceback = error.__traceback__
+        names = []
+        while traceback is not None:
+            code = traceback.tb_frame.f_code
+            names.append((code.co_name, traceback.tb_lineno - code.co_firstlineno))
+            traceback = traceback.tb_next
+        return y, names
+
+    check(f, X)
+
+
+def test_globals_that_come_and_go():
+    def f(x):
+        global COMES_AND_GOES
+        y = x + 1
+        COMES_AND_GOES = 3
+        try:
+            raise ValueError("hello")
+        except ValueError as error:
+            del COMES_AND_GOES
+            return y, str(error)
+
+    check(f, X, graphs=1)
+    assert "COMES_AND_GOES" not in globals()
+    compiled = minidynamo.compile(f, backend="eager")
+    for _ in range(2):
+        globals()["COMES_AND_GOES"] = 9
+        assert compiled(X)[1] == "hello"
+        assert "COMES_AND_GOES" not in globals()
