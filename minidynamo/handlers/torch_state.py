@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +142,9 @@ for _function, _value in {id(f): (f, v) for f, v in _CONSTANTS}.values():
     _constant(_function, _value)
 
 
+handles_named("torch.onnx.is_in_onnx_export")(lambda tx, args, kwargs: ConstantVariable(False))
+
+
 def _without_modes(function: Callable[..., Any], value: Any) -> None:
     def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         refuse_function_modes(function.__name__)
@@ -202,6 +206,34 @@ def autocast_increment_nesting(tx: Translator, args: Args, kwargs: Kwargs) -> Va
 @handles(torch.autocast_decrement_nesting)
 def autocast_decrement_nesting(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return GlobalStateVariable.of(tx).change_nesting(tx, -1)
+
+
+@handles(torch.amp.autocast.__init__)
+def autocast_init(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """Constants make a real one, which also warns of devices that are missing, once a trace."""
+    self, *rest = args
+    if not all(value.is_python_constant() for value in (*rest, *kwargs.values())):
+        return NotImplemented
+    named = {key: value.as_python_constant() for key, value in kwargs.items()}
+    try:
+        made = torch.amp.autocast(*(value.as_python_constant() for value in rest), **named)
+    except (TypeError, ValueError, RuntimeError, Warning):  # the program sees how it is raised
+        return NotImplemented
+    for name, value in vars(made).items():
+        self.setattr(tx, name, tx.wrap_constant(value))
+    return NONE
+
+
+@handles(torch.cuda.amp.autocast.__new__, torch.cpu.amp.autocast.__new__)
+def deprecated_autocast(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """What it adds to `object.__new__` is the advice to use torch.amp, given once a trace."""
+    advice = vars(args[0].as_python_constant()).get("__deprecated__")
+    try:
+        if advice:
+            warnings.warn(advice, FutureWarning, stacklevel=4)
+    except FutureWarning:  # eager raises it
+        return NotImplemented
+    return tx.call_function(tx.wrap_constant(object.__new__), args[:1], {})
 
 
 @handles(torch.clear_autocast_cache)

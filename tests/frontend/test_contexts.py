@@ -194,6 +194,52 @@ def test_autocast():
     check(fn, X, fullgraph=True)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.filterwarnings("ignore")
+def test_autocast_by_its_old_names_and_of_missing_devices(device):
+    old = getattr(torch, device).amp.autocast
+
+    def fn(x, enabled):
+        with old(enabled, torch.bfloat16) as context:
+            y = x @ W
+            with torch.autocast(device, enabled=False, cache_enabled=False):
+                z = x @ W
+        return y, z, type(context) is old, context.device, context.fast_dtype
+
+    check_recompiles(fn, [(X, True), (X, True), (X, False)], graphs=2)
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+def test_advice_against_old_autocast_may_be_an_error():
+    def fn(x):
+        try:
+            with torch.cpu.amp.autocast(False):
+                return x + 1
+        except FutureWarning as error:
+            return x + 2, str(error)
+
+    check(fn, X)
+
+
+def test_wrong_autocast_raises():
+    def fn(x, device):
+        try:
+            with torch.autocast(device):
+                return x + 1
+        except (ValueError, RuntimeError) as error:
+            return x + 2, str(error)
+
+    check(fn, X, 3)
+    check(fn, X, "nowhere")
+
+
+def test_exporting_to_onnx_is_not_compiling():
+    def fn(x):
+        return x + 1 if torch.onnx.is_in_onnx_export() else x * 2
+
+    check(fn, X, fullgraph=True)
+
+
 def test_autocast_around_and_as_decorator():
     @torch.autocast("cpu", dtype=torch.bfloat16)
     def inner(x):
