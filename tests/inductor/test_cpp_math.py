@@ -106,6 +106,32 @@ def test_pow():
     assert not lost.any()
 
 
+def test_exp_of_doubles():
+    special = [
+        0.0,
+        -0.0,
+        math.inf,
+        -math.inf,
+        math.nan,
+        709.782712893384,
+        709.79,
+        1e300,
+        -1e300,
+    ]
+    special += [-745.13, -745.2, -708.5, 2.0**-60, -(2.0**-1074)]
+    x = torch.cat(
+        [
+            torch.tensor(special, dtype=torch.float64),
+            torch.linspace(-740, 709.7, 50_001, dtype=torch.float64),
+            torch.randn(50_000, dtype=torch.float64),
+        ]
+    )
+    (actual,) = compiled(lambda x: (torch.exp(x),), x)(x)
+    expected = torch.exp(x)
+    torch.testing.assert_close(actual, expected, rtol=2.0**-51, atol=5e-324, equal_nan=True)
+    assert (actual == 0).equal(expected == 0) and actual.isinf().equal(expected.isinf())
+
+
 @pytest.mark.parametrize("march", ["x86-64", "x86-64-v3"])
 def test_narrower_machines(march, tmp_path):
     """The header's other branches: 4 and 8 lanes, without the instructions of this machine."""

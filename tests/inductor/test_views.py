@@ -1,5 +1,6 @@
 """Views, rearrangements, factories, indexing: results and their layouts."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from inductor_testing import CLOSE, check, compiled
@@ -165,3 +166,18 @@ def test_complex_numbers_and_other_operators_are_called():
         rtol=1e-4,
         atol=1e-3,
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int8])
+def test_cross_product(dtype):
+    x, y = (torch.randint(-9, 9, (7, 3, 40)).to(dtype) for _ in range(2))
+    x[0, 0, 0] = 0
+    cross = torch.linalg.cross
+    check(lambda x, y: (cross(x + 1, y, dim=1), cross(x[:1], y, dim=1) * 2), x, y, externs=0)
+    turned = x.transpose(1, 2), y.transpose(1, 2)
+    check(lambda x, y: torch.cross(x, y, dim=-1), *turned, externs=0)
+
+
+def test_cross_product_of_what_is_not_finite():
+    x = torch.tensor([[1.0, float("inf"), 2.0], [float("nan"), 0.0, -0.0]])
+    check(lambda x, y: torch.cross(x, y, dim=1), x, torch.randn(2, 3), externs=0)

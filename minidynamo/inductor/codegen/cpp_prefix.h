@@ -627,7 +627,7 @@ MD_LIBM(lgamma)
 MD_BY_LANE(erfc, __builtin_erfc, __builtin_erfc)  // erfcf is off by more than two units
 template <class F> MD_INLINE F erfc(F x) { return erfc_lanes(x); }
 MD_LIBM2(atan2) MD_LIBM2(hypot) MD_LIBM2(nextafter) MD_LIBM2(fmod)
-MD_UNARY(exp) MD_UNARY(exp2) MD_UNARY(expm1) MD_UNARY(log) MD_UNARY(log2) MD_UNARY(log10) MD_UNARY(log1p)
+MD_UNARY(exp2) MD_UNARY(expm1) MD_UNARY(log) MD_UNARY(log2) MD_UNARY(log10) MD_UNARY(log1p)
 MD_UNARY(sin) MD_UNARY(cos) MD_UNARY(tan) MD_UNARY(tanh) MD_UNARY(erf)
 MD_BY_LANE2(pow, __builtin_powf, __builtin_pow)
 
@@ -661,9 +661,24 @@ template <class F> MD_INLINE F reduced_exp(F x, F& n) {  // x = n ln 2 + r
   F r = fma(n, F{} - 0.693145752f, x);
   return fma(n, F{} - 1.42860677e-6f, r);
 }
+template <class F> MD_INLINE F poly64(F, double c) { return F{} + c; }
+template <class F, class... C> MD_INLINE F poly64(F x, double c, C... rest) { return fma(poly64(x, rest...), x, F{} + c); }
+template <class F> MD_INLINE F exp64(F x) {  // of doubles, to one unit in the last place
+  typedef V<i64, MD_LANES(F)> Int;
+  x = clamped(x, -746.f, 710.f);
+  const F magic = F{} + 0x1.8p52, n = rounded<0>(x * 1.4426950408889634);
+  F r = fma(n, F{} - 0x1.62e42fefa39efp-1, x);
+  r = fma(n, F{} - 0x1.abc9e3b39803fp-56, r);
+  // The Taylor series: its next term is below 2 ** -57 for |r| <= ln(2) / 2.
+  F p = poly64(r, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880,
+               1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800);
+  F y = fma(r * r, p, r) + 1.0;
+  Int k = (Int)(n + magic) - (Int)magic, half = k >> 1;
+  return y * (F)((half + 1023) << 52) * (F)((k - half + 1023) << 52);
+}
 template <class F> MD_INLINE F exp(F x) {
   if constexpr (!is_f32<F>) {
-    return exp_lanes(x);
+    return exp64(x);
   } else {
     F n, r = reduced_exp(clamped(x, -104.f, 89.f), n);
     F p = poly(r, 0.5f, 0.166665122f, 0.0416661873f, 0.00836959854f, 0.00139517197f);

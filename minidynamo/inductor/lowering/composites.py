@@ -1,5 +1,5 @@
-"""Operators that are a small program of reductions and pointwise work: normalisations and their
-gradients.
+"""Operators that are a small program of reductions and pointwise work: normalisations, their
+gradients, the cross product.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import torch
 
 from minidynamo.inductor.ir import Index, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
-from minidynamo.inductor.lowering.promotion import compute_type
+from minidynamo.inductor.lowering.gather import broadcast_index
+from minidynamo.inductor.lowering.promotion import category, compute_type
 from minidynamo.inductor.lowering.reductions import count, mean_and_squares
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Scalar, real, rsqrt
+from minidynamo.inductor.lowering.views import wrap
 from minidynamo.inductor.symbolic import ZERO
 
 if TYPE_CHECKING:
@@ -390,3 +392,22 @@ def _layer_norm_input_gradient(
 
     operands = [terms.grad, terms.x, terms.mean, terms.rstd, terms.weight, shift, tilt]
     return g.lazy(inner, operands, cost=12, meta=g.meta[0])
+
+
+@register(aten.linalg_cross.default)
+def lower_cross(g: GraphLowering, a: TensorValue, other: TensorValue, *, dim: int = -1) -> Any:
+    if a.dtype != other.dtype or category(a.dtype) == 0 or a.ndim != other.ndim:
+        return DECLINED
+    compute, at = compute_type(a.dtype), wrap(dim, a.ndim)
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        def turned(x: TensorValue, by: int) -> Scalar:
+            own = [*index[:at], (index[at] + by) % 3, *index[at + 1 :]]
+            return _scalar(b, x, broadcast_index(x, own), compute)
+
+        left = turned(a, 1) * turned(other, 2)
+        return (left - turned(a, 2) * turned(other, 1)).value
+
+    g.keep(a)
+    g.keep(other)
+    return g.lazy(inner, (a, other), cost=3)
