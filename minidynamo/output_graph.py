@@ -61,6 +61,8 @@ _RESTRIDING = frozenset(
 _QUANTIZED = frozenset(
     {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 )
+# Functions whose `out=` AOTAutograd loses, or cannot make functional.
+_OUT_IN_EAGER = {torch.linalg.matrix_rank, torch._native_batch_norm_legit}
 UserStack = Sequence[traceback.FrameSummary]
 
 # Errors of fake propagation that mean "cannot be known while tracing", with what the user is told.
@@ -107,6 +109,9 @@ def _refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) -
     ]
     if not nodes or isinstance(target, str):
         return
+    why = "out= has another shape or dtype than the result"
+    if target in _OUT_IN_EAGER:
+        raise Unsupported("tensor storage", target.__name__, "out= of this function is eager's")
     try:
         found = target(*args, **{k: v for k, v in fake_kwargs.items() if k != "out"})
     except Exception:
@@ -117,7 +122,6 @@ def _refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) -
         is_own = node.op != "placeholder" and not fake._is_view()
         fits = is_own or fake.shape == result.shape
         if not fits or fake.dtype != result.dtype:
-            why = "out= has another shape or dtype than the result"
             raise Unsupported("tensor storage", getattr(target, "__name__", str(target)), why)
 
 

@@ -142,6 +142,11 @@ def test_out_argument_that_is_resized():
     check(lambda x, out: torch.complex(x, x, out=out), X, X.clone(), graphs=None)
     check(lambda x, out: torch.aminmax(x, out=out), X, (X.sum(), X.sum().long()), graphs=None)
 
+    def rank(x, out):
+        return torch.linalg.matrix_rank(x, out=out) + 1
+
+    check(rank, X, torch.tensor(7), graphs=None, breaks=1, backend="inductor")
+
     def own(x):
         return torch.add(x, 1, out=x.new_empty(0)) * 2
 
