@@ -189,3 +189,73 @@ def test_injective():
     assert _is_injective(a * 3 + b, (x, y)) and _is_injective(b * 5 + a, (x, y))
     assert not _is_injective(a + b, (x, y)) and not _is_injective(a * 3, (x, y))
     assert not _is_injective((a // 2) * 3 + b, (x, y))
+
+
+def scattered_into(cache, places, value):
+    cache.index_copy_(1, places, value)
+    return cache @ value.transpose(-1, -2)
+
+
+def scattered_and_read_before(cache, places, value):
+    before = cache.sin()
+    cache.index_copy_(1, places, value)
+    return before + cache
+
+
+def scattered_of_itself(cache, places, value):
+    cache[:, places] = cache[:, places + 1] + value
+    return value * 2
+
+
+def scattered_twice(cache, places, value):
+    cache.index_copy_(1, places, value)
+    cache.scatter_add_(1, places[None, :, None].expand(value.shape), value)
+    return cache.clone()
+
+
+def scattered_and_returned(cache, places, value):
+    return cache.index_put_((places,), value[0, 0]), value + 1
+
+
+@pytest.mark.parametrize(
+    "fn, copies",
+    [
+        (scattered_into, 0),
+        (scattered_and_read_before, None),
+        (scattered_of_itself, None),
+        (scattered_twice, None),
+        (scattered_and_returned, 0),
+    ],
+)
+def test_scatters_into_inputs(fn, copies):
+    minidynamo.reset()
+    kernels = []
+    compiled = minidynamo.compile(fn)
+    with minidynamo.events.subscribe(kernels.append, minidynamo.events.KernelEvent):
+        for _ in range(3):
+            cache, places, value = (
+                torch.randn(4, 4, 8),
+                torch.tensor([2, 1]),
+                torch.randn(4, 2, 8),
+            )
+            other = cache.clone()
+            expected = fn(other, places, value)
+            torch.testing.assert_close(compiled(cache, places, value), expected)
+            assert torch.equal(cache, other)
+    if copies is not None:
+        assert sum("aten.copy_" in event.source for event in kernels) == copies
+
+
+def test_a_bad_position_changes_nothing_of_an_input():
+    minidynamo.reset()
+    compiled = minidynamo.compile(scattered_into)
+    cache, value = torch.randn(2, 4, 8), torch.randn(2, 2, 8)
+    compiled(cache, torch.tensor([0, 3]), value)
+    before = cache.clone()
+    with pytest.raises(IndexError):
+        compiled(cache, torch.tensor([9, 11]), value)
+    assert torch.equal(cache, before)
+    torch.testing.assert_close(
+        compiled(cache, torch.tensor([1, 2]), value),
+        scattered_into(before, torch.tensor([1, 2]), value),
+    )

@@ -303,7 +303,9 @@ class ValuePrinter:
             self.for_columns(f"scatter({text}, w, {at});")
 
     def _scatter(self, node: Node) -> None:
-        """Loops whose iterations may meet at one element run in order (`parallel_symbols`)."""
+        """Loops whose iterations may meet at one element run in order (`parallel_symbols`). After a
+        check that failed nothing is written: the memory may be an input's.
+        """
         assert node.index is not None and node.buffer is not None
         (value,) = node.args
         step = SCATTERS[str(node.value)]
@@ -312,9 +314,10 @@ class ValuePrinter:
             ctype = lanes or CTYPE[node.dtype]
             return operation(table, step, [old, new], node.dtype, ctype) if step else new
 
+        unless = "if (!failure[0]) " if self.failures else ""
         if self.vec is None:
             place = f"{node.buffer}[{self.index(node.index)}]"
-            self.code.line(f"{place} = {combined(SCALAR, place, f'v{value}')};")
+            self.code.line(f"{unless}{place} = {combined(SCALAR, place, f'v{value}')};")
             return
         text = self.lanes(value)
         if node.dtype == torch.bool:
@@ -322,11 +325,12 @@ class ValuePrinter:
         if self.step(node.index) == 1:
             at = f"{node.buffer} + {self._shifted(node.index, 1)}"
             lanes = f"V<{LANE_TYPE[node.dtype]}, N>"
-            self.code.line(f"st({at}, {combined(VECTOR, f'ld<N>({at}, w)', text, lanes)}, w);")
+            new = combined(VECTOR, f"ld<N>({at}, w)", text, lanes)
+            self.code.line(f"{unless}st({at}, {new}, w);")
             return
         at = self._by_lane(f"{node.buffer} + ", node.index)
         self.code.line(
-            f"{{ auto at = {at}; auto x = {text};"
+            f"{unless}{{ auto at = {at}; auto x = {text};"
             f" for (int l = 0; l < lanes<N>(w); l++) *at(l) ="
             f" {combined(SCALAR, '*at(l)', 'x[l]')}; }}"
         )

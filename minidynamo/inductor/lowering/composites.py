@@ -45,7 +45,11 @@ def _affine(
 
 
 def _inverse_root(
-    g: GraphLowering, squares: TensorValue, total: float, eps: float, compute: torch.dtype
+    g: GraphLowering,
+    squares: TensorValue,
+    total: float,
+    eps: float,
+    compute: torch.dtype,
 ) -> TensorValue:
     """1 / sqrt(squares / total + eps), in memory: it is used once for each element of the input."""
     value = g.computed(lambda s: rsqrt(s / total + eps), (squares,), compute, squares.size)
@@ -376,7 +380,9 @@ def lower_layer_norm_backward(
 
 
 def _layer_norm_input_gradient(
-    g: GraphLowering, terms: _LayerNormGradient, shape: Sequence[int]
+    g: GraphLowering,
+    terms: _LayerNormGradient,
+    shape: Sequence[int],
 ) -> TensorValue:
     dims = list(range(terms.first, terms.x.ndim))
     total = real(math.prod(shape))

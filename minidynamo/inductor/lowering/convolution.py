@@ -43,7 +43,11 @@ def _wants_channels_last(g: GraphLowering, x: TensorValue, transposed: bool) -> 
 
 @register(aten.convolution.default)
 def lower_convolution(
-    g: GraphLowering, x: TensorValue, weight: Any, bias: Any, *rest: Any
+    g: GraphLowering,
+    x: TensorValue,
+    weight: Any,
+    bias: Any,
+    *rest: Any,
 ) -> Any:
     if not _wants_channels_last(g, x, bool(rest[3])) or x.numel() == 0:
         return DECLINED

@@ -29,7 +29,11 @@ def constant(g: GraphLowering, value: Number) -> Any:
 
 @register(aten.full.default, aten.new_full.default, aten.full_like.default)
 def lower_full(
-    g: GraphLowering, like_or_size: Any, size_or_value: Any, *args: Any, **kw: Any
+    g: GraphLowering,
+    like_or_size: Any,
+    size_or_value: Any,
+    *args: Any,
+    **kw: Any,
 ) -> Any:
     value = args[0] if g.node.target is aten.new_full.default else size_or_value
     return constant(g, value)
@@ -78,7 +82,11 @@ def _position(b: BodyBuilder, index: Expr, dtype: torch.dtype) -> Value:
 
 @register(aten.arange.default, aten.arange.start, aten.arange.start_step)
 def lower_arange(
-    g: GraphLowering, first: Any, end: Any = None, step: Any = 1, **kwargs: Any
+    g: GraphLowering,
+    first: Any,
+    end: Any = None,
+    step: Any = 1,
+    **kwargs: Any,
 ) -> Any:
     start = 0 if end is None else first
     dtype = g.meta.dtype

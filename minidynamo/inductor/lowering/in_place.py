@@ -27,7 +27,12 @@ def own_memory(g: GraphLowering, x: TensorValue, source: TensorValue) -> Buffer 
 
 
 def write_part(
-    g: GraphLowering, buffer: Buffer, size: Size, place: Place, value: Element, scatters: bool
+    g: GraphLowering,
+    buffer: Buffer,
+    size: Size,
+    place: Place,
+    value: Element,
+    scatters: bool,
 ) -> TensorValue:
     """`value` at `place`, for all indices of `size`; scatters: places are computed, and may meet.
 

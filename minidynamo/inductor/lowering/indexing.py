@@ -165,7 +165,11 @@ def lower_diagonal_scatter(
 
 @register(aten.select_scatter.default)
 def lower_select_scatter(
-    g: GraphLowering, x: TensorValue, source: TensorValue, dim: int, position: int
+    g: GraphLowering,
+    x: TensorValue,
+    source: TensorValue,
+    dim: int,
+    position: int,
 ) -> Any:
     at = wrap(dim, x.ndim)
     where = position + x.size[at] if position < 0 else position

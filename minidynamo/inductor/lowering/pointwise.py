@@ -273,7 +273,11 @@ def lower_hardtanh(g: GraphLowering, x: TensorValue, low: Number = -1, high: Num
 
 @register(aten.hardtanh_backward.default)
 def lower_hardtanh_backward(
-    g: GraphLowering, grad: TensorValue, x: TensorValue, low: Number, high: Number
+    g: GraphLowering,
+    grad: TensorValue,
+    x: TensorValue,
+    low: Number,
+    high: Number,
 ) -> Any:
     return g.pointwise(
         lambda d, a: where((a <= low) | (a >= high), 0, d), (grad, x), x.dtype, cost=4
@@ -308,7 +312,10 @@ def lower_threshold(g: GraphLowering, x: TensorValue, threshold: Number, value: 
 
 @register(aten.threshold_backward.default)
 def lower_threshold_backward(
-    g: GraphLowering, grad: TensorValue, x: TensorValue, threshold: Number
+    g: GraphLowering,
+    grad: TensorValue,
+    x: TensorValue,
+    threshold: Number,
 ) -> Any:
     compute = compute_dtype(SAME, (grad, x))
     return g.pointwise(lambda d, a: where(a <= threshold, 0, d), (grad, x), compute, cost=2)
@@ -346,7 +353,10 @@ def _gelu_tanh_backward(grad: Scalar, x: Scalar) -> Scalar:
 
 @register(aten.gelu_backward)
 def lower_gelu_backward(
-    g: GraphLowering, grad: TensorValue, x: TensorValue, approximate: str = "none"
+    g: GraphLowering,
+    grad: TensorValue,
+    x: TensorValue,
+    approximate: str = "none",
 ) -> Any:
     fn = _gelu_tanh_backward if approximate == "tanh" else _gelu_erf_backward
     return g.pointwise(fn, (grad, x), x.dtype, cost=48)
@@ -359,7 +369,11 @@ def lower_leaky_relu(g: GraphLowering, x: TensorValue, slope: Number = 0.01) -> 
 
 @register(aten.leaky_relu_backward.default)
 def lower_leaky_relu_backward(
-    g: GraphLowering, grad: TensorValue, x: TensorValue, slope: Number, is_result: bool
+    g: GraphLowering,
+    grad: TensorValue,
+    x: TensorValue,
+    slope: Number,
+    is_result: bool,
 ) -> Any:
     return g.pointwise(lambda d, a: where(a > 0, d, d * slope), (grad, x), x.dtype, cost=3)
 
@@ -401,7 +415,10 @@ def lower_elu_backward(
 
 @register(aten.softplus)
 def lower_softplus(
-    g: GraphLowering, x: TensorValue, beta: Number = 1, threshold: Number = 20
+    g: GraphLowering,
+    x: TensorValue,
+    beta: Number = 1,
+    threshold: Number = 20,
 ) -> Any:
     def fn(a: Scalar) -> Scalar:
         scaled = _scaled(a, beta)
@@ -412,7 +429,11 @@ def lower_softplus(
 
 @register(aten.softplus_backward.default)
 def lower_softplus_backward(
-    g: GraphLowering, grad: TensorValue, x: TensorValue, beta: Number, threshold: Number
+    g: GraphLowering,
+    grad: TensorValue,
+    x: TensorValue,
+    beta: Number,
+    threshold: Number,
 ) -> Any:
     def fn(d: Scalar, a: Scalar) -> Scalar:
         scaled = _scaled(a, beta)
@@ -508,7 +529,10 @@ def convert(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> TensorValue
 
 @register(aten.copy.default)
 def lower_copy(
-    g: GraphLowering, x: TensorValue, y: TensorValue, non_blocking: bool = False
+    g: GraphLowering,
+    x: TensorValue,
+    y: TensorValue,
+    non_blocking: bool = False,
 ) -> Any:
     if x.device != y.device:
         return DECLINED

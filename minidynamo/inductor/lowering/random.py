@@ -187,7 +187,11 @@ def lower_randint_like(g: GraphLowering, x: TensorValue, high: int, **options: A
 
 @random_lowering(aten.randint_like.low_dtype)
 def lower_randint_like_low(
-    g: GraphLowering, x: TensorValue, low: int, high: int, **options: Any
+    g: GraphLowering,
+    x: TensorValue,
+    low: int,
+    high: int,
+    **options: Any,
 ) -> Any:
     return _integers(g, low, high)
 

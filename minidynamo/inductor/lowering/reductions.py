@@ -91,21 +91,33 @@ def _sum(
 
 @register(aten.sum.default, aten.sum.dim_IntList)
 def lower_sum(
-    g: GraphLowering, x: TensorValue, dims: Any = None, keepdim: bool = False, dtype: Any = None
+    g: GraphLowering,
+    x: TensorValue,
+    dims: Any = None,
+    keepdim: bool = False,
+    dtype: Any = None,
 ) -> Any:
     return _sum(g, x, dims, "sum", dtype)
 
 
 @register(aten.prod.default, aten.prod.dim_int)
 def lower_prod(
-    g: GraphLowering, x: TensorValue, dims: Any = None, keepdim: bool = False, dtype: Any = None
+    g: GraphLowering,
+    x: TensorValue,
+    dims: Any = None,
+    keepdim: bool = False,
+    dtype: Any = None,
 ) -> Any:
     return _sum(g, x, dims, "prod", dtype)
 
 
 @register(aten.mean.default, aten.mean.dim)
 def lower_mean(
-    g: GraphLowering, x: TensorValue, dims: Any = None, keepdim: bool = False, dtype: Any = None
+    g: GraphLowering,
+    x: TensorValue,
+    dims: Any = None,
+    keepdim: bool = False,
+    dtype: Any = None,
 ) -> Any:
     if category(dtype or x.dtype) != 2:
         return DECLINED
@@ -196,7 +208,10 @@ register(aten.all.default, aten.all.dim, aten.all.dims)(_logical("all"))
 
 
 def mean_and_squares(
-    g: GraphLowering, x: TensorValue, dims: Sequence[int], compute: torch.dtype
+    g: GraphLowering,
+    x: TensorValue,
+    dims: Sequence[int],
+    compute: torch.dtype,
 ) -> tuple[TensorValue, TensorValue]:
     """The mean and the sum of squared distances from it, with `keepdim` shape, in `compute`.
 
@@ -299,7 +314,10 @@ def _along(dim: int, index: Index) -> list[Any]:
 
 
 def _softmax_parts(
-    g: GraphLowering, x: TensorValue, dim: int, compute: torch.dtype
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    compute: torch.dtype,
 ) -> tuple[TensorValue, TensorValue]:
     """The maximum along `dim`, and the sum of exp(x - maximum), with `keepdim` shape."""
     largest = g.reduce("max", loads(x, compute), x.size, [dim], compute, origins=x.origins)
@@ -312,7 +330,10 @@ def _softmax_parts(
 
 
 def _lower_softmax(
-    g: GraphLowering, x: TensorValue, dim: int, finish: Callable[..., Scalar]
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    finish: Callable[..., Scalar],
 ) -> Any:
     if x.ndim == 0 or any(extent == 0 for extent in x.size):
         return DECLINED
@@ -366,14 +387,22 @@ def lower_logsumexp(g: GraphLowering, x: TensorValue, dims: Any, keepdim: bool =
 
 @register(aten._softmax_backward_data.default)
 def lower_softmax_backward(
-    g: GraphLowering, grad: TensorValue, y: TensorValue, dim: int, dtype: torch.dtype
+    g: GraphLowering,
+    grad: TensorValue,
+    y: TensorValue,
+    dim: int,
+    dtype: torch.dtype,
 ) -> Any:
     return _backward_along(g, grad, y, dim, lambda d, o: d * o, lambda d, o, s: (d - s) * o)
 
 
 @register(aten._log_softmax_backward_data.default)
 def lower_log_softmax_backward(
-    g: GraphLowering, grad: TensorValue, y: TensorValue, dim: int, dtype: torch.dtype
+    g: GraphLowering,
+    grad: TensorValue,
+    y: TensorValue,
+    dim: int,
+    dtype: torch.dtype,
 ) -> Any:
     return _backward_along(g, grad, y, dim, lambda d, o: d, lambda d, o, s: d - exp(o) * s)
 

@@ -36,7 +36,11 @@ def _accumulated(g: GraphLowering, dtype: torch.dtype) -> torch.dtype:
 
 
 def _scan(
-    g: GraphLowering, x: TensorValue, dim: int, inner: Inner, meta: torch.Tensor
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    inner: Inner,
+    meta: torch.Tensor,
 ) -> TensorValue:
     """`inner` has a scan that goes along `dim`; the result has memory and meta's dtype."""
     at, size = wrap(dim, x.ndim), x.size

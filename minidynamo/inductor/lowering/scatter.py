@@ -123,7 +123,11 @@ def _lower_scatter(
 
 @register(aten.scatter.src, aten.scatter.value)
 def lower_scatter(
-    g: GraphLowering, x: TensorValue, dim: int, indices: TensorValue, source: Any
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    source: Any,
 ) -> Any:
     return _lower_scatter(g, x, dim, indices, source, "set")
 
@@ -144,7 +148,11 @@ def lower_scatter_with(
 
 @register(aten.scatter_add.default)
 def lower_scatter_add(
-    g: GraphLowering, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    source: TensorValue,
 ) -> Any:
     return _lower_scatter(g, x, dim, indices, source, "sum")
 
@@ -170,7 +178,12 @@ def lower_scatter_reduce(
 
 
 def _masked(
-    g: GraphLowering, x: TensorValue, at: int, mask: TensorValue, value: TensorValue, add: bool
+    g: GraphLowering,
+    x: TensorValue,
+    at: int,
+    mask: TensorValue,
+    value: TensorValue,
+    add: bool,
 ) -> Any:
     """One number written, or added, where a mask over dimensions `at` and on is true."""
     inside = x.size[at : at + mask.ndim] == mask.size

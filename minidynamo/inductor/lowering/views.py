@@ -151,7 +151,11 @@ def lower_slice(
 
 
 def _piece(
-    g: GraphLowering, x: TensorValue, fake: torch.Tensor, dim: int, first: int
+    g: GraphLowering,
+    x: TensorValue,
+    fake: torch.Tensor,
+    dim: int,
+    first: int,
 ) -> TensorValue:
     """A slice of `x` along `dim` that begins at `first`, with the geometry of `fake`."""
     size, stride, offset = tuple(fake.shape), tuple(fake.stride()), fake.storage_offset()
@@ -236,7 +240,10 @@ def lower_repeat(g: GraphLowering, x: TensorValue, repeats: Sequence[int]) -> An
 
 @register(aten.roll.default)
 def lower_roll(
-    g: GraphLowering, x: TensorValue, shifts: Sequence[int], dims: Sequence[int] = ()
+    g: GraphLowering,
+    x: TensorValue,
+    shifts: Sequence[int],
+    dims: Sequence[int] = (),
 ) -> Any:
     if not dims or any(extent == 0 for extent in x.size):
         return DECLINED
