@@ -12,10 +12,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-__all__ = ["Timing", "device_name", "interleaved", "table"]
+__all__ = ["Timing", "device_name", "interleaved", "table", "write_page"]
+
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
 @dataclass(frozen=True)
@@ -104,3 +107,10 @@ def device_name(device: str) -> str:
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     return f"CPU, {torch.get_num_threads()} threads"
+
+
+def write_page(name: str, text: str) -> None:
+    """A page of results in `benchmarks/results`."""
+    path = RESULTS / f"{name}.md"
+    path.write_text(text)
+    print(f"written: {path}")

@@ -1,6 +1,6 @@
 """Decoders called with many lengths: how often they compile, and what it costs in all.
 
-    python benchmarks/dynamic.py [--lengths 40] [--markdown FILE]
+    python benchmarks/dynamic.py [--lengths 40] [--write]
 
 Each subject gets the same inputs in a fresh process with empty caches; the time is that of all
 calls, compilations included. A second pass over the same lengths measures the compiled code alone.
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 import torch.nn.functional as F
-from common import device_name, table
+from common import device_name, table, write_page
 from torch import nn
 
 SUBJECTS = ("eager", "minidynamo", "torch.compile")
@@ -148,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lengths", type=int, default=40)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--write", action="store_true", help="write the page of results")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -174,14 +174,11 @@ def main() -> None:
     head = ["model", "subject", "graphs", "first pass", "ratio", "second pass", "ratio"]
     text = table(head, lines)
     print(text)
-    if options.markdown:
-        machine = (
-            f"torch {torch.__version__}, {device_name()}, {torch.get_num_threads()} threads"
-        )
+    if options.write:
+        machine = f"torch {torch.__version__}, {device_name('cpu')}"
         title = f"# benchmarks/dynamic.py: {options.lengths} lengths"
-        options.markdown.write_text(
-            f"{title}\n\n{machine}. Ratios: to torch.compile.\n\n```\n{text}\n```\n"
-        )
+        page = f"{title}\n\n{machine}. Ratios: to torch.compile.\n\n```\n{text}\n```\n"
+        write_page("dynamic-cpu", page)
 
 
 if __name__ == "__main__":

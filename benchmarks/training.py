@@ -1,6 +1,6 @@
 """Training steps: time and peak memory in eager, under torch.compile and under minidynamo.
 
-    python benchmarks/training.py [--device cuda] [--only NAME] [--write FILE]
+    python benchmarks/training.py [--device cuda] [--only NAME] [--write]
 
 A step is forward, loss, backward and the optimizer's step on one batch; model and
 `optimizer.step` are compiled. Every subject trains a copy of its own; they take turns in one
@@ -28,7 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from common import device_name, interleaved, table  # noqa: E402
+from common import device_name, interleaved, table, write_page  # noqa: E402
 
 import minidynamo  # noqa: E402
 
@@ -209,9 +209,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", choices=CASES, default=None)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument(
-        "--write", type=Path, default=None, help="a Markdown file for the results"
-    )
+    parser.add_argument("--write", action="store_true", help="write the page of results")
     options = parser.parse_args()
     measured = [
         measure(name, options.device, options.rounds)
@@ -235,11 +233,11 @@ def main() -> None:
         f"Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}"
     )
     print(about, text, summary, sep="\n\n")
-    if options.write is not None:
+    if options.write:
         page = (
             f"# Training steps\n\n`benchmarks/training.py` on {about}\n\n```\n{text}\n```\n\n"
         )
-        options.write.write_text(f"{page}{summary}\n")
+        write_page(f"training-{options.device}", f"{page}{summary}\n")
 
 
 if __name__ == "__main__":
