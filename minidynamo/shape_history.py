@@ -76,7 +76,7 @@ class History:
     def number(self, name: str, value: float) -> bool:
         """Record an int or float; whether it changed, or a tensor was in its place."""
         known = self._numbers.setdefault(name, CHANGED if name in self._tensors else value)
-        if known is not CHANGED and (type(known) is not type(value) or known != value):
+        if known is not CHANGED and known != value:  # 2 and 2.0 are two constants, as for torch
             self._numbers[name] = CHANGED
         return self._numbers[name] is CHANGED
 

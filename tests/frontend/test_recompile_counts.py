@@ -1,0 +1,235 @@
+"""What makes a new compilation, and what does not: the same number as under torch.compile."""
+
+import contextlib
+
+import pytest
+import torch
+import torch._dynamo
+
+import minidynamo
+
+
+class Module(torch.nn.Module):
+    """A layer with an int, a float and a flag that programs change."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.count, self.scale, self.flag, self.name = 3, 0.5, True, "a"
+
+    def forward(self, x):
+        y = self.layer(x) * self.count + self.scale
+        return y.relu() if self.flag else y.tanh()
+
+
+class Box:
+    """A plain object with attributes."""
+
+    def __init__(self, **values):
+        self.__dict__.update(values)
+
+
+STATE = Box(number=1, scale=0.5)
+NUMBER = 1
+
+
+def t(*size, **options):
+    return torch.ones(*size, **options)
+
+
+def uses_global(x):
+    return x * NUMBER
+
+
+def set_global(value):
+    global NUMBER
+    NUMBER = value
+
+
+def sizes(*lengths):
+    return [(t(n, 4),) for n in lengths]
+
+
+def branch(x):
+    return x + 1 if x.shape[0] > 4 else x - 1
+
+
+def loop(x):
+    for i in range(x.shape[0]):
+        x = x + i
+    return x
+
+
+# name: (function, the arguments of each call)
+CALLS = {
+    "same sizes": (torch.sin, sizes(3, 3, 3)),
+    "sizes": (torch.sin, sizes(3, 5, 7, 9)),
+    "sizes of one": (torch.sin, sizes(1, 2, 3, 1, 5)),
+    "sizes of zero": (torch.sin, sizes(0, 2, 3, 0)),
+    "one after others": (torch.sin, sizes(4, 5, 1, 6)),
+    "both sizes": (torch.sin, [(t(a, b),) for a, b in ((2, 3), (4, 5), (6, 7), (8, 8))]),
+    "one size, then the other": (torch.sin, [(t(2, 3),), (t(4, 3),), (t(4, 5),), (t(6, 7),)]),
+    "ranks": (torch.sin, [(t(2),), (t(2, 2),), (t(2, 2, 2),), (t(3, 3, 3),)]),
+    "branch on a size": (branch, sizes(2, 3, 8, 9, 2)),
+    "loop over a size": (loop, sizes(2, 3, 4)),
+    "size as number": (lambda x: x * x.shape[0], sizes(2, 3, 4)),
+    "two sizes together": (torch.add, [(t(n), t(n)) for n in (2, 3, 4)]),
+    "broadcast": (torch.add, [(t(3), t(3)), (t(4), t(1)), (t(5), t(5)), (t(6), t(1))]),
+    "product of sizes": (lambda x: x.reshape(-1) + x.numel(), sizes(2, 3, 5)),
+    "even sizes": (lambda x: x.view(x.shape[0] // 2, 2, -1), sizes(4, 6, 8)),
+    "ints": (lambda x, n: x * n, [(t(3), n) for n in (2, 3, 4, 5)]),
+    "ints zero and one": (lambda x, n: x + n, [(t(3), n) for n in (0, 1, 2, 3)]),
+    "equal ints": (lambda x, n: x * n, [(t(3), 7)] * 3),
+    "floats": (lambda x, s: x * s, [(t(3), s) for s in (0.5, 1.5, 2.5)]),
+    "float and int": (lambda x, s: x * s, [(t(3), s) for s in (2, 2.0, 3, 3.0)]),
+    "bools": (lambda x, b: x + 1 if b else x - 1, [(t(3), b) for b in (True, False, True)]),
+    "strings": (lambda x, s: x + len(s), [(t(3), s) for s in ("a", "bb", "a", "cc")]),
+    "None": (lambda x, y: x + 1 if y is None else x + y, [(t(3), None), (t(3), t(3))]),
+    "branch on an int": (
+        lambda x, n: x + n if n > 4 else x - n,
+        [(t(3), n) for n in (2, 3, 8, 9)],
+    ),
+    "int in a list": (lambda x, ns: x * ns[0], [(t(3), [n]) for n in (2, 3, 4)]),
+    "length of a list": (lambda xs: sum(xs), [([t(3)] * n,) for n in (1, 2, 3, 2)]),
+    "int in a dict": (lambda x, d: x * d["n"], [(t(3), {"n": n}) for n in (2, 3, 4)]),
+    "keys": (lambda d: sum(d.values()), [({k: t(3)},) for k in "aab"]),
+    "int of an object": (lambda x, o: x * o.n, [(t(3), Box(n=n)) for n in (2, 3, 4)]),
+    "dtypes": (
+        torch.sin,
+        [(t(3, dtype=d),) for d in (torch.float32, torch.float64, torch.float32)],
+    ),
+    "requires_grad": (torch.sin, [(t(3),), (t(3, requires_grad=True),), (t(3),)]),
+    "strides": (torch.sin, [(t(3, 4),), (t(4, 3).t(),), (t(3, 4),)]),
+    "memory formats": (
+        torch.sin,
+        [(t(2, 3, 4, 4),), (t(2, 3, 4, 4).to(memory_format=torch.channels_last),)],
+    ),
+    "offsets": (torch.sin, [(t(8)[:4],), (t(8)[2:6],), (t(8)[4:],)]),
+    "views and tensors": (torch.sin, [(t(4),), (t(8)[:4],), (t(2, 4)[0],)]),
+    "same tensor twice": (lambda x, y: x.add(y), [(t(3), t(3)), (t(3), t(4)[:3])]),
+    "parameters": (torch.sin, [(torch.nn.Parameter(t(3)),), (t(3),)]),
+    "subclass of tuple": (lambda p: p[0] + p[1], [((t(3), n),) for n in (2, 3, 4)]),
+    "slices": (lambda x, n: x[:n], [(t(9), n) for n in (2, 3, 4)]),
+    "range of an int": (lambda x, n: x + sum(range(n)), [(t(3), n) for n in (2, 3, 4)]),
+}
+
+# name: contexts around each call of sin
+CONTEXTS = {
+    "grad mode": [torch.no_grad, torch.enable_grad, torch.no_grad],
+    "inference mode": [contextlib.nullcontext, torch.inference_mode, contextlib.nullcontext],
+    "autocast": [
+        contextlib.nullcontext,
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        contextlib.nullcontext,
+    ],
+}
+
+# name: what changes a module between calls
+CHANGES = {
+    "int of a module": lambda m, i: setattr(m, "count", i),
+    "float of a module": lambda m, i: setattr(m, "scale", i + 0.5),
+    "flag of a module": lambda m, i: setattr(m, "flag", i % 2 == 0),
+    "name that is not read": lambda m, i: setattr(m, "name", str(i)),
+    "training": lambda m, i: m.train(i % 2 == 0),
+    "weights in place": lambda m, i: m.layer.weight.data.mul_(2),
+    "other weights": lambda m, i: setattr(m.layer, "weight", torch.nn.Parameter(t(4, 4) * i)),
+    "frozen": lambda m, i: m.requires_grad_(i % 2 == 0),
+}
+
+
+class Counting:
+    """A backend that counts its graphs."""
+
+    def __init__(self):
+        self.graphs = 0
+
+    def __call__(self, gm, inputs):
+        self.graphs += 1
+        return gm.forward
+
+
+def counts(run):
+    """`run(compile)` under torch.compile and under minidynamo: (torch's graphs, ours)."""
+    found = []
+    for package in (torch, minidynamo):
+        torch._dynamo.reset()
+        minidynamo.reset()
+        backend = Counting()
+        run(lambda f, package=package, backend=backend: package.compile(f, backend=backend))
+        found.append(backend.graphs)
+    torch._dynamo.reset()
+    return found
+
+
+def fresh(fn):
+    """A function of its own: torch.compile leaves builtins alone."""
+    return lambda *args: fn(*args)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls(name):
+    fn, calls = CALLS[name]
+
+    def run(compile_):
+        compiled = compile_(fresh(fn))
+        for args in calls:
+            torch.testing.assert_close(compiled(*args), fn(*args))
+
+    theirs, ours = counts(run)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_contexts(name):
+    def run(compile_):
+        compiled = compile_(fresh(torch.sin))
+        for context in CONTEXTS[name]:
+            with context():
+                compiled(t(3))
+
+    theirs, ours = counts(run)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_of_a_module(name):
+    def run(compile_):
+        model = Module()
+        compiled = compile_(model)
+        for i in range(4):
+            CHANGES[name](model, i)
+            torch.testing.assert_close(compiled(t(2, 4)), model(t(2, 4)))
+
+    theirs, ours = counts(run)
+    assert ours == theirs
+
+
+def test_globals():
+    def run(compile_):
+        compiled = compile_(uses_global)
+        for value in (1, 2, 3, 4):
+            set_global(value)
+            torch.testing.assert_close(compiled(t(3)), t(3) * value)
+
+    theirs, ours = counts(run)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("name", ["sizes", "sizes of one", "ints", "floats", "both sizes"])
+def test_dynamic_flag(name, dynamic):
+    fn, calls = CALLS[name]
+
+    def run(compile_):
+        compiled = compile_(fresh(fn))
+        for args in calls:
+            compiled(*args)
+
+    found = []
+    for package in (torch, minidynamo):
+        torch._dynamo.reset()
+        minidynamo.reset()
+        backend = Counting()
+        run(lambda f, p=package, b=backend: p.compile(f, backend=b, dynamic=dynamic))
+        found.append(backend.graphs)
+    assert found[0] == found[1]
