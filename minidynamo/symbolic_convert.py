@@ -30,7 +30,7 @@ from .source import (
     Source,
 )
 from .variables import builder
-from .variables.base import NULL, ObservedException, VariableTracker, unsupported
+from .variables.base import NULL, NotConstant, ObservedException, VariableTracker, unsupported
 from .variables.constant import ConstantVariable
 from .variables.exceptions import ExceptionVariable, TracebackVariable, first_raise, set_context
 from .variables.functions import (
@@ -199,6 +199,10 @@ class Translator(Protocol):
         except ObservedException as error:
             self.chain(error)
             self.unwind(inst, error)
+        except NotConstant as error:
+            text = f"{error.args[0]!r} would have to be a constant here"
+            reason = Unsupported("no constant", inst.opname, text, user_stack=self.user_stack())
+            raise reason from error
         except MinidynamoError as error:
             if not error.user_stack:
                 error.user_stack = self.user_stack()

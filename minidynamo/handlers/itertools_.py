@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from ..variables.base import VariableTracker, unsupported
-from ..variables.builtin_object import NONE, index_of
+from ..variables.builtin_object import NONE, has_slot, index_of
 from ..variables.constant import ConstantVariable
 from ..variables.itertools_ import (
     AccumulateIterator,
@@ -36,6 +36,11 @@ ZERO, ONE = ConstantVariable(0), ConstantVariable(1)
 
 @builtin(itertools.count)
 def _count(tx: Translator, start: Values = ZERO, step: Values = ONE) -> VariableTracker:
+    for number in (start, step):
+        if not any(
+            has_slot(number, f"__{name}__") for name in ("index", "int", "float", "complex")
+        ):
+            tx.raise_observed(TypeError, "a number is required")
     return CountIterator(start, step)
 
 

@@ -23,14 +23,22 @@ _Namespace = types.SimpleNamespace
 
 
 @handles(_Namespace.__new__)
-def namespace_new(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def namespace_new(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """Arguments are for `__init__`."""
     cls = args[0].realize()
     return new_object(tx, cls.value) if isinstance(cls, ClassVariable) else NotImplemented
 
 
 @handles(_Namespace.__init__)
-def namespace_init(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def namespace_init(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """Stores the keywords. Positional arguments are an error, or new in Python 3.13."""
     value = args[0].realize()
     if len(args) > 1 or not isinstance(value, UserDefinedObjectVariable):
@@ -60,7 +68,11 @@ def _compare(name: str) -> None:
     function = getattr(operator, name)
 
     @handles(getattr(_Namespace, name))
-    def compare(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    def compare(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         tables = _tables(tx, args)
         return NOT_IMPLEMENTED if tables is None else tx.call_operator(function, tables)
 
@@ -70,7 +82,11 @@ for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
 
 
 @handles(_Namespace.__repr__)
-def namespace_repr(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def namespace_repr(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     value = args[0].realize()
     if not isinstance(value, UserDefinedObjectVariable) or value.is_visited:
         return NotImplemented

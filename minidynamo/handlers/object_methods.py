@@ -32,7 +32,11 @@ def _user_object(args: Args) -> UserDefinedObjectVariable | None:
 
 
 @handles(object.__new__)
-def object_new(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def object_new(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """Further arguments are for `__init__`, where the class has one; else a TypeError."""
     cls = args[0].realize()
     if not isinstance(cls, ClassVariable):
@@ -49,7 +53,11 @@ def object_new(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(object.__init__)
-def object_init(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def object_init(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     if len(args) > 1 or kwargs:
         cls = args[0].realize().python_type()
         if getattr(cls, "__init__") is not object.__init__:  # noqa: B009
@@ -61,12 +69,20 @@ def object_init(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(object.__init_subclass__)
-def object_init_subclass(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def object_init_subclass(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     return NONE
 
 
 @handles(object.__getattribute__)
-def object_getattribute(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def object_getattribute(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     value = _user_object(args)
     if value is None:
         return NotImplemented
@@ -78,7 +94,11 @@ def object_getattribute(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(object.__setattr__)
-def object_setattr(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def object_setattr(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     value = _user_object(args)
     if value is None:
         return NotImplemented
@@ -87,7 +107,11 @@ def object_setattr(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(object.__delattr__)
-def object_delattr(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def object_delattr(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     value = _user_object(args)
     if value is None:
         return NotImplemented
@@ -96,14 +120,22 @@ def object_delattr(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(object.__eq__)
-def object_eq(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def object_eq(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     if _user_object(args) is None:
         return NotImplemented
     return ConstantVariable(True) if tx.is_same(args[0], args[1]) else NOT_IMPLEMENTED
 
 
 @handles(object.__ne__)
-def object_ne(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def object_ne(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """The opposite of what the class's `__eq__` says, unless that is NotImplemented."""
     value = _user_object(args)
     if value is None:
@@ -116,7 +148,11 @@ def object_ne(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     return ConstantVariable(not result.truth(tx))
 
 
-def _ordering(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def _ordering(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     return NotImplemented if _user_object(args) is None else NOT_IMPLEMENTED
 
 
@@ -125,7 +161,11 @@ for _name in ("__lt__", "__le__", "__gt__", "__ge__"):
 
 
 @handles(object.__format__)
-def object_format(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def object_format(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """`str(self)` where the format is empty."""
     value = _user_object(args)
     if value is None or args[1].as_python_constant() != "":
@@ -134,7 +174,11 @@ def object_format(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(object.__str__)
-def object_str(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def object_str(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """`repr(self)`. The default `__repr__` shows an address, which is not known while tracing."""
     value = _user_object(args)
     if value is None:
@@ -150,10 +194,14 @@ def object_str(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(object.__reduce_ex__)
-def object_reduce_ex(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def object_reduce_ex(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """What copy.copy and copy.deepcopy rebuild an object from (`reduce_newobj`)."""
     value = _user_object(args)
-    if value is None or args[1].as_python_constant() < 2:
+    if value is None or len(args) != 2 or args[1].as_python_constant() < 2:
         return NotImplemented
     found = {
         name: class_lookup(tx, value.cls, name)
@@ -197,7 +245,11 @@ def _slot_or_none(
 
 
 @handles(type.__call__)
-def type_call(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def type_call(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """`super().__call__(...)` in a metaclass."""
     cls = args[0].realize()
     if not isinstance(cls, ClassVariable):
@@ -206,12 +258,20 @@ def type_call(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(type.__getattribute__)
-def type_getattribute(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def type_getattribute(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     return args[0].realize().getattr(tx, args[1].realize().as_python_constant())
 
 
 @handles(types.FunctionType.__get__)
-def function_get(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def function_get(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """`function.__get__(obj, cls)`."""
     receiver = args[1].realize()
     if receiver.is_python_constant() and receiver.as_python_constant() is None:
@@ -220,7 +280,11 @@ def function_get(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(types.MethodType)
-def method_type(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def method_type(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """`types.MethodType(function, obj)`."""
     if len(args) != 2 or kwargs:
         return NotImplemented

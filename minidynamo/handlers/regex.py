@@ -54,7 +54,11 @@ class RegexVariable(VariableTracker):
         return tx.fold(getattr, (self.value, name), {})
 
     def call_method(
-        self, tx: Translator, name: str, args: Args, kwargs: Kwargs
+        self,
+        tx: Translator,
+        name: str,
+        args: Args,
+        kwargs: Kwargs,
     ) -> VariableTracker:
         if not hasattr(self.value, name):
             return tx.fold(getattr, (self.value, name), {})
@@ -95,7 +99,11 @@ def _fold(
 
 
 def _make_handler(function: Callable[..., Any]) -> Callable[..., Any]:
-    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    def handler(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> VariableTracker:
         return _fold(tx, function, args, kwargs)
 
     return handler

@@ -28,12 +28,20 @@ Kwargs = dict[str, VariableTracker]
 
 
 @handles(typing.cast)
-def typing_cast(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def typing_cast(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return args[1] if len(args) > 1 else kwargs["val"]
 
 
 @handles(threading.get_ident)
-def get_ident(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def get_ident(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     """Which thread it is, is not known: only that it stays the same."""
     return IdVariable(None, "thread")
 
@@ -43,7 +51,11 @@ _ATOMIC = frozenset({type(None), bool, int, float, complex, str, bytes, type, ra
 
 
 @handles(copy.deepcopy)
-def deep_copy(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def deep_copy(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """Most of what is copied are constants; the rest is traced."""
     value = args[0] if args else None
     if not isinstance(value, ConstantVariable) or value.python_type() not in _ATOMIC:
@@ -63,7 +75,11 @@ def _environment(tx: Translator, name: str) -> str | None:
 
 
 @handles(type(os.environ).__getitem__)
-def environ_getitem(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def environ_getitem(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """`os.environ[name]`; the other ways of reading it come down to this one."""
     if args[0].identity() is not os.environ:
         return NotImplemented
@@ -75,7 +91,11 @@ def environ_getitem(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(os.getenv)
-def getenv(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def getenv(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """`os.getenv(name, default)`."""
     args = [*args, *kwargs.values()]
     value = _environment(tx, args[0].as_python_constant())
@@ -88,19 +108,31 @@ def getenv(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(torch.autograd.profiler.record_function)
-def record_function(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def record_function(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     """A range of the profiler: while compiling it is an empty context."""
     null = tx.wrap_constant(contextlib.nullcontext)
     return tx.call_function(null, [], {})
 
 
 @handles(torch.autograd.profiler.record_function.__enter__)
-def record_function_enter(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def record_function_enter(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return args[0]
 
 
 @handles(torch.autograd.profiler.record_function.__exit__)
-def record_function_exit(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def record_function_exit(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return ConstantVariable(None)
 
 
@@ -157,7 +189,12 @@ class WeakrefVariable(VariableTracker):
     def truth(self, tx: Translator) -> bool:
         return True
 
-    def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    def call(
+        self,
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> VariableTracker:
         assert self.source is not None
         return tx.wrap(self.value(), WeakrefSource(self.source))
 
@@ -176,7 +213,12 @@ class NewWeakrefVariable(VariableTracker):
     def truth(self, tx: Translator) -> bool:
         return True
 
-    def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    def call(
+        self,
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> VariableTracker:
         if tx.output.side_effects.version != self.version:
             unsupported("weak reference", "call", "what was changed since may have freed it")
         return self.referent
@@ -188,7 +230,11 @@ class NewWeakrefVariable(VariableTracker):
 
 
 @handles(weakref.ref)
-def new_weakref(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def new_weakref(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """Without a callback."""
     referent = args[0].realize()
     if len(args) != 1 or kwargs or referent.source is None or referent.is_python_constant():

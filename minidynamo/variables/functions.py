@@ -328,9 +328,10 @@ class BoundMethodVariable(VariableTracker):
         return types.MethodType
 
     def as_python_constant(self) -> Any:
-        return types.MethodType(
-            self.function.as_python_constant(), self.receiver.as_python_constant()
-        )
+        function = self.function.as_python_constant()
+        if not callable(function):
+            raise NotConstant(self)
+        return types.MethodType(function, self.receiver.as_python_constant())
 
     def truth(self, tx: Translator) -> bool:
         return True

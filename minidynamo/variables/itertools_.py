@@ -290,8 +290,11 @@ def _accumulate(
     initial: Any,
     started: bool,
 ) -> Any:
-    result = itertools.accumulate(iterator, function, initial=initial)
-    advance(result, started)
+    if not started:
+        return itertools.accumulate(iterator, function, initial=initial)
+    # A total of None is none for `initial`.
+    result = itertools.accumulate(itertools.chain([initial], iterator), function)
+    next(result)
     return result
 
 

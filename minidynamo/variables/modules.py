@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..side_effects import DELETED, Mutation
 from ..source import AttrSource, ConstSource, InstanceAttrSource, InstanceDictSource
-from .base import ObservedException, VariableTracker
+from .base import ObservedException, VariableTracker, unsupported
 from .builder import builds
 from .globals_ import globals_of
 from .registry import wraps, wraps_instances
@@ -26,7 +26,7 @@ class PythonModuleVariable(VariableTracker):
         self.value = value
 
     def describe(self) -> str:
-        return self.value.__name__
+        return getattr(self.value, "__name__", "<module>")
 
     def python_type(self) -> type:
         return type(self.value)
@@ -91,9 +91,11 @@ class PythonModuleVariable(VariableTracker):
         return tx.wrap(value, AttrSource(self.source, name))
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        _refuse_slot(name)
         tx.output.side_effects.store_attr(self.holder(tx, name), name, value)
 
     def delattr(self, tx: Translator, name: str) -> None:
+        _refuse_slot(name)
         self.getattr(tx, name)
         existed = name in self.value.__dict__
         tx.output.side_effects.delete_attr(self.holder(tx, name), name, existed=existed)
@@ -106,6 +108,11 @@ class PythonModuleVariable(VariableTracker):
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         return tx.call_function(self.getattr(tx, name), args, kwargs)
+
+
+def _refuse_slot(name: str) -> None:
+    if name in ("__dict__", "__class__"):
+        unsupported("attribute store", name, "it is no variable of the module")
 
 
 @wraps(types.ModuleType)

@@ -26,7 +26,7 @@ def test_a_name_of_a_handler_that_inner_functions_see():
         y = x + 1
 
         def show():
-            return repr(e)
+            return repr(e)  # noqa: F821
 
         try:
             missing  # noqa: B018, F821

@@ -1,0 +1,119 @@
+"""Corners of attribute lookup and of iterators: what CPython checks, and what it leaves alone."""
+
+import itertools
+import types
+
+import testing
+import torch
+
+X = torch.arange(3.0)
+
+
+def check(fn, *args, graphs=None, **options):
+    return testing.check(fn, *args, graphs=graphs, **options)
+
+
+class OnlySet:
+    def __set__(self, instance, value):
+        raise AttributeError("never")
+
+
+class Meta(type):
+    shown = OnlySet()
+
+
+class WithMeta(metaclass=Meta):
+    shown = 42
+
+
+def test_a_descriptor_of_the_metaclass_without_get_does_not_hide():
+    def f(x):
+        return x + WithMeta.shown
+
+    check(f, X, graphs=1, breaks=0)
+
+
+def test_slots_of_modules_are_no_variables():
+    class Module(types.ModuleType):
+        answer = 42
+
+    def f(x):
+        module = types.ModuleType("m")
+        found = []
+        for action in (
+            lambda: setattr(module, "__dict__", {}),
+            lambda: delattr(module, "__dict__"),
+            lambda: setattr(module, "__class__", Module),
+        ):
+            try:
+                found.append(action())
+            except (AttributeError, TypeError) as error:
+                found.append(str(error))
+        return x + 1, found, hasattr(module, "answer")
+
+    check(f, X)
+
+    module = types.ModuleType("n")
+
+    def g(x):
+        try:
+            module.__dict__ = {}
+        except (AttributeError, TypeError):
+            return x + 1
+        return x
+
+    check(g, X)
+
+
+def test_keys_of_instance_dicts_that_are_no_strings():
+    class Plain:
+        pass
+
+    def f(x):
+        plain = Plain()
+        plain.__dict__[OnlySet] = 1
+        plain.__dict__[3] = 4
+        return x + 1, len(plain.__dict__), hasattr(plain, "a")
+
+    check(f, X)
+
+
+def test_count_wants_numbers():
+    def f(x):
+        found = []
+        for arguments in (("a",), (1, "b"), (x[0], 1), (2.5, 2)):
+            try:
+                next(itertools.count(*arguments))
+                found.append(None)
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found
+
+    check(f, X)
+
+
+def test_a_total_of_none_leaves_the_graph():
+    def f(x):
+        totals = itertools.accumulate([None, None, None], lambda a, b: a is b)
+        next(totals)
+        y = x + 1
+        print(end="")
+        return y, list(totals)
+
+    check(f, X)
+
+
+def test_methods_of_what_cannot_be_called():
+    def f(x):
+        found = []
+        try:
+            classmethod(1).__get__(1)()
+        except TypeError as error:
+            found.append(str(error))
+        try:
+            object().__reduce_ex__()
+        except TypeError as error:
+            found.append(str(error))
+        return x + 1, found
+
+    check(f, X)
