@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._logging import trace_structured
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental import _config as fx_config
@@ -34,10 +35,23 @@ _VALIDATOR = "torch.fx.experimental.validator"
 _loading = threading.RLock()
 
 
+_dispatch = inspect.unwrap(FakeTensorMode.__torch_dispatch__)
+
+
 class FakeMode(FakeTensorMode):
     """Its handler is called directly."""
 
-    __torch_dispatch__ = inspect.unwrap(FakeTensorMode.__torch_dispatch__)
+    # Rules of operators for fake tensors are found by the exact class of the mode: here they are.
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        rule = func.python_key_table.get(FakeTensorMode)
+        # The rules of those that are registered as fake functions only lead back to here.
+        if rule is not None and func not in registered_hop_fake_fns:
+            return rule(self, *args, **(kwargs or {}))
+        return _dispatch(self, func, types, args, kwargs)
 
     def __init__(self, **options: Any) -> None:
         defer()

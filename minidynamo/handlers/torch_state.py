@@ -95,8 +95,14 @@ _WITHOUT_MODES: tuple[tuple[Callable[..., Any], Any], ...] = (
 )
 
 
-def _read(function: Callable[..., Any]) -> None:
-    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def _read(
+    function: Callable[..., Any],
+) -> None:
+    def handler(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> VariableTracker:
         constants = [arg.as_python_constant() for arg in args]
         return tx.fold(
             function, constants, {k: v.as_python_constant() for k, v in kwargs.items()}
@@ -105,10 +111,16 @@ def _read(function: Callable[..., Any]) -> None:
     handles(function)(handler)
 
 
-def _read_guarded(function: Callable[[], Any]) -> None:
+def _read_guarded(
+    function: Callable[[], Any],
+) -> None:
     text = f"{function.__module__}.{function.__name__}() is unchanged"
 
-    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    def handler(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> VariableTracker:
         value = function()
         check = Predicate(lambda function: function() == value, text)
         tx.guard(ConstSource(function, function.__name__), "PREDICATE", check)
@@ -117,7 +129,9 @@ def _read_guarded(function: Callable[[], Any]) -> None:
     handles(function)(handler)
 
 
-def _unique(functions: tuple[Callable[..., Any], ...]) -> list[Callable[..., Any]]:
+def _unique(
+    functions: tuple[Callable[..., Any], ...],
+) -> list[Callable[..., Any]]:
     return list({id(function): function for function in functions}.values())
 
 
@@ -129,12 +143,19 @@ for _function in _unique(_GUARDED_READS):
 
 @handles(torch.compiler.is_compiling)
 @handles_named("torch._dynamo.external_utils.is_compiling")
-def is_compiling(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def is_compiling(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     """True, but for nn.Module's own code: it leaves out hooks that eager calls after an error."""
     return ConstantVariable(tx.code is not torch.nn.Module._call_impl.__code__)
 
 
-def _constant(function: Callable[..., Any], value: Any) -> None:
+def _constant(
+    function: Callable[..., Any],
+    value: Any,
+) -> None:
     handles(function)(lambda tx, args, kwargs: ConstantVariable(value))
 
 
@@ -145,8 +166,15 @@ for _function, _value in {id(f): (f, v) for f, v in _CONSTANTS}.values():
 handles_named("torch.onnx.is_in_onnx_export")(lambda tx, args, kwargs: ConstantVariable(False))
 
 
-def _without_modes(function: Callable[..., Any], value: Any) -> None:
-    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def _without_modes(
+    function: Callable[..., Any],
+    value: Any,
+) -> None:
+    def handler(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> VariableTracker:
         refuse_function_modes(function.__name__)
         return ConstantVariable(value)
 
@@ -166,30 +194,50 @@ for _function, _value in _WITHOUT_MODES:
 # -- changes ---------------------------------------------------------------------------------------
 
 
-def _set(tx: Translator, setting: Setting, value: VariableTracker) -> VariableTracker:
+def _set(
+    tx: Translator,
+    setting: Setting,
+    value: VariableTracker,
+) -> VariableTracker:
     GlobalStateVariable.of(tx).set(tx, setting, value.as_python_constant())
     return NONE
 
 
 @handles(torch._C._set_grad_enabled)
-def set_grad_enabled(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def set_grad_enabled(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return _set(tx, GRAD_MODE, args[0])
 
 
 @handles(torch._C._set_default_dtype)
-def set_default_dtype(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def set_default_dtype(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return _set(tx, DEFAULT_DTYPE, args[0])
 
 
 @handles(torch.set_autocast_enabled)
-def set_autocast_enabled(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def set_autocast_enabled(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     """`(device_type, enabled)`; the old form with `enabled` alone is about CUDA."""
     device = args[0].as_python_constant() if len(args) == 2 else "cuda"
     return _set(tx, autocast_enabled(device), args[-1])
 
 
 @handles(torch.set_autocast_dtype)
-def set_autocast_dtype(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def set_autocast_dtype(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return _set(tx, autocast_dtype(args[0].as_python_constant()), args[1])
 
 

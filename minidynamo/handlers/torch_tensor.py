@@ -50,7 +50,6 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
         name: ("autograd call", "the backward pass is run by eager", [])
         for name in (
             "backward",
-            "register_hook",
             "retain_grad",
             "register_post_accumulate_grad_hook",
         )

@@ -24,7 +24,10 @@ _RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
 _NEVER_FALLS_THROUGH = frozenset({"JUMP"})
 
 
-def only_raises(tx: Translator, start: int) -> bool:
+def only_raises(
+    tx: Translator,
+    start: int,
+) -> bool:
     """Whether every way on from the instruction of that number ends with a raise."""
     code = tx.instructions
     numbers = {inst: number for number, inst in enumerate(code)}
@@ -47,7 +50,11 @@ def only_raises(tx: Translator, start: int) -> bool:
     return True
 
 
-def expected_truth(tx: Translator, value: VariableTracker, branch: Instruction) -> bool | None:
+def expected_truth(
+    tx: Translator,
+    value: VariableTracker,
+    branch: Instruction,
+) -> bool | None:
     """The truth of `value` with which `branch`, the next or the running conditional jump, does not
     go where the program only raises; None if there is no such.
     """
@@ -66,7 +73,11 @@ def expected_truth(tx: Translator, value: VariableTracker, branch: Instruction) 
     return wanted if expect(tx, value, wanted) else None
 
 
-def expect(tx: Translator, value: VariableTracker, wanted: bool) -> bool:
+def expect(
+    tx: Translator,
+    value: VariableTracker,
+    wanted: bool,
+) -> bool:
     """Let the graph rely on the truth of a tensor; False where that is not possible."""
     output = tx.output
     if not isinstance(value, TensorVariable) or value.fake.numel() != 1:
