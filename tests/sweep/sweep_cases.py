@@ -139,7 +139,7 @@ def _for_out(variant, fn, args, kwargs):
         return None
     result = fn(*args, **kwargs)
     if not isinstance(result, (torch.Tensor, tuple)) or not all(
-        isinstance(r, torch.Tensor) and not r.is_sparse for r in _flat(result)
+        isinstance(r, torch.Tensor) and r.layout == torch.strided for r in _flat(result)
     ):
         return None
     return fn, args, {**kwargs, "out": _out_like(result, variant)}
