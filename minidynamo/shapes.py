@@ -214,7 +214,8 @@ class Shapes:
         if config.specialize_float or not math.isfinite(value):
             return False
         changed = self.history.number(source.name, value) and self.automatic
-        return changed or not self.static_first
+        # Expressions do not tell 0.0 from -0.0.
+        return value != 0.0 and (changed or not self.static_first)
 
     def is_of_module(self, source: Source) -> bool:
         """Whether an nn.Module leads to it."""

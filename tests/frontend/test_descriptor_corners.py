@@ -1,10 +1,13 @@
 """Corners of attribute lookup and of iterators: what CPython checks, and what it leaves alone."""
 
 import itertools
+import math
 import types
 
 import testing
 import torch
+
+import minidynamo
 
 X = torch.arange(3.0)
 
@@ -117,3 +120,13 @@ def test_methods_of_what_cannot_be_called():
         return x + 1, found
 
     check(f, X)
+
+
+def test_the_sign_of_zero_counts_for_changing_floats():
+    def f(x, v):
+        return x + v, v.hex(), -v, math.copysign(1.0, v), v * 1.0
+
+    counter = testing.CountingBackend()
+    compiled = minidynamo.compile(f, backend=counter)
+    for value in (1.5, 2.5, 3.5, 0.0, -0.0, 0.0, 1.0, -0.0):
+        assert repr(compiled(X, value)) == repr(f(X, value))
