@@ -56,6 +56,9 @@ def first_call(subject: str, case: str, folder: str) -> tuple[float, float]:
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch",
         "MINIDYNAMO_CACHE_DIR": f"{folder}/minidynamo",
     }
+    environment.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # as installed packages have their bytecode
     command = [sys.executable, "-c", PROGRAM, subject, case]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     wall, cpu = map(float, done.stdout.split()[-2:])
