@@ -257,8 +257,13 @@ def _call_module(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     return module(*args, **kwargs)
 
 
-_call_module.__code__ = _call_module.__code__.replace(co_filename="<call of a module>")
-_C.set_module_caller(_call_module)
+def _call_module_impl(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    return module._call_impl(*args, **kwargs)
+
+
+for _caller in (_call_module, _call_module_impl):
+    _caller.__code__ = _caller.__code__.replace(co_filename="<call of a module>")
+_C.set_module_callers(_call_module, _call_module_impl)
 
 
 def _dressed(wrapper: Any, fn: Any) -> Any:

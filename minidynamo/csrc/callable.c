@@ -16,6 +16,7 @@ typedef struct MdCompiled {
   PyObject* weakrefs;
   struct MdCompiled* next;  // ring of all live ones
   struct MdCompiled* previous;
+  char is_call_impl;  // fn is the `_call_impl` of an nn.Module
   MdModuleClass module_class;
   unsigned next_slot;
   struct {
@@ -25,8 +26,9 @@ typedef struct MdCompiled {
 } MdCompiled;
 
 static MdCompiled ring;
-// caller(module, *args, **kwargs) calls an nn.Module with hooks: one frame for all that it runs.
-static PyObject* module_caller;
+// Functions of (module, *args, **kwargs) that call an nn.Module with hooks, and its `_call_impl`:
+// one frame for all that it runs.
+static PyObject* module_callers[2];
 
 // Functions for entries --------------------------------------------------------------------------
 
@@ -250,6 +252,18 @@ static int dispatch(MdThread* thread, MdCompiled* self, PyFunctionObject* func,
 
 // Calling --------------------------------------------------------------------------------------
 
+// The same for an nn.Module: its forward, or what calls it where it has hooks.
+static PyFunctionObject* resolve_module(MdCompiled* self, PyObject* module) {
+  switch (md_module_call(module, &self->module_class, self->is_call_impl)) {
+    case MD_FORWARD_CALL:
+      return (PyFunctionObject*)self->module_class.forward;
+    case MD_HOOKED_CALL:
+      return (PyFunctionObject*)module_callers[(int)self->is_call_impl];
+    default:
+      return NULL;
+  }
+}
+
 // The function that a call runs, and the object in front of its arguments; NULL where that is
 // not plain to see.
 static PyFunctionObject* resolve(MdCompiled* self, PyObject** receiver) {
@@ -258,17 +272,13 @@ static PyFunctionObject* resolve(MdCompiled* self, PyObject** receiver) {
   if (PyFunction_Check(fn)) {
     return (PyFunctionObject*)fn;
   }
-  if (Py_IS_TYPE(fn, &PyMethod_Type)) {
+  if (Py_IS_TYPE(fn, &PyMethod_Type) && !self->is_call_impl) {
     *receiver = PyMethod_GET_SELF(fn);
     PyObject* func = PyMethod_GET_FUNCTION(fn);
     return PyFunction_Check(func) ? (PyFunctionObject*)func : NULL;
   }
-  *receiver = fn;
-  MdModuleCall call = md_module_call(fn, &self->module_class);
-  if (call == MD_HOOKED_CALL) {
-    return (PyFunctionObject*)module_caller;
-  }
-  return call == MD_FORWARD_CALL ? (PyFunctionObject*)self->module_class.forward : NULL;
+  *receiver = self->is_call_impl ? PyMethod_GET_SELF(fn) : fn;
+  return resolve_module(self, *receiver);
 }
 
 char md_forced_eager;
@@ -285,12 +295,14 @@ static PyObject* call_in_region(MdThread* thread, MdCompiled* self, PyObject* fn
 }
 
 static PyObject* call_normally(MdThread* thread, MdCompiled* self, PyFunctionObject* func,
-                               PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  if (func == NULL || PyFunction_Check(self->fn) || PyMethod_Check(self->fn)) {
+                               PyObject* receiver, PyObject* const* args, size_t nargsf,
+                               PyObject* kwnames) {
+  if (func == NULL || PyFunction_Check(self->fn) ||
+      (PyMethod_Check(self->fn) && !self->is_call_impl)) {
     return call_in_region(thread, self, self->fn, args, nargsf, kwnames);
   }
   // An nn.Module whose call is its forward: the first frame offered is the user's.
-  PyObject* method = PyMethod_New((PyObject*)func, self->fn);
+  PyObject* method = PyMethod_New((PyObject*)func, receiver);
   if (method == NULL) {
     return NULL;
   }
@@ -317,7 +329,7 @@ static PyObject* compiled_call(PyObject* object, PyObject* const* args, size_t n
     PyFunctionObject* func = (PyFunctionObject*)Py_XNewRef((PyObject*)resolve(self, &receiver));
     if (func == NULL || !dispatch(thread, self, func, receiver, args, PyVectorcall_NARGS(nargsf),
                                   kwnames, &result)) {
-      result = call_normally(thread, self, func, args, nargsf, kwnames);
+      result = call_normally(thread, self, func, receiver, args, nargsf, kwnames);
     }
     Py_XDECREF(func);
   }
@@ -337,6 +349,7 @@ static PyObject* make_compiled(PyObject* fn, MdRegion* region) {
     self->vectorcall = compiled_call;
     self->fn = Py_NewRef(fn);
     self->region = (MdRegion*)Py_XNewRef((PyObject*)region);
+    self->is_call_impl = (char)md_is_module_call_impl(fn);
     self->next = ring.next;
     self->previous = &ring;
     ring.next->previous = self;
@@ -478,12 +491,14 @@ static PyObject* compiled_function(PyObject* module, PyObject* const* args, Py_s
 
 static PyObject* disabled(PyObject* module, PyObject* fn) { return make_compiled(fn, NULL); }
 
-static PyObject* set_module_caller(PyObject* module, PyObject* function) {
-  if (!PyFunction_Check(function)) {
-    PyErr_SetString(PyExc_TypeError, "set_module_caller(function): it must be a Python function");
+static PyObject* set_module_callers(PyObject* module, PyObject* const* args, Py_ssize_t nargs) {
+  if (nargs != 2 || !PyFunction_Check(args[0]) || !PyFunction_Check(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "set_module_callers: expected two Python functions");
     return NULL;
   }
-  Py_XSETREF(module_caller, Py_NewRef(function));
+  for (int i = 0; i < 2; i++) {
+    Py_XSETREF(module_callers[i], Py_NewRef(args[i]));
+  }
   Py_RETURN_NONE;
 }
 
@@ -503,8 +518,9 @@ static PyMethodDef functions[] = {
      "compiled_function(fn, region) -> CompiledFunction: fn, run inside the region"},
     {"disabled", disabled, METH_O,
      "disabled(fn) -> CompiledFunction: fn, run outside all regions"},
-    {"set_module_caller", set_module_caller, METH_O,
-     "set_module_caller(function): function(module, *args, **kwargs) calls nn.Modules with hooks"},
+    {"set_module_callers", (PyCFunction)(void (*)(void))set_module_callers, METH_FASTCALL,
+     "set_module_callers(call, call_impl): functions of (module, *args, **kwargs) that call "
+     "nn.Modules with hooks, and their _call_impl"},
     {NULL}};
 
 int md_init_callable(PyObject* module) {

@@ -189,7 +189,10 @@ typedef struct {
 // What calling an object does: known->forward(object, ...) and nothing else, as an nn.Module without
 // hooks does; that amid forward hooks; or something else, or not certain (no error is set).
 typedef enum { MD_OTHER_CALL, MD_FORWARD_CALL, MD_HOOKED_CALL } MdModuleCall;
-MdModuleCall md_module_call(PyObject* object, MdModuleClass* known);
+// within: what happens inside of object._call_impl, which may be compiled as the instance's call.
+MdModuleCall md_module_call(PyObject* object, MdModuleClass* known, int within);
+// Whether it is the method `_call_impl`, as torch defines it, of an nn.Module.
+int md_is_module_call_impl(PyObject* fn);
 // torch_state.cpp: whether torch.jit.trace records in this thread.
 int md_torch_is_tracing(void);
 

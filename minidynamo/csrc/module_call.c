@@ -102,20 +102,21 @@ static int filled_tables(PyObject* dict, PyObject** keys, int first, int last) {
   return filled;
 }
 
-// Whether the instance's own attributes leave its class's way of being called as it is.
-static int is_called_as_its_class(PyObject* dict) {
-  PyObject* compiled = PyDict_GetItemWithError(dict, names[COMPILED_CALL_IMPL]);
+// Whether the instance's own attributes leave its class's way of being called as it is. Within the
+// call that an instance was given in place of its own, that is not looked at.
+static int is_called_as_its_class(PyObject* dict, int within) {
+  PyObject* compiled = within ? NULL : PyDict_GetItemWithError(dict, names[COMPILED_CALL_IMPL]);
   return (compiled == NULL || compiled == Py_None) &&
          PyDict_GetItemWithError(dict, names[FORWARD]) == NULL;
 }
 
-static MdModuleCall instance_call(PyObject* object, PyObject* globals) {
+static MdModuleCall instance_call(PyObject* object, PyObject* globals, int within) {
   PyObject* dict = PyObject_GenericGetDict(object, NULL);
   if (dict == NULL) {
     return MD_OTHER_CALL;
   }
   MdModuleCall call = MD_OTHER_CALL;
-  if (is_called_as_its_class(dict) && filled_tables(dict, hook_names, 0, FORWARD_HOOKS) == 0 &&
+  if (is_called_as_its_class(dict, within) && filled_tables(dict, hook_names, 0, FORWARD_HOOKS) == 0 &&
       filled_tables(globals, global_hook_names, 0, FORWARD_HOOKS) == 0) {
     int filled = filled_tables(dict, hook_names, FORWARD_HOOKS, N_HOOKS) +
                  filled_tables(globals, global_hook_names, FORWARD_HOOKS, N_HOOKS);
@@ -125,7 +126,7 @@ static MdModuleCall instance_call(PyObject* object, PyObject* globals) {
   return call;
 }
 
-MdModuleCall md_module_call(PyObject* object, MdModuleClass* known) {
+MdModuleCall md_module_call(PyObject* object, MdModuleClass* known, int within) {
   PyObject* globals = torch_module_globals();
   if (globals == NULL) {
     return MD_OTHER_CALL;
@@ -138,11 +139,17 @@ MdModuleCall md_module_call(PyObject* object, MdModuleClass* known) {
   }
   MdModuleCall call = MD_OTHER_CALL;
   if (known->forward != NULL && known->version != 0 && !md_torch_is_tracing()) {
-    call = instance_call(object, globals);
+    call = instance_call(object, globals, within);
   }
   if (PyErr_Occurred()) {
     PyErr_Clear();  // a dict or key that cannot be read: not certain
     return MD_OTHER_CALL;
   }
   return call;
+}
+
+int md_is_module_call_impl(PyObject* fn) {
+  PyObject* globals = torch_module_globals();
+  return globals != NULL && Py_IS_TYPE(fn, &PyMethod_Type) &&
+         is_torch_function(PyMethod_GET_FUNCTION(fn), globals, "Module._call_impl");
 }

@@ -354,6 +354,18 @@ def test_hooks_of_the_compiled_module_are_in_its_graph():
         assert len(counter.graphs) == graphs
 
 
+def test_hooks_of_a_module_compiled_in_place():
+    counter = CountingBackend()
+    eager, model = _model(), _model()
+    minidynamo.compile_(model, backend=counter, fullgraph=True)
+    for graphs in (1, 2):
+        for _ in range(2):
+            _same_outcome(eager, model, grad=True)
+        assert len(counter.graphs) == graphs
+        for each in (eager, model):
+            each.register_forward_hook(lambda m, args, out: out * 2)
+
+
 def test_hooked_modules_of_one_class():
     """Each has its own hooks, and what is compiled for one does not serve the other."""
     counter = CountingBackend()
