@@ -106,8 +106,8 @@ def write_report(path, rows):
     parts = [HEAD, _table(head, _shares(mine, theirs))]
     if theirs:
         parts.append(
-            "torch.compile was run on cases that fail here, and is taken to pass the others; where\n"
-            "it breaks the graph of an operator in float32, it is taken to do so in all cases. The\n"
+            "torch.compile was run on cases that fail here, and is taken to pass the others; a\n"
+            "graph break of an operator in float32 is taken to be one in all its cases. The\n"
             "share is a lower bound: a failure on which it was not run counts against us. Where a\n"
             "row has fewer cases than the operators support, the sweep stopped before them.\n"
         )
