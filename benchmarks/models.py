@@ -47,6 +47,9 @@ that runs the graph as it is (`python benchmarks/models.py --write docs/models.m
   where a model takes another way when it is compiled
 - generate: whether `generate()` with a compiled forward gives eager's tokens, and how many graphs
   it compiles, with a dynamic and with a static cache
+
+torch.compile leaves a frame that breaks inside of a loop to eager, so fewer graphs of its may hold
+less: in vilt its graphs have 152 operations, ours 201.
 """
 
 
