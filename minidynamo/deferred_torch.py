@@ -4,15 +4,11 @@ FakeTensorMode and ShapeEnv look at a few names of torch._dynamo: flags, a class
 whether Z3 is to validate. Each look would import all of torch._dynamo, and with it
 torch.distributed, torch._inductor and Triton: a second, of two that a first call took. `defer()`
 puts modules there that know these names; asked for any other they become the module proper.
-
-`FakeMode` is FakeTensorMode for tracing: without the wrapper that keeps torch._dynamo out of its
-handler (ours is kept out by the region), which imports it, and is called for each operator.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import threading
 from dataclasses import dataclass
@@ -22,59 +18,33 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._logging import trace_structured
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import _config as fx_config
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["FakeMode", "defer"]
+__all__ = ["defer", "fake_mode"]
 
 _PACKAGE, _CONFIG, _SOURCE = "torch._dynamo", "torch._dynamo.config", "torch._dynamo.source"
 _VALIDATOR = "torch.fx.experimental.validator"
 _loading = threading.RLock()
 
 
-_dispatch = inspect.unwrap(FakeTensorMode.__torch_dispatch__)
-
-
-class FakeMode(FakeTensorMode):
-    """Its handler is called directly."""
-
-    # Rules of operators for fake tensors are found by the exact class of the mode: here they are.
-    supports_higher_order_operators = True
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        rule = func.python_key_table.get(FakeTensorMode)
-        # The rules of those that are registered as fake functions only lead back to here.
-        if rule is not None and func not in registered_hop_fake_fns:
-            return rule(self, *args, **(kwargs or {}))
-        return _dispatch(self, func, types, args, kwargs)
-
-    def __init__(self, **options: Any) -> None:
-        defer()
-        super().__init__(**options)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def from_tensor(self, tensor: torch.Tensor, **options: Any) -> FakeTensor:
-        """The stand-in of a tensor; torch would make up a source of its own where none is given."""
-        if options.get("source") is None:
-            options["source"] = _Unnamed()
-        return super().from_tensor(tensor, **options)
+def fake_mode(**options: Any) -> FakeTensorMode:
+    """FakeTensorMode(**options), without what making and using one imports."""
+    defer()
+    return FakeTensorMode(**options)
 
 
 @dataclass(frozen=True)
-class _Unnamed(torch._guards.Source):
-    """Where a tensor comes from that no guard speaks of."""
+class _ConstantSource(torch._guards.Source):
+    """What FakeTensorMode makes up where it is told no source: no guard speaks of it."""
+
+    source_name: str
 
     @property
     def _name_template(self) -> str:
-        return "a tensor of the graph"
+        return self.source_name
 
     @functools.cached_property
     def guard_source(self) -> Any:
@@ -138,6 +108,7 @@ def defer() -> None:
             stand_in.disable = _disable
             stand_in.source = _stand_in(source)
             stand_in.source.RandomValueSource = _NoSource
+            stand_in.source.ConstantSource = _ConstantSource
             _say_where_logs_go()
     if _VALIDATOR not in sys.modules:
         validator = PathFinder.find_spec(_VALIDATOR, torch.fx.experimental.__path__)

@@ -39,7 +39,7 @@ from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
 from . import config, events
 from .data_parallel import active_ddp, compile_in_buckets
-from .deferred_torch import FakeMode, defer
+from .deferred_torch import defer, fake_mode
 from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
 from .guards import Check, GuardSet, MemoryLayout
 from .shape_history import history_of
@@ -162,7 +162,7 @@ class OutputGraph:
             allow_dynamic_output_shape_ops=options.fullgraph
             or config.capture_dynamic_output_shape_ops,
         )
-        self.fake_mode = FakeMode(shape_env=self.shape_env)
+        self.fake_mode = fake_mode(shape_env=self.shape_env)
         self.tracing_context = TracingContext(self.fake_mode)
         self.shapes = Shapes(self.shape_env, history_of(code), options.dynamic)
         self.guards = GuardSet()

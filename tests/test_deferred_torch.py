@@ -60,9 +60,9 @@ def test_it_is_there_when_used(use):
 def test_modes_are_off_while_it_is_imported():
     """Something of it may be needed in the midst of tracing."""
     run(
-        "from minidynamo.deferred_torch import FakeMode\n"
+        "from minidynamo.deferred_torch import fake_mode\n"
         "part = x[1:].t()\n"
-        "with FakeMode() as mode:\n"
+        "with fake_mode() as mode:\n"
         "    y = mode.from_tensor(part)\n"
         "    z = torch._dynamo.utils.counters, y.sin()\n"
         "assert z[1].shape == (8, 3)\n"

@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from minidynamo import _C, events
-from minidynamo.deferred_torch import FakeMode
+from minidynamo.deferred_torch import fake_mode
 from minidynamo.inductor import config, lowering, metrics, trace
 from minidynamo.inductor.aot import compile_aot
 from minidynamo.inductor.capture import NotCapturable, capture_inference
@@ -281,7 +281,7 @@ def _fake_mode(inputs: Sequence[Any]) -> FakeTensorMode:
     context = TracingContext.try_get()
     if context is not None and context.fake_mode is not None and has_symbols(inputs):
         return context.fake_mode
-    return FakeMode(allow_non_fake_inputs=True)
+    return fake_mode(allow_non_fake_inputs=True)
 
 
 def _fake(value: Any, mode: FakeTensorMode) -> Any:
