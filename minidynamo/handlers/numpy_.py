@@ -86,7 +86,9 @@ def from_numpy(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 def tensor_numpy(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
     """An array that shares the tensor's memory; what eager refuses breaks the graph."""
     if self.fake.requires_grad and not torch.is_grad_enabled():
-        self = self.call_method(tx, "detach", [], {}).realize()
+        detached = self.call_method(tx, "detach", [], {}).realize()
+        assert isinstance(detached, TensorVariable)
+        self = detached
     fake = self.fake
     is_plain = not (fake.requires_grad or fake.is_conj() or fake.is_neg())
     if args or kwargs or not is_plain or fake.device.type != "cpu" or _has_no_dtype(fake.dtype):
