@@ -30,6 +30,7 @@ from .bytecode import (
 from .codegen import OUT_NAME, PyCodegen, is_temporary
 from .exc import Unsupported
 from .generator_frames import rebuild
+from .new_parameters import making
 from .resume_execution import (
     SUPER_NAME,
     VALUE,
@@ -155,7 +156,10 @@ class _Finisher:
         if self.output.is_empty():
             return [], [], None
         checks = self.output.standing_checks()
-        module, inputs = self.output.finish([*outputs, *(node for node, _ in checks)])
+        made = list(self.output.made)
+        new = {item.node for item in made}
+        own = [node for node in outputs if node not in new]
+        module, inputs = self.output.finish([*own, *(node for node, _ in checks)])
         is_mutating = any(item.is_mutated for item in inputs)
         if checks and is_mutating:
             _refuse_checks(checks[0][1])
@@ -167,7 +171,9 @@ class _Finisher:
                 compiled = manager.protect(compiled)
             function = disabled(compiled)
         if checks:
-            function = disabled(_checked(compiled, len(outputs)))
+            function = disabled(_checked(compiled, len(own)))
+        if made:
+            function = disabled(making(function, made, outputs))
         load_function = [Instruction("LOAD_CONST", function)]
         cells = self.tx.code.co_cellvars
         direct = all(isinstance(s, LocalSource) and s.local not in cells for s in sources)

@@ -42,6 +42,7 @@ from .data_parallel import active_ddp, compile_in_buckets
 from .deferred_torch import defer, fake_mode
 from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
 from .guards import Check, GuardSet, MemoryLayout
+from .new_parameters import NewParameter, place_last
 from .shape_history import history_of
 from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
@@ -168,6 +169,7 @@ class OutputGraph:
         self.guards = GuardSet()
         self.side_effects = SideEffects()
         self.inputs: list[GraphInput] = []
+        self.made: list[NewParameter] = []
         self._first_op: Node | None = None
         self._names: set[str] = set()
         # Nodes of symbols; for symbols that depend on data, where in which result they are.
@@ -453,6 +455,7 @@ class OutputGraph:
             frame.release()
         self.frames.clear()
         self.inputs.clear()
+        self.made.clear()
         self.generators.clear()
         self.globals_variables.clear()
         self.realized.clear()
@@ -533,6 +536,7 @@ class OutputGraph:
                 used.append(item)
             else:
                 self.graph.erase_node(item.node)
+        place_last(self.graph, self.made)
         order = {node: i for i, node in enumerate(self.graph.nodes)}
         used.sort(key=lambda item: order[item.node])
         return torch.fx.GraphModule(self.submodules, self.graph), used
@@ -573,7 +577,7 @@ class OutputGraph:
             module.recompile()
         try:
             with tracing(self.tracing_context), events.timed("backend"):
-                values = [item.value for item in inputs]
+                values = [item.value for item in inputs] + [new.example for new in self.made]
                 compiled = None
                 if config.optimize_ddp and active_ddp() is not None:
                     compiled = compile_in_buckets(self.options.call_backend, module, values)

@@ -37,6 +37,7 @@ LAYERS = [
         "guard_checks",
         "guard_expr",
         "guards",
+        "new_parameters",
         "shape_history",
         "shapes",
         "side_effects",

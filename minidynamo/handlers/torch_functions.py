@@ -150,16 +150,6 @@ def log_api_usage(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker
 # -- construction ----------------------------------------------------------------------------------
 
 
-@handles(torch.nn.Parameter, torch.nn.Buffer)
-def make_parameter(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    unsupported(
-        "new parameter",
-        "nn.Parameter(...)",
-        "parameters are not made inside the graph",
-        ["make the parameter outside of the compiled function"],
-    )
-
-
 def _legacy(kind: Any, dtype: torch.dtype | None) -> None:
     """The legacy constructors: `torch.FloatTensor([1, 2])`, `torch.Tensor(2, 3)`."""
 

@@ -1,0 +1,110 @@
+"""`nn.Parameter` and `nn.Buffer` made by the traced code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..new_parameters import NewParameter, fill, is_alone
+from ..shapes import TorchSource
+from ..source import ConstSource
+from ..variables.base import VariableTracker, unsupported
+from ..variables.constant import ConstantVariable
+from ..variables.registry import handles
+from ..variables.tensor import TensorVariable
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+
+
+def _refuse(why: str) -> Any:
+    unsupported(
+        "new parameter",
+        "nn.Parameter(...)",
+        why,
+        ["make the parameter outside of the compiled function"],
+    )
+
+
+def _given(tx: Translator, args: Args, kwargs: Kwargs, names: tuple[str, str]) -> Args:
+    """The data, which is an empty tensor if there is none, and the flag behind it."""
+    values = dict(zip(names, args, strict=False)) | kwargs
+    if len(args) > 2 or not set(values) <= set(names):
+        _refuse("eager will raise the error")
+    data = values.get(names[0], ConstantVariable(None)).realize()
+    if data.is_python_constant() and data.as_python_constant() is None:
+        data = tx.call_function(tx.wrap_constant(torch.empty), [ConstantVariable(0)], {})
+    flag = values.get(names[1], ConstantVariable(True)).realize()
+    if type(data) is not TensorVariable or not isinstance(flag, ConstantVariable):
+        _refuse("only tensors and constants are given to it")
+    return [data, flag]
+
+
+def _why_not(tx: Translator, data: TensorVariable, requires_grad: Any) -> str | None:
+    """What keeps a parameter with this data from being made by the graph."""
+    output, fake = tx.output, data.fake
+    if output.body is not None or output.transform_levels:
+        return "it is made in the body of an operator or a transform"
+    if fake.requires_grad or fake.is_inference() or torch.is_inference_mode_enabled():
+        return "its data requires grad or is of inference mode"
+    if data.python_type() is not torch.Tensor or data.node.op == "placeholder":
+        return "it shares the memory of a tensor from outside"
+    if fake.layout is not torch.strided or fake.is_quantized or fake.is_conj() or fake.is_neg():
+        return "its data is no plain tensor"
+    if not all(type(size) is int for size in fake.shape):
+        return "its size is symbolic"
+    size = fake.numel() * fake.itemsize
+    if not fake.is_contiguous() or fake.untyped_storage().nbytes() != size:
+        return "its data is not contiguous or a part of more"
+    if not isinstance(requires_grad, bool):
+        return "requires_grad is no bool"
+    if requires_grad and not (fake.is_floating_point() or fake.is_complex()):
+        return "eager will raise the error"
+    if not is_alone(output.graph, fake):
+        return "its data is a view, or has views"
+    return None
+
+
+@handles(torch.nn.Parameter)
+def make_parameter(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """An input that is made anew in each call; its data becomes a view of it."""
+    data, flag = _given(tx, args, kwargs, ("data", "requires_grad"))
+    assert isinstance(data, TensorVariable)
+    requires_grad = flag.as_python_constant()
+    why = _why_not(tx, data, requires_grad)
+    if why is not None:
+        _refuse(why)
+    output, fake = tx.output, data.fake
+    with output.fake_mode:
+        value = torch.nn.Parameter(fake, requires_grad)
+    name = f"new_parameter_{len(output.made)}"
+    node = output.graph.placeholder(name)
+    node.meta["example_value"] = value
+    new = NewParameter(node, tuple(fake.shape), fake.dtype, fake.device, requires_grad)
+    new.example = new.make()
+    source = TorchSource(ConstSource(name))
+    new.fake = output.fake_mode.from_tensor(new.example, static_shapes=True, source=source)
+    output.made.append(new)
+    data.node = output.add_known_node(fill, (node, data.node), {}, fake, tx.user_stack())
+    output.side_effects.version += 1
+    output.side_effects.lasting += 1
+    return output.side_effects.track(value, TensorVariable(node))
+
+
+@handles(torch.nn.Buffer)
+def make_buffer(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """A detached tensor with two attributes."""
+    data, flag = _given(tx, args, kwargs, ("data", "persistent"))
+    assert isinstance(data, TensorVariable)
+    if data.fake.requires_grad or data.python_type() is not torch.Tensor:
+        _refuse("its data requires grad")
+    buffer = tx.add_node("call_method", "detach", (data.node,), {})
+    assert isinstance(buffer, TensorVariable)
+    buffer.fake._is_buffer = True  # type: ignore[attr-defined]
+    for name, value in (("persistent", flag), ("_is_buffer", ConstantVariable(True))):
+        tx.output.side_effects.store_attr(buffer, name, value)
+    return buffer

@@ -1,0 +1,246 @@
+"""`nn.Parameter` and `nn.Buffer` made by captured code."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+from testing import CountingBackend, assert_same
+from torch import nn
+
+import minidynamo
+
+BACKENDS = ["eager", "aot_eager", "inductor"]
+WEIGHT = torch.full((3,), 2.0)
+
+
+class Scale(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.shift = nn.Parameter(torch.ones(size), requires_grad=False)
+        self.steps = nn.Buffer(torch.zeros(size))
+        self.reset()
+
+    def reset(self):
+        nn.init.constant_(self.weight, 3.0)
+
+    def forward(self, x):
+        return x * self.weight + self.shift + self.steps
+
+
+def plain(x, box):
+    p = nn.Parameter(x.detach() * 2)
+    return (p * x).sum(), p
+
+
+def frozen(x, box):
+    p = nn.Parameter(torch.arange(3), requires_grad=False)
+    return (p * x).sum(), p
+
+
+def no_data(x, box):
+    p = nn.Parameter()
+    return x.sum() + p.sum(), p
+
+
+def stored(x, box):
+    box.p = nn.Parameter(torch.ones(3) * 2)
+    box.p.tag = "mine"
+    box.again = box.p
+    return (box.p * x).sum() + box.again.sum(), box.p
+
+
+def shared_memory(x, box):
+    data = x.detach() + 1
+    p = nn.Parameter(data)
+    data.mul_(2)
+    with torch.no_grad():
+        p.add_(1)
+    return (p * x).sum() + data.sum(), p, data
+
+
+def changed(x, box):
+    p = nn.Parameter(torch.zeros(3))
+    with torch.no_grad():
+        p.fill_(2).add_(x)
+    p.data.mul_(3)
+    return (p * p * x).sum(), p
+
+
+def without_grad(x, box):
+    with torch.no_grad():
+        p = nn.Parameter(x * 3)
+    return (p * x).sum(), p
+
+
+def of_clone(x, box):
+    p = nn.Parameter(x.detach().clone())
+    q = nn.Parameter(p.detach().clone() + 1)
+    return (p * q).sum(), p, q
+
+
+def a_module(x, box):
+    box.module = Scale(3)
+    return box.module(x).sum(), box.module.weight, box.module.shift
+
+
+def a_list(x, box):
+    box.values = nn.ParameterList([nn.Parameter(torch.ones(3) * k) for k in range(3)])
+    return sum((p * x).sum() for p in box.values), *box.values
+
+
+def buffer(x, box):
+    b = nn.Buffer(x.detach() * 2, persistent=False)
+    b.add_(1)
+    box.told = isinstance(b, nn.Buffer), isinstance(b, nn.Parameter), b.persistent
+    return (b * x).sum(), b
+
+
+def buffer_of_input(x, box):
+    b = nn.Buffer(x.detach())
+    return (b * x).sum(), b
+
+
+FUNCTIONS = (
+    plain, frozen, no_data, stored, shared_memory, without_grad, of_clone, a_module, a_list,
+    changed, buffer, buffer_of_input,
+)  # fmt: skip
+
+
+def run(fn, grads):
+    """What a call gives and leaves, and the gradients of two calls."""
+    seen = []
+    for k in range(2):
+        x = torch.arange(3.0) + k
+        x.requires_grad_(grads == "input")
+        box = types.SimpleNamespace()
+        names = vars(box)
+        with torch.set_grad_enabled(grads != "off"):
+            y, *made = fn(x, box)
+        if y.requires_grad:
+            y.backward()
+        for p in made:
+            seen.append((type(p), isinstance(p, nn.Parameter), isinstance(p, nn.Buffer)))
+            seen.append((p.is_leaf, p.requires_grad, vars(p), p.stride(), p.grad))
+        seen.append((y.detach(), x.grad, [p.detach().clone() for p in made]))
+        seen.append({name: value for name, value in names.items() if name != "module"})
+        if "again" in names:
+            assert box.p is made[0] and box.again is made[0]
+        if "module" in names:
+            assert made[0] is box.module.weight and made[1] is box.module.shift
+            assert [name for name, _ in box.module.named_parameters()] == ["weight", "shift"]
+            assert list(box.module.state_dict()) == ["weight", "shift", "steps"]
+            seen.append(box.module(x.detach()).detach())
+        if "values" in names:
+            assert all(a is b for a, b in zip(made, box.values, strict=True))
+    return seen
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("grads", ["on", "off", "input"])
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
+def test_like_eager(fn, grads, backend):
+    minidynamo.reset()
+    breaks = []
+    with minidynamo.events.subscribe(breaks.append, minidynamo.events.GraphBreakEvent):
+        actual = run(minidynamo.compile(fn, backend=backend), grads)
+    assert_same(run(fn, grads), actual)
+    assert not breaks
+
+
+def linear(x):
+    layer = nn.Linear(3, 2)
+    return layer(x), layer
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_linear_is_one_graph(backend):
+    minidynamo.reset()
+    graphs = []
+    with minidynamo.events.subscribe(graphs.append, minidynamo.events.GraphEvent):
+        compiled = minidynamo.compile(linear, backend=backend, fullgraph=True)
+        x = torch.randn(4, 3)
+        (first, one), (second, two) = compiled(x), compiled(x)
+    assert len(graphs) == 1
+    assert one.weight is not two.weight and not torch.equal(one.weight, two.weight)
+    for y, layer in ((first, one), (second, two)):
+        torch.testing.assert_close(y, layer(x))
+        y.sum().backward()
+        torch.testing.assert_close(layer.weight.grad, x.sum(0).expand(2, 3))
+        torch.testing.assert_close(layer.bias.grad, torch.full((2,), 4.0))
+        assert layer.weight.abs().max() <= 3**-0.5
+
+
+def test_random_values_are_eagers():
+    minidynamo.reset()
+    x = torch.ones(4, 3)
+    results = []
+    for fn in (linear, minidynamo.compile(linear, backend="eager")):
+        torch.manual_seed(5)
+        y, layer = fn(x)
+        results.append((y.detach(), layer.weight.detach(), torch.rand(2)))
+    assert_same(*results)
+
+
+def test_a_break_hands_the_parameter_on():
+    def fn(x):
+        p = nn.Parameter(x * 2)
+        y = p + 1
+        minidynamo.graph_break()
+        return y * p, p
+
+    minidynamo.reset()
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter)
+    results = []
+    for function in (fn, compiled):
+        y, p = function(torch.ones(3))
+        y.sum().backward()
+        results.append((type(p), p.detach(), p.grad, y.detach()))
+    assert_same(*results)
+    assert len(counter.graphs) == 2
+
+
+def test_another_shape_compiles_again():
+    def fn(x):
+        return nn.Parameter(torch.zeros_like(x)) + x
+
+    minidynamo.reset()
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, dynamic=False)
+    for size in (3, 4, 3, 4):
+        assert_same(fn(torch.ones(size)), compiled(torch.ones(size)))
+    assert len(counter.graphs) == 2
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: nn.Parameter(x),
+        lambda x: nn.Parameter(x[0]),
+        lambda x: nn.Parameter((x * 2)[0]),
+        lambda x: nn.Parameter((x * 2).t()),
+        lambda x: [(y := x * 2), y[0], nn.Parameter(y)],
+        lambda x: nn.Parameter(x * WEIGHT.requires_grad_()),
+        lambda x: nn.Parameter(x.to(int)),
+        lambda x: nn.Buffer(nn.Parameter(x * 2)),
+        lambda x: [(p := nn.Parameter(x * 2)), p.requires_grad_(False)],
+        lambda x: [(p := nn.Parameter(x * 2)), p.grad],
+        lambda x: nn.Parameter(5),
+    ],
+)
+def test_memory_from_elsewhere_ends_the_graph(fn):
+    """Eager makes these."""
+    minidynamo.reset()
+    breaks = []
+    with minidynamo.events.subscribe(breaks.append, minidynamo.events.GraphBreakEvent):
+        results = []
+        for function in (fn, minidynamo.compile(fn, backend="eager")):
+            try:
+                results.append(function(torch.ones(3, 3)))
+            except (RuntimeError, AttributeError) as error:
+                results.append(str(error))
+    assert_same(*results)
+    assert breaks
