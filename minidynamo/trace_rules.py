@@ -127,10 +127,13 @@ _PURE_FUNCTIONS: tuple[Any, ...] = (
 
 # Numbers of numpy are constants as Python's are; these functions of numpy give numbers for numbers.
 NUMPY_SCALARS: tuple[type, ...] = ()
+NUMPY_NUMBERS: list[type] = []
+NUMPY_BOOL: type | None = None
 _NUMPY_FUNCTIONS: tuple[Any, ...] = ()
 if numpy is not None:
     _KINDS = "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
     NUMPY_SCALARS = tuple(getattr(numpy, kind) for kind in _KINDS.split())
+    NUMPY_BOOL, *NUMPY_NUMBERS = NUMPY_SCALARS
     _NUMPY_FUNCTIONS = (
         *NUMPY_SCALARS,
         *(value for value in vars(numpy).values() if isinstance(value, numpy.ufunc)),

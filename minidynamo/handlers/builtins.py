@@ -43,6 +43,7 @@ from ..variables.lazy_iterators import (
 )
 from ..variables.lists import SequenceVariable
 from ..variables.namespaces import locals_of
+from ..variables.numpy_numbers import NumpyNumberVariable
 from ..variables.registry import handles
 from ..variables.sequence_methods import sort_items
 from ..variables.services import SEQUENCE_BUILDERS
@@ -223,6 +224,8 @@ def _number(kind: type, special: tuple[str, ...]) -> None:
         if isinstance(value, TensorVariable):
             number = number_of(tx, value, f"__{kind.__name__}__")
             return data_dependent(kind.__name__, value) if number is None else number
+        if isinstance(value, NumpyNumberVariable) and not more:
+            return value.call_method(tx, f"__{kind.__name__}__", [], {})
         for name in special:
             function = lookup_special(tx, value, name)
             if function is not None and not more:

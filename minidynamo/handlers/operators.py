@@ -19,7 +19,7 @@ from ..variables.builtin_object import (
     checked,
     type_name,
 )
-from ..variables.constant import ConstantVariable, is_inert
+from ..variables.constant import ConstantVariable, is_inert, is_numpy_bool
 from ..variables.descriptors import lookup_special
 from ..variables.identity import IdVariable
 from ..variables.lists import as_sequence
@@ -145,7 +145,15 @@ def _tensor_node(
         and base.fake.requires_grad
     ):
         args = [base, args[1].specialized(tx)]  # autograd has no formula for symbolic exponents
+    args = [_bool_as_float(arg) for arg in args]
     return tx.call_operation(function, args, {})
+
+
+def _bool_as_float(value: VariableTracker) -> VariableTracker:
+    """To torch's operators a bool of numpy is the number 1.0 or 0.0."""
+    if is_numpy_bool(value):
+        return ConstantVariable(float(value.as_python_constant()))
+    return value
 
 
 # -- binary -------------------------------------------------------------------------------------
@@ -394,7 +402,7 @@ def _tensor_comparison(
             return None
         if not number:
             return ConstantVariable(function is operator.ne)
-    return tx.call_operation(function, operands, {})
+    return tx.call_operation(function, list(map(_bool_as_float, operands)), {})
 
 
 def _comparison_slot(

@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import expect_true
 from torch.fx.node import map_arg
 
 from ..output_graph import example_value
+from ..trace_rules import NUMPY_SCALARS, numpy
 from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.expectations import expect
@@ -224,8 +225,28 @@ def _has_tensor(value: VariableTracker) -> bool:
     return isinstance(value, TensorVariable)
 
 
+def _has_numpy(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_numpy, value))
+    return isinstance(value, NUMPY_SCALARS)
+
+
 def _of_data(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
-    """A nest with tensors in it is one node that stacks them."""
+    """A nest with tensors in it is one node that stacks them; numpy's numbers tell the dtype."""
+    data = args[0] if len(args) == 1 and "dtype" not in kwargs else NONE
+    if data.python_type() in NUMPY_SCALARS:
+        data = data.specialized(tx)
+    if data.is_python_constant():
+        value = data.as_python_constant()
+        if isinstance(value, NUMPY_SCALARS):
+            dtype = ConstantVariable(torch.from_numpy(numpy.array(value)).dtype)
+            number = ConstantVariable(value.item())  # type: ignore[attr-defined]
+            wanted = {**kwargs, "dtype": dtype}
+            return tx.call_operation(torch.tensor, [number, *args[1:]], wanted)
+        if _has_numpy(value):
+            unsupported(
+                "numpy call", repr(value), "numbers of numpy tell the dtype of a tensor"
+            )
     if not args or args[0].python_type() not in (list, tuple) or not _has_tensor(args[0]):
         return NotImplemented
     if len(args) > 1 or not set(kwargs) <= {"dtype", "device"}:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import trace_rules
 from ..side_effects import Mutation
 from ..source import (
     AttrSource,
@@ -65,6 +66,8 @@ def wrap(
                 return tx.wrap_number(number, source=source)
         elif type(value) is tuple and tx.output.shapes.has_symbolic_items(value, source):
             return WRAPPERS[tuple](tx, value, source)
+        elif type(value) in trace_rules.NUMPY_NUMBERS:
+            return WRAPPERS[type(value)](tx, value, source)
         tx.guard(source, "CONST_EQ", value)
         return ConstantVariable(value, source=source)
     effects = tx.output.side_effects

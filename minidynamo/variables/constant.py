@@ -82,11 +82,20 @@ def is_inert(value: Any) -> bool:
 
 def _without_numpy(value: Any) -> Any:
     """numpy's numbers as Python's: operators take them alike, and graphs print them."""
+    if type(value) is trace_rules.NUMPY_BOOL:
+        unsupported("numpy call", repr(value), "a bool of numpy is a float to torch")
     if isinstance(value, trace_rules.NUMPY_SCALARS):
         return value.item()  # type: ignore[attr-defined]
     if type(value) is tuple:
         return tuple(map(_without_numpy, value))
+    if type(value) is slice:
+        return slice(*map(_without_numpy, (value.start, value.stop, value.step)))
     return value
+
+
+def is_numpy_bool(value: VariableTracker) -> bool:
+    """Whether the value is True or False of numpy, which torch takes as 1.0 or 0.0."""
+    return isinstance(value, ConstantVariable) and type(value.value) is trace_rules.NUMPY_BOOL
 
 
 # Attributes of enum members (`enums`): functions and properties of the user's class are traced.

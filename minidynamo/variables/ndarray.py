@@ -21,7 +21,7 @@ from .. import trace_rules
 from ..source import CallSource
 from .base import VariableTracker, unsupported
 from .builder import builds
-from .constant import ConstantVariable
+from .constant import ConstantVariable, is_numpy_bool
 from .functions import CallableVariable, MethodOfVariable
 from .registry import wraps
 from .tensor import TensorVariable
@@ -212,6 +212,8 @@ Convert = Callable[[NdarrayVariable], Any]
 def _argument(tx: Translator, value: VariableTracker, convert: Convert) -> Any:
     """A value as an argument: arrays as `convert` has them, dtypes by their names."""
     value = value.realize()
+    if value.python_type() in trace_rules.NUMPY_NUMBERS:
+        value = value.specialized(tx)
     if isinstance(value, NdarrayVariable):
         return convert(value)
     if isinstance(value, TensorVariable):
@@ -225,6 +227,8 @@ def _argument(tx: Translator, value: VariableTracker, convert: Convert) -> Any:
         constant, (numpy.generic, int, float, complex)
     ):
         return numpy.dtype(constant).name
+    if is_numpy_bool(value):
+        return bool(constant)
     return tx.as_proxy(value)
 
 

@@ -330,8 +330,11 @@ def symbols_in(values: Iterable[VariableTracker]) -> list[SymVariable]:
         if isinstance(value, LazyVariable) and not value.is_realized:
             continue
         value = value.realize()
+        symbol = getattr(value, "symbol", None)  # of a number of numpy
         if isinstance(value, SymVariable):
             found.append(value)
+        elif isinstance(symbol, SymVariable):
+            found.append(symbol)
         elif id(value) not in seen:
             seen.add(id(value))
             for name in ("items", "parts"):

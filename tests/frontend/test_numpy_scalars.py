@@ -1,0 +1,152 @@
+"""Numbers of numpy as arguments: eager's values and dtypes, and no graph for each new value."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from testing import CountingBackend, assert_same
+
+import minidynamo
+
+X = torch.tensor([1.0, -2.0, 3.0])
+I = torch.arange(3)  # noqa: E741
+
+DOUBLES = [np.float64(v) for v in (0.5, 0.25, 1.5, 2.75, 3.0, -7.0, 1e30)]
+SINGLES = [np.float32(v) for v in (0.1, 0.2, 0.3, 7.0)]
+LONGS = [np.int64(v) for v in (2, 3, 5, 7, -1, 2**62, 2**62 + 1)]
+SHORTS = [np.uint8(v) for v in (2, 3, 5, 200)]
+
+
+def outcome(fn, *args):
+    result = fn(*args)
+    dtype = result.dtype if isinstance(result, np.generic) else None
+    return result, dtype
+
+
+def graphs_for(fn, values, backend=None, fullgraph=True):
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend or counter, fullgraph=fullgraph)
+    for value in values:
+        assert_same(outcome(fn, value), outcome(compiled, value))
+    return len(counter.graphs)
+
+
+WITH_TENSORS = {
+    "product": lambda s: X * s,
+    "reflected": lambda s: s - X,
+    "integers": lambda s: I * s,
+    "half": lambda s: X.half() + s,
+    "comparison": lambda s: s < X,
+    "function": lambda s: torch.clamp(X, max=s),
+    "where": lambda s: torch.where(X > 0, X, s),
+    "item": lambda s: X * s.item(),
+    "container": lambda s: [s, {"s": s}, X + s],
+    "types": lambda s: (type(s), isinstance(s, float), s.dtype, X + s),
+}
+
+
+@pytest.mark.parametrize("values", [DOUBLES, SINGLES, LONGS, SHORTS], ids=lambda v: v[0].dtype)
+@pytest.mark.parametrize("fn", WITH_TENSORS.values(), ids=WITH_TENSORS)
+def test_a_second_value_makes_the_last_graph(fn, values):
+    assert graphs_for(fn, values) == 2
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_other_backends(backend):
+    graphs_for(lambda s: (X * s + 1, I / s), DOUBLES[:4], backend=backend)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda s: X * (s * 2 + 0.5),
+        lambda s: (s * s - 1, X + 1)[0],
+        lambda s: (float(s), X + s)[0],
+        lambda s: (-s, X + s)[0],
+    ],
+)
+def test_arithmetic_of_doubles(fn):
+    assert graphs_for(fn, DOUBLES) == 2
+
+
+def test_a_branch_is_a_guard():
+    def fn(s):
+        return X + 1 if s > 1 else X - s
+
+    assert graphs_for(fn, [np.float64(v) for v in (2, 3, 4, 0.5, 0.25, 5, 0.75)]) == 3
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda s: (f"{s}", X + 1)[0],
+        lambda s: (hash(s), {s: 1}[s], X + 1)[:2],
+        lambda s: (np.sin(s), X + 1)[0],
+        lambda s: (s // 2, s % 2, abs(s), X + 1)[:3],
+        lambda s: torch.tensor(s),
+        lambda s: torch.as_tensor(s) + I,
+        lambda s: (np.arange(3.0) * s).sum(),
+    ],
+)
+def test_uses_of_the_value(fn):
+    """A graph for each value, and the right one."""
+    for values in (DOUBLES[:5], SINGLES, LONGS[:4]):
+        graphs_for(fn, values)
+
+
+def test_indices_and_sizes():
+    for fn in (
+        lambda n: I[n],
+        lambda n: I[:n],
+        lambda n: torch.zeros(n),
+        lambda n: [4, 5, 6][n],
+    ):
+        graphs_for(fn, [np.int64(v) for v in (2, 1, 0, 2)], fullgraph=False)
+
+
+def test_zeros_and_what_is_not_finite():
+    def fn(s):
+        return X * s, math.copysign(1.0, s), s
+
+    values = [np.float64(v) for v in (0.0, -0.0, 1.0, 2.0, -0.0, 0.0, math.nan, math.inf)]
+    graphs_for(fn, values, fullgraph=False)
+
+
+def test_another_type_is_another_graph():
+    def fn(s):
+        return s, X * s, type(s)
+
+    values = [
+        np.float64(2),
+        np.float64(3),
+        np.float32(3),
+        3.0,
+        3,
+        np.int64(3),
+        np.int64(4),
+        True,
+    ]
+    graphs_for(fn, values)
+
+
+def test_numbers_beyond_int64():
+    values = [np.uint64(v) for v in (2, 3, 2**63 + 1, 2**64 - 1, 5)]
+    for fn in (lambda s: (s, X + 1), lambda s: (s > 4, X * 2), lambda s: (str(s), X + 1)):
+        graphs_for(fn, values, fullgraph=False)
+
+
+def test_numbers_tell_the_dtype_of_a_new_tensor():
+    for value in (np.float64(0.5), np.float32(0.5), np.int32(3), np.bool_(True)):
+        graphs_for(lambda s: torch.tensor(s), [value])
+        graphs_for(lambda s: torch.tensor(s, dtype=torch.half), [value], fullgraph=False)
+        graphs_for(lambda s: torch.tensor([s, s]), [value], fullgraph=False)
+
+
+def test_bools_of_numpy_are_floats_to_torch():
+    for fn in (lambda b: I * b, lambda b: b - I, lambda b: I**b, lambda b: I > b):
+        assert graphs_for(fn, [np.bool_(True), np.bool_(False), np.bool_(True)]) == 2
+    for fn in (lambda b: torch.add(I, b), lambda b: I.add(b), lambda b: torch.full((2,), b)):
+        graphs_for(fn, [np.bool_(True), np.bool_(False)], fullgraph=False)
