@@ -74,6 +74,10 @@ BROADCAST_COST = 6
 BROADCAST_FACTOR = 8
 
 
+def _are_ints(values: tuple[Any, ...]) -> bool:
+    return all(type(value) is int for value in values)
+
+
 class GraphLowering:
     """State of lowering one graph.
 
@@ -225,10 +229,10 @@ class GraphLowering:
             return False
         left, right = self._fake(target), self._fake(value)
         same = left.shape == right.shape and left.dtype == right.dtype
-        plain = (
-            is_dense(tuple(left.shape), tuple(left.stride())) and left.device == right.device
-        )
-        return same and plain and not any(node < user for user in target.users)
+        sizes, strides = tuple(left.shape), tuple(left.stride())
+        if not same or left.device != right.device or not _are_ints(sizes + strides):
+            return False
+        return is_dense(sizes, strides) and not any(node < user for user in target.users)
 
     def _write_inputs(self) -> None:
         """The last operations: inputs get their new values, when all else has read the old ones."""
