@@ -113,7 +113,8 @@ def _said_to_torch(fn: Any) -> Decision | None:
     if isinstance(fn, types.FunctionType):
         left = fn.__dict__
         # functools.wraps copies what is left; the wrapper's id tells a copy.
-        if "_torchdynamo_disable" in left and left.get(_WRAPPER_ID, id(fn)) == id(fn):
+        is_own = left.get(_WRAPPER_ID, id(fn)) == id(fn)
+        if "_torchdynamo_disable" in left and is_own and not _is_of_optimizers(fn):
             is_deep = left.get("_torchdynamo_disable_recursive", False)
             return Decision.DISABLE if is_deep else Decision.DISABLE_SHALLOW
         if _TORCH_CONSTANT in left:
@@ -124,6 +125,13 @@ def _said_to_torch(fn: Any) -> Decision | None:
         if ids and id(fn) in ids:
             return said
     return None
+
+
+def _is_of_optimizers(fn: types.FunctionType) -> bool:
+    """torch.compile's first use disables what it does not trace of torch.optim, which is traced
+    here.
+    """
+    return str(fn.__module__).startswith("torch.optim.")
 
 
 def _mark(fn: Any, choice: Decision) -> Any:

@@ -53,7 +53,7 @@ def test_hooks_of_inputs_and_outputs(comp):
     return x.grad, log
 
 
-@scenario(graphs=2, breaks=1)
+@scenario()
 def test_hook_registered_inside(comp):
     def f(x, w):
         y = x @ w

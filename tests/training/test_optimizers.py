@@ -192,3 +192,10 @@ def test_learning_rates_that_are_numbers_change():
 
     run(program, "inductor", None, None, 2e-5)
     run(program, "aot_eager", None, None, 2e-5)
+
+
+def test_steps_are_traced_also_where_torch_compile_was_used():
+    """Its first use disables fused functions and `_init_group` of torch's optimizers."""
+    torch.compile(torch.sin, backend="eager")(torch.ones(1))
+    test_step("Adam", {"lr": 0.01, "fused": True}, 1)
+    test_step("SGD", {"lr": 0.01, "momentum": 0.9}, 2)
