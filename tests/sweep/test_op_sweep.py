@@ -3,6 +3,7 @@
 import random
 
 import pytest
+import torch
 
 pytest.importorskip("expecttest")  # what torch's table of operators needs
 
@@ -12,6 +13,12 @@ from sweep_check import Compiler, Different, check, compare
 SEED, COUNT = 7, 36
 # Cases that eager and torch.compile do not agree on either, or that need a graph break.
 ALLOWED = ("ok", "skip", "break")
+# Shapes or strides that torch 2.11 works out for fake tensors and its kernels do not give.
+WRONG_IN_211 = {
+    "nn.functional.embedding_bag bfloat16 mixed": "exception",
+    "fft.ihfft2 int64 function": "stride",
+    "nn.functional.pad.replicate float32 channels_last": "stride",
+}
 
 
 def chosen():
@@ -28,7 +35,8 @@ def compiler():
 def test_a_sample_of_all_operators(compiler, part):
     for case in chosen()[part::12]:
         result = check(compiler, case, 2)
-        assert result.kind in ALLOWED, f"{case.key()}: {result.reason}"
+        known = WRONG_IN_211.get(case.key()) if torch.__version__ < "2.12" else None
+        assert result.kind in (*ALLOWED, known), f"{case.key()}: {result.reason}"
 
 
 def test_the_table_is_large():
@@ -48,8 +56,6 @@ def test_the_table_is_large():
     ],
 )
 def test_a_difference_is_seen(change):
-    import torch
-
     x = torch.randn(4, 5)
     compare([x], [x.clone()], None, False)
     with pytest.raises(Different):
