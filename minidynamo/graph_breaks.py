@@ -28,6 +28,7 @@ from .bytecode import (
     remove_unreachable,
 )
 from .codegen import OUT_NAME, PyCodegen, is_temporary
+from .draws import is_drawn
 from .exc import Unsupported
 from .generator_frames import rebuild
 from .new_parameters import making
@@ -124,7 +125,7 @@ class _Finisher:
         self.rerun: list[Instruction] = []
         call, fetch, module = self._graph_call(list(emitting.outputs))
         positions = self.tx.current.positions
-        fresh = [*call, *emitting.instructions]
+        fresh = [*self.output.draws.emit(context), *call, *emitting.instructions]
         if tail:
             fresh[-1:-1] = _forget_temporaries(fresh, bool(fetch))
         for inst in fresh:
@@ -161,8 +162,10 @@ class _Finisher:
         own = [node for node in outputs if node not in new]
         module, inputs = self.output.finish([*own, *(node for node, _ in checks)])
         is_mutating = any(item.is_mutated for item in inputs)
-        if checks and is_mutating:
+        draws = self.output.draws
+        if checks and (is_mutating or draws.calls):
             _refuse_checks(checks[0][1])
+        draws.prepare(self.output)
         compiled = self.output.call_backend(module, inputs)
         sources = [item.source for item in inputs]
         function = compiled
@@ -177,13 +180,13 @@ class _Finisher:
         load_function = [Instruction("LOAD_CONST", function)]
         cells = self.tx.code.co_cellvars
         direct = all(isinstance(s, LocalSource) and s.local not in cells for s in sources)
-        if direct:
+        if direct or any(map(is_drawn, sources)):
             loads = [inst for source in sources for inst in source.emit_load(self.context)]
             call = current.emit_call(load_function, loads, len(sources))
             sources = []
         else:
             call = current.emit_call_ex(load_function, [Instruction("LOAD_FAST", INPUTS_NAME)])
-        if checks or (function is compiled and not is_mutating):
+        if checks or (function is compiled and not is_mutating and not draws.calls):
             self._rerun_if_it_raises(call)
         return [*call, Instruction("STORE_FAST", OUT_NAME)], sources, module
 
@@ -344,11 +347,13 @@ class CheckFailed(Exception):
 
 
 def _refuse_checks(step: int) -> NoReturn:
-    """A graph that writes to its inputs cannot be run and then forgotten."""
+    """A graph that writes to its inputs, or follows calls of random number generators, cannot be
+    run and then forgotten.
+    """
     reason = Unsupported(
         "data-dependent branch",
         "a branch that raises",
-        "the graph also writes to its inputs, so the branch has to be taken before it",
+        "the graph also writes to its inputs or takes random numbers, which cannot be undone",
     )
     reason.made_at = step  # type: ignore[attr-defined]
     raise reason

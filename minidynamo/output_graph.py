@@ -40,9 +40,11 @@ from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 from . import config, events
 from .data_parallel import active_ddp, compile_in_buckets
 from .deferred_torch import defer, fake_mode
+from .draws import Draws, is_drawn
 from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
+from .out_tensors import refuse_out
 from .shape_history import history_of
 from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
@@ -62,8 +64,6 @@ _RESTRIDING = frozenset(
 _QUANTIZED = frozenset(
     {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 )
-# Functions whose `out=` AOTAutograd loses, or cannot make functional.
-_OUT_IN_EAGER = {torch.linalg.matrix_rank, torch._native_batch_norm_legit}
 UserStack = Sequence[traceback.FrameSummary]
 
 # Errors of fake propagation that mean "cannot be known while tracing", with what the user is told.
@@ -99,31 +99,6 @@ def _version(fake: Any) -> int:
     """The version counter; inference tensors and numbers have none."""
     is_counted = isinstance(fake, torch.Tensor) and not fake.is_inference()
     return fake._version if is_counted else 0
-
-
-def _refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) -> None:
-    """Refuses `out=` tensors that have not the dtype and shape of the result: to resize tensors
-    from outside or views, or to convert where the operator can, is left to eager.
-    """
-    nodes = [
-        n for n in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(n, Node)
-    ]
-    if not nodes or isinstance(target, str):
-        return
-    why = "out= has another shape or dtype than the result"
-    if target in _OUT_IN_EAGER:
-        raise Unsupported("tensor storage", target.__name__, "out= of this function is eager's")
-    try:
-        found = target(*args, **{k: v for k, v in fake_kwargs.items() if k != "out"})
-    except Exception:
-        return  # the call itself says what is wrong
-    results = found if isinstance(found, (tuple, list)) else [found]
-    for node, result in zip(nodes, results, strict=False):
-        fake = example_value(node)
-        is_own = node.op != "placeholder" and not fake._is_view()
-        fits = is_own or fake.shape == result.shape
-        if not fits or fake.dtype != result.dtype:
-            raise Unsupported("tensor storage", getattr(target, "__name__", str(target)), why)
 
 
 def _stem(source: Source) -> str:
@@ -170,6 +145,7 @@ class OutputGraph:
         self.side_effects = SideEffects()
         self.inputs: list[GraphInput] = []
         self.made: list[NewParameter] = []
+        self.draws = Draws()
         self._first_op: Node | None = None
         self._names: set[str] = set()
         # Nodes of symbols; for symbols that depend on data, where in which result they are.
@@ -348,6 +324,8 @@ class OutputGraph:
             value = self._number(symbol)
             source = self.shapes.sources[symbol]
             node = self._placeholder(source, value, value, str(symbol))
+        elif self.draws.has(symbol):
+            node = self.draws.add_item(self, symbol, self._number(symbol))
         else:
             node = self._follow(*self._unbacked[symbol], self._number(symbol))
         self._symbols[symbol] = node
@@ -409,7 +387,7 @@ class OutputGraph:
         try:
             with self.fake_mode, tracing(self.tracing_context), self._decomposing():
                 if "out" in kwargs:
-                    _refuse_out(target, fake_args, fake_kwargs, kwargs["out"])
+                    refuse_out(target, fake_args, fake_kwargs, kwargs["out"])
                     self.shape_env.pending_fresh_unbacked_symbols.clear()
                 if op == "call_method":
                     return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
@@ -500,6 +478,7 @@ class OutputGraph:
     def add_alias_guards(self) -> None:
         """What was mutated and taken for different objects, or memory, must stay different."""
         tensors = [item for item in self.inputs if isinstance(item.value, torch.Tensor)]
+        tensors = [item for item in tensors if not is_drawn(item.source)]
         mutated = [item.is_mutated for item in tensors]
         if any(mutated) and len(tensors) > 1:
             group = tuple(item.source for item in tensors)

@@ -34,10 +34,12 @@ LAYERS = [
     [
         "constant_values",
         "data_parallel",
+        "draws",
         "guard_checks",
         "guard_expr",
         "guards",
         "new_parameters",
+        "out_tensors",
         "shape_history",
         "shapes",
         "side_effects",

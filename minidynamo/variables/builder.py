@@ -27,7 +27,7 @@ from ..source import (
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
 from .functions import BoundMethodVariable, CallableVariable, UserFunctionVariable
-from .registry import INSTANCE_WRAPPERS, WRAPPERS, wraps, wraps_instances
+from .registry import INSTANCE_WRAPPERS, WRAPPERS, handler_of, wraps, wraps_instances
 from .tensor import wrap_tensor
 
 if TYPE_CHECKING:
@@ -157,6 +157,8 @@ def wrap_code(tx: Translator, value: types.CodeType, source: Source) -> Variable
 
 @wraps(types.MethodType)
 def wrap_method(tx: Translator, value: types.MethodType, source: Source) -> VariableTracker:
+    if handler_of(value) is not None:
+        return wrap_callable(tx, value, source)  # a function of a module: one object
     tx.guard(source, "TYPE_IS", types.MethodType)
     function = tx.wrap(value.__func__, MethodFuncSource(source))
     receiver = tx.wrap(value.__self__, MethodSelfSource(source))

@@ -18,10 +18,10 @@ from .builtin_object import as_iterator, rich_equal, type_name
 from .classes import NEW_OBJECT, class_variable, has_object_layout
 from .constant import ConstantVariable, is_inert
 from .descriptors import ClassAttribute, bind, class_lookup, guard_class, lookup_special
-from .functions import MethodOfVariable
+from .functions import CallableVariable, MethodOfVariable
 from .instance_dict import InstanceDictVariable
 from .instance_state import InstanceState, instance_dict
-from .registry import wraps_instances
+from .registry import handler_of, wraps_instances
 from .user_keys import UserKey
 
 if TYPE_CHECKING:
@@ -454,6 +454,9 @@ def _is_enum_member(value: Any) -> bool:
 @wraps_instances(object)
 def wrap_object(tx: Translator, value: Any, source: Source) -> VariableTracker:
     """Objects that no other row wraps."""
+    if handler_of(value) is not None:  # a function of some C library
+        tx.guard(source, "ID_IS", value)
+        return CallableVariable(value, source=source)
     if _is_enum_member(value):
         tx.guard(source, "ID_IS", value)
         return ConstantVariable(value, source=source)
