@@ -174,6 +174,18 @@ def test_equal_layers_share_kernels():
     assert metrics.generated_kernel_count <= 6 < metrics.kernel_calls
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_convolutions_of_many_weights_keep_eagers_layout(channels_last):
+    torch.manual_seed(0)
+    wide, narrow = torch.nn.Conv2d(8, 96, 3), torch.nn.Conv2d(96, 4, 3)
+    x = torch.randn(1, 8, 9, 9)
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        check(lambda x: narrow(wide(x * 2).relu()).relu(), x, **CLOSE)
+        check(lambda x: narrow(F.max_pool2d(wide(x), 2)), x, **CLOSE)
+
+
 def test_convolutions_choose_their_layout():
     torch.manual_seed(0)
     conv, x = torch.nn.Conv2d(3, 8, 3), torch.randn(2, 3, 16, 16)

@@ -51,6 +51,36 @@ def test_other_types_and_nan(dtype):
     check(lambda x: F.max_pool2d(x, 3, 2, 1), x)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"scale_factor": 2},
+        {"size": (25, 31), "align_corners": True},
+        {"scale_factor": (1.5, 0.7)},
+        {"size": (1, 40), "align_corners": True},
+        {"scale_factor": 1.37, "recompute_scale_factor": True},
+    ],
+)
+def test_bilinear(how, channels_last):
+    x = torch.randn(2, 5, 12, 15)
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+    check(lambda x: F.interpolate(x * 2, mode="bilinear", **how).relu(), x, externs=0, **CLOSE)
+
+
+def test_bilinear_of_other_types():
+    x = torch.randn(1, 3, 5, 6)
+    check(lambda x: F.interpolate(x, (9, 7), mode="bilinear"), x.double())
+    check(lambda x: F.interpolate(x, (9, 7), mode="bilinear"), x.bfloat16())
+    x[0, 1, 2, 3], x[0, 0, 0, 0] = float("nan"), float("inf")
+    check(lambda x: F.interpolate(x, (9, 12), mode="bilinear"), x, **CLOSE)
+    image = (x.nan_to_num(0, 1) * 20 + 128).to(torch.uint8)
+    check(lambda x: F.interpolate(x, (9, 12), mode="bilinear"), image, externs=1)
+    x = torch.randn(2, 3, 8, 8, requires_grad=True)
+    check(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear").sin(), x, **CLOSE)
+
+
 def test_gradient():
     x = torch.randn(2, 3, 8, 8, requires_grad=True)
     check(lambda x: F.avg_pool2d(F.max_pool2d(x, 3, 2, 1), 2), x, **CLOSE)

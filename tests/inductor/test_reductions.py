@@ -154,6 +154,13 @@ def test_convolutional_norms():
         lambda x, w: F.batch_norm(x, None, None, w, w, training=True), x, w, kernels=1, **CLOSE
     )
     check(lambda x, w: F.group_norm(x, 3, w, w), x, w, kernels=1, **CLOSE)
+    for groups in (1, 2, 3, 6):
+        check(lambda x, w: F.group_norm(x, groups, w, w).relu(), channels_last, w, **CLOSE)
+    far = channels_last + 300
+    run = compiled(lambda x: F.group_norm(x, 2), far)
+    torch.testing.assert_close(
+        run(far)[0], F.group_norm(far.double(), 2).float(), atol=3e-4, rtol=0
+    )
     check(lambda x: F.instance_norm(x), x, **CLOSE)
 
 

@@ -50,7 +50,8 @@ def test_scans(name):
 @pytest.mark.parametrize("name", EXTREMES)
 @pytest.mark.parametrize("x", [X, NAN, TIES], ids=["values", "nan", "ties"])
 def test_extremes(name, x):
-    check(EXTREMES[name], x, externs=0, **CLOSE)
+    # Nothing of the last dimension's running logsumexp can be done side by side.
+    check(EXTREMES[name], x, externs=int(name == "logcumsumexp"), **CLOSE)
 
 
 def test_integers_wrap():

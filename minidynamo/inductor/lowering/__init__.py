@@ -16,6 +16,7 @@ from minidynamo.inductor.lowering import (
     reductions,
     scans,
     scatter,
+    upsampling,
     views,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "reductions",
     "scatter",
     "scans",
+    "upsampling",
     "views",
 ]

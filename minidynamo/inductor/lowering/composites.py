@@ -251,6 +251,31 @@ def _batch_norm(
     return out, save_mean, save_rstd, mean, squares
 
 
+def _of_groups(
+    g: GraphLowering, x: TensorValue, groups: int, each: int, compute: torch.dtype
+) -> tuple[TensorValue, TensorValue]:
+    """Mean and sum of squared distances from it of `each` channels together, as (batch, groups, 1,
+    ...). Where channels are innermost, from those of single channels (Chan, Golub, LeVeque: "Updating
+    formulae and a pairwise algorithm for computing sample variances"), so that channels are lanes.
+    """
+
+    def grouped(value: TensorValue) -> TensorValue:
+        size = (value.size[0], groups, each, *value.size[2:])
+        return g.reindexed(value, size, lambda i: [i[0], i[1] * each + i[2], *i[3:]])
+
+    dims = list(range(2, x.ndim + 1))
+    spatial = count(x, dims[:-1])
+    if x.ndim < 3 or x.stride[1] != 1 or each == 1 or spatial == 1:
+        return mean_and_squares(g, grouped(x), dims, compute)
+    means, squares = mean_and_squares(g, x, dims[:-1], compute)
+    g.realize(means)
+    mean, apart = mean_and_squares(g, grouped(means), [2], compute)
+    own = grouped(squares)
+    inside = g.reduce("sum", own.load, own.size, [2], compute, origins=x.origins)
+    total = real(spatial)
+    return mean, g.computed(lambda s, d: s + d * total, (inside, apart), compute, mean.size)
+
+
 @register(aten.native_group_norm.default)
 def lower_group_norm(
     g: GraphLowering,
@@ -268,21 +293,26 @@ def lower_group_norm(
         return DECLINED
     compute = compute_type(x.dtype)
     each = channels // groups
-    grouped = (n, groups, each, *x.size[2:])
-    dims = list(range(2, len(grouped)))
+    dims = list(range(2, x.ndim + 1))
     g.keep(x)
-
-    def merged(index: Index) -> Index:
-        return [index[0], index[1] * each + index[2], *index[3:]]
-
-    view = g.reindexed(x, grouped, merged)
-    mean, squares = mean_and_squares(g, view, dims, compute)
+    mean, squares = _of_groups(g, x, groups, each, compute)
     rstd = _inverse_root(g, squares, real(each * spatial), eps, compute)
 
+    def row(index: Index) -> Index:
+        return [index[0], index[1] // each, *(ZERO for _ in dims)]
+
+    centres, inverses = mean, rstd
+    if x.stride[1] == 1 and x.ndim > 2:
+        # For each channel: lanes that are channels find them side by side.
+        size = (n, channels, *(1 for _ in x.size[2:]))
+        centres, inverses = (g.reindexed(v, size, row) for v in (mean, rstd))
+        g.realize(centres)
+        g.realize(inverses)
+
     def inner(b: BodyBuilder, index: Index) -> Value:
-        row = [index[0], index[1] // each, *(ZERO for _ in dims)]
-        centred = _scalar(b, x, index, compute) - _scalar(b, mean, row, compute)
-        value = centred * _scalar(b, rstd, row, compute)
+        own = row(index) if centres is mean else [*index[:2], *(ZERO for _ in x.size[2:])]
+        centred = _scalar(b, x, index, compute) - _scalar(b, centres, own, compute)
+        value = centred * _scalar(b, inverses, own, compute)
         return _affine(b, value, weight, bias, [index[1]]).value
 
     operands = [v for v in (x, mean, rstd, weight, bias) if v is not None]

@@ -41,6 +41,14 @@ def _wants_channels_last(g: GraphLowering, x: TensorValue, transposed: bool) -> 
     return isinstance(x.data, Lazy) or has_layout or channels <= FEW_CHANNELS  # type: ignore[operator]
 
 
+def _weight_is_large(g: GraphLowering, x: TensorValue, weight: TensorValue) -> bool:
+    """Whether turning the weight costs more than channels-last pixels save."""
+    is_turned = all(extent == 1 for extent in weight.size[2:])
+    if is_turned or weight.stride == channels_last(weight.size):
+        return False
+    return weight.numel() > x.numel() + g.meta.numel()  # type: ignore[no-any-return, operator]
+
+
 @register(aten.convolution.default)
 def lower_convolution(
     g: GraphLowering,
@@ -51,7 +59,7 @@ def lower_convolution(
 ) -> Any:
     if not _wants_channels_last(g, x, bool(rest[3])) or x.numel() == 0:
         return DECLINED
-    stride = channels_last(x.size)
+    stride = x.layout if _weight_is_large(g, x, weight) else channels_last(x.size)
     if isinstance(x.data, Lazy) and x.data.base is None:
         x.data.stride = stride
     elif x.stride != stride:

@@ -242,7 +242,6 @@ def _log_of_base(base: float) -> Callable[[Scalar], Scalar]:
 _FLOAT_UNARY = [
     "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan",
     "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
-    "lgamma",
 ]  # fmt: skip
 _COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge"]
 _INTEGER_BINARY = {

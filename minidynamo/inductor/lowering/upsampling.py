@@ -1,0 +1,128 @@
+"""Bilinear interpolation of planes.
+
+Rows first: where a plane grows, each of its rows is interpolated once, into memory, and the rows of
+the result are mixed from those with contiguous loads. With channels innermost, or where the plane
+shrinks, a result is computed from its four neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from minidynamo.inductor.ir import Index, Lazy, TensorValue, contiguous_strides
+from minidynamo.inductor.loop_body import BodyBuilder, Value
+from minidynamo.inductor.lowering.promotion import compute_type
+from minidynamo.inductor.lowering.registry import DECLINED, register
+from minidynamo.inductor.lowering.scalar import Scalar, maximum, minimum
+from minidynamo.inductor.symbolic import Expr
+
+if TYPE_CHECKING:
+    from minidynamo.inductor.graph import GraphLowering
+
+aten = torch.ops.aten
+Element = Callable[[BodyBuilder, Expr], Scalar]
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One dimension: which two elements a result lies between, and how near to the second."""
+
+    given: int
+    wanted: int
+    scale: float | None
+    aligned: bool
+    compute: torch.dtype
+
+    def _step(self) -> float:
+        if self.aligned:
+            return (self.given - 1) / (self.wanted - 1) if self.wanted > 1 else 0.0
+        return 1 / self.scale if self.scale else self.given / self.wanted
+
+    def _position(self, b: BodyBuilder, i: Expr) -> Scalar:
+        place = Scalar(b, b.cast(b.index_expr(i), self.compute))
+        if self.aligned:
+            return place * self._step()
+        return maximum((place + 0.5) * self._step() - 0.5, 0.0)
+
+    def first(self, b: BodyBuilder, i: Expr) -> Value:
+        """The element before (int64)."""
+        place = self._position(b, i).to(torch.int64)
+        return minimum(place, self.given - 1).value
+
+    def weight(self, b: BodyBuilder, i: Expr) -> Value:
+        """The share of the element after."""
+        before = Scalar(b, b.cast(self.first(b, i), self.compute))
+        return minimum(maximum(self._position(b, i) - before, 0.0), 1.0).value
+
+    def table(
+        self, g: GraphLowering, fn: Callable[[BodyBuilder, Expr], Value], dtype: torch.dtype
+    ) -> TensorValue:
+        """`fn` of all results' positions, in memory."""
+        size, device = (self.wanted,), g.meta.device
+        data = Lazy(lambda b, index: fn(b, index[0]), (1,), 8)
+        value = TensorValue(data, dtype, size, device, (1,))
+        g.realize(value)
+        return value
+
+    def mix(self, g: GraphLowering) -> Callable[[BodyBuilder, Expr, Element], Scalar]:
+        """A function of a result's position and of what gives the elements: the mixture of two."""
+        places = self.table(g, self.first, torch.int64)
+        weights = self.table(g, self.weight, self.compute)
+
+        def mixed(b: BodyBuilder, i: Expr, element: Element) -> Scalar:
+            place = places.load(b, [i])
+            after = minimum(Scalar(b, place) + 1, self.given - 1).value
+            left = element(b, b.indirect(place, self.given, wrap=False))
+            right = element(b, b.indirect(after, self.given, wrap=False))
+            share = Scalar(b, weights.load(b, [i]))
+            return left * (1 - share) + right * share
+
+        return mixed
+
+
+@register(aten.upsample_bilinear2d.default)
+def lower_upsample_bilinear2d(
+    g: GraphLowering,
+    x: TensorValue,
+    size: Any,
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Any:
+    wanted = tuple(g.meta.shape)
+    static = all(isinstance(n, int) and n > 0 for n in (*x.size, *wanted))
+    if not x.dtype.is_floating_point or x.ndim != 4 or not static:
+        return DECLINED
+    g.realize(x)
+    compute = compute_type(x.dtype)
+    rows = _Axis(int(x.size[2]), int(wanted[2]), scales_h, align_corners, compute)
+    columns = _Axis(int(x.size[3]), int(wanted[3]), scales_w, align_corners, compute)
+    down, across = rows.mix(g), columns.mix(g)
+
+    def along_row(b: BodyBuilder, index: Index) -> Value:
+        def pixel(b: BodyBuilder, column: Expr) -> Scalar:
+            return Scalar(b, b.cast(x.load(b, [*index[:3], column]), compute))
+
+        return across(b, index[3], pixel).value
+
+    source = along_row
+    if x.stride[1] != 1 and rows.wanted >= rows.given:
+        each = (*x.size[:3], wanted[3])
+        stride = contiguous_strides(each)
+        wide = TensorValue(
+            Lazy(along_row, stride, 12, 2, x.origins), compute, each, x.device, stride
+        )
+        g.realize(wide)
+        source = wide.load  # type: ignore[assignment]
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        def in_row(b: BodyBuilder, row: Expr) -> Scalar:
+            return Scalar(b, source(b, [*index[:2], row, index[3]]))
+
+        return down(b, index[2], in_row).value
+
+    return g.lazy(inner, (x,), cost=16)
