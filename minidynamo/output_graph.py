@@ -50,6 +50,7 @@ from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
 from .size_nodes import expression_node
 from .subgraphs import Body
+from .tensor_storage import Restrided, refuse_out
 from .transform_levels import close_transforms
 from .utils import counters
 
@@ -57,10 +58,6 @@ if TYPE_CHECKING:
     from .compile_options import CompileOptions
     from .source import Source
 
-# Methods that change a tensor's shape or strides where it is.
-_RESTRIDING = frozenset(
-    "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_".split()
-)
 _QUANTIZED = frozenset(
     {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 )
@@ -152,6 +149,7 @@ class OutputGraph:
         self._symbols: dict[sympy.Symbol, Node] = {}
         self._sizes: set[Node] = set()  # those that sizes of inputs need
         self._unbacked: dict[sympy.Symbol, tuple[Node, Any]] = {}
+        self.restrided = Restrided()
         self.op_count = 0
         # Classes of which it is guarded that no attribute was stored since.
         self.guarded_classes: set[type] = set()
@@ -382,7 +380,9 @@ class OutputGraph:
     def _run_fake(
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        self._refuse_restriding(target, args)
+        if self.restrided.concerns(target, args):
+            self.restrided.add(args[0], self.body is None and self.shapes.is_empty)
+            self.side_effects.note()
         fake_args, fake_kwargs = map_arg((args, kwargs), example_value)
         try:
             with self.fake_mode, tracing(self.tracing_context), self._decomposing():
@@ -405,16 +405,6 @@ class OutputGraph:
         if self.shapes.is_empty:
             return contextlib.nullcontext()
         return enable_python_dispatcher()
-
-    @staticmethod
-    def _refuse_restriding(target: Any, args: tuple[Any, ...]) -> None:
-        """Tensors from outside must keep the shape that the graph is compiled for."""
-        name = target if isinstance(target, str) else getattr(target, "__name__", "")
-        given = args[0] if args else None
-        if name in _RESTRIDING and isinstance(given, Node) and given.op == "placeholder":
-            raise Unsupported(
-                "tensor storage", name, f"{name} changes the shape of a tensor from outside"
-            )
 
     def _describe_failure(self, target: Any, error: Exception) -> Unsupported:
         name = getattr(target, "__name__", str(target))
@@ -509,6 +499,8 @@ class OutputGraph:
         """The GraphModule that returns `outputs`, and the inputs that it uses, in order."""
         self.graph.output(tuple(outputs))
         self._bind_symbols()
+        with self.fake_mode:
+            self.restrided.restore()
         used = []
         for item in self.inputs:
             if item.node.users or item.node in self._sizes:

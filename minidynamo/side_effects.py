@@ -86,6 +86,11 @@ class SideEffects:
         """All (real object, variable) pairs."""
         return list(self._by_id.values())
 
+    def note(self) -> None:
+        """To be called before a change that needs no replay, but that nothing undoes."""
+        self.version += 1
+        self.lasting += 1
+
     # -- containers -----------------------------------------------------------------------------
 
     def mutate(self, variable: VariableTracker) -> None:

@@ -47,7 +47,7 @@ LAYERS = [
         "source_calls",
         "trace_rules",
     ],
-    ["output_graph", "subgraphs"],
+    ["output_graph", "subgraphs", "tensor_storage"],
     ["variables"],
     ["handlers"],
     ["codegen", "generator_frames", "graph_breaks", "resume_execution", "stopped_frames"],

@@ -62,8 +62,6 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
         " __deepcopy__ __reduce_ex__ as_subclass module_load rename refine_names align_to".split()
         if hasattr(torch.Tensor, name)
     },
-    # AOTAutograd has no functional form of it.
-    "polygamma_": ("tensor storage", "it changes the tensor in a way that graphs cannot", []),
 }
 
 
@@ -97,6 +95,14 @@ def requires_grad_(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwa
     unsupported(
         "requires_grad_", self.describe(), "whether a tensor requires grad is fixed in a graph"
     )
+
+
+@tensor_method("polygamma_")
+def polygamma_(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    """AOTAutograd has no functional form of it."""
+    if not self.fake.is_floating_point():
+        unsupported("tensor storage", self.describe(), "eager raises the error")
+    return self.call_method(tx, "copy_", [self.call_method(tx, "polygamma", args, kwargs)], {})
 
 
 @tensor_method("new")
