@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from minidynamo import _C
 from minidynamo.inductor.ir import Buffer, ExternOp, TensorValue, View, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.origins import origin_of
@@ -23,6 +24,8 @@ from minidynamo.inductor.symbolic import IntLike, contiguous_strides
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
 
+assert _C.PlanExecutor  # the extension registers the operator
+ATTENTION = torch.ops.minidynamo.attention.default
 # Matrix products, whose results are row-major whatever the operands' strides are.
 PRODUCTS = {
     torch.ops.aten.mm.default,
@@ -32,7 +35,10 @@ PRODUCTS = {
 }
 # Operators that take any strides: their operands are not copied into the layout that eager has.
 # They may have any strides but the last, which must be 1, for those of the second set.
-ANY_ROWS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default}
+ANY_ROWS = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    ATTENTION,
+}
 ANY_STRIDES = PRODUCTS | ANY_ROWS
 # Operators that take memory laid out unlike in eager, and give results laid out like that.
 ANY_LAYOUT = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from testing import CountingBackend, assert_same, check, check_recompiles
 from torch import nn
@@ -132,6 +133,47 @@ def test_inplace_on_view_changes_metadata():
         return y, y.shape
 
     check(fn, X, fullgraph=True)
+
+
+def turned(x):
+    return x.t_()
+
+
+def turned_twice(x):
+    y = x.view(-1)
+    x.unsqueeze_(0).transpose_(1, 2).mul_(2)
+    return y + 1, x, x.shape
+
+
+def strided(x):
+    x.as_strided_((2, 2), (1, 2))
+    return x + 1, x.T
+
+
+def turned_and_left(x):
+    x.t_()
+    minidynamo.graph_break()
+    return x.squeeze_(0) * 2, x.shape
+
+
+def polygamma(x):
+    return x.t_().polygamma_(1), x.add_(1)
+
+
+@pytest.mark.parametrize("fn", [turned, turned_twice, strided, turned_and_left, polygamma])
+@pytest.mark.parametrize("backend", [None, "aot_eager", "inductor"])
+def test_inputs_that_change_their_shape(fn, backend):
+    check(fn, X + 1, graphs=None, fullgraph=fn is not turned_and_left, backend=backend)
+
+
+def test_an_input_that_changed_its_shape_compiles_anew():
+    counter = CountingBackend()
+    compiled = minidynamo.compile(turned, backend=counter, dynamic=False)
+    x = X.clone()
+    for graphs in (1, 2, 2):
+        assert compiled(x) is x
+        assert len(counter.graphs) == graphs
+    assert x.shape == (3, 2) and x.stride() == (1, 3)
 
 
 def test_operators():

@@ -24,7 +24,7 @@ def is_fused(fn, *args):
     texts = []
     with events.subscribe(lambda event: texts.append(event.text), events.OutputCodeEvent):
         check(fn, *args, **CLOSE)
-    return any("flash_attention" in text for text in texts)
+    return any("attention" in text for text in texts)
 
 
 def heads(*size):
@@ -131,6 +131,50 @@ def kept(q, k, v):
     return weights @ v, weights
 
 
+def causal(value):
+    hidden = torch.ones(24, 24).tril() == 0
+    return lambda q, k, v: torch.softmax((q @ k.mT / 4).masked_fill(hidden, value), -1) @ v
+
+
+def chosen(q, k, v, m, value=-math.inf):
+    return torch.softmax(torch.where(m, q @ k.mT / 4, value), -1) @ v
+
+
+def filled(q, k, v, m):
+    fill = torch.full([], torch.finfo().min)
+    return torch.softmax(torch.where(m, fill, q @ k.mT / 4), -1) @ v
+
+
+def both(q, k, v, m):
+    scores = (q @ k.mT / 4 + k[:, :1, :, 0][:, :, None]).masked_fill(m, -math.inf)
+    return F.dropout(torch.softmax(scores, -1), 0.1, training=False) @ v
+
+
+HIDING = [*map(causal, (-math.inf, -1e9, -1e4, -3.0, 0.0)), chosen, filled, both]
+
+
+@pytest.mark.parametrize("number", range(len(HIDING)))
+def test_masks_that_replace_scores(number):
+    fn = HIDING[number]
+    given = [heads(), heads(), heads()]
+    if fn in (chosen, filled, both):
+        mask = torch.rand(2, 1, 24, 24) > 0.3
+        mask[0, 0, 3], mask[1, 0, 5] = True, False  # some rows are hidden altogether
+        given.append(mask)
+    assert is_fused(fn, *given)
+    given[0][0, 1, 2, 3] = math.inf
+    given[1][1, 2, 20:] = math.nan
+    assert is_fused(fn, *given)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_that_are_infinite_without_a_mask(sign):
+    q, k, v = heads(), heads().abs(), heads()
+    q[0, 1, 2] = sign * math.inf  # a row of -inf or inf
+    q[1, 0, 3], k[1] = sign * 3e30, k[1] * 1e20
+    assert is_fused(scaled, q, k, v)
+
+
 UNLIKE = {
     "weights are read": kept,
     "along queries": lambda q, k, v: torch.softmax(q @ k.mT, -2) @ v,
@@ -138,6 +182,12 @@ UNLIKE = {
     "scaled after the mask": lambda q, k, v: torch.softmax((q @ k.mT + v[..., :1]) * 2, -1) @ v,
     "negative scale": lambda q, k, v: torch.softmax(q @ k.mT * -1, -1) @ v,
     "other width": lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v[..., :8],
+    "filled before the bias": lambda q, k, v: (
+        torch.softmax((q @ k.mT).masked_fill(v[..., :1] > 0, -1e9) + v[..., 1:2], -1) @ v
+    ),
+    "filled, then scaled": lambda q, k, v: (
+        torch.softmax((q @ k.mT).masked_fill(v[..., :1] > 0, -1e9) / 2, -1) @ v
+    ),
     "a product with itself": lambda q, k, v: torch.softmax(q @ k.mT, -1) @ (q @ k.mT),
     "double": lambda q, k, v: torch.softmax(q.double() @ k.mT.double(), -1) @ v.double(),
 }

@@ -1,18 +1,17 @@
 """Attention that is written out, as the fused operator that never holds all the weights.
 
-    softmax(q @ k.T * scale + mask) @ v     ->     _scaled_dot_product_flash_attention_for_cpu
+    softmax(masked_fill(q @ k.T * scale + bias, hidden, fill)) @ v     ->     minidynamo::attention
 
 float32 on CPU, from `LEAST_SCORES` weights a head on: below that, two matrix products and a fused
 softmax are as fast. Weights that somebody else reads (a backward graph, the caller) stay.
 
-The operator gives zeros for rows whose scores are all -inf, where softmax gives NaN. Such rows come
-from the mask, so the result is set to NaN where the mask's row is -inf throughout.
+The operator (`csrc/attention.cpp`) looks at its operands: where infinite or huge numbers could make
+another result than softmax's, it computes the scores.
 """
 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,10 +19,10 @@ from typing import Any
 import torch
 import torch.fx
 
+from minidynamo.inductor.extern import ATTENTION
 from minidynamo.inductor.sizes import has_symbols
 
 aten = torch.ops.aten
-FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
 # Queries times keys from which the operator is faster, and queries below which it is not.
 LEAST_SCORES = 1 << 18
 LEAST_QUERIES = 32
@@ -42,12 +41,22 @@ _ORDERED = {
 
 @dataclass
 class _Scores:
-    """What goes into a softmax: `product * scale` plus `masks`; `shape`: where these were added."""
+    """What goes into a softmax: `product * scale` plus `masks`, and `fill` where `hidden`; `shape`:
+    where these were added.
+    """
 
     product: torch.fx.Node
     scale: float = 1.0
     masks: list[torch.fx.Node] = field(default_factory=list)
+    # A bool mask, and whether it is true where the scores stay.
+    hidden: tuple[torch.fx.Node, bool] | None = None
+    fill: float = -math.inf
     shape: tuple[int, ...] = ()
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether something was added to the product or filled in."""
+        return bool(self.masks or self.hidden)
 
 
 def fuse_attention(gm: torch.fx.GraphModule) -> None:
@@ -118,20 +127,73 @@ def _scores(node: Any) -> _Scores | None:
                 factor if node.target is aten.mul.Tensor else 1 / (factor or math.nan)
             )
             node = node.args[0]
-        elif node.target is aten.add.Tensor and found.scale == 1 and not node.kwargs:
-            summand = _summand(node)
-            if summand is None or (found.masks and _size(node) != found.shape):
+        elif node.target in _MASKING and found.scale == 1 and not node.kwargs:
+            if found.is_masked and _size(node) != found.shape:
                 return None
             found.shape = _size(node)
-            node, mask = summand
-            found.masks.append(mask)
+            node = _MASKING[node.target](found, node)
         elif _is_ordered(node):
             node = node.args[0]
-            if not found.masks and len(_size(node)) == 4:
+            if not found.is_masked and len(_size(node)) == 4:
                 found.shape = _size(node)
         else:
             return None
     return None
+
+
+def _take_sum(found: _Scores, node: torch.fx.Node) -> torch.fx.Node | None:
+    """The scores of an addition, whose mask is noted."""
+    summand = _summand(node)
+    if summand is None or (found.hidden is not None and found.fill != -math.inf):
+        return None
+    found.masks.append(summand[1])
+    return summand[0]
+
+
+def _take_filled(found: _Scores, node: torch.fx.Node) -> Any:
+    """The scores of `masked_fill`."""
+    scores, mask, value = node.args
+    return _hide(found, scores, mask, value, False)
+
+
+def _take_chosen(found: _Scores, node: torch.fx.Node) -> Any:
+    """The scores of `where(mask, scores, number)`, or with the two exchanged."""
+    mask, kept, other = node.args
+    if _number(kept) is not None:
+        return _hide(found, other, mask, kept, False)
+    return _hide(found, kept, mask, other, True)
+
+
+def _hide(found: _Scores, scores: Any, mask: Any, value: Any, is_kept: bool) -> Any:
+    fill = _number(value)
+    known = isinstance(scores, torch.fx.Node) and isinstance(mask, torch.fx.Node)
+    if fill is None or not known or found.hidden or found.masks or _size(scores) != found.shape:
+        return None
+    flags = mask.meta["val"]
+    if math.isnan(fill) or flags.dtype != torch.bool or not flags.dim():
+        return None
+    found.hidden, found.fill = (mask, is_kept), fill
+    return scores
+
+
+def _number(value: Any) -> float | None:
+    """A number, or what a tensor of one element is filled with."""
+    if isinstance(value, torch.fx.Node):
+        made = {aten.full.default: 1, aten.scalar_tensor.default: 0}.get(value.target)
+        if made is None or value.meta["val"].numel() != 1:
+            return None
+        value = value.args[made]
+    return float(value) if _is_number(value) else None
+
+
+_MASKING = {
+    aten.add.Tensor: _take_sum,
+    aten.masked_fill.Scalar: _take_filled,
+    aten.masked_fill.Tensor: _take_filled,
+    aten.where.self: _take_chosen,
+    aten.where.ScalarOther: _take_chosen,
+    aten.where.ScalarSelf: _take_chosen,
+}
 
 
 def _is_consistent(found: _Scores) -> bool:
@@ -139,7 +201,7 @@ def _is_consistent(found: _Scores) -> bool:
     rows = _size(found.product)
     if not math.isfinite(found.scale) or found.scale <= 0:
         return False
-    return not found.masks or found.shape == rows or _has_heads(found.shape, rows)
+    return not found.is_masked or found.shape == rows or _has_heads(found.shape, rows)
 
 
 def _has_heads(shape: tuple[Any, ...], rows: tuple[Any, ...]) -> bool:
@@ -214,18 +276,8 @@ class _Rewrite:
     def run(self, values: Any) -> None:
         query, turned = self.scores.product.args
         key = self.call(aten.transpose.int, self.heads(turned), -2, -1)
-        arguments = (self.heads(query), key, self.heads(values), 0.0, False)
-        options: dict[str, Any] = {"scale": self.scores.scale}
-        mask = self.mask()
-        if mask is not None:
-            options["attn_mask"] = self.expanded(mask)
-        both = self.call(FLASH, *arguments, **options)
-        result = self.call(operator.getitem, both, 0)
-        if mask is not None:
-            largest = self.call(aten.amax.default, mask, [-1], True)
-            dead = self.call(aten.eq.Scalar, largest, -math.inf)
-            nothing = self.call(aten.full.default, [], math.nan, dtype=torch.float32)
-            result = self.call(aten.where.self, dead, nothing, result)
+        arguments = (self.heads(query), key, self.heads(values), self.mask(), self.hidden())
+        result = self.call(ATTENTION, *arguments, self.scores.fill, self.scores.scale)
         # The operator's result has heads inside of rows; what follows was traced for row-major.
         result = self.call(aten.clone.default, result, memory_format=torch.contiguous_format)
         result = self.call(aten.view.default, result, list(_size(self.output)))
@@ -251,9 +303,9 @@ class _Rewrite:
             total = self.call(aten.add.Tensor, total, other)
         return total
 
-    def expanded(self, mask: torch.fx.Node) -> torch.fx.Node:
-        """The mask in the shape of all scores, without memory for it."""
-        whole = self.call(aten.expand.default, mask, list(self.scores.shape))
-        if len(self.scores.shape) == 3:
-            whole = self.call(aten.unsqueeze.default, whole, 0)
-        return whole
+    def hidden(self) -> torch.fx.Node | None:
+        """The bool mask, true where scores are filled."""
+        if self.scores.hidden is None:
+            return None
+        mask, is_kept = self.scores.hidden
+        return self.call(aten.logical_not.default, mask) if is_kept else mask
