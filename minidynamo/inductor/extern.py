@@ -24,7 +24,7 @@ from minidynamo.inductor.symbolic import IntLike, contiguous_strides
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
 
-assert _C.PlanExecutor  # the extension registers the operator
+assert _C.__name__  # the extension registers the operator
 ATTENTION = torch.ops.minidynamo.attention.default
 # Matrix products, whose results are row-major whatever the operands' strides are.
 PRODUCTS = {
