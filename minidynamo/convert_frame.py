@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._dynamo import eval_frame as torch_frames
-from torch.utils._device import DeviceContext
 
 from . import config, events, stances, trace_rules
 from ._C import ONCE, SKIP, SKIP_RECURSIVE, SKIP_RUN_ONLY, Entry, entries, on_made_code
@@ -35,6 +34,7 @@ from .exc import (
     TorchRuntimeError,
     Unsupported,
 )
+from .function_modes import are_traceable, has_modes, set_aside
 from .graph_breaks import CompiledFrame, finish_break, finish_return
 from .guards import Check, GuardSet
 from .opcodes.control import LOOP_GOES_ON
@@ -46,6 +46,7 @@ from .source import GlobalsSource, LocalSource
 from .stopped_frames import SkipFrame
 from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator, Translator
 from .utils import counters, warn_once
+from .variables.function_modes import enter_modes
 
 if TYPE_CHECKING:
     from .compile_options import CompileOptions
@@ -135,7 +136,7 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
         return _convert(options, frame)
     except SkipFrame as skip:
         _emit_frame(code, "skipped", str(skip))
-        return SKIP
+        return ONCE if has_modes() else SKIP
     except RunInEager as reason:
         _emit_frame(code, "eager", str(reason))
         return ONCE
@@ -168,14 +169,10 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
 
 
 def _is_below_a_tracer() -> bool:
-    """Inside of a torch.func transform, or of a mode that sees each operator or function: such
-    calls are left alone. A default device is a mode too, and guarded.
-    """
-    modes = range(torch._C._len_torch_function_stack())
-    if any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in modes):
-        return True
+    """Inside of a torch.func transform, or of a mode of a tracer: such calls are left alone."""
     return (
-        torch._C._functorch.peek_interpreter_stack() is not None
+        not are_traceable()
+        or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
     )
 
@@ -324,8 +321,9 @@ def _convert(options: CompileOptions, frame: Any) -> Any:
     counters["frames"]["total"] += 1
     for _ in range(MAX_ATTEMPTS):
         try:
-            with _kept_global_state(), events.timed("frame"):
-                entry = _attempt(options, frame, breaks, around)
+            guards = GuardSet()
+            with set_aside() as modes, _kept_global_state(), events.timed("frame"):
+                entry = _attempt(options, frame, guards, modes, breaks, around)
             if config.check_new_guards:
                 _check_guards(frame, entry)
             return entry
@@ -347,12 +345,14 @@ def _check_guards(frame: Any, entry: Any) -> None:
 def _attempt(
     options: CompileOptions,
     frame: Any,
+    guards: GuardSet,
+    modes: list[Any],
     breaks: dict[int, Unsupported],
     around: BaseException | None,
 ) -> Any:
-    output = OutputGraph(options, frame.code)
+    output = OutputGraph(options, frame.code, guards)
     try:
-        return _capture(options, frame, output, breaks, around)
+        return _capture(options, frame, output, modes, breaks, around)
     finally:
         for context in reversed(output.open_contexts):
             context.abandon()
@@ -363,6 +363,7 @@ def _capture(
     options: CompileOptions,
     frame: Any,
     output: OutputGraph,
+    modes: list[Any],
     breaks: dict[int, Unsupported],
     around: BaseException | None,
 ) -> Any:
@@ -370,6 +371,7 @@ def _capture(
     tx.guard(GlobalsSource(), "ID_IS", frame.globals)
     output.guards.add(None, Check.GLOBAL_STATE)
     try:
+        enter_modes(tx, modes)
         value = tx.run()
     except GraphBreak as stop:
         _report_break(options, stop.reason)

@@ -42,6 +42,7 @@ from .data_parallel import active_ddp, compile_in_buckets
 from .deferred_torch import defer, fake_mode
 from .draws import Draws, is_drawn
 from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
+from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
 from .out_tensors import refuse_out
@@ -121,9 +122,9 @@ def example_value(node: Node) -> Any:
 
 
 class OutputGraph:
-    """The graph, the guards and the side effects of one attempt at capturing a frame."""
+    """The graph, the guards (at first none) and the side effects of one attempt at a frame."""
 
-    def __init__(self, options: CompileOptions, code: CodeType) -> None:
+    def __init__(self, options: CompileOptions, code: CodeType, guards: GuardSet) -> None:
         self.options = options
         self.graph = self.root_graph = torch.fx.Graph()
         # The body of a higher-order operator that is being traced, and those that were.
@@ -138,7 +139,7 @@ class OutputGraph:
         self.fake_mode = fake_mode(shape_env=self.shape_env)
         self.tracing_context = TracingContext(self.fake_mode)
         self.shapes = Shapes(self.shape_env, history_of(code), options.dynamic)
-        self.guards = GuardSet()
+        self.guards = guards
         self.side_effects = SideEffects()
         self.inputs: list[GraphInput] = []
         self.made: list[NewParameter] = []
@@ -159,8 +160,7 @@ class OutputGraph:
         self.open_contexts: list[Any] = []
         # Conditions that the graph relies on, and the steps that ask for them.
         self.checks: list[tuple[Node, int]] = []
-        # Whether the traced code is inside of DisableTorchFunctionSubclass.
-        self.is_torch_function_disabled = False
+        self.overrides = Overrides()
         # How many levels of torch.func transforms are open.
         self.transform_levels = 0
         # The lazily wrapped values that were looked at, in order.
@@ -428,6 +428,7 @@ class OutputGraph:
         self.globals_variables.clear()
         self.realized.clear()
         self.open_contexts.clear()
+        self.overrides.modes.clear()
         self.side_effects = SideEffects()
 
     # -- undoing ----------------------------------------------------------------------------------

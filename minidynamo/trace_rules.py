@@ -87,7 +87,9 @@ _NOT_OPERATIONS = frozenset(
     " get_num_threads get_num_interop_threads get_file_path prepare_multiprocessing_environment"
     " set_autocast_enabled set_flush_denormal from_dlpack to_dlpack from_file"
     " frombuffer get_device_module"
-    " set_grad_enabled _initialized _has_cuda import_ir_module_from_buffer".split()
+    " has_torch_function has_torch_function_unary has_torch_function_variadic"
+    " handle_torch_function set_grad_enabled _initialized _has_cuda"
+    " import_ir_module_from_buffer".split()
 )
 
 # Pure functions: with constant arguments they run while tracing.
@@ -167,7 +169,7 @@ _SKIPPED_TORCH = (
     " torch._decomp torch.autograd.function"
     " torch.autograd.functional torch.func torch._compile torch.compiler"
     " torch._vmap_internals torch._lowrank"
-    " torch.overrides torch._meta_registrations torch.optim._multi_tensor"
+    " torch._meta_registrations torch.optim._multi_tensor"
 ).split()
 # Functions in them that are traced through all the same: they only ask what an object is.
 _TRACED_FUNCTIONS = {
@@ -327,6 +329,8 @@ def skip_code(code: types.CodeType, module: str | None = None) -> str | None:
     """
     if code.co_flags & _NOT_CAPTURED_FLAGS:
         return "generators and coroutines run in eager"
+    if code.co_name in ("__torch_function__", "__torch_dispatch__"):
+        return "torch calls it for single operations"
     if is_skipped_file(code.co_filename):
         return "a library's own file"
     if code.co_name in _CONSTRUCTORS and code.co_filename.startswith(_TORCH):

@@ -35,6 +35,7 @@ LAYERS = [
         "constant_values",
         "data_parallel",
         "draws",
+        "function_modes",
         "guard_checks",
         "guard_expr",
         "guards",

@@ -25,6 +25,7 @@ from ..variables.identity import IdVariable
 from ..variables.lists import as_sequence
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
+from ..variables.torch_overrides import dispatched
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -482,6 +483,10 @@ def _overridable(function: Callable[..., Any], handler: Any) -> Callable[..., An
         for arg in args:
             if arg.owns_operators:
                 return arg.operate(tx, function, args)
+        if tx.output.overrides.has_modes and any(
+            isinstance(arg, TensorVariable) for arg in args
+        ):
+            return dispatched(tx, function, args)
         return handler(tx, args, kwargs)
 
     return call

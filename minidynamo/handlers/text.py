@@ -11,6 +11,7 @@ from ..variables.builtin_object import BuiltinObject, type_name
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import lookup_special
 from ..variables.dicts import DictVariable
+from ..variables.functions import CallableVariable
 from ..variables.lists import SequenceVariable
 from ..variables.tensor import TensorVariable
 from .builtins import Values, builtin, data_dependent
@@ -41,6 +42,8 @@ def text_of(tx: Translator, value: VariableTracker, special: str) -> str | None:
     """What `__str__` or `__repr__` gives, where tracing knows it."""
     if isinstance(value, ConstantVariable):
         return str(value.value) if special == "__str__" else repr(value.value)
+    if isinstance(value, CallableVariable):
+        return repr(value.value)
     if issubclass(value.python_type(), type):
         cls = value.as_python_constant()
         return repr(cls) if type(cls).__repr__ is type.__repr__ else None

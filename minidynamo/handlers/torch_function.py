@@ -10,7 +10,8 @@ from torch.overrides import get_default_nowrap_functions
 from ..variables.base import VariableTracker, unsupported
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
-from ..variables.tensor_subclass import TensorSubclassVariable, subclasses_in
+from ..variables.tensor_subclass import TensorSubclassVariable
+from ..variables.torch_overrides import overriding
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -35,11 +36,11 @@ def default_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
         keywords = tx.unpack_keywords(extra)
         named = {name: _plain(tx, item) for name, item in keywords.items()}
         items = [*items, *keywords.values()]
-    result = _call(tx, func, values, named).realize()
+    result = tx.call_function(func, values, named).realize()
     real = func.as_python_constant()
     if real in get_default_nowrap_functions():
         return result
-    instances = {instance.plain: instance for instance in subclasses_in(items)}
+    instances = {instance.plain: instance for instance in _subclasses(items)}
     return _convert(tx, result, cls, instances)
 
 
@@ -49,26 +50,19 @@ def disabled_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     given = dict(zip(("func", "types", "args", "kwargs"), args, strict=False)) | kwargs
     result = default_torch_function(tx, [tx.wrap_constant(torch.Tensor)], given).realize()
     items = given["args"].unpack(tx) if "args" in given else []
-    instances = {instance.plain: instance for instance in subclasses_in(items)}
+    instances = {instance.plain: instance for instance in _subclasses(items)}
     return instances.get(result, result)
 
 
-def _call(
-    tx: Translator, func: VariableTracker, values: Args, named: Kwargs
-) -> VariableTracker:
-    real = func.as_python_constant()
-    name = getattr(real, "__name__", "")
-    owner: Any = getattr(real, "__self__", real)
-    if name == "__get__" and type(owner).__name__ == "getset_descriptor":
-        return values[0].getattr(tx, owner.__name__)
-    return tx.call_function(func, values, named)
+def _subclasses(values: Args) -> list[TensorSubclassVariable]:
+    return [value for value in overriding(values) if isinstance(value, TensorSubclassVariable)]
 
 
 def _plain(tx: Translator, value: VariableTracker) -> VariableTracker:
     value = value.realize()
     if isinstance(value, TensorSubclassVariable):
         return value.plain
-    if subclasses_in([value]):
+    if _subclasses([value]):
         return tx.wrap_items(value.python_type(), [_plain(tx, v) for v in value.unpack(tx)])
     return value
 

@@ -24,7 +24,7 @@ from ..variables.expectations import expect
 from ..variables.ndarray import NdarrayVariable
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
-from .torch_state import refuse_function_modes
+from ..variables.torch_overrides import call_overrides, overriding
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -78,40 +78,28 @@ def is_storage(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 # -- __torch_function__ ----------------------------------------------------------------------------
 
 
-def _overrides(tx: Translator, values: Args) -> VariableTracker:
-    """Tensors of the graph are plain ones; anything else may have a `__torch_function__`."""
-    for value in values:
-        value = value.realize()
-        kind = value.python_type()
-        if not isinstance(value, TensorVariable) and hasattr(kind, "__torch_function__"):
-            unsupported(
-                "torch function override",
-                repr(value),
-                f"{kind.__qualname__} overrides torch functions",
-            )
-    return ConstantVariable(False)
-
-
 @handles(torch.overrides.has_torch_function)
 def has_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    return _overrides(tx, args[0].unpack(tx))
+    return ConstantVariable(tx.is_overridden(args[0].unpack(tx)))
 
 
 @handles(torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
 def has_torch_function_variadic(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    return _overrides(tx, args)
+    return ConstantVariable(tx.is_overridden(args))
+
+
+@handles(torch.overrides.handle_torch_function)
+def handle_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """`(function, relevant arguments, *args, **kwargs)`."""
+    function, relevant, *given = args
+    instances = overriding(relevant.unpack(tx))
+    return call_overrides(tx, function, instances, tx.wrap_items(tuple, given), kwargs)
 
 
 @handles(torch.overrides.is_tensor_like)
 def is_tensor_like(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     kind = args[0].python_type()
     return ConstantVariable(kind is torch.Tensor or hasattr(kind, "__torch_function__"))
-
-
-@handles(torch.overrides._get_current_function_mode_stack)
-def function_mode_stack(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    refuse_function_modes("_get_current_function_mode_stack")
-    return tx.wrap_items(list, [])
 
 
 @handles(torch.utils._python_dispatch._get_current_dispatch_mode_stack)

@@ -14,14 +14,12 @@ from .. import markers
 from ..guards import Predicate
 from ..source import ConstSource
 from ..variables.base import VariableTracker, unsupported
-from ..variables.constant import CONSTANT_METHODS, ConstantVariable
+from ..variables.constant import ConstantVariable
 from ..variables.contexts import (
     AUTOCAST_CACHE,
-    DEFAULT_DEVICES,
     DEFAULT_DTYPE,
     GRAD_MODE,
     SDP_SETTINGS,
-    DisableTorchFunctionVariable,
     GlobalStateVariable,
     InferenceGuardVariable,
     Setting,
@@ -87,11 +85,6 @@ _CONSTANTS: tuple[tuple[Callable[..., Any], Any], ...] = (
     (torch.compiler.is_exporting, False),
     (torch._utils.is_compiling, True),
     (markers.is_compiling, True),
-)
-# What these give while no function mode is active; the number of modes is guarded.
-_WITHOUT_MODES: tuple[tuple[Callable[..., Any], Any], ...] = (
-    (torch._C._is_torch_function_mode_enabled, False),
-    (torch._C._len_torch_function_stack, 0),
 )
 
 
@@ -166,31 +159,6 @@ for _function, _value in {id(f): (f, v) for f, v in _CONSTANTS}.values():
 handles_named("torch.onnx.is_in_onnx_export")(lambda tx, args, kwargs: ConstantVariable(False))
 
 
-def _without_modes(
-    function: Callable[..., Any],
-    value: Any,
-) -> None:
-    def handler(
-        tx: Translator,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> VariableTracker:
-        refuse_function_modes(function.__name__)
-        return ConstantVariable(value)
-
-    handles(function)(handler)
-
-
-def refuse_function_modes(asked: str) -> None:
-    """Raise Unsupported if there is a mode: it may be changed by what eager runs next."""
-    if torch._C._len_torch_function_stack():
-        unsupported("function mode", asked, "a torch function mode is active")
-
-
-for _function, _value in _WITHOUT_MODES:
-    _without_modes(_function, _value)
-
-
 # -- changes ---------------------------------------------------------------------------------------
 
 
@@ -199,6 +167,8 @@ def _set(
     setting: Setting,
     value: VariableTracker,
 ) -> VariableTracker:
+    if tx.output.overrides.has_modes:
+        unsupported("function mode", setting.name, "a torch function mode may see the change")
     GlobalStateVariable.of(tx).set(tx, setting, value.as_python_constant())
     return NONE
 
@@ -319,35 +289,6 @@ for _setting in SDP_SETTINGS:
 @handles(torch._C._InferenceMode)
 def inference_mode(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return InferenceGuardVariable(args[0].as_python_constant())
-
-
-def _disables(kind: type) -> None:
-    handles(kind)(lambda tx, args, kwargs: DisableTorchFunctionVariable(kind))
-
-
-_disables(torch._C.DisableTorchFunctionSubclass)
-_disables(torch._C.DisableTorchFunction)
-
-
-def _enter_device(tx: Translator, device: ConstantVariable, args: Args) -> VariableTracker:
-    state = GlobalStateVariable.of(tx)
-    state.set(tx, DEFAULT_DEVICES, (*DEFAULT_DEVICES.get(), device.value))
-    return device
-
-
-def _leave_device(tx: Translator, device: ConstantVariable, args: Args) -> VariableTracker:
-    state = GlobalStateVariable.of(tx)
-    state.set(tx, DEFAULT_DEVICES, DEFAULT_DEVICES.get()[:-1])
-    return NONE
-
-
-CONSTANT_METHODS[torch.device, "__enter__"] = _enter_device
-CONSTANT_METHODS[torch.device, "__exit__"] = _leave_device
-
-
-@handles(torch.set_default_device)
-def set_default_device(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    unsupported("function mode", "torch.set_default_device", "it changes the function modes")
 
 
 # -- torch's own compiler --------------------------------------------------------------------------

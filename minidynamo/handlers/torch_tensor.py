@@ -183,6 +183,10 @@ def _grad(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> 
     """The gradient of an input is an input of its own; an intermediate has none."""
     if real is not None:
         assert tensor.source is not None
+        if tx.output.overrides.begins_below_modes:
+            unsupported(
+                "function mode", f"{tensor.describe()}.grad", "to look at it calls a mode"
+            )
         return tx.wrap(real.grad, AttrSource(tensor.source, "grad"))
     if tensor.fake.requires_grad and tensor.fake.is_leaf:
         unsupported("attribute", f"{tensor.describe()}.grad", "the leaf was made by the graph")

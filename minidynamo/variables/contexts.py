@@ -276,7 +276,7 @@ class InferenceGuardVariable(VariableTracker):
 
 
 class DisableTorchFunctionVariable(VariableTracker):
-    """`torch._C.DisableTorchFunctionSubclass()`, and the same for modes, of which there are none.
+    """`torch._C.DisableTorchFunctionSubclass()`; `DisableTorchFunction()` is for modes too.
 
     The graph has plain tensors only, so nothing happens at run time; it never ends inside.
     """
@@ -284,7 +284,7 @@ class DisableTorchFunctionVariable(VariableTracker):
     def __init__(self, kind: type) -> None:
         super().__init__(mutation=Mutation.NEW)
         self.kind = kind
-        self.former: bool | None = None
+        self.former: tuple[bool, bool] | None = None
         self.step = 0
 
     def python_type(self) -> type:
@@ -305,11 +305,19 @@ class DisableTorchFunctionVariable(VariableTracker):
         output = tx.output
         output.side_effects.version += 1
         if name == "__enter__" and self.former is None:
-            self.former, self.step = output.is_torch_function_disabled, tx.last_step()
-            output.is_torch_function_disabled = True
+            self.former = (
+                output.overrides.are_subclasses_disabled,
+                output.overrides.are_modes_disabled,
+            )
+            self.step = tx.last_step()
+            output.overrides.are_subclasses_disabled = True
+            output.overrides.are_modes_disabled |= self.kind is torch._C.DisableTorchFunction
             output.open_contexts.append(self)
         elif name == "__exit__" and self.former is not None:
-            output.is_torch_function_disabled, self.former = self.former, None
+            output.overrides.are_subclasses_disabled, output.overrides.are_modes_disabled = (
+                self.former
+            )
+            self.former = None
             output.open_contexts.remove(self)
         else:
             unsupported("function mode", name, "the guard object is used in another way")

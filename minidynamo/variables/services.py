@@ -240,8 +240,10 @@ class Services:
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """A call of a Python function: handler, graph node, inlining or break."""
-        if trace_rules.is_operation(fn.fn) and has_subclass([*args, *kwargs.values()]):
-            return SUBCLASS_CALL[0](self, fn.fn, args, kwargs)
+        if trace_rules.is_operation(fn.fn) and self.is_overridden([*args, *kwargs.values()]):
+            overridden = OVERRIDDEN_CALL[0](self, fn.fn, args, kwargs, body=fn)
+            if overridden is not None:
+                return overridden
         wrapped = trace_rules.wrapped_attribute(fn.fn)
         if wrapped is not None:
             source = AttrSource(self.source_of(fn, fn.fn), wrapped)
@@ -253,6 +255,8 @@ class Services:
         args = [arg.realize() for arg in args]
         kwargs = {name: arg.realize() for name, arg in kwargs.items()}
         if handler is not None and rule is Rule.INLINE:
+            if self.output.overrides.has_modes:
+                _refuse_below_modes(handler, fn.fn)
             in_tail, self.in_tail = self.in_tail, None
             result = handler(self, args, kwargs)  # type: ignore[arg-type]
             if result is not NotImplemented:
@@ -260,6 +264,10 @@ class Services:
             self.in_tail = in_tail
             return self.inline(fn, args, kwargs)
         return self.call_real_callable(fn, fn.fn, args, kwargs)
+
+    def is_overridden(self, values: Sequence[VariableTracker]) -> bool:
+        """Whether a function of torch with these arguments goes to a `__torch_function__`."""
+        return self.output.overrides.has_modes or has_subclass(values)
 
     def call_real_callable(
         self,
@@ -269,8 +277,10 @@ class Services:
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """A call of a callable known by identity; arguments are realised."""
-        if _is_torch(value) and has_subclass([*args, *kwargs.values()]):
-            return SUBCLASS_CALL[0](self, value, args, kwargs)
+        if _is_torch(value) and self.is_overridden([*args, *kwargs.values()]):
+            overridden = OVERRIDDEN_CALL[0](self, value, args, kwargs)
+            if overridden is not None:
+                return overridden
         if self.output.shapes.is_empty:
             return self._call_callable(fn, value, args, kwargs)
         if not kwargs and any(isinstance(arg, SymVariable) for arg in args):
@@ -293,6 +303,8 @@ class Services:
             if folded is not None:
                 return folded
         handler = handler_of(value)
+        if handler is not None and self.output.overrides.has_modes:
+            _refuse_below_modes(handler, value)
         if handler is not None and markers.decision(value) is None:
             result = handler(self, args, kwargs)  # type: ignore[arg-type]
             if result is not NotImplemented:
@@ -323,6 +335,8 @@ class Services:
                 return args[0].call_builtin(self, value, args[1:], kwargs)  # type: ignore[arg-type]
             return args[0].call_method(self, value.__name__, args[1:], kwargs)  # type: ignore[arg-type]
         receiver = getattr(value, "__self__", None)
+        if _is_getter(value, receiver) and args and isinstance(args[0], TensorVariable):
+            return args[0].getattr(self, receiver.__name__)  # type: ignore[arg-type, union-attr]
         if receiver is not None and is_value(receiver):
             return self.wrap_constant(receiver).call_method(  # type: ignore[arg-type]
                 self,  # type: ignore[arg-type]
@@ -450,18 +464,38 @@ def _has_callbacks(args: list[VariableTracker], kwargs: dict[str, VariableTracke
     )
 
 
+# What torch calls below these is not traced call by call, as function modes see it.
+_NOT_BELOW_MODES = tuple(
+    f"minidynamo.handlers.{name}"
+    for name in "autograd_function functorch higher_order nn_modules numpy_ torch_distributions"
+    " torch_optim torch_parameters torch_rnn".split()
+)
+
+
+def _refuse_below_modes(handler: Callable[..., Any], value: Any) -> None:
+    if handler.__module__ in _NOT_BELOW_MODES:
+        name = getattr(value, "__qualname__", repr(value))
+        unsupported("function mode", name, "a torch function mode sees what it calls")
+
+
 def has_subclass(values: Sequence[VariableTracker]) -> bool:
     """Whether an argument, or an item of a list or tuple among them, has a `__torch_function__`
     that is traced.
     """
     for value in values:
         value = value.realize()
-        if value.owns_operators and value.is_user_defined:
+        if value.is_user_defined and hasattr(value.python_type(), "__torch_function__"):
             return True
         items = getattr(value, "items", None)
         if type(items) is list and items and has_subclass(items):
             return True
     return False
+
+
+def _is_getter(value: Any, receiver: Any) -> bool:
+    """Whether it is `torch.Tensor.shape.__get__` or its like."""
+    name = getattr(value, "__name__", "")
+    return name == "__get__" and isinstance(receiver, types.GetSetDescriptorType)
 
 
 def _is_torch(value: Any) -> bool:
@@ -499,6 +533,6 @@ def _sequence_family(type_: type) -> Any:
 SEQUENCE_BUILDERS: dict[Any, Callable[..., VariableTracker]] = {}
 EXCEPTION_BUILDER: list[Callable[..., VariableTracker]] = []
 TENSOR_GETATTR: list[Callable[..., VariableTracker]] = []
-SUBCLASS_CALL: list[Callable[..., VariableTracker]] = []
+OVERRIDDEN_CALL: list[Callable[..., VariableTracker | None]] = []
 
 __all__ = ["EXCEPTION_BUILDER", "SEQUENCE_BUILDERS", "TENSOR_GETATTR", "Services", "torch"]

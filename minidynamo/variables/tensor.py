@@ -8,6 +8,7 @@ node. Rows: `ATTRIBUTES` (name -> how the attribute is answered) and `METHODS_` 
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,8 @@ class TensorVariable(VariableTracker):
         stored = tx.output.side_effects.load_attr(self, name)
         if isinstance(stored, VariableTracker):
             return stored
+        if tx.output.overrides.has_modes and _is_computed(name):
+            return TENSOR_ACCESS[0](tx, self, name, [], {})
         if name == "nbytes":
             return tx.wrap_constant(self.fake.numel() * self.fake.itemsize)
         if name in METADATA:
@@ -109,6 +112,8 @@ class TensorVariable(VariableTracker):
         """
         value = value.realize()
         name = _SAME.get(name, name)
+        if tx.output.overrides.has_modes and hasattr(torch.Tensor, name):
+            unsupported("function mode", f"{self.describe()}.{name} = ...", "a mode sees it")
         if name == "grad":
             self._check_grad(value)
         elif hasattr(torch.Tensor, name):
@@ -155,6 +160,8 @@ class TensorVariable(VariableTracker):
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
+        if tx.output.overrides.has_modes and callable(getattr(torch.Tensor, name, None)):
+            return TENSOR_ACCESS[0](tx, self, name, args, kwargs)
         handler = TENSOR_METHODS.get(name)
         if handler is not None:
             result = handler(tx, self, args, kwargs)
@@ -186,6 +193,8 @@ class TensorVariable(VariableTracker):
         return tx.fold(lambda *a, **k: getattr(self.fake, name)(*a, **k), tuple(values), named)
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        if tx.output.overrides.has_modes:
+            return self.call_method(tx, "__getitem__", [key], {})
         proxy = tx.as_proxy(key)
         if not tx.output.shapes.is_empty:
             selected = self._select(tx, proxy)
@@ -219,14 +228,20 @@ class TensorVariable(VariableTracker):
         return result
 
     def length(self, tx: Translator) -> VariableTracker:
+        if tx.output.overrides.has_modes:
+            return self.call_method(tx, "__len__", [], {})
         if not self.fake.dim():
             return tx.fold(len, (self.fake,), {})
         return tx.wrap_constant(self.fake.shape[0])
 
     def iter(self, tx: Translator) -> VariableTracker:
+        if tx.output.overrides.has_modes:
+            return self.call_method(tx, "__iter__", [], {})
         return tx.sequence_iterator(self.unpack(tx))
 
     def unpack(self, tx: Translator) -> list[VariableTracker]:
+        if tx.output.overrides.has_modes:
+            return self.iter(tx).unpack(tx)
         if self.fake.dim() == 0:
             error = TypeError("iteration over a 0-d tensor")
             raise ObservedException(tx.wrap_exception(error))
@@ -253,6 +268,12 @@ class TensorVariable(VariableTracker):
             if isinstance(value, VariableTracker):
                 codegen(value)
                 self.apply_setattr(codegen, name)
+
+
+def _is_computed(name: str) -> bool:
+    """Whether it is an attribute of torch's own, no method."""
+    found = getattr(torch.Tensor, name, None)
+    return isinstance(found, (types.GetSetDescriptorType, property))
 
 
 def _is_symbolic(part: Any) -> bool:
@@ -321,5 +342,7 @@ def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> Variable
     return variable
 
 
+# A method or an attribute under torch function modes; filled where these are.
+TENSOR_ACCESS: list[Callable[..., VariableTracker]] = []
 # How instances of subclasses are wrapped; filled where these are.
 SUBCLASS_WRAPPER: list[Callable[..., VariableTracker]] = []

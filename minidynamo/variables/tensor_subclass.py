@@ -1,8 +1,7 @@
 """Tensor subclasses with a `__torch_function__` of their own, which is traced.
 
-A subclass instance is a plain tensor of the graph and a class. Which function torch would hand to
-`__torch_function__` for an operator, a method, an attribute or a call is found out by doing the
-same with a probe: a tensor whose `__torch_function__` only notes what it is given.
+A subclass instance is a plain tensor of the graph and a class; what is done with it goes by way of
+`torch_overrides.dispatch`.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from ..source import AttrSource, CallSource
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
 from .descriptors import bind, class_lookup, guard_class
-from .functions import CallableVariable, UserFunctionVariable
-from .services import SUBCLASS_CALL
 from .tensor import SUBCLASS_WRAPPER, TensorVariable
+from .torch_overrides import dispatched
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -28,33 +26,16 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 
-class _Noted(Exception):
-    """What the probe was given."""
-
-    def __init__(self, *call: Any) -> None:
-        super().__init__("noted")
-        self.call = call
-
-
-class _Probe(torch.Tensor):
-    """Stands for a subclass instance while torch decides what to call."""
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        raise _Noted(func, args, kwargs or {})
-
-
 def as_plain(tensor: torch.Tensor) -> torch.Tensor:
     """A source's function: the same tensor without its class."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunction():
         return tensor.as_subclass(torch.Tensor)
 
 
 def _as_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     """Run by generated code: the tensor with a class again."""
-    return tensor.as_subclass(cls)  # type: ignore[arg-type]
+    with torch._C.DisableTorchFunction():
+        return tensor.as_subclass(cls)  # type: ignore[arg-type]
 
 
 class TensorSubclassVariable(VariableTracker):
@@ -111,7 +92,7 @@ class TensorSubclassVariable(VariableTracker):
             return SubclassMethodVariable(self, name)
         if name in ("grad", "is_leaf", "grad_fn", "_base", "data", "_version"):
             unsupported("tensor subclass", f"{self!r}.{name}", "it is not traced")
-        return dispatch(tx, lambda probe: getattr(probe, name), [self])
+        return dispatched(tx, lambda probe: getattr(probe, name), [self])
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
         if hasattr(torch.Tensor, name) or hasattr(self.cls, name):
@@ -132,16 +113,16 @@ class TensorSubclassVariable(VariableTracker):
     def operate(
         self, tx: Translator, function: Callable[..., Any], args: list[VariableTracker]
     ) -> VariableTracker:
-        return dispatch(tx, function, args)
+        return dispatched(tx, function, args)
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
-        return dispatch(tx, operator.getitem, [self, key])
+        return dispatched(tx, operator.getitem, [self, key])
 
     def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
-        dispatch(tx, operator.setitem, [self, key, value])
+        dispatched(tx, operator.setitem, [self, key, value])
 
     def length(self, tx: Translator) -> VariableTracker:
-        return dispatch(tx, len, [self])
+        return dispatched(tx, len, [self])
 
     def iter(self, tx: Translator) -> VariableTracker:
         """As `Tensor.__iter__`, which is no function that is handed on."""
@@ -187,100 +168,14 @@ class SubclassMethodVariable(VariableTracker):
         def method(probe: Any, *values: Any, **named: Any) -> Any:
             return getattr(probe, self.name)(*values, **named)
 
-        return dispatch(tx, method, [self.receiver, *args], kwargs)
+        return dispatched(tx, method, [self.receiver, *args], kwargs)
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen(self.receiver)
         codegen.emit("LOAD_ATTR", self.name)
 
 
-# -- __torch_function__ ----------------------------------------------------------------------------
-
-
-def subclasses_in(values: list[VariableTracker]) -> list[TensorSubclassVariable]:
-    """The subclass instances among arguments, and in lists and tuples among them."""
-    found: list[TensorSubclassVariable] = []
-    for value in values:
-        value = value.realize()
-        if isinstance(value, TensorSubclassVariable):
-            found.append(value)
-        elif not isinstance(value, (TensorVariable, ConstantVariable)):
-            items = getattr(value, "items", None)
-            found += subclasses_in(items) if isinstance(items, list) else []
-    return found
-
-
-def dispatch(
-    tx: Translator,
-    function: Callable[..., Any],
-    args: list[VariableTracker],
-    kwargs: dict[str, VariableTracker] | None = None,
-) -> VariableTracker:
-    """A call with subclass instances among its arguments, by way of `__torch_function__`."""
-    known: dict[int, VariableTracker] = {}
-    keep: list[Any] = []
-
-    def probe(value: VariableTracker) -> Any:
-        value = value.realize()
-        if isinstance(value, (TensorSubclassVariable, TensorVariable)):
-            is_plain = isinstance(value, TensorVariable)
-            fake = value.fake if isinstance(value, TensorVariable) else value.plain.fake
-            made: Any = torch.empty(fake.shape, dtype=fake.dtype, device="meta")
-            made = made if is_plain else made.as_subclass(_Probe)
-        elif value.python_type() in (list, tuple) and not value.is_python_constant():
-            made = value.python_type()(probe(item) for item in value.unpack(tx))
-            keep.append(made)
-            return made
-        else:
-            return value.as_python_constant() if value.is_python_constant() else _refuse(value)
-        known[id(made)] = value
-        keep.append(made)
-        return made
-
-    def back(item: Any) -> VariableTracker:
-        if id(item) in known:
-            return known[id(item)]
-        if type(item) in (list, tuple):
-            return tx.wrap_items(type(item), [back(part) for part in item])
-        return tx.wrap_constant(item)
-
-    values = [probe(arg) for arg in args]
-    named = {name: probe(value) for name, value in (kwargs or {}).items()}
-    try:
-        function(*values, **named)
-    except _Noted as noted:
-        func, noted_args, noted_kwargs = noted.call
-    except Exception as error:
-        unsupported("tensor subclass", f"{function!r}: {error}", "torch refuses the call")
-    else:
-        unsupported("tensor subclass", repr(function), "no __torch_function__ is called for it")
-    instances = subclasses_in([*args, *(kwargs or {}).values()])
-    classes = list(dict.fromkeys(instance.cls for instance in instances))
-    if len(classes) > 1:
-        unsupported("tensor subclass", str(classes), "classes of several kinds take part")
-    arguments = [
-        function_value(tx, func),
-        tx.wrap_items(tuple, [tx.wrap_constant(cls) for cls in classes]),
-        tx.wrap_items(tuple, [back(item) for item in noted_args]),
-        tx.wrap_keywords({name: back(item) for name, item in noted_kwargs.items()}),
-    ]
-    if tx.output.is_torch_function_disabled:
-        override: VariableTracker = CallableVariable(torch._C._disabled_torch_function_impl)
-    else:
-        override = tx.wrap_constant(classes[0]).getattr(tx, "__torch_function__")
-    return tx.call_function(override, arguments, {}).realize()
-
-
-def _refuse(value: VariableTracker) -> Any:
-    unsupported("tensor subclass", repr(value), "an argument is not known while tracing")
-
-
-def function_value(tx: Translator, func: Any) -> VariableTracker:
-    """The function that `__torch_function__` is given, as a value."""
-    if callable(func) and not hasattr(func, "__code__"):
-        return CallableVariable(func)
-    return UserFunctionVariable(func)
-
+# -- wrapping --------------------------------------------------------------------------------------
 
 _LOOKUP = frozenset({"__getattribute__", "__getattr__", "__setattr__"})
 
@@ -305,4 +200,3 @@ def wrap_subclass(tx: Translator, value: torch.Tensor, source: Source) -> Variab
 
 
 SUBCLASS_WRAPPER.append(wrap_subclass)
-SUBCLASS_CALL.append(dispatch)
