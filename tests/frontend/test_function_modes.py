@@ -106,7 +106,8 @@ def test_classes_of_modes_are_guarded():
 
 def test_state_of_the_mode_is_guarded():
     class Scaling(TorchFunctionMode):
-        factor = 1
+        def __init__(self):
+            self.factor = 1
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             self.factor += 1
