@@ -60,6 +60,7 @@ struct InputSpec {
   c10::Device device = c10::kCPU;
   bool has_layout = false;
   bool written = false;  // by some step
+  uint32_t alignment = 1;  // of its memory in bytes, a power of two; one that is not is copied
   Layout layout;
 };
 
@@ -69,6 +70,7 @@ struct FixedInput {
   c10::Device device = c10::kCPU;
   bool needs_data = false;
   bool written = false;
+  uint32_t alignment = 1;
   uint32_t dim = 0;
   uint32_t numbers = 0;  // where its sizes, then strides, lie in Program::fixed_numbers
 };

@@ -103,6 +103,11 @@ at::Tensor materialize(const at::Tensor& tensor) {
   return copy.as_strided(tensor.sizes(), tensor.strides());
 }
 
+bool is_aligned(const at::Tensor& tensor, uint32_t alignment) {
+  return alignment == 1 ||
+         reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl()->data()) % alignment == 0;
+}
+
 // Sets up input slots from Python objects; the layouts are checked when all symbols are known.
 class Inputs {
  public:
@@ -128,7 +133,7 @@ class Inputs {
       const FixedInput& input = program_.fixed_inputs[i];
       if (THPVariable_CheckExact(args_[i])) {
         const at::Tensor& tensor = THPVariable_Unpack(args_[i]);
-        if (matches(input, tensor.unsafeGetTensorImpl())) {
+        if (matches(input, tensor.unsafeGetTensorImpl()) && is_aligned(tensor, input.alignment)) {
           state_.refs[i] = &tensor;
           if (input.needs_data) {
             place_data(static_cast<int32_t>(i), tensor, input.written, state_);
@@ -227,6 +232,9 @@ class Inputs {
           !sizes_match(input.layout, impl, program_, state_)) {
         refuse(input, *tensor, program_, state_);
       }
+      if (!is_aligned(*tensor, input.alignment)) {
+        tensor = copied(slot, *tensor);
+      }
     }
     if (owned_) {
       state_.holds_inputs = true;
@@ -244,9 +252,10 @@ class Inputs {
     if (!rest.empty() || (needs_data && input.written)) {
       refuse(input, tensor, program_, state_);
     }
-    if (!needs_data) {
-      return &tensor;
-    }
+    return needs_data ? copied(slot, tensor) : &tensor;
+  }
+
+  const at::Tensor* copied(int32_t slot, const at::Tensor& tensor) {
     state_.holds_inputs = true;
     state_.tensors[slot] = materialize(tensor);
     return &state_.tensors[slot];

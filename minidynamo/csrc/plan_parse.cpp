@@ -12,7 +12,7 @@ namespace minidynamo {
 
 namespace {
 
-constexpr int64_t kFormatVersion = 1;
+constexpr int64_t kFormatVersion = 2;
 constexpr size_t kMaxSlots = 10'000'000;
 // Below this many bytes of known work a run is too short for releasing the GIL to pay.
 constexpr size_t kBytesWorthReleasing = 512 * 1024;
@@ -68,10 +68,19 @@ class PlanParser {
       }
       input.kind = kind == "int" ? InputKind::Int : InputKind::Tensor;
       input.device = c10::Device(item["device"].cast<std::string>());
+      input.alignment = alignment(item["alignment"], input.name);
       reader_.define(py::int_(slot++),
                      kind == "int" ? SlotKind::Integer : SlotKind::Input);
       program_.inputs.push_back(std::move(input));
     }
+  }
+
+  uint32_t alignment(py::handle value, const std::string& name) {
+    int64_t bytes = plain_integer(value, "alignment");
+    if (bytes < 1 || bytes > 4096 || (bytes & (bytes - 1)) != 0) {
+      fail("the alignment of input " + name + " must be a power of two up to 4096");
+    }
+    return static_cast<uint32_t>(bytes);
   }
 
   // After the symbols are known: sizes of inputs may be expressions.
@@ -466,6 +475,9 @@ class PlanParser {
   void fixed_inputs() {
     for (size_t i = 0; i < program_.inputs.size(); ++i) {
       const InputSpec& input = program_.inputs[i];
+      if (input.alignment > 1 && input.written) {
+        fail("input " + input.name + " is written and cannot be a copy that is aligned");
+      }
       if (!input.has_layout || !input.layout.fixed) {
         program_.only_fixed_inputs = false;
         return;
@@ -475,6 +487,7 @@ class PlanParser {
       fixed.device = input.device;
       fixed.needs_data = program_.slots[i].needs_data;
       fixed.written = input.written;
+      fixed.alignment = input.alignment;
       fixed.dim = static_cast<uint32_t>(input.layout.fixed_size.size());
       fixed.numbers = static_cast<uint32_t>(program_.fixed_numbers.size());
       for (const auto* numbers : {&input.layout.fixed_size, &input.layout.fixed_stride}) {

@@ -38,7 +38,6 @@ from minidynamo.inductor.passes import attention, foreach, in_place, simplify
 from minidynamo.inductor.runtime import plan_store
 from minidynamo.inductor.runtime.cpp_toolchain import compile_library
 from minidynamo.inductor.runtime.plan_store import CompiledPlan
-from minidynamo.inductor.runtime.triton_launch import with_aligned_inputs
 from minidynamo.inductor.scheduler import schedule
 from minidynamo.inductor.segments import needs_segments, split
 from minidynamo.inductor.sizes import has_symbols
@@ -162,7 +161,7 @@ def flatten_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Any
 def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
     """Compile a functional aten graph, or find on disk what it compiles to; in pieces where numbers
     depend on data. One with symbolic sizes that plans cannot deal with runs node by node, and so
-    does one on other devices.
+    does one on other devices, or on several GPUs.
 
     kind: `inference`, `forward` or `backward`.
     """
@@ -193,10 +192,13 @@ def _run(graph: torch.fx.GraphModule, reason: Undecided) -> Callable[..., Any]:
 
 
 def _has_known_devices(graph: torch.fx.GraphModule) -> bool:
-    """Whether all tensors are on CPUs or GPUs: there are no kernels for meta tensors, say."""
+    """Whether all tensors are on the CPU and one GPU: there are no kernels for meta tensors, say,
+    and a plan launches on one GPU.
+    """
     values = torch.utils._pytree.tree_leaves([n.meta.get("val") for n in graph.graph.nodes])
-    devices = {value.device.type for value in values if isinstance(value, torch.Tensor)}
-    return devices <= {"cpu", "cuda"}
+    devices = {value.device for value in values if isinstance(value, torch.Tensor)}
+    types = [device.type for device in devices]
+    return {*types} <= {"cpu", "cuda"} and types.count("cuda") <= 1
 
 
 def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
@@ -224,7 +226,7 @@ def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]
         compiled.plan, compiled.library, constants, dict(compiled.callables)
     )
     executor.runs_no_python = not compiled.callables
-    return with_aligned_inputs(executor, compiled.aligned) if compiled.aligned else executor
+    return executor
 
 
 def _compile_plan(graph: torch.fx.GraphModule, kind: str) -> CompiledPlan:
@@ -249,7 +251,6 @@ def _compile_plan(graph: torch.fx.GraphModule, kind: str) -> CompiledPlan:
         plan.to_dict(),
         library,
         tuple(str(node.target) for node in graph.graph.find_nodes(op="get_attr")),
-        tuple(assembler.triton.aligned_inputs(lowered.inputs)),
         assembler.triton.callables,
         counts,
     )

@@ -1,7 +1,5 @@
 """Plans for CUDA tensors, made without a GPU: from fake tensors to launches of real cubins."""
 
-from types import SimpleNamespace
-
 import pytest
 
 pytest.importorskip("triton")
@@ -16,7 +14,7 @@ from minidynamo.inductor.codegen.assemble import PlanAssembler
 from minidynamo.inductor.codegen.plan import Alloc, Extern, Plan, Ref, TritonLaunch
 from minidynamo.inductor.decompositions import decomposition_table
 from minidynamo.inductor.graph import GraphLowering
-from minidynamo.inductor.runtime.triton_launch import Target, with_aligned_inputs
+from minidynamo.inductor.runtime.triton_launch import Target
 from minidynamo.inductor.scheduler import schedule
 
 
@@ -29,7 +27,7 @@ def plan_of(fn, *sizes):
     lowered = GraphLowering(graph).run()
     assembler = PlanAssembler(lowered, 1)
     plan = assembler.build(schedule(lowered))
-    return plan, assembler.triton.aligned_inputs(lowered.inputs)
+    return plan, [i for i, item in enumerate(plan.inputs) if item.alignment > 1]
 
 
 @pytest.fixture(autouse=True)
@@ -72,20 +70,3 @@ def test_one_kernel_is_compiled_once():
     launches = [step for step in plan.steps if isinstance(step, TritonLaunch)]
     assert len({launch.cubin for launch in launches}) == len(plan.kernels)
     assert aligned == [0]
-
-
-def test_inputs_that_are_not_aligned_are_copied():
-    given = []
-    call = with_aligned_inputs(SimpleNamespace(boxed=given.extend), [1])
-    memory = torch.arange(9.0)
-    call(memory[1:5], memory[4:8])
-    call(memory[1:5], memory[1:5])
-    call.boxed([memory[4:8], memory[2:6]])
-    addresses = [tensor.data_ptr() for tensor in given]
-    assert addresses[:3] == [
-        memory[1:].data_ptr(),
-        memory[4:].data_ptr(),
-        memory[1:].data_ptr(),
-    ]
-    assert all(address % 16 == 0 for address in addresses[3:])
-    assert torch.equal(given[3], memory[1:5]) and torch.equal(given[5], memory[2:6])

@@ -9,6 +9,7 @@ only allocated before the step that first writes it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,9 @@ class PlanAssembler:
                 self._extern(step)
         outputs = [self._output(value) for value in self.lowered.outputs]
         self.builder.mutated_inputs = [self.slots[name] for name in self.lowered.written]
+        inputs = self.builder.inputs
+        for position in self.triton.aligned_inputs(self.lowered.inputs):
+            inputs[position] = replace(inputs[position], alignment=ALIGNMENT)
         return self.builder.finish(outputs, header=cpp_prefix())
 
     def _inputs(self) -> None:
@@ -171,8 +175,8 @@ class PlanAssembler:
     def _misaligned(self, steps: Sequence[Kernel | ExternOp]) -> set[str]:
         """Buffers whose memory may begin anywhere.
 
-        An input is among them only where the plan writes to it or returns it: the caller replaces
-        the others by copies if need be.
+        An input is among them only where the plan writes to it or returns it: the others are
+        replaced by copies if need be.
         """
         found: set[str] = set()
         for step in steps:

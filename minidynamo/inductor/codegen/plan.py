@@ -102,7 +102,7 @@ __all__ = [
     "step_reads",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class PlanError(ValueError):

@@ -160,7 +160,8 @@ class Input:
 
     A dimension given as an expression must have that value when the plan runs; strides of
     dimensions of size one are not looked at. `size=None` stands for "whatever comes" (only extern
-    calls may then read the tensor).
+    calls may then read the tensor). A tensor whose memory does not begin at a multiple of
+    `alignment` bytes (a power of two) is copied before the steps run; it must not be written.
     """
 
     name: str
@@ -169,6 +170,7 @@ class Input:
     device: str = "cpu"
     size: tuple[Size, ...] | None = None
     stride: tuple[Size, ...] | None = None
+    alignment: int = 1
 
 
 @dataclass(frozen=True, slots=True)

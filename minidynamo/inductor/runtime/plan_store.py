@@ -48,7 +48,6 @@ class CompiledPlan:
         plan: `Plan.to_dict()`.
         library: path of the C++ kernels, None without any.
         constants: names of the graph module's attributes that the plan takes, in order.
-        aligned: positions of the inputs that must begin at a multiple of 16 bytes.
         callables: Python functions that the plan calls, by name.
         counts: what compiling added to the counters of `metrics`.
     """
@@ -56,7 +55,6 @@ class CompiledPlan:
     plan: dict[str, Any]
     library: str | None
     constants: tuple[str, ...]
-    aligned: tuple[int, ...] = ()
     callables: Mapping[str, Any] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
 
@@ -89,8 +87,7 @@ def load(key: str) -> CompiledPlan | None:
     if found is None or data is None:
         return None
     library = str(found.library) if found.library else None
-    constants, aligned = tuple(data["constants"]), tuple(data["aligned"])
-    return CompiledPlan(data["plan"], library, constants, aligned, {}, data["counts"])
+    return CompiledPlan(data["plan"], library, tuple(data["constants"]), {}, data["counts"])
 
 
 def save(key: str, compiled: CompiledPlan) -> bool:
@@ -102,7 +99,6 @@ def save(key: str, compiled: CompiledPlan) -> bool:
     data = {
         "plan": compiled.plan,
         "constants": compiled.constants,
-        "aligned": compiled.aligned,
         "counts": dict(compiled.counts),
     }
     library = Path(compiled.library) if compiled.library else None

@@ -205,23 +205,6 @@ def build(kernel: TritonKernel, target: Target, aligned: Sequence[int] = ()) -> 
         raise TritonCompileError(["triton", kernel.name], text) from error
 
 
-def with_aligned_inputs(executor: Any, positions: Sequence[int]) -> Callable[..., Any]:
-    """A plan's executor, called with copies of those of these inputs that are not aligned."""
-    boxed = executor.boxed
-
-    def align(inputs: list[Any]) -> list[Any]:
-        for position in positions:
-            if inputs[position].data_ptr() % ALIGNMENT:
-                inputs[position] = inputs[position].clone()
-        return inputs
-
-    def run(*inputs: Any) -> Any:
-        return boxed(align(list(inputs)))
-
-    run.boxed = lambda inputs: boxed(align(inputs))  # type: ignore[attr-defined]
-    return run
-
-
 # -- interpreting ----------------------------------------------------------------------------------
 
 

@@ -1,0 +1,64 @@
+"""Inputs whose memory must begin at a multiple of some bytes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from plan_testing import ADD_ONE, call, executor, vector
+
+from minidynamo.inductor.codegen.plan import Kernel, KernelCall, PlanBuilder, Ref, Symbol
+
+# The first element becomes the address of the input modulo 64.
+ADDRESS = Kernel(
+    "k_address",
+    """
+extern "C" void k_address(void** ptrs, const int64_t* sizes) {
+  const float* in = (const float*)ptrs[0];
+  float* out = (float*)ptrs[1];
+  for (int64_t i = 0; i < sizes[0]; ++i) out[i] = in[i];
+  out[0] = (float)((uint64_t)in % 64);
+}
+""",
+)
+
+
+@pytest.fixture(params=[8, "n"], ids=["fixed", "symbolic"])
+def run(request):
+    b = PlanBuilder()
+    n = request.param
+    x = b.input(replace(vector("x", n), alignment=64))
+    if n == "n":
+        b.symbols.append(Symbol("n", x, "size", 0))
+    y = b.alloc((n,), (1,), "float32")
+    b.kernel(ADDRESS)
+    b.add(KernelCall("k_address", (x, y), (n,), (y,)))
+    return executor(b.finish((Ref(y),)))
+
+
+def test_inputs_that_are_not_aligned_are_copied(run):
+    memory = torch.arange(40.0)
+    start = -memory.data_ptr() % 64 // 4
+    for shift in (0, 1, 3, 0):
+        part = memory[start + shift : start + shift + 8]
+        want = part.clone()
+        want[0] = 0
+        assert torch.equal(run(part)[0], want)
+        assert torch.equal(run.boxed([part])[0], want)
+    assert torch.equal(memory, torch.arange(40.0))
+
+
+def test_written_inputs_cannot_be_copies():
+    b = PlanBuilder()
+    x = b.input(replace(vector("x"), alignment=16))
+    call(b, ADD_ONE, x, x, 8)
+    b.mutated_inputs.append(x)
+    with pytest.raises(ValueError, match="input x is written"):
+        executor(b.finish(()))
+
+
+@pytest.mark.parametrize("alignment", [0, 3, -16, 1 << 20])
+def test_alignments_are_powers_of_two(alignment):
+    b = PlanBuilder()
+    x = b.input(replace(vector("x"), alignment=alignment))
+    with pytest.raises(ValueError, match="alignment of input x must be a power of two"):
+        executor(b.finish((Ref(x),)))
