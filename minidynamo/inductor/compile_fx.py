@@ -34,7 +34,7 @@ from minidynamo.inductor.codegen.assemble import PlanAssembler
 from minidynamo.inductor.codegen.plan import Plan
 from minidynamo.inductor.decompositions import decomposition_table, training_decompositions
 from minidynamo.inductor.graph import GraphLowering
-from minidynamo.inductor.passes import attention, foreach, in_place, simplify
+from minidynamo.inductor.passes import attention, devices, foreach, in_place, simplify
 from minidynamo.inductor.runtime import plan_store
 from minidynamo.inductor.runtime.cpp_toolchain import compile_library
 from minidynamo.inductor.runtime.plan_store import CompiledPlan
@@ -60,6 +60,7 @@ GRAPH_PASSES = [
     attention.fuse_attention,
     in_place.drop_old_parts,
     *simplify.PASSES,
+    devices.bring_to_gpu,
 ]
 log = logging.getLogger("minidynamo.inductor")
 

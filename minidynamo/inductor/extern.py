@@ -19,7 +19,7 @@ from minidynamo.inductor.ir import Buffer, ExternOp, TensorValue, View, loop_ind
 from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.size_hints import is_size
-from minidynamo.inductor.symbolic import IntLike, contiguous_strides
+from minidynamo.inductor.symbolic import Expr, IntLike, contiguous_strides
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -148,7 +148,7 @@ def _results(g: GraphLowering, fake: Any, eager: Any, aliases: tuple[Buffer, ...
     if isinstance(fake, (tuple, list)):
         pairs = zip(fake, eager, strict=True)
         return [_results(g, a, b, aliases) for a, b in pairs]
-    return fake
+    return fake if g.sizes is None else g.sizes.map(fake)
 
 
 def _results_for(op: Any, args: Any, kwargs: Any, eager: Any) -> Any:
@@ -172,13 +172,17 @@ def _results_for(op: Any, args: Any, kwargs: Any, eager: Any) -> Any:
 
 
 def _buffers(result: Any) -> Any:
-    """The output tree of an extern call: buffers where there are tensor values."""
+    """The output tree of an extern call: buffers where there are tensor values; a number (a number
+    of tokens, say) is known when compiling and None.
+    """
     if isinstance(result, TensorValue):
         assert isinstance(result.data, View)
         return result.data.buffer
     if isinstance(result, list):
         return tuple(_buffers(item) for item in result)
-    assert result is None, f"an operator returns {result!r}"
+    assert result is None or isinstance(result, (int, float, Expr)), (
+        f"an operator returns {result!r}"
+    )
     return None
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo import events
-from minidynamo.inductor import config
 from minidynamo.inductor.codegen.kernel import KernelArg, KernelSpec
 from minidynamo.inductor.dependencies import Dependencies, is_effectful, roots, writes_of
 from minidynamo.inductor.fusion import join, merge_loops
@@ -26,6 +25,7 @@ from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation, View
 from minidynamo.inductor.loop_body import LoopBody
 from minidynamo.inductor.size_hints import hint_of, size_symbols
 from minidynamo.inductor.symbolic import IntLike, Symbol, product
+from minidynamo.inductor.targets import uses_triton
 
 # A kernel has at most this many nodes and buffers: past it the compiler spills and the hardware
 # loses its streams.
@@ -131,9 +131,8 @@ class Scheduler:
         for group in self.groups:
             if not group.alive or group.body is None or not group.body.nodes:
                 continue
-            on_cpu = self._device(group) == "cpu" and config.cpu_backend != "triton"
             sizes = [s.size for s in (*group.body.iters, *group.body.reduces)]
-            if on_cpu or hint_of(product(sizes)) > LAUNCH_POINTS:  # type: ignore[arg-type]
+            if not uses_triton(self._device(group)) or hint_of(product(sizes)) > LAUNCH_POINTS:  # type: ignore[arg-type]
                 continue
             key = (self._device(group), len(group.body.reduces), *sizes)
             sibling = latest.get(key)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from minidynamo.inductor import config
 from minidynamo.inductor.ir import Index, Inner, Size, TensorValue, View, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.ops import REDUCTIONS
@@ -24,6 +23,7 @@ from minidynamo.inductor.symbolic import (
     loop_symbol,
     symbol_expr,
 )
+from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -51,8 +51,12 @@ def split(
 ) -> Reduction:
     """The reduction that is left to do: the one given, or that of the pieces' results."""
     sizes = [extent for extent in size if isinstance(extent, int)]
-    on_cpu = device.type == "cpu" and config.cpu_backend != "triton"
-    if on_cpu or len(sizes) < len(size) or kind not in KINDS or 0 in sizes:
+    if (
+        not uses_triton(device.type)
+        or len(sizes) < len(size)
+        or kind not in KINDS
+        or 0 in sizes
+    ):
         return inner, size, dims
     at = max(dims, key=lambda d: sizes[d])
     pieces = count_pieces(sizes, dims, at)

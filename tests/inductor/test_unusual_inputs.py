@@ -80,3 +80,34 @@ def test_operators_without_a_fake_implementation(unknown_operators, which):
         match=("twice.*no meta function", "thrice.*no fake impl")[which],
     ):
         minidynamo.compile(lambda x: operator(x.sin()) + 1, fullgraph=True)(torch.randn(5))
+
+
+@pytest.fixture(scope="module")
+def with_number():
+    library = torch.library.Library("minidynamo_numbers", "DEF")
+    library.define("scaled(Tensor x, int k) -> (Tensor, SymInt, Tensor)")
+
+    def scaled(x, k):
+        return x * k, x.shape[0] + k, x.sum(0)
+
+    library.impl("scaled", scaled, "CPU")
+    torch.library.register_fake("minidynamo_numbers::scaled", scaled, lib=library)
+    yield torch.ops.minidynamo_numbers.scaled
+    library._destroy()
+
+
+@pytest.mark.parametrize("dynamic", [False, True, None])
+def test_operators_that_give_numbers(with_number, dynamic):
+    """As fused attention on a GPU gives numbers of tokens."""
+
+    def use(x):
+        product, number, total = with_number(x, 3)
+        return (product * number).relu(), total + 1, number
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(use, dynamic=dynamic, fullgraph=True)
+    for size in (4, 6, 9):
+        x = torch.randn(size, 5)
+        want, got = use(x), compiled(x)
+        torch.testing.assert_close(got[:2], want[:2])
+        assert got[2] == want[2]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from minidynamo import events
-from minidynamo.inductor import config, metrics, symbolic
+from minidynamo.inductor import metrics, symbolic
 from minidynamo.inductor.codegen.cpp import codegen_cpp
 from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.codegen.plan import (
@@ -46,6 +46,7 @@ from minidynamo.inductor.scheduler import Kernel
 from minidynamo.inductor.size_hints import size_symbols
 from minidynamo.inductor.sizes import plan_size
 from minidynamo.inductor.symbolic import Undecided, contiguous_strides, symbol_expr
+from minidynamo.inductor.targets import uses_triton
 
 aten = torch.ops.aten
 # Operators whose `out` overload writes into planned memory, if the result is row-major.
@@ -78,7 +79,7 @@ class PlanAssembler:
         self.misaligned: set[str] = set()
 
     def build(self, steps: Sequence[Kernel | ExternOp]) -> Plan:
-        self._inputs()
+        self._inputs(steps)
         self.used = self._used(steps)
         self.misaligned = self._misaligned(steps)
         for step in steps:
@@ -93,7 +94,8 @@ class PlanAssembler:
             inputs[position] = replace(inputs[position], alignment=ALIGNMENT)
         return self.builder.finish(outputs, header=cpp_prefix())
 
-    def _inputs(self) -> None:
+    def _inputs(self, steps: Sequence[Kernel | ExternOp]) -> None:
+        known = {b.name for step in steps if isinstance(step, Kernel) for b in step.buffers}
         for position, buffer in enumerate(self.lowered.inputs):
             if buffer is None:
                 self.builder.input(Input(f"in{position}", "int"))
@@ -105,6 +107,8 @@ class PlanAssembler:
                 size=tuple(map(plan_size, buffer.size)),
                 stride=tuple(map(plan_size, buffer.stride)),
             )
+            if buffer.name not in known and _may_be_random_state(buffer):
+                item = Input(buffer.name)
             self.slots[buffer.name] = self.builder.input(item)
         self._symbols()
         for name in self.lowered.constants:
@@ -135,13 +139,13 @@ class PlanAssembler:
     def _kernel(self, kernel: Kernel) -> None:
         spec = kernel.spec
         symbol = f"k_{spec.key[:16]}"
-        uses_triton = spec.device != "cpu" or config.cpu_backend == "triton"
+        is_triton = uses_triton(spec.device)
         if symbol not in self.sources:
-            self._generate(spec, symbol, uses_triton)
+            self._generate(spec, symbol, is_triton)
         metrics.increment("kernel_calls")
         slots = tuple(self._slot_for_kernel(buffer) for buffer in kernel.buffers)
         sizes = tuple(plan_size(symbol_expr(size)) for size in kernel.sizes)
-        if uses_triton:
+        if is_triton:
             step = self.triton.step(spec, symbol, slots, kernel.buffers, self.misaligned, sizes)
             self.builder.add(step)
             return
@@ -150,8 +154,8 @@ class PlanAssembler:
         origin = ", ".join(operators(spec.origins))
         self.builder.add(KernelCall(symbol, slots, sizes, writes, origin, spec.failures))
 
-    def _generate(self, spec: KernelSpec, symbol: str, uses_triton: bool) -> None:
-        if uses_triton:
+    def _generate(self, spec: KernelSpec, symbol: str, is_triton: bool) -> None:
+        if is_triton:
             source, language = self.triton.generate(spec, symbol), "triton"
         else:
             source, language = codegen_cpp(spec, symbol, self.threads), "cpp"
@@ -266,6 +270,15 @@ class PlanAssembler:
 
     def _output(self, value: Any) -> Arg:
         return self._argument(value)
+
+
+def _may_be_random_state(buffer: Buffer) -> bool:
+    """Whether this may be a seed or offset that an attention operator gave for its backward: those
+    are on the CPU or the GPU as the operator likes, whatever its fake implementation says.
+    """
+    small = all(isinstance(extent, int) and extent <= 2 for extent in buffer.size)
+    is_state = buffer.dtype in (torch.int64, torch.uint64) and len(buffer.size) <= 1
+    return is_state and small and buffer.device.type != "cpu"
 
 
 def _only_symbol(number: symbolic.IntLike) -> symbolic.Symbol | None:

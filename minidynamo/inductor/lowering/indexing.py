@@ -14,11 +14,14 @@ from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.views import wrap
 from minidynamo.inductor.symbolic import ZERO, Expr, IntLike, as_expr, is_less, is_nonneg
+from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
 
 aten = torch.ops.aten
+# Pieces of a concatenation among which every element chooses.
+MAX_CHOSEN_PIECES = 8
 
 
 def in_bounds(b: BodyBuilder, index: Expr, low: IntLike, high: IntLike) -> Value | None:
@@ -49,12 +52,43 @@ def select(
 
 @register(aten.cat.default)
 def lower_cat(g: GraphLowering, tensors: Sequence[TensorValue], dim: int = 0) -> Any:
-    """Each piece is written by its own loops into its part of the result."""
+    """Each piece is written by its own loops into its part of the result; a few on a GPU are
+    chosen from element by element, so that operators behind take part.
+    """
     at = wrap(dim, g.meta.dim())
     pieces = [x for x in tensors if not (x.ndim == 1 and x.size[0] == 0 and g.meta.dim() != 1)]
     if any(not isinstance(x.numel(), int) for x in pieces):
         return DECLINED
+    pieces = [x for x in pieces if x.size[at] != 0]
+    if uses_triton(g.meta.device.type) and 0 < len(pieces) <= MAX_CHOSEN_PIECES:
+        return _chosen(g, pieces, at)
     return g.assemble(pieces, at)
+
+
+def _chosen(g: GraphLowering, pieces: Sequence[TensorValue], dim: int) -> TensorValue:
+    compute = compute_type(g.meta.dtype)
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        def piece(x: TensorValue, start: IntLike) -> Value:
+            return b.cast(
+                x.load(b, [*index[:dim], index[dim] - start, *index[dim + 1 :]]), compute
+            )
+
+        starts: list[IntLike] = [0]
+        for x in pieces:
+            starts.append(starts[-1] + x.size[dim])
+        value: Value | None = None
+        for x, low, high in reversed(list(zip(pieces, starts[:-1], starts[1:], strict=True))):
+            mask = in_bounds(b, index[dim], low, high)
+            if mask is None:
+                return piece(x, low)
+            with b.masked(mask):
+                own = piece(x, low)
+            value = own if value is None else b.op("where", mask, own, value)
+        assert value is not None
+        return value
+
+    return g.lazy(inner, pieces, cost=2 * len(pieces))
 
 
 @register(aten.constant_pad_nd.default)

@@ -1,0 +1,57 @@
+"""Operands on the CPU of operators on a GPU, which kernels cannot read: numbers as tensors without
+dimensions, and positions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from minidynamo.inductor.lowering.registry import LOWERINGS
+
+aten = torch.ops.aten
+_BETWEEN_DEVICES = {aten._to_copy.default, aten.copy.default, aten.copy_.default}
+
+
+def bring_to_gpu(gm: torch.fx.GraphModule) -> None:
+    """Give operators on a GPU that become kernels copies of their CPU operands, one for all users.
+
+    Operators that are called through the dispatcher deal with such operands themselves.
+    """
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in list(gm.graph.nodes):
+        if node.target not in LOWERINGS or node.target in _BETWEEN_DEVICES:
+            continue
+        gpus = {tensor.device for tensor in _tensors(node) if tensor.device.type == "cuda"}
+        if not gpus:
+            continue
+        (gpu,) = gpus
+        for operand in node.all_input_nodes:
+            value = operand.meta["val"]
+            if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+                if operand not in copies:
+                    copies[operand] = _copy(gm.graph, operand, gpu)
+                node.replace_input_with(operand, copies[operand])
+
+
+def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
+    """What the node gives."""
+    result: Any = node.meta.get("val")
+    values = result if isinstance(result, (tuple, list)) else [result]
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _copy(graph: torch.fx.Graph, node: torch.fx.Node, gpu: torch.device) -> torch.fx.Node:
+    """The node's value on a GPU, computed right behind it."""
+    behind = node
+    while behind.next.op == "placeholder":
+        behind = behind.next
+    with graph.inserting_after(behind):
+        copy = graph.call_function(aten._to_copy.default, (node,), {"device": gpu})
+    fake = node.meta["val"]
+    with fake.fake_mode:
+        moved = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=gpu)
+    copy.meta = {**node.meta, "val": moved}
+    return copy
