@@ -169,6 +169,8 @@ class OutputGraph:
         self.frames: list[Any] = []
         # The globals dicts that the traced code used, by id.
         self.globals_variables: dict[int, Any] = {}
+        # Objects made inside that weak references tell about.
+        self.watched: set[Any] = set()
         # Generators that the traced code made.
         self.generators: list[Any] = []
 

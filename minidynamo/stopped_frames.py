@@ -187,7 +187,8 @@ def _may_be_watched(tx: Translator, value: VariableTracker) -> bool:
         value = value.realize()
         if not value.is_user_defined:
             return False
-        if value.source is None and not any(value is other for other in tx.stack):
+        made = value.source is None and value not in tx.output.watched
+        if made and not any(value is other for other in tx.stack):
             return False
         kind = value.python_type()
     return bool(kind.__flags__ & _HEAP_TYPE) and not issubclass(kind, torch.Tensor)

@@ -177,8 +177,9 @@ _TRACED_FUNCTIONS = {
     for kind in (
         "function class method builtin module routine generator code coroutine awaitable frame"
         " traceback methoddescriptor datadescriptor asyncgen"
+        " generatorfunction coroutinefunction asyncgenfunction"
     ).split()
-}
+} | {vars(inspect).get(name) for name in ("_has_code_flag", "_has_coroutine_mark")}
 # Modules in them that are traced through all the same.
 _TRACED_TORCH = frozenset(
     "torch.func torch._functorch.apis torch._functorch.vmap torch._functorch.eager_transforms"

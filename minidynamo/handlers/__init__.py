@@ -32,6 +32,8 @@ from . import (
     torch_symbolic,
     torch_tensor,
     typing_,
+    warning_filters,
+    weak_references,
     wraps_,
 )
 
@@ -68,4 +70,6 @@ __all__ = [
     "torch_tensor",
     "wraps_",
     "typing_",
+    "warning_filters",
+    "weak_references",
 ]

@@ -235,6 +235,8 @@ def _number(kind: type, special: tuple[str, ...]) -> None:
                         "number", f"{name} of {value!r}", "eager judges what it returned"
                     )
                 return tx.call_function(tx.wrap_constant(kind), [result], {})
+        if value.is_python_constant() and not more:  # a member of an enum made in C++
+            return tx.fold(kind, [value.as_python_constant()], {})
         unsupported("number", f"{kind.__name__}({value!r})", "the number is not known")
 
     builtin(kind)(convert)

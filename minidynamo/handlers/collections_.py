@@ -50,6 +50,20 @@ def _count_elements(
         mapping.setitem(tx, key, total)
 
 
+@handles(collections.namedtuple)
+def _namedtuple(tx: Translator, args: list[Values], kwargs: dict[str, Values]) -> Any:
+    """A class made of constants: while tracing, once and for all calls of what is compiled."""
+    values = [*args, *kwargs.values()]
+    if not values or not all(value.is_python_constant() for value in values):
+        return NotImplemented
+    named = {name: value.as_python_constant() for name, value in kwargs.items()}
+    named.setdefault("module", tx.globals.get("__name__"))  # type: ignore[attr-defined]
+    made: list[type] = []
+    constants = [value.as_python_constant() for value in args]
+    tx.fold(lambda: made.append(collections.namedtuple(*constants, **named)), (), {})  # type: ignore[misc]
+    return tx.wrap_held(made[0], made[0].__name__)
+
+
 # -- itemgetter, attrgetter, methodcaller ----------------------------------------------------------
 
 

@@ -41,6 +41,8 @@ def _is_nest(value: VariableTracker) -> bool:
 
 def _function(name: str, real: Any, traced: Callable[..., Any], *, creates: bool) -> None:
     def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        if name in _TAKES_TENSORS and args and isinstance(args[0], TensorVariable):
+            args = [tensor_numpy(tx, args[0], [], {}), *args[1:]]
         values = [*args, *kwargs.values()]
         if not creates and not any(map(_has_array, values)):
             return NotImplemented
@@ -50,6 +52,8 @@ def _function(name: str, real: Any, traced: Callable[..., Any], *, creates: bool
         handles(real)(handler)
 
 
+# What asks a tensor for its array, and gives one.
+_TAKES_TENSORS = frozenset("asarray array ones_like zeros_like full_like".split())
 _CREATORS = frozenset(
     "array asarray zeros ones full arange linspace logspace eye identity tri geomspace".split()
 )
@@ -69,6 +73,27 @@ if numpy is not None:
     _register("", numpy, tnp)
     _register("linalg.", numpy.linalg, tnp.linalg)
     _register("fft.", numpy.fft, tnp.fft)
+
+    def _number_info(kind: type) -> None:
+        """`iinfo` and `finfo`: what they tell of a type never changes."""
+
+        def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+            if len(args) != 1 or kwargs or not args[0].is_python_constant():
+                return NotImplemented
+            made = kind(args[0].as_python_constant())
+            return tx.wrap_held(made, f"{kind.__name__}(...)")
+
+        handles(kind)(handler)
+
+    _number_info(numpy.iinfo)
+    _number_info(numpy.finfo)
+
+    @handles(numpy.dtype)
+    def dtype_of(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        """One object for each of the plain types."""
+        if len(args) != 1 or kwargs or not args[0].is_python_constant():
+            return NotImplemented
+        return tx.fold(numpy.dtype, [args[0].as_python_constant()], {})
 
 
 # -- between arrays and tensors --------------------------------------------------------------------

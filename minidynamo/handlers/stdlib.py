@@ -1,4 +1,4 @@
-"""Functions of the standard library that have no effect while tracing, and weak references."""
+"""Functions of the standard library that have no effect while tracing."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import copy
 import os
 import threading
 import typing
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..guards import Predicate
-from ..source import AttrSource, ConstSource, Source, WeakrefSource
-from ..variables.base import VariableTracker, unsupported
+from ..source import AttrSource, ConstSource, Source
+from ..variables.base import VariableTracker
 from ..variables.constant import ConstantVariable
 from ..variables.identity import IdVariable
 from ..variables.registry import handles, wraps
 
 if TYPE_CHECKING:
-    from ..codegen import PyCodegen
     from ..symbolic_convert import Translator
 
 Args = list[VariableTracker]
@@ -168,81 +166,3 @@ def wrap_thread_local(
 ) -> VariableTracker:
     tx.guard(source, "ID_IS", value)
     return ThreadLocalVariable(value, source=source)
-
-
-# -- weak references -------------------------------------------------------------------------------
-
-
-class WeakrefVariable(VariableTracker):
-    """A weak reference of the frame; calling it gives its object, guarded."""
-
-    def __init__(self, value: weakref.ref[Any], *, source: Source) -> None:
-        super().__init__(source=source)
-        self.value = value
-
-    def python_type(self) -> type:
-        return type(self.value)
-
-    def identity(self) -> Any:
-        return self.value
-
-    def truth(self, tx: Translator) -> bool:
-        return True
-
-    def call(
-        self,
-        tx: Translator,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> VariableTracker:
-        assert self.source is not None
-        return tx.wrap(self.value(), WeakrefSource(self.source))
-
-
-class NewWeakrefVariable(VariableTracker):
-    """`weakref.ref(referent)`: of an object of the frame, which lives on while the log is empty."""
-
-    def __init__(self, referent: VariableTracker, version: int) -> None:
-        super().__init__()
-        self.referent = referent
-        self.version = version
-
-    def python_type(self) -> type:
-        return weakref.ReferenceType
-
-    def truth(self, tx: Translator) -> bool:
-        return True
-
-    def call(
-        self,
-        tx: Translator,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> VariableTracker:
-        if tx.output.side_effects.version != self.version:
-            unsupported("weak reference", "call", "what was changed since may have freed it")
-        return self.referent
-
-    def reconstruct(self, codegen: PyCodegen) -> None:
-        codegen.begin_call(weakref.ref)
-        codegen(self.referent)
-        codegen.end_call(1)
-
-
-@handles(weakref.ref)
-def new_weakref(
-    tx: Translator,
-    args: Args,
-    kwargs: Kwargs,
-) -> Any:
-    """Without a callback."""
-    referent = args[0].realize()
-    if len(args) != 1 or kwargs or referent.source is None or referent.is_python_constant():
-        return NotImplemented
-    return NewWeakrefVariable(referent, tx.output.side_effects.version)
-
-
-@wraps(weakref.ReferenceType)
-def wrap_weakref(tx: Translator, value: weakref.ref[Any], source: Source) -> VariableTracker:
-    tx.guard(source, "TYPE_IS", type(value))
-    return WeakrefVariable(value, source=source)

@@ -131,6 +131,13 @@ def jit_annotate(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return args[1]
 
 
+@handles(torch.jit._unwrap_optional)
+def jit_unwrap(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    if args[0].is_python_constant() and args[0].as_python_constant() is None:
+        tx.raise_observed(AssertionError, "Unwrapping null optional")
+    return args[0]
+
+
 @handles(torch._C._log_api_usage_once)
 def log_api_usage(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return NONE

@@ -74,6 +74,48 @@ _BY_LIST: dict[Any, Any] = {
 }
 
 
+def _lerp(tensors: Any, ends: Any, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple([t.lerp(e, weight) for t, e in zip(tensors, ends, strict=True)])
+
+
+def _lerp_(tensors: Any, ends: Any, weight: torch.Tensor) -> Any:
+    for tensor, end in zip(tensors, ends, strict=True):
+        tensor.lerp_(end, weight)
+    return tensors
+
+
+def _pow(base: torch.Tensor, exponents: Any) -> tuple[torch.Tensor, ...]:
+    return tuple([torch.pow(base, exponent) for exponent in exponents])
+
+
+# The same for one number, by the position of the tensor that has it.
+_BY_TENSOR: dict[Any, tuple[int, Any]] = {
+    torch._foreach_lerp: (2, _lerp),
+    torch._foreach_lerp_: (2, _lerp_),
+    torch._foreach_pow: (0, _pow),
+}
+
+
+def _with_tensor_of_number(target: Any) -> None:
+    position, function = _BY_TENSOR[target]
+
+    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        number = args[position].realize() if len(args) > position and not kwargs else None
+        if not isinstance(number, TensorVariable) or number.fake.dim():
+            return NotImplemented
+        others = args[1 - min(position, 1)].unpack(tx)
+        kinds = {item.realize().fake.dtype for item in others}  # type: ignore[attr-defined]
+        if kinds != {number.fake.dtype}:
+            return NotImplemented  # a number promotes otherwise than a tensor
+        return tx.inline(UserFunctionVariable(function), args, {})
+
+    handles(target)(handler)
+
+
+for _target in _BY_TENSOR:
+    _with_tensor_of_number(_target)
+
+
 def _with_tensor_of_scalars(target: Any) -> None:
     def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
         if len(args) != 4 or kwargs or not isinstance(args[3], TensorVariable):

@@ -47,6 +47,7 @@ _READS = (
     torch.get_autocast_gpu_dtype,
     torch.amp.autocast_mode.is_autocast_available,
     torch._C._is_autocast_available,
+    torch._C._is_any_autocast_enabled,
     torch.get_default_dtype,
     torch.get_default_device,
     torch.are_deterministic_algorithms_enabled,
@@ -73,6 +74,8 @@ _GUARDED_READS = (
     torch._C._get_mkldnn_enabled,
     torch._C._get_nnpack_enabled,
     torch.distributed.is_initialized,
+    torch.fx._symbolic_trace.is_fx_tracing,
+    torch.autograd._is_checkpoint_valid,
 )
 # What tells whether the program runs in eager, is compiled or exported: the answers while
 # compiling.

@@ -17,10 +17,10 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.registry import handles
 from ..variables.symint import SymVariable, compute, decide
+from ..variables.tensor import TensorVariable, tensor_method
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
-    from ..variables.tensor import TensorVariable
 
 Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
@@ -131,3 +131,42 @@ def _combines(function: Any) -> None:
 
 _combines(symbolic_shapes.sym_and)
 _combines(symbolic_shapes.sym_or)
+
+
+# -- numbers that operations read out of tensors ---------------------------------------------------
+
+
+def _reads(name: str, position: int, keyword: str, method: str) -> None:
+    """A method and function of that name whose argument may be a tensor: it is read before."""
+
+    def read(tx: Translator, args: Args, kwargs: Kwargs) -> bool:
+        """Puts the numbers in the tensor's place; whether there was one."""
+        holder: Any = args if len(args) > position else kwargs
+        key: Any = position if len(args) > position else keyword
+        given = holder[key] if holder is args or key in kwargs else None
+        number = None
+        if given is not None and given.python_type() is torch.Tensor:
+            number = number_of(tx, given, method)
+        if number is None:
+            return False
+        holder[key] = number
+        return True
+
+    def called(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        args, kwargs = list(args), dict(kwargs)
+        if not read(tx, args, kwargs):
+            return NotImplemented
+        return tx.call_operation(getattr(torch, name), args, kwargs)
+
+    def of_tensor(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+        return called(tx, [self, *args], kwargs)
+
+    handles(getattr(torch, name))(called)
+    tensor_method(name)(of_tensor)
+
+
+for _row in (
+    ("narrow", 2, "start", "item"),
+    ("tensor_split", 1, "tensor_indices_or_sections", "tolist"),
+):
+    _reads(*_row)

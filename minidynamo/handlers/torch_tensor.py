@@ -116,9 +116,14 @@ def tensor_new(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs)
 @tensor_method("type")
 def tensor_type(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
     """Without a dtype it is the name of the legacy type."""
-    if args or kwargs:
+    if not args and not kwargs:
+        return ConstantVariable(self.fake.type())
+    kind = args[0].as_python_constant() if args and args[0].is_python_constant() else None
+    if not isinstance(kind, type) or not hasattr(kind, "dtype"):
         return NotImplemented
-    return ConstantVariable(self.fake.type())
+    # A legacy class, such as torch.HalfTensor: no code of a graph can show it.
+    name = ConstantVariable(f"{kind.__module__}.{kind.__name__}")
+    return self.call_method(tx, "type", [name, *args[1:]], kwargs)
 
 
 def _with_tensor_factor(name: str, keyword: str, combine: Callable[..., Any] | None) -> None:

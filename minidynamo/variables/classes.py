@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import trace_rules
+from ..guards import Predicate
 from ..side_effects import Mutation
 from ..source import AttrSource, ConstSource
 from .base import ObservedException, VariableTracker, unsupported
@@ -187,7 +188,18 @@ class ClassVariable(VariableTracker):
         """Methods of `type` that change nothing run on the real class."""
         if raw.__name__ in _PURE_TYPE_METHODS and all(arg.is_python_constant() for arg in args):
             return tx.fold(raw, (self.value, *(arg.as_python_constant() for arg in args)), {})
+        if raw.__name__ == "__subclasses__" and not args:
+            return self._subclasses(tx)
         return super().call_builtin(tx, raw, args, kwargs)
+
+    def _subclasses(self, tx: Translator) -> VariableTracker:
+        """The list of now, guarded by asking again."""
+        found: list[type] = self.value.__subclasses__()
+        ids = list(map(id, found))
+        text = f"{self.value.__name__} has the same subclasses"
+        check = Predicate(lambda cls: list(map(id, cls.__subclasses__())) == ids, text)
+        tx.guard(tx.source_of(self, self.value), "PREDICATE", check)
+        return tx.wrap_items(list, [tx.wrap_constant(cls) for cls in found])
 
     # -- other slots ----------------------------------------------------------------------------
 

@@ -250,6 +250,12 @@ class NestedFunctionVariable(BaseFunctionVariable):
             value = known[name]
             is_doc_or_str = isinstance(value, str) or value is None
             return ConstantVariable(value if is_doc_or_str else None)
+        if name == "__code__" and stored is None:
+            return ConstantVariable(self.code)
+        if name in ("__defaults__", "__kwdefaults__") and stored is None:
+            return self.parts.get(name.strip("_"), ConstantVariable(None))
+        if not hasattr(types.FunctionType, name):
+            tx.raise_observed(AttributeError, f"'function' object has no attribute '{name}'")
         return super().getattr(tx, name)
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:

@@ -217,7 +217,6 @@ def test_operator_errors_are_eager_errors():
         (lambda x: x.to(torch.bfloat16).numpy(), "numpy array"),
         (lambda x: x + 1 if x.sum() > 3 else x, "data-dependent branch"),
         (lambda x: 1.0 in x, "data-dependent value"),
-        (lambda x: x.narrow(0, x[0, 1].long(), 1), "data-dependent value"),
         (lambda x: torch.linalg.lstsq(x, x), "data-dependent shape"),
         (lambda x: x.sum().backward(), "autograd call"),
         (lambda x: torch.nn.Parameter(x), "new parameter"),

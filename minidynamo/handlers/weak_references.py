@@ -1,0 +1,113 @@
+"""Weak references: those of the frame, and those that the traced code makes."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ..source import Source, WeakrefSource
+from ..variables.base import VariableTracker, unsupported
+from ..variables.registry import handles, wraps
+
+if TYPE_CHECKING:
+    from ..codegen import PyCodegen
+    from ..symbolic_convert import Translator
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+
+
+class WeakrefVariable(VariableTracker):
+    """A weak reference of the frame; calling it gives its object, guarded."""
+
+    def __init__(self, value: weakref.ref[Any], *, source: Source) -> None:
+        super().__init__(source=source)
+        self.value = value
+
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def identity(self) -> Any:
+        return self.value
+
+    def truth(self, tx: Translator) -> bool:
+        return True
+
+    def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        assert self.source is not None
+        return tx.wrap(self.value(), WeakrefSource(self.source))
+
+
+class NewWeakrefVariable(VariableTracker):
+    """`weakref.ref(referent)`. An object made inside is alive while the traced frames lead to it,
+    one of the frame while the log does not grow; otherwise it is not known.
+    """
+
+    def __init__(self, referent: VariableTracker, version: int) -> None:
+        super().__init__()
+        self.referent = referent
+        self.version = version
+
+    def python_type(self) -> type:
+        return weakref.ReferenceType
+
+    def truth(self, tx: Translator) -> bool:
+        return True
+
+    def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        if self.referent.source is not None:
+            is_alive = tx.output.side_effects.version == self.version
+        else:
+            is_alive = _is_held(tx, self.referent)
+        if not is_alive:
+            unsupported("weak reference", "call", "its object may have been freed since")
+        return self.referent
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.begin_call(weakref.ref)
+        codegen(self.referent)
+        codegen.end_call(1)
+
+
+def _is_held(tx: Translator, wanted: VariableTracker) -> bool:
+    """Whether locals, stacks and cells of the running frames lead to an object made inside, by
+    attributes and items alone.
+    """
+    todo: list[Any] = []
+    frame: Any = tx
+    while frame is not None:
+        todo += [*frame.stack, *frame.locals.values(), *frame.cells.values()]
+        frame = frame.parent
+    effects = tx.output.side_effects
+    seen: set[int] = set()
+    while todo:
+        item = todo.pop()
+        if item is wanted:
+            return True
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, VariableTracker):
+            todo += effects.stored_attrs(item).values()
+            item = getattr(item, "items", None)
+        if isinstance(item, (list, tuple, dict)):
+            todo += item.values() if isinstance(item, dict) else item
+    return False
+
+
+@handles(weakref.ref)
+def new_weakref(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """Without a callback, of an object that can be changed: others may be shared."""
+    referent = args[0].realize()
+    if len(args) != 1 or kwargs or referent.is_python_constant():
+        return NotImplemented
+    if referent.source is None and not referent.is_user_defined:
+        return NotImplemented
+    tx.output.watched.add(referent)
+    return NewWeakrefVariable(referent, tx.output.side_effects.version)
+
+
+@wraps(weakref.ReferenceType)
+def wrap_weakref(tx: Translator, value: weakref.ref[Any], source: Source) -> VariableTracker:
+    tx.guard(source, "TYPE_IS", type(value))
+    return WeakrefVariable(value, source=source)

@@ -1,0 +1,214 @@
+"""Functions that answer without touching the graph, and blocks that have no effect in it."""
+
+import collections
+import inspect
+import typing
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from testing import CountingBackend, assert_same, check, check_recompiles
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import minidynamo
+
+x = torch.arange(6.0).reshape(2, 3) + 1
+
+
+class Box:
+    pass
+
+
+class Base:
+    pass
+
+
+class Left(Base):
+    pass
+
+
+def questions(a):
+    return (
+        a + 1,
+        torch._C._is_any_autocast_enabled(),
+        torch.autograd._is_checkpoint_valid(),
+        torch.fx._symbolic_trace.is_fx_tracing(),
+        torch.jit._unwrap_optional(a) is a,
+    )
+
+
+def unwrapped_none(a):
+    try:
+        return a + torch.jit._unwrap_optional(None)
+    except AssertionError:
+        return a - 1
+
+
+def named_tuple_made_inside(a):
+    kind = collections.namedtuple("Pair", ["first", "second"], defaults=(None,))
+    pair = kind(a)
+    return pair.first + 1, pair[1], kind.__name__, kind._fields
+
+
+def legacy_types(a):
+    return a.type(torch.HalfTensor), a.type("torch.DoubleTensor"), a.type()
+
+
+def numpy_types(a):
+    info = np.iinfo(np.int16)
+    least = float(np.finfo(np.float32).min)
+    return a + info.max, least, torch.from_numpy(np.full(3, 2.5, dtype=np.dtype("float")))
+
+
+def numpy_of_tensors(a):
+    ones, zeros = np.ones_like(a, dtype=np.float64), np.zeros_like(a)
+    return torch.from_numpy(ones) + a, torch.from_numpy(np.array(a) + zeros)
+
+
+def numbers_in_tensors(a):
+    weight = torch.tensor(0.5)
+    pair = [a.clone(), a * 2]
+    changed = torch._foreach_lerp_(pair, [a * 3, a], weight)
+    powers = torch._foreach_pow(weight, [a, a.sum()])
+    return torch._foreach_lerp(pair, [a, a], weight), changed, powers, pair
+
+
+def decorated_inside(a):
+    @torch.no_grad()
+    def plus_two(b):
+        return b + 2
+
+    def plus_one(b, c=1, *, d=2):
+        return b + c * d
+
+    kinds = inspect.isgeneratorfunction(plus_one), inspect.iscoroutinefunction(plus_one)
+    missing = hasattr(plus_one, "mark"), getattr(plus_one, "mark", 3)
+    return plus_two(a), kinds, missing, plus_one.__code__.co_name, plus_one.__defaults__
+
+
+def quiet(a):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("ignore", message="nothing")
+        b = a.sin()
+    return b + len(caught)
+
+
+def attention(a):
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True):
+        return torch.nn.functional.scaled_dot_product_attention(a, a, a)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        questions,
+        unwrapped_none,
+        named_tuple_made_inside,
+        legacy_types,
+        numpy_types,
+        numpy_of_tensors,
+        numbers_in_tensors,
+        decorated_inside,
+        quiet,
+        attention,
+    ],
+    ids=lambda fn: fn.__name__,
+)
+def test_one_graph(fn):
+    if fn is named_tuple_made_inside:
+        compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+        assert_same(compiled(x), fn(x))
+    else:
+        check(fn, x, graphs=1)
+
+
+def test_warning_inside_of_the_block():
+    def f(a):
+        b = a + 1
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            b = b.sin()
+            warnings.warn("seen", stacklevel=1)
+            b = b + 1
+        return b * 2, [str(w.message) for w in caught]
+
+    before = list(warnings.filters)
+    check(f, x, graphs=None)
+    assert warnings.filters == before
+
+
+def test_warnings_as_errors_inside_of_the_block():
+    def f(a):
+        b = a + 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                warnings.warn("raised", stacklevel=1)
+            except UserWarning as error:
+                return b, str(error)
+        return b, ""
+
+    check(f, x, graphs=None)
+
+
+def test_subclasses():
+    def f(a):
+        return a + len(Base.__subclasses__()), [kind.__name__ for kind in Base.__subclasses__()]
+
+    kinds = []
+
+    def change(index):
+        if index == 2:
+            kinds.append(type("Right", (Base,), {}))
+
+    check_recompiles(f, [(x,)] * 3, 2, change)
+
+
+def test_weak_reference_of_an_object_made_inside():
+    def f(a):
+        box = Box()
+        box.value = a + 1
+        reference = weakref.ref(box)
+        box.other = [reference]
+        found = reference().value * 2, reference() is box
+        del box.other
+        return *found, box
+
+    check(f, x, graphs=1)
+
+
+def test_object_that_may_have_been_freed():
+    def f(a):
+        box = Box()
+        reference = weakref.ref(box)
+        b = a + 1
+        del box
+        return b, reference() is None
+
+    check(f, x, graphs=None)
+
+
+@pytest.mark.parametrize("position", [torch.tensor(2), torch.tensor(0)])
+def test_positions_in_tensors(position):
+    def f(a, start, splits):
+        row = a.flatten()
+        return torch.narrow(row, 0, start, 3), row.narrow(0, start, 1), row.tensor_split(splits)
+
+    compiled = minidynamo.compile(f, backend=CountingBackend(), fullgraph=True)
+    for splits in (torch.tensor([1, 4]), torch.tensor([2, 3])):
+        assert_same(compiled(x, position, splits), f(x, position, splits))
+
+
+def test_type_of_named_tuple_from_typing():
+    class Pair(typing.NamedTuple):
+        first: torch.Tensor
+        second: int = 3
+
+    def f(a):
+        pair = Pair(a)
+        return pair._replace(second=4), pair.first + pair.second
+
+    check(f, x, graphs=1)
