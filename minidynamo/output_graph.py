@@ -50,7 +50,7 @@ from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
 from .size_nodes import expression_node
 from .subgraphs import Body
-from .tensor_storage import Restrided, refuse_out
+from .tensor_storage import Restrided
 from .transform_levels import close_transforms
 from .utils import counters
 
