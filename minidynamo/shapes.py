@@ -312,10 +312,12 @@ class Shapes:
     def _add(self, guards: GuardSet, condition: Any, stack: UserStack) -> None:
         places = {atom: atom.place for atom in condition.atoms(_Place)}
         sources = {**self.sources, **places}
+        symbols = sorted(condition.free_symbols, key=str)
         try:
+            if not all(s.is_integer for s in symbols):
+                raise ValueError("native guards compute with integers")
             guards.add(None, Check.EXPR, from_sympy(condition, sources), stack)
         except ValueError:
-            symbols = sorted(condition.free_symbols, key=str)
             missing = [s for s in symbols if s not in sources]
             if missing:
                 raise UserError(

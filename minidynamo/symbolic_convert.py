@@ -30,6 +30,7 @@ from .source import (
     Source,
 )
 from .variables import builder
+from .variables.arguments import bind_arguments
 from .variables.base import NULL, NotConstant, ObservedException, VariableTracker, unsupported
 from .variables.constant import ConstantVariable
 from .variables.exceptions import ExceptionVariable, TracebackVariable, first_raise, set_context
@@ -37,7 +38,6 @@ from .variables.functions import (
     BaseFunctionVariable,
     CellVariable,
     UserFunctionVariable,
-    bind_arguments,
 )
 from .variables.generators import GeneratorVariable
 from .variables.globals_ import GlobalsVariable, globals_of

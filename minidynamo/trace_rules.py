@@ -106,7 +106,7 @@ _PURE_FUNCTIONS: tuple[Any, ...] = (
     ),
     *(
         getattr(builtins, n)
-        for n in "max min oct ord pow repr round str sum bytes bool slice range".split()
+        for n in "max min oct ord pow repr round str sum bytes bool range".split()
     ),
     *(
         getattr(re, n)

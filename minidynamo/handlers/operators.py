@@ -212,7 +212,7 @@ def binary_op1(
     own, theirs = (getattr(cls, reflected, None) for cls in (left_type, right_type))
     if left_type is right_type:
         sides = sides[:1]
-    elif issubclass(right_type, left_type) and own is not theirs:
+    elif left_type in right_type.__mro__ and own is not theirs:  # `PyType_IsSubtype`
         sides.reverse()
     # Sequences concatenate and repeat only after both operands' number slots were asked.
     sides.sort(key=lambda side: _is_plain_sequence(side[0]) and function in _SEQUENCE_SLOTS)
@@ -369,7 +369,7 @@ def rich_compare(
     name, swapped, symbol = _COMPARE[function]
     sides = [(left, name, right), (right, _COMPARE[swapped][0], left)]
     left_type, right_type = left.python_type(), right.python_type()
-    if right_type is not left_type and issubclass(right_type, left_type):
+    if right_type is not left_type and left_type in right_type.__mro__:
         sides.reverse()
     for operand, method, other in sides:
         result = _comparison_slot(tx, operand, method, other)

@@ -108,4 +108,8 @@ def _format(tx: Translator, value: Values, spec: Values | None = None, /) -> Val
     function = lookup_special(tx, value, "__format__")
     if function is None:
         unsupported("text of an object", f"format({value!r})", "it is not known while tracing")
-    return tx.call_function(function, [ConstantVariable(given)], {})
+    text = tx.call_function(function, [ConstantVariable(given)], {}).realize()
+    if not issubclass(text.python_type(), str):
+        kind = type_name(text.python_type())
+        tx.raise_observed(TypeError, f"__format__ must return a str, not {kind}")
+    return text

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..side_effects import DELETED
 from ..variables.base import ObservedException, VariableTracker
-from ..variables.functions import NestedFunctionVariable, UserFunctionVariable
+from ..variables.functions import UserFunctionVariable
+from ..variables.nested_functions import NestedFunctionVariable
 from ..variables.registry import handles
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..variables.base import NULL, VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
-from ..variables.functions import CellVariable, NestedFunctionVariable
+from ..variables.functions import CellVariable
+from ..variables.nested_functions import NestedFunctionVariable
 from ..variables.postponed import joined_texts, postponed_text
 from .registry import op
 

@@ -131,7 +131,7 @@ def yield_value(tx: Translator, inst: Instruction) -> None:
 def raise_varargs(tx: Translator, inst: Instruction) -> None:
     if inst.arg == 0:
         if not tx.exc_info:
-            unsupported("raise", "raise without an active exception")
+            tx.raise_observed(RuntimeError, "No active exception to reraise")
         raise ObservedException(tx.exc_info[-1].realize())
     cause = tx.pop() if inst.arg == 2 else None
     raise ObservedException(tx.make_exception(tx.pop(), cause))

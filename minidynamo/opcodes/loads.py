@@ -5,8 +5,9 @@ imports.
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..resume_execution import base_code
 from ..side_effects import DELETED
 from ..source import (
     BuiltinSource,
@@ -14,7 +15,13 @@ from ..source import (
     DictItemSource,
     Source,
 )
-from ..variables.base import NULL, AttributeOf, VariableTracker, unsupported
+from ..variables.base import (
+    NULL,
+    AttributeOf,
+    ObservedException,
+    VariableTracker,
+    unsupported,
+)
 from ..variables.functions import BoundMethodVariable, CellVariable
 from .registry import op
 
@@ -81,11 +88,17 @@ def load_closure(tx: Translator, inst: Instruction) -> None:
 def load_deref(tx: Translator, inst: Instruction) -> None:
     value = tx.cells[inst.arg].load(tx)
     if value is None:
-        message = (
-            f"cannot access free variable '{inst.arg}' where it is not associated with a value"
-        )
-        tx.raise_observed(NameError, message)
+        _raise_unbound_cell(tx, inst.arg)
     tx.push(value)
+
+
+def _raise_unbound_cell(tx: Translator, name: str) -> NoReturn:
+    """`format_exc_unbound`: other words for the cells of functions around."""
+    where = "where it is not associated with a value"
+    if name in base_code(tx.code).co_freevars:
+        text = f"cannot access free variable '{name}' {where} in enclosing scope"
+        tx.raise_observed(NameError, text)
+    tx.raise_observed(UnboundLocalError, f"cannot access local variable '{name}' {where}")
 
 
 @op("STORE_DEREF")
@@ -97,6 +110,8 @@ def store_deref(tx: Translator, inst: Instruction) -> None:
 def delete_deref(tx: Translator, inst: Instruction) -> None:
     cell = tx.cells[inst.arg]
     assert isinstance(cell, CellVariable)
+    if cell.load(tx) is None:
+        _raise_unbound_cell(tx, inst.arg)
     cell.delete(tx)
 
 
@@ -234,7 +249,13 @@ def import_name(tx: Translator, inst: Instruction) -> None:
 @op("IMPORT_FROM")
 def import_from(tx: Translator, inst: Instruction) -> None:
     module = tx.stack[-1].realize()
-    tx.push(tx.getattr(module, inst.arg))
+    try:
+        tx.push(tx.getattr(module, inst.arg))
+    except ObservedException as error:
+        if not issubclass(error.value.python_type(), AttributeError):
+            raise
+        why = "eager looks for a module of this name, or raises the ImportError"
+        unsupported("import", inst.arg, why)
 
 
 __all__ = ["BoundMethodVariable", "lookup_global", "unsupported"]

@@ -24,6 +24,7 @@ from .functions import MethodOfVariable
 from .instance_dict import InstanceDictVariable
 from .instance_state import InstanceState, instance_dict
 from .registry import METHODS, Method, method
+from .symint import SymVariable
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -177,7 +178,8 @@ def as_iterator(tx: Translator, value: VariableTracker) -> VariableTracker:
 def rich_equal(tx: Translator, left: VariableTracker, right: VariableTracker) -> bool:
     """`PyObject_RichCompareBool(left, right, Py_EQ)`: identity first."""
     left, right = left.realize(), right.realize()
-    if tx.is_same(left, right):
+    is_symbol = isinstance(left, SymVariable) or isinstance(right, SymVariable)
+    if left is right or (not is_symbol and tx.is_same(left, right)):
         return True
     return tx.call_operator(operator.eq, [left, right]).realize().truth(tx)
 

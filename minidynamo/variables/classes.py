@@ -101,6 +101,8 @@ class ClassVariable(VariableTracker):
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         """`type.__getattribute__`."""
         cls, meta = self.value, type(self.value)
+        if name == "__annotations__":
+            getattr(cls, name, None)  # a class without them gets an empty dict: a store
         if issubclass(meta, enum.EnumMeta):
             member = getattr(cls, name, None)
             if isinstance(member, cls):
@@ -148,6 +150,8 @@ class ClassVariable(VariableTracker):
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
         self._check_plain_store("__setattr__", name)
+        if name in ("__name__", "__qualname__") and not _is_class_name(value):
+            unsupported("class attribute store", f"{self!r}.{name}", "eager judges the name")
         tx.output.side_effects.store_attr(self, name, value)
 
     def delattr(self, tx: Translator, name: str) -> None:
@@ -259,6 +263,12 @@ class ClassVariable(VariableTracker):
         if found.raw is not type.__dict__["__call__"]:
             return tx.call_for(self, bind(tx, found, self, type(cls)), args, kwargs)
         return instantiate(tx, self, args, kwargs)
+
+
+def _is_class_name(value: VariableTracker) -> bool:
+    if not isinstance(value, ConstantVariable) or type(value.value) is not str:
+        return False
+    return value.value.isascii() and "\0" not in value.value
 
 
 _INERT_NAMES = frozenset({"__doc__", "__module__", "__name__", "__qualname__"})

@@ -170,6 +170,11 @@ class ConstantVariable(VariableTracker):
             f"{self.value!r}.{name} is called with arguments that are not known while tracing",
         )
 
+    def truth(self, tx: Translator) -> bool:
+        if self.value is NotImplemented:
+            unsupported("branch", "NotImplemented", "its truth warns, or is an error")
+        return super().truth(tx)
+
     def as_container(self, tx: Translator) -> VariableTracker | None:
         """A tuple, range or frozenset as traced container, for operands that are no constants."""
         if not isinstance(self.value, (tuple, range, frozenset)):

@@ -79,6 +79,8 @@ class ExceptionVariable(BuiltinObject):
             return ConstantVariable(False)
         for (class_, field), position in _FIELDS.items():
             if name == field and issubclass(self.cls, class_):
+                if self.source is not None:
+                    return tx.wrap(getattr(self.real, name), AttrSource(self.source, name))
                 return self.args[position] if self.args else NONE
         if name == "__traceback__" or issubclass(self.cls, OPAQUE_EXCEPTIONS):
             unsupported("exception attribute", name, f"{name!r} of exceptions is not traced")
@@ -245,6 +247,8 @@ def _exception_init(tx: Translator, self: ExceptionVariable, /, *args: VariableT
 
 @builtin_method(BaseException, "__str__")
 def _exception_str(tx: Translator, self: ExceptionVariable, /) -> VariableTracker:
+    if issubclass(self.cls, OPAQUE_EXCEPTIONS) and self.source is not None:
+        unsupported("exception attribute", "__str__", "it shows what is not in its args")
     if issubclass(self.cls, UnicodeError):
         values = [arg.realize().as_python_constant() for arg in self.args]
         return tx.fold(lambda: str(self.cls(*values)), (), {})

@@ -16,10 +16,10 @@ from ..source import (
     CellContentsSource,
     FuncClosureCellSource,
     FuncDefaultsSource,
+    FuncDefaultsTupleSource,
     FuncKwDefaultsSource,
 )
-from .base import NotConstant, ObservedException, VariableTracker, unsupported
-from .constant import ConstantVariable
+from .base import NotConstant, ObservedException, VariableTracker
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -84,6 +84,19 @@ class CellVariable(VariableTracker):
 
     def python_type(self) -> type:
         return types.CellType
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if name != "cell_contents":
+            return super().getattr(tx, name)
+        value = self.load(tx)
+        if value is None:
+            tx.raise_observed(ValueError, "Cell is empty")
+        return value
+
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        if name != "cell_contents":
+            super().setattr(tx, name, value)
+        self.store(tx, value)
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         if self.root_name is not None:
@@ -169,10 +182,10 @@ class UserFunctionVariable(BaseFunctionVariable):
 
     def defaults(self, tx: Translator) -> list[VariableTracker]:
         source = tx.source_of(self, self.fn)
-        return [
-            tx.lazy(value, FuncDefaultsSource(source, i))
-            for i, value in enumerate(self.fn.__defaults__ or ())
-        ]
+        values = self.fn.__defaults__ or ()
+        if values:  # counted from the end, they go to other parameters if there are more
+            tx.guard(FuncDefaultsTupleSource(source), "LEN_EQ", len(values))
+        return [tx.lazy(value, FuncDefaultsSource(source, i)) for i, value in enumerate(values)]
 
     def kwdefaults(self, tx: Translator) -> dict[str, VariableTracker]:
         source = tx.source_of(self, self.fn)
@@ -205,110 +218,6 @@ class UserFunctionVariable(BaseFunctionVariable):
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
         return tx.call_python_function(self, args, kwargs)
-
-
-class NestedFunctionVariable(BaseFunctionVariable):
-    """A function that the traced code made (def, lambda, comprehension)."""
-
-    def __init__(self, code: types.CodeType, globals_: dict[str, Any], name: str = "") -> None:
-        super().__init__(mutation=Mutation.NEW)
-        self.code = code
-        self.globals = globals_
-        self.name = name or code.co_name
-        # Parts set by MAKE_FUNCTION flags or SET_FUNCTION_ATTRIBUTE.
-        self.parts: dict[str, VariableTracker] = {}
-        self.cells: list[CellVariable] = []
-
-    def get_code(self) -> types.CodeType:
-        return self.code
-
-    def get_globals(self) -> dict[str, Any]:
-        return self.globals
-
-    def defaults(self, tx: Translator) -> list[VariableTracker]:
-        part = self.parts.get("defaults")
-        return [] if part is None else part.unpack(tx)
-
-    def kwdefaults(self, tx: Translator) -> dict[str, VariableTracker]:
-        part = self.parts.get("kwdefaults")
-        return {} if part is None else tx.unpack_keywords(part)
-
-    def closure(self, tx: Translator) -> list[CellVariable]:
-        return self.cells
-
-    def getattr(self, tx: Translator, name: str) -> VariableTracker:
-        stored = tx.output.side_effects.load_attr(self, name)
-        if isinstance(stored, VariableTracker):
-            return stored
-        known = {
-            "__name__": self.name,
-            "__qualname__": self.code.co_qualname,
-            "__doc__": (self.code.co_consts or (None,))[0],
-            "__module__": self.globals.get("__name__"),
-        }
-        if name in known and stored is None:
-            value = known[name]
-            is_doc_or_str = isinstance(value, str) or value is None
-            return ConstantVariable(value if is_doc_or_str else None)
-        if name == "__code__" and stored is None:
-            return ConstantVariable(self.code)
-        if name in ("__defaults__", "__kwdefaults__") and stored is None:
-            return self.parts.get(name.strip("_"), ConstantVariable(None))
-        if not hasattr(types.FunctionType, name):
-            tx.raise_observed(AttributeError, f"'function' object has no attribute '{name}'")
-        return super().getattr(tx, name)
-
-    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
-        tx.output.side_effects.store_attr(self, name, value)
-
-    def reconstruct(self, codegen: PyCodegen) -> None:
-        annotations = self.parts.get("annotations")
-        closure = self.cells
-        codegen.begin_call(_make_function)
-        codegen.load_const(self.code)
-        codegen.load_const(self.globals)
-        codegen.load_const(self.name)
-        for part in ("defaults", "kwdefaults"):
-            value = self.parts.get(part)
-            if value is None:
-                codegen.load_const(None)
-            else:
-                codegen(value)
-        if annotations is None:
-            codegen.load_const(None)
-        else:
-            codegen(annotations)
-        for cell in closure:
-            codegen(cell)
-        codegen.emit("BUILD_TUPLE", len(closure))
-        codegen.end_call(7)
-        stored = codegen.side_effects.stored_attrs(self)
-        if stored:
-            codegen.save_temp(self)
-        for name, attribute in stored.items():
-            assert isinstance(attribute, VariableTracker)
-            codegen(attribute)
-            self.apply_setattr(codegen, name)
-
-
-def _make_function(
-    code: types.CodeType,
-    globals_: dict[str, Any],
-    name: str,
-    defaults: tuple[Any, ...] | None,
-    kwdefaults: dict[str, Any] | None,
-    annotations: Any,
-    closure: tuple[Any, ...],
-) -> types.FunctionType:
-    """Run by generated code: the function that MAKE_FUNCTION would have made."""
-    function = types.FunctionType(code, globals_, name, defaults, closure or None)
-    function.__kwdefaults__ = kwdefaults
-    if isinstance(annotations, tuple):
-        pairs = iter(annotations)
-        annotations = dict(zip(pairs, pairs, strict=True))
-    if annotations is not None:
-        function.__annotations__ = annotations
-    return function
 
 
 class BoundMethodVariable(VariableTracker):
@@ -426,83 +335,13 @@ class CallableVariable(VariableTracker):
         return tx.call_real_callable(self, self.value, args, kwargs)
 
 
-def bind_arguments(
-    tx: Translator,
-    function: BaseFunctionVariable,
-    args: list[VariableTracker],
-    kwargs: dict[str, VariableTracker],
-) -> dict[str, VariableTracker]:
-    """The callee's locals at entry, by CPython's rules for positional, keyword, * and **
-    parameters.
-
-    A call that does not fit breaks the graph, so that eager raises the TypeError.
-    """
-    code = function.get_code()
-    n_positional, n_keyword = code.co_argcount, code.co_kwonlyargcount
-    names = code.co_varnames
-    bound: dict[str, VariableTracker] = dict(zip(names[:n_positional], args, strict=False))
-    extra = args[n_positional:]
-    next_name = n_positional + n_keyword
-    if code.co_flags & 0x04:
-        bound[names[next_name]] = tx.wrap_items(tuple, extra)
-        next_name += 1
-    elif extra:
-        _bad_call(function, f"takes {n_positional} positional arguments, got {len(args)}")
-    by_keyword = set(names[code.co_posonlyargcount : n_positional + n_keyword])
-    rest: dict[str, VariableTracker] = {}
-    for name, value in kwargs.items():
-        if name not in by_keyword:
-            rest[name] = value
-        elif name in bound:
-            _bad_call(function, f"got several values for argument {name!r}")
-        else:
-            bound[name] = value
-    if code.co_flags & 0x08:
-        bound[names[next_name]] = tx.wrap_keywords(rest)
-    elif rest:
-        _bad_call(function, f"got unexpected keyword arguments {sorted(rest)}")
-    _fill_defaults(tx, function, bound)
-    return bound
-
-
-def _fill_defaults(
-    tx: Translator, function: BaseFunctionVariable, bound: dict[str, VariableTracker]
-) -> None:
-    code = function.get_code()
-    positional = code.co_varnames[: code.co_argcount]
-    keyword = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-    missing = [name for name in positional if name not in bound]
-    if missing:
-        defaults = function.defaults(tx)
-        by_name = dict(zip(reversed(positional), reversed(defaults), strict=False))
-        for name in missing:
-            if name not in by_name:
-                _bad_call(function, f"missing argument {name!r}")
-            bound[name] = by_name[name]
-    missing = [name for name in keyword if name not in bound]
-    if missing:
-        kwdefaults = function.kwdefaults(tx)
-        for name in missing:
-            if name not in kwdefaults:
-                _bad_call(function, f"missing keyword argument {name!r}")
-            bound[name] = kwdefaults[name]
-
-
-def _bad_call(function: BaseFunctionVariable, why: str) -> None:
-    unsupported(
-        "call does not fit", f"{function.get_name()}() {why}", "eager will raise the TypeError"
-    )
-
-
 __all__ = [
     "BaseFunctionVariable",
     "BoundMethodVariable",
     "CallableVariable",
     "CellVariable",
     "MethodOfVariable",
-    "NestedFunctionVariable",
     "NotConstant",
     "ObservedException",
     "UserFunctionVariable",
-    "bind_arguments",
 ]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
 from .functions import CallableVariable
 from .services import SEQUENCE_BUILDERS, Services
+from .symint import SymVariable
 
 if TYPE_CHECKING:
     pass
@@ -36,14 +38,27 @@ class Protocol(Services):
         """`left is right`. That two objects of the frame differ is guarded."""
         if left.identity() is right.identity():
             return True
+        if isinstance(left, SymVariable) or isinstance(right, SymVariable):
+            return self._is_same_number(left, right)
         sources = [v.source for v in (left, right) if not isinstance(v, ConstantVariable)]
         if len(sources) == 2 and sources[0] is not None and sources[1] is not None:
             self.guard(sources[0], "NOT_ALIAS", sources[1])
         return False
 
+    def _is_same_number(self, left: VariableTracker, right: VariableTracker) -> bool:
+        """Small ints and bools are one object each; of others only the interpreter knows."""
+        if left.python_type() is not right.python_type():
+            return False
+        if not self.call_operator(operator.eq, [left, right]).realize().truth(self):  # type: ignore[arg-type]
+            return False
+        value = left.specialized(self).as_python_constant()  # type: ignore[arg-type]
+        if type(value) is float or not -5 <= value <= 256:
+            unsupported("comparison", f"{left!r} is {right!r}", "they are equal numbers")
+        return True
+
     def make_slice(self, parts: list[VariableTracker]) -> VariableTracker:
         """`slice(*parts)`."""
-        if all(part.is_python_constant() for part in parts):
+        if all(isinstance(part, ConstantVariable) for part in parts):
             return ConstantVariable(slice(*(part.as_python_constant() for part in parts)))
         return SEQUENCE_BUILDERS[slice](self, slice, parts)
 

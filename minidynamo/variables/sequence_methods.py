@@ -401,6 +401,9 @@ def _list_sort(
     former = list(self.items)
     items = list(former)
     self.items.clear()  # meanwhile the program sees an empty list
+    mutated = tx.output.side_effects.mutated
+    was_mutated = self in mutated
+    mutated.discard(self)
     try:
         sort_items(tx, items, key, reverse)
     except MinidynamoError:
@@ -410,7 +413,10 @@ def _list_sort(
         _mutate(tx, self)
         self.items[:] = items
         raise
-    is_modified = len(self.items) > 0
+    finally:
+        is_modified = self in mutated
+        if was_mutated:
+            mutated.add(self)
     _mutate(tx, self)
     self.items[:] = items
     if is_modified:

@@ -215,6 +215,9 @@ def compute(
         parts = [compute(tx, f, args) for f in (operator.floordiv, operator.mod)]
         return None if None in parts else tx.wrap_items(tuple, parts)  # type: ignore[arg-type]
     values = [arg.value for arg in args]  # type: ignore[attr-defined]
+    if not any(isinstance(value, torch.SymBool) for value in values):
+        # To arithmetic on numbers, True is 1.
+        values = [int(value) if type(value) is bool else value for value in values]
     try:
         result = decide(tx, lambda: row(*values), args)
     except (TypeError, AttributeError, NotImplementedError, ValueError, ZeroDivisionError):

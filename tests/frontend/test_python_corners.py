@@ -1,0 +1,306 @@
+"""What CPython does at the edges of functions, cells, comparisons and exceptions."""
+
+import abc
+import copy
+
+import pytest
+import testing
+import torch
+
+import minidynamo
+
+X = torch.arange(3.0)
+
+
+def check(fn, *args, graphs=None, **options):
+    return testing.check(fn, *args, graphs=graphs, **options)
+
+
+# -- functions made inside -------------------------------------------------------------------------
+
+
+def stored_defaults(x):
+    def f(a, b=1, *, c=2):
+        return a + b + c
+
+    f.__defaults__ = (10,)
+    f.__kwdefaults__ = {"c": 100}
+    return x + f(0), f.__defaults__, f.__kwdefaults__
+
+
+def keyword_defaults_in_place(x):
+    def f(*, a=1):
+        return a
+
+    f.__kwdefaults__["a"] = 4
+    return x + f(), f
+
+
+def parts_of_a_function(x):
+    def f(a, b: int = 2) -> str:
+        return a
+
+    f.__annotations__["c"] = float
+    f.k = 1
+    del f.k
+    return x + f.__code__.co_argcount, f.__annotations__, f.__closure__, hasattr(f, "k"), f
+
+
+def parts_that_are_refused(x):
+    def f():
+        return 1
+
+    texts = []
+    for name, value in (
+        ("__defaults__", [1]),
+        ("__kwdefaults__", 1),
+        ("__name__", 1),
+        ("__closure__", None),
+        ("__globals__", {}),
+    ):
+        try:
+            setattr(f, name, value)
+        except (TypeError, AttributeError) as error:
+            texts.append((type(error), str(error)))
+    return x + 1, texts
+
+
+def cell_contents(x):
+    n = 3
+
+    def f():
+        return n
+
+    f.__closure__[0].cell_contents = 7
+    return x + f(), n
+
+
+def calls_that_do_not_fit(x):
+    def f(a, b=1, *, c):
+        return a
+
+    texts = []
+    calls = [((), {}), ((1, 2, 3), {"c": 1}), ((1,), {"d": 1}), ((1,), {}), ((1,), {"a": 2})]
+    for args, kwargs in calls:
+        try:
+            f(*args, **kwargs)
+        except TypeError as error:
+            texts.append(str(error))
+    return x + 1, texts
+
+
+def unbound_cells(x):
+    n = 1
+
+    def f():
+        return n  # noqa: F821
+
+    del n
+    texts = []
+    try:
+        f()
+    except NameError as error:
+        texts.append((type(error), str(error)))
+    try:
+        texts.append(n)  # noqa: F821
+    except UnboundLocalError as error:
+        texts.append(str(error))
+    try:
+        del n  # noqa: F821
+    except UnboundLocalError as error:
+        texts.append(str(error))
+    return x + 1, texts
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        stored_defaults,
+        keyword_defaults_in_place,
+        parts_of_a_function,
+        parts_that_are_refused,
+        cell_contents,
+        calls_that_do_not_fit,
+        unbound_cells,
+    ],
+    ids=lambda program: program.__name__,
+)
+def test_functions_made_inside(program):
+    check(program, X, graphs=1, breaks=0)
+
+
+def test_a_changed_code_is_left_to_eager():
+    def program(x):
+        def f():
+            return 1
+
+        def g():
+            return 2
+
+        f.__code__ = g.__code__
+        return x + f()
+
+    check(program, X, graphs=1, breaks=1)
+
+
+def test_defaults_count_from_the_end():
+    def f(a, b=1):
+        return a + b
+
+    def change(index):
+        f.__defaults__ = [(1,), (1, 6), (1,)][index]
+
+    testing.check_recompiles(lambda x: f(x), [(X,)] * 3, graphs=2, change=change)
+
+
+# -- operators -------------------------------------------------------------------------------------
+
+
+class Base:
+    def __eq__(self, other):
+        ORDER.append("Base")
+        return NotImplemented
+
+    def __radd__(self, other):
+        return "Base"
+
+    __hash__ = None
+
+
+class Family(abc.ABC):  # noqa: B024 (its subclasses are virtual)
+    def __eq__(self, other):
+        ORDER.append("Family")
+        return NotImplemented
+
+    def __add__(self, other):
+        return "Family"
+
+    __hash__ = None
+
+
+Family.register(Base)
+ORDER = []
+
+
+def test_a_virtual_subclass_does_not_go_first():
+    def f(x):
+        ORDER.clear()
+        equal = Family() == Base()
+        return x + 1, equal, list(ORDER), Family() + Base()
+
+    check(f, X, graphs=1)
+
+
+class Shown:
+    def __format__(self, spec):
+        return 1.0
+
+
+def details(x):
+    found = []
+    try:
+        format(Shown(), "")
+    except TypeError as error:
+        found.append(str(error))
+    part = [1, 2]
+    cut = slice(part, 3)
+    part.append(3)
+    found.append(cut.start)
+    items = [1, 2]
+
+    def key(item):
+        items.append(3)
+        items.pop()
+        return item
+
+    try:
+        items.sort(key=key)
+    except ValueError as error:
+        found.append(str(error))
+    try:
+        raise
+    except RuntimeError as error:
+        found.append(str(error))
+    return x + 1, found, cut.start is part, copy.copy(cut).start is part
+
+
+def test_details():
+    check(details, X)
+
+
+def test_numbers_that_are_symbols_compare_as_numbers():
+    def f(x, a, b):
+        return x + a, a is b, a is not b, [a] == [b], a in [b], a == True  # noqa: E712
+
+    compiled = minidynamo.compile(f, backend="eager", dynamic=True)
+    for a, b in ((5, 5), (7, 8), (2.5, 3.5), (1, True), (2.0, 2)):
+        testing.assert_same(compiled(X, a, b), f(X, a, b))
+
+
+def test_equal_floats_are_guarded_by_value():
+    def f(x, a, b):
+        return x + a if a == b else x - a
+
+    testing.check_recompiles(f, [(X, 2.5, 2.5), (X, 3.5, 3.5)], graphs=1, dynamic=True)
+    testing.check_recompiles(f, [(X, 2.5, 2.5), (X, 3.5, 4.5)], graphs=2, dynamic=True)
+
+
+# -- exceptions and classes ------------------------------------------------------------------------
+
+
+def test_texts_of_exceptions_that_exist():
+    def f(x, error):
+        return x + 1, str(error)
+
+    for error in (OSError(2, "no file", "name"), ExceptionGroup("many", [ValueError()])):
+        check(f, X, error)
+
+    def value(x, stop):
+        return x + 1, stop.value
+
+    stop = StopIteration(1)
+    stop.value = 2
+    check(value, X, stop)
+
+
+def test_truth_of_not_implemented_warns():
+    def f(x):
+        return x + 1, not NotImplemented
+
+    compiled = minidynamo.compile(f, backend="eager")
+    with pytest.warns(DeprecationWarning):
+        compiled(X)
+
+
+def test_names_that_a_class_refuses():
+    class C:
+        pass
+
+    def f(x):
+        texts = []
+        for name in ("C", "a\0b", b"C", "D"):
+            try:
+                C.__name__ = name
+            except (TypeError, ValueError) as error:
+                texts.append(str(error))
+        return x + 1, texts, C.__name__
+
+    check(f, X)
+
+
+def test_annotations_of_a_class_without_them():
+    class C:
+        pass
+
+    check(lambda x: (x + 1, C.__annotations__), X)
+
+
+def test_names_that_a_module_lacks():
+    def f(x):
+        try:
+            from math import nothing_of_this_name as found
+        except ImportError as error:
+            found = str(error)
+        return x + 1, found
+
+    check(f, X)
