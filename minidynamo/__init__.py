@@ -19,9 +19,19 @@ from . import config, exc, utils
 from .events import set_logs
 
 if TYPE_CHECKING:
-    from . import inductor, testing
+    from . import callback, inductor, testing
     from .backends.modes import list_mode_options, list_options
     from .backends.registry import list_backends, lookup_backend, register_backend
+    from .decorators import (
+        disable_nested_graph_breaks,
+        dont_skip_tracing,
+        error_on_graph_break,
+        export,
+        forbid_in_graph,
+        nonstrict_trace,
+        patch_dynamo_config,
+        substitute_in_graph,
+    )
     from .eval_frame import (
         compile,
         compile_,
@@ -44,6 +54,8 @@ if TYPE_CHECKING:
         mark_static_address,
         mark_unbacked,
         maybe_mark_dynamic,
+        skip_frame,
+        step_unsupported,
     )
     from .optimized_module import OptimizedModule
 
@@ -53,6 +65,16 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "backends.modes": ("list_mode_options", "list_options"),
     "backends.registry": ("list_backends", "lookup_backend", "register_backend"),
+    "decorators": (
+        "disable_nested_graph_breaks",
+        "dont_skip_tracing",
+        "error_on_graph_break",
+        "export",
+        "forbid_in_graph",
+        "nonstrict_trace",
+        "patch_dynamo_config",
+        "substitute_in_graph",
+    ),
     "eval_frame": (
         "compile",
         "compile_",
@@ -75,6 +97,8 @@ _EXPORTS = {
         "mark_static_address",
         "mark_unbacked",
         "maybe_mark_dynamic",
+        "skip_frame",
+        "step_unsupported",
     ),
     "optimized_module": ("OptimizedModule",),
 }
@@ -85,13 +109,19 @@ __all__ = [
     "OptimizedModule",
     "allow_in_graph",
     "assume_constant_result",
+    "callback",
     "compile",
     "compile_",
     "config",
     "disable",
+    "disable_nested_graph_breaks",
     "disallow_in_graph",
+    "dont_skip_tracing",
+    "error_on_graph_break",
     "exc",
     "explain",
+    "export",
+    "forbid_in_graph",
     "graph_break",
     "inductor",
     "is_compiling",
@@ -104,20 +134,25 @@ __all__ = [
     "mark_static_address",
     "mark_unbacked",
     "maybe_mark_dynamic",
+    "nonstrict_trace",
     "optimize",
     "optimize_assert",
+    "patch_dynamo_config",
     "register_backend",
     "reset",
     "run",
     "set_logs",
     "set_stance",
+    "skip_frame",
+    "step_unsupported",
+    "substitute_in_graph",
     "testing",
     "utils",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("inductor", "testing"):
+    if name in ("callback", "inductor", "testing"):
         return importlib.import_module(f".{name}", __name__)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

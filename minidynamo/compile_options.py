@@ -33,6 +33,7 @@ class CompileOptions:
     mode, options: as given; `call_backend` hands them on.
     recompile_limit: in place of config.recompile_limit. owner: whatever has this configuration
     for itself alone. guard_fail_fn: called with a `GuardFail` before each recompilation.
+    guard_filter_fn: says which guards are kept (guard_filter.py).
     """
 
     backend: BackendFn
@@ -44,6 +45,7 @@ class CompileOptions:
     recompile_limit: int | None = None
     owner: object = None
     guard_fail_fn: Callable[[GuardFail], Any] | None = None
+    guard_filter_fn: Callable[[Any], Any] | None = None
 
     def call_backend(self, graph_module: Any, example_inputs: Any) -> Any:
         """Run the backend; as in torch `mode=` and `options=` are passed only where given.
@@ -69,7 +71,12 @@ class CompileOptions:
         """Equal for configurations that may share compiled code. The backend counts by identity."""
         options = frozenset((name, _frozen(value)) for name, value in self.options.items())
         mode = self.mode or "default"
-        own = (self.recompile_limit, id(self.owner), id(self.guard_fail_fn))
+        own = (
+            self.recompile_limit,
+            id(self.owner),
+            id(self.guard_fail_fn),
+            id(self.guard_filter_fn),
+        )
         return (id(self.backend), self.fullgraph, self.dynamic, mode, options, own)
 
 

@@ -31,19 +31,21 @@ from .exc import (
     RecompileError,
     RecompileLimitExceeded,
     RunInEager,
+    SkipFrame,
     TorchRuntimeError,
     Unsupported,
 )
 from .function_modes import are_traceable, has_modes, set_aside
 from .graph_breaks import CompiledFrame, finish_break, finish_return
+from .guard_filter import filter_guards
 from .guards import Check, GuardSet
+from .markers import break_errors
 from .opcodes.control import LOOP_GOES_ON
 from .output_graph import OutputGraph
 from .resume_execution import failing, has_captured, is_continuation, note_capture
 from .shape_history import history_of
 from .shapes import remedy
 from .source import GlobalsSource, LocalSource
-from .stopped_frames import SkipFrame
 from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator, Translator
 from .utils import counters, warn_once
 from .variables.function_modes import enter_modes
@@ -374,7 +376,7 @@ def _capture(
         enter_modes(tx, modes)
         value = tx.run()
     except GraphBreak as stop:
-        _report_break(options, stop.reason)
+        _report_break(output, stop.reason)
         _drop_tracebacks(stop.reason, around)
         _drop_tracebacks(stop, around)
         innermost = stop.frame
@@ -402,7 +404,7 @@ def _finished(
         caller = innermost.parent if innermost is not None else None
         if caller is not None and caller.step_number not in tx.breaks:
             raise RestartTracing(caller.step_number, reason) from reason
-        _report_break(options, reason)
+        _report_break(tx.output, reason)
         raise SkipFrame(f"{reason.kind}: {reason.context}") from reason
     except RecursionError:
         raise SkipFrame("a nest of values is too deep to be rebuilt") from None
@@ -417,11 +419,21 @@ def _drop_tracebacks(error: BaseException | None, around: BaseException | None) 
         error = error.__cause__ or error.__context__
 
 
-def _report_break(options: CompileOptions, reason: Unsupported) -> None:
+def _are_breaks_errors(output: OutputGraph) -> bool:
+    """With fullgraph, or as the traced code last set it (error_on_graph_break)."""
+    traced: Any = output.side_effects.variable_of(break_errors)
+    if output.options.fullgraph:
+        return True
+    if traced is None:
+        return bool(break_errors) and break_errors[-1]
+    return bool(traced.items) and traced.items[-1].realize().as_python_constant()
+
+
+def _report_break(output: OutputGraph, reason: Unsupported) -> None:
     """A graph break is an error with fullgraph, except where the program itself raises."""
     if reason.kind in ("exception", LOOP_GOES_ON):
         return
-    if options.fullgraph:
+    if _are_breaks_errors(output):
         if reason.kind == "operator raised":
             cause = reason.__cause__
             raise TorchRuntimeError(reason.context, user_stack=reason.user_stack) from cause
@@ -462,6 +474,10 @@ def _make_entry(
     fetch = [] if code is frame.code else compiled.fetch
     if not is_original:
         _hide_from_torch(code)
+    if output.options.guard_filter_fn is not None:
+        values = {v.source: real for real, v in output.side_effects.tracked() if v.source}
+        values.update({item.source: item.value for item in output.inputs})
+        filter_guards(guards, output.options.guard_filter_fn, values)
     program = guards.build(frame.code, fetch)
     entry = Entry(
         program,

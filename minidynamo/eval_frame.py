@@ -69,12 +69,14 @@ class Compiler:
             fullgraph=self.fullgraph,
             dynamic=self.dynamic,
             mode=self.mode,
-            options=MappingProxyType(dict(self.options or {})),
+            options=MappingProxyType(_without_filter(self.options)),
             recompile_limit=self.recompile_limit,
             owner=self if self.isolate_recompiles else None,
             guard_fail_fn=self.guard_fail_fn,
+            guard_filter_fn=(self.options or {}).get(_FILTER),
         )
         shared = not self.isolate_recompiles and self.guard_fail_fn is None
+        shared = shared and options.guard_filter_fn is None
         return region_for(options, named_backend=shared and isinstance(self.backend, str))
 
     def __call__(self, model: Any) -> Any:
@@ -124,7 +126,8 @@ def compile(
     fullgraph: raise `Unsupported` where the graph would break. dynamic: None: sizes become symbolic
     when they change; True: at once; False: never. backend: a name (`list_backends()`, default
     "inductor") or a callable `(gm, example_inputs) -> callable`. mode, options: one or the other,
-    see `list_mode_options()` and `list_options()`. name: what this configuration is called; it has
+    see `list_mode_options()` and `list_options()`; the option guard_filter_fn(entries) says which
+    guards are kept, at the caller's own risk. name: what this configuration is called; it has
     no effect. disable: return `model` as it is. recompile_limit: in place of
     `config.recompile_limit`. isolate_recompiles: share no compiled code with equal configurations.
     Raises TypeError for an argument of the wrong type, InvalidBackend or UserError for unknown
@@ -203,7 +206,16 @@ def _check_names(backend: Any, mode: str | None, options: Mapping[str, Any] | No
     if isinstance(backend, str) and backend in BUILTIN_BACKENDS:
         validate_mode(mode)
     if backend == "inductor":
-        validate_options(options or {})
+        validate_options(_without_filter(options))
+    if not callable((options or {}).get(_FILTER, len)):
+        raise UserError(f"compile: option {_FILTER} is a callable on a list of guards")
+
+
+_FILTER = "guard_filter_fn"  # an option for all backends, which do not see it
+
+
+def _without_filter(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (options or {}).items() if name != _FILTER}
 
 
 def _check_model(model: Any) -> None:

@@ -139,6 +139,10 @@ class InvalidBackend(MinidynamoError):
         self.name = name
 
 
+class SkipFrame(Exception):
+    """The frame can't be replaced, or is not to be; it runs in eager."""
+
+
 class RunInEager(Exception):
     """Never seen by users: this call of the frame that is being captured, with everything below
     it, is to run in eager. The next call is captured anew.

@@ -221,6 +221,11 @@ class GuardSet:
         while len(self._guards) > mark:
             self._guards.popitem()
 
+    def keep(self, chosen: Sequence[bool]) -> None:
+        """Drop each guard for which `chosen`, in their order, has False."""
+        rows = zip(list(self._guards.items()), chosen, strict=True)
+        self._guards = {key: guard for (key, guard), is_kept in rows if is_kept}
+
     def describe(self) -> list[str]:
         """One line for each guard."""
         return [guard.text() for guard in self._guards.values()]

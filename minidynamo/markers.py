@@ -23,6 +23,11 @@ from .exc import UserError
 
 __all__ = [
     "Decision",
+    "break_errors",
+    "set_substitute",
+    "skip_frame",
+    "step_unsupported",
+    "substitute_of",
     "allow_in_graph",
     "assume_constant_result",
     "decision",
@@ -54,6 +59,7 @@ class Decision(enum.Enum):
     DISALLOW = "disallow_in_graph"  # always a graph break
     CONSTANT = "assume_constant_result"  # called while tracing; the result is a constant
     INLINE = "force_inline"  # traced through, also where the rules would skip it
+    FORBID = "forbid_in_graph"  # an error
     DISABLE = "disable"  # a graph break, and nothing below it is compiled
     DISABLE_SHALLOW = "disable(recursive=False)"  # a graph break; what it calls may be compiled
 
@@ -66,6 +72,9 @@ _TORCH_TABLES = (
     ("_allowed_callable_ids", Decision.ALLOW),
     ("_disallowed_callable_ids", Decision.DISALLOW),
 )
+# Of nested error_on_graph_break, the innermost last: traced code changes it as it would any list.
+break_errors: list[bool] = []
+_substitutes: dict[int, tuple[Callable[..., Any], types.FunctionType]] = {}
 _decisions: dict[int, tuple[Callable[[], Any], Decision, str]] = {}
 
 
@@ -134,6 +143,17 @@ def _is_of_optimizers(fn: types.FunctionType) -> bool:
     return str(fn.__module__).startswith("torch.optim.")
 
 
+def set_substitute(original: Callable[..., Any], traceable: types.FunctionType) -> None:
+    """Let captured code that calls `original` trace `traceable` (for good)."""
+    _substitutes[id(original)] = (original, traceable)
+
+
+def substitute_of(fn: Any) -> types.FunctionType | None:
+    """The function that is traced for `fn`, or None."""
+    row = _substitutes.get(id(fn)) if _substitutes else None
+    return None if row is None else row[1]
+
+
 def _mark(fn: Any, choice: Decision) -> Any:
     if isinstance(fn, (list, tuple)):
         return [_mark(item, choice) for item in fn]
@@ -167,6 +187,14 @@ def force_inline(fn: F) -> F:
 
 def graph_break(msg: str = "") -> None:
     """End the graph here when compiling; in eager nothing happens. `msg` appears as the reason."""
+
+
+def step_unsupported(msg: str = "") -> None:
+    """The same: torch leaves the rest of the frame to eager."""
+
+
+def skip_frame(msg: str = "") -> None:
+    """Let eager run the frame that is being captured, now and later; in eager nothing happens."""
 
 
 def is_compiling() -> bool:
@@ -219,11 +247,12 @@ def mark_dynamic(
     hint_override: int | None = None,
     min: int | None = None,
     max: int | None = None,
+    specialize_on: Sequence[Callable[..., Any]] | None = None,
 ) -> None:
     """Make the size of dimension `index` (int, list, tuple) symbolic at the first compilation.
 
     Specialising it is then an error (sizes 0 and 1 are excepted), and `min` and `max` bound it.
-    hint_override: the size that torch.compile tunes for; here it has no effect.
+    hint_override, specialize_on: sizes that torch.compile tunes for; here they have no effect.
     Raises TypeError or IndexError for a bad index.
     """
     dims = _dims(t, index, "mark_dynamic")
@@ -240,10 +269,16 @@ def maybe_mark_dynamic(t: Any, index: Any) -> None:
     _add(t, _WEAK, _dims(t, index, "maybe_mark_dynamic"), (_STATIC,))
 
 
-def mark_unbacked(t: Any, index: Any, hint_override: int | None = None) -> None:
+def mark_unbacked(
+    t: Any,
+    index: Any,
+    hint_override: int | None = None,
+    strict: bool = False,
+    specialize_on: Sequence[Callable[..., Any]] | None = None,
+) -> None:
     """Make the size of dimension `index` a symbol without a value: 0 and 1 are like other sizes.
 
-    A branch on it breaks the graph (`torch._check` tells what holds).
+    A branch on it breaks the graph (`torch._check` tells what holds), so `strict` changes nothing.
     """
     _add(t, _UNBACKED, _dims(t, index, "mark_unbacked"), (_STATIC,))
 

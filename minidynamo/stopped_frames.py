@@ -30,6 +30,7 @@ from .bytecode import (
     live_locals,
     remove_unreachable,
 )
+from .exc import SkipFrame
 from .resume_execution import (
     HANDLED,
     INNER_FUNCTION,
@@ -62,10 +63,6 @@ _NAMES_OF_LOOKING = frozenset(function.__name__ for function in _LOOK_AT_LOCALS)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 RESULT_NAME = "__md_result"
 STOP_NAME = "__md_stop{}"
-
-
-class SkipFrame(Exception):
-    """The frame can't be replaced; it runs in eager."""
 
 
 class Suspended(list[Any]):

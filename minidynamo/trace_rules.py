@@ -47,6 +47,7 @@ _BY_DECISION = {
     Decision.DISALLOW: Rule.BREAK,
     Decision.CONSTANT: Rule.CONSTANT,
     Decision.INLINE: Rule.INLINE,
+    Decision.FORBID: Rule.BREAK,
     Decision.DISABLE: Rule.BREAK,
     Decision.DISABLE_SHALLOW: Rule.BREAK,
 }

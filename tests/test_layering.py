@@ -37,6 +37,7 @@ LAYERS = [
         "draws",
         "function_modes",
         "guard_checks",
+        "guard_filter",
         "guard_expr",
         "guards",
         "new_parameters",
@@ -54,7 +55,15 @@ LAYERS = [
     ["opcodes", "symbolic_convert"],
     ["convert_frame"],
     ["backends"],
-    ["optimized_module", "regions", "eval_frame", "explanation", "report"],
+    [
+        "optimized_module",
+        "regions",
+        "eval_frame",
+        "decorators",
+        "callback",
+        "explanation",
+        "report",
+    ],
     ["testing"],
     [""],  # minidynamo/__init__.py
 ]

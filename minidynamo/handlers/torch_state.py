@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import markers
+from ..exc import SkipFrame
 from ..guards import Predicate
 from ..source import ConstSource
 from ..variables.base import VariableTracker, unsupported
@@ -331,7 +332,15 @@ markers.set_decision(_unchanged, markers.Decision.INLINE)
 # -- calls that always end the graph ---------------------------------------------------------------
 
 
-@handles(markers.graph_break)
+@handles(markers.skip_frame)
+@handles_named("torch._dynamo.decorators.skip_frame")
+def skip_frame(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    message = args[0] if args else kwargs.get("msg")
+    said = "" if message is None else str(message.as_python_constant())
+    raise SkipFrame(said or "the program called skip_frame()")
+
+
+@handles(markers.graph_break, markers.step_unsupported)
 @handles_named("torch._dynamo.decorators.graph_break")
 def graph_break(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     message = args[0] if args else kwargs.get("msg")

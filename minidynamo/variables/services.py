@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from .. import markers, trace_rules
-from ..exc import MinidynamoError, Unsupported
+from ..exc import MinidynamoError, Unsupported, UserError
 from ..guards import Check
 from ..source import AttrSource, ConstSource, ListItemSource
 from ..trace_rules import Rule
@@ -240,6 +240,9 @@ class Services:
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """A call of a Python function: handler, graph node, inlining or break."""
+        substitute = markers.substitute_of(fn.fn)
+        if substitute is not None:
+            return self.inline(UserFunctionVariable(substitute), args, kwargs)
         if trace_rules.is_operation(fn.fn) and self.is_overridden([*args, *kwargs.values()]):
             overridden = OVERRIDDEN_CALL[0](self, fn.fn, args, kwargs, body=fn)
             if overridden is not None:
@@ -277,6 +280,9 @@ class Services:
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """A call of a callable known by identity; arguments are realised."""
+        substitute = markers.substitute_of(value)
+        if substitute is not None:
+            return self.inline(UserFunctionVariable(substitute), args, kwargs)
         if _is_torch(value) and self.is_overridden([*args, *kwargs.values()]):
             overridden = OVERRIDDEN_CALL[0](self, value, args, kwargs)
             if overridden is not None:
@@ -345,6 +351,9 @@ class Services:
                 kwargs,
             )
         said = markers.decision(value)
+        if said is markers.Decision.FORBID:
+            name = getattr(value, "__qualname__", repr(value))
+            raise UserError(f"{name}, passed to forbid_in_graph, is called in captured code")
         kind, why = (
             _MARKED.get(said, ("call of an untraced function", "")) if said else ("", "")
         )

@@ -1,0 +1,169 @@
+"""Decorators and context managers about what is captured, by the names of `torch._dynamo`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from . import config
+from .exc import UserError
+from .markers import Decision, break_errors, set_decision, set_substitute
+
+__all__ = [
+    "disable_nested_graph_breaks",
+    "dont_skip_tracing",
+    "error_on_graph_break",
+    "export",
+    "forbid_in_graph",
+    "nonstrict_trace",
+    "patch_dynamo_config",
+    "substitute_in_graph",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _check_callable(what: str, fn: Any) -> None:
+    if not callable(fn):
+        raise TypeError(f"{what} takes a callable, not {type(fn).__name__} {fn!r}")
+
+
+def forbid_in_graph(fn: Any) -> Any:
+    """Raise UserError where `fn` (or one of a list) is called in captured code."""
+    if isinstance(fn, (list, tuple)):
+        return [forbid_in_graph(item) for item in fn]
+    set_decision(fn, Decision.FORBID)
+    return fn
+
+
+def nonstrict_trace(fn: F) -> F:
+    """Put calls of what is returned into the graph as one node; AOTAutograd traces inside of it.
+
+    Arguments and results are nests of tensors and constants. `fn` is a function.
+    """
+    _check_callable("nonstrict_trace", fn)
+
+    @functools.wraps(fn)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    set_decision(traced, Decision.ALLOW)
+    return traced  # type: ignore[return-value]
+
+
+def substitute_in_graph(
+    original_fn: Callable[..., Any],
+    *,
+    can_constant_fold_through: bool = False,
+    skip_signature_check: bool = False,
+) -> Callable[[F], F]:
+    """A decorator: where captured code calls `original_fn`, which is not written in Python or not
+    to be traced, the decorated function is traced. Eager is not changed.
+
+    can_constant_fold_through: has no effect; constants are folded anyhow. skip_signature_check: the
+    signatures may differ. Raises TypeError where they do.
+    """
+    _check_callable("substitute_in_graph", original_fn)
+    if isinstance(original_fn, type):
+        name = original_fn.__qualname__
+        raise TypeError(f"substitute_in_graph takes a function, not the class {name}")
+
+    def register(traceable_fn: F) -> F:
+        if not inspect.isfunction(traceable_fn):
+            kind = type(traceable_fn).__name__
+            raise TypeError(f"substitute_in_graph decorates a Python function, not {kind}")
+        if not skip_signature_check:
+            _compare_signatures(original_fn, traceable_fn)
+        set_substitute(original_fn, traceable_fn)
+        return traceable_fn  # type: ignore[return-value]
+
+    return register
+
+
+def _compare_signatures(original: Callable[..., Any], substitute: Callable[..., Any]) -> None:
+    try:
+        wanted = inspect.signature(original)
+    except ValueError:  # C functions without one
+        return
+    given = inspect.signature(substitute)
+    rows = [
+        [(p.name, p.kind, p.default) for p in signature.parameters.values()]
+        for signature in (wanted, given)
+    ]
+    if rows[0] != rows[1]:
+        raise TypeError(
+            f"substitute_in_graph: the signature {given} of {substitute.__qualname__} is not"
+            f" {wanted}, that of the original; skip_signature_check=True allows it"
+        )
+
+
+def dont_skip_tracing(fn: F) -> F:
+    """Trace through `fn` also where it belongs to a library that is left to eager."""
+    _check_callable("dont_skip_tracing", fn)
+    set_decision(fn, Decision.INLINE)
+    return fn
+
+
+class error_on_graph_break:  # noqa: N801  (used as a function)
+    """Whether a graph break in a block, or in the calls of a decorated function, is an error.
+
+    With compile(fullgraph=True) it always is.
+    """
+
+    def __init__(self, error: bool) -> None:
+        if not isinstance(error, bool):
+            kind = type(error).__name__
+            raise TypeError(f"error_on_graph_break: error must be a bool, not {kind} {error!r}")
+        self.error = error
+
+    def __enter__(self) -> None:
+        break_errors.append(self.error)
+
+    def __exit__(self, *exc: object) -> None:
+        break_errors.pop()
+
+    def __call__(self, fn: F) -> F:
+        _check_callable("error_on_graph_break", fn)
+        return _within(self, fn)
+
+
+def _within(manager: Any, fn: F) -> F:
+    @functools.wraps(fn)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        with manager:
+            return fn(*args, **kwargs)
+
+    set_decision(inner, Decision.INLINE)
+    return inner  # type: ignore[return-value]
+
+
+for _method in (error_on_graph_break.__enter__, error_on_graph_break.__exit__):
+    set_decision(_method, Decision.INLINE)
+set_decision(error_on_graph_break.__init__, Decision.INLINE)
+
+
+def patch_dynamo_config(arg: Any = None, value: Any = None, **changes: Any) -> Any:
+    """`config.patch`: a context manager and decorator that sets flags for a block or for calls.
+
+    Inside of captured code the graph breaks, and what follows is captured with the flags.
+    """
+    if arg is None:
+        return config.patch(**changes)
+    return config.patch(arg, **changes) if isinstance(arg, dict) else config.patch(arg, value)
+
+
+def disable_nested_graph_breaks(fn: Any = None) -> Any:
+    """Break graphs at the outermost call in a block, or in the calls of `fn`."""
+    if fn is None:
+        return config.patch(nested_graph_breaks=False)
+    return config.patch(nested_graph_breaks=False)(fn)
+
+
+def export(*args: Any, **kwargs: Any) -> NoReturn:
+    """Not offered: raises UserError that names what is."""
+    raise UserError(
+        "minidynamo does not export graphs: use torch.export.export(module, args), or"
+        " minidynamo.compile(f, fullgraph=True, backend=...) with a backend that keeps the graph"
+    )

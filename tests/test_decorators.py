@@ -1,0 +1,261 @@
+"""Decorators, callbacks and options by torch._dynamo's names."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+from torch import nn
+
+import minidynamo
+from minidynamo.exc import Unsupported, UserError
+from minidynamo.testing import CompileCounter
+
+X = torch.arange(4.0)
+
+
+@pytest.fixture
+def counter():
+    minidynamo.reset()
+    return CompileCounter()
+
+
+def test_forbid_in_graph(counter):
+    def forbidden(x):
+        return x + 1
+
+    minidynamo.forbid_in_graph(forbidden)
+    compiled = minidynamo.compile(lambda x: forbidden(x), backend=counter)
+    with pytest.raises(UserError, match="forbidden, passed to forbid_in_graph"):
+        compiled(X)
+    assert torch.equal(forbidden(X), X + 1)
+
+
+def test_nonstrict_trace(counter):
+    @minidynamo.nonstrict_trace
+    def opaque(x, y, scale=1):
+        minidynamo.graph_break()
+        return x @ y * scale, x - y
+
+    def fn(x):
+        a, b = opaque(x, x * 2, scale=3)
+        return a + b
+
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    assert torch.equal(fn(X), compiled(X))
+    assert (counter.frame_count, counter.op_count) == (1, 5)
+    aot = minidynamo.compile(fn, backend="aot_eager", fullgraph=True)
+    assert torch.equal(fn(X), aot(X))
+
+
+def test_substitute_in_graph(counter):
+    class Untraced:
+        def __call__(self, x):
+            return x * 2
+
+    function = operator.methodcaller("mul", 2)
+    with pytest.raises(TypeError, match="takes a callable"):
+        minidynamo.substitute_in_graph(1)
+    with pytest.raises(TypeError, match="not the class list"):
+        minidynamo.substitute_in_graph(list)
+    with pytest.raises(TypeError, match="decorates a Python function"):
+        minidynamo.substitute_in_graph(len)(1)
+
+    def library(x, n=1):
+        minidynamo.graph_break()
+        return x * n
+
+    with pytest.raises(TypeError, match=r"signature \(x\) of <lambda> is not \(x, n=1\)"):
+        minidynamo.substitute_in_graph(library)(lambda x: x)
+
+    @minidynamo.substitute_in_graph(library)
+    def traced(x, n=1):
+        return x * (n + 1)
+
+    compiled = minidynamo.compile(lambda x: library(x, 2), backend=counter, fullgraph=True)
+    assert torch.equal(compiled(X), X * 3)
+    assert torch.equal(library(X, 2), X * 2)
+    assert function(X).sum() == 2 * X.sum() and Untraced()(X) is not X
+
+
+def test_skip_frame(counter):
+    def fn(x):
+        x = x + 1
+        minidynamo.skip_frame("not worth it")
+        return x * 2
+
+    compiled = minidynamo.compile(fn, backend=counter)
+    for _ in range(2):
+        assert torch.equal(compiled(X), fn(X))
+    assert counter.frame_count == 0
+
+
+def test_step_unsupported(counter):
+    def fn(x):
+        x = x + 1
+        minidynamo.step_unsupported()
+        return x * 2
+
+    assert torch.equal(minidynamo.compile(fn, backend=counter)(X), fn(X))
+    assert counter.frame_count == 2
+
+
+def test_dont_skip_tracing():
+    def fn(x):
+        return x
+
+    assert minidynamo.dont_skip_tracing(fn) is fn
+    with pytest.raises(TypeError, match="takes a callable"):
+        minidynamo.dont_skip_tracing(1)
+
+
+def test_error_on_graph_break(counter):
+    def inner(x):
+        minidynamo.graph_break()
+        return x + 1
+
+    strict = minidynamo.error_on_graph_break(True)(inner)
+    lenient = minidynamo.error_on_graph_break(False)(inner)
+
+    def fn(x, f):
+        return f(x * 2) * 3
+
+    compiled = minidynamo.compile(fn, backend=counter)
+    assert torch.equal(compiled(X, inner), fn(X, inner))
+    assert torch.equal(compiled(X, lenient), fn(X, lenient))
+    with pytest.raises(Unsupported, match="graph_break"):
+        compiled(X, strict)
+    with minidynamo.error_on_graph_break(True):
+        with pytest.raises(Unsupported):
+            minidynamo.compile(lambda x: inner(x), backend=counter)(X)
+
+    def block(x):
+        with minidynamo.error_on_graph_break(True):
+            y = x + 1
+        minidynamo.graph_break()
+        return y * 2
+
+    assert torch.equal(minidynamo.compile(block, backend=counter)(X), block(X))
+    with pytest.raises(TypeError, match="must be a bool"):
+        minidynamo.error_on_graph_break(1)
+
+
+def test_flags_for_a_block(counter):
+    def fn(x):
+        return x * x.sum().item()
+
+    for patch in (
+        minidynamo.patch_dynamo_config(capture_scalar_outputs=True),
+        minidynamo.patch_dynamo_config("capture_scalar_outputs", True),
+        minidynamo.patch_dynamo_config({"capture_scalar_outputs": True}),
+    ):
+        minidynamo.reset()
+        counter.clear()
+        with patch:
+            assert torch.equal(minidynamo.compile(fn, backend=counter)(X), fn(X))
+        assert counter.frame_count == 1
+
+    @minidynamo.disable_nested_graph_breaks
+    def call(f, x):
+        assert not minidynamo.config.nested_graph_breaks
+        return f(x)
+
+    assert torch.equal(call(fn, X), fn(X))
+    with minidynamo.disable_nested_graph_breaks():
+        assert not minidynamo.config.nested_graph_breaks
+
+
+def test_export_says_what_there_is():
+    with pytest.raises(UserError, match=r"torch\.export\.export"):
+        minidynamo.export(lambda x: x)
+
+
+def test_callbacks(counter):
+    seen = []
+    handler = minidynamo.callback.callback_handler
+
+    @minidynamo.callback.on_compile_start
+    def start(args):
+        seen.append(("start", args.compile_id.split()[0]))
+
+    @minidynamo.callback.on_compile_end
+    def end(args):
+        seen.append(("end", args.compile_id.split()[0]))
+
+    def wave(x):
+        return x.sin()
+
+    try:
+        compiled = minidynamo.compile(wave, backend=counter)
+        compiled(X)
+        compiled(X)
+        name = wave.__qualname__
+        assert seen == [("start", name), ("end", name)]
+        handler.remove_start_callback(start)
+        compiled(torch.ones(2, 2))
+        assert seen[2:] == [("end", name)]
+    finally:
+        handler.clear()
+    compiled(torch.ones(2, 2, 2))
+    assert len(seen) == 3
+    with pytest.raises(TypeError, match="callable"):
+        handler.register_end_callback(1)
+
+
+SCALE = 2
+
+
+def scaled(x, module):
+    return module(x) * SCALE
+
+
+def test_guard_filter(counter):
+    entries = []
+    module = nn.Linear(4, 4)
+
+    def choose(guards):
+        entries.extend(guards)
+        return [
+            not g.is_global and not g.orig_guard.source.is_unspecialized_nn_module()
+            for g in guards
+        ]
+
+    compiled = minidynamo.compile(scaled, backend=counter, options={"guard_filter_fn": choose})
+    first = compiled(X, module)
+    kinds = {entry.guard_type for entry in entries}
+    assert {"TENSOR_MATCH", "EQUALS_MATCH", "GLOBAL_STATE"} <= kinds
+    given = next(entry for entry in entries if entry.name == "x")
+    assert given.value is X and given.has_value
+    weight = next(
+        e for e in entries if e.name.endswith("weight") and e.guard_type == "TENSOR_MATCH"
+    )
+    assert weight.orig_guard.source.is_unspecialized_builtin_nn_module()
+    global SCALE
+    try:
+        SCALE = 3
+        assert torch.equal(compiled(X, module), first)  # the program asked for it
+    finally:
+        SCALE = 2
+    assert counter.frame_count == 1
+    compiled(torch.ones(2, 4), module)
+    assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("name", ["skip_all_guards_unsafe", "keep_tensor_guards_unsafe"])
+def test_guard_filters_of_torch(counter, name):
+    choose = getattr(torch.compiler, name)
+    compiled = minidynamo.compile(
+        lambda x, n: x * n, backend=counter, options={"guard_filter_fn": choose}
+    )
+    assert torch.equal(compiled(X, 2), X * 2)
+    assert torch.equal(compiled(X, 3), X * 2)
+    assert counter.frame_count == 1
+
+
+def test_guard_filter_errors(counter):
+    with pytest.raises(UserError, match="guard_filter_fn is a callable"):
+        minidynamo.compile(scaled, backend=counter, options={"guard_filter_fn": 1})
+    options = {"guard_filter_fn": lambda guards: [True]}
+    with pytest.raises(UserError, match="a bool for each of"):
+        minidynamo.compile(scaled, backend=counter, options=options)(X, nn.Linear(4, 4))
