@@ -49,6 +49,7 @@ from .shape_history import history_of
 from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
 from .size_nodes import expression_node
+from .source import ModuleItemSource
 from .subgraphs import Body
 from .tensor_storage import Restrided
 from .transform_levels import close_transforms
@@ -197,6 +198,7 @@ class OutputGraph:
         else:
             node = self.root_graph.placeholder(name)
         node.meta["example_value"] = fake
+        node.meta["module_state"] = isinstance(source, ModuleItemSource)
         self.inputs.append(GraphInput(node, source, value, _version(fake)))
         return node
 

@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import (
 
 from minidynamo import _C, events
 from minidynamo.deferred_torch import fake_mode
-from minidynamo.inductor import config, lowering, metrics, trace
+from minidynamo.inductor import config, freezing, lowering, metrics, trace
 from minidynamo.inductor.aot import compile_aot
 from minidynamo.inductor.capture import NotCapturable, capture_inference
 from minidynamo.inductor.codegen.assemble import PlanAssembler
@@ -133,6 +133,12 @@ def _compile_flat(
         return compile_aot(gm, inputs, settings.compile_later, table)
     if events.wants(events.AotGraphEvent):
         events.emit(events.AotGraphEvent(graph, "inference"))
+    frozen = None
+    if config.freezing and not torch.is_grad_enabled():
+        with events.timed("freezing"):
+            frozen = freezing.freeze(graph, freezing.frozen_positions(gm, inputs))
+    if frozen is not None:
+        return freezing.FrozenCall(frozen, compile_graph(frozen.graph, "inference"))
     return compile_graph(graph, "inference")
 
 

@@ -17,6 +17,7 @@ cpu_linear: str = field("auto", "Large float32 matrix products on CPU: oneDNN, A
 max_fusion_nodes: int = field(600, "Operations that one fused kernel may have at most.")
 epilogue_fusion: bool = field(True, "Fuse elementwise operators into templates of matrix products. No effect yet: those are library calls.")
 max_autotune: bool = field(False, "Time configurations of a kernel and keep the fastest. No effect yet: heuristics choose.")
+freezing: bool = field(False, "Without gradients: fold batch norm into convolutions, pack weights, compute what depends on parameters alone once; again when those change (not through `.data`).")
 shape_padding: bool = field(False, "Pad matrix products to aligned sizes. No effect yet.")
 triton_cudagraphs: bool = field(False, "Replay what a graph launches as one CUDA graph. No effect yet.", aliases=("triton.cudagraphs",))
 trace_enabled: bool = field(False, "Write a folder for each compiled graph: its FX graphs, loops, fusion, code and times.", aliases=("trace.enabled",))

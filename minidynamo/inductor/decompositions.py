@@ -51,6 +51,7 @@ _WHOLE = [
     aten.mv,
     aten.native_dropout,
     aten.upsample_bilinear2d,
+    aten.upsample_nearest2d,
     aten.upsample_nearest2d_backward,
     aten.upsample_bilinear2d_backward,
     aten.bernoulli,

@@ -51,6 +51,13 @@ ANY_LAYOUT = {
 }
 
 
+# Operators that stand for one of eager's but lay their result out as they like.
+OWN_LAYOUT = set()
+if torch.backends.mkldnn.is_available():
+    OWN_LAYOUT.add(torch.ops.mkldnn._convolution_pointwise.default)
+ANY_LAYOUT |= OWN_LAYOUT
+
+
 _NUMBERS = (bool, int, float, complex)
 
 
@@ -86,7 +93,8 @@ def call(
     new_kwargs = {key: realized(arg) for key, arg in kwargs.items()}
     aliases = _aliased_inputs(op, new_args, new_kwargs)
     eager = fake = g.node.meta.get("val")
-    if any(not view.exact for view in inputs) and g.sizes is None:
+    is_moved = op in OWN_LAYOUT or any(not view.exact for view in inputs)
+    if is_moved and g.sizes is None:
         fake = _results_for(op, new_args, new_kwargs, fake)
     result = _results(g, fake, eager, aliases)
     returns = len(op._schema.returns)
@@ -160,8 +168,9 @@ def _results_for(op: Any, args: Any, kwargs: Any, eager: Any) -> Any:
     def fake(value: Any) -> Any:
         if isinstance(value, View):
             buffer = value.buffer
+            stride = value.stride if buffer.strided else contiguous_strides(value.size)
             return torch.empty_strided(
-                value.size, value.stride, dtype=buffer.dtype, device=buffer.device
+                value.size, stride, dtype=buffer.dtype, device=buffer.device
             )
         if isinstance(value, (tuple, list)):
             return type(value)(fake(item) for item in value)

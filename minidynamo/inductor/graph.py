@@ -149,6 +149,8 @@ class GraphLowering:
             )
             return number
         buffer = self.buffer_like(fake, f"in{len(self.inputs)}", "input")
+        if node.meta.get("opaque"):
+            buffer.stride = ()
         self.inputs.append(buffer)
         numbers = [("size", dim, number) for dim, number in enumerate(buffer.size)]
         numbers += [("stride", dim, number) for dim, number in enumerate(buffer.stride)]

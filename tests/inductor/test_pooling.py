@@ -69,6 +69,20 @@ def test_bilinear(how, channels_last):
     check(lambda x: F.interpolate(x * 2, mode="bilinear", **how).relu(), x, externs=0, **CLOSE)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(
+    "how",
+    [{"scale_factor": 2}, {"size": (24, 148)}, {"size": (7, 9)}, {"scale_factor": (3, 0.7)}],
+)
+def test_nearest(how, channels_last):
+    x = torch.randn(2, 5, 12, 37)
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+    check(lambda x: F.interpolate(x, **how) + 1, x, externs=0)
+    check(lambda x: F.interpolate(x.bfloat16() * 2, **how), x, externs=0)
+    check(lambda x: F.interpolate(x.double(), **how), x, externs=0)
+
+
 def test_bilinear_of_other_types():
     x = torch.randn(1, 3, 5, 6)
     check(lambda x: F.interpolate(x, (9, 7), mode="bilinear"), x.double())

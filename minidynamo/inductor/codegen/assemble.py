@@ -104,8 +104,8 @@ class PlanAssembler:
                 buffer.name,
                 dtype=dtype_name(buffer.dtype),
                 device=str(buffer.device),
-                size=tuple(map(plan_size, buffer.size)),
-                stride=tuple(map(plan_size, buffer.stride)),
+                size=tuple(map(plan_size, buffer.size)) if buffer.strided else None,
+                stride=tuple(map(plan_size, buffer.stride)) if buffer.strided else None,
             )
             if buffer.name not in known and _may_be_random_state(buffer):
                 item = Input(buffer.name)

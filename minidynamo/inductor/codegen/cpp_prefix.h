@@ -200,6 +200,18 @@ template <class F> MD_INLINE F interleave_low(F a, F b) {
   else
     return __builtin_shufflevector(a, b, 0, 2);
 }
+// p[0], p[0], p[1], p[1], ...: every element TIMES times, a power of two.
+template <int N, int TIMES, class T, class W> MD_INLINE V<T, N> ld_repeat(const T* p, W w) {
+  V<T, N> r{};
+  if constexpr (TIMES > N) {
+    for (int i = 0; i < lanes<N>(w); i++) r[i] = p[i / TIMES];
+  } else {
+    if constexpr (__is_same(W, All)) __builtin_memcpy(&r, p, sizeof(r) / TIMES);
+    else r = ld<N>(p, Some{(lanes<N>(w) + TIMES - 1) / TIMES});
+    for (int times = TIMES; times > 1; times /= 2) r = interleave_low(r, r);
+  }
+  return r;
+}
 template <class F> MD_INLINE F interleave_high(F a, F b) {
   constexpr int N = MD_LANES(F);
   if constexpr (N == 16)

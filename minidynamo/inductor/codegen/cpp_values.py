@@ -237,6 +237,21 @@ class ValuePrinter:
         factor = index.coeff(self.vec)
         return factor.const if factor is not None and factor.is_const else None
 
+    def _repeats(self, index: Expr) -> int | None:
+        """How many neighbours read one element, where that is a small power of two and vectors
+        begin at multiples of it.
+        """
+        assert self.vec is not None
+        if self.reduces or any(self.is_vec[ref] for ref in index.value_refs()):
+            return None
+        own = [m for m in index.terms if Expr(0, {m: 1}).uses({self.vec})]
+        if len(own) != 1 or len(own[0]) != 1 or index.terms[own[0]] != 1:
+            return None
+        (atom,) = own[0]
+        if not isinstance(atom, FloorDiv) or atom.num != symbol_expr(self.vec):
+            return None
+        return atom.den.const if atom.den.is_const and atom.den.const in (2, 4, 8) else None
+
     def _shifted(self, index: Expr, step: int) -> str:
         """The index at the first lane."""
         text = self.index(index)
@@ -279,6 +294,9 @@ class ValuePrinter:
         elif step is not None:
             first = f"{node.buffer} + {self._shifted(node.index, step)}"
             text = f"ld_step<N, {step}>({first}, w)"
+        elif self._repeats(node.index) is not None:
+            first = f"{node.buffer} + {self.index(node.index)}"
+            text = f"ld_repeat<N, {self._repeats(node.index)}>({first}, w)"
         else:
             text = f"gather<N, {ctype}>(w, {self._by_lane(f'{node.buffer} + ', node.index)})"
         return f"(v{node.args[0]} ? {text} : V<{ctype}, N>{{}})" if node.args else text

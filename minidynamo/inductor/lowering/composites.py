@@ -255,8 +255,8 @@ def _of_groups(
     g: GraphLowering, x: TensorValue, groups: int, each: int, compute: torch.dtype
 ) -> tuple[TensorValue, TensorValue]:
     """Mean and sum of squared distances from it of `each` channels together, as (batch, groups, 1,
-    ...). Where channels are innermost, from those of single channels (Chan, Golub, LeVeque: "Updating
-    formulae and a pairwise algorithm for computing sample variances"), so that channels are lanes.
+    ...). Where channels are innermost, from those of single channels (Chan, Golub and LeVeque's
+    pairwise formula), so that channels are lanes.
     """
 
     def grouped(value: TensorValue) -> TensorValue:

@@ -60,8 +60,23 @@ def lower_convolution(
     if not _wants_channels_last(g, x, bool(rest[3])) or x.numel() == 0:
         return DECLINED
     stride = x.layout if _weight_is_large(g, x, weight) else channels_last(x.size)
+    x = _laid_out(g, x, stride)
+    return g.extern(aten.convolution.default, (x, weight, bias, *rest), {})
+
+
+def _laid_out(g: GraphLowering, x: TensorValue, stride: Size) -> TensorValue:
+    """`x` on memory of these strides."""
     if isinstance(x.data, Lazy) and x.data.base is None:
         x.data.stride = stride
-    elif x.stride != stride:
-        x = g.copy(x, stride)
-    return g.extern(aten.convolution.default, (x, weight, bias, *rest), {})
+        return x
+    return x if x.stride == stride else g.copy(x, stride)
+
+
+def lower_packed_convolution(g: GraphLowering, x: TensorValue, *rest: Any) -> Any:
+    """With a weight in oneDNN's layout (`freezing`): channels-last in and out."""
+    x = _laid_out(g, x, channels_last(x.size))
+    return g.extern(torch.ops.mkldnn._convolution_pointwise.default, (x, *rest), {})
+
+
+if torch.backends.mkldnn.is_available():
+    register(torch.ops.mkldnn._convolution_pointwise.default)(lower_packed_convolution)

@@ -17,7 +17,7 @@ from minidynamo.inductor.extern import as_rearrangement
 from minidynamo.inductor.ir import TensorValue, View
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.size_hints import hint_of
-from minidynamo.inductor.symbolic import IntLike
+from minidynamo.inductor.symbolic import IntLike, contiguous_strides
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -41,7 +41,7 @@ def cpu_vendor() -> str:
 
 
 @cache
-def _has_onednn() -> bool:
+def has_onednn() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(
         torch.ops.mkldnn, "_linear_pointwise"
     )
@@ -50,7 +50,7 @@ def _has_onednn() -> bool:
 def _prefers_onednn(a: TensorValue, b: TensorValue) -> bool:
     if a.dtype != torch.float32 or a.device.type != "cpu" or config.cpu_linear == "aten":
         return False
-    if not _has_onednn() or not torch.backends.mkldnn.enabled:
+    if not has_onednn() or not torch.backends.mkldnn.enabled:
         return False
     if config.cpu_linear == "auto" and cpu_vendor() == "GenuineIntel":
         return False
@@ -97,3 +97,15 @@ def lower_addmm(
 ) -> Any:
     plain = beta == 1 and alpha == 1 and bias.size == (b.size[1],)
     return _linear(g, a, b, bias) if plain and _prefers_onednn(a, b) else DECLINED
+
+
+def lower_packed_linear(g: GraphLowering, x: TensorValue, *rest: Any) -> Any:
+    """With a weight in oneDNN's layout (`freezing`)."""
+    if not _is_dense_matrix(g, x):
+        x = g.copy(x, contiguous_strides(x.size))
+    op = torch.ops.mkldnn._linear_pointwise.default
+    return g.extern(op, (x, *rest), {}, any_strides=True)
+
+
+if has_onednn():
+    register(torch.ops.mkldnn._linear_pointwise.default)(lower_packed_linear)

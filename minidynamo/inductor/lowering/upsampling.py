@@ -1,8 +1,10 @@
-"""Bilinear interpolation of planes.
+"""Interpolation of planes, to the nearest element and bilinear.
 
-Rows first: where a plane grows, each of its rows is interpolated once, into memory, and the rows of
-the result are mixed from those with contiguous loads. With channels innermost, or where the plane
-shrinks, a result is computed from its four neighbours.
+Nearest: a power of two repeats elements; other factors look positions up in a table.
+
+Bilinear, rows first: where a plane grows, each of its rows is interpolated once, into memory, and
+the rows of the result are mixed from those with contiguous loads. With channels innermost, or where
+the plane shrinks, a result is computed from its four neighbours.
 """
 
 from __future__ import annotations
@@ -126,3 +128,43 @@ def lower_upsample_bilinear2d(
         return down(b, index[2], in_row).value
 
     return g.lazy(inner, (x,), cost=16)
+
+
+def _nearest(
+    g: GraphLowering, given: int, wanted: int, scale: float | None
+) -> Callable[[BodyBuilder, Expr], Expr]:
+    """From a result's position to the position of the element that it is."""
+    step = 1 / scale if scale else given / wanted
+    times = round(1 / step)
+    if times * step == 1 and times & (times - 1) == 0 and wanted == times * given:
+        return lambda b, i: i // times
+
+    def place(b: BodyBuilder, index: Index) -> Value:
+        exact = Scalar(b, b.cast(b.index_expr(index[0]), torch.float32)) * step
+        return minimum(exact.to(torch.int64), given - 1).value
+
+    data = Lazy(place, (1,), 8)
+    table = TensorValue(data, torch.int64, (wanted,), g.meta.device, (1,))
+    g.realize(table)
+    return lambda b, i: b.indirect(table.load(b, [i]), given, wrap=False)
+
+
+@register(aten.upsample_nearest2d.default)
+def lower_upsample_nearest2d(
+    g: GraphLowering,
+    x: TensorValue,
+    size: Any,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Any:
+    wanted = tuple(g.meta.shape)
+    if x.ndim != 4 or not all(isinstance(n, int) and n > 0 for n in (*x.size, *wanted)):
+        return DECLINED
+    g.keep(x)
+    row = _nearest(g, int(x.size[2]), int(wanted[2]), scales_h)
+    column = _nearest(g, int(x.size[3]), int(wanted[3]), scales_w)
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        return x.load(b, [*index[:2], row(b, index[2]), column(b, index[3])])
+
+    return g.lazy(inner, (x,), cost=2)

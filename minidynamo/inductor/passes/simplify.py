@@ -13,7 +13,8 @@ import torch.fx
 aten = torch.ops.aten
 
 
-def _is_pure(node: torch.fx.Node) -> bool:
+def is_pure(node: torch.fx.Node) -> bool:
+    """Whether leaving the node out, or computing it once for twice, changes nothing."""
     if node.op != "call_function":
         return False
     target: Any = node.target
@@ -29,7 +30,7 @@ def _is_pure(node: torch.fx.Node) -> bool:
 def remove_dead_nodes(gm: torch.fx.GraphModule) -> None:
     """Drop pure nodes without users. Random operators stay: their draws move the generator on."""
     for node in reversed(gm.graph.nodes):
-        if not node.users and (_is_pure(node) or node.op == "get_attr"):
+        if not node.users and (is_pure(node) or node.op == "get_attr"):
             gm.graph.erase_node(node)
 
 
@@ -45,7 +46,7 @@ def merge_equal_nodes(gm: torch.fx.GraphModule) -> None:
     """Compute what is computed twice once."""
     known: dict[Any, torch.fx.Node] = {}
     for node in list(gm.graph.nodes):
-        if not _is_pure(node):
+        if not is_pure(node):
             continue
         key = (node.target, _key(node.args), _key(node.kwargs))
         first = known.setdefault(key, node)

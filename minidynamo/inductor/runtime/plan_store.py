@@ -135,7 +135,8 @@ def _lines(gm: torch.fx.GraphModule) -> Iterator[str]:
         if node.op == "get_attr":
             value = operator.attrgetter(str(node.target))(gm)
         args = (_text(node.args, number), _text(node.kwargs, number))
-        yield f"{node.op} {target} {args[0]} {args[1]} {_text(value, number)}"
+        kind = "opaque " if node.meta.get("opaque") else ""
+        yield f"{node.op} {target} {args[0]} {args[1]} {kind}{_text(value, number)}"
 
 
 def _target(target: Any) -> str:
