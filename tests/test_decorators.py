@@ -66,7 +66,7 @@ def test_substitute_in_graph(counter):
         minidynamo.graph_break()
         return x * n
 
-    with pytest.raises(TypeError, match=r"signature \(x\) of <lambda> is not \(x, n=1\)"):
+    with pytest.raises(TypeError, match=r"signature \(x\) of .*<lambda> is not \(x, n=1\)"):
         minidynamo.substitute_in_graph(library)(lambda x: x)
 
     @minidynamo.substitute_in_graph(library)
