@@ -45,6 +45,7 @@ from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
+from .out_tensors import refuse_out
 from .shape_history import history_of
 from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
