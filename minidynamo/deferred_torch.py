@@ -94,6 +94,11 @@ def _load(module: ModuleType) -> None:
 
 def defer() -> None:
     """Put the stand-ins in place, unless the modules are there already."""
+    with _loading:
+        _defer()
+
+
+def _defer() -> None:
     if _PACKAGE not in sys.modules:
         package = PathFinder.find_spec(_PACKAGE, torch.__path__)
         assert package is not None

@@ -80,3 +80,30 @@ def test_threads_wait_for_it():
         "for t in threads: t.join()\n"
         "assert found == ['OptimizedModule'] * 4, found"
     )
+
+
+THREADS = """
+import threading, torch, minidynamo
+functions = [eval(f"lambda x: x.sin() + {i}") for i in range(8)]
+start, errors = threading.Barrier(8), []
+
+def first_call(f):
+    compiled = minidynamo.compile(f, backend="eager", fullgraph=True)
+    start.wait()
+    try:
+        assert torch.equal(compiled(torch.ones(3)), f(torch.ones(3)))
+    except Exception as error:
+        errors.append(error)
+
+threads = [threading.Thread(target=first_call, args=(f,)) for f in functions]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not errors, errors
+"""
+
+
+def test_first_calls_of_several_threads():
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
