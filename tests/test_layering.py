@@ -41,6 +41,7 @@ LAYERS = [
         "guard_expr",
         "guards",
         "new_parameters",
+        "out_tensors",
         "shape_history",
         "shapes",
         "side_effects",
