@@ -412,6 +412,19 @@ class Translator(Protocol):
             return self.inline(fn, args, kwargs)
         return super().call_python_function(fn, args, kwargs)
 
+    def handled_exception(self) -> VariableTracker | None:
+        """The innermost exception that a traced frame handles. A generator's caller is not known to
+        it.
+        """
+        frame: Translator | None = self
+        while frame is not None:
+            if frame.exc_info:
+                return frame.exc_info[-1].realize()
+            if frame.code.co_flags & _GENERATOR_FLAG:
+                unsupported("raise", frame.code.co_name, "in a generator, of who resumed it")
+            frame = frame.parent
+        return None
+
     def traceback_of(self, error: VariableTracker) -> VariableTracker:
         """The traceback of an exception that is being handled."""
         is_real = isinstance(error, ExceptionVariable) and error.source is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import sys
 import threading
 import typing
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import torch
 
 from ..guards import Predicate
 from ..source import AttrSource, ConstSource, Source
-from ..variables.base import VariableTracker
+from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.identity import IdVariable
 from ..variables.registry import handles, wraps
@@ -100,6 +101,36 @@ def getenv(
     if value is not None:
         return ConstantVariable(value)
     return args[1] if len(args) > 1 else ConstantVariable(None)
+
+
+# -- exceptions that are being handled -------------------------------------------------------------
+
+
+def nothing_handled(tx: Translator) -> None:
+    """Neither by the traced frames nor around them."""
+    if sys.exception() is not None:
+        unsupported("handled exception", "sys.exc_info()", "a caller handles an exception")
+    check = Predicate(lambda function: function() is None, "no exception is being handled")
+    tx.guard(ConstSource(sys.exception, "sys.exception()"), "PREDICATE", check)
+
+
+@handles(sys.exc_info)
+def exc_info(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """`(type, value, traceback)` of the innermost exception that is being handled."""
+    error = tx.handled_exception()
+    if error is None:
+        nothing_handled(tx)
+        return tx.wrap_items(tuple, [ConstantVariable(None)] * 3)
+    kind = tx.wrap_constant(error.python_type())
+    return tx.wrap_items(tuple, [kind, error, tx.traceback_of(error)])
+
+
+@handles(sys.exception)
+def exception(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    error = tx.handled_exception()
+    if error is None:
+        nothing_handled(tx)
+    return ConstantVariable(None) if error is None else error
 
 
 # -- contexts without an effect on results ---------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..handlers.stdlib import nothing_handled
 from ..variables.base import (
     HANDLED_EXCEPTION,
     ObservedException,
@@ -130,9 +131,11 @@ def yield_value(tx: Translator, inst: Instruction) -> None:
 @op("RAISE_VARARGS")
 def raise_varargs(tx: Translator, inst: Instruction) -> None:
     if inst.arg == 0:
-        if not tx.exc_info:
+        handled = tx.handled_exception()
+        if handled is None:
+            nothing_handled(tx)
             tx.raise_observed(RuntimeError, "No active exception to reraise")
-        raise ObservedException(tx.exc_info[-1].realize())
+        raise ObservedException(handled)
     cause = tx.pop() if inst.arg == 2 else None
     raise ObservedException(tx.make_exception(tx.pop(), cause))
 

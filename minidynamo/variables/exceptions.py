@@ -15,6 +15,7 @@ from .builtin_object import (
     builtin_method,
     construct,
     follows_base,
+    is_none,
     type_name,
 )
 from .constant import ConstantVariable
@@ -82,6 +83,8 @@ class ExceptionVariable(BuiltinObject):
                 if self.source is not None:
                     return tx.wrap(getattr(self.real, name), AttrSource(self.source, name))
                 return self.args[position] if self.args else NONE
+        if name == "__traceback__" and self.source is None:
+            return NONE if self.raised_at is None else tx.traceback_of(self)
         if name == "__traceback__" or issubclass(self.cls, OPAQUE_EXCEPTIONS):
             unsupported("exception attribute", name, f"{name!r} of exceptions is not traced")
         return super().getattr(tx, name)
@@ -108,7 +111,7 @@ class ExceptionVariable(BuiltinObject):
                 tx.raise_observed(TypeError, "attribute value type must be bool")
             effects.store_attr(self, name, value)
         elif name == "__traceback__":
-            unsupported("exception attribute", name, "tracebacks are not traced")
+            self.set_traceback(tx, value.realize())
         else:
             super().setattr(tx, name, value)
 
@@ -121,6 +124,13 @@ class ExceptionVariable(BuiltinObject):
             tx.output.side_effects.delete_attr(self, name)
         else:
             super().delattr(tx, name)
+
+    def set_traceback(self, tx: Translator, value: VariableTracker) -> None:
+        """One that was raised while tracing is given away only with a break where it was."""
+        is_known = isinstance(value, TracebackVariable) or is_none(value)
+        if self.source is not None or not is_known:
+            unsupported("exception attribute", "__traceback__", "tracebacks are not traced")
+        tx.output.side_effects.store_attr(self, "__traceback__", value)
 
     def set_args(self, tx: Translator, args: list[VariableTracker]) -> None:
         """`BaseException.args = args`."""
@@ -272,9 +282,10 @@ def _exception_repr(tx: Translator, self: ExceptionVariable, /) -> VariableTrack
 def _exception_with_traceback(
     tx: Translator, self: ExceptionVariable, traceback: VariableTracker, /
 ) -> VariableTracker:
-    if isinstance(traceback, ConstantVariable) and traceback.value is None:
+    if self.source is not None and is_none(traceback):
         return self
-    unsupported("exception attribute", "with_traceback", "tracebacks are not traced")
+    self.set_traceback(tx, traceback)
+    return self
 
 
 @builtin_method(BaseException, "add_note")

@@ -15,7 +15,7 @@ from ..exc import Unsupported
 from ..side_effects import Mutation
 from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import NONE, builtin_method, is_none
-from .exceptions import ExceptionVariable
+from .exceptions import ExceptionVariable, TracebackVariable
 from .iterators import IteratorVariable
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _throw(
     traceback: VariableTracker = NONE,
     /,
 ) -> Any:
-    if not is_none(traceback):
+    if not is_none(traceback) and not isinstance(traceback, TracebackVariable):
         unsupported("exception attribute", "throw", "tracebacks are not traced")
     error = value if isinstance(value, ExceptionVariable) else type_
     if error is type_ and not is_none(value):

@@ -1,0 +1,130 @@
+"""Exceptions that are being handled: sys.exc_info, `raise` in a callee, tracebacks, ExitStack."""
+
+import contextlib
+import sys
+import traceback
+
+import pytest
+import torch
+from testing import CountingBackend, assert_same, check
+
+import minidynamo
+
+x = torch.arange(4.0) + 1
+
+
+@contextlib.contextmanager
+def noted(log, number):
+    log.append(number)
+    try:
+        yield number
+    finally:
+        log.append(-number)
+
+
+@contextlib.contextmanager
+def replacing():
+    try:
+        yield
+    except BaseException:
+        raise ValueError("replaced")  # noqa: B904
+
+
+def stack_of_managers(a):
+    log = []
+    try:
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(noted(log, 1))
+            stack.callback(log.append, "called")
+            second = stack.enter_context(noted(log, 2))
+            stack.enter_context(torch.no_grad())
+            raise KeyError("inside")
+    except KeyError as error:
+        return a + first + second, log, error.args
+
+
+def managers_that_replace(a):
+    try:
+        with replacing():
+            raise IndexError
+    except ValueError as error:
+        return a + 1, type(error.__context__)
+
+
+def exceptions_of_now(a):
+    found = [sys.exc_info()[0], sys.exception()]
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError as outer:
+        found.append(sys.exc_info()[1] is outer)
+        try:
+            raise ValueError
+        except ValueError:
+            found.append(sys.exc_info()[0])
+        found.append(sys.exception() is outer)
+    return a + 1, found, sys.exc_info()
+
+
+def raised_again_by_a_callee(a):
+    def again():
+        raise
+
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError:
+            again()
+    except KeyError as error:
+        return a + 1, error.args
+
+
+def tracebacks_dropped(a):
+    try:
+        raise KeyError
+    except KeyError as error:
+        had = error.__traceback__ is not None
+        error.__traceback__ = None
+        return a + 1, had, error.__traceback__, error.with_traceback(None) is error
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        stack_of_managers,
+        managers_that_replace,
+        exceptions_of_now,
+        raised_again_by_a_callee,
+        tracebacks_dropped,
+    ],
+    ids=lambda fn: fn.__name__,
+)
+def test_one_graph(fn):
+    check(fn, x, graphs=1)
+
+
+def test_tracebacks_that_are_looked_at_are_real():
+    def f(a):
+        b = a + 1
+        try:
+            raise KeyError
+        except KeyError as error:
+            names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+            moved = ValueError("moved")
+            moved.__traceback__ = sys.exc_info()[2]
+        return b, names, moved.__traceback__.tb_lineno > 0
+
+    check(f, x, graphs=None)
+
+
+def test_an_exception_that_a_caller_handles():
+    def f(a):
+        return a + (1 if sys.exc_info()[0] is None else 2)
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(f, backend=counter)
+    assert_same(compiled(x), x + 1)
+    try:
+        raise KeyError
+    except KeyError:
+        assert_same(compiled(x), x + 2)
+    assert_same(compiled(x), x + 1)
