@@ -34,15 +34,27 @@ numpy = trace_rules.numpy
 _LARGEST = 1 << 62
 
 _PYTHON_DRAWS = frozenset(
-    "random randint randrange uniform triangular gauss normalvariate lognormvariate expovariate"
-    " vonmisesvariate gammavariate betavariate paretovariate weibullvariate getrandbits choice"
-    " choices sample seed getstate setstate".split()
+    "random uniform triangular"
+    " randint randrange getrandbits"
+    " gauss normalvariate lognormvariate expovariate"
+    " vonmisesvariate gammavariate betavariate"
+    " paretovariate weibullvariate"
+    " choice choices sample"
+    " seed getstate setstate".split()
 )
 _NUMPY_DRAWS = frozenset(
-    "rand randn randint random random_sample ranf sample uniform normal standard_normal choice"
-    " permutation beta binomial chisquare exponential gamma geometric gumbel laplace logistic"
-    " lognormal poisson rayleigh standard_exponential standard_gamma triangular weibull seed"
-    " random_integers integers dirichlet multinomial".split()
+    "rand randn randint random"
+    " random_sample ranf sample"
+    " random_integers integers uniform"
+    " normal standard_normal lognormal"
+    " choice permutation"
+    " beta binomial chisquare geometric"
+    " exponential standard_exponential"
+    " gamma standard_gamma poisson"
+    " gumbel laplace logistic rayleigh"
+    " triangular weibull"
+    " dirichlet multinomial"
+    " seed".split()
 )
 
 
