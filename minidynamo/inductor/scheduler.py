@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo import events
+from minidynamo.inductor import config
 from minidynamo.inductor.codegen.kernel import KernelArg, KernelSpec
 from minidynamo.inductor.dependencies import Dependencies, is_effectful, roots, writes_of
 from minidynamo.inductor.fusion import join, merge_loops
@@ -27,9 +28,8 @@ from minidynamo.inductor.size_hints import hint_of, size_symbols
 from minidynamo.inductor.symbolic import IntLike, Symbol, product
 from minidynamo.inductor.targets import uses_triton
 
-# A kernel has at most this many nodes and buffers: past it the compiler spills and the hardware
-# loses its streams.
-MAX_NODES = 600
+# A kernel has at most this many buffers: past it the hardware loses its streams. (Past
+# config.max_fusion_nodes the compiler spills.)
 MAX_BUFFERS = 40
 # Elementwise work joins a reduction whose result it needs only if there are so many independent
 # rows, or little work.
@@ -192,7 +192,7 @@ class Scheduler:
         assert first.body is not None and second.body is not None
         if self._device(first) != self._device(second):
             return "different devices"
-        if len(first.body.nodes) + len(second.body.nodes) > MAX_NODES:
+        if len(first.body.nodes) + len(second.body.nodes) > config.max_fusion_nodes:
             return "the kernel would be too long"
         if len(first.reads | second.reads | first.writes | second.writes) > MAX_BUFFERS:
             return "the kernel would use too many buffers"

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from minidynamo import events
-from minidynamo.inductor import metrics, symbolic
-from minidynamo.inductor.codegen.cpp import codegen_cpp
+from minidynamo.inductor import config, metrics, symbolic
+from minidynamo.inductor.codegen.autotune import tuned
+from minidynamo.inductor.codegen.cpp import USUAL, codegen_cpp
 from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.codegen.plan import (
     Arg,
@@ -158,7 +159,8 @@ class PlanAssembler:
         if is_triton:
             source, language = self.triton.generate(spec, symbol), "triton"
         else:
-            source, language = codegen_cpp(spec, symbol, self.threads), "cpp"
+            tuning = tuned(spec, self.threads, cpp_prefix()) if config.max_autotune else USUAL
+            source, language = codegen_cpp(spec, symbol, self.threads, tuning), "cpp"
         self.sources[symbol] = source
         lines = tuple(source_lines(spec.origins))
         self.builder.kernel(PlanKernel(symbol, source, lines, language))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from minidynamo.inductor.codegen.code import Code
 from minidynamo.inductor.codegen.cpp_reduce import FLUSH_EVERY, Accumulator
@@ -58,9 +59,28 @@ UNROLL = 4
 COLUMNS = 4
 
 
-def codegen_cpp(spec: KernelSpec, name: str, threads: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What rules of thumb decide, and `max_autotune` by measuring.
+
+    Attributes:
+        vector: 0 for the loop that seems best to vectorise, 1 for the next.
+        unroll, columns: accumulators along a row, vectors of columns side by side.
+        keeps_rows: whether what is dear and wanted in two walks is kept.
+    """
+
+    vector: int = 0
+    unroll: int = UNROLL
+    columns: int = COLUMNS
+    keeps_rows: bool = True
+
+
+USUAL = Tuning()
+
+
+def codegen_cpp(spec: KernelSpec, name: str, threads: int, tuning: Tuning = USUAL) -> str:
     """Source text of the kernel; it needs `cpp_prefix.h` in front."""
-    return CppKernel(spec, name, threads).generate()
+    return CppKernel(spec, name, threads, tuning).generate()
 
 
 class CppKernel:
@@ -73,8 +93,9 @@ class CppKernel:
         outer: the other symbols that are not reduced, in loop order.
     """
 
-    def __init__(self, spec: KernelSpec, name: str, threads: int) -> None:
+    def __init__(self, spec: KernelSpec, name: str, threads: int, tuning: Tuning) -> None:
         self.spec = spec
+        self.tuning = tuning
         self.name = name
         self.threads = threads
         self.code = Code()
@@ -85,7 +106,7 @@ class CppKernel:
             # Scans go on along the reduction symbols, so these are never vectorised.
             alone = loop_symbol("alone", 1)
             self.body = LoopBody((*self.body.iters, alone), self.body.reduces, self.body.nodes)
-        self.vec = choose_vector_symbol(self.body)
+        self.vec = choose_vector_symbol(self.body, tuning.vector)
         self.by_row = self.vec in self.reduces
         self.outer = [s for s in self.body.iters if s != self.vec]
         self.stages = plan_stages(self.body, self._scratch_limit())
@@ -108,12 +129,13 @@ class CppKernel:
     def _unroll(self) -> int:
         assert self.vec is not None
         size = self.vec.size
-        long = not isinstance(size, int) or size >= 2 * UNROLL * LANES
-        return UNROLL if self.by_row and long else 1
+        unroll = self.tuning.unroll
+        long = not isinstance(size, int) or size >= 2 * unroll * LANES
+        return unroll if self.by_row and long else 1
 
     def _scratch_limit(self) -> int:
         total = product(size_of(s) for s in self.reduces)
-        if not isinstance(total, int):
+        if not isinstance(total, int) or not self.tuning.keeps_rows:
             return 0
         return SCRATCH_ELEMENTS if self.by_row else SCRATCH_ELEMENTS_BY_COLUMN
 
@@ -142,7 +164,7 @@ class CppKernel:
     def _columns(self) -> int:
         """Vectors of columns side by side."""
         assert self.vec is not None
-        return max(min(hint_of(size_of(self.vec)) // LANES, COLUMNS), 1)
+        return max(min(hint_of(size_of(self.vec)) // LANES, self.tuning.columns), 1)
 
     def _tiles(self) -> int:
         """Pieces of the vectorised loop where that is an outer one."""

@@ -73,13 +73,13 @@ def dependencies(body: LoopBody) -> list[frozenset[Symbol]]:
     return result
 
 
-def choose_vector_symbol(body: LoopBody) -> Symbol | None:
+def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
     """The loop symbol with most accesses to neighbouring elements; ties go to the inner loop.
+    `place`: 1 for the second best, where there is one.
 
     Stores count more than loads, which can be turned; what happens once a row hardly counts.
     """
-    best: tuple[float, int] | None = None
-    chosen = None
+    scored: list[tuple[float, int, Symbol]] = []
     weights = _access_weights(body)
     symbols = body.iters if body.has_scan() else (*body.iters, *body.reduces)
     for rank, symbol in enumerate(symbols):
@@ -93,9 +93,9 @@ def choose_vector_symbol(body: LoopBody) -> Symbol | None:
                 score += weight if factor.const == 1 else -weight
         if isinstance(symbol.size, int) and score > 0:
             score *= symbol.size / (-(-symbol.size // LANES) * LANES)
-        if best is None or (score, rank) >= best:
-            best, chosen = (score, rank), symbol
-    return chosen
+        scored.append((score, rank, symbol))
+    scored.sort(key=lambda row: row[:2], reverse=True)
+    return scored[min(place, len(scored) - 1)][2] if scored else None
 
 
 def _access_weights(body: LoopBody) -> list[tuple[Node, float]]:

@@ -18,6 +18,7 @@ from minidynamo.inductor.ir import TensorValue, View
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import IntLike, contiguous_strides
+from minidynamo.inductor.timing import fastest_times
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -47,11 +48,41 @@ def has_onednn() -> bool:
     )
 
 
+@cache
+def measured_onednn(sizes: tuple[int, int, int], is_turned: bool, threads: int) -> bool:
+    """Whether oneDNN multiplies (m, k) by (k, n) faster than ATen, float32; is_turned: the second
+    operand is a transpose.
+    """
+    rows, inner, columns = sizes
+    if 0 in sizes:
+        return False
+    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
+        a, b = torch.rand(rows, inner), torch.rand(inner, columns)
+        if is_turned:
+            b = b.t().contiguous().t()
+        out, weight = torch.empty(rows, columns), b.t()
+        linear = torch.ops.mkldnn._linear_pointwise
+        seconds = fastest_times(
+            [
+                lambda: torch.mm(a, b, out=out),
+                lambda: linear(a, weight, None, "none", [], ""),
+            ]
+        )
+    return seconds[1] < seconds[0]
+
+
 def _prefers_onednn(a: TensorValue, b: TensorValue) -> bool:
     if a.dtype != torch.float32 or a.device.type != "cpu" or config.cpu_linear == "aten":
         return False
     if not has_onednn() or not torch.backends.mkldnn.enabled:
         return False
+    sizes = (*a.size, b.size[1])
+    if (
+        config.max_autotune
+        and config.cpu_linear == "auto"
+        and all(isinstance(n, int) for n in sizes)
+    ):
+        return measured_onednn(sizes, b.stride[0] == 1, torch.get_num_threads())  # type: ignore[arg-type]
     if config.cpu_linear == "auto" and cpu_vendor() == "GenuineIntel":
         return False
     return hint_of(a.numel() * b.size[1]) >= ONEDNN_WORK

@@ -12,7 +12,7 @@ from minidynamo.inductor.ir import Index, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.pointwise_table import FLOAT, SAME, add, compute_dtype
 from minidynamo.inductor.lowering.promotion import float_type, result_type
-from minidynamo.inductor.lowering.registry import DECLINED, register, runs_on_cpp
+from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import (
     Scalar,
     erf,
@@ -28,6 +28,7 @@ from minidynamo.inductor.lowering.scalar import (
     trunc,
     where,
 )
+from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -336,7 +337,7 @@ def gelu_tanh(x: Scalar) -> Scalar:
 @register(aten.lgamma)
 def lower_lgamma(g: GraphLowering, x: TensorValue) -> Any:
     """The C library's function takes three times as long as the vectors of torch's operator."""
-    if runs_on_cpp(x.device):
+    if not uses_triton(x.device.type):
         return DECLINED
     return g.pointwise(lambda a: a.op("lgamma"), (x,), float_type(x.dtype), cost=60)
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from minidynamo.inductor import config
-
 LOWERINGS: dict[Any, Callable[..., Any]] = {}
 DECLINED = object()
 
@@ -40,8 +38,3 @@ def register(*ops: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return fn
 
     return decorate
-
-
-def runs_on_cpp(device: torch.device) -> bool:
-    """Whether kernels for the device are C++."""
-    return device.type == "cpu" and config.cpu_backend == "cpp"

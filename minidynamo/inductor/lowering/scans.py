@@ -13,10 +13,11 @@ import torch
 from minidynamo.inductor.ir import Index, Inner, TensorValue, dense_strides, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import compute_type
-from minidynamo.inductor.lowering.registry import DECLINED, register, runs_on_cpp
+from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.views import wrap
 from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.symbolic import dot, loop_symbol, symbol_expr
+from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -80,7 +81,7 @@ register(aten.cumprod.default)(_running("prod"))
 def lower_logcumsumexp(g: GraphLowering, x: TensorValue, dim: int) -> Any:
     if not _runs(x) or not x.dtype.is_floating_point:
         return DECLINED
-    if runs_on_cpp(x.device) and wrap(dim, x.ndim) == x.ndim - 1:
+    if not uses_triton(x.device.type) and wrap(dim, x.ndim) == x.ndim - 1:
         return DECLINED  # one element after the other: torch's operator is as good
     compute = _accumulated(g, x.dtype)
     return _scan(
