@@ -5,7 +5,6 @@ What is an operation needs no row: `trace_rules` knows it, and the call becomes 
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,9 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.expectations import expect
 from ..variables.ndarray import NdarrayVariable
+from ..variables.number_tensors import tensor_of_items
 from ..variables.registry import handles
+from ..variables.symint import SymVariable
 from ..variables.tensor import TensorVariable
 from ..variables.torch_overrides import call_overrides, overriding
 
@@ -183,41 +184,14 @@ for _name, _dtype in _LEGACY.items():
     _legacy(getattr(torch, f"{_name}Tensor"), _dtype)
 
 
-def tensor_of_tensors(
-    data: Any, dtype: torch.dtype | None = None, device: Any = None
-) -> torch.Tensor:
-    """A node of the graph: `torch.tensor(data)` for nested lists in which there are tensors.
-
-    data: lists and tuples of numbers and tensors, where a tensor with dimensions counts as the
-    nest of its items. The dtype is that to which all of them promote.
-    """
-    leaves: list[torch.Tensor] = []
-    _collect(data, leaves)
-    wanted = dtype or functools.reduce(torch.promote_types, (leaf.dtype for leaf in leaves))
-    place = device or torch.get_default_device()
-
-    def build(item: Any) -> torch.Tensor:
-        if isinstance(item, (list, tuple)):
-            return torch.stack([build(part) for part in item])
-        leaf = item.detach() if isinstance(item, torch.Tensor) else torch.tensor(item)
-        return leaf.to(place, wanted)
-
-    return build(data)
-
-
-def _collect(item: Any, leaves: list[torch.Tensor]) -> None:
-    if isinstance(item, (list, tuple)):
-        for part in item:
-            _collect(part, leaves)
-    else:
-        leaves.append(item if isinstance(item, torch.Tensor) else torch.tensor(item))
-
-
-def _has_tensor(value: VariableTracker) -> bool:
+def _is_computed(value: VariableTracker) -> bool:
+    """Whether there are tensors or symbolic numbers in a nest."""
     value = value.realize()
-    if value.python_type() in (list, tuple) and not value.is_python_constant():
-        return any(map(_has_tensor, getattr(value, "items", ())))
-    return isinstance(value, TensorVariable)
+    if value.is_python_constant():
+        return False
+    if value.python_type() in (list, tuple):
+        return any(map(_is_computed, getattr(value, "items", ())))
+    return isinstance(value, (TensorVariable, SymVariable))
 
 
 def _has_numpy(value: Any) -> bool:
@@ -227,7 +201,7 @@ def _has_numpy(value: Any) -> bool:
 
 
 def _of_data(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
-    """A nest with tensors in it is one node that stacks them; numpy's numbers tell the dtype."""
+    """A nest of tensors and symbols is a node that stacks them; numpy's numbers tell the dtype."""
     data = args[0] if len(args) == 1 and "dtype" not in kwargs else NONE
     if data.python_type() in NUMPY_SCALARS:
         data = data.specialized(tx)
@@ -242,11 +216,11 @@ def _of_data(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
             unsupported(
                 "numpy call", repr(value), "numbers of numpy tell the dtype of a tensor"
             )
-    if not args or args[0].python_type() not in (list, tuple) or not _has_tensor(args[0]):
+    if len(args) != 1 or isinstance(args[0], TensorVariable) or not _is_computed(args[0]):
         return NotImplemented
-    if len(args) > 1 or not set(kwargs) <= {"dtype", "device"}:
+    if not set(kwargs) <= {"dtype", "device"}:
         return NotImplemented
-    return tx.call_operation(tensor_of_tensors, args, kwargs)
+    return tx.call_operation(tensor_of_items, args, kwargs)
 
 
 @handles(torch.as_tensor)

@@ -15,6 +15,7 @@ from torch.fx.experimental import symbolic_shapes
 from .. import config
 from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
+from ..variables.number_tensors import known_number
 from ..variables.registry import handles
 from ..variables.symint import SymVariable, compute, decide
 from ..variables.tensor import TensorVariable, tensor_method
@@ -31,6 +32,9 @@ def number_of(tx: Translator, tensor: TensorVariable, name: str) -> VariableTrac
     """The result of method `name` ("item", "tolist", "__int__", ...); None where the graph has to
     break.
     """
+    known = known_number(tx, tensor.node) if name in ("item", *_CONVERSIONS) else None
+    if known is not None:
+        return known if name == "item" else _converted(tx, name, known)
     if not (tx.output.options.fullgraph or config.capture_scalar_outputs):
         return None
     if name == "item":
@@ -39,8 +43,40 @@ def number_of(tx: Translator, tensor: TensorVariable, name: str) -> VariableTrac
         return _tolist(tx, tensor)
     if name not in _CONVERSIONS:
         return None
-    number = tx.add_node("call_method", "item", (tensor.node,), {})
+    return _converted(tx, name, tx.add_node("call_method", "item", (tensor.node,), {}))
+
+
+def _converted(tx: Translator, name: str, number: VariableTracker) -> VariableTracker:
     return tx.call_function(tx.wrap_constant(_CONVERSIONS[name]), [number], {})
+
+
+def _clamps(name: str) -> None:
+    """`clamp(x, 0, bound)`: beside a number, a bound that is a tensor is taken as its number."""
+
+    def bounded(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+        bounds = [*args, *kwargs.values()]
+        if not any(type(bound) in (ConstantVariable, SymVariable) for bound in bounds):
+            return NotImplemented
+        args = [_as_number(tx, arg) for arg in args]
+        kwargs = {key: _as_number(tx, value) for key, value in kwargs.items()}
+        return self.node_method(tx, name, args, kwargs)
+
+    def function(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        if not args or not isinstance(args[0], TensorVariable) or "out" in kwargs:
+            return NotImplemented
+        return bounded(tx, args[0], args[1:], kwargs)
+
+    tensor_method(name)(bounded)
+    handles(getattr(torch, name))(function)
+
+
+def _as_number(tx: Translator, value: VariableTracker) -> VariableTracker:
+    number = known_number(tx, value.node) if isinstance(value, TensorVariable) else None
+    return number or value
+
+
+for _name in ("clamp", "clip"):
+    _clamps(_name)
 
 
 def _tolist(tx: Translator, tensor: TensorVariable) -> VariableTracker:

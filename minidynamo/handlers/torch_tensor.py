@@ -13,7 +13,7 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.functions import MethodOfVariable
 from ..variables.services import TENSOR_GETATTR
-from ..variables.tensor import TensorVariable, tensor_method
+from ..variables.tensor import TensorVariable, subscript_proxy, tensor_method
 from .torch_symbolic import number_of
 
 if TYPE_CHECKING:
@@ -171,7 +171,8 @@ def tensor_hash(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs
 
 @tensor_method("__setitem__")
 def tensor_setitem(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
-    proxies = (self.node, *(tx.as_proxy(arg) for arg in args))
+    key, value = args
+    proxies = (self.node, subscript_proxy(tx, key), tx.as_proxy(value))
     tx.add_node("call_function", operator.setitem, proxies, {})
     return NONE
 

@@ -20,6 +20,7 @@ from ..side_effects import Mutation
 from .base import ObservedException, VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
 from .identity import IdentityKey
+from .number_tensors import known_number
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -62,6 +63,8 @@ def tensor_method(*names: str) -> Callable[[TensorMethod], TensorMethod]:
     return register
 
 
+# Where a tensor of no dimensions is a position; uint8 is a mask.
+_INDEX = {torch.int8, torch.int16, torch.int32, torch.int64}
 # Attributes of torch's with two names.
 _SAME = {"_grad": "grad"}
 
@@ -195,7 +198,7 @@ class TensorVariable(VariableTracker):
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
         if tx.output.overrides.has_modes:
             return self.call_method(tx, "__getitem__", [key], {})
-        proxy = tx.as_proxy(key)
+        proxy = subscript_proxy(tx, key)
         if not tx.output.shapes.is_empty:
             selected = self._select(tx, proxy)
             if selected is not None:
@@ -274,6 +277,23 @@ def _is_computed(name: str) -> bool:
     """Whether it is an attribute of torch's own, no method."""
     found = getattr(torch.Tensor, name, None)
     return isinstance(found, (types.GetSetDescriptorType, property))
+
+
+def subscript_proxy(tx: Translator, key: VariableTracker) -> Any:
+    """What a node takes as a subscript: tensors used as numbers are numbers, where known."""
+    proxy = tx.as_proxy(key)
+    if isinstance(proxy, tuple):
+        return tuple(_with_numbers(tx, part) for part in proxy)
+    return _with_numbers(tx, proxy)
+
+
+def _with_numbers(tx: Translator, part: Any) -> Any:
+    if isinstance(part, slice):
+        return slice(*(_with_numbers(tx, end) for end in (part.start, part.stop, part.step)))
+    if not isinstance(part, Node) or getattr(example_value(part), "dtype", None) not in _INDEX:
+        return part
+    number = known_number(tx, part)
+    return part if number is None else tx.as_proxy(number)
 
 
 def _is_symbolic(part: Any) -> bool:

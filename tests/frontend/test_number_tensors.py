@@ -1,0 +1,120 @@
+"""Tensors made of sizes stay symbolic, and tensors that hold known numbers are used as numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from testing import CountingBackend, assert_same
+
+import minidynamo
+from minidynamo import events
+from minidynamo.inductor import metrics
+
+E = torch.arange(45.0).view(9, 5)
+
+
+def made(x):
+    n = x.size(0)
+    return torch.tensor(n) * 2, torch.tensor([n, 2 * n]), torch.as_tensor([[n, 2.5]])
+
+
+def made_of_a_kind(x):
+    n = x.size(0)
+    return torch.tensor((n,), device="cpu"), torch.tensor(n, dtype=torch.float64) / 3
+
+
+def mixed(x):
+    return torch.tensor([x.sum(), x.size(0), 1])
+
+
+def halves(x):
+    return E / torch.tensor(x.size(0) / 2).sqrt()
+
+
+def bounds(x):
+    span = torch.tensor(min(x.size(0), 3))
+    e = E.clone()
+    e[: span + 1] = 0
+    return e, E[4 - span : 4 + span, :], E[span * 1 :]
+
+
+def items(x):
+    n = torch.tensor(x.size(0))
+    return E * n.item(), E + int(n), n.item() + 1
+
+
+def clamped(x):
+    n = torch.tensor(x.size(0))
+    i = torch.arange(9)
+    return i.clamp(0, n - 1), torch.clamp(i, 1, max=n), torch.clip(i, min=n), i.clip(n, n + 2)
+
+
+def constants(x):
+    n = torch.tensor(2)
+    e = E.clone()
+    e[n] = 1
+    e[n, 1] = 7
+    return e, E[n], E[:, n - 1], E[..., n], E[n - 1 : n + 2], x * n.item()
+
+
+def written(x):
+    n = torch.tensor(x.size(0))
+    n.add_(1)
+    m = torch.tensor(2)
+    m.mul_(2)
+    return E[:m], E * n
+
+
+def masks(x):
+    flag = torch.tensor(1, dtype=torch.uint8)
+    return x + torch.tensor(x.size(0) > 3), E * flag
+
+
+PROGRAMS = [
+    made,
+    made_of_a_kind,
+    mixed,
+    halves,
+    bounds,
+    items,
+    clamped,
+    constants,
+    written,
+    masks,
+]
+
+
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_no_break_and_no_graph_for_each_size(fn):
+    backend = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend)
+    breaks = []
+    with events.subscribe(breaks.append, events.GraphBreakEvent):
+        for n in (4, 5, 6, 7, 4):
+            x = torch.arange(float(n))
+            assert_same(fn(x), compiled(x))
+    if fn is not written:
+        assert not breaks
+    assert len(backend.graphs) <= 2
+
+
+def test_a_number_that_was_overwritten_is_not_used():
+    def fn(x):
+        n = torch.tensor(x.size(0))
+        n.mul_(0)
+        return E[: n + 1]
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for n in (3, 4, 5):
+        x = torch.arange(float(n))
+        assert_same(fn(x), compiled(x))
+
+
+@pytest.mark.parametrize("fn", [bounds, constants, clamped])
+def test_inductor(fn):
+    metrics.reset()
+    compiled = minidynamo.compile(fn)
+    for n in (4, 5):
+        x = torch.arange(float(n))
+        assert_same(fn(x), compiled(x))
+    assert metrics.uncompiled_graphs == 0
