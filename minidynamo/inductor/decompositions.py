@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch._decomp
+from torch._prims_common import suggest_memory_format
 
 from minidynamo.inductor.lowering.registry import LOWERINGS
 
@@ -76,11 +77,28 @@ _RECOMPUTED = [
 ]
 
 
+# Operators whose results are laid out as their first argument is; decompositions give rows.
+_LAID_OUT = [
+    aten.channel_shuffle.default,
+    aten.native_channel_shuffle.default,
+    aten.max_unpool2d.default,
+]
+
+
+def _laid_out(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        result = decompose(x, *args, **kwargs)
+        return result.contiguous(memory_format=suggest_memory_format(x))
+
+    return run
+
+
 @cache
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """Operator overload -> decomposition, for AOTAutograd and for `capture`."""
     table = dict(torch._decomp.core_aten_decompositions())
     table.update(torch._decomp.get_decompositions(_EXTRA))
+    table.update({op: _laid_out(table[op]) for op in _LAID_OUT if op in table})
     whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}
     return {op: fn for op, fn in table.items() if op not in LOWERINGS and op not in whole}
 

@@ -37,6 +37,32 @@ def test_index_add(dim, count):
     check(run, x, places, torch.randn(size), externs=0, **CLOSE)
 
 
+@pytest.mark.parametrize("how", ["amax", "amin", "prod"])
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_index_reduce(how, include_self):
+    def run(x, i, s):
+        first = x.index_reduce(1, i, s * 2, how, include_self=include_self)
+        return first + 1, x.int().index_reduce(1, i, s.int(), how, include_self=include_self)
+
+    places = torch.tensor([3, 0, 3, 3, 5, 0])
+    check(run, torch.randn(4, 7, 9) * 3, places, torch.randn(4, 6, 9) * 3, externs=0)
+    with pytest.raises(IndexError, match="index out of range in self"):
+        compiled(run, torch.randn(4, 7, 9), places, torch.randn(4, 6, 9))(
+            torch.randn(4, 7, 9), places + 2, torch.randn(4, 6, 9)
+        )
+
+
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_put(accumulate):
+    run = lambda x, i, s: torch.put(x, i, s * 2, accumulate) + 1  # noqa: E731
+    places = torch.tensor([[3, -1, 50], [3, 0, -60]])
+    x, source = torch.randn(5, 3, 4).mT, torch.randn(2, 3)
+    check(run, x, places, source, externs=0)
+    with pytest.raises(IndexError, match="access index 60 on a tensor of 60"):
+        compiled(run, x, places, source)(x, places + 10, source)
+
+
 def test_a_value_that_is_the_same_for_all_lanes_is_added_for_each():
     x, places = torch.zeros(4, 3), torch.zeros(8, 3, dtype=torch.long)
     check(lambda x, i, s: x.scatter_add(0, i, s.expand(8, 3)), x, places, torch.ones(8, 1))

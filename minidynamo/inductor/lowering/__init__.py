@@ -16,6 +16,8 @@ from minidynamo.inductor.lowering import (
     reductions,
     scans,
     scatter,
+    searching,
+    special,
     upsampling,
     views,
 )
@@ -34,6 +36,8 @@ __all__ = [
     "reductions",
     "scatter",
     "scans",
+    "searching",
+    "special",
     "upsampling",
     "views",
 ]

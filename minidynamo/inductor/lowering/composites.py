@@ -198,11 +198,36 @@ def lower_batch_norm_training(
     momentum: float,
     eps: float,
 ) -> Any:
-    if not training:
-        return DECLINED
+    if training:
+        return _updated(g, x, weight, bias, running_mean, running_var, momentum, eps)
+    parts = lower_batch_norm_inference(
+        g, x, weight, bias, running_mean, running_var, momentum, eps
+    )
+    return *parts[:3], _like(g, running_mean, g.meta[3]), _like(g, running_var, g.meta[4])
+
+
+@register(aten._batch_norm_with_update_functional.default)
+def lower_batch_norm_with_update(g: GraphLowering, *args: Any) -> Any:
+    *parts, mean, var = _updated(g, *args)
+    reserve = g.lazy(lambda b, index: b.constant(0, torch.uint8), meta=g.meta[3])
+    return *parts, reserve, mean, var
+
+
+def _updated(
+    g: GraphLowering,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    running_mean: TensorValue,
+    running_var: TensorValue,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Training-mode batch norm: result, mean, 1/std, and the two new running statistics."""
     out, save_mean, save_rstd, mean, squares = _batch_norm(g, x, weight, bias, eps)
     total = count(x, [d for d in range(x.ndim) if d != 1])
     compute = compute_type(running_mean.dtype)
+    mean_fake, var_fake = g.meta[-2:]
 
     def update(new: Callable[[Scalar], Scalar]) -> Callable[[Scalar, Scalar], Scalar]:
         return lambda old, value: old * (1 - momentum) + new(value) * momentum
@@ -210,14 +235,14 @@ def lower_batch_norm_training(
     flat = [d for d in range(x.ndim) if d != 1]
     new_mean = g.pointwise(
         update(lambda m: m),
-        (running_mean, g.drop_dims(mean, flat, None, g.meta[3])),
+        (running_mean, g.drop_dims(mean, flat, None, mean_fake)),
         compute,
         cost=3,
-        meta=g.meta[3],
+        meta=mean_fake,
     )
-    unbiased = g.drop_dims(squares, flat, lambda s: s / max(total - 1.0, 1.0), g.meta[4])
+    unbiased = g.drop_dims(squares, flat, lambda s: s / max(total - 1.0, 1.0), var_fake)
     new_var = g.pointwise(
-        update(lambda v: v), (running_var, unbiased), compute, cost=3, meta=g.meta[4]
+        update(lambda v: v), (running_var, unbiased), compute, cost=3, meta=var_fake
     )
     return out, save_mean, save_rstd, new_mean, new_var
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minidynamo.inductor.ir import Index, Lazy, TensorValue
+from minidynamo.inductor.ir import Index, Lazy, Size, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import category, compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 OUTSIDE = "index {} is out of bounds for dimension %s with size %s"
+OUT_OF_ALL = "IndexError: out of range: tried to access index {} on a tensor of %s elements."
 # Computing a value again for every time it is read is dearer than this: give it memory.
 SOURCE_COST = 6
 
@@ -42,6 +43,12 @@ def broadcast_index(x: TensorValue, index: Index) -> list[Expr]:
     """The index into `x` of an element of a shape that it is broadcast to."""
     own = index[len(index) - x.ndim :]
     return [ZERO if extent == 1 else i for extent, i in zip(x.size, own, strict=True)]
+
+
+def unravelled(place: Expr, size: Size) -> list[Expr]:
+    """The index of the element at a row-major position."""
+    steps = zip(size, contiguous_strides(size), strict=True)
+    return [ZERO if n == 1 else (place // step) % n for n, step in steps]
 
 
 def is_empty(x: TensorValue) -> bool:
@@ -201,14 +208,9 @@ def lower_take(g: GraphLowering, x: TensorValue, indices: TensorValue) -> Any:
         return DECLINED
     prepared(g, x, product(g.meta.shape))
     total = x.numel()
-    text = (
-        f"IndexError: out of range: tried to access index {{}} on a tensor of {total} elements."
-    )
 
     def inner(b: BodyBuilder, index: Index) -> Value:
-        place = b.indirect(indices.load(b, index), total, text)
-        steps = zip(x.size, contiguous_strides(x.size), strict=True)
-        own = [ZERO if n == 1 else (place // step) % n for n, step in steps]
-        return x.load(b, own)
+        place = b.indirect(indices.load(b, index), total, OUT_OF_ALL % total)
+        return x.load(b, unravelled(place, x.size))
 
     return g.lazy(inner, (x, indices), cost=3)

@@ -15,11 +15,13 @@ import torch
 from minidynamo.inductor.ir import Index, Size, TensorValue, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.gather import (
+    OUT_OF_ALL,
     OUTSIDE,
     Places,
     broadcast_index,
     is_empty,
     lookup,
+    unravelled,
 )
 from minidynamo.inductor.lowering.in_place import Element, Place, own_memory, write_part
 from minidynamo.inductor.lowering.promotion import category, compute_type
@@ -235,6 +237,23 @@ def lower_index_put(
     return _scattered(g, x, size, place, (how, value))
 
 
+def _rows_of(
+    x: TensorValue, dim: int, indices: TensorValue, source: TensorValue, failure: str
+) -> Place | None:
+    """Where the slices of `source` along `dim` go; None where eager says what is wrong."""
+    if source.ndim != x.ndim or indices.ndim != 1:
+        return None
+    at = wrap(dim, x.ndim)
+    if source.size != (*x.size[:at], indices.size[0], *x.size[at + 1 :]):
+        return None
+
+    def place(b: BodyBuilder, index: Index) -> list[Expr]:
+        row = b.indirect(indices.load(b, [index[at]]), x.size[at], failure, wrap=False)
+        return [*index[:at], row, *index[at + 1 :]]
+
+    return place
+
+
 @register(aten.index_add.default)
 def lower_index_add(
     g: GraphLowering,
@@ -245,26 +264,63 @@ def lower_index_add(
     *,
     alpha: Any = 1,
 ) -> Any:
-    if (
-        not _is_possible("sum", x, indices, source)
-        or source.ndim != x.ndim
-        or indices.ndim != 1
-    ):
-        return DECLINED
-    at = wrap(dim, x.ndim)
-    if source.size != (*x.size[:at], indices.size[0], *x.size[at + 1 :]):
-        return DECLINED  # eager says what is wrong
     failure = "RuntimeError: index out of range in self"
-
-    def place(b: BodyBuilder, index: Index) -> list[Expr]:
-        row = b.indirect(indices.load(b, [index[at]]), x.size[at], failure, wrap=False)
-        return [*index[:at], row, *index[at + 1 :]]
+    if not _is_possible("sum", x, indices, source):
+        return DECLINED
+    place = _rows_of(x, dim, indices, source, failure)
+    if place is None:
+        return DECLINED
 
     def value(b: BodyBuilder, index: Index) -> Value:
         loaded = b.cast(source.load(b, index), x.dtype)
         return loaded if alpha == 1 else b.op("mul", loaded, b.constant(alpha, x.dtype))
 
     return _scattered(g, x, source.size, place, ("sum", value))
+
+
+@register(aten.index_reduce.default)
+def lower_index_reduce(
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    source: TensorValue,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Any:
+    how = {"prod": "prod", "amax": "max", "amin": "min"}.get(reduce)
+    if how is None or x.dtype != source.dtype or not _is_possible(how, x, indices, source):
+        return DECLINED
+    failure = "IndexError: index out of range in self"
+    place = _rows_of(x, dim, indices, source, failure)
+    if place is None:
+        return DECLINED
+    steps: list[tuple[str, Element]] = [(how, source.load)]
+    if not include_self:
+        start = _identity(how, x.dtype)
+        steps.insert(0, ("set", lambda b, index: b.constant(start, x.dtype)))
+    return _scattered(g, x, source.size, place, *steps)
+
+
+@register(aten.put.default)
+def lower_put(
+    g: GraphLowering,
+    x: TensorValue,
+    indices: TensorValue,
+    source: TensorValue,
+    accumulate: bool = False,
+) -> Any:
+    how = "sum" if accumulate else "set"
+    if not _is_possible(how, x, indices, source) or indices.size != source.size:
+        return DECLINED
+    total = x.numel()
+
+    def place(b: BodyBuilder, index: Index) -> list[Expr]:
+        flat = b.indirect(indices.load(b, index), total, OUT_OF_ALL % total)
+        return unravelled(flat, x.size)
+
+    return _scattered(g, x, indices.size, place, (how, source.load))
 
 
 @register(aten.embedding_dense_backward.default)
