@@ -230,7 +230,14 @@ def _fold_batch_norm(graph: torch.fx.Graph, norm: torch.fx.Node, constants: _Con
         return
     gamma, beta, mean, variance, eps = (norm.args[place] for place in places)
     kernel, bias = conv.args[1:3]
-    tensors = [kernel, bias, gamma, beta, mean, variance]
+    tensors = [
+        kernel,
+        bias,
+        gamma,
+        beta,
+        mean,
+        variance,
+    ]
     if mean is None or variance is None or conv.args[6]:
         return
     if any(t is not None and t not in constants.known for t in tensors):
@@ -278,7 +285,8 @@ def _pack_convolution(graph: torch.fx.Graph, conv: Any, constants: _Constants) -
     """A convolution of two dimensions, with its weight as oneDNN wants it."""
     if conv.target is not aten.convolution.default:
         return
-    x, weight, bias, stride, padding, dilation, transposed, _, groups = conv.args
+    x, weight, bias, stride, padding, dilation, transposed = conv.args[:7]
+    groups = conv.args[8]
     if transposed or x in constants.known or not _can_pack(weight, x, constants):
         return
     size = list(x.meta["val"].shape)
@@ -293,7 +301,16 @@ def _pack_convolution(graph: torch.fx.Graph, conv: Any, constants: _Constants) -
     with graph.inserting_before(conv):
         new = graph.call_function(
             ops._convolution_pointwise.default,
-            (x, packed, bias, *pairs, groups, "none", [], ""),
+            (
+                x,
+                packed,
+                bias,
+                *pairs,
+                groups,
+                "none",
+                [],
+                "",
+            ),
         )
     new.meta = {**_origin(conv), "val": conv.meta["val"]}
     conv.replace_all_uses_with(new)
@@ -328,7 +345,15 @@ def _pack_linear(graph: torch.fx.Graph, product: Any, constants: _Constants) -> 
     packed = writer.packed(ops._reorder_linear_weight.default, weight, rows)
     with graph.inserting_before(product):
         new = graph.call_function(
-            ops._linear_pointwise.default, (x, packed, bias, "none", [], "")
+            ops._linear_pointwise.default,
+            (
+                x,
+                packed,
+                bias,
+                "none",
+                [],
+                "",
+            ),
         )
     new.meta = {**_origin(product), "val": product.meta["val"]}
     product.replace_all_uses_with(new)
