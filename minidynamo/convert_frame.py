@@ -370,6 +370,7 @@ def _capture(
     around: BaseException | None,
 ) -> Any:
     tx = RootTranslator(output, frame, breaks)
+    tx.around = around
     tx.guard(GlobalsSource(), "ID_IS", frame.globals)
     output.guards.add(None, Check.GLOBAL_STATE)
     try:

@@ -33,7 +33,12 @@ from .variables import builder
 from .variables.arguments import bind_arguments
 from .variables.base import NULL, NotConstant, ObservedException, VariableTracker, unsupported
 from .variables.constant import ConstantVariable
-from .variables.exceptions import ExceptionVariable, TracebackVariable, first_raise, set_context
+from .variables.exceptions import (
+    ExceptionVariable,
+    first_raise,
+    set_context,
+    traceback_of,
+)
 from .variables.functions import (
     BaseFunctionVariable,
     CellVariable,
@@ -432,7 +437,7 @@ class Translator(Protocol):
             assert isinstance(error, ExceptionVariable) and error.source is not None
             traceback_ = AttrSource(error.source, "__traceback__")
             return self.lazy(error.real.__traceback__, traceback_)
-        return TracebackVariable(error.raised_at)
+        return traceback_of(error)
 
     def make_generator(self, callee: InliningTranslator) -> VariableTracker:
         """What calling a generator function gives: its frame, not started."""
@@ -486,6 +491,8 @@ class RootTranslator(Translator):
         self.breaks = breaks
         self.n_steps = 0
         self.is_resumable = True
+        # The exception in whose handler the frame runs.
+        self.around: BaseException | None = None
         for name, value in frame.f_locals.items():
             self.locals[name] = self.lazy(value, LocalSource(name))
         for name, cell in zip(self.code.co_freevars, frame.closure or (), strict=True):

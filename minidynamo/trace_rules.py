@@ -9,6 +9,7 @@ the graph. `skip_code(code)` says which frames the hook leaves to eager. What th
 from __future__ import annotations
 
 import builtins
+import cmath
 import enum
 import functools
 import inspect
@@ -17,6 +18,8 @@ import math
 import operator
 import os
 import re
+import struct
+import sys
 import sysconfig
 import types
 from collections.abc import Callable
@@ -94,7 +97,7 @@ _NOT_OPERATIONS = frozenset(
 )
 
 # Pure functions: with constant arguments they run while tracing.
-_PURE_MODULES: tuple[Any, ...] = (math, operator)
+_PURE_MODULES: tuple[Any, ...] = (math, cmath, operator)
 _IMPURE_OPERATORS = frozenset(
     "is_ is_not setitem delitem iadd iand iconcat ifloordiv ilshift imatmul imod"
     " imul ior ipow irshift isub itruediv ixor call"
@@ -113,6 +116,11 @@ _PURE_FUNCTIONS: tuple[Any, ...] = (
         getattr(re, n)
         for n in "compile escape findall fullmatch match search split sub subn".split()
     ),
+    str.maketrans,
+    struct.calcsize,
+    struct.pack,
+    struct.unpack,
+    sys.intern,
     os.path.join,
     os.path.basename,
     os.fspath,

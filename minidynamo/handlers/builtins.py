@@ -424,6 +424,8 @@ def _filter(tx: Translator, function: Values, iterable: Values, /) -> Values:
 @builtin(reversed)
 def _reversed(tx: Translator, value: Values, /) -> Values:
     if isinstance(value, ConstantVariable):
+        if isinstance(value.value, range):
+            return tx.constant_iterator(value.value[::-1])
         with observed(tx):
             items = list(reversed(value.value))
         return tx.sequence_iterator([tx.wrap_constant(item) for item in items])

@@ -38,7 +38,7 @@ def _constructs(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]]
     def register(function: Callable[..., Any]) -> Any:
         def new(tx: Translator, cls: Values, /, *args: Values, **kwargs: Values) -> Any:
             real = cls.as_python_constant()
-            if hasattr(real, "__del__"):
+            if any("__del__" in vars(base) for base in real.__mro__):
                 unsupported(
                     "new object", real.__qualname__, "objects with __del__ are not made"
                 )

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 
-def class_of(tx: Translator, value: VariableTracker) -> Any:
+def class_of(
+    tx: Translator,
+    value: VariableTracker,
+) -> Any:
     """The second argument of isinstance and issubclass: classes, unions and tuples of them."""
     try:
         return value.as_python_constant()
@@ -29,7 +32,12 @@ def class_of(tx: Translator, value: VariableTracker) -> Any:
 
 
 @builtin(isinstance)
-def _isinstance(tx: Translator, value: Values, classes: Values, /) -> Values:
+def _isinstance(
+    tx: Translator,
+    value: Values,
+    classes: Values,
+    /,
+) -> Values:
     checked_classes = class_of(tx, classes)
     real = tx.output.side_effects.real_of(value)
     with observed(tx):
@@ -40,7 +48,10 @@ def _isinstance(tx: Translator, value: Values, classes: Values, /) -> Values:
         return ConstantVariable(shown is not None and any(issubclass(shown, c) for c in flat))
 
 
-def _shown_class(tx: Translator, value: VariableTracker) -> type | None:
+def _shown_class(
+    tx: Translator,
+    value: VariableTracker,
+) -> type | None:
     """What `__class__` gives where a user's class says something else than the type is."""
     if not value.is_user_defined:
         return None
@@ -75,7 +86,11 @@ def _flat(classes: Any) -> list[Any]:
 _PLAIN_METAS = (type.__instancecheck__, torch._C._TensorMeta.__instancecheck__)
 
 
-def _is_instance(value: VariableTracker, real: Any, cls: type) -> bool:
+def _is_instance(
+    value: VariableTracker,
+    real: Any,
+    cls: type,
+) -> bool:
     kind = value.python_type()
     if type(cls) is type or kind is cls:
         return issubclass(kind, cls)
@@ -102,5 +117,10 @@ def _user_methods(cls: type) -> set[str]:
 
 
 @builtin(issubclass)
-def _issubclass(tx: Translator, cls: Values, classes: Values, /) -> Values:
+def _issubclass(
+    tx: Translator,
+    cls: Values,
+    classes: Values,
+    /,
+) -> Values:
     return tx.fold(issubclass, (cls.as_python_constant(), class_of(tx, classes)), {})

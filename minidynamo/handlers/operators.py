@@ -22,7 +22,7 @@ from ..variables.builtin_object import (
 from ..variables.constant import ConstantVariable, is_inert, is_numpy_bool
 from ..variables.descriptors import lookup_special
 from ..variables.identity import IdVariable
-from ..variables.lists import as_sequence
+from ..variables.lists import SequenceVariable, as_sequence
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 from ..variables.torch_overrides import dispatched
@@ -262,7 +262,7 @@ def _number_slot(
     if isinstance(operand, TensorVariable):
         return _tensor_slot(operand, function, other)
     if isinstance(operand, ConstantVariable):
-        return _constant_slot(operand, function, other)
+        return _constant_slot(tx, operand, function, other)
     if not _is_modelled(operand, method):
         unsupported(
             "operator", f"{function.__name__} on {operand!r}", "its operators are not traced"
@@ -282,12 +282,31 @@ def _tensor_slot(
 
 
 def _constant_slot(
-    operand: ConstantVariable, function: Callable[..., Any], other: VariableTracker
+    tx: Translator,
+    operand: ConstantVariable,
+    function: Callable[..., Any],
+    other: VariableTracker,
 ) -> VariableTracker:
     """A constant's slot with an operand that is no constant: numbers and strings do not know it."""
     if isinstance(operand.value, (str, bytes)) and function is operator.mod:
+        items = _constant_items(other)
+        if items is not None:
+            return tx.fold(function, (operand.value, items), {})
         unsupported("string formatting", repr(operand), "it formats values that are not known")
     return NOT_IMPLEMENTED
+
+
+def _constant_items(value: VariableTracker) -> tuple[Any, ...] | None:
+    """The items of a tuple, of a subclass too, if they are constants."""
+    if not isinstance(value, SequenceVariable) or not issubclass(value.cls, tuple):
+        return None
+    items = [item.realize() for item in value.items]
+    if value.overrides("__getitem__") or not all(
+        isinstance(i, ConstantVariable) for i in items
+    ):
+        return None
+    values = tuple(item.value for item in items)  # type: ignore[attr-defined]
+    return values if all(map(is_inert, values)) else None
 
 
 def refuse(

@@ -108,7 +108,7 @@ def getenv(
 
 def nothing_handled(tx: Translator) -> None:
     """Neither by the traced frames nor around them."""
-    if sys.exception() is not None:
+    if tx.root.around is not None:
         unsupported("handled exception", "sys.exc_info()", "a caller handles an exception")
     check = Predicate(lambda function: function() is None, "no exception is being handled")
     tx.guard(ConstSource(sys.exception, "sys.exception()"), "PREDICATE", check)

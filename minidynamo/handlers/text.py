@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 
 def _text(function: Callable[[Any], str], special: str) -> None:
-    def convert(tx: Translator, value: Values | None = None, /, *more: Values) -> Values:
+    def convert(
+        tx: Translator,
+        value: Values | None = None,
+        /,
+        *more: Values,
+    ) -> Values:
         if value is None:
             return ConstantVariable("")
         if isinstance(value, TensorVariable):
@@ -38,7 +43,11 @@ def _text(function: Callable[[Any], str], special: str) -> None:
     builtin(function)(convert)
 
 
-def text_of(tx: Translator, value: VariableTracker, special: str) -> str | None:
+def text_of(
+    tx: Translator,
+    value: VariableTracker,
+    special: str,
+) -> str | None:
     """What `__str__` or `__repr__` gives, where tracing knows it."""
     if isinstance(value, ConstantVariable):
         return str(value.value) if special == "__str__" else repr(value.value)
@@ -68,7 +77,10 @@ def text_of(tx: Translator, value: VariableTracker, special: str) -> str | None:
     return result.as_python_constant() if result.is_python_constant() else None
 
 
-def container_repr(tx: Translator, value: BuiltinObject) -> str | None:
+def container_repr(
+    tx: Translator,
+    value: BuiltinObject,
+) -> str | None:
     """repr of a plain list, tuple or dict."""
 
     def show(item: VariableTracker) -> str:
@@ -93,7 +105,12 @@ _text(ascii, "__repr__")
 
 
 @builtin(format)
-def _format(tx: Translator, value: Values, spec: Values | None = None, /) -> Values:
+def _format(
+    tx: Translator,
+    value: Values,
+    spec: Values | None = None,
+    /,
+) -> Values:
     given = "" if spec is None else spec.as_python_constant()
     if isinstance(value, TensorVariable):
         data_dependent("format", value)

@@ -67,12 +67,8 @@ def _copy(tx: Translator, to: VariableTracker, source: VariableTracker, name: st
 def _copy_annotations(
     tx: Translator, wrapper: NestedFunctionVariable, wrapped: VariableTracker
 ) -> None:
-    if isinstance(wrapped, UserFunctionVariable):
+    if isinstance(wrapped, (UserFunctionVariable, NestedFunctionVariable)):
         wrapper.setattr(tx, "__annotations__", wrapped.getattr(tx, "__annotations__"))
-    elif isinstance(wrapped, NestedFunctionVariable):
-        wrapper.parts.pop("annotations", None)
-        if "annotations" in wrapped.parts:
-            wrapper.parts["annotations"] = wrapped.parts["annotations"]
 
 
 def _dict_of(tx: Translator, wrapped: VariableTracker) -> dict[str, VariableTracker] | None:

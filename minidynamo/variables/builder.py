@@ -173,7 +173,9 @@ def wrap_builtin(tx: Translator, value: Any, source: Source) -> VariableTracker:
         return wrap_callable(tx, value, source)
     tx.guard(source, "TYPE_IS", type(value))
     tx.guard(AttrSource(source, "__name__"), "CONST_EQ", name)
-    receiver = tx.wrap(owner, MethodSelfSource(source))
+    is_slot = isinstance(value, types.MethodWrapperType)
+    owner_source = AttrSource(source, "__self__") if is_slot else MethodSelfSource(source)
+    receiver = tx.wrap(owner, owner_source)
     method = receiver.getattr(tx, name)
     method.source = source
     return method
@@ -220,6 +222,7 @@ def build_function(tx: Translator, value: types.FunctionType) -> VariableTracker
 
 @builds(
     types.BuiltinFunctionType,
+    types.MethodWrapperType,
     _C_METHOD,
     types.MethodDescriptorType,
     types.WrapperDescriptorType,

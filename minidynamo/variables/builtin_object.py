@@ -42,6 +42,7 @@ class _Arity(NamedTuple):
     least: int
     most: int
     keywords: frozenset[str]
+    least_positional: int
 
     @staticmethod
     def of(function: Callable[..., Any], skip: int) -> _Arity:
@@ -59,7 +60,9 @@ class _Arity(NamedTuple):
         }
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             names.add("**")
-        return _Arity(least, most, frozenset(names))
+        by_position = [p for p in positional if p.name not in names]
+        least_positional = sum(p.default is kinds.empty for p in by_position)
+        return _Arity(least, most, frozenset(names), least_positional)
 
     def check(
         self,
@@ -68,7 +71,8 @@ class _Arity(NamedTuple):
         kwargs: dict[str, Any],
     ) -> None:
         known = "**" in self.keywords or self.keywords.issuperset(kwargs)
-        if known and len(args) <= self.most and len(args) + len(kwargs) >= self.least:
+        fits = self.least_positional <= len(args) <= self.most
+        if known and fits and len(args) + len(kwargs) >= self.least:
             return
         got = f"{len(args)} positional arguments" + (f" and {sorted(kwargs)}" if kwargs else "")
         unsupported("call does not fit", f"{name}: {got}", "eager will raise the TypeError")

@@ -189,7 +189,16 @@ class ClassVariable(VariableTracker):
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
-        """Methods of `type` that change nothing run on the real class."""
+        """Methods of `type` that change nothing run on the real class, and so do the other ways to
+        make a number or a text (`int.from_bytes`).
+        """
+        makes = (
+            isinstance(raw, types.ClassMethodDescriptorType) and self.value in _VALUE_CLASSES
+        )
+        if makes and all(value.is_python_constant() for value in (*args, *kwargs.values())):
+            named = {name: value.as_python_constant() for name, value in kwargs.items()}
+            values = [arg.as_python_constant() for arg in args]
+            return tx.fold(raw.__get__(None, self.value), values, named)
         if raw.__name__ in _PURE_TYPE_METHODS and all(arg.is_python_constant() for arg in args):
             return tx.fold(raw, (self.value, *(arg.as_python_constant() for arg in args)), {})
         if raw.__name__ == "__subclasses__" and not args:
@@ -272,6 +281,7 @@ def _is_class_name(value: VariableTracker) -> bool:
 
 
 _INERT_NAMES = frozenset({"__doc__", "__module__", "__name__", "__qualname__"})
+_VALUE_CLASSES = (int, float, bytes, bool)
 _PURE_TYPE_METHODS = frozenset(
     {"mro", "__subclasscheck__", "__instancecheck__", "__or__", "__ror__"}
 )
@@ -347,7 +357,7 @@ def new_object(tx: Translator, cls: type) -> VariableTracker:
         unsupported(
             "new object", cls.__qualname__, f"objects of {cls.__qualname__} keep state in C"
         )
-    if hasattr(cls, "__del__"):
+    if any("__del__" in vars(base) for base in cls.__mro__):
         unsupported(
             "new object", cls.__qualname__, "objects with __del__ are not made while tracing"
         )

@@ -116,6 +116,8 @@ class ConstantVariable(VariableTracker):
     def describe(self) -> str:
         if isinstance(self.value, enum.Enum):  # its repr may be code of the user
             return f"{type(self.value).__name__}.{self.value._name_}"
+        if isinstance(self.value, int) and self.value.bit_length() > 1024:
+            return f"<int of {self.value.bit_length()} bits>"
         return repr(self.value)
 
     def python_type(self) -> type:
@@ -185,6 +187,8 @@ class ConstantVariable(VariableTracker):
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
         key = key.specialized(tx)
         container = None if key.is_python_constant() else self.as_container(tx)
+        if isinstance(self.value, range) and key.python_type() is slice:
+            container = None  # it gives a range
         if container is not None:
             return container.getitem(tx, key)
         if not key.is_python_constant():

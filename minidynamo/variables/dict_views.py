@@ -148,7 +148,10 @@ def _as_sets(name: str) -> Callable[..., VariableTracker]:
     ) -> VariableTracker:
         if isinstance(other, DictViewVariable) and other.kind != "values":
             other = other.as_set(tx)
-        if set_like(other) is None:
+        like = set_like(other)
+        if like is not None and like.python_type() is not set:
+            other = SetVariable(set(like.table), dict(like.known), set)  # it gives sets
+        if like is None:
             if is_comparison:
                 return NOT_IMPLEMENTED
             table, known = collect(tx, other.unpack(tx))

@@ -15,7 +15,6 @@ from .builtin_object import (
     builtin_method,
     construct,
     follows_base,
-    is_none,
     type_name,
 )
 from .constant import ConstantVariable
@@ -83,8 +82,8 @@ class ExceptionVariable(BuiltinObject):
                 if self.source is not None:
                     return tx.wrap(getattr(self.real, name), AttrSource(self.source, name))
                 return self.args[position] if self.args else NONE
-        if name == "__traceback__" and self.source is None:
-            return NONE if self.raised_at is None else tx.traceback_of(self)
+        if name == "__traceback__" and (self.source is None or self.raised_at is not None):
+            return NONE if self.raised_at is None else traceback_of(self)
         if name == "__traceback__" or issubclass(self.cls, OPAQUE_EXCEPTIONS):
             unsupported("exception attribute", name, f"{name!r} of exceptions is not traced")
         return super().getattr(tx, name)
@@ -111,7 +110,7 @@ class ExceptionVariable(BuiltinObject):
                 tx.raise_observed(TypeError, "attribute value type must be bool")
             effects.store_attr(self, name, value)
         elif name == "__traceback__":
-            self.set_traceback(tx, value.realize())
+            self.set_traceback(value)
         else:
             super().setattr(tx, name, value)
 
@@ -125,12 +124,11 @@ class ExceptionVariable(BuiltinObject):
         else:
             super().delattr(tx, name)
 
-    def set_traceback(self, tx: Translator, value: VariableTracker) -> None:
-        """One that was raised while tracing is given away only with a break where it was."""
-        is_known = isinstance(value, TracebackVariable) or is_none(value)
-        if self.source is not None or not is_known:
+    def set_traceback(self, traceback: VariableTracker) -> None:
+        """Its own is nothing new: who looks at it makes the program raise for real."""
+        own = isinstance(traceback, TracebackVariable) and traceback.made_at == self.raised_at
+        if not own or self.raised_at is None:
             unsupported("exception attribute", "__traceback__", "tracebacks are not traced")
-        tx.output.side_effects.store_attr(self, "__traceback__", value)
 
     def set_args(self, tx: Translator, args: list[VariableTracker]) -> None:
         """`BaseException.args = args`."""
@@ -182,6 +180,15 @@ class TracebackVariable(VariableTracker):
 
     def truth(self, tx: Translator) -> bool:
         return True
+
+
+def traceback_of(error: VariableTracker) -> TracebackVariable:
+    """The traceback of an exception that the traced code raised: one object a raise."""
+    known = getattr(error, "traceback", None)
+    if known is None or known.made_at != error.raised_at:
+        known = TracebackVariable(error.raised_at)
+        error.traceback = known  # type: ignore[attr-defined]
+    return known
 
 
 def _new_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
@@ -282,9 +289,9 @@ def _exception_repr(tx: Translator, self: ExceptionVariable, /) -> VariableTrack
 def _exception_with_traceback(
     tx: Translator, self: ExceptionVariable, traceback: VariableTracker, /
 ) -> VariableTracker:
-    if self.source is not None and is_none(traceback):
-        return self
-    self.set_traceback(tx, traceback)
+    unraised = self.source is None and self.raised_at is None
+    if not (unraised and isinstance(traceback, ConstantVariable) and traceback.value is None):
+        self.set_traceback(traceback)
     return self
 
 

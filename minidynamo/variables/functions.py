@@ -20,6 +20,7 @@ from ..source import (
     FuncKwDefaultsSource,
 )
 from .base import NotConstant, ObservedException, VariableTracker
+from .constant import ConstantVariable
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -285,6 +286,13 @@ class MethodOfVariable(VariableTracker):
 
     def python_type(self) -> type:
         return types.BuiltinMethodType
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if name == "__self__":
+            return self.receiver
+        if name == "__name__":
+            return ConstantVariable(self.name)
+        return super().getattr(tx, name)
 
     def truth(self, tx: Translator) -> bool:
         return True

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..exc import Unsupported
 from ..side_effects import Mutation
+from ..source import AttrSource
 from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import NONE, builtin_method, is_none
-from .exceptions import ExceptionVariable, TracebackVariable
+from .exceptions import ExceptionVariable
 from .iterators import IteratorVariable
 
 if TYPE_CHECKING:
@@ -252,8 +253,12 @@ def _throw(
     traceback: VariableTracker = NONE,
     /,
 ) -> Any:
-    if not is_none(traceback) and not isinstance(traceback, TracebackVariable):
-        unsupported("exception attribute", "throw", "tracebacks are not traced")
+    if not is_none(traceback):
+        if not isinstance(value, ExceptionVariable):
+            unsupported("exception attribute", "throw", "tracebacks are not traced")
+        own = value.source is not None and AttrSource(value.source, "__traceback__")
+        if traceback.source is None or traceback.source != own:
+            value.set_traceback(traceback)
     error = value if isinstance(value, ExceptionVariable) else type_
     if error is type_ and not is_none(value):
         error = tx.call_function(type_, [value], {})

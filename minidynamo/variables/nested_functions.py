@@ -41,18 +41,31 @@ class NestedFunctionVariable(BaseFunctionVariable):
     def get_globals(self) -> dict[str, Any]:
         return self.globals
 
-    def defaults(self, tx: Translator) -> list[VariableTracker]:
+    def defaults(
+        self,
+        tx: Translator,
+    ) -> list[VariableTracker]:
         part = self.parts.get("defaults")
         return [] if part is None else part.unpack(tx)
 
-    def kwdefaults(self, tx: Translator) -> dict[str, VariableTracker]:
+    def kwdefaults(
+        self,
+        tx: Translator,
+    ) -> dict[str, VariableTracker]:
         part = self.parts.get("kwdefaults")
         return {} if part is None else tx.unpack_keywords(part)
 
-    def closure(self, tx: Translator) -> list[CellVariable]:
+    def closure(
+        self,
+        tx: Translator,
+    ) -> list[CellVariable]:
         return self.cells
 
-    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+    def getattr(
+        self,
+        tx: Translator,
+        name: str,
+    ) -> VariableTracker:
         stored = tx.output.side_effects.load_attr(self, name)
         if isinstance(stored, VariableTracker):
             return stored
@@ -76,7 +89,11 @@ class NestedFunctionVariable(BaseFunctionVariable):
             tx.raise_observed(AttributeError, f"'function' object has no attribute '{name}'")
         return super().getattr(tx, name)
 
-    def _part(self, tx: Translator, name: str) -> VariableTracker:
+    def _part(
+        self,
+        tx: Translator,
+        name: str,
+    ) -> VariableTracker:
         """`__defaults__` and the like, as the objects that calls look at too."""
         if name == "closure":
             return tx.wrap_items(tuple, self.cells) if self.cells else ConstantVariable(None)
@@ -84,7 +101,10 @@ class NestedFunctionVariable(BaseFunctionVariable):
             self.parts[name] = self._annotations(tx)
         return self.parts.get(name, ConstantVariable(None))
 
-    def _annotations(self, tx: Translator) -> VariableTracker:
+    def _annotations(
+        self,
+        tx: Translator,
+    ) -> VariableTracker:
         """The dict, which CPython too makes when it is first asked for."""
         given = self.parts.get("annotations")
         if given is not None and issubclass(given.python_type(), dict):
@@ -93,7 +113,12 @@ class NestedFunctionVariable(BaseFunctionVariable):
         names = [name.realize().as_python_constant() for name in items[::2]]
         return tx.wrap_keywords(dict(zip(names, items[1::2], strict=True)))
 
-    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+    def setattr(
+        self,
+        tx: Translator,
+        name: str,
+        value: VariableTracker,
+    ) -> None:
         if name in _PARTS:
             self._set_part(tx, name, value.realize())
         elif name in ("__code__", "__dict__", "__class__"):
@@ -105,7 +130,12 @@ class NestedFunctionVariable(BaseFunctionVariable):
         else:
             tx.output.side_effects.store_attr(self, name, value)
 
-    def _set_part(self, tx: Translator, name: str, value: VariableTracker) -> None:
+    def _set_part(
+        self,
+        tx: Translator,
+        name: str,
+        value: VariableTracker,
+    ) -> None:
         kind = _PARTS[name]
         is_none = value.is_python_constant() and value.as_python_constant() is None
         if kind is None:
@@ -118,13 +148,20 @@ class NestedFunctionVariable(BaseFunctionVariable):
         if not is_none:
             self.parts[name[2:-2]] = value
 
-    def delattr(self, tx: Translator, name: str) -> None:
+    def delattr(
+        self,
+        tx: Translator,
+        name: str,
+    ) -> None:
         stored = tx.output.side_effects.load_attr(self, name)
         if name.startswith("__") or not isinstance(stored, VariableTracker):
             super().delattr(tx, name)
         tx.output.side_effects.delete_attr(self, name)
 
-    def reconstruct(self, codegen: PyCodegen) -> None:
+    def reconstruct(
+        self,
+        codegen: PyCodegen,
+    ) -> None:
         annotations = self.parts.get("annotations")
         closure = self.cells
         codegen.begin_call(_make_function)

@@ -1,7 +1,13 @@
 """What CPython does at the edges of functions, cells, comparisons and exceptions."""
 
 import abc
+import cmath
+import collections
+import contextlib
 import copy
+import functools
+import struct
+import sys
 
 import pytest
 import testing
@@ -304,3 +310,192 @@ def test_names_that_a_module_lacks():
         return x + 1, found
 
     check(f, X)
+
+
+# -- what is being handled -------------------------------------------------------------------------
+
+
+def reraise():
+    raise
+
+
+def handled():
+    return sys.exc_info()[0], sys.exception()
+
+
+@contextlib.contextmanager
+def failing_at_exit(text, log):
+    try:
+        yield text
+    except IndexError as error:
+        log.append(str(error))
+        raise
+    finally:
+        raise KeyError(text)
+
+
+def raised_in_a_callee(x):
+    try:
+        try:
+            raise ValueError("a")
+        except ValueError:
+            reraise()
+    except ValueError as error:
+        return x + 1, str(error), handled()[0], handled()[1] is error
+
+
+def state_of_handlers(x):
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        found = sys.exc_info()
+        return x + 1, found[0], found[1] is error, found[2] is error.__traceback__
+
+
+def traceback_of_what_was_not_raised(x):
+    error = ValueError(1)
+    return x + 1, error.__traceback__, error.with_traceback(None) is error
+
+
+def stack_of_contexts(x):
+    log = []
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(log.append, "last")
+            stack.enter_context(failing_at_exit("a", log))
+            stack.enter_context(failing_at_exit("b", log))
+            stack.push(lambda *args: log.append(args[0]))
+            raise IndexError("i")
+    except KeyError as error:
+        return x + 1, str(error), repr(error.__context__), log
+
+
+def suppressed(x):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(ValueError))
+        raise ValueError
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        raised_in_a_callee,
+        state_of_handlers,
+        traceback_of_what_was_not_raised,
+        stack_of_contexts,
+        suppressed,
+    ],
+    ids=lambda program: program.__name__,
+)
+def test_what_is_being_handled(program):
+    check(program, X, graphs=1, breaks=0)
+
+
+def test_tracebacks_that_are_looked_at_are_real():
+    def f(x):
+        x = x + 1
+        try:
+            raise ValueError("a")
+        except ValueError as error:
+            return x, error.__traceback__.tb_lineno
+
+    check(f, X)
+
+
+def test_handlers_outside_of_the_graph():
+    compiled = minidynamo.compile(lambda x: (x + 1, handled()), backend="eager")
+    assert compiled(X)[1] == (None, None)
+    error = ValueError("outside")
+    try:
+        raise error
+    except ValueError:
+        assert compiled(X)[1] == (ValueError, error)
+    assert compiled(X)[1] == (None, None)
+
+
+# -- results of builtin types ----------------------------------------------------------------------
+
+
+class Index:
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+class NamesAll(type):
+    def __getattr__(cls, name):
+        return name
+
+
+class Named(metaclass=NamesAll):
+    pass
+
+
+def kinds_of_results(x):
+    table = {"a": 1, "b": 2}
+    return (
+        x + 1,
+        table.keys() - frozenset("a"),
+        type(table.keys() ^ frozenset("z")),
+        type(reversed(range(3))),
+        [].append.__name__,
+        "%s-%r" % Pair(1, "a"),
+        repr(Pair(1, 2)),
+        float.fromhex("0x1.8p1"),
+        int.from_bytes(b"\1\2", "big"),
+        "all".translate(str.maketrans("l", "L")),
+        cmath.sqrt(-1),
+        struct.unpack("<I", struct.pack("<I", 5)),
+        (1).__lt__("a"),
+        type(Named()),
+    )
+
+
+def test_kinds_of_results():
+    check(kinds_of_results, X, graphs=1, breaks=0)
+
+
+def test_kinds_of_results_that_eager_finds():
+    def f(x):
+        texts = []
+        for call in (lambda: type(), lambda: type(a=1), lambda: isinstance(1)):
+            try:
+                call()
+            except TypeError as error:
+                texts.append(str(error))
+        return x + 1, range(10)[Index(1) : Index(5)], texts
+
+    check(f, X)
+
+
+def test_slots_of_objects_are_guarded_by_what_they_are_bound_to():
+    table = {}
+
+    def program():
+        length = table.__len__
+        return lambda x: x + length()
+
+    add_length = program()
+    testing.check_recompiles(lambda x: add_length(x), [(X,), (X,)], graphs=1)
+    table["a"] = 1
+    testing.check_recompiles(lambda x: add_length(x), [(X,)], graphs=1)
+
+
+def test_annotations_of_wrapped_functions_are_one_dict():
+    def f(x):
+        def inner(y: int) -> int:
+            return y
+
+        @functools.wraps(inner)
+        def outer(y):
+            return inner(y)
+
+        return x + 1, outer.__annotations__ is inner.__annotations__, outer.__annotations__
+
+    check(f, X, graphs=1, breaks=0)
