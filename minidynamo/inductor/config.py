@@ -16,7 +16,7 @@ cpu_backend: str = field("cpp", "Code for CPU tensors: C++, or Triton run by its
 cpu_linear: str = field("auto", "Large float32 matrix products on CPU: oneDNN, ATen's own (MKL), or whichever is faster on this vendor's CPUs.", choices=("auto", "onednn", "aten"))
 max_fusion_nodes: int = field(600, "Operations that one fused kernel may have at most.")
 epilogue_fusion: bool = field(True, "Fuse elementwise operators into templates of matrix products. No effect: products are library calls, and what follows them is a kernel, which is as fast.")
-max_autotune: bool = field(False, "On CPUs, time variants of each kernel, and the libraries' matrix products, and keep the fastest. Sums may differ in the last bits. No effect on GPUs yet.")
+max_autotune: bool = field(False, "Time variants of each kernel when compiling (on CPUs also the libraries' matrix products), and keep the fastest. Sums may differ in the last bits.")
 freezing: bool = field(False, "Without gradients: fold batch norm into convolutions, pack weights, compute what depends on parameters alone once; again when those change (not through `.data`).")
 shape_padding: bool = field(False, "Pad matrix products to aligned sizes. No effect: libraries for CPUs pad their blocks, and GPUs' do not need it in float32.")
 triton_cudagraphs: bool = field(False, "Replay what a graph launches as one CUDA graph. No effect yet.", aliases=("triton.cudagraphs",))

@@ -20,7 +20,6 @@ from minidynamo import events
 from minidynamo.inductor import config, metrics, symbolic
 from minidynamo.inductor.codegen.autotune import tuned
 from minidynamo.inductor.codegen.cpp import USUAL, codegen_cpp
-from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.codegen.plan import (
     Arg,
     AsStrided,
@@ -142,7 +141,7 @@ class PlanAssembler:
         symbol = f"k_{spec.key[:16]}"
         is_triton = uses_triton(spec.device)
         if symbol not in self.sources:
-            self._generate(spec, symbol, is_triton)
+            self._generate(kernel, symbol, is_triton)
         metrics.increment("kernel_calls")
         slots = tuple(self._slot_for_kernel(buffer) for buffer in kernel.buffers)
         sizes = tuple(plan_size(symbol_expr(size)) for size in kernel.sizes)
@@ -155,9 +154,12 @@ class PlanAssembler:
         origin = ", ".join(operators(spec.origins))
         self.builder.add(KernelCall(symbol, slots, sizes, writes, origin, spec.failures))
 
-    def _generate(self, spec: KernelSpec, symbol: str, is_triton: bool) -> None:
+    def _generate(self, kernel: Kernel, symbol: str, is_triton: bool) -> None:
+        spec = kernel.spec
         if is_triton:
-            source, language = self.triton.generate(spec, symbol), "triton"
+            device = kernel.buffers[0].device
+            source = self.triton.generate(spec, symbol, device, kernel.sizes)
+            language = "triton"
         else:
             tuning = tuned(spec, self.threads, cpp_prefix()) if config.max_autotune else USUAL
             source, language = codegen_cpp(spec, symbol, self.threads, tuning), "cpp"

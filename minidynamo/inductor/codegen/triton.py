@@ -29,7 +29,7 @@ from minidynamo.inductor.codegen.triton_ops import (
     literal,
     operation,
 )
-from minidynamo.inductor.codegen.triton_tile import Axis, choose_tiling
+from minidynamo.inductor.codegen.triton_tile import Axis, Tiling, choose_tiling
 from minidynamo.inductor.loop_body import Node, passes
 from minidynamo.inductor.ops import SCAN_STEPS
 from minidynamo.inductor.origins import operators
@@ -76,13 +76,15 @@ class UnsupportedKernel(RuntimeError):
     """Triton has no way to say this kernel."""
 
 
-def codegen_triton(spec: KernelSpec, name: str) -> TritonKernel:
+def codegen_triton(spec: KernelSpec, name: str, tiling: Tiling | None = None) -> TritonKernel:
     """The kernel for a GPU, or for Triton's interpreter: the text is the same.
+
+    tiling: None leaves the choice to `choose_tiling`.
 
     Raises:
         UnsupportedKernel: for an atomic addition to elements narrower than 16 bits or int16.
     """
-    return TritonPrinter(spec, name).generate()
+    return TritonPrinter(spec, name, tiling or choose_tiling(spec)).generate()
 
 
 def magnitude(expr: Expr) -> int | None:
@@ -122,11 +124,11 @@ class TritonPrinter:
         inner: for every node, whether it changes with a reduction symbol.
     """
 
-    def __init__(self, spec: KernelSpec, name: str) -> None:
+    def __init__(self, spec: KernelSpec, name: str, tiling: Tiling) -> None:
         self.spec = spec
         self.name = name
         self.code = Code()
-        self.tiling = choose_tiling(spec)
+        self.tiling = tiling
         self.axes = self.tiling.axes
         self.nodes = spec.body.nodes
         self.axis_of = {symbol: axis.name for axis in self.axes for symbol in axis.symbols}

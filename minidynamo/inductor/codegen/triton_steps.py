@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
+
+from minidynamo.inductor import config
 from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.codegen.plan_steps import (
     Arg,
@@ -23,7 +26,9 @@ from minidynamo.inductor.runtime.triton_launch import (
     device_target,
     interpreted,
 )
+from minidynamo.inductor.runtime.triton_tune import fastest
 from minidynamo.inductor.sizes import plan_size
+from minidynamo.inductor.symbolic import Symbol
 
 
 class TritonSteps:
@@ -40,9 +45,15 @@ class TritonSteps:
         self.callables: dict[str, Callable[..., None]] = {}
         self.launched_inputs: set[str] = set()
 
-    def generate(self, spec: KernelSpec, symbol: str) -> str:
-        """The kernel's source."""
-        kernel = self.kernels[symbol] = codegen_triton(spec, symbol)
+    def generate(
+        self, spec: KernelSpec, symbol: str, device: torch.device, sizes: Sequence[Symbol] = ()
+    ) -> str:
+        """The kernel's source. sizes: the spec's size symbols."""
+        if spec.device != "cpu" and config.max_autotune:
+            kernel = fastest(spec, symbol, device, sizes)
+        else:
+            kernel = codegen_triton(spec, symbol)
+        self.kernels[symbol] = kernel
         if spec.device == "cpu":
             self.callables[symbol] = interpreted(kernel)
         return kernel.source

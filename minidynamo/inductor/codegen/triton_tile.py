@@ -11,8 +11,8 @@ registers. Otherwise it is *looped*: the tile walks along the row, once for ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.loop_body import LoopBody, passes
@@ -77,6 +77,53 @@ class Tiling:
 def choose_tiling(spec: KernelSpec) -> Tiling:
     """The tiles for a kernel."""
     return _reduction(spec.body) if spec.reduces else _pointwise(spec.body)
+
+
+def tilings(spec: KernelSpec) -> list[Tiling]:
+    """What to choose from by measurement: the tiles of `choose_tiling`, then its neighbours."""
+    first = choose_tiling(spec)
+    if not spec.reduces:
+        return [first, *_pointwise_neighbours(first)]
+    return [first, *_reduction_neighbours(first)]
+
+
+def _pointwise_neighbours(first: Tiling) -> Iterator[Tiling]:
+    if len(first.axes) == 2:
+        y, x = first.axes
+        for rows, columns, warps in ((16, 64, 4), (64, 16, 4), (64, 32, 8), (64, 64, 8)):
+            yield Tiling((replace(y, block=rows), replace(x, block=columns)), True, warps)
+        return
+    (x,) = first.axes
+    most = next_power_of_two(_count(x.symbols, 1 << 30))
+    for block, warps in ((256, 2), (512, 4), (1024, 4), (1024, 8), (2048, 8), (4096, 8)):
+        if block <= most:
+            yield Tiling((replace(x, block=block),), True, warps)
+
+
+def _reduction_neighbours(first: Tiling) -> Iterator[Tiling]:
+    x, r = first.axes
+    rows = next_power_of_two(_count(x.symbols, 1 << 30))
+    whole = next_power_of_two(_count(r.symbols, 1 << 30))
+
+    def variant(x_block: int, r_block: int, warps: int, persistent: bool) -> Tiling:
+        axes = replace(x, block=x_block), replace(r, block=r_block)
+        return Tiling(axes, persistent, min(max(warps, 1), 16))
+
+    for warps in (first.num_warps // 2, first.num_warps * 2):
+        yield variant(x.block, r.block, warps, first.persistent)
+    for x_block in (x.block // 2, x.block * 2, x.block * 4):
+        if 1 <= x_block <= rows and x_block * r.block <= 4 * REDUCTION_ELEMENTS:
+            warps = first.num_warps * x_block // x.block
+            yield variant(x_block, r.block, warps, first.persistent)
+    if first.persistent:
+        if whole > 1024:
+            yield variant(1, 1024, 4, False)
+        return
+    if whole <= 2 * PERSISTENT_SEVERAL_PASSES:
+        yield variant(1, whole, whole // 512, True)
+    for r_block in (r.block // 4, r.block // 2, r.block * 2):
+        if r_block < whole:
+            yield variant(x.block, r_block, x.block * r_block // 512, False)
 
 
 def next_power_of_two(value: int) -> int:

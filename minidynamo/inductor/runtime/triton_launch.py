@@ -225,7 +225,7 @@ def interpreted(kernel: TritonKernel) -> Callable[..., None]:
 
     def run(*args: Any) -> None:
         values = dict(zip(kernel.signature, args, strict=True))
-        programs = _evaluate(kernel.grid, {name: values[name] for name in sizes})
+        programs = evaluate(kernel.grid, {name: values[name] for name in sizes})
         if programs:
             import numpy
 
@@ -235,7 +235,7 @@ def interpreted(kernel: TritonKernel) -> Callable[..., None]:
     return run
 
 
-def _evaluate(expr: Expr, values: dict[str, int]) -> int:
+def evaluate(expr: Expr, values: dict[str, int]) -> int:
     """An expression in size symbols, as a number."""
     mapping: dict[Any, Any] = {symbol: values[symbol.name] for symbol in expr.symbols()}
     return int(expr.subs(mapping))
