@@ -189,7 +189,7 @@ def _is_computed(value: VariableTracker) -> bool:
     value = value.realize()
     if value.is_python_constant():
         return False
-    if value.python_type() in (list, tuple):
+    if value.python_type() in (list, tuple, torch.Size):
         return any(map(_is_computed, getattr(value, "items", ())))
     return isinstance(value, (TensorVariable, SymVariable))
 

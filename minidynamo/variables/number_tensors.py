@@ -42,7 +42,9 @@ def tensor_of_items(
     def build(item: Any) -> torch.Tensor:
         if isinstance(item, (list, tuple)):
             return torch.stack([build(part) for part in item])
-        return _leaf(item).to(place, wanted)
+        if type(item) in (int, float):  # not by way of the default dtype
+            return torch.tensor(item, dtype=wanted, device=place)
+        return _leaf(item, wanted).to(place, wanted)
 
     return build(data)
 
@@ -55,12 +57,12 @@ def _collect(item: Any, leaves: list[torch.Tensor]) -> None:
         leaves.append(_leaf(item))
 
 
-def _leaf(item: Any) -> torch.Tensor:
+def _leaf(item: Any, kind: torch.dtype | None = None) -> torch.Tensor:
     if isinstance(item, torch.Tensor):
         return item.detach()
     if type(item) not in _DTYPES:
         return torch.tensor(item)
-    return torch.scalar_tensor(item, dtype=_DTYPES[type(item)])
+    return torch.scalar_tensor(item, dtype=kind or _DTYPES[type(item)])
 
 
 def known_number(tx: Translator, node: Node) -> VariableTracker | None:

@@ -23,6 +23,15 @@ def made_of_a_kind(x):
     return torch.tensor((n,), device="cpu"), torch.tensor(n, dtype=torch.float64) / 3
 
 
+def shaped(x):
+    return torch.tensor(x.shape), torch.tensor(x.size(), dtype=torch.float64) / 3
+
+
+def precise(x):
+    n = x.size(0)
+    return torch.tensor([n * 0.1, 0.1], dtype=torch.float64) - 0.1
+
+
 def mixed(x):
     return torch.tensor([x.sum(), x.size(0), 1])
 
@@ -73,6 +82,8 @@ def masks(x):
 PROGRAMS = [
     made,
     made_of_a_kind,
+    shaped,
+    precise,
     mixed,
     halves,
     bounds,
