@@ -27,6 +27,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     UnsupportedOperatorException,
 )
+from torch.autograd.graph import increment_version
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     PendingUnbackedSymbolNotFound,
@@ -395,7 +396,11 @@ class OutputGraph:
                     self.shape_env.pending_fresh_unbacked_symbols.clear()
                 if op == "call_method":
                     return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
-                return target(*fake_args, **fake_kwargs)
+                value = target(*fake_args, **fake_kwargs)
+                name = getattr(target, "__name__", "")
+                if name.startswith("_foreach_") and name.endswith("_"):
+                    increment_version(fake_args[0])  # fake tensors leave it out
+                return value
         except MinidynamoError:
             raise
         except Exception as error:
@@ -548,6 +553,7 @@ class OutputGraph:
         if events.wants(events.GraphEvent):
             events.emit(events.GraphEvent(graph=module, ops=ops))
         depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+        module.meta["written_inputs"] = [i for i, item in enumerate(inputs) if item.is_mutated]
         if self.shape_env.deferred_runtime_asserts:
             insert_deferred_runtime_asserts(module, self.shape_env, "graph")
             module.recompile()

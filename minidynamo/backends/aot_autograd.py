@@ -4,15 +4,17 @@ when the first graph is compiled, not with this module.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._C import disabled
 from ..events import AotGraphEvent, emit, timed, wants
-from ..inductor.aot import floats_stay_numbers
+from ..inductor.aot import CannotTrace, floats_stay_numbers, make_aot
 
 __all__ = ["aot_autograd"]
 
+log = logging.getLogger("minidynamo")
 GraphCompiler = Callable[[Any, Sequence[Any]], Callable[..., Any]]
 
 
@@ -28,9 +30,10 @@ def aot_autograd(
 
     fw_compiler, bw_compiler(graph, inputs): make a callable of the inference or forward graph and
     of the backward graph (default: the same compiler). Mutation, aliasing and autograd are
-    AOTAutograd's.
+    AOTAutograd's; a graph that it cannot take apart runs as it was captured.
     """
-    from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._functorch.partitioners import default_partition
 
     def boxed(compiler: GraphCompiler, kind: str) -> GraphCompiler:
         def compile_graph(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -44,12 +47,20 @@ def aot_autograd(
 
         return compile_graph
 
+    compilers = {
+        "forward": boxed(fw_compiler, "forward"),
+        "backward": boxed(bw_compiler or fw_compiler, "backward"),
+        "inference": boxed(fw_compiler, "inference"),
+    }
     with timed("aot_autograd"), floats_stay_numbers():
-        return aot_module_simplified(
-            gm,
-            example_inputs,
-            fw_compiler=boxed(fw_compiler, "forward"),
-            bw_compiler=boxed(bw_compiler or fw_compiler, "backward"),
-            inference_compiler=boxed(fw_compiler, "inference"),
-            decompositions=decompositions,
-        )
+        try:
+            return make_aot(
+                gm,
+                example_inputs,
+                compilers,
+                partition_fn=default_partition,
+                decompositions=decompositions,
+            )
+        except CannotTrace as reason:
+            log.info("a graph runs as it was captured: %s", reason)
+            return gm.forward

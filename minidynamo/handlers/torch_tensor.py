@@ -105,6 +105,16 @@ def polygamma_(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs)
     return self.call_method(tx, "copy_", [self.call_method(tx, "polygamma", args, kwargs)], {})
 
 
+@tensor_method("detach_")
+def detach_(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    """On a tensor of the frame it would change what autograd sees of the input."""
+    if self.node.op != "placeholder":
+        return NotImplemented
+    unsupported(
+        "requires_grad_", self.describe(), "whether a tensor requires grad is fixed in a graph"
+    )
+
+
 @tensor_method("new")
 def tensor_new(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
     """`new(x.shape)` takes a size, other sequences are data; in a graph both would be tuples."""

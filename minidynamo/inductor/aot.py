@@ -11,18 +11,36 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedOperatorException,
+)
 from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
+from minidynamo.inductor.gradients import Gradients
 
+# The shape of a gradient's parts depends on data, an operator has no fake implementation, or there
+# are tensors of layouts that AOTAutograd does not know.
+NOT_COMPILABLE = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+    NotImplementedError,
+)
 _TENSORIFY = "TENSORIFY_PYTHON_SCALARS"
+# In the meta of a GraphModule: positions of the inputs whose version counters it moves.
+WRITTEN = "written_inputs"
 CompileGraph = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
+Compilers = Mapping[str, Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]]
 
 
 def keep_random_numbers(joint: torch.fx.GraphModule) -> None:
@@ -112,6 +130,98 @@ def floats_stay_numbers() -> Iterator[None]:
             os.environ[_TENSORIFY] = former
 
 
+class CannotTrace(Exception):
+    """AOTAutograd cannot take the graph apart; operator by operator it runs."""
+
+
+def _refusal(inputs: Sequence[Any], written: Collection[int]) -> str:
+    """Why AOTAutograd would get writes to inputs wrong; "" if it will not."""
+    real = [i for i, value in enumerate(inputs) if _has_memory(value)]
+    for i in written:
+        if i not in real:
+            continue
+        tensor = inputs[i]
+        if torch._debug_has_internal_overlap(tensor) == 1:
+            return "an input that is written to overlaps itself"
+        base = tensor._base
+        if base is not None and base.requires_grad and base.is_leaf:
+            return "an input that is written to is a view of a leaf"
+        storage = tensor.untyped_storage()._cdata
+        for other in (inputs[j] for j in real if j != i):
+            if other.untyped_storage()._cdata != storage:
+                continue
+            if tensor.requires_grad or other.requires_grad or _overlap(tensor, other):
+                return "an input that is written to shares memory with another one"
+    return ""
+
+
+def _has_memory(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+        return False
+    python = torch._C._dispatch_keys(value).has(torch._C.DispatchKey.Python)
+    return value.layout is torch.strided and not python
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the memory between the first and last elements of both meets."""
+    (first, last), (other_first, other_last) = _span(a), _span(b)
+    return first < other_last and other_first < last
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.storage_offset() * tensor.itemsize
+    return start, start + (last + 1) * tensor.itemsize if tensor.numel() else start
+
+
+def make_aot(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], compilers: Compilers, **options: Any
+) -> Callable[..., Any]:
+    """`aot_module_simplified` with its defects mended: gradients that eager leaves out are None.
+
+    compilers: of the `forward`, `backward` and `inference` graph. Raises CannotTrace where
+    AOTAutograd fails, or would go wrong, and what a compiler raises as it is.
+    """
+    from torch._functorch.aot_autograd import aot_module_simplified
+
+    written = gm.meta.get(WRITTEN)
+    refusal = _refusal(inputs, written or ())
+    if refusal:
+        raise CannotTrace(refusal)
+    failures: list[Exception] = []
+    gradients = Gradients(options.pop("partition_fn"), written)
+
+    def guarded(kind: str) -> Callable[..., Any]:
+        def compile_one(graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
+            try:
+                compiled = compilers[kind](graph, given)
+            except Exception as error:
+                failures.append(error)
+                raise
+            if kind == "backward":
+                return gradients.of_backward(graph, compiled)
+            gradients.note_metadata()
+            return compiled
+
+        return compile_one
+
+    try:
+        compiled = aot_module_simplified(
+            gm,
+            inputs,
+            fw_compiler=guarded("forward"),
+            bw_compiler=guarded("backward"),
+            inference_compiler=guarded("inference"),
+            partition_fn=gradients.partition,
+            **options,
+        )
+    except Exception as error:
+        if failures or isinstance(error, NOT_COMPILABLE):
+            raise
+        raise CannotTrace(f"{type(error).__name__}: {error}") from error
+    return gradients.of_forward(compiled)
+
+
 def compile_aot(
     gm: torch.fx.GraphModule,
     inputs: Sequence[Any],
@@ -120,7 +230,6 @@ def compile_aot(
 ) -> Callable[..., Any]:
     """A callable with gm's semantics whose functional graphs are made by `compile_graph`."""
     from torch._functorch import config as functorch_config
-    from torch._functorch.aot_autograd import aot_module_simplified
     from torch._functorch.partitioners import (
         default_partition,
         min_cut_rematerialization_partition,
@@ -152,12 +261,10 @@ def compile_aot(
         functorch_config.patch(unlift_effect_tokens=True),
         floats_stay_numbers(),
     ):
-        return aot_module_simplified(
+        return make_aot(
             gm,
             inputs,
-            fw_compiler=compiler("forward"),
-            bw_compiler=compiler("backward"),
-            inference_compiler=compiler("inference"),
+            {kind: compiler(kind) for kind in ("forward", "backward", "inference")},
             partition_fn=partition,
             decompositions=dict(decompositions),
             keep_inference_input_mutations=True,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -300,17 +300,18 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _check_outputs(
-    outputs: Sequence[Any], inputs: Sequence[Any], storages: Container[int]
-) -> None:
+def _check_outputs(outputs: Sequence[Any], inputs: Sequence[Any], recorder: _Recorder) -> None:
     given = {id(value) for value in inputs}
+    first: dict[torch.fx.Node, torch.Tensor] = {}
     for value in outputs:
         if not isinstance(value, torch.Tensor):
             continue
         if value.requires_grad and id(value) not in given:
             raise NotCapturable("an output requires grad")
-        if id(value) not in given and _storage(value) in storages:
+        if id(value) not in given and _storage(value) in recorder._outside:
             raise NotCapturable("an output is a view of an input")
+        if first.setdefault(recorder.node_of(value), value) is not value:
+            raise NotCapturable("an output is another one, detached")
 
 
 def capture_inference(
@@ -341,7 +342,7 @@ def capture_inference(
     with torch.set_grad_enabled(torch.is_grad_enabled()), mode, symbolic, recorder:
         result = _Runner(gm, recorder).run(*inputs)
     outputs = tuple(_leaves(result)) if isinstance(result, (tuple, list)) else (result,)
-    _check_outputs(outputs, inputs, recorder._outside)
+    _check_outputs(outputs, inputs, recorder)
     recorder.graph.output(_map_tensors(outputs, recorder.node_of, recorder.number_node))
     root = torch.nn.Module()
     for name, tensor in recorder.constants.items():

@@ -17,18 +17,12 @@ import torch.fx
 import torch.utils._pytree
 from torch._C import _functorch
 from torch._guards import TracingContext
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from minidynamo import _C, events
 from minidynamo.deferred_torch import fake_mode
 from minidynamo.inductor import config, freezing, lowering, metrics, trace
-from minidynamo.inductor.aot import compile_aot
+from minidynamo.inductor.aot import NOT_COMPILABLE, CannotTrace, compile_aot
 from minidynamo.inductor.capture import NotCapturable, capture_inference
 from minidynamo.inductor.codegen.assemble import PlanAssembler
 from minidynamo.inductor.codegen.plan import Plan
@@ -46,15 +40,6 @@ from minidynamo.transform_levels import close_transforms
 
 assert lowering.pointwise  # the modules of the package fill the table of lowerings
 
-# Graphs that cannot be described without running them (the shape of a gradient's parts depends on
-# data, an operator has no fake implementation), or that hold tensors of layouts that AOTAutograd
-# does not know, run operator by operator.
-_NOT_COMPILABLE = (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
-    NotImplementedError,
-)
 GRAPH_PASSES = [
     foreach.expand_foreach,
     attention.fuse_attention,
@@ -84,9 +69,9 @@ def compile_fx(
             settings = _Settings(config.to_dict(), trace.new_folder(flat))
             with trace.into(settings.folder):
                 compiled = _compile_flat(flat, example_inputs, settings)
-        except _NOT_COMPILABLE:
-            metrics.increment("uncompiled_graphs")
-            compiled = flat.forward
+        except (CannotTrace, *NOT_COMPILABLE) as reason:
+            # It cannot be described without running it.
+            compiled = _run(flat, reason)
         if spec is None:
             return compiled
         return lambda *args: torch.utils._pytree.tree_unflatten(list(compiled(*args)), spec)
@@ -162,7 +147,9 @@ def flatten_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Any
     copied: dict[torch.fx.Node, torch.fx.Node] = {}
     graph.graph_copy(gm.graph, copied)
     graph.output(tuple(copied[v] if isinstance(v, torch.fx.Node) else v for v in leaves))
-    return torch.fx.GraphModule(gm, graph), spec
+    flat = torch.fx.GraphModule(gm, graph)
+    flat.meta.update(gm.meta)
+    return flat, spec
 
 
 def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
@@ -192,9 +179,9 @@ def _compile_or_run(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any
         return _run(graph, reason)
 
 
-def _run(graph: torch.fx.GraphModule, reason: Undecided) -> Callable[..., Any]:
+def _run(graph: torch.fx.GraphModule, reason: Exception) -> Callable[..., Any]:
     metrics.increment("uncompiled_graphs")
-    log.info("a graph with symbolic sizes is not compiled: %s", reason)
+    log.info("a graph runs operator by operator: %s", reason)
     return graph.forward
 
 

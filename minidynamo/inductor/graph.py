@@ -208,6 +208,7 @@ class GraphLowering:
             return DECLINED
 
     def _output(self, node: torch.fx.Node) -> None:
+        first: dict[str, torch.fx.Node] = {}
         for arg in node.args[0]:  # type: ignore[union-attr]
             value = self._env[arg] if isinstance(arg, torch.fx.Node) else arg
             if self.sizes is not None:
@@ -215,7 +216,8 @@ class GraphLowering:
             if isinstance(value, TensorValue):
                 value = self.eager_layout(value)
                 given = isinstance(arg, torch.fx.Node) and arg.op == "placeholder"
-                if value.buffer.kind == "input" and not given:
+                other = first.setdefault(value.buffer.name, arg) is not arg
+                if (value.buffer.kind == "input" and not given) or other:
                     value = replace(value, is_new=True)
             self.outputs.append(value)
         self._write_inputs()

@@ -56,8 +56,19 @@ def merge_equal_nodes(gm: torch.fx.GraphModule) -> None:
 
 
 def _is_fresh_memory(node: torch.fx.Node) -> bool:
-    """Results that reach the caller must stay different tensors."""
-    return any(user.op == "output" for user in node.users)
+    """Results that reach the caller, or whose views do, must stay different tensors."""
+    return any(
+        user.op == "output" or (_may_share_memory(user) and _is_fresh_memory(user))
+        for user in node.users
+    )
+
+
+def _may_share_memory(node: torch.fx.Node) -> bool:
+    """Whether the result may lie on the memory of an argument."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    returns = node.target._schema.returns
+    return node.target in _VIEWS or any(value.alias_info is not None for value in returns)
 
 
 _VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}

@@ -1,0 +1,169 @@
+"""What autograd sees of graphs that went through AOTAutograd, where that differs from eager.
+
+Gradients are None for inputs that only unused outputs depend on. AOTAutograd's backward takes a
+tangent for each output; for outputs that the loss does not use autograd makes zeros, and so
+gradients are zeros where eager has None, which optimizers skip. `Gradients` finds out from the
+joint graph whether there is such an input. Then the forward asks autograd for None instead of
+zeros, and the backward makes these zeros itself and drops gradients that depend on nothing else.
+
+Writes through `.data` do not move the version counters of inputs. AOTAutograd's epilogue writes to
+the inputs themselves, so their counters are put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._guards import TracingContext
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
+
+
+class Gradients:
+    """One graph's.
+
+    partition: how AOTAutograd divides the joint graph; written: the positions of the inputs whose
+    version counters it moves (None: not known).
+    """
+
+    def __init__(self, partition: Callable[..., Any], written: Collection[int] | None) -> None:
+        self._partition = partition
+        self._written = written
+        self._unseen: list[int] = []
+        self._differ = False
+        self._metadata: Any = None
+
+    def partition(self, joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        """Divides the joint graph, and sees whether some gradients need some tangents only."""
+        (output,) = joint.graph.find_nodes(op="output")
+        results = tree_leaves(output.args)[kwargs["num_fwd_outputs"] :]
+        self._differ = len(set(_tangents_of(joint.graph.nodes, results).values())) > 1
+        return self._partition(joint, *args, **kwargs)
+
+    def note_metadata(self) -> None:
+        """To be called while the first graph is compiled: then torch tells what it found."""
+        context = TracingContext.try_get()
+        metadata = None if context is None else context.fw_metadata
+        if metadata is None:
+            return
+        if self._differ:
+            self._metadata = metadata
+        if self._written is not None:
+            self._unseen = [
+                position
+                for position, info in enumerate(metadata.input_info)
+                if info.mutates_data and position not in self._written
+            ]
+
+    def of_forward(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """The callable of the whole graph, which tells autograd about its results."""
+        if self._unseen:
+            compiled = _keeping_versions(compiled, self._unseen)
+        metadata = self._metadata
+        if metadata is None:
+            return compiled
+
+        def call(*args: Any) -> Any:
+            results = compiled(*args)
+            for value in results:
+                node = getattr(value, "grad_fn", None)
+                if node is not None and _is_made_by(node, metadata):
+                    node.set_materialize_grads(False)
+                    break
+            return results
+
+        return call
+
+    def of_backward(
+        self, graph: torch.fx.GraphModule, compiled: Callable[[list[Any]], Any]
+    ) -> Callable[[list[Any]], Any]:
+        """The callable of the backward graph, for tangents some of which may be None."""
+        return compiled if self._metadata is None else _Backward(graph, compiled)
+
+
+def _keeping_versions(
+    compiled: Callable[..., Any], positions: Sequence[int]
+) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        kept = tuple(args[i] for i in positions if not args[i].is_inference())
+        with torch.autograd._unsafe_preserve_version_counter(kept):
+            return compiled(*args)
+
+    return call
+
+
+def _is_made_by(node: Any, metadata: Any) -> bool:
+    """Whether an autograd node is AOTAutograd's for the graph with these metadata."""
+    return getattr(getattr(node, "_forward_cls", None), "metadata", None) is metadata
+
+
+def _tangents_of(nodes: Iterable[Node], results: Sequence[Any]) -> dict[int, frozenset[Node]]:
+    """For each gradient that depends on tangents, by its position, on which."""
+    found: dict[Node, frozenset[Node]] = {}
+    for node in nodes:
+        if node.op == "placeholder":
+            found[node] = frozenset([node] if "tangents" in node.name else [])
+        else:
+            found[node] = frozenset().union(*(found[a] for a in node.all_input_nodes))
+    known = {i: found[value] for i, value in enumerate(results) if isinstance(value, Node)}
+    return {position: needed for position, needed in known.items() if needed}
+
+
+class _Backward:
+    """A compiled backward graph by AOTAutograd's calling convention."""
+
+    _boxed_call = True
+
+    def __init__(self, graph: torch.fx.GraphModule, compiled: Callable[..., Any]) -> None:
+        self._compiled = compiled
+        self._given = graph.graph.find_nodes(op="placeholder")
+        self._tangents = [i for i, node in enumerate(self._given) if "tangents" in node.name]
+        (output,) = graph.graph.find_nodes(op="output")
+        position_of = {node: i for i, node in enumerate(self._given)}
+        self._needed = {
+            position: {position_of[node] for node in tangents}
+            for position, tangents in _tangents_of(
+                graph.graph.nodes, tree_leaves(output.args)
+            ).items()
+        }
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        missing = {i for i in self._tangents if inputs[i] is None}
+        if not missing:
+            return self._compiled(inputs)
+        known = _sizes(self._given, inputs)
+        for position in missing:
+            inputs[position] = _zeros(self._given[position].meta["val"], known)
+        results = list(self._compiled(inputs))
+        for position, needed in self._needed.items():
+            if needed <= missing:
+                results[position] = None
+        return tuple(results)
+
+
+def _sizes(given: Sequence[Node], inputs: Sequence[Any]) -> dict[Any, int]:
+    """The values of the symbols that inputs show."""
+    known: dict[Any, int] = {}
+    for node, value in zip(given, inputs, strict=True):
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.SymInt):
+            known[fake.node.expr] = value
+        elif isinstance(fake, torch.Tensor) and value is not None:
+            for size, actual in zip(fake.shape, value.shape, strict=True):
+                if isinstance(size, torch.SymInt):
+                    known[size.node.expr] = actual
+    return known
+
+
+def _zeros(fake: torch.Tensor, known: Mapping[Any, int]) -> torch.Tensor:
+    def number(size: Any) -> int:
+        return int(size.node.expr.xreplace(known)) if isinstance(size, torch.SymInt) else size
+
+    sizes, strides = map(number, fake.shape), map(number, fake.stride())
+    made = torch.empty_strided(
+        tuple(sizes), tuple(strides), dtype=fake.dtype, device=fake.device
+    )
+    return made.zero_()

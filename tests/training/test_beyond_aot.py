@@ -1,0 +1,201 @@
+"""Writes, aliases and gradients that AOTAutograd alone would get wrong: all as in eager."""
+
+import pytest
+import torch
+from training_testing import noise, scenario
+
+import minidynamo
+from minidynamo.inductor import metrics
+
+
+def grads(f, comp, use, n=4):
+    """Gradients of w and u, after a backward pass from the outputs that `use` picks."""
+    compiled, found = comp(f), []
+    for size in (n, n + 1, n + 2):
+        x, w, u = noise(size), noise(size, requires_grad=True), noise(size, requires_grad=True)
+        use(compiled(x, w, u)).sum().backward()
+        found.append((w.grad, u.grad))
+    return found
+
+
+@pytest.mark.parametrize("use", [lambda r: r[0], lambda r: r[1], lambda r: r[0] + r[1]])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_inputs_of_unused_outputs_have_no_gradient(use, backend):
+    def f(x, w, u):
+        return x * w, (x * u).sin(), x + 1
+
+    want = grads(f, lambda fn: fn, use)
+    got = grads(f, lambda fn: minidynamo.compile(fn, backend=backend), use)
+    for a, b in zip(want, got, strict=True):
+        assert [g is None for g in a] == [g is None for g in b]
+        torch.testing.assert_close(a, b)
+
+
+@scenario(graphs=1)
+def test_autograd_grad_of_what_was_not_used(comp):
+    w, u = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    a, b = comp(lambda w, u: (w * 2, u * 3))(w, u)
+    with pytest.raises(RuntimeError, match="not have been used|have been used in the graph"):
+        torch.autograd.grad(a.sum(), [u], retain_graph=True)
+    return torch.autograd.grad(b.sum(), [w, u], allow_unused=True)
+
+
+@scenario(graphs=1)
+def test_views_of_an_unused_output(comp):
+    def f(w, u):
+        y = w * 2
+        return y[0], y.view(-1), u * 3
+
+    w, u = torch.ones(2, 2, requires_grad=True), torch.ones(2, requires_grad=True)
+    a, _, c = comp(f)(w, u)
+    first = torch.autograd.grad(c.sum(), [w, u], allow_unused=True, retain_graph=True)
+    return first, torch.autograd.grad(a.sum(), [w, u], allow_unused=True)
+
+
+@scenario(graphs=None)
+def test_an_optimizer_leaves_an_unused_head_alone(comp):
+    torch.manual_seed(0)
+    trunk, used, unused = (torch.nn.Linear(4, 4) for _ in range(3))
+
+    def f(x):
+        y = trunk(x)
+        return used(y), unused(y)
+
+    step = comp(f)
+    modules = torch.nn.ModuleList([trunk, used, unused])
+    optimizer = torch.optim.AdamW(modules.parameters(), lr=0.1, weight_decay=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        step(noise(2, 4))[0].square().mean().backward()
+        optimizer.step()
+    return [p.detach() for p in modules.parameters()]
+
+
+def mutate(a, b):
+    a.mul_(2)
+    return a * b
+
+
+def _pairs():
+    base = torch.arange(1.0, 13.0).view(4, 3)
+    history = (torch.ones(4, 3, requires_grad=True) * base).clone()
+    leaf = torch.ones(4, 3, requires_grad=True)
+    return {
+        "a tensor and itself detached": (history.detach(), history),
+        "detached the other way round": (history, history.detach()),
+        "overlapping rows": (base[:2], base[1:3]),
+        "overlapping rows with history": (history[:2], history[1:3]),
+        "disjoint rows with history": (history[:2], history[2:]),
+        "one view of the other": (history, history.view(4, 3)),
+        "view of a leaf": (leaf[:2], base[:2]),
+        "expanded": (torch.ones(1, 3).expand(2, 3), base[:2]),
+    }
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", list(_pairs()))
+def test_writes_to_inputs_that_share_memory(name, mode):
+    def run(f):
+        pair = _pairs()[name]
+        try:
+            with mode():
+                return f(*pair), *pair
+        except RuntimeError as error:
+            return type(error), str(error)[:40]
+
+    want = run(mutate)
+    for backend in ("aot_eager", "inductor"):
+        minidynamo.reset()
+        compiled = minidynamo.compile(mutate, backend=backend)
+        for _ in range(2):
+            got = run(compiled)
+            assert str(want) == str(got), backend
+
+
+def test_separate_parts_of_one_memory_are_compiled():
+    """As of a cache whose parts are arguments of their own."""
+
+    def f(keys, values, x):
+        keys[0] = x
+        values[1] = x * 2
+        return keys + values
+
+    before = metrics.counts()["uncompiled_graphs"]
+    cache, other = torch.zeros(2, 3, 4), torch.zeros(2, 3, 4)
+    got = minidynamo.compile(f)(cache[0], cache[1], torch.ones(4))
+    assert torch.equal(got, f(other[0], other[1], torch.ones(4)))
+    assert torch.equal(cache, other) and metrics.counts()["uncompiled_graphs"] == before
+
+
+@scenario(graphs=1)
+def test_writes_through_data_leave_the_version_alone(comp):
+    def f(w, g):
+        w.data.sub_(g)
+        return g * 2
+
+    w = torch.ones(3, requires_grad=True)
+    loss = (w * w).sum()
+    compiled, before = comp(f), w._version
+    compiled(w, torch.ones(3))
+    loss.backward()
+    return w.detach(), w.grad, w._version == before
+
+
+@scenario(graphs=None, breaks=None)
+def test_detach_of_an_input_in_place(comp):
+    def f(x):
+        x.detach_()
+        return x * 2
+
+    w = torch.ones(3, requires_grad=True)
+    x = w * 3
+    y = comp(f)(x)
+    return x.requires_grad, y.requires_grad, x
+
+
+@scenario(graphs=1)
+def test_writes_to_lists_of_tensors_move_versions(comp):
+    def f(a, b):
+        torch._foreach_mul_([a, b], 2.0)
+        return a + b
+
+    x = torch.ones(4)
+    a, before = torch.ones(4), x._version
+    return comp(f)(x, a), x._version > before
+
+
+def test_a_recompile_when_what_lists_write_comes_to_overlap():
+    def f(a, b):
+        torch._foreach_mul_([a, b], 2.0)
+        return a + b
+
+    compiled = minidynamo.compile(f, backend="aot_eager")
+    for parts in ((slice(0, 2), slice(2, 4)), (slice(0, 2), slice(1, 3))):
+        x, y = torch.arange(4.0), torch.arange(4.0)
+        got = compiled(*(x[part] for part in parts))
+        assert torch.equal(got, f(*(y[part] for part in parts))) and torch.equal(x, y)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: ((x + 1).view(-1), (x + 1).view(-1)),
+        lambda x: ((x + 1).split(1)[0], (x + 1).split(1)[0]),
+        lambda x: ((x * x).reshape(3, 1)[0], (x * x).reshape(3, 1)[0]),
+    ],
+)
+def test_equal_results_behind_views_stay_different_memory(f, requires_grad):
+    first, second = minidynamo.compile(f)(torch.ones(3, requires_grad=requires_grad))
+    assert first.data_ptr() != second.data_ptr()
+
+
+@scenario(graphs=1)
+def test_a_result_and_itself_detached_are_two_tensors(comp):
+    def f(x):
+        y = x + 1
+        return y, y.detach(), y
+
+    y, z, w = comp(f)(torch.ones(3))
+    z.requires_grad_()
+    return y is z, y is w, y.requires_grad, y.data_ptr() == z.data_ptr()
