@@ -30,7 +30,10 @@ def active_ddp() -> DistributedDataParallel | None:
 
 
 def bucket_of_nodes(
-    gm: torch.fx.GraphModule, inputs: Sequence[Any], first_cap: int, cap: int
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    first_cap: int,
+    cap: int,
 ) -> dict[torch.fx.Node, int]:
     """Operation -> number of its piece, counted from the start of the graph.
 
@@ -79,7 +82,9 @@ def _is_mutation(node: torch.fx.Node) -> bool:
 
 
 def compile_in_buckets(
-    compile_one: CompileOne, gm: torch.fx.GraphModule, inputs: Sequence[Any]
+    compile_one: CompileOne,
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
 ) -> Callable[..., Any] | None:
     """A callable over gm's inputs, or None where the graph has one bucket or cannot be cut.
 
@@ -109,7 +114,11 @@ def compile_in_buckets(
 
 
 class _Piece(torch.nn.Module):
-    def __init__(self, compiled: Callable[..., Any], is_single: bool) -> None:
+    def __init__(
+        self,
+        compiled: Callable[..., Any],
+        is_single: bool,
+    ) -> None:
         super().__init__()
         self.compiled = compiled
         self.is_single = is_single
@@ -120,7 +129,9 @@ class _Piece(torch.nn.Module):
 
 
 def _compile_piece(
-    compile_one: CompileOne, piece: torch.fx.GraphModule, inputs: Sequence[Any]
+    compile_one: CompileOne,
+    piece: torch.fx.GraphModule,
+    inputs: Sequence[Any],
 ) -> tuple[_Piece, Any]:
     """The compiled piece, and fake values like its results."""
     (output,) = piece.graph.find_nodes(op="output")

@@ -134,7 +134,10 @@ class CannotTrace(Exception):
     """AOTAutograd cannot take the graph apart; operator by operator it runs."""
 
 
-def _refusal(inputs: Sequence[Any], written: Collection[int]) -> str:
+def _refusal(
+    inputs: Sequence[Any],
+    written: Collection[int],
+) -> str:
     """Why AOTAutograd would get writes to inputs wrong; "" if it will not."""
     real = [i for i, value in enumerate(inputs) if _has_memory(value)]
     for i in written:
@@ -162,7 +165,10 @@ def _has_memory(value: Any) -> bool:
     return value.layout is torch.strided and not python
 
 
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _overlap(
+    a: torch.Tensor,
+    b: torch.Tensor,
+) -> bool:
     """Whether the memory between the first and last elements of both meets."""
     (first, last), (other_first, other_last) = _span(a), _span(b)
     return first < other_last and other_first < last
@@ -175,7 +181,10 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def make_aot(
-    gm: torch.fx.GraphModule, inputs: Sequence[Any], compilers: Compilers, **options: Any
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    compilers: Compilers,
+    **options: Any,
 ) -> Callable[..., Any]:
     """`aot_module_simplified` with its defects mended: gradients that eager leaves out are None.
 
@@ -192,7 +201,10 @@ def make_aot(
     gradients = Gradients(options.pop("partition_fn"), written)
 
     def guarded(kind: str) -> Callable[..., Any]:
-        def compile_one(graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
+        def compile_one(
+            graph: torch.fx.GraphModule,
+            given: Sequence[Any],
+        ) -> Any:
             try:
                 compiled = compilers[kind](graph, given)
             except Exception as error:
@@ -235,7 +247,11 @@ def compile_aot(
         min_cut_rematerialization_partition,
     )
 
-    def partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    def partition(
+        joint: torch.fx.GraphModule,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         keep_random_numbers(joint)
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):
@@ -244,7 +260,8 @@ def compile_aot(
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_one(
-            graph: torch.fx.GraphModule, _inputs: Sequence[Any]
+            graph: torch.fx.GraphModule,
+            _inputs: Sequence[Any],
         ) -> Callable[..., Any]:
             if events.wants(events.AotGraphEvent):
                 events.emit(events.AotGraphEvent(graph, kind))

@@ -29,14 +29,23 @@ class Gradients:
     version counters it moves (None: not known).
     """
 
-    def __init__(self, partition: Callable[..., Any], written: Collection[int] | None) -> None:
+    def __init__(
+        self,
+        partition: Callable[..., Any],
+        written: Collection[int] | None,
+    ) -> None:
         self._partition = partition
         self._written = written
         self._unseen: list[int] = []
         self._differ = False
         self._metadata: Any = None
 
-    def partition(self, joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    def partition(
+        self,
+        joint: torch.fx.GraphModule,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """Divides the joint graph, and sees whether some gradients need some tangents only."""
         (output,) = joint.graph.find_nodes(op="output")
         results = tree_leaves(output.args)[kwargs["num_fwd_outputs"] :]
@@ -78,14 +87,17 @@ class Gradients:
         return call
 
     def of_backward(
-        self, graph: torch.fx.GraphModule, compiled: Callable[[list[Any]], Any]
+        self,
+        graph: torch.fx.GraphModule,
+        compiled: Callable[[list[Any]], Any],
     ) -> Callable[[list[Any]], Any]:
         """The callable of the backward graph, for tangents some of which may be None."""
         return compiled if self._metadata is None else _Backward(graph, compiled)
 
 
 def _keeping_versions(
-    compiled: Callable[..., Any], positions: Sequence[int]
+    compiled: Callable[..., Any],
+    positions: Sequence[int],
 ) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         kept = tuple(args[i] for i in positions if not args[i].is_inference())
@@ -95,12 +107,18 @@ def _keeping_versions(
     return call
 
 
-def _is_made_by(node: Any, metadata: Any) -> bool:
+def _is_made_by(
+    node: Any,
+    metadata: Any,
+) -> bool:
     """Whether an autograd node is AOTAutograd's for the graph with these metadata."""
     return getattr(getattr(node, "_forward_cls", None), "metadata", None) is metadata
 
 
-def _tangents_of(nodes: Iterable[Node], results: Sequence[Any]) -> dict[int, frozenset[Node]]:
+def _tangents_of(
+    nodes: Iterable[Node],
+    results: Sequence[Any],
+) -> dict[int, frozenset[Node]]:
     """For each gradient that depends on tangents, by its position, on which."""
     found: dict[Node, frozenset[Node]] = {}
     for node in nodes:
@@ -117,7 +135,11 @@ class _Backward:
 
     _boxed_call = True
 
-    def __init__(self, graph: torch.fx.GraphModule, compiled: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        compiled: Callable[..., Any],
+    ) -> None:
         self._compiled = compiled
         self._given = graph.graph.find_nodes(op="placeholder")
         self._tangents = [i for i, node in enumerate(self._given) if "tangents" in node.name]
@@ -144,7 +166,10 @@ class _Backward:
         return tuple(results)
 
 
-def _sizes(given: Sequence[Node], inputs: Sequence[Any]) -> dict[Any, int]:
+def _sizes(
+    given: Sequence[Node],
+    inputs: Sequence[Any],
+) -> dict[Any, int]:
     """The values of the symbols that inputs show."""
     known: dict[Any, int] = {}
     for node, value in zip(given, inputs, strict=True):
@@ -158,7 +183,10 @@ def _sizes(given: Sequence[Node], inputs: Sequence[Any]) -> dict[Any, int]:
     return known
 
 
-def _zeros(fake: torch.Tensor, known: Mapping[Any, int]) -> torch.Tensor:
+def _zeros(
+    fake: torch.Tensor,
+    known: Mapping[Any, int],
+) -> torch.Tensor:
     def number(size: Any) -> int:
         return int(size.node.expr.xreplace(known)) if isinstance(size, torch.SymInt) else size
 

@@ -211,13 +211,11 @@ class GraphLowering:
         first: dict[str, torch.fx.Node] = {}
         for arg in node.args[0]:  # type: ignore[union-attr]
             value = self._env[arg] if isinstance(arg, torch.fx.Node) else arg
-            if self.sizes is not None:
-                value = self.sizes.map(value)
+            value = value if self.sizes is None else self.sizes.map(value)
             if isinstance(value, TensorValue):
                 value = self.eager_layout(value)
-                given = isinstance(arg, torch.fx.Node) and arg.op == "placeholder"
-                other = first.setdefault(value.buffer.name, arg) is not arg
-                if (value.buffer.kind == "input" and not given) or other:
+                is_view = value.buffer.kind == "input" and arg.op != "placeholder"
+                if first.setdefault(value.buffer.name, arg) is not arg or is_view:
                     value = replace(value, is_new=True)
             self.outputs.append(value)
         self._write_inputs()

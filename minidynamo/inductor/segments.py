@@ -110,7 +110,10 @@ def _floats_to_tensors(graph: torch.fx.Graph) -> None:
 
 
 def _as_tensor(
-    graph: torch.fx.Graph, number: Node, dtype: torch.dtype, like: torch.Tensor
+    graph: torch.fx.Graph,
+    number: Node,
+    dtype: torch.dtype,
+    like: torch.Tensor,
 ) -> Node:
     options = {"dtype": dtype, "device": like.device}
     following = number.next
@@ -150,7 +153,10 @@ def _levels(graph: torch.fx.Graph) -> list[list[Node]]:
     return found
 
 
-def split(graph: torch.fx.GraphModule, compile_piece: Compile) -> Segments:
+def split(
+    graph: torch.fx.GraphModule,
+    compile_piece: Compile,
+) -> Segments:
     """The graph as compiled pieces and operators between them. Raises Undecided."""
     _floats_to_tensors(graph.graph)
     pieces = []
@@ -175,7 +181,10 @@ def split(graph: torch.fx.GraphModule, compile_piece: Compile) -> Segments:
 
 
 def _module(
-    graph: torch.fx.GraphModule, nodes: Sequence[Node], given: Sequence[Node], results: Any
+    graph: torch.fx.GraphModule,
+    nodes: Sequence[Node],
+    given: Sequence[Node],
+    results: Any,
 ) -> torch.fx.GraphModule:
     piece = torch.fx.Graph()
     copies: dict[Node, Node] = {}
@@ -209,7 +218,10 @@ def _dense_order(node: Node) -> tuple[int, ...]:
     raise Undecided(f"the strides of {node}")
 
 
-def _laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+def _laid_out(
+    tensor: torch.Tensor,
+    order: tuple[int, ...],
+) -> torch.Tensor:
     if order == tuple(range(len(order))):
         return tensor.contiguous()
     return (
@@ -217,7 +229,10 @@ def _laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     )  # the orders are their own inverses
 
 
-def _is_same(a: Any, b: Any) -> bool:
+def _is_same(
+    a: Any,
+    b: Any,
+) -> bool:
     first, second = (getattr(getattr(n, "node", None), "expr", n) for n in (a, b))
     return bool(first == second)
 
@@ -225,7 +240,11 @@ def _is_same(a: Any, b: Any) -> bool:
 class Segments:
     """Calls the pieces in turn."""
 
-    def __init__(self, graph: torch.fx.GraphModule, pieces: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        pieces: Sequence[Any],
+    ) -> None:
         nodes = list(graph.graph.nodes)
         slots = {node: position for position, node in enumerate(nodes)}
         self._size = len(nodes)
