@@ -53,7 +53,7 @@ from .side_effects import SideEffects
 from .size_nodes import expression_node
 from .source import ModuleItemSource
 from .subgraphs import Body
-from .tensor_storage import Restrided
+from .tensor_storage import Restrided, memory_leaves
 from .transform_levels import close_transforms
 from .utils import counters
 
@@ -479,11 +479,13 @@ class OutputGraph:
         """What was mutated and taken for different objects, or memory, must stay different."""
         tensors = [item for item in self.inputs if isinstance(item.value, torch.Tensor)]
         tensors = [item for item in tensors if not is_drawn(item.source)]
-        mutated = [item.is_mutated for item in tensors]
-        if any(mutated) and len(tensors) > 1:
-            group = tuple(item.source for item in tensors)
+        leaves = [
+            leaf for i in tensors for leaf in memory_leaves(i.source, i.value, i.is_mutated)
+        ]
+        if any(item.is_mutated for item in tensors) and len(leaves) > 1:
+            group, values, mutated = zip(*leaves, strict=True)
             self.guards.add(None, Check.NOT_ALIASED_GROUP, group)
-            layout = MemoryLayout.of(group, [item.value for item in tensors], mutated)
+            layout = MemoryLayout.of(group, values, mutated)
             self.guards.add(None, Check.MEMORY_LAYOUT, layout)
         effects = self.side_effects
         changed = {

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from torch.fx.node import Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .exc import Unsupported
+from .source import AttrSource, Source
 
 _RESTRIDING = frozenset(
     "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_".split()
@@ -40,3 +42,14 @@ class Restrided:
         """The fake inputs as at entry: a graph is compiled for these."""
         for node, geometry in self.geometry.items():
             node.meta["example_value"].as_strided_(*geometry)
+
+
+def memory_leaves(
+    source: Source, value: Any, is_mutated: bool
+) -> list[tuple[Source, Any, bool]]:
+    """A tensor, or those that it wraps, each as (source, tensor, is it written to)."""
+    if not is_traceable_wrapper_subclass(value):
+        return [(source, value, is_mutated)]
+    names = value.__tensor_flatten__()[0]
+    parts = ((AttrSource(source, name), getattr(value, name)) for name in names)
+    return [leaf for part in parts for leaf in memory_leaves(*part, is_mutated)]

@@ -95,6 +95,8 @@ def _is_instance(
     if type(cls) is type or kind is cls:
         return issubclass(kind, cls)
     if isinstance(value, TensorVariable):
+        if cls is torch.nn.Parameter and getattr(value.fake, "_is_param", False):
+            return True  # of a class of its own
         if issubclass(cls, torch.Tensor) and cls is not torch.nn.Buffer:
             return issubclass(kind, cls)  # what stands for the tensor is a FakeTensor
         return isinstance(value.fake, cls)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import Node
 
 from ..output_graph import example_value
@@ -309,7 +310,8 @@ def wrap_node(tx: Translator, node: Node) -> VariableTracker:
         known = tx.output.side_effects.variable_of(value)
         if known is not None:
             return known
-        return tx.output.side_effects.track(value, TensorVariable(node))
+        kind = TensorVariable if type(value) in _FAKE else TENSOR_CLASS[0](value)
+        return tx.output.side_effects.track(value, kind(node))
     if is_value(value):
         return ConstantVariable(value)
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -362,6 +364,9 @@ def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> Variable
     return variable
 
 
+_FAKE = (FakeTensor, torch.nn.Parameter)
+# The variable class for a tensor of another class; filled where wrapper tensors are.
+TENSOR_CLASS: list[Callable[[torch.Tensor], type[TensorVariable]]] = []
 # A method or an attribute under torch function modes; filled where these are.
 TENSOR_ACCESS: list[Callable[..., VariableTracker]] = []
 # How instances of subclasses are wrapped; filled where these are.

@@ -19,6 +19,7 @@ from .constant import ConstantVariable
 from .descriptors import bind, class_lookup, guard_class
 from .tensor import SUBCLASS_WRAPPER, TensorVariable
 from .torch_overrides import dispatched
+from .wrapper_tensors import is_wrapper, wrap_wrapper
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -185,6 +186,8 @@ def wrap_subclass(tx: Translator, value: torch.Tensor, source: Source) -> Variab
     `__torch_function__`.
     """
     cls = type(value)
+    if is_wrapper(value):
+        return wrap_wrapper(tx, value, source)
     plain_dispatch = cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
     if not plain_dispatch or value.layout is not torch.strided or hasattr(cls, "__slots__"):
         unsupported("tensor subclass", f"{source.name}: {cls.__name__}", "it is not captured")

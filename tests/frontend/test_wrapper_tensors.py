@@ -1,0 +1,182 @@
+"""Tensor subclasses with `__torch_dispatch__` that wrap tensors: graphs take and give them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from testing import CountingBackend
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import return_and_correct_aliasing
+
+import minidynamo
+
+
+class Shifted(torch.Tensor):
+    """Multiplication adds the constant."""
+
+    @staticmethod
+    def __new__(cls, inner, shift):
+        kind = {"dtype": inner.dtype, "device": inner.device}
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, **kind)
+
+    def __init__(self, inner, shift):
+        self.inner = inner
+        self.shift = shift
+
+    def __tensor_flatten__(self):
+        return ["inner"], (self.shift,)
+
+    @staticmethod
+    def __tensor_unflatten__(inner, meta, size, stride):
+        return Shifted(inner["inner"], meta[0])
+
+    def doubled(self):
+        return self * 2 + self.shift
+
+    @property
+    def twice(self):
+        return self.shift * 2
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args, kwargs=None):
+        kwargs = kwargs or {}
+        shift = max(x.shift for x in pytree.tree_leaves(args) if isinstance(x, cls))
+        plain = pytree.tree_map_only(cls, lambda x: x.inner, (args, kwargs))
+        results = func(*plain[0], **plain[1])
+        if func is torch.ops.aten.mul.Tensor:
+            results = results + shift
+        results = pytree.tree_map_only(torch.Tensor, lambda x: cls(x, shift), results)
+        return return_and_correct_aliasing(func, args, kwargs, results)
+
+
+def two(*shape, grad=False):
+    first = torch.arange(float(torch.Size(shape).numel())).view(shape)
+    return TwoTensor(first / 8, 1 - first).requires_grad_(grad)
+
+
+def without_grad(x):
+    with torch.no_grad():
+        y = x * 2
+    return y + x
+
+
+CASES = {
+    "pointwise": (lambda x: (x * 2 + 1).sin(), lambda: [two(3, 3)]),
+    "matmul": (lambda x, y: x @ y + y, lambda: [two(3, 3), two(3, 3)]),
+    "with a tensor": (lambda x, y: x * y, lambda: [two(3), torch.ones(3)]),
+    "gradients": (lambda x: (x.sin() * x).sum(0), lambda: [two(3, 3, grad=True)]),
+    "linear": (F.linear, lambda: [two(3, 4), two(5, 4, grad=True), two(5, grad=True)]),
+    "no_grad": (without_grad, lambda: [two(3, grad=True)]),
+    "views": (lambda x: (x.view(9), x[0], x), lambda: [two(3, 3)]),
+    "several results": (lambda x: torch.split(x, 1), lambda: [two(3, 4)]),
+    "in place": (lambda x, y: (x.add_(1), y * x)[1], lambda: [two(3), torch.ones(3)]),
+    "inner tensors": (lambda x: (x.a + 1, (x * 2).b, x), lambda: [two(3)]),
+    "metadata": (lambda x: (x.shape, x.dtype, x * x.shape[0]), lambda: [two(3, 4)]),
+    "types": (lambda x: (type(x * 2) is TwoTensor, x + 1), lambda: [two(3)]),
+    "own attributes": (
+        lambda x: x.doubled() * x.shift + x.twice + (x * 2).shift,
+        lambda: [Shifted(torch.ones(3), 5)],
+    ),
+    "nested": (lambda x: x * 2 + 1, lambda: [TwoTensor(two(3, 3), two(3, 3))]),
+}
+
+
+def same(left, right):
+    if isinstance(left, (tuple, list)):
+        return type(left) is type(right) and all(map(same, left, right))
+    if hasattr(left, "__tensor_flatten__"):
+        rows = [(type(x), x.requires_grad, *x.__tensor_flatten__()) for x in (left, right)]
+        names = rows[0][2]
+        inner = [(getattr(left, name), getattr(right, name)) for name in names]
+        return rows[0] == rows[1] and all(same(*pair) for pair in inner)
+    if isinstance(left, torch.Tensor):
+        return type(left) is type(right) and torch.allclose(left, right, atol=1e-5)
+    return left == right
+
+
+def gradients(results, inputs):
+    leaves = [t for t in pytree.tree_leaves(results) if isinstance(t, torch.Tensor)]
+    wanted = [t for t in inputs if t.requires_grad]
+    total = [t.sum() for t in leaves if t.requires_grad]
+    return list(torch.autograd.grad(sum(total), wanted)) if wanted else []
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", CASES)
+def test_captured_whole(name, backend):
+    fn, make = CASES[name]
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for _ in range(2):
+        mine, theirs = make(), make()
+        want, got = fn(*mine), compiled(*theirs)
+        assert same(want, got)
+        assert same(mine, theirs)
+        assert same(gradients(want, mine), gradients(got, theirs))
+
+
+def test_inductor():
+    def fn(x, y):
+        return (x @ y).sin() * y
+
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    mine, theirs = ([two(3, 3, grad=True), two(3, 3)] for _ in range(2))
+    want, got = fn(*mine), compiled(*theirs)
+    assert same(want, got)
+    assert same(gradients(want, mine), gradients(got, theirs))
+
+
+def test_classes_and_metadata_are_guarded():
+    counter = CountingBackend()
+    compiled = minidynamo.compile(lambda x: x * 2, backend=counter, fullgraph=True)
+    for x, graphs in (
+        (two(3), 1),
+        (two(3), 1),
+        (torch.ones(3), 2),
+        (Shifted(torch.ones(3), 1), 3),
+        (Shifted(torch.ones(3), 2), 4),
+        (Shifted(torch.ones(3), 1), 4),
+        (Shifted(two(3), 1), 5),
+        (two(4), 6),
+    ):
+        assert same(compiled(x), x * 2)
+        assert len(counter.graphs) == graphs
+
+
+def test_parameters():
+    counter = CountingBackend()
+    module = nn.Linear(3, 3)
+    module.weight, module.bias = nn.Parameter(two(3, 3)), nn.Parameter(two(3))
+
+    def fn(x):
+        return module(x), isinstance(module.weight, nn.Parameter)
+
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    x = two(2, 3)
+    want, got = fn(x), compiled(x)
+    assert same(want, got)
+    assert len(counter.graphs) == 1
+
+
+def test_inner_tensors_may_be_arguments_too():
+    def fn(x, y):
+        x.add_(1)
+        return y * 2
+
+    compiled = minidynamo.compile(fn, backend=CountingBackend())
+    for is_shared in (False, True):
+        y = torch.ones(3)
+        first = y if is_shared else torch.ones(3)
+        assert torch.equal(compiled(TwoTensor(first, torch.ones(3)), y), y * 2)
+
+
+def test_what_is_not_traced_breaks():
+    def fn(x):
+        y = TwoTensor(x, x + 1) * 2
+        minidynamo.graph_break()
+        return y.sin() + x.sum().item(), y
+
+    compiled = minidynamo.compile(fn, backend=CountingBackend())
+    assert same(fn(torch.ones(3)), compiled(torch.ones(3)))
