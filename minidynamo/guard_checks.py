@@ -70,6 +70,11 @@ class MemoryLayout:
     sources: tuple[Source, ...]
     placements: tuple[tuple[bool, int, int], ...]
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether two of them overlap where one is written to."""
+        return any(group >= 0 for _, group, _ in self.placements)
+
     @classmethod
     def of(
         cls, sources: Sequence[Source], tensors: Sequence[torch.Tensor], mutated: Sequence[bool]

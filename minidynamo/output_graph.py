@@ -42,7 +42,7 @@ from . import config, events
 from .data_parallel import active_ddp, compile_in_buckets
 from .deferred_torch import defer, fake_mode
 from .draws import Draws, is_drawn
-from .exc import BackendCompilerFailed, MinidynamoError, Unsupported
+from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
@@ -484,8 +484,10 @@ class OutputGraph:
         ]
         if any(item.is_mutated for item in tensors) and len(leaves) > 1:
             group, values, mutated = zip(*leaves, strict=True)
-            self.guards.add(None, Check.NOT_ALIASED_GROUP, group)
             layout = MemoryLayout.of(group, values, mutated)
+            if len(leaves) > len(tensors) and layout.is_shared:
+                raise RunInEager("what a tensor wraps lies on memory that is written to")
+            self.guards.add(None, Check.NOT_ALIASED_GROUP, group)
             self.guards.add(None, Check.MEMORY_LAYOUT, layout)
         effects = self.side_effects
         changed = {

@@ -26,7 +26,11 @@ NONE = ConstantVariable(None)
 
 
 @handles(torch._C._push_on_torch_function_stack)
-def push_mode(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def push_mode(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     if not issubclass(args[0].python_type(), torch.overrides.TorchFunctionMode):
         unsupported("function mode", repr(args[0]), "it is no TorchFunctionMode")
     FunctionModesVariable.of(tx).push(tx, args[0])
@@ -34,7 +38,11 @@ def push_mode(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 
 
 @handles(torch._C._pop_torch_function_stack)
-def pop_mode(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def pop_mode(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return FunctionModesVariable.of(tx).pop(tx)
 
 
@@ -43,12 +51,20 @@ def _devices() -> int:
 
 
 @handles(torch._C._len_torch_function_stack)
-def stack_length(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def stack_length(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return ConstantVariable(_devices() + len(tx.output.overrides.modes))
 
 
 @handles(torch._C._get_function_stack_at)
-def mode_at(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def mode_at(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     index = args[0].as_python_constant() - _devices()
     if not 0 <= index < len(tx.output.overrides.modes):
         unsupported("function mode", f"number {index}", "it is a default device, or not there")
@@ -108,5 +124,9 @@ CONSTANT_METHODS[torch.device, "__exit__"] = _leave_device
 
 
 @handles(torch.set_default_device)
-def set_default_device(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def set_default_device(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     unsupported("function mode", "torch.set_default_device", "it changes the function modes")

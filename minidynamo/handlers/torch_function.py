@@ -21,7 +21,11 @@ Kwargs = dict[str, VariableTracker]
 
 
 @handles(torch.Tensor.__torch_function__.__func__)
-def default_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def default_torch_function(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """`func(*args, **kwargs)` on plain tensors; tensors that it gives are of class `cls`."""
     given = dict(zip(("cls", "func", "types", "args", "kwargs"), args, strict=False)) | kwargs
     cls = given["cls"].as_python_constant()
@@ -45,7 +49,11 @@ def default_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(torch._C._disabled_torch_function_impl)
-def disabled_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def disabled_torch_function(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """`func(*args, **kwargs)` on plain tensors, which stay plain but for arguments given back."""
     given = dict(zip(("func", "types", "args", "kwargs"), args, strict=False)) | kwargs
     result = default_torch_function(tx, [tx.wrap_constant(torch.Tensor)], given).realize()

@@ -52,7 +52,11 @@ _METADATA = (
 
 
 def _metadata(function: Callable[..., Any]) -> None:
-    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    def handler(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> VariableTracker:
         proxies = [tx.as_proxy(arg) for arg in args]
         named = {name: tx.as_proxy(value) for name, value in kwargs.items()}
         fakes, fake_kwargs = map_arg((tuple(proxies), named), example_value)
@@ -66,12 +70,20 @@ for _function in _METADATA:
 
 
 @handles(torch.is_tensor)
-def is_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def is_tensor(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return ConstantVariable(issubclass(args[0].python_type(), torch.Tensor))
 
 
 @handles(torch.is_storage)
-def is_storage(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def is_storage(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     kinds = (torch.UntypedStorage, torch.TypedStorage)
     return ConstantVariable(issubclass(args[0].python_type(), kinds))
 
@@ -80,17 +92,29 @@ def is_storage(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 
 
 @handles(torch.overrides.has_torch_function)
-def has_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def has_torch_function(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return ConstantVariable(tx.is_overridden(args[0].unpack(tx)))
 
 
 @handles(torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
-def has_torch_function_variadic(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def has_torch_function_variadic(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return ConstantVariable(tx.is_overridden(args))
 
 
 @handles(torch.overrides.handle_torch_function)
-def handle_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def handle_torch_function(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     """`(function, relevant arguments, *args, **kwargs)`."""
     function, relevant, *given = args
     instances = overriding(relevant.unpack(tx))
@@ -98,13 +122,21 @@ def handle_torch_function(tx: Translator, args: Args, kwargs: Kwargs) -> Variabl
 
 
 @handles(torch.overrides.is_tensor_like)
-def is_tensor_like(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def is_tensor_like(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     kind = args[0].python_type()
     return ConstantVariable(kind is torch.Tensor or hasattr(kind, "__torch_function__"))
 
 
 @handles(torch.utils._python_dispatch._get_current_dispatch_mode_stack)
-def dispatch_mode_stack(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def dispatch_mode_stack(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     """While compiling there is none: the dispatch keys of the inputs are guarded."""
     return tx.wrap_items(list, [])
 
@@ -113,7 +145,11 @@ def dispatch_mode_stack(tx: Translator, args: Args, kwargs: Kwargs) -> VariableT
 
 
 @handles(torch._assert)
-def torch_assert(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def torch_assert(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     """A condition on a tensor's data is checked by the graph; others are decided now."""
     if not expect(tx, args[0], True) and not args[0].truth(tx):
         message = args[1].as_python_constant() if len(args) > 1 else ""
@@ -122,25 +158,41 @@ def torch_assert(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 
 
 @handles(expect_true)
-def _expect_true(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def _expect_true(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     """Conditions of `torch._check` on sizes that are known while tracing."""
     return ConstantVariable(args[0].truth(tx))
 
 
 @handles(torch.jit.annotate)
-def jit_annotate(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def jit_annotate(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return args[1]
 
 
 @handles(torch.jit._unwrap_optional)
-def jit_unwrap(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def jit_unwrap(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     if args[0].is_python_constant() and args[0].as_python_constant() is None:
         tx.raise_observed(AssertionError, "Unwrapping null optional")
     return args[0]
 
 
 @handles(torch._C._log_api_usage_once)
-def log_api_usage(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def log_api_usage(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     return NONE
 
 
@@ -150,7 +202,11 @@ def log_api_usage(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker
 def _legacy(kind: Any, dtype: torch.dtype | None) -> None:
     """The legacy constructors: `torch.FloatTensor([1, 2])`, `torch.Tensor(2, 3)`."""
 
-    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    def handler(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> VariableTracker:
         wanted = {"dtype": dtype or torch.get_default_dtype(), "device": "cpu"}
         data = args[0] if len(args) == 1 and not kwargs else None
         if data is not None and data.python_type() in (list, tuple):
@@ -224,7 +280,11 @@ def _of_data(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(torch.as_tensor)
-def as_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def as_tensor(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """An array's memory is shared where dtype and device stay."""
     if args and isinstance(args[0], NdarrayVariable) and not args[0].is_scalar:
         tensor = args[0].tensor
@@ -235,7 +295,11 @@ def as_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(torch.tensor)
-def torch_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def torch_tensor(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """A copy of a tensor is `detach().clone()`; nested numbers are a node."""
     if len(args) == 1 and isinstance(args[0], NdarrayVariable):
         copy = args[0].tensor.call_method(tx, "clone", [], {})
@@ -247,13 +311,21 @@ def torch_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(torch.Size)
-def make_size(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def make_size(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     items = args[0].unpack(tx) if args else []
     return tx.wrap_items(torch.Size, items)
 
 
 @handles(CustomOpDef.__call__)
-def custom_op(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def custom_op(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """A call of what `torch.library.custom_op` made is a call of its operator."""
     definition = args[0].identity()
     if not isinstance(definition, CustomOpDef):
@@ -265,7 +337,11 @@ def custom_op(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _tensor_function(name: str) -> Callable[..., Any]:
-    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    def handler(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         if not args or not isinstance(args[0], TensorVariable):
             return NotImplemented
         return args[0].call_method(tx, name, args[1:], kwargs)

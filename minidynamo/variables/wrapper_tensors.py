@@ -101,7 +101,11 @@ class WrapperTensorVariable(TensorVariable):
         unsupported("tensor subclass", f"del {self.describe()}.{name}", "it is not traced")
 
 
-def guard_wrapper(tx: Translator, value: torch.Tensor, source: Source) -> None:
+def guard_wrapper(
+    tx: Translator,
+    value: torch.Tensor,
+    source: Source,
+) -> None:
     """The class, the tensors inside and what else `__tensor_flatten__` tells are as they are."""
     tx.guard(source, "TENSOR_MATCH", value)
     guard_class(tx, type(value))
@@ -125,7 +129,11 @@ def guard_wrapper(tx: Translator, value: torch.Tensor, source: Source) -> None:
             unsupported("tensor subclass", inner_source.name, f"it is a {type(inner).__name__}")
 
 
-def wrap_wrapper(tx: Translator, value: torch.Tensor, source: Source) -> VariableTracker:
+def wrap_wrapper(
+    tx: Translator,
+    value: torch.Tensor,
+    source: Source,
+) -> VariableTracker:
     """An instance of the frame as graph input."""
     guard_wrapper(tx, value, source)
     node = tx.output.add_input(value, source)

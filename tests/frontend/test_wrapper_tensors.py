@@ -19,7 +19,9 @@ class Shifted(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner, shift):
-        kind = {"dtype": inner.dtype, "device": inner.device}
+        names = "dtype device layout requires_grad".split()
+        kind = {name: getattr(inner, name) for name in names}
+        kind.update(strides=inner.stride(), storage_offset=inner.storage_offset())
         return torch.Tensor._make_wrapper_subclass(cls, inner.shape, **kind)
 
     def __init__(self, inner, shift):
@@ -32,6 +34,9 @@ class Shifted(torch.Tensor):
     @staticmethod
     def __tensor_unflatten__(inner, meta, size, stride):
         return Shifted(inner["inner"], meta[0])
+
+    def __repr__(self):
+        return f"Shifted({self.inner}, {self.shift})"
 
     def doubled(self):
         return self * 2 + self.shift
