@@ -171,6 +171,8 @@ class OutputGraph:
         self.frames: list[Any] = []
         # The globals dicts that the traced code used, by id.
         self.globals_variables: dict[int, Any] = {}
+        # What `torch.fx.traceback.annotate` says of operations now.
+        self.annotations: dict[str, Any] = {}
         # Objects made inside that weak references tell about.
         self.watched: set[Any] = set()
         # Generators that the traced code made.
@@ -262,6 +264,8 @@ class OutputGraph:
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = value
         node.meta["user_stack"] = stack
+        if self.annotations:
+            node.meta["custom"] = dict(self.annotations)
         self.shapes.note_guards(lambda: stack)
         self._bind_unbacked(node)
         node.stack_trace = "".join(traceback.StackSummary.from_list(list(stack)).format())

@@ -2,6 +2,7 @@
 
 from . import (
     autograd_function,
+    blocks,
     builtins,
     collections_,
     constructors,
@@ -32,7 +33,6 @@ from . import (
     torch_symbolic,
     torch_tensor,
     typing_,
-    warning_filters,
     weak_references,
     wraps_,
 )
@@ -70,6 +70,6 @@ __all__ = [
     "torch_tensor",
     "wraps_",
     "typing_",
-    "warning_filters",
+    "blocks",
     "weak_references",
 ]

@@ -212,3 +212,39 @@ def test_type_of_named_tuple_from_typing():
         return pair._replace(second=4), pair.first + pair.second
 
     check(f, x, graphs=1)
+
+
+@torch.fx.traceback.annotate_fn({"stage": 2})
+def second_stage(a):
+    return a.tan()
+
+
+def test_annotated_operations():
+    def f(a):
+        with torch.fx.traceback.annotate({"stage": 1}):
+            b = a.sin()
+            with torch.fx.traceback.annotate({"part": "inner"}):
+                b = b.cos()
+        return second_stage(b + 1)
+
+    counter = check(f, x, graphs=1, fullgraph=True)
+    ops = [node for node in counter.graphs[0].graph.nodes if node.op.startswith("call_")]
+    inner = {"stage": 1, "part": "inner"}
+    assert [node.meta.get("custom") for node in ops] == [
+        {"stage": 1},
+        inner,
+        None,
+        {"stage": 2},
+    ]
+
+
+def test_graph_break_in_an_annotated_block():
+    def f(a):
+        b = a + 1
+        with torch.fx.traceback.annotate({"stage": 1}):
+            b = b.sin()
+            minidynamo.graph_break()
+            b = b.cos()
+        return b + 1
+
+    check(f, x, graphs=None)

@@ -1,12 +1,17 @@
-"""`warnings.catch_warnings`: a graph warns of nothing, so the block has no effect in it.
+"""Blocks about what is traced in them: `warnings.catch_warnings`, `fx.traceback.annotate`.
+
+A graph warns of nothing, so the first has no effect in it.
 
 Whatever warns ends the graph; it then ends in front of the block, which runs in eager.
 """
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import TYPE_CHECKING, Any
+
+from torch.fx.traceback import annotate
 
 from ..exc import Unsupported
 from ..side_effects import Mutation
@@ -26,16 +31,21 @@ Kwargs = dict[str, VariableTracker]
 NONE = ConstantVariable(None)
 
 
-class CatchWarningsVariable(VariableTracker):
-    """`catch_warnings(...)` with constants."""
+class BlockVariable(VariableTracker):
+    """A context manager whose effect is on what is traced in it: no graph ends inside."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    kind = ""
+
+    def __init__(self) -> None:
         super().__init__(mutation=Mutation.NEW)
-        self.options = options
         self.step: int | None = None
 
-    def python_type(self) -> type:
-        return warnings.catch_warnings
+    def entered(self, tx: Translator) -> VariableTracker:
+        """What `__enter__` gives."""
+        return NONE
+
+    def left(self, tx: Translator) -> None:
+        """The block ends."""
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         if name in ("__enter__", "__exit__"):
@@ -49,16 +59,16 @@ class CatchWarningsVariable(VariableTracker):
         if name == "__enter__" and self.step is None:
             self.step = tx.last_step()
             tx.output.open_contexts.append(self)
-            return tx.wrap_items(list, []) if self.options.get("record") else NONE
+            return self.entered(tx)
         if name == "__exit__" and self in tx.output.open_contexts:
             tx.output.open_contexts.remove(self)
+            self.left(tx)
             return NONE
-        unsupported("warnings", name, "the filters are used in another way")
+        unsupported(self.kind, name, "the context manager is used in another way")
 
     def leave_for_break(self, tx: Translator) -> None:
-        reason = Unsupported(
-            "warnings", "catch_warnings", "the graph would have to end inside of the block"
-        )
+        why = "the graph would have to end inside of the block"
+        reason = Unsupported(self.kind, self.describe(), why)
         reason.made_at = self.step  # type: ignore[attr-defined]
         raise reason
 
@@ -68,11 +78,78 @@ class CatchWarningsVariable(VariableTracker):
     def protect(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         return compiled
 
+
+class CatchWarningsVariable(BlockVariable):
+    """`catch_warnings(...)` with constants."""
+
+    kind = "warnings"
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.options = options
+
+    def describe(self) -> str:
+        return "catch_warnings"
+
+    def python_type(self) -> type:
+        return warnings.catch_warnings
+
+    def entered(self, tx: Translator) -> VariableTracker:
+        return tx.wrap_items(list, []) if self.options.get("record") else NONE
+
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen.begin_call(warnings.catch_warnings)
         for value in self.options.values():
             codegen.load_const(value)
         codegen.end_call(len(self.options), tuple(self.options))
+
+
+class AnnotationVariable(BlockVariable):
+    """`torch.fx.traceback.annotate(notes)`: nodes of the block have them in `meta["custom"]`."""
+
+    kind = "annotation"
+
+    def __init__(self, notes: dict[str, Any]) -> None:
+        super().__init__()
+        self.notes = notes
+        self.outside: dict[str, Any] = {}
+
+    def describe(self) -> str:
+        return f"annotate({self.notes})"
+
+    def python_type(self) -> type:
+        return contextlib._GeneratorContextManager
+
+    def entered(self, tx: Translator) -> VariableTracker:
+        self.outside = tx.output.annotations
+        tx.output.annotations = {**self.outside, **self.notes}
+        return NONE
+
+    def left(self, tx: Translator) -> None:
+        tx.output.annotations = self.outside
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.begin_call(annotate)
+        codegen.load_const(self.notes)
+        codegen.end_call(1)
+
+
+@handles(annotate)
+def annotated(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """With names and values that are constants."""
+    given = [*args, *kwargs.values()]
+    if len(given) != 1 or given[0].python_type() is not dict:
+        return NotImplemented
+    pairs = [item.realize().unpack(tx) for item in _pairs(tx, given[0])]
+    values = [[part.realize() for part in pair] for pair in pairs]
+    if not all(part.is_python_constant() for pair in values for part in pair):
+        return NotImplemented
+    notes = {name.as_python_constant(): v.as_python_constant() for name, v in values}
+    return AnnotationVariable(notes)
+
+
+def _pairs(tx: Translator, mapping: VariableTracker) -> Args:
+    return mapping.call_method(tx, "items", [], {}).unpack(tx)
 
 
 def _constants(args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]] | None:
