@@ -109,7 +109,12 @@ def freeze(graph: torch.fx.GraphModule, positions: Sequence[int]) -> Frozen | No
     hoisted = [node for node in graph.graph.nodes if constants.is_hoisted(node)]
     if not hoisted:
         return None
-    prepare, used = _prepare_graph(graph, hoisted, inputs, positions)
+    prepare, used = _prepare_graph(
+        graph,
+        hoisted,
+        inputs,
+        positions,
+    )
     last = inputs[-1]
     for number, node in enumerate(hoisted):
         with graph.graph.inserting_after(last):

@@ -18,12 +18,14 @@ from typing import Any
 
 from minidynamo import events
 from minidynamo.inductor import config
+from minidynamo.inductor.codegen.cpp_stages import choose_vector_symbol, find_transposition
 from minidynamo.inductor.codegen.kernel import KernelArg, KernelSpec
 from minidynamo.inductor.dependencies import Dependencies, is_effectful, roots, writes_of
 from minidynamo.inductor.fusion import join, merge_loops
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation, View
 from minidynamo.inductor.loop_body import LoopBody
+from minidynamo.inductor.ordering import Step, in_order
 from minidynamo.inductor.size_hints import hint_of, size_symbols
 from minidynamo.inductor.symbolic import IntLike, Symbol, product
 from minidynamo.inductor.targets import uses_triton
@@ -181,6 +183,8 @@ class Scheduler:
             reason = "" if body is not None else "no common loop nest"
         if body is not None and not self._is_worth(first, second, body):
             body, reason = None, "the rows are too few to run in parallel"
+        if body is not None and self._turns_for_rows(first, second):
+            body, reason = None, "rows that are walked several times are turned once"
         if events.wants(events.FusionEvent):
             events.emit(events.FusionEvent(first.name, second.name, body is not None, reason))
         if body is None:
@@ -232,6 +236,22 @@ class Scheduler:
             return True
         return not (first.body.has_reduction() and _walks(second.body, body))
 
+    def _turns_for_rows(self, first: Group, second: Group) -> bool:
+        """Whether `first` lays elements out anew that `second` reads by rows, more than once."""
+        assert first.body is not None and second.body is not None
+        if first.body.reduces or not second.body.reduces or self._device(first) != "cpu":
+            return False
+        if uses_triton("cpu") or not first.writes & second.reads:
+            return False
+        walks = sum(node.op == "reduction" for node in second.body.nodes)
+        for name in first.writes & second.reads:
+            others = (g for g in self.touching[name] if g is not first and g is not second)
+            walks += sum(group.alive and name in group.reads for group in others)
+        vector = choose_vector_symbol(first.body)
+        if walks < 2 or vector is None:
+            return False
+        return find_transposition(first.body, vector) is not None
+
     def _absorb(self, first: Group, second: Group, body: LoopBody) -> None:
         members = first.members | second.members
         first.ancestors = (first.ancestors | second.ancestors) & ~members
@@ -251,15 +271,33 @@ class Scheduler:
 
     # -- order -------------------------------------------------------------------------------------
     def order(self) -> list[Group]:
-        """Groups so that everything comes after what it needs, otherwise as in the graph."""
-        waiting = sorted((g for g in self.groups if g.alive), key=lambda g: g.position)
-        done, result = 0, []
-        while waiting:
-            ready = next(g for g in waiting if not g.ancestors & ~done)
-            waiting.remove(ready)
-            done |= ready.members
-            result.append(ready)
-        return result
+        """Groups so that everything comes after what it needs; see `ordering.py`."""
+        groups = sorted((g for g in self.groups if g.alive), key=lambda g: g.position)
+        steps = [
+            Step(
+                g.members,
+                g.ancestors,
+                self._held(g.reads),
+                self._held(self._given(g)),
+            )
+            for g in groups
+        ]
+        return [groups[position] for position in in_order(steps, self._bytes)]
+
+    def _given(self, group: Group) -> set[str]:
+        """Buffers that a group fills for others."""
+        if group.body is None:
+            return group.writes
+        return {name for name in self._needed_outside(group) if name is not None}
+
+    def _held(self, names: Iterable[str]) -> frozenset[str]:
+        """The memory behind buffers, without what outlives the graph anyway."""
+        found = {root for name in names for root in roots(self.buffers[name])}
+        return frozenset(
+            root.name
+            for root in found
+            if root.kind in ("computed", "extern") and root.name not in self.outputs
+        )
 
     # -- kernels -----------------------------------------------------------------------------------
     def finish(self, group: Group) -> Iterator[Kernel | ExternOp]:

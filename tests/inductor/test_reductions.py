@@ -145,6 +145,19 @@ def test_residual_norm_and_activation_are_one_kernel():
     )
 
 
+def test_norms_of_turned_memory():
+    x, w = torch.randn(2, 24, 9, 11), torch.randn(24)
+
+    def norm(x, w):
+        return F.layer_norm(x.permute(0, 2, 3, 1), (24,), w, w).permute(0, 3, 1, 2)
+
+    # A kernel that turns the rows, and one that walks over them.
+    check(norm, x, w, kernels=2, **CLOSE)
+    check(lambda x, w: norm(x * 2, w).relu() + x, x, w, **CLOSE)
+    check(lambda x: F.rms_norm(x.mT, (9,)), x, **CLOSE)
+    check(lambda x: F.rms_norm(x.permute(0, 2, 3, 1), (24,)), x, **CLOSE)
+
+
 def test_convolutional_norms():
     x, w, v = torch.randn(4, 6, 9, 11), torch.randn(6), torch.rand(6)
     channels_last = x.to(memory_format=torch.channels_last)

@@ -65,7 +65,14 @@ def measured_onednn(sizes: tuple[int, int, int], is_turned: bool, threads: int) 
         seconds = fastest_times(
             [
                 lambda: torch.mm(a, b, out=out),
-                lambda: linear(a, weight, None, "none", [], ""),
+                lambda: linear(
+                    a,
+                    weight,
+                    None,
+                    "none",
+                    [],
+                    "",
+                ),
             ]
         )
     return seconds[1] < seconds[0]

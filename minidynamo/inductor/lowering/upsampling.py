@@ -128,7 +128,17 @@ def lower_upsample_bilinear2d(
         each = (*x.size[:3], wanted[3])
         stride = contiguous_strides(each)
         wide = TensorValue(
-            Lazy(along_row, stride, 12, 2, x.origins), compute, each, x.device, stride
+            Lazy(
+                along_row,
+                stride,
+                12,
+                2,
+                x.origins,
+            ),
+            compute,
+            each,
+            x.device,
+            stride,
         )
         g.realize(wide)
         source = wide.load  # type: ignore[assignment]
@@ -156,7 +166,13 @@ def _nearest(
         return minimum(exact.to(torch.int64), given - 1).value
 
     data = Lazy(place, (1,), 8)
-    table = TensorValue(data, torch.int64, (wanted,), g.meta.device, (1,))
+    table = TensorValue(
+        data,
+        torch.int64,
+        (wanted,),
+        g.meta.device,
+        (1,),
+    )
     g.realize(table)
     return lambda b, i: b.indirect(table.load(b, [i]), given, wrap=False)
 
