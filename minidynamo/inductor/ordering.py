@@ -8,7 +8,7 @@ one read was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 # Among how many steps one is looked for that may run and frees memory.
@@ -23,13 +23,13 @@ class Step:
 
     members: int
     ancestors: int
-    reads: frozenset[Hashable]
-    writes: frozenset[Hashable]
+    reads: frozenset[str]
+    writes: frozenset[str]
 
 
-def in_order(steps: Sequence[Step], nbytes: Callable[[Hashable], int]) -> list[int]:
+def in_order(steps: Sequence[Step], nbytes: Callable[[str], int]) -> list[int]:
     """Positions of `steps`, which are given in the graph's order, in the order to run them."""
-    readers: dict[Hashable, int] = {}
+    readers: dict[str, int] = {}
     for step in steps:
         for name in step.reads:
             readers[name] = readers.get(name, 0) + 1

@@ -101,20 +101,8 @@ def lower_upsample_bilinear2d(
         return DECLINED
     g.realize(x)
     compute = compute_type(x.dtype)
-    rows = _Axis(
-        int(x.size[2]),
-        int(wanted[2]),
-        scales_h,
-        align_corners,
-        compute,
-    )
-    columns = _Axis(
-        int(x.size[3]),
-        int(wanted[3]),
-        scales_w,
-        align_corners,
-        compute,
-    )
+    rows = _Axis(int(x.size[2]), int(wanted[2]), scales_h, align_corners, compute)
+    columns = _Axis(int(x.size[3]), int(wanted[3]), scales_w, align_corners, compute)
     down, across = rows.mix(g), columns.mix(g)
 
     def along_row(b: BodyBuilder, index: Index) -> Value:
