@@ -35,7 +35,7 @@ from .exc import (
     TorchRuntimeError,
     Unsupported,
 )
-from .function_modes import are_traceable, has_modes, set_aside
+from .function_modes import are_traceable, has_modes, is_next_call_skipped, set_aside
 from .graph_breaks import CompiledFrame, finish_break, finish_return
 from .guard_filter import filter_guards
 from .guards import Check, GuardSet
@@ -174,6 +174,7 @@ def _is_below_a_tracer() -> bool:
     """Inside of a torch.func transform, or of a mode of a tracer: such calls are left alone."""
     return (
         not are_traceable()
+        or is_next_call_skipped()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
     )

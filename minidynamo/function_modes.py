@@ -18,6 +18,7 @@ __all__ = [
     "are_traceable",
     "default_devices",
     "has_modes",
+    "is_next_call_skipped",
     "mode_at",
     "set_aside",
     "set_modes",
@@ -64,6 +65,14 @@ def are_traceable() -> bool:
     own tracers are not, and a default device above the program's modes is not told apart.
     """
     return all(map(_is_traceable, _stack()[default_devices() :]))
+
+
+def is_next_call_skipped() -> bool:
+    """Whether `redispatch_function` runs a function: its first question is not for overrides."""
+    return _peek is not None and _peek()
+
+
+_peek = getattr(torch._C, "_peek_should_skip_torch_function", None)
 
 
 def _is_traceable(mode: Any) -> bool:

@@ -9,8 +9,8 @@ from torch.overrides import get_default_nowrap_functions
 
 from ..variables.base import VariableTracker, unsupported
 from ..variables.registry import handles
-from ..variables.tensor import TensorVariable
-from ..variables.tensor_subclass import TensorSubclassVariable
+from ..variables.tensor import TensorVariable, tensor_method
+from ..variables.tensor_subclass import TensorSubclassVariable, of_class
 from ..variables.torch_overrides import overriding
 
 if TYPE_CHECKING:
@@ -95,3 +95,68 @@ def _convert(
         parts = [_convert(tx, part, cls, instances) for part in value.unpack(tx)]
         return tx.wrap_items(kind, parts)
     return value
+
+
+# -- making instances ------------------------------------------------------------------------------
+
+
+def _plain_of(value: VariableTracker) -> TensorVariable:
+    value = value.realize()
+    plain = value.plain if isinstance(value, TensorSubclassVariable) else value
+    if type(plain) is not TensorVariable:
+        unsupported("tensor subclass", repr(value), "it is no tensor of the graph")
+    return plain
+
+
+def _alias(tx: Translator, value: VariableTracker, cls: VariableTracker) -> VariableTracker:
+    """The same memory and history as a new tensor of a class."""
+    kind = cls.as_python_constant()
+    if not issubclass(kind, torch.Tensor):
+        unsupported("tensor subclass", repr(cls), "it is no class of tensors")
+    plain = _plain_of(value)
+    return of_class(
+        tx,
+        tx.add_node("call_function", torch.ops.aten.alias.default, (plain.node,), {}),
+        kind,
+    )
+
+
+@tensor_method("as_subclass")
+def as_subclass(
+    tx: Translator,
+    self: TensorVariable,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
+    return _alias(tx, self, *args, **kwargs)
+
+
+@handles(torch.Tensor.__new__)
+def tensor_new(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    """`Class(tensor)` shares memory and history."""
+    is_known = len(args) == 2 and not kwargs
+    if not is_known or not issubclass(args[1].python_type(), torch.Tensor):
+        return NotImplemented
+    if args[0].as_python_constant() is torch.Tensor:
+        return NotImplemented
+    return _alias(tx, args[1], args[0])
+
+
+@handles(torch.Tensor._make_subclass)
+def make_subclass(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
+    """`(cls, data, require_grad=False)`: the same memory without history."""
+    given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
+    wanted = given.pop("require_grad", None)
+    if len(given) > 2 or (wanted is not None and wanted.truth(tx)):
+        unsupported("tensor subclass", "_make_subclass", "a leaf that requires grad")
+    plain = _plain_of(given["data"])
+    detached = tx.add_node("call_method", "detach", (plain.node,), {})
+    return of_class(tx, detached, given["cls"].as_python_constant())

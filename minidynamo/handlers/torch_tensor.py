@@ -59,7 +59,7 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
         for name in "data_ptr storage untyped_storage _typed_storage storage_type share_memory_"
         " set_ resize_ resize_as_ is_set_to pin_memory __dlpack__ __dlpack_device__"
         " __cuda_array_interface__"
-        " __deepcopy__ __reduce_ex__ as_subclass module_load rename refine_names align_to".split()
+        " __deepcopy__ __reduce_ex__ module_load rename refine_names align_to".split()
         if hasattr(torch.Tensor, name)
     },
 }

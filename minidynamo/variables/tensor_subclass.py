@@ -18,7 +18,7 @@ from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
 from .descriptors import bind, class_lookup, guard_class
 from .tensor import SUBCLASS_WRAPPER, TensorVariable
-from .torch_overrides import dispatched
+from .torch_overrides import dispatch, dispatched, overriding
 from .wrapper_tensors import is_wrapper, wrap_wrapper
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class TensorSubclassVariable(VariableTracker):
             return bind(tx, found, self, self.cls)
         if callable(getattr(torch.Tensor, name)):
             return SubclassMethodVariable(self, name)
-        if name in ("grad", "is_leaf", "grad_fn", "_base", "data", "_version"):
+        if name in ("grad", "is_leaf", "grad_fn", "_base", "_version"):
             unsupported("tensor subclass", f"{self!r}.{name}", "it is not traced")
         return dispatched(tx, lambda probe: getattr(probe, name), [self])
 
@@ -99,6 +99,16 @@ class TensorSubclassVariable(VariableTracker):
         if hasattr(torch.Tensor, name) or hasattr(self.cls, name):
             unsupported("tensor subclass", f"{self!r}.{name} = ...", "it is not traced")
         tx.output.side_effects.store_attr(self, name, value)
+
+    def call_builtin(
+        self,
+        tx: Translator,
+        raw: Any,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """`super().method(...)`: what torch.Tensor has by that name."""
+        return dispatched(tx, raw, [self, *args], kwargs)
 
     def call_method(
         self,
@@ -169,7 +179,12 @@ class SubclassMethodVariable(VariableTracker):
         def method(probe: Any, *values: Any, **named: Any) -> Any:
             return getattr(probe, self.name)(*values, **named)
 
-        return dispatched(tx, method, [self.receiver, *args], kwargs)
+        overridden = dispatch(tx, method, [self.receiver, *args], kwargs)
+        if overridden is None and not overriding([*args, *kwargs.values()]):
+            return self.receiver.plain.call_method(tx, self.name, args, kwargs)
+        if overridden is None:
+            unsupported("tensor subclass", self.name, "it is not handed to __torch_function__")
+        return overridden
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen(self.receiver)
@@ -181,21 +196,36 @@ class SubclassMethodVariable(VariableTracker):
 _LOOKUP = frozenset({"__getattribute__", "__getattr__", "__setattr__"})
 
 
+def refuse_class(cls: Any, name: str) -> None:
+    """Raises Unsupported for classes with more than a `__torch_function__`."""
+    plain_dispatch = cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    if not plain_dispatch or hasattr(cls, "__slots__"):
+        unsupported("tensor subclass", f"{name}: {cls.__name__}", "it is not captured")
+    bases = cls.__mro__[: cls.__mro__.index(torch.Tensor)]
+    if any(_LOOKUP & set(vars(base)) for base in bases):
+        unsupported("tensor subclass", f"{name}: {cls.__name__}", "it looks up attributes")
+
+
+def of_class(tx: Translator, plain: VariableTracker, cls: type) -> VariableTracker:
+    """A new tensor of the graph as an instance of `cls`."""
+    if cls is torch.Tensor:
+        return plain
+    if issubclass(cls, torch.nn.Parameter):
+        unsupported("tensor subclass", cls.__name__, "a parameter made inside")
+    refuse_class(cls, "made inside")
+    guard_class(tx, cls)
+    assert isinstance(plain, TensorVariable)
+    return TensorSubclassVariable(plain, cls)
+
+
 def wrap_subclass(tx: Translator, value: torch.Tensor, source: Source) -> VariableTracker:
-    """A subclass instance of the frame. Raises Unsupported for classes with more than a
-    `__torch_function__`.
-    """
+    """A subclass instance of the frame."""
     cls = type(value)
     if is_wrapper(value):
         return wrap_wrapper(tx, value, source)
-    plain_dispatch = cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-    if not plain_dispatch or value.layout is not torch.strided or hasattr(cls, "__slots__"):
+    if value.layout is not torch.strided:
         unsupported("tensor subclass", f"{source.name}: {cls.__name__}", "it is not captured")
-    bases = cls.__mro__[: cls.__mro__.index(torch.Tensor)]
-    if any(_LOOKUP & set(vars(base)) for base in bases):
-        unsupported(
-            "tensor subclass", f"{source.name}: {cls.__name__}", "it looks up attributes"
-        )
+    refuse_class(cls, source.name)
     tx.guard(source, "TYPE_IS", cls)
     plain = tx.wrap(as_plain(value), CallSource(source, as_plain, "{base}.as_subclass(Tensor)"))
     assert isinstance(plain, TensorVariable)

@@ -225,3 +225,90 @@ def test_torch_function_is_switched_off():
         compiled = minidynamo.compile(function, backend="eager", fullgraph=fullgraph)
         for _ in range(2):
             assert_same(function(x), compiled(x))
+
+
+# -- made inside -----------------------------------------------------------------------------------
+
+
+class Noted(torch.Tensor):
+    @staticmethod
+    def __new__(cls, data, note=3):
+        return torch.Tensor._make_subclass(cls, data)
+
+    def __init__(self, data, note=3):
+        self.note = note
+
+
+class Remembering(torch.Tensor):
+    """Its `to` goes on from torch's."""
+
+    def to(self, *args, **kwargs):
+        new = super().to(*args, **kwargs)
+        new.former = getattr(self, "former", new.data.shape)
+        return new
+
+
+def write_to_shared_memory(x):
+    y = torch.Tensor._make_subclass(Plain, x)
+    z = torch.Tensor._make_subclass(torch.Tensor, x)
+    x += 1
+    y += 2
+    z += 3
+    return x * y + z
+
+
+def converted(x):
+    y = x.as_subclass(Remembering).to("cpu")
+    return y + 1, y.former
+
+
+MADE = {
+    "Class(tensor)": lambda x: (Passing(x) * 2, Passing(torch.add(x, 1))),
+    "as_subclass": lambda x: torch.add(x, 1).as_subclass(Scaling) + 2,
+    "and back": lambda x: (x.as_subclass(Scaling) + 2).as_subclass(torch.Tensor) + 1,
+    "_make_subclass": lambda x: torch.Tensor._make_subclass(Plain, x) + 1,
+    "constructor": lambda x: (Noted(x, 5) + 1, Noted(x).note, Noted(x + 1, note=4)),
+    "shared memory": write_to_shared_memory,
+    "super()": converted,
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", MADE)
+def test_made_inside(name, backend):
+    fn = MADE[name]
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for _ in range(2):
+        mine, theirs = X.clone(), X.clone()
+        assert same(fn(mine), compiled(theirs))
+        assert same(mine, theirs)
+
+
+def test_gradients_of_what_is_made_inside():
+    def fn(x):
+        return (Passing(x) * x.as_subclass(Passing)).sum()
+
+    compiled = minidynamo.compile(fn, backend="aot_eager", fullgraph=True)
+    mine, theirs = X.clone().requires_grad_(), X.clone().requires_grad_()
+    fn(mine).backward()
+    compiled(theirs).backward()
+    assert torch.equal(mine.grad, theirs.grad)
+
+
+@pytest.mark.skipif(not hasattr(torch.overrides, "redispatch_function"), reason="new in torch")
+def test_redispatch():
+    from torch.overrides import handle_torch_function, has_torch_function, redispatch_function
+
+    class Again(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args, kwargs=None):
+            return redispatch_function(func, types, args, kwargs or {})
+
+    def add(a, b):
+        if has_torch_function((a, b)):
+            return handle_torch_function(add, (a, b), a, b)
+        return a + b
+
+    x = X.clone().as_subclass(Again)
+    compiled = minidynamo.compile(lambda x: add(x, x) * 2, backend=CountingBackend())
+    assert torch.equal(compiled(x), X * 4)
