@@ -106,6 +106,10 @@ ENUM_GETATTR: list[Callable[[Translator, ConstantVariable, str], VariableTracker
 CONSTANT_METHODS: dict[tuple[type, str], Callable[..., VariableTracker]] = {}
 
 
+# Types whose objects refuse to have an attribute set.
+_REFUSING = (int, float, complex, bool, str, bytes, tuple, type(None), range)
+
+
 class ConstantVariable(VariableTracker):
     """A constant of one of `VALUE_TYPES`, an enum member, or a tuple/frozenset of such."""
 
@@ -136,6 +140,19 @@ class ConstantVariable(VariableTracker):
         if isinstance(self.value, enum.Enum):
             return ENUM_GETATTR[0](tx, self, name)
         return tx.fold(getattr, (self.value, name), {})
+
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        if type(self.value) not in _REFUSING:
+            super().setattr(tx, name, value)
+        tx.fold(setattr, (self.value, name, None), {})
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        if callable(self.value):
+            return super().call(tx, args, kwargs)
+        kind = type(self.value).__name__
+        tx.raise_observed(TypeError, f"'{kind}' object is not callable")
 
     def call_method(
         self,

@@ -101,10 +101,22 @@ def attention(a):
         return torch.nn.functional.scaled_dot_product_attention(a, a, a)
 
 
+def refusals(a):
+    found = []
+    for number in (3, None):
+        for action in (lambda n: n(), lambda n: setattr(n, "mark", 1)):
+            try:
+                action(number)
+            except (AttributeError, TypeError) as error:
+                found.append((type(error), str(error)))
+    return a + len(found), found
+
+
 @pytest.mark.parametrize(
     "fn",
     [
         questions,
+        refusals,
         unwrapped_none,
         named_tuple_made_inside,
         legacy_types,
