@@ -15,16 +15,20 @@ c10::TypePtr without_optional(c10::TypePtr type) {
 }
 
 // Operators of torch itself keep no reference to their arguments, and say in their schema when a
-// result shares memory with one. Composite ones may return an argument without saying so, and about
-// those of other libraries nothing is known.
+// result shares memory with one, but for a few. Composite ones may return an argument without saying
+// so, and about those of other libraries nothing is known.
 bool keeps_nothing(const c10::OperatorHandle& op) {
-  static const std::vector<std::string> known = {"aten", "mkldnn", "mkl", "onednn", "prims",
-                                                 "quantized"};
+  static const std::vector<std::string> known = {"aten",  "mkldnn",    "mkl",       "onednn",
+                                                 "prims", "quantized", "minidynamo"};
+  static const std::vector<std::string> silent = {"aten::_unsafe_view", "aten::lift",
+                                                  "aten::native_dropout"};
   auto name_space = op.operator_name().getNamespace();
   bool ours = name_space && std::any_of(known.begin(), known.end(), [&](const std::string& name) {
                 return name_space.value() == name.c_str();
               });
-  if (!ours || op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+  const std::string& full_name = op.operator_name().name;
+  if (!ours || std::find(silent.begin(), silent.end(), full_name) != silent.end() ||
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     return false;
   }
   const c10::FunctionSchema& schema = op.schema();

@@ -58,6 +58,12 @@ if torch.backends.mkldnn.is_available():
 ANY_LAYOUT |= OWN_LAYOUT
 
 
+# Operators that may hand on their first operand's memory, though their schemas do not say so.
+_SILENT_ALIASES = {
+    torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.lift.default,
+    torch.ops.aten.native_dropout.default,
+}
 _NUMBERS = (bool, int, float, complex)
 
 
@@ -243,8 +249,8 @@ def _views(value: Any) -> list[View]:
 
 
 def _aliased_inputs(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Buffer, ...]:
-    """Buffers that the results of `op` may be views of, by its schema."""
-    found = []
+    """Buffers that the results of `op` may be views of."""
+    found = [args[0].buffer] if op in _SILENT_ALIASES else []
     for argument, value in _schema_arguments(op, args, kwargs):
         if argument.alias_info is not None:
             found += [view.buffer for view in _views(value)]

@@ -34,6 +34,19 @@ def test_complex_numbers(dtype):
     same(lambda z: z @ z.mH + 1j, z, fullgraph=True)
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x @ x) @ (x @ x),
+        lambda x: torch.linalg.matrix_power(x, -4),
+        lambda x: torch.native_dropout(x @ x, 0.5, False)[0] @ x @ x,
+    ],
+)
+def test_views_that_their_schemas_do_not_mention(fn):
+    """The memory under `_unsafe_view` is not used again while the view is."""
+    same(fn, torch.randn(2, 2, 2, dtype=torch.complex64))
+
+
 def test_quantised_tensors():
     q = torch.quantize_per_tensor(torch.randn(6), 0.1, 0, torch.quint8)
     same(lambda q: torch.relu(q).dequantize() + 1, q)
