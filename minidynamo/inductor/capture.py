@@ -14,6 +14,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 from torch._dispatch.python import enable_python_dispatcher
@@ -105,6 +106,8 @@ class _Recorder(TorchDispatchMode):
 
     def number_node(self, number: torch.SymInt) -> torch.fx.Node:
         """A node that computes a symbolic size."""
+        if not all(part.is_integer for part in sympy.preorder_traversal(number.node.expr)):
+            raise NotCapturable("a size that is computed from floats")
         node = expression_node(self.graph, number.node.expr, self._symbol_node, "val")
         node.meta["val"] = number
         return node
@@ -338,8 +341,15 @@ def capture_inference(
         node.meta["val"] = value
         if isinstance(value, torch.Tensor):
             recorder.bind(value, node)
-    symbolic = enable_python_dispatcher() if has_symbols(inputs) else contextlib.nullcontext()
-    with torch.set_grad_enabled(torch.is_grad_enabled()), mode, symbolic, recorder:
+    with contextlib.ExitStack() as stack:
+        if has_symbols(inputs):
+            stack.enter_context(enable_python_dispatcher())
+        if mode.shape_env is not None:
+            # AOTAutograd, asked next, must not look for numbers that were made in vain.
+            stack.enter_context(mode.shape_env.ignore_fresh_unbacked_symbols())
+        stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled()))
+        for context in (mode, recorder):
+            stack.enter_context(context)
         result = _Runner(gm, recorder).run(*inputs)
     outputs = tuple(_leaves(result)) if isinstance(result, (tuple, list)) else (result,)
     _check_outputs(outputs, inputs, recorder)

@@ -32,6 +32,7 @@ from minidynamo.inductor.ir import (
     TensorValue,
     View,
     dense_strides,
+    has_own_places,
     is_dense,
     loop_index,
 )
@@ -253,9 +254,11 @@ class GraphLowering:
             self._append_computed(b, buffer, ("aten.copy_.default",))
 
     def eager_layout(self, value: TensorValue) -> View:
-        """The value's memory with the strides that eager gives it."""
-        view = self.realize(value)
-        return view if view.exact else self.realize(self.copy(value, value.layout))
+        """The value's memory with the strides that eager gives it, and the holes."""
+        if (view := self.realize(value)).exact:
+            return view
+        holes = has_own_places(value.size, value.layout)
+        return self.realize(self.copy(value, value.layout), holes)
 
     def copy(self, value: TensorValue, stride: Size) -> TensorValue:
         """The same elements on memory of their own, with these strides."""
@@ -512,10 +515,8 @@ class GraphLowering:
         return next(v.device for v in outputs if isinstance(v, torch.Tensor))
 
     # -- giving values memory ----------------------------------------------------------------------
-    def realize(self, value: TensorValue) -> View:
-        """The value's memory; a `Lazy` is computed into a new buffer, or is a view of its realized
-        base.
-        """
+    def realize(self, value: TensorValue, holes: bool = False) -> View:
+        """The value's memory; a `Lazy` is computed into a new buffer or viewed in its base's."""
         data = value.data
         if isinstance(data, View):
             return data
@@ -525,7 +526,7 @@ class GraphLowering:
                 offset = data.offset - base.buffer.storage_offset
                 value.data = View(base.buffer, value.size, data.stride, offset)
                 return value.data
-        stride = dense_strides(value.size, data.stride)
+        stride = data.stride if holes else dense_strides(value.size, data.stride)
         buffer = self._new_buffer(value.dtype, value.size, stride, value.device)
         index, iters = loop_index(value.size, "x", stride)
         b = BodyBuilder(iters)

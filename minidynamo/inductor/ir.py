@@ -239,6 +239,19 @@ def is_dense(size: Size, stride: Size) -> bool:
     return True
 
 
+def has_own_places(size: Size, stride: Size) -> bool:
+    """Whether every element has its own place, for sure; there may be holes."""
+    expected = 1
+    pairs = [(s, e) for e, s in zip(size, stride, strict=True) if e != 1]
+    if not all(type(n) is int for pair in pairs for n in pair):
+        return False
+    for step, extent in sorted(pairs):  # type: ignore[type-var]
+        if step < expected:  # type: ignore[operator]
+            return False
+        expected = step * extent  # type: ignore[assignment, operator]
+    return True
+
+
 def dense_strides(size: Size, stride: Size) -> Size:
     """`stride` where that is dense, else row-major strides."""
     return stride if is_dense(size, stride) else contiguous_strides(size)

@@ -55,8 +55,7 @@ class SizeTable:
         node = value.node
         found = self._known.get(node.expr)
         if found is None:
-            simple = node.shape_env.simplify(node.expr)
-            converted = self._expr(simple, node.shape_env)
+            converted = self._expr(simplified(value), node.shape_env)
             found = converted.const if converted.is_const else converted
             self._known[node.expr] = found
         return found
@@ -161,6 +160,18 @@ class Meta:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.fake, name)
+
+
+def simplified(size: torch.SymInt) -> Any:
+    """The expression of a size, by what the guards say. Broadcasting makes a guard of every size
+    being 1 or not, which torch's own simplification leaves out for `s // 4`.
+    """
+    env, expr = size.node.shape_env, size.node.expr
+    expr = env.simplify(expr)
+    if expr.is_Atom or not size.node.has_hint() or size.node.hint != 1:
+        return expr
+    known = env._maybe_evaluate_static(sympy.Eq(expr, 1))
+    return sympy.S.One if known is not None and bool(known) else expr
 
 
 def meta_of(value: Any, sizes: SizeTable) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -84,6 +85,11 @@ class SymVariable(VariableTracker):
     def specialized(self, tx: Translator) -> ConstantVariable:
         """The value of this call, which becomes a guard."""
         value = decide(tx, lambda: self.python_type()(self.value), self)
+        node = self.value.node
+        if not self.is_python_constant():
+            # What a float is does not say what the numbers are that it was computed from.
+            for symbol in sorted(node.expr.free_symbols, key=str):
+                decide(tx, partial(node.shape_env.evaluate_expr, symbol), self)
         return ConstantVariable(value)
 
     def truth(self, tx: Translator) -> bool:

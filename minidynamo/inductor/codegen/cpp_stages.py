@@ -191,6 +191,8 @@ def plan_stages(body: LoopBody, scratch_limit: int) -> Stages:
     plan = Stages([], [])
     total = product(size_of(s) for s in body.reduces)
     keeps = isinstance(total, int) and total <= scratch_limit
+    # What stays the same along one of the loops is computed outside of that, and costs little.
+    whole = {p for p, own in enumerate(dependencies(body)) if own.issuperset(body.reduces)}
     computed: set[int] = set()
     scratch: set[int] = set()
     for step in range(max([*roots, *stage]) + 1):
@@ -203,7 +205,7 @@ def plan_stages(body: LoopBody, scratch_limit: int) -> Stages:
         )
         ends = roots.get(step, [])
         needed = _needed(nodes, inner, ends, computed if keeps else set(), scratch)
-        computed |= needed
+        computed |= needed & whole
         plan.walks.append(Walk(sorted(needed), [p for p in ends if nodes[p].op == "reduction"]))
     plan.scratch += sorted(scratch)
     return plan

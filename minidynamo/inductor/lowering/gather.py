@@ -51,6 +51,12 @@ def unravelled(place: Expr, size: Size) -> list[Expr]:
     return [ZERO if n == 1 else (place // step) % n for n, step in steps]
 
 
+def is_broadcastable(size: Size, to: Size) -> bool:
+    """Whether memory of this size is broadcast to size `to`, for sure."""
+    own = to[len(to) - len(size) :]
+    return len(size) <= len(to) and all(a in (1, b) for a, b in zip(size, own, strict=True))
+
+
 def is_empty(x: TensorValue) -> bool:
     return any(extent == 0 for extent in x.size)
 

@@ -13,6 +13,7 @@ from minidynamo.inductor.lowering.in_place import own_memory, write_part
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.views import wrap
+from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import ZERO, Expr, IntLike, as_expr, is_less, is_nonneg
 from minidynamo.inductor.targets import uses_triton
 
@@ -145,6 +146,10 @@ def lower_slice_scatter(
     first = 0 if start is None else start
     first = min(max(first + extent if first < 0 else first, 0), extent)
     last = first + (source.size[at] - 1) * step + 1
+    part = list(x.size)
+    part[at] = len(range(extent)[start:end:step])
+    if source.size != tuple(part):
+        return DECLINED  # eager's error
     buffer = own_memory(g, x, source)
     if buffer is not None:
         place = lambda b, i: [*i[:at], i[at] * step + first, *i[at + 1 :]]  # noqa: E731
@@ -180,8 +185,11 @@ def lower_diagonal_scatter(
     dim2: int = 1,
 ) -> Any:
     row, column = wrap(dim1, x.ndim), wrap(dim2, x.ndim)
-    if any(extent == 0 for extent in source.size):
+    if any(extent == 0 for extent in source.size) or not all(type(n) is int for n in x.size):
         return DECLINED
+    part = torch.empty(x.size, device="meta").diagonal(offset, dim1, dim2)  # type: ignore[arg-type]
+    if source.size != part.shape:
+        return DECLINED  # eager's error
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         hit = b.op("eq", b.index_expr(index[row] + offset), b.index_expr(index[column]))
@@ -207,6 +215,9 @@ def lower_select_scatter(
 ) -> Any:
     at = wrap(dim, x.ndim)
     where = position + x.size[at] if position < 0 else position
+    outside = isinstance(where, int) and not 0 <= where < hint_of(x.size[at], where + 1)
+    if outside or source.size != (*x.size[:at], *x.size[at + 1 :]):
+        return DECLINED  # eager's error
     buffer = own_memory(g, x, source)
     if buffer is not None:
         place = lambda b, i: [*i[:at], as_expr(where), *i[at:]]  # noqa: E731

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minidynamo.inductor.ir import TensorValue
-from minidynamo.inductor.lowering.promotion import float_type, result_type
+from minidynamo.inductor.lowering.promotion import Operand, float_type, result_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import (
     Scalar,
@@ -64,7 +63,7 @@ def compute_dtype(promotion: str, operands: tuple[Any, ...]) -> torch.dtype:
     """What a row computes in."""
     if promotion == BOOL:
         return torch.bool
-    common = result_type(v for v in operands if isinstance(v, (TensorValue, bool, int, float)))
+    common = result_type(v for v in operands if isinstance(v, Operand))
     return float_type(common) if promotion == FLOAT else common
 
 

@@ -19,6 +19,7 @@ from minidynamo.inductor.lowering.gather import (
     OUTSIDE,
     Places,
     broadcast_index,
+    is_broadcastable,
     is_empty,
     lookup,
     unravelled,
@@ -223,8 +224,8 @@ def lower_index_put(
     common = torch.broadcast_shapes(*(t.size for t in tensors))
     rest = [extent for d, extent in enumerate(x.size) if d not in places.dims]
     size = (*rest[: places.first], *common, *rest[places.first :])
-    if values.ndim > len(size):
-        return DECLINED
+    if not is_broadcastable(values.size, size):
+        return DECLINED  # eager's error
 
     def place(b: BodyBuilder, index: Index) -> list[Expr]:
         return places.source(

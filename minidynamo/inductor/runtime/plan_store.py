@@ -34,6 +34,7 @@ from minidynamo.inductor.runtime.cpp_toolchain import (
     find_compiler,
     openmp_library,
 )
+from minidynamo.inductor.sizes import simplified
 
 __all__ = ["CompiledPlan", "graph_key", "load", "save"]
 
@@ -171,7 +172,7 @@ def _size_text(value: Any) -> str:
     if not isinstance(value, torch.SymInt):
         raise _NotKept
     env = value.node.shape_env
-    expr = env.simplify(value.node.expr)
+    expr = simplified(value)
     symbols = sorted(expr.free_symbols, key=str)
     lowest = ", ".join(f"{s}>={env.var_to_range[s].lower}" for s in symbols)
     return f"{value.node.expr} = {expr} ({lowest})"

@@ -1,0 +1,149 @@
+"""Where eager has a rule that a kernel could forget: sizes that do not fit, numbers that decide a
+dtype, memory that results share, strides with holes.
+"""
+# ruff: noqa: E501  (one row, one line)
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from inductor_testing import CLOSE, check
+
+import minidynamo
+
+ZEROS, ONES = torch.zeros(6, 6), torch.ones(6, 6)
+
+DO_NOT_FIT = {
+    "slice_scatter": (lambda x, s: x.slice_scatter(s[:, :2], 1, 2, 5), ZEROS, ONES),
+    "slice_scatter, one row": (lambda x, s: x.slice_scatter(s[:1, :3], 1, 2, 5), ZEROS, ONES),
+    "select_scatter": (lambda x, s: x.select_scatter(s[0, :1], 1, 4), ZEROS, ONES),
+    "select_scatter, position": (lambda x, s: x.select_scatter(s[0], 1, 40), ZEROS, ONES),
+    "diagonal_scatter": (lambda x, s: x.diagonal_scatter(s[0, :1]), ZEROS, ONES),
+    "diagonal_scatter, offset": (lambda x, s: x.diagonal_scatter(s[0], 1), ZEROS, ONES),
+    "index_put": (
+        lambda x, i, s: x.index_put((i,), s[:2]),
+        ZEROS,
+        torch.tensor([0, 1, 2]),
+        ONES,
+    ),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("case", DO_NOT_FIT.values(), ids=DO_NOT_FIT)
+def test_sources_that_do_not_fit_are_errors(case, dynamic):
+    fn, *args = case
+    with pytest.raises((RuntimeError, IndexError)) as eager:
+        fn(*args)
+    with pytest.raises(eager.type):
+        minidynamo.compile(fn, dynamic=dynamic)(*args)
+
+
+def test_sources_that_fit():
+    check(lambda x, s: x.slice_scatter(s[:, :2], 1, -4, None, 2), ZEROS, ONES)
+    check(lambda x, s: x.slice_scatter(s[:, :3], 1, 3, 100), ZEROS, ONES)
+    check(
+        lambda x, s: x.select_scatter(s[0], 1, -1) + x.diagonal_scatter(s[0, :5], -1),
+        ZEROS,
+        ONES,
+    )
+    check(lambda x, i, s: x.index_put((i,), s[:1]), ZEROS, torch.tensor([0, 1, 2]), ONES)
+
+
+def numbers_beside_booleans(x):
+    n, mask = x.shape[0], x > 0
+    return mask + n, mask * n, n - mask.to(torch.uint8), mask == n, mask < n, n ** mask.int()
+
+
+def numbers_alone(x):
+    add, div = torch.ops.aten.add, torch.ops.aten.div
+    return x + add(x.shape[0], 3), div(x.shape[0], 2), div(x.shape[0], 2, rounding_mode="floor")
+
+
+def numbers_from_floats(x):
+    n = x.shape[0]
+    ceil = torch.arange(math.ceil(n * 1.87)).sum()
+    return x.view(int(n / 2), 2) + ceil, x * ((n * 1.5) // 4), x + round(n / 3, 1)
+
+
+@pytest.mark.parametrize("fn", [numbers_beside_booleans, numbers_alone, numbers_from_floats])
+def test_symbolic_numbers_are_operands(fn):
+    run = minidynamo.compile(fn, dynamic=True, fullgraph=True)
+    for size in (6, 8, 10):
+        x = torch.randn(size)
+        torch.testing.assert_close(run(x), fn(x))
+
+
+def test_symbolic_sizes_from_a_factor():
+    def fn(x):
+        return F.interpolate(x, scale_factor=1.7) + 1
+
+    run = minidynamo.compile(fn, dynamic=True, fullgraph=True)
+    for size in (5, 9):
+        x = torch.randn(1, 2, size, 7)
+        torch.testing.assert_close(run(x), fn(x))
+
+
+SHARING = {
+    "views of two sums": lambda x: ((x + 1).view(-1), (x + 1).t(), x + 1),
+    "parts of two products": lambda x: ((x @ x)[0], (x @ x)[1:]),
+    "lists": lambda x: (*(x + 1).unbind(), *(x + 1).split(2)),
+    "one value": lambda x: (lambda y: (y, y.view(-1), y.clone(), y[0]))(x.exp()),
+}
+
+
+@pytest.mark.parametrize("fn", SHARING.values(), ids=SHARING)
+def test_results_share_memory_where_eagers_do(fn):
+    def sharing(results):
+        places = [value.untyped_storage().data_ptr() for value in results]
+        return [places.index(place) for place in places]
+
+    x = torch.randn(6, 6)
+    results = minidynamo.compile(fn, fullgraph=True)(x)
+    expected = fn(x)
+    torch.testing.assert_close(results, expected)
+    assert sharing(results) == sharing(expected)
+
+
+def test_strides_with_holes_are_kept():
+    def fn(x):
+        y = torch.empty_strided(x.shape, (1, 10))
+        y[:] = x * 2
+        return y, y.t()
+
+    check(fn, torch.randn(4, 3))
+
+
+def test_a_row_that_repeats_its_elements():
+    def fn(x):
+        return x.t().unsqueeze(-1).expand(8, 6, 20).reshape(8, 120).softmax(-1)
+
+    check(fn, torch.randn(6, 8), atol=1e-6, rtol=1e-5)
+
+
+BROADCAST = {
+    "product": lambda x, y: x.view(-1, 4) * y.view(-1, 4),
+    "sum of a difference": lambda x, y: (x.view(-1, 4) - y.view(-1, 4)).sum(0),
+    "matrix product": lambda x, y: torch.addmm(x.view(-1, 4), y.view(-1, 4), torch.ones(4, 4)),
+    "copy": lambda x, y: y.view(-1, 4).clone().copy_(x.view(-1, 4).expand(y.shape[0] // 4, 4)),
+}
+
+
+@pytest.mark.parametrize("fn", BROADCAST.values(), ids=BROADCAST)
+def test_symbolic_sizes_that_are_one(fn):
+    run = minidynamo.compile(fn, dynamic=True, fullgraph=True)
+    for rows in ((1, 2), (2, 2), (1, 3), (1, 1)):
+        x, y = (torch.randn(4 * n) for n in rows)
+        torch.testing.assert_close(run(x, y), fn(x, y), **CLOSE)
+
+
+def test_numbers_of_the_data_among_symbolic_sizes():
+    def fn(x, n):
+        return x[:, : n.item()].softmax(-1)
+
+    with minidynamo.config.patch(capture_scalar_outputs=True):
+        run = minidynamo.compile(fn, dynamic=True, fullgraph=True)
+        for size, n in ((3, 2), (4, 5), (4, 0)):
+            x, length = torch.randn(size, 5), torch.tensor(n)
+            torch.testing.assert_close(run(x, length), fn(x, length))
