@@ -86,8 +86,9 @@ class SymVariable(VariableTracker):
         """The value of this call, which becomes a guard."""
         value = decide(tx, lambda: self.python_type()(self.value), self)
         node = self.value.node
-        if not self.is_python_constant():
-            # What a float is does not say what the numbers are that it was computed from.
+        if tx.output.options.fullgraph and not self.is_python_constant():
+            # What a float is does not say what the numbers are that it was computed from. Where
+            # the graph may end, that leaves them symbolic.
             for symbol in sorted(node.expr.free_symbols, key=str):
                 decide(tx, partial(node.shape_env.evaluate_expr, symbol), self)
         return ConstantVariable(value)
