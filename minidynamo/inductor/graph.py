@@ -255,10 +255,9 @@ class GraphLowering:
 
     def eager_layout(self, value: TensorValue) -> View:
         """The value's memory with the strides that eager gives it, and the holes."""
-        if (view := self.realize(value)).exact:
-            return view
+        view, copy = self.realize(value), self.copy(value, value.layout)
         holes = has_own_places(value.size, value.layout)
-        return self.realize(self.copy(value, value.layout), holes)
+        return view if view.exact else self.realize(copy, holes)
 
     def copy(self, value: TensorValue, stride: Size) -> TensorValue:
         """The same elements on memory of their own, with these strides."""
