@@ -10,13 +10,15 @@ Distributed: Experiences on Accelerating Data Parallel Training", 2020.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 from torch.fx.passes.split_module import split_module
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
 
 __all__ = ["active_ddp", "bucket_of_nodes", "compile_in_buckets"]
 
@@ -67,18 +69,64 @@ def _is_reduced(value: Any) -> bool:
     )
 
 
-def _can_split(gm: torch.fx.GraphModule) -> bool:
-    """Pieces hand over values; memory that is written in one and read in another is left alone."""
-    return not any(
-        isinstance(node.target, torch._ops.HigherOrderOperator) or _is_mutation(node)
-        for node in gm.graph.nodes
+class Writes:
+    """Which tensors a call writes to: those whose version counters it moves.
+
+    seen = Writes(nodes); ...; node.meta["writes"] = seen.memory()
+    """
+
+    def __init__(self, nodes: Iterable[torch.fx.Node]) -> None:
+        values = [node.meta["example_value"] for node in nodes]
+        self._before = [(value, value._version) for value in values if _is_counted(value)]
+
+    def memory(self) -> frozenset[int]:
+        """The storages written to since."""
+        moved = [value for value, version in self._before if value._version != version]
+        return frozenset(map(_storage, moved))
+
+
+def _is_counted(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and not value.is_inference()
     )
 
 
-def _is_mutation(node: torch.fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = name.endswith("_") and not name.endswith("__")
-    return "out" in node.kwargs or (node.op.startswith("call_") and in_place)
+def _storage(value: torch.Tensor) -> int:
+    return value.untyped_storage()._cdata
+
+
+def _memory_of(node: torch.fx.Node) -> Iterator[int]:
+    """The storages of a node's arguments and results."""
+    for used in (node, *node.all_input_nodes):
+        for value in tree_leaves(used.meta.get("example_value")):
+            if _is_counted(value):
+                yield _storage(value)
+
+
+def keep_writes_together(
+    pieces: Mapping[torch.fx.Node, int],
+) -> dict[torch.fx.Node, int]:
+    """Pieces hand over values: memory is written to in the first piece that knows it, or in one
+    with which all between are joined.
+    """
+    first: dict[int, int] = {}
+    joined: set[int] = set()  # pieces that belong to the one before
+    for node, piece in pieces.items():
+        for memory in _memory_of(node):
+            first.setdefault(memory, piece)
+        for memory in node.meta.get("writes", ()):
+            joined.update(range(first[memory] + 1, piece + 1))
+    kept = sorted(set(pieces.values()) - joined)
+    number = {piece: bisect_right(kept, piece) - 1 for piece in pieces.values()}
+    return {node: number[piece] for node, piece in pieces.items()}
+
+
+def _can_split(gm: torch.fx.GraphModule) -> bool:
+    """Operators with graphs of their own stay with what they share."""
+    targets = (node.target for node in gm.graph.nodes)
+    return not any(isinstance(target, torch._ops.HigherOrderOperator) for target in targets)
 
 
 def compile_in_buckets(
@@ -95,6 +143,7 @@ def compile_in_buckets(
         return None
     first_cap = min(torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap)
     pieces = bucket_of_nodes(gm, inputs, first_cap, ddp.bucket_bytes_cap)
+    pieces = keep_writes_together(pieces)
     if not any(pieces.values()):
         return None
     whole = split_module(

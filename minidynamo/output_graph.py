@@ -39,7 +39,7 @@ from torch.fx.node import Node, map_arg
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 
 from . import config, events
-from .data_parallel import active_ddp, compile_in_buckets
+from .data_parallel import Writes, active_ddp, compile_in_buckets
 from .deferred_torch import defer, fake_mode
 from .draws import Draws, is_drawn
 from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported
@@ -236,8 +236,16 @@ class OutputGraph:
             if isinstance(argument, torch.dtype) and argument in _QUANTIZED:
                 why = "fake tensors do not know that they are quantized"
                 raise Unsupported("tensor kind", f"{target}: {argument}", why)
+        if active_ddp() is None:
+            value = self._run_fake(op, target, args, kwargs)
+            return self._add(op, target, args, kwargs, value, stack)
+        given: list[Node] = []
+        map_arg((args, kwargs), given.append)
+        writes = Writes(given)
         value = self._run_fake(op, target, args, kwargs)
-        return self._add(op, target, args, kwargs, value, stack)
+        node = self._add(op, target, args, kwargs, value, stack)
+        node.meta["writes"] = writes.memory()
+        return node
 
     def add_known_node(
         self,

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import minidynamo
 from minidynamo import events
-from minidynamo.data_parallel import bucket_of_nodes
+from minidynamo.data_parallel import Writes, bucket_of_nodes, keep_writes_together
 
 needs_gloo = pytest.mark.skipif(not dist.is_gloo_available(), reason="torch lacks gloo")
 
@@ -21,6 +21,23 @@ needs_gloo = pytest.mark.skipif(not dist.is_gloo_available(), reason="torch lack
 def stack():
     torch.manual_seed(0)
     return nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(64, 64), nn.ReLU())])
+
+
+def normalised():
+    """With running statistics, activations in place, and a residual that is added in place."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.norm = nn.Linear(64, 64), nn.BatchNorm1d(64)
+
+        def forward(self, x):
+            y = self.norm(self.linear(x))
+            y += x
+            return torch.relu_(y)
+
+    torch.manual_seed(0)
+    return nn.Sequential(*[Block() for _ in range(4)])
 
 
 def train(wrapped, comp, rank):
@@ -36,7 +53,7 @@ def train(wrapped, comp, rank):
     return losses
 
 
-def compare(wrap, rank, backend):
+def compare(wrap, rank, backend, stack=stack):
     """Losses of both runs agree; returns the numbers of graphs, pieces and breaks."""
     minidynamo.reset()  # else another model of the same structure brings its compiled code along
     want = train(wrap(stack()), lambda module: module, rank)
@@ -61,6 +78,7 @@ def ddp(rank):
     assert compare(buckets, rank, "aot_eager") == (1, 2, 0)
     assert compare(buckets, rank, "inductor") == (1, 2, 0)
     assert compare(DistributedDataParallel, rank, "inductor") == (1, 1, 0)
+    assert compare(buckets, rank, "inductor", normalised) == (1, 2, 0)
     with minidynamo.config.patch(optimize_ddp=False):
         assert compare(buckets, rank, "inductor") == (1, 1, 0)
 
@@ -126,3 +144,43 @@ class TestBuckets:
     def test_no_parameters(self):
         gm, inputs = self.graph(lambda x: x.sin().cos(), torch.ones(2, requires_grad=True))
         assert set(bucket_of_nodes(gm, inputs, 1, 1).values()) == {0}
+
+
+class TestWrites:
+    def pieces(self, calls):
+        """calls: (piece, target, positions of arguments) of a graph of one input."""
+        graph = torch.fx.Graph()
+        nodes = [graph.placeholder("x")]
+        nodes[0].meta["example_value"] = torch.ones(4)
+        pieces = {}
+        for piece, target, args in calls:
+            given = [nodes[i] for i in args]
+            writes = Writes(given)
+            value = target(*(n.meta["example_value"] for n in given))
+            node = graph.call_function(target, tuple(given))
+            node.meta.update(example_value=value, writes=writes.memory())
+            nodes.append(node)
+            pieces[node] = piece
+        return list(keep_writes_together(pieces).values())
+
+    def test_nothing_written(self):
+        calls = [(0, torch.sin, [0]), (1, torch.cos, [1]), (2, torch.add, [1, 2])]
+        assert self.pieces(calls) == [0, 1, 2]
+
+    def test_a_write_where_the_memory_is_made(self):
+        calls = [(0, torch.sin, [0]), (0, torch.relu_, [1]), (1, torch.cos, [2])]
+        assert self.pieces(calls) == [0, 0, 1]
+
+    def test_a_write_to_what_another_piece_made(self):
+        calls = [(0, torch.sin, [0]), (1, torch.relu_, [1]), (2, torch.cos, [2])]
+        assert self.pieces(calls) == [0, 0, 1]
+
+    def test_a_write_through_a_view(self):
+        view = torch.t
+        calls = [
+            (0, view, [0]),
+            (1, torch.sin, [0]),
+            (2, torch.relu_, [1]),
+            (3, torch.cos, [0]),
+        ]
+        assert self.pieces(calls) == [0, 0, 0, 1]
