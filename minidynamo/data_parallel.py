@@ -4,7 +4,8 @@ DDP starts to reduce a bucket when the gradients of all its parameters are there
 one compiled graph hands out all gradients at its end: nothing would overlap. So
 `compile_in_buckets(compile_one, gm, inputs)` cuts the graph where DDP cuts its parameters (last
 layers first), compiles each piece on its own, and returns what calls them in turn; autograd then
-runs one backward after the other, and the reducer works in between. See Li et al., "PyTorch
+runs one backward after the other, and the reducer works in between. Pieces are joined where memory
+that one of them knows is written to in a later one. See Li et al., "PyTorch
 Distributed: Experiences on Accelerating Data Parallel Training", 2020.
 """
 

@@ -131,26 +131,54 @@ def _as_tensor(
 def _levels(graph: torch.fx.Graph) -> list[list[Node]]:
     """The nodes of each level, in order; those of odd levels can be compiled.
 
+    Draws of random numbers stay in order, and a write comes after all that is before it, and before
+    all that is after it.
+
     Raises:
         Undecided: the order of effects would change.
     """
     level: dict[Node, int] = {}
     found: list[list[Node]] = []
+    draws, barrier = 0, 0
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             level[node] = -1
             continue
         tags = getattr(node.target, "tags", ())
         schema = getattr(node.target, "_schema", None)
-        if torch.Tag.nondeterministic_seeded in tags or (schema and schema.is_mutable):
-            raise Undecided(f"the order of {node.target} among pieces of a graph")
         kind = 0 if _is_run(node) else 1
-        at = max([0, *(level[arg] for arg in node.all_input_nodes)])
+        at = max([barrier, *(level[arg] for arg in node.all_input_nodes)])
+        draw = torch.Tag.nondeterministic_seeded in tags
+        write = schema is not None and schema.is_mutable
+        if write:
+            _check_write(node)
+            at = max([at, *level.values()])
+        elif draw:
+            at = max(at, draws)
         level[node] = at if at % 2 == kind else at + 1
+        draws = max(draws, level[node]) if draw else draws
+        barrier = level[node] if write else barrier
         while len(found) <= level[node]:
             found.append([])
         found[level[node]].append(node)
     return found
+
+
+def _check_write(node: Node) -> None:
+    """Pieces do not know that tensors handed to them share memory.
+
+    Raises:
+        Undecided: there are views of what is written to.
+    """
+    target = node.args[0]
+    if not isinstance(target, Node) or target.op != "placeholder":
+        raise Undecided(f"the order of {node.target} among pieces of a graph")
+    for user in target.users:
+        schema = getattr(user.target, "_schema", None)
+        returns = [] if schema is None else schema.returns
+        is_view = schema is None or any(value.alias_info is not None for value in returns)
+        if is_view and user is not node and user.op != "output":
+            raise Undecided(f"a view of {target}, which is written to")
 
 
 def split(

@@ -132,29 +132,58 @@ def test_a_bound_that_data_break_raises():
         compiled(torch.ones(3, 8).repeat(3, 1)[:, :8].repeat(1, 2))
 
 
-def test_random_numbers_keep_their_order():
-    """Pieces would draw them in another order: the graph runs node by node."""
+def draws(x):
+    a = torch.rand_like(x)
+    chosen = x[a > 0.5]
+    return torch.bernoulli(chosen.abs().clamp(max=1)) * 2 + 1, torch.rand_like(x) * 3 - x
 
-    def fn(x):
-        a = torch.rand_like(x)
-        chosen = x[a > 0.5]
-        return torch.bernoulli(chosen.abs().clamp(max=1)), torch.rand_like(x)
 
+def dropped(x):
+    chosen = torch.nn.functional.dropout(x, 0.5)
+    rows = chosen[chosen.sum(-1) > 0]
+    return torch.nn.functional.dropout(rows * 2 + 1, 0.5), torch.randn(3) * 2 + 1
+
+
+@pytest.mark.parametrize("fn, size", [(draws, (16,)), (dropped, (8, 4))])
+def test_random_numbers_keep_their_order(fn, size):
+    before = metrics.uncompiled_graphs
+    compiled = minidynamo.compile(fn, fullgraph=True, options={"fallback_random": True})
+    x = torch.rand(size)
+    for seed in (3, 4):
+        torch.manual_seed(seed)
+        expected = fn(x)
+        after = torch.rand(3)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(compiled(x), expected)
+        assert torch.equal(torch.rand(3), after)
+    assert metrics.uncompiled_graphs == before and metrics.kernel_calls > 0
+
+
+def added(x):
+    chosen = x[x > 0]
+    x.add_(1)
+    return chosen * 2, x[x > 1]
+
+
+def kept(x):
+    total = x * 2 + 1
+    chosen = x[x > 0] * 3
+    x.mul_(chosen.sum())
+    return total + 1, chosen, x * 2
+
+
+def through_a_view(x):
+    rows = x.view(3, 3)
+    chosen = x[x > 0]
+    rows[0] = chosen.sum()
+    x.add_(1)
+    return rows * 2, chosen * 2
+
+
+@pytest.mark.parametrize("fn", [added, kept, through_a_view])
+def test_writes_to_inputs_keep_their_order(fn):
     compiled = minidynamo.compile(fn, fullgraph=True)
-    x = torch.rand(16)
-    torch.manual_seed(3)
-    expected = fn(x)
-    torch.manual_seed(3)
-    torch.testing.assert_close(compiled(x), expected)
-
-
-def test_writes_to_inputs_keep_their_order():
-    def fn(x):
-        chosen = x[x > 0]
-        x.add_(1)
-        return chosen * 2, x[x > 1]
-
-    compiled = minidynamo.compile(fn, fullgraph=True)
-    a, b = torch.linspace(-1, 1, 9), torch.linspace(-1, 1, 9)
-    torch.testing.assert_close(compiled(a), fn(b))
-    torch.testing.assert_close(a, b)
+    for first in (-1, -2):
+        a, b = torch.linspace(first, 1, 9), torch.linspace(first, 1, 9)
+        torch.testing.assert_close(compiled(a), fn(b))
+        torch.testing.assert_close(a, b)
