@@ -130,9 +130,22 @@ def _hash(tx: Translator, value: Values, /) -> Values:
     ):
         result = tx.call_function(function, [], {}).realize()
         return ConstantVariable(as_hash(tx, result))
+    if value.python_type().__hash__ is object.__hash__ and not isinstance(value, BuiltinObject):
+        return _hash_of_identity(tx, value)
     if isinstance(value, BuiltinObject):
         value.hash_key(tx)
     unsupported("hash()", repr(value), "the hash of this object is not known while tracing")
+
+
+def _hash_of_identity(tx: Translator, value: Values) -> Values:
+    """`object.__hash__`: of an object made inside it is only known that it stays the same."""
+    if value.source is None:
+        return IdVariable(None, ("hash", value.identity()))
+    real = tx.output.side_effects.real_of(value)
+    if real is None:
+        unsupported("hash()", repr(value), "the hash of this object is not known while tracing")
+    tx.guard(value.source, "ID_IS", real)
+    return ConstantVariable(hash(real))
 
 
 # -- types --------------------------------------------------------------------------------------

@@ -101,6 +101,15 @@ def attention(a):
         return torch.nn.functional.scaled_dot_product_attention(a, a, a)
 
 
+LAYER, LABEL = torch.nn.Identity(), Box()
+
+
+def hashes(a):
+    box, other = Box(), Box()
+    same = hash(LAYER) == hash(LAYER), hash(LABEL) == hash(LABEL), hash(box) == hash(box)
+    return a + 1, same, hash(box) == hash(other), hash(LABEL) == hash(LAYER)
+
+
 def refusals(a):
     found = []
     for number in (3, None):
@@ -116,6 +125,7 @@ def refusals(a):
     "fn",
     [
         questions,
+        hashes,
         refusals,
         unwrapped_none,
         named_tuple_made_inside,
@@ -177,6 +187,18 @@ def test_subclasses():
             kinds.append(type("Right", (Base,), {}))
 
     check_recompiles(f, [(x,)] * 3, 2, change)
+
+
+def test_hash_of_another_object():
+    def f(a, box):
+        return a + 1, hash(box)
+
+    boxes = Box(), Box()
+    counter = CountingBackend()
+    compiled = minidynamo.compile(f, backend=counter, fullgraph=True)
+    for box in (*boxes, boxes[0]):
+        assert_same(compiled(x, box), f(x, box))
+    assert len(counter.graphs) == 2
 
 
 def test_weak_reference_of_an_object_made_inside():
