@@ -171,8 +171,16 @@ def _sequence_iterator(sequence: Any, backwards: bool, index: int | None) -> Any
 def _set_position(iterator: Any, index: int | None) -> None:
     if index is None:
         collections.deque(iterator, maxlen=0)
-    else:
+        return
+    sequence = iterator.__reduce__()[1][0]
+    length = len(sequence)
+    if index < length or not isinstance(sequence, list):
         iterator.__setstate__(index)
+        return
+    # The list gets its items later, and positions end where it does.
+    list.extend(sequence, [None] * (index + 1 - length))
+    iterator.__setstate__(index)
+    list.__delitem__(sequence, slice(length, None))
 
 
 _ANY_ITERATOR = type(iter(()))

@@ -499,3 +499,37 @@ def test_annotations_of_wrapped_functions_are_one_dict():
         return x + 1, outer.__annotations__ is inner.__annotations__, outer.__annotations__
 
     check(f, X, graphs=1, breaks=0)
+
+
+# -- iterators over lists that grew ----------------------------------------------------------------
+
+
+def stopped_while_zipping(x, items):
+    for item in [1, 2]:
+        items.append(item)
+    return x + 1, [p + q for p, q in zip(items, [1, *items, 1], strict=True)]
+
+
+def stopped_behind_what_was_added(x, items):
+    items += [3, 4]
+    iterator = iter(items)
+    found = [next(iterator) for _ in range(4)]
+    minidynamo.graph_break()
+    items.append(5)
+    return x + 1, found, list(iterator)
+
+
+def advanced_behind_what_was_added(x, items, iterator):
+    items += [3, 4]
+    found = [next(iterator), next(iterator), next(iterator)]
+    minidynamo.graph_break()
+    return x + 1, found, list(iterator)
+
+
+def test_iterators_over_lists_that_grew():
+    check(stopped_while_zipping, X, [1, 2])
+    check(stopped_behind_what_was_added, X, [1, 2])
+    compiled = minidynamo.compile(advanced_behind_what_was_added, backend="eager")
+    items = [1, 2]
+    _, found, rest = compiled(X, items, iter(items))
+    assert (found, rest, items) == ([1, 2, 3], [4], [1, 2, 3, 4])
