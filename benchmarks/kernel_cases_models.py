@@ -174,8 +174,9 @@ def _residual_norm(g: Make) -> Made:
 @case("dropout, residual, layer norm", bound="compute")
 def _dropout_norm(g: Make) -> Made:
     def run(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        # What dropout draws differs between the subjects; none of it reaches the result.
-        return F.layer_norm(x + 0 * F.dropout(y, 0.1, True), (768,), w)
+        # What dropout draws differs between the subjects; none of it reaches the result, as it is
+        # below the last bit. (Times 0, torch.compile leaves it out altogether.)
+        return F.layer_norm(x + 1e-30 * F.dropout(y, 0.1, True), (768,), w)
 
     return run, (g.randn(1024, 768), g.randn(1024, 768), g.randn(768))
 
@@ -281,6 +282,25 @@ def _depthwise(g: Make) -> Made:
         torch.nn.ReLU6(),
     )
     return g.module(block), (g.randn(4, 96, 28, 28),)
+
+
+@case("residual block, 256 channels of 14 x 14", bound="library")
+def _many_weights(g: Make) -> Made:
+    first, second = (torch.nn.Conv2d(256, 256, 3, padding=1, bias=False) for _ in range(2))
+    model = g.module(torch.nn.ModuleList([first, second]))
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x + model[1](torch.relu(model[0](x))))
+
+    return run, (g.randn(1, 256, 14, 14),)
+
+
+@case("layer norm over channels")
+def _layer_norm_channels(g: Make) -> Made:
+    def run(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x.permute(0, 2, 3, 1), (96,), w, b).permute(0, 3, 1, 2)
+
+    return run, (g.randn(4, 96, 28, 28), g.randn(96), g.randn(96))
 
 
 @case("upsample to nearest, and add")
