@@ -259,3 +259,15 @@ def test_guard_filter_errors(counter):
     options = {"guard_filter_fn": lambda guards: [True]}
     with pytest.raises(UserError, match="a bool for each of"):
         minidynamo.compile(scaled, backend=counter, options=options)(X, nn.Linear(4, 4))
+
+
+def test_mark_static_inside(counter):
+    def fn(x):
+        minidynamo.mark_static(x, 1)
+        return x * x.shape[0] + x.shape[1]
+
+    compiled = minidynamo.compile(fn, backend=counter, dynamic=True, fullgraph=True)
+    for shape, graphs in (((3, 4), 1), ((5, 4), 1), ((5, 6), 2), ((7, 6), 2)):
+        x = torch.ones(shape)
+        assert torch.equal(compiled(x), fn(x.clone()))
+        assert counter.frame_count == graphs

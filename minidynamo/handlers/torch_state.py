@@ -28,6 +28,7 @@ from ..variables.contexts import (
     autocast_enabled,
 )
 from ..variables.registry import handles, handles_named
+from ..variables.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -330,6 +331,26 @@ def _unchanged(model: Any) -> Any:
 markers.set_decision(_unchanged, markers.Decision.INLINE)
 
 # -- calls that always end the graph ---------------------------------------------------------------
+
+
+@handles(markers.mark_static)
+@handles_named("torch._dynamo.decorators.mark_static")
+def mark_static(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
+    """In captured code: the sizes become constants now."""
+    given = dict(zip(("t", "index"), args, strict=False)) | kwargs
+    tensor = given["t"].realize()
+    if not isinstance(tensor, TensorVariable):
+        unsupported("marker", repr(tensor), "mark_static of what is no tensor of the graph")
+    index = given["index"].as_python_constant() if "index" in given else None
+    dims = range(tensor.fake.dim()) if index is None else index
+    for dim in (dims,) if isinstance(dims, int) else dims:
+        size = tensor.call_method(tx, "size", [ConstantVariable(dim)], {})
+        size.realize().specialized(tx)
+    return NONE
 
 
 @handles(markers.skip_frame)
