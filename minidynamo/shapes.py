@@ -205,7 +205,8 @@ class Shapes:
             return False
         if any(isinstance(link, (FuncDefaultsSource, FuncKwDefaultsSource)) for link in chain):
             return False
-        if not self.modules.isdisjoint(chain):
+        of_module = not self.modules.isdisjoint(chain)
+        if of_module and not config.allow_unspec_int_on_nn_module:
             return False
         changed = self.history.number(source.name, value) and self.automatic
         return changed or not self.static_first

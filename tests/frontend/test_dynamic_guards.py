@@ -168,6 +168,22 @@ def test_parameters_and_module_ints_are_constants():
     assert len(counter.graphs) == 3
 
 
+def test_ints_of_modules_can_be_symbolic():
+    class Scaled(nn.Module):
+        factor = 2
+
+        def forward(self, x):
+            return x * self.factor
+
+    module = Scaled()
+    with config.patch(allow_unspec_int_on_nn_module=True):
+        compiled, counter = compiled_with(module)
+        for factor in (2, 3, 4, 5):
+            module.factor = factor
+            assert_same(module(torch.ones(2)), compiled(torch.ones(2)))
+    assert len(counter.graphs) == 2
+
+
 def test_a_stored_size_is_a_real_int():
     class Log:
         pass
