@@ -18,6 +18,7 @@ import torch.utils._pytree
 from torch._C import _functorch
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from minidynamo import _C, events
 from minidynamo.deferred_torch import fake_mode
@@ -172,11 +173,25 @@ def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
 
 def _compile_or_run(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
     try:
+        _refuse_unknown_symbols(graph)
         # The graph names all devices: a default one is not for the compiler's own tensors.
         with torch._C.DisableTorchFunction():
             return _compile_graph(graph, kind)
     except Undecided as reason:
         return _run(graph, reason)
+
+
+def _refuse_unknown_symbols(graph: torch.fx.GraphModule) -> None:
+    """A view at a position that depends on data has an offset that no input of the graph tells."""
+    known: set[Any] = set()
+    for node in graph.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder":
+            is_tensor = isinstance(value, torch.Tensor)
+            told = (value.shape, value.stride()) if is_tensor else value
+            known |= free_unbacked_symbols(told)
+        if not free_unbacked_symbols(value) <= known:
+            raise Undecided(f"{node} has sizes or an offset that no input tells")
 
 
 def _run(graph: torch.fx.GraphModule, reason: Exception) -> Callable[..., Any]:

@@ -124,3 +124,9 @@ def test_operators_that_give_numbers(with_number, dynamic):
         want, got = use(x), compiled(x)
         torch.testing.assert_close(got[:2], want[:2])
         assert got[2] == want[2]
+
+
+@pytest.mark.parametrize("first", [1, -3])
+def test_views_at_positions_that_depend_on_data(first):
+    """Their offset is a symbol that no input of the compiled piece tells."""
+    same(lambda x, i: x.narrow(1, i, 2), torch.randn(4, 5), torch.tensor(first), fullgraph=True)
