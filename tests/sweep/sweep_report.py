@@ -109,7 +109,8 @@ def write_report(path, rows):
             "torch.compile was run on cases that fail here, and is taken to pass the others; a\n"
             "graph break of an operator in float32 is taken to be one in all its cases. The\n"
             "share is a lower bound: a failure on which it was not run counts against us. Where a\n"
-            "row has fewer cases than the operators support, the sweep stopped before them.\n"
+            "row has fewer cases than the operators support, the sweep stopped before them; cases\n"
+            "that passed were not run again with every later change, those that failed were.\n"
         )
     parts += [
         "## Failures\n",
