@@ -240,15 +240,15 @@ def is_dense(size: Size, stride: Size) -> bool:
 
 
 def has_own_places(size: Size, stride: Size) -> bool:
-    """Whether every element has its own place, for sure; there may be holes."""
+    """Whether every element has its own place; there may be holes. Of symbolic sizes, for those of
+    the call that was compiled for: the layouts that eager makes never overlap for others only.
+    """
     expected = 1
-    pairs = [(s, e) for e, s in zip(size, stride, strict=True) if e != 1]
-    if not all(type(n) is int for pair in pairs for n in pair):
-        return False
-    for step, extent in sorted(pairs):  # type: ignore[type-var]
-        if step < expected:  # type: ignore[operator]
+    pairs = [(hint_of(s), hint_of(e)) for e, s in zip(size, stride, strict=True)]
+    for step, extent in sorted((s, e) for s, e in pairs if e != 1):
+        if step < expected:
             return False
-        expected = step * extent  # type: ignore[assignment, operator]
+        expected = step * extent
     return True
 
 

@@ -115,6 +115,17 @@ def test_strides_with_holes_are_kept():
     check(fn, torch.randn(4, 3))
 
 
+def test_strides_of_symbolic_sizes_are_eagers():
+    def fn(x):
+        return F.pixel_shuffle(x, 2).relu()
+
+    run = minidynamo.compile(fn, dynamic=True, fullgraph=True)
+    for size in (6, 5):
+        x = torch.randn(1, 16, size, 7).to(memory_format=torch.channels_last)
+        assert run(x).stride() == fn(x).stride()
+        torch.testing.assert_close(run(x), fn(x))
+
+
 def test_a_row_that_repeats_its_elements():
     def fn(x):
         return x.t().unsqueeze(-1).expand(8, 6, 20).reshape(8, 120).softmax(-1)
