@@ -16,6 +16,7 @@ import torch
 
 from ._C import disabled
 from .bytecode import Instruction, current
+from .exc import Unsupported
 from .source import CallSource, LoadContext, Source, source
 
 if TYPE_CHECKING:
@@ -73,7 +74,10 @@ class Draws:
         self._has_items = False
 
     def add(self, output: OutputGraph, draw: Draw) -> DrawSource:
-        """Record a call; it cannot be undone."""
+        """Record a call; it cannot be undone. A body may be run once, often or never."""
+        if output.body is not None:
+            why = "it is called in the body of a higher-order operator"
+            raise Unsupported("random number", str(draw.function), why)
         output.side_effects.version += 1
         output.side_effects.lasting += 1
         self.calls.append(draw)

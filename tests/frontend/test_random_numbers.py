@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from testing import CountingBackend, assert_same
+from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 
@@ -176,3 +177,18 @@ def test_a_check_behind_it_is_taken_before_the_graph():
                 result = str(error)
             found.append((result, random.random()))
         assert_same(*found)
+
+
+def test_a_checkpointed_function_draws_again_in_the_backward_pass():
+    def f(a):
+        draw = checkpoint(lambda b: b.sin() * random.random(), a, use_reentrant=False)
+        return draw.sum()
+
+    compiled = minidynamo.compile(f, backend=CountingBackend())
+    found = []
+    for run in (f, compiled):
+        given = x.clone().requires_grad_()
+        random.seed(3)
+        run(given).backward()
+        found.append((given.grad, random.random()))
+    assert_same(*found)
