@@ -36,3 +36,14 @@ def refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) ->
         fits = is_own or fake.shape == result.shape
         if not fits or fake.dtype != result.dtype:
             raise Unsupported("tensor storage", getattr(target, "__name__", str(target)), why)
+
+
+def is_foreach_in_place(target: Any, args: tuple[Any, ...]) -> bool:
+    """Whether an operation writes to the tensors of a list, of which a graph has each only once."""
+    name = getattr(target, "__name__", "")
+    if not name.startswith("_foreach_") or not name.endswith("_"):
+        return False
+    nodes = list(args[0])
+    if len(set(nodes)) < len(nodes):
+        raise Unsupported("tensor storage", name, "a tensor is in the list several times")
+    return True

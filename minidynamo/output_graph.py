@@ -46,7 +46,7 @@ from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
-from .out_tensors import refuse_out
+from .out_tensors import is_foreach_in_place, refuse_out
 from .shape_history import history_of
 from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
@@ -409,8 +409,7 @@ class OutputGraph:
                 if op == "call_method":
                     return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
                 value = target(*fake_args, **fake_kwargs)
-                name = getattr(target, "__name__", "")
-                if name.startswith("_foreach_") and name.endswith("_"):
+                if is_foreach_in_place(target, args):
                     increment_version(fake_args[0])  # fake tensors leave it out
                 return value
         except MinidynamoError:

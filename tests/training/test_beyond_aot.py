@@ -199,3 +199,17 @@ def test_a_result_and_itself_detached_are_two_tensors(comp):
     y, z, w = comp(f)(torch.ones(3))
     z.requires_grad_()
     return y is z, y is w, y.requires_grad, y.data_ptr() == z.data_ptr()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_a_tensor_that_a_foreach_operator_is_given_twice(backend):
+    def f(a, b):
+        torch._foreach_mul_([a, b, a], 2)
+        return a + b
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(f, backend=backend)
+    mine, other = torch.ones(3), torch.ones(3)
+    assert torch.equal(compiled(mine, other), torch.full((3,), 6.0))
+    assert torch.equal(mine, torch.full((3,), 4.0))
+    assert torch.equal(compiled(mine, mine), torch.full((3,), 64.0))
