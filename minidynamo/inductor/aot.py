@@ -140,6 +140,8 @@ def _refusal(
 ) -> str:
     """Why AOTAutograd would get writes to inputs wrong; "" if it will not."""
     real = [i for i, value in enumerate(inputs) if _has_memory(value)]
+    if any(_was_moved(inputs[i]) for i in real):
+        return "an input is a view whose memory was replaced"
     for i in written:
         if i not in real:
             continue
@@ -163,6 +165,16 @@ def _has_memory(value: Any) -> bool:
         return False
     python = torch._C._dispatch_keys(value).has(torch._C.DispatchKey.Python)
     return value.layout is torch.strided and not python
+
+
+def _was_moved(tensor: torch.Tensor) -> bool:
+    """Whether `.data` or `set_` gave a view memory that is not its base's: AOTAutograd takes it for
+    a part of the base.
+    """
+    base = tensor._base
+    if base is None or not _has_memory(base):
+        return False
+    return base.untyped_storage()._cdata != tensor.untyped_storage()._cdata
 
 
 def _overlap(

@@ -213,3 +213,25 @@ def test_a_tensor_that_a_foreach_operator_is_given_twice(backend):
     assert torch.equal(compiled(mine, other), torch.full((3,), 6.0))
     assert torch.equal(mine, torch.full((3,), 4.0))
     assert torch.equal(compiled(mine, mine), torch.full((3,), 64.0))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_views_that_were_given_other_memory(backend):
+    def f(v, b):
+        y = v * 2
+        w = y.view(-1)
+        w.data = b
+        w.mul_(3)
+        return w.sum() + y.sum()
+
+    def run(g):
+        v, b = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
+        result = g(v, b)
+        result.backward()
+        return result.detach(), v.grad, b
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(f, backend=backend)
+    for _ in range(2):
+        for want, got in zip(run(f), run(compiled), strict=True):
+            assert torch.equal(want, got)
