@@ -42,9 +42,9 @@ from .guards import Check, GuardSet
 from .markers import break_errors
 from .opcodes.control import LOOP_GOES_ON
 from .output_graph import OutputGraph
+from .remedies import remedy
 from .resume_execution import failing, has_captured, is_continuation, note_capture
 from .shape_history import history_of
-from .shapes import remedy
 from .source import GlobalsSource, LocalSource
 from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator, Translator
 from .utils import counters, warn_once
@@ -239,7 +239,7 @@ def _failures(options: CompileOptions, frame: Any) -> list[str]:
         if failure is None:
             texts.append("the entry was invalidated")
             continue
-        hint = remedy(failure.guard, failure.reason, options.dynamic)
+        hint = remedy(failure, options.dynamic, frame.f_locals)
         texts.append(f"{failure} ({hint})" if hint else str(failure))
     return texts
 

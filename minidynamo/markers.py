@@ -35,6 +35,7 @@ __all__ = [
     "disallow_in_graph",
     "dynamic_dims",
     "dynamic_range",
+    "enforced_dims",
     "force_inline",
     "graph_break",
     "is_compiling",
@@ -45,8 +46,10 @@ __all__ = [
     "maybe_dynamic_dims",
     "maybe_mark_dynamic",
     "set_decision",
+    "shape_id",
     "static_dims",
     "unbacked_dims",
+    "unbacked_range",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -209,6 +212,10 @@ _DYNAMIC, _WEAK, _STATIC = (
 )
 _RANGE = "_dynamo_dynamic_range"
 _UNBACKED = "_dynamo_unbacked_indices"
+_STRICT = "_dynamo_strict_unbacked_indices"
+_BOUNDS, _SHAPE_IDS = "_dynamo_unbacked_bounds", "_dynamo_shape_ids"
+# What AOTAutograd leaves on results whose sizes were symbolic.
+_PROPAGATED = "_dynamo_propagated_dynamic_indices"
 
 
 class DimRange(NamedTuple):
@@ -275,12 +282,28 @@ def mark_unbacked(
     hint_override: int | None = None,
     strict: bool = False,
     specialize_on: Sequence[Callable[..., Any]] | None = None,
+    shape_id: str | None = None,
+    min: int | None = None,
+    max: int | None = None,
 ) -> None:
     """Make the size of dimension `index` a symbol without a value: 0 and 1 are like other sizes.
 
-    A branch on it breaks the graph (`torch._check` tells what holds), so `strict` changes nothing.
+    A branch on it breaks the graph (`torch._check` tells what holds). strict: making it a constant
+    is an error. Dimensions with one `shape_id` have equal sizes; `min` and `max` bound them.
+    Raises TypeError or IndexError for a bad index, UserError where `t` is out of the bounds.
     """
-    _add(t, _UNBACKED, _dims(t, index, "mark_unbacked"), (_STATIC,))
+    dims = _dims(t, index, "mark_unbacked")
+    for dim in dims:
+        size = t.shape[dim]
+        if (min is not None and size < min) or (max is not None and size > max):
+            raise UserError(f"mark_unbacked: size {size} is not in [{min}, {max}]")
+        if min is not None or max is not None:
+            setattr(t, _BOUNDS, {**getattr(t, _BOUNDS, {}), dim: (min, max)})
+        if shape_id is not None:
+            setattr(t, _SHAPE_IDS, {**getattr(t, _SHAPE_IDS, {}), dim: shape_id})
+    _add(t, _UNBACKED, dims, (_STATIC,))
+    if strict:
+        _add(t, _STRICT, dims, ())
 
 
 def mark_static(t: Any, index: Any = None) -> None:
@@ -293,7 +316,7 @@ def mark_static(t: Any, index: Any = None) -> None:
         return
     if index is None and isinstance(t, torch.Tensor):
         index = list(range(t.dim()))
-    _add(t, _STATIC, _dims(t, index, "mark_static"), (_DYNAMIC, _WEAK, _UNBACKED))
+    _add(t, _STATIC, _dims(t, index, "mark_static"), (_DYNAMIC, _WEAK, _UNBACKED, _STRICT))
 
 
 def mark_static_address(t: Any, guard: bool = False) -> None:
@@ -314,12 +337,27 @@ def dynamic_dims(t: torch.Tensor) -> frozenset[int]:
 
 def maybe_dynamic_dims(t: torch.Tensor) -> frozenset[int]:
     """Dimensions that may be dynamic if possible."""
-    return _read(t, _WEAK)
+    return _read(t, _WEAK) | _read(t, _PROPAGATED)
 
 
 def unbacked_dims(t: torch.Tensor) -> frozenset[int]:
     """Dimensions marked unbacked."""
-    return _read(t, _UNBACKED)
+    return _read(t, _UNBACKED) | _read(t, _STRICT)
+
+
+def enforced_dims(t: torch.Tensor) -> frozenset[int]:
+    """Dimensions that may not become constants."""
+    return dynamic_dims(t) | _read(t, _STRICT)
+
+
+def unbacked_range(t: torch.Tensor, dim: int) -> tuple[int | None, int | None]:
+    """The (min, max) given to `mark_unbacked` for `dim`; None where not given."""
+    return getattr(t, _BOUNDS, {}).get(dim, (None, None))
+
+
+def shape_id(t: torch.Tensor, dim: int) -> str | None:
+    """The name that dimensions of the same unbacked size share."""
+    return getattr(t, _SHAPE_IDS, {}).get(dim)
 
 
 def static_dims(t: torch.Tensor) -> frozenset[int]:

@@ -36,7 +36,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from . import config, markers
-from .exc import UserError
+from .exc import RunInEager, UserError
 from .guard_expr import from_sympy
 from .guards import Check, Guard, GuardSet, Predicate, TensorSpec, UserStack
 from .shape_history import History
@@ -109,6 +109,8 @@ class Shapes:
         self._tensors: list[_Tensor] = []
         self._numbers: dict[Source, _Number] = {}
         self._stacks: list[UserStack] = []
+        # The first size, and its symbol, of each shape_id.
+        self._shape_ids: dict[str, tuple[int, Any]] = {}
 
     # -- what becomes symbolic -------------------------------------------------------------------
 
@@ -155,12 +157,36 @@ class Shapes:
         self, source: Source, value: torch.Tensor, fake: torch.Tensor, stack: UserStack
     ) -> None:
         """A tensor that `tensor_context` gave a context; its guards come with `add_guards`."""
-        marked = markers.dynamic_dims(value)
+        marked = markers.enforced_dims(value)
         self._tensors.append(_Tensor(source, value, fake, stack, marked))
         for place, number in _places(source, fake):
             expr = _expr(number)
             if isinstance(expr, sympy.Symbol):
                 self.sources.setdefault(expr, place)
+        for dim in sorted(markers.unbacked_dims(value)):
+            self._note_unbacked(value, fake.shape[dim], dim, source)
+
+    def _note_unbacked(self, value: torch.Tensor, size: Any, dim: int, source: Source) -> None:
+        """What the user said about an unbacked size holds from the start."""
+        # No operation of the graph made it.
+        if isinstance(size, torch.SymInt):
+            pending = self.env.pending_fresh_unbacked_symbols
+            pending[:] = [symbol for symbol in pending if symbol is not _expr(size)]
+        low, high = markers.unbacked_range(value, dim)
+        if low is not None:
+            torch._check(size >= low)
+        if high is not None:
+            torch._check(size <= high)
+        name = markers.shape_id(value, dim)
+        if name is None:
+            return
+        known, first = self._shape_ids.setdefault(name, (value.shape[dim], size))
+        if known != value.shape[dim]:
+            raise UserError(
+                f"mark_unbacked: {source.name}.size({dim}) is {value.shape[dim]},"
+                f" another size of shape_id={name!r} is {known}"
+            )
+        torch._check(size == first)
 
     def number(self, value: float, source: Source, stack: Callable[[], UserStack]) -> Any:
         """An int or float of the frame as SymInt or SymFloat; None if it is a constant."""
@@ -200,12 +226,12 @@ class Shapes:
         """The rules of torch's `is_int_specialization_case`."""
         if config.specialize_int or abs(value) >= _INT64:
             return False
-        chain = list(_chain(source))
-        if not isinstance(chain[-1], (LocalSource, ClosureSource)):
+        links = list(chain(source))
+        if not isinstance(links[-1], (LocalSource, ClosureSource)):
             return False
-        if any(isinstance(link, (FuncDefaultsSource, FuncKwDefaultsSource)) for link in chain):
+        if any(isinstance(link, (FuncDefaultsSource, FuncKwDefaultsSource)) for link in links):
             return False
-        of_module = not self.modules.isdisjoint(chain)
+        of_module = not self.modules.isdisjoint(links)
         if of_module and not config.allow_unspec_int_on_nn_module:
             return False
         changed = self.history.number(source.name, value) and self.automatic
@@ -220,7 +246,7 @@ class Shapes:
 
     def is_of_module(self, source: Source) -> bool:
         """Whether an nn.Module leads to it."""
-        return not self.modules.isdisjoint(_chain(source))
+        return not self.modules.isdisjoint(chain(source))
 
     # -- guards ----------------------------------------------------------------------------------
 
@@ -243,6 +269,7 @@ class Shapes:
         if self.is_empty:
             return
         self._check_marks()
+        self._check_unbacked()
         for number in self._numbers.values():
             guards.add(number.source, Check.TYPE_IS, type(number.value), number.stack)
         for tensor in self._tensors:
@@ -354,6 +381,17 @@ class Shapes:
                 if narrowed:
                     self._refuse(tensor, dim, f"it has to be in {found}", expr)
 
+    def _check_unbacked(self) -> None:
+        """An unbacked size was taken for another, or for a number, without looking at it."""
+        values: dict[Any, int] = {}
+        for tensor in self._tensors:
+            for dim in markers.unbacked_dims(tensor.value):
+                values[_expr(tensor.fake.shape[dim])] = tensor.value.shape[dim]
+        for symbol, size in values.items():
+            known = size if symbol is None else self.env.replace(symbol).xreplace(values)
+            if getattr(known, "is_number", True) and known != size:
+                raise RunInEager(f"a size marked unbacked was taken for {known}, it is {size}")
+
     def _refuse(self, tensor: _Tensor, dim: int, why: str, expr: Any) -> None:
         size = tensor.value.shape[dim]
         lines = [
@@ -392,6 +430,9 @@ def _constraint(value: torch.Tensor, dim: int, dynamic: frozenset[int]) -> Any:
     low, high = markers.dynamic_range(value, dim)
     if dim not in dynamic or (low is None and high is None) or value.shape[dim] in (0, 1):
         return None
+    size = value.shape[dim]
+    if (low is not None and size < low) or (high is not None and size > high):
+        raise ConstraintViolation(f"mark_dynamic: size {size} is not in [{low}, {high}]")
     upper = int_oo if high is None else high
     return StrictMinMaxConstraint(
         vr=ValueRanges(max(low or 0, 2), upper),  # type: ignore[arg-type]
@@ -403,9 +444,9 @@ def _static_context(base: torch.Tensor) -> StatelessSymbolicContext[..., Any]:
     return StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * base.dim())
 
 
-def _chain(source: Source) -> Iterator[Source]:
+def chain(source: Source | None) -> Iterator[Source]:
     """A source, its base, and so on to the root."""
-    link: Source | None = source
+    link = source
     while link is not None:
         yield link
         link = getattr(link, "base", None)
@@ -435,24 +476,3 @@ def expr_function(expr: Any, symbols: tuple[sympy.Symbol, ...]) -> Callable[...,
     text = PythonPrinter().doprint(expr.xreplace(names))
     header = ", ".join(f"v{i}" for i in range(len(symbols)))
     return eval(f"lambda {header}: {text}", {"__builtins__": __builtins__, **SYMPY_INTERP})
-
-
-def remedy(guard: Guard, reason: str, dynamic: bool | None) -> str:
-    """What would keep the next change of a size or number from failing a guard; "" where that is
-    nothing, or happens by itself.
-    """
-    is_size = guard.kind is Check.TENSOR_MATCH and (": size " in reason or " size " in reason)
-    is_number = guard.kind is Check.CONST_EQ and type(guard.expected) in (int, float)
-    if not (is_size or is_number or guard.kind is Check.EXPR):
-        return ""
-    if dynamic is False and guard.kind is not Check.EXPR:
-        return "dynamic=False keeps sizes and numbers constant"
-    if guard.kind is Check.EXPR:
-        is_value = guard.expected[0] == "==" and isinstance(guard.expected[2], int)
-        return "the program needs the value itself there" if is_value else ""
-    if not config.automatic_dynamic_shapes:
-        return "config.automatic_dynamic_shapes is off"
-    links = list(_chain(guard.source)) if guard.source is not None else []
-    if is_number and links and not isinstance(links[-1], (LocalSource, ClosureSource)):
-        return "numbers outside of the arguments are constants: pass it as an argument"
-    return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.fx.node import Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -13,6 +14,8 @@ from .source import AttrSource, Source
 _RESTRIDING = frozenset(
     "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_".split()
 )
+# AOTAutograd makes them functional for constant sizes alone.
+_RESIZING = frozenset({"resize_", "resize_as_"})
 
 
 class Restrided:
@@ -22,8 +25,13 @@ class Restrided:
         self.geometry: dict[Node, tuple[Any, ...]] = {}
 
     def concerns(self, target: Any, args: tuple[Any, ...]) -> bool:
-        """Whether a call changes the shape of a tensor from outside."""
+        """Whether a call changes the shape of a tensor from outside.
+
+        Raises Unsupported where it resizes among symbolic sizes.
+        """
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        if name.partition(".")[0] in _RESIZING and any(map(_has_symbolic_sizes, args)):
+            raise Unsupported("tensor storage", name, "it resizes among symbolic sizes")
         given = args[0] if args else None
         is_given = isinstance(given, Node) and given.op == "placeholder"
         return name in _RESTRIDING and is_given
@@ -42,6 +50,13 @@ class Restrided:
         """The fake inputs as at entry: a graph is compiled for these."""
         for node, geometry in self.geometry.items():
             node.meta["example_value"].as_strided_(*geometry)
+
+
+def _has_symbolic_sizes(arg: Any) -> bool:
+    value = arg.meta.get("example_value") if isinstance(arg, Node) else arg
+    sizes = value.shape if isinstance(value, torch.Tensor) else value
+    sizes = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
+    return any(isinstance(size, (torch.SymInt, Node)) for size in sizes)
 
 
 def memory_leaves(

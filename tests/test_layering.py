@@ -42,6 +42,7 @@ LAYERS = [
         "guards",
         "new_parameters",
         "out_tensors",
+        "remedies",
         "shape_history",
         "shapes",
         "side_effects",
