@@ -13,6 +13,7 @@ An exception raised by a listener propagates into the compiler, so listeners do 
 
 from __future__ import annotations
 
+import collections
 import dis
 import io
 import logging
@@ -22,7 +23,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,6 +123,31 @@ class FusionEvent(Event):
     second: str
     fused: bool
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a compiled graph runs at one place. language: "cpp", "triton", or "call" of an operator;
+    operators: the aten operators in it; lines: the user's ("model.py:12  y = x * 2").
+    """
+
+    language: str
+    operators: Sequence[str]
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleEvent(Event):
+    """What a graph runs, in order, and why neighbours stay apart.
+
+    kind: "inference", "forward" or "backward"; refusals: positions of two steps and the reason;
+    uncompiled: why the graph has no steps, but runs operator by operator.
+    """
+
+    kind: str
+    steps: Sequence[Step] = ()
+    refusals: Sequence[tuple[int, int, str]] = ()
+    uncompiled: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +325,54 @@ def _graph_text(event: GraphEvent | AotGraphEvent) -> str:
     return event.graph.print_readable(print_output=False)
 
 
+# The text of a schedule has at most so many rows, operators and lines a row, pairs of rows a reason.
+MAX_ROWS, MAX_OPERATORS, MAX_LINES, MAX_PAIRS = 24, 12, 2, 6
+
+
+def _schedule_text(event: ScheduleEvent) -> str:
+    """Equal steps share a numbered row; neighbours that stay apart are pairs of these numbers."""
+    if event.uncompiled:
+        return f"{event.kind} graph runs operator by operator: {event.uncompiled}".lstrip()
+    rows: dict[tuple[str, ...], list[int]] = {}
+    for position, step in enumerate(event.steps):
+        names = dict.fromkeys(map(_short_operator, step.operators))
+        rows.setdefault((step.language, *names), []).append(position)
+    calls = sum(step.language == "call" for step in event.steps)
+    counts = plural(len(event.steps) - calls, "kernel"), plural(calls, "call")
+    lines = [f"{event.kind} graph: {counts[0]}, {counts[1]} of operators".lstrip()]
+    for number, (key, positions) in enumerate([*rows.items()][:MAX_ROWS], 1):
+        what = "call" if key[0] == "call" else f"{key[0]} kernel"
+        alike = f" ({len(positions)} alike)" if len(positions) > 1 else ""
+        lines.append(f"  {number}. {what}{alike}: {', '.join(_first(key[1:], MAX_OPERATORS))}")
+        where = dict.fromkeys(line for at in positions for line in event.steps[at].lines)
+        lines += [f"       {line}" for line in _first(where, MAX_LINES)]
+    if len(rows) > MAX_ROWS:
+        lines.append(f"  and {len(rows) - MAX_ROWS} more")
+    row_at = {at: row for row, positions in enumerate(rows.values(), 1) for at in positions}
+    return "\n".join([*lines, *_refusal_lines(event, row_at)])
+
+
+def _refusal_lines(event: ScheduleEvent, row_at: dict[int, int]) -> Iterator[str]:
+    found: dict[str, collections.Counter[str]] = {}
+    for first, second, reason in event.refusals:
+        pair = f"{row_at[first]} + {row_at[second]}"
+        found.setdefault(reason, collections.Counter())[pair] += 1
+    for reason, pairs in found.items():
+        texts = [f"{pair} ({n} times)" if n > 1 else pair for pair, n in pairs.items()]
+        yield f"  not fused, {reason}: {', '.join(_first(texts, MAX_PAIRS))}"
+
+
+def _short_operator(name: str) -> str:
+    """ "aten.mul.Tensor" is "mul"; other operators keep their names."""
+    return name.split(".")[1] if name.startswith("aten.") else name
+
+
+def _first(items: Iterable[str], most: int) -> list[str]:
+    given = list(items)
+    rest = len(given) - most
+    return given if rest <= 0 else [*given[:most], f"and {rest} more"]
+
+
 def _recompile_text(event: RecompileEvent) -> str:
     lines = "".join(f"\n  - {line}" for line in event.failures)
     return f"recompiling {_where(event.code)}, because{lines}"
@@ -325,6 +399,7 @@ VIEWS: dict[str, tuple[type[Event], Callable[[Any], str]]] = {
             f"{e.first} + {e.second}: {'fused' if e.fused else 'not fused'} {e.reason}".rstrip()
         ),
     ),
+    "schedule": (ScheduleEvent, _schedule_text),
     "kernel_code": (KernelEvent, lambda e: f"{e.language} kernel {e.name}\n{e.source}"),
     "output_code": (OutputCodeEvent, lambda e: f"{e.name} {e.path}\n{e.text}"),
     "autotuning": (AutotuneEvent, _autotune_text),

@@ -1,7 +1,9 @@
-"""`explain(fn)(*args)`: what is captured of a call, where it breaks, and what it depends on.
+"""`explain(fn)(*args)`: what is captured of a call, where it breaks, what it depends on, and which
+kernels the default backend would make of it.
 
-It runs the function once with the `eager` backend in a region of its own, listening to the event
-stream, so it neither uses nor changes what is compiled already.
+It runs the function once in a region of its own, listening to the event stream, so it neither uses
+nor changes what is compiled already. Graphs run in eager; of the default backend only the decisions
+are made, and no compiler runs.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import torch
 
 from . import _C, events
-from .backends.debugging import eager
+from .backends.registry import lookup_backend
 from .compile_options import CompileOptions
 from .convert_frame import make_callback
 from .eval_frame import innermost
@@ -38,12 +40,14 @@ class ExplainOutput:
     """The answer of `explain`; `str()` of it is the report.
 
     graphs: the torch.fx.GraphModules in the order of capture. ops_per_graph: the targets of their
-    calls. out_guards: one readable line each. compile_times: phase -> seconds of each run of it.
+    calls. schedules: what the default backend runs of each graph, a `ScheduleEvent` for each piece
+    of it. out_guards: one readable line each. compile_times: phase -> seconds of each run of it.
     """
 
     graphs: list[Any] = field(default_factory=list)
     break_reasons: list[BreakReason] = field(default_factory=list)
     ops_per_graph: list[list[Any]] = field(default_factory=list)
+    schedules: list[list[events.ScheduleEvent]] = field(default_factory=list)
     out_guards: list[str] = field(default_factory=list)
     compile_times: dict[str, list[float]] = field(default_factory=dict)
 
@@ -79,6 +83,11 @@ class ExplainOutput:
         lines.append("Ops per Graph:")
         for number, ops in enumerate(self.ops_per_graph, 1):
             lines += [f"  Ops {number}:", *(f"    {op_name(op)}" for op in ops)]
+        lines.append("Kernels per Graph:")
+        for number, schedules in enumerate(self.schedules, 1):
+            texts = [events.VIEWS["schedule"][1](event) for event in schedules]
+            lines += [f"  Kernels {number}:"]
+            lines += [f"    {line}" for text in texts for line in text.splitlines()]
         lines.append("Out Guards:")
         lines += [f"  Guard {number}: {text}" for number, text in enumerate(self.out_guards, 1)]
         lines.append("Compile Times:")
@@ -106,6 +115,12 @@ def op_name(target: Any) -> str:
 def _on_graph(output: ExplainOutput, event: events.GraphEvent) -> None:
     output.graphs.append(event.graph)
     output.ops_per_graph.append(list(event.ops))
+    output.schedules.append([])
+
+
+def _on_schedule(output: ExplainOutput, event: events.ScheduleEvent) -> None:
+    if output.schedules:  # none yet: the backward pass of what was compiled before
+        output.schedules[-1].append(event)
 
 
 def _on_break(output: ExplainOutput, event: events.GraphBreakEvent) -> None:
@@ -125,9 +140,21 @@ def _on_timing(output: ExplainOutput, event: events.TimingEvent) -> None:
 _HANDLERS: dict[type[events.Event], Callable[[ExplainOutput, Any], None]] = {
     events.GraphEvent: _on_graph,
     events.GraphBreakEvent: _on_break,
+    events.ScheduleEvent: _on_schedule,
     events.GuardEvent: _on_guards,
     events.TimingEvent: _on_timing,
 }
+
+
+def _backend(gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Eager; what the default backend would do is heard in the stream."""
+    try:
+        lookup_backend("inductor")(gm, example_inputs, options={"schedule_only": True})
+    except Exception as error:
+        # compile() would raise it; here it is part of the report.
+        reason = f"the backend raises {type(error).__name__}: {error}"
+        events.emit(events.ScheduleEvent("", uncompiled=reason))
+    return gm.forward  # type: ignore[no-any-return]
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -148,7 +175,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == thread:
                 output.record(event)
 
-        options = CompileOptions(backend=eager, backend_name="eager")
+        options = CompileOptions(backend=_backend, backend_name="inductor")
         region = _C.Region(make_callback(options))
         with events.subscribe(listener, *_HANDLERS):
             _C.compiled_function(inner, region)(*args, **kwargs)

@@ -89,6 +89,7 @@ EXAMPLES = [
     events.BytecodeEvent(CODE, CODE),
     events.GuardEvent(CODE, ["x is y"]),
     events.FusionEvent("a", "b", False, "sizes differ"),
+    events.ScheduleEvent("inference", [events.Step("cpp", ["aten.sin.default"])]),
     events.KernelEvent("k0", "cpp", "void k0();"),
     events.OutputCodeEvent("g0", "alloc ...", "/tmp/g0"),
     events.AutotuneEvent("mm", {"a": 1.0, "b": 0.5}, "b"),
@@ -102,6 +103,35 @@ def test_every_view_can_be_printed(event, capsys):
     set_logs("all")
     events.emit(event)
     assert len(capsys.readouterr().err) > 10
+
+
+def test_the_text_of_a_schedule_shows_equal_steps_once():
+    kernel = events.Step("cpp", ["aten.mul.Tensor", "aten.mul.Scalar"], ["a.py:1  x * y * 2"])
+    call = events.Step("call", ["aten.mm.default"], ["a.py:2  x @ y"])
+    refusals = [(0, 1, "too long"), (1, 2, "too long"), (2, 3, "too long"), (0, 2, "why")]
+    event = events.ScheduleEvent("forward", [kernel, call, kernel, call], refusals)
+    assert events.VIEWS["schedule"][1](event).splitlines() == [
+        "forward graph: 2 kernels, 2 calls of operators",
+        "  1. cpp kernel (2 alike): mul",
+        "       a.py:1  x * y * 2",
+        "  2. call (2 alike): mm",
+        "       a.py:2  x @ y",
+        "  not fused, too long: 1 + 2 (2 times), 2 + 1",
+        "  not fused, why: 1 + 1",
+    ]
+
+
+def test_the_text_of_a_schedule_is_bounded():
+    lines = [f"a.py:{number}  x" for number in range(9)]
+    steps = [
+        events.Step("cpp", [f"aten.op{at}_{n}.default" for n in range(40)], lines)
+        for at in range(500)
+    ]
+    refusals = [(at, at + 1, "why") for at in range(499)]
+    text = events.VIEWS["schedule"][1](events.ScheduleEvent("forward", steps, refusals))
+    assert len(text.splitlines()) < 110 and len(text) < 12000
+    assert "op3_11, and 28 more" in text and "  and 476 more" in text
+    assert "and 7 more" in text and "6 + 7, and 493 more" in text
 
 
 def test_unknown_logs_are_refused():

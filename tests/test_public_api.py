@@ -536,6 +536,50 @@ def test_explain_in_one_call_and_of_what_is_compiled(recorder, x):
     assert minidynamo.explain(fast)(x).graph_count == 1 and len(recorder.graphs) == 1
 
 
+def diamond(x, w):
+    """`y` is needed before and after the product."""
+    y = x.sin() * 2
+    return y.cos() + y @ w
+
+
+def test_explain_names_kernels_and_what_was_not_fused(x):
+    w = torch.randn(x.shape[-1], x.shape[-1])
+    report = minidynamo.explain(diamond)(x, w)
+    ((schedule,),) = report.schedules
+    assert [step.language for step in schedule.steps] == ["cpp", "call", "cpp"]
+    first, call, last = schedule.steps
+    assert first.operators == ["aten.sin.default", "aten.mul.Tensor"]
+    assert call.operators == ["aten.mm.default"]
+    assert {"aten.cos.default", "aten.add.Tensor"} <= {*last.operators}
+    assert any(line.endswith("y = x.sin() * 2") for line in first.lines)
+    text = str(report)
+    start = text.index("Kernels per Graph:\n  Kernels 1:\n    inference graph: 2 kernels, 1 call")
+    assert "1. cpp kernel: sin, mul\n" in text[start:]
+    assert "not fused, another kernel has to run in between: 1 + 3\n" in text
+    assert "not fused, operators that are called run alone: 1 + 2, 2 + 3\n" in text
+
+
+def test_explain_shows_the_schedule_of_each_graph(x):
+    report = minidynamo.explain(breaking)(x.requires_grad_())
+    assert [[event.kind for event in of] for of in report.schedules] == [["forward"]] * 2
+    parameter = torch.nn.Parameter(torch.ones(3))
+    minidynamo.explain(lambda p: (p * 2).sum().backward())(parameter)
+    assert torch.equal(parameter.grad, torch.full((3,), 2.0))
+
+
+def test_explain_tells_what_is_not_compiled(x, monkeypatch):
+    report = minidynamo.explain(wave)(x.to("meta"))
+    assert "runs operator by operator: there are no kernels" in str(report)
+
+    def failing(*_given, **_options):
+        raise ArithmeticError("no way")
+
+    monkeypatch.setattr("minidynamo.explanation.lookup_backend", lambda _name: failing)
+    report = minidynamo.explain(wave)(x)
+    assert "the backend raises ArithmeticError: no way" in str(report)
+    assert report.graph_count == 1
+
+
 def test_explain_passes_exceptions_on(x):
     def failing(x):
         raise LookupError("mine")

@@ -29,11 +29,12 @@ from minidynamo.inductor.codegen.assemble import PlanAssembler
 from minidynamo.inductor.codegen.plan import Plan
 from minidynamo.inductor.decompositions import decomposition_table, training_decompositions
 from minidynamo.inductor.graph import GraphLowering
+from minidynamo.inductor.ir import ExternOp
 from minidynamo.inductor.passes import attention, devices, foreach, in_place, simplify
 from minidynamo.inductor.runtime import plan_store
 from minidynamo.inductor.runtime.cpp_toolchain import compile_library
 from minidynamo.inductor.runtime.plan_store import CompiledPlan
-from minidynamo.inductor.scheduler import schedule
+from minidynamo.inductor.scheduler import Kernel, schedule
 from minidynamo.inductor.segments import needs_segments, split
 from minidynamo.inductor.sizes import has_symbols
 from minidynamo.inductor.symbolic import Undecided
@@ -161,13 +162,12 @@ def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
     kind: `inference`, `forward` or `backward`.
     """
     if not _has_known_devices(graph):
-        metrics.increment("uncompiled_graphs")
-        return graph.forward
+        return _run(graph, "there are no kernels for its devices", kind)
     try:
         if needs_segments(graph):
             return split(graph, lambda piece: _compile_or_run(piece, kind))
     except Undecided as reason:
-        return _run(graph, reason)
+        return _run(graph, reason, kind)
     return _compile_or_run(graph, kind)
 
 
@@ -178,7 +178,7 @@ def _compile_or_run(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any
         with torch._C.DisableTorchFunction():
             return _compile_graph(graph, kind)
     except Undecided as reason:
-        return _run(graph, reason)
+        return _run(graph, reason, kind)
 
 
 def _refuse_unknown_symbols(graph: torch.fx.GraphModule) -> None:
@@ -194,9 +194,13 @@ def _refuse_unknown_symbols(graph: torch.fx.GraphModule) -> None:
             raise Undecided(f"{node} has sizes or an offset that no input tells")
 
 
-def _run(graph: torch.fx.GraphModule, reason: Exception) -> Callable[..., Any]:
+def _run(
+    graph: torch.fx.GraphModule, reason: Exception | str, kind: str = ""
+) -> Callable[..., Any]:
     metrics.increment("uncompiled_graphs")
     log.info("a graph runs operator by operator: %s", reason)
+    if events.wants(events.ScheduleEvent):
+        events.emit(events.ScheduleEvent(kind, uncompiled=str(reason)))
     return graph.forward
 
 
@@ -215,6 +219,9 @@ def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]
         for graph_pass in GRAPH_PASSES:
             graph_pass(graph)
     trace.stage(f"{kind}_graph.py", trace.graph_text(graph))
+    if config.schedule_only:
+        _schedule(graph, kind)
+        return graph.forward
     with events.timed("plan_cache"):
         key = plan_store.graph_key(graph, kind, torch.get_num_threads())
         compiled = None
@@ -241,13 +248,7 @@ def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]
 def _compile_plan(graph: torch.fx.GraphModule, kind: str) -> CompiledPlan:
     """From here on, the passes in order."""
     before = metrics.counts()
-    with events.timed("lowering"):
-        lowered = GraphLowering(graph, free_layout=kind == "inference").run()
-    metrics.increment("ir_nodes_pre_fusion", len(lowered.operations))
-    trace.stage(f"{kind}_loops.txt", trace.steps_text(lowered.operations))
-    with events.timed("scheduling"):
-        steps = list(schedule(lowered))
-    trace.stage(f"{kind}_kernels.txt", trace.steps_text(steps))
+    lowered, steps = _schedule(graph, kind)
     if config.trace_graph_diagram:
         trace.stage(f"{kind}_diagram.dot", trace.diagram(steps))
     with events.timed("codegen"):
@@ -265,10 +266,23 @@ def _compile_plan(graph: torch.fx.GraphModule, kind: str) -> CompiledPlan:
     )
 
 
+def _schedule(
+    graph: torch.fx.GraphModule, kind: str
+) -> tuple[GraphLowering, list[Kernel | ExternOp]]:
+    with events.timed("lowering"):
+        lowered = GraphLowering(graph, free_layout=kind == "inference").run()
+    metrics.increment("ir_nodes_pre_fusion", len(lowered.operations))
+    trace.stage(f"{kind}_loops.txt", trace.steps_text(lowered.operations))
+    with events.timed("scheduling"):
+        steps = schedule(lowered, kind)
+    trace.stage(f"{kind}_kernels.txt", trace.steps_text(steps))
+    return lowered, steps
+
+
 def _details_are_wanted() -> bool:
     """Whether somebody listens to what only compiling tells."""
     kinds = (events.FusionEvent, events.KernelEvent, events.OutputCodeEvent, events.StageEvent)
-    return any(map(events.wants, kinds))
+    return events.wants(events.ScheduleEvent) or any(map(events.wants, kinds))
 
 
 def load_kernels(plan: Plan) -> str | None:

@@ -23,6 +23,7 @@ triton_cudagraphs: bool = field(False, "Replay what a graph launches as one CUDA
 trace_enabled: bool = field(False, "Write a folder for each compiled graph: its FX graphs, loops, fusion, code and times.", aliases=("trace.enabled",))
 trace_graph_diagram: bool = field(False, "With trace.enabled, also diagram.dot: kernels and the memory between them, for Graphviz.", aliases=("trace.graph_diagram",))
 trace_debug_dir: str = field("minidynamo_trace", "Where trace.enabled makes its folders.", aliases=("trace.debug_dir",))
+schedule_only: bool = field(False, "Decide what is fused, and generate nothing: graphs run operator by operator. What explain() asks for.")
 fallback_random: bool = field(False, "Draw random numbers as eager does, number by number, instead of inside of kernels.")
 # fmt: on
 

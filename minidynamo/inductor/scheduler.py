@@ -4,39 +4,32 @@
 
 The passes, in order: `drop_dead`, `fuse`, `fuse_siblings`, `order`, `finish`. Fusion is greedy:
 every operation, in the order of the graph, is joined with the neighbour (a group that produced what
-it reads, or that reads the same memory) that saves most memory traffic, as long as `fusion.join`
-finds one loop nest for both and no other group would have to run in between. On a GPU small groups
-of equal loops are joined besides, whatever they read: a launch costs more than they do.
+it reads, or that reads the same memory) that saves most memory traffic, unless something forbids it (`fusion_score.py` has the terms). On a
+GPU small groups of equal loops are joined besides, whatever they read: a launch costs more than
+they do.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from minidynamo import events
-from minidynamo.inductor import config
-from minidynamo.inductor.codegen.cpp_stages import choose_vector_symbol, find_transposition
 from minidynamo.inductor.codegen.kernel import KernelArg, KernelSpec
 from minidynamo.inductor.dependencies import Dependencies, is_effectful, roots, writes_of
-from minidynamo.inductor.fusion import join, merge_loops
+from minidynamo.inductor.fusion import merge_loops
+from minidynamo.inductor.fusion_score import FusionScore, Group, device_of
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation, View
 from minidynamo.inductor.loop_body import LoopBody
 from minidynamo.inductor.ordering import Step, in_order
+from minidynamo.inductor.origins import operators, source_lines
 from minidynamo.inductor.size_hints import hint_of, size_symbols
 from minidynamo.inductor.symbolic import IntLike, Symbol, product
 from minidynamo.inductor.targets import uses_triton
 
-# A kernel has at most this many buffers: past it the hardware loses its streams. (Past
-# config.max_fusion_nodes the compiler spills.)
-MAX_BUFFERS = 40
-# Elementwise work joins a reduction whose result it needs only if there are so many independent
-# rows, or little work.
-MIN_ROWS = 8
-SMALL_WORK = 1 << 14
 # A kernel over no more points than this is done in about the time that launching it takes.
 LAUNCH_POINTS = 1 << 16
 
@@ -50,24 +43,6 @@ class Kernel:
     spec: KernelSpec
     buffers: tuple[Buffer, ...]
     sizes: tuple[Symbol, ...] = ()
-
-
-@dataclass(eq=False, slots=True)
-class Group:
-    """Operations that run together. `members`, `ancestors`: masks over operation positions."""
-
-    position: int
-    operations: list[Operation]
-    members: int
-    ancestors: int
-    body: LoopBody | None
-    alive: bool = True
-    reads: set[str] = field(default_factory=set)
-    writes: set[str] = field(default_factory=set)
-
-    @property
-    def name(self) -> str:
-        return "+".join(op.name for op in self.operations)
 
 
 class Scheduler:
@@ -95,12 +70,19 @@ class Scheduler:
         for group in self.groups:
             for name in group.reads | group.writes:
                 self.touching[name].append(group)
+        self.score = FusionScore(self.buffers, self.groups, self.touching)
+        # Names of operations of two groups that `_try` kept apart, and the reason.
+        self.refused: list[tuple[str, str, str]] = []
 
-    def run(self) -> list[Kernel | ExternOp]:
+    def run(self, kind: str = "") -> list[Kernel | ExternOp]:
         self.fuse()
         self.fuse_siblings()
-        groups = self.order()
-        return [step for group in groups for step in self.finish(group)]
+        done = [(group, step) for group in self.order() for step in self.finish(group)]
+        if events.wants(events.ScheduleEvent):
+            steps = [_described(step) for _, step in done]
+            groups = [group for group, _ in done]
+            events.emit(events.ScheduleEvent(kind, steps, self._kept_apart(groups)))
+        return [step for _, step in done]
 
     def _output_names(self) -> set[str]:
         """Buffers that outlive the graph: outputs, what they may be views of, written inputs."""
@@ -134,9 +116,9 @@ class Scheduler:
             if not group.alive or group.body is None or not group.body.nodes:
                 continue
             sizes = [s.size for s in (*group.body.iters, *group.body.reduces)]
-            if not uses_triton(self._device(group)) or hint_of(product(sizes)) > LAUNCH_POINTS:  # type: ignore[arg-type]
+            if not uses_triton(device_of(group)) or hint_of(product(sizes)) > LAUNCH_POINTS:  # type: ignore[arg-type]
                 continue
-            key = (self._device(group), len(group.body.reduces), *sizes)
+            key = (device_of(group), len(group.body.reduces), *sizes)
             sibling = latest.get(key)
             joined = self._try(sibling, group) if sibling is not None else None
             latest[key] = joined or group
@@ -148,109 +130,25 @@ class Scheduler:
             for other in self.touching[name]:
                 other_alive = other.alive and other.body is not None and other is not group
                 if other_alive and other.position not in scores:
-                    score = self._score(other, group)
+                    score = self.score.saved(other, group)
                     if score > 0:
                         scores[other.position] = (score, other)
         ranked = sorted(scores.values(), key=lambda item: (-item[0], -item[1].position))
         return [other for _, other in ranked]
-
-    def _score(self, first: Group, second: Group) -> int:
-        """Bytes of traffic that joining saves: what one writes and the other reads, twice; what
-        both read, once.
-        """
-        handed = (first.writes & second.reads) | (second.writes & first.reads)
-        total = 0
-        for name in handed:
-            total += 2 * self._bytes(name)
-        for name in first.reads & second.reads:
-            total += self._bytes(name)
-        return total
-
-    def _bytes(self, name: str) -> int:
-        buffer = self.buffers[name]
-        return hint_of(product(buffer.size)) * buffer.dtype.itemsize
 
     def _try(self, a: Group, b: Group) -> Group | None:
         """Join two groups if that is right and worth it; the earlier one survives."""
         first, second = (a, b) if a.position < b.position else (b, a)
         if second.members & first.ancestors:
             first, second = second, first
-        reason = self._refusal(first, second)
-        body = None
-        if not reason:
-            assert first.body is not None and second.body is not None
-            body = join(first.body, second.body)
-            reason = "" if body is not None else "no common loop nest"
-        if body is not None and not self._is_worth(first, second, body):
-            body, reason = None, "the rows are too few to run in parallel"
-        if body is not None and self._turns_for_rows(first, second):
-            body, reason = None, "rows that are walked several times are turned once"
+        body, reason = self.score.verdict(first, second)
         if events.wants(events.FusionEvent):
             events.emit(events.FusionEvent(first.name, second.name, body is not None, reason))
         if body is None:
+            self.refused.append((first.operations[0].name, second.operations[0].name, reason))
             return None
         self._absorb(first, second, body)
         return first
-
-    def _refusal(self, first: Group, second: Group) -> str:
-        assert first.body is not None and second.body is not None
-        if self._device(first) != self._device(second):
-            return "different devices"
-        if len(first.body.nodes) + len(second.body.nodes) > config.max_fusion_nodes:
-            return "the kernel would be too long"
-        if len(first.reads | second.reads | first.writes | second.writes) > MAX_BUFFERS:
-            return "the kernel would use too many buffers"
-        if any(self.buffers[name].kind == "input" for name in first.writes & second.writes):
-            return "both write to one input"
-        if self._is_between(first, second):
-            return "another kernel has to run in between"
-        return ""
-
-    def _device(self, group: Group) -> str:
-        operation = group.operations[0]
-        assert isinstance(operation, ComputedOp)
-        return operation.outputs[0].device.type
-
-    def _is_between(self, first: Group, second: Group) -> bool:
-        return any(
-            group.alive
-            and group is not first
-            and group is not second
-            and (
-                (group.members & second.ancestors and group.ancestors & first.members)
-                or (group.members & first.ancestors and group.ancestors & second.members)
-            )
-            for group in self.groups
-        )
-
-    def _is_worth(self, first: Group, second: Group, body: LoopBody) -> bool:
-        """Walks over few long rows run in parallel inside a row only one at a time: keep them
-        apart.
-        """
-        assert first.body is not None and second.body is not None
-        if not body.reduces or not first.writes & second.reads or self._device(first) != "cpu":
-            return True
-        rows = hint_of(product(s.size for s in body.iters))  # type: ignore[misc]
-        length = hint_of(product(s.size for s in body.reduces))  # type: ignore[misc]
-        if rows >= MIN_ROWS or rows * length <= SMALL_WORK:
-            return True
-        return not (first.body.has_reduction() and _walks(second.body, body))
-
-    def _turns_for_rows(self, first: Group, second: Group) -> bool:
-        """Whether `first` lays elements out anew that `second` reads by rows, more than once."""
-        assert first.body is not None and second.body is not None
-        if first.body.reduces or not second.body.reduces or self._device(first) != "cpu":
-            return False
-        if uses_triton("cpu") or not first.writes & second.reads:
-            return False
-        walks = sum(node.op == "reduction" for node in second.body.nodes)
-        for name in first.writes & second.reads:
-            others = (g for g in self.touching[name] if g is not first and g is not second)
-            walks += sum(group.alive and name in group.reads for group in others)
-        vector = choose_vector_symbol(first.body)
-        if walks < 2 or vector is None:
-            return False
-        return find_transposition(first.body, vector) is not None
 
     def _absorb(self, first: Group, second: Group, body: LoopBody) -> None:
         members = first.members | second.members
@@ -282,7 +180,7 @@ class Scheduler:
             )
             for g in groups
         ]
-        return [groups[position] for position in in_order(steps, self._bytes)]
+        return [groups[position] for position in in_order(steps, self.score.nbytes)]
 
     def _given(self, group: Group) -> set[str]:
         """Buffers that a group fills for others."""
@@ -298,6 +196,24 @@ class Scheduler:
             for root in found
             if root.kind in ("computed", "extern") and root.name not in self.outputs
         )
+
+    def _kept_apart(self, groups: Sequence[Group]) -> list[tuple[int, int, str]]:
+        """Positions in `groups` of neighbours that did not become one kernel, and why: what was
+        refused last, or that one of them calls an operator.
+        """
+        at = {op.name: i for i, group in enumerate(groups) for op in group.operations}
+        pairs: dict[tuple[int, int], str] = {}
+        for first, second, reason in self.refused:
+            if first in at and second in at and at[first] != at[second]:
+                both = sorted((at[first], at[second]))
+                pairs[both[0], both[1]] = reason
+        for i, group in enumerate(groups):
+            for name in group.reads | group.writes if group.body is None else ():
+                for other in self.touching[name]:
+                    j = at.get(other.operations[0].name, i) if other.alive else i
+                    if other.body is not None and j != i and name in other.writes | group.writes:
+                        pairs[min(i, j), max(i, j)] = "operators that are called run alone"
+        return [(*pair, reason) for pair, reason in sorted(pairs.items())]
 
     # -- kernels -----------------------------------------------------------------------------------
     def finish(self, group: Group) -> Iterator[Kernel | ExternOp]:
@@ -322,10 +238,14 @@ class Scheduler:
         return needed
 
 
-def _walks(body: LoopBody, merged: LoopBody) -> bool:
-    """Whether `body`, once inside `merged`, does work for every element of the rows."""
-    rows = product(s.size for s in merged.iters)  # type: ignore[misc]
-    return bool(body.reduces) or product(s.size for s in body.iters) != rows  # type: ignore[misc]
+def _described(step: Kernel | ExternOp) -> events.Step:
+    """A step as reports show it."""
+    if isinstance(step, ExternOp):
+        names = operators(step.origins) or [str(step.op)]
+        return events.Step("call", names, source_lines(step.origins))
+    spec = step.spec
+    language = "triton" if uses_triton(spec.device) else "cpp"
+    return events.Step(language, operators(spec.origins), source_lines(spec.origins))
 
 
 def _origins(operations: Iterable[Operation]) -> tuple[str, ...]:
@@ -380,6 +300,6 @@ def _extent(buffer: Buffer) -> IntLike:
     return buffer.extent()
 
 
-def schedule(lowered: GraphLowering) -> list[Kernel | ExternOp]:
-    """The kernels and calls of a lowered graph, in running order."""
-    return Scheduler(lowered).run()
+def schedule(lowered: GraphLowering, kind: str = "") -> list[Kernel | ExternOp]:
+    """The kernels and calls of a lowered graph, in running order. kind: what reports call it."""
+    return Scheduler(lowered).run(kind)

@@ -6,6 +6,7 @@
         inference_loops.txt             the operations before fusion
         inference_kernels.txt           the same in order after fusion
         inference_diagram.dot           with trace.graph_diagram: kernels and the memory they share
+        schedule.txt                    the kernels with their operators, and what was not fused
         fusion.txt                      each decision, with the reason
         output_code.txt                 the plans and the sources of their kernels
         timing.txt                      milliseconds of each phase
@@ -64,6 +65,10 @@ class _Writer:
         self.thread = threading.get_ident()
         self.rows: dict[type[events.Event], Callable[[Any], tuple[str, str]]] = {
             events.StageEvent: lambda e: (e.name, e.text),
+            events.ScheduleEvent: lambda e: (
+                "schedule.txt",
+                events.VIEWS["schedule"][1](e) + "\n",
+            ),
             events.FusionEvent: lambda e: ("fusion.txt", events.VIEWS["fusion"][1](e) + "\n"),
             events.OutputCodeEvent: lambda e: ("output_code.txt", e.text + "\n"),
             events.TimingEvent: lambda e: ("timing.txt", events.VIEWS["timing"][1](e) + "\n"),

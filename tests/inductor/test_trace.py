@@ -28,13 +28,16 @@ def trained(folder, **options):
 def test_folder_of_forward_and_backward(tmp_path):
     made = trained(tmp_path)
     both = {f"{kind}_{name}" for kind in ("forward", "backward") for name in FILES}
-    others = {"fx_graph.py", "fusion.txt", "output_code.txt", "timing.txt"}
+    others = {"fx_graph.py", "fusion.txt", "schedule.txt", "output_code.txt", "timing.txt"}
     assert {path.name for path in made.iterdir()} == both | others
     assert "softmax" in (made / "fx_graph.py").read_text()
     assert "torch.ops.aten.mm.default" in (made / "forward_graph.py").read_text()
     assert "test_trace.py" in (made / "forward_kernels.txt").read_text()
     assert "return y.softmax(-1).sum()" in (made / "backward_kernels.txt").read_text()
     assert "fused" in (made / "fusion.txt").read_text()
+    schedule = (made / "schedule.txt").read_text()
+    assert "call: mm\n       test_trace.py:" in schedule and "backward graph: " in schedule
+    assert "not fused, operators that are called run alone: 1 + 2" in schedule
     code = (made / "output_code.txt").read_text()
     assert code.count("def run(") == 2
     assert 'extern "C" void' in code
