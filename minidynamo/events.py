@@ -325,7 +325,8 @@ def _graph_text(event: GraphEvent | AotGraphEvent) -> str:
     return event.graph.print_readable(print_output=False)
 
 
-# The text of a schedule has at most so many rows, operators and lines a row, pairs of rows a reason.
+# The text of a schedule has at most so many rows, operators and lines a row, and pairs of rows
+# a reason.
 MAX_ROWS, MAX_OPERATORS, MAX_LINES, MAX_PAIRS = 24, 12, 2, 6
 
 

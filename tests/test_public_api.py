@@ -553,7 +553,9 @@ def test_explain_names_kernels_and_what_was_not_fused(x):
     assert {"aten.cos.default", "aten.add.Tensor"} <= {*last.operators}
     assert any(line.endswith("y = x.sin() * 2") for line in first.lines)
     text = str(report)
-    start = text.index("Kernels per Graph:\n  Kernels 1:\n    inference graph: 2 kernels, 1 call")
+    start = text.index(
+        "Kernels per Graph:\n  Kernels 1:\n    inference graph: 2 kernels, 1 call"
+    )
     assert "1. cpp kernel: sin, mul\n" in text[start:]
     assert "not fused, another kernel has to run in between: 1 + 3\n" in text
     assert "not fused, operators that are called run alone: 1 + 2, 2 + 3\n" in text

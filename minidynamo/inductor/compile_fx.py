@@ -1,10 +1,13 @@
 """The inductor backend: the list of its passes, and nothing else.
 
 compiled = compile_fx(gm, example_inputs)       # a callable over gm's inputs
+
+What comes after the look into the disk cache is in `compile_plan.py`, imported when it is needed.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -25,16 +28,9 @@ from minidynamo.deferred_torch import fake_mode
 from minidynamo.inductor import config, freezing, lowering, metrics, trace
 from minidynamo.inductor.aot import NOT_COMPILABLE, CannotTrace, compile_aot
 from minidynamo.inductor.capture import NotCapturable, capture_inference
-from minidynamo.inductor.codegen.assemble import PlanAssembler
-from minidynamo.inductor.codegen.plan import Plan
 from minidynamo.inductor.decompositions import decomposition_table, training_decompositions
-from minidynamo.inductor.graph import GraphLowering
-from minidynamo.inductor.ir import ExternOp
 from minidynamo.inductor.passes import attention, devices, foreach, in_place, simplify
 from minidynamo.inductor.runtime import plan_store
-from minidynamo.inductor.runtime.cpp_toolchain import compile_library
-from minidynamo.inductor.runtime.plan_store import CompiledPlan
-from minidynamo.inductor.scheduler import Kernel, schedule
 from minidynamo.inductor.segments import needs_segments, split
 from minidynamo.inductor.sizes import has_symbols
 from minidynamo.inductor.symbolic import Undecided
@@ -220,7 +216,7 @@ def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]
             graph_pass(graph)
     trace.stage(f"{kind}_graph.py", trace.graph_text(graph))
     if config.schedule_only:
-        _schedule(graph, kind)
+        _late().schedule_graph(graph, kind)
         return graph.forward
     with events.timed("plan_cache"):
         key = plan_store.graph_key(graph, kind, torch.get_num_threads())
@@ -228,14 +224,14 @@ def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]
         if key is not None and not _details_are_wanted():
             compiled = plan_store.load(key)
     if compiled is None:
-        compiled = _compile_plan(graph, kind)
+        compiled = _late().compile_plan(graph, kind)
         if key is not None:
             plan_store.save(key, compiled)
     else:
         for name, count in compiled.counts.items():
             metrics.increment(name, count)
     if events.wants(events.OutputCodeEvent):
-        text = Plan.from_dict(compiled.plan).render()
+        text = _late().Plan.from_dict(compiled.plan).render()
         events.emit(events.OutputCodeEvent("graph", text, compiled.library or ""))
     constants = tuple(operator.attrgetter(name)(graph) for name in compiled.constants)
     executor = _C.PlanExecutor(
@@ -245,52 +241,15 @@ def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]
     return executor
 
 
-def _compile_plan(graph: torch.fx.GraphModule, kind: str) -> CompiledPlan:
-    """From here on, the passes in order."""
-    before = metrics.counts()
-    lowered, steps = _schedule(graph, kind)
-    if config.trace_graph_diagram:
-        trace.stage(f"{kind}_diagram.dot", trace.diagram(steps))
-    with events.timed("codegen"):
-        assembler = PlanAssembler(lowered, torch.get_num_threads())
-        plan = assembler.build(steps)
-    with events.timed("kernel_compile"):
-        library = load_kernels(plan)
-    counts = {name: count - before[name] for name, count in metrics.counts().items()}
-    return CompiledPlan(
-        plan.to_dict(),
-        library,
-        tuple(str(node.target) for node in graph.graph.find_nodes(op="get_attr")),
-        assembler.triton.callables,
-        counts,
-    )
-
-
-def _schedule(
-    graph: torch.fx.GraphModule, kind: str
-) -> tuple[GraphLowering, list[Kernel | ExternOp]]:
-    with events.timed("lowering"):
-        lowered = GraphLowering(graph, free_layout=kind == "inference").run()
-    metrics.increment("ir_nodes_pre_fusion", len(lowered.operations))
-    trace.stage(f"{kind}_loops.txt", trace.steps_text(lowered.operations))
-    with events.timed("scheduling"):
-        steps = schedule(lowered, kind)
-    trace.stage(f"{kind}_kernels.txt", trace.steps_text(steps))
-    return lowered, steps
+def _late() -> Any:
+    """The passes that a graph found on disk does not need; importing them takes 60 ms."""
+    return importlib.import_module("minidynamo.inductor.compile_plan")
 
 
 def _details_are_wanted() -> bool:
     """Whether somebody listens to what only compiling tells."""
     kinds = (events.FusionEvent, events.KernelEvent, events.OutputCodeEvent, events.StageEvent)
     return events.wants(events.ScheduleEvent) or any(map(events.wants, kinds))
-
-
-def load_kernels(plan: Plan) -> str | None:
-    """Path of the library with the plan's C++ kernels, None if it has none."""
-    sources = {
-        kernel.symbol: kernel.source for kernel in plan.kernels if kernel.language == "cpp"
-    }
-    return str(compile_library(sources, plan.header)) if sources else None
 
 
 def _values(gm: torch.fx.GraphModule) -> list[Any]:

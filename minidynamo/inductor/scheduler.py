@@ -4,9 +4,9 @@
 
 The passes, in order: `drop_dead`, `fuse`, `fuse_siblings`, `order`, `finish`. Fusion is greedy:
 every operation, in the order of the graph, is joined with the neighbour (a group that produced what
-it reads, or that reads the same memory) that saves most memory traffic, unless something forbids it (`fusion_score.py` has the terms). On a
-GPU small groups of equal loops are joined besides, whatever they read: a launch costs more than
-they do.
+it reads, or that reads the same memory) that saves most memory traffic, unless something forbids it
+(`fusion_score.py` has the terms). On a GPU small groups of equal loops are joined besides, whatever
+they read: a launch costs more than they do.
 """
 
 from __future__ import annotations
@@ -211,7 +211,11 @@ class Scheduler:
             for name in group.reads | group.writes if group.body is None else ():
                 for other in self.touching[name]:
                     j = at.get(other.operations[0].name, i) if other.alive else i
-                    if other.body is not None and j != i and name in other.writes | group.writes:
+                    if (
+                        other.body is not None
+                        and j != i
+                        and name in other.writes | group.writes
+                    ):
                         pairs[min(i, j), max(i, j)] = "operators that are called run alone"
         return [(*pair, reason) for pair, reason in sorted(pairs.items())]
 

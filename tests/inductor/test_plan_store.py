@@ -5,7 +5,7 @@ import torch
 from inductor_testing import check, compiled
 
 from minidynamo import config, events
-from minidynamo.inductor import compile_fx as module
+from minidynamo.inductor import compile_plan as module
 from minidynamo.inductor import metrics
 from minidynamo.inductor.runtime import plan_store
 from minidynamo.inductor.runtime.cache import store
@@ -21,13 +21,13 @@ def own_cache(tmp_path):
 def compilations(monkeypatch):
     """Kinds of the graphs that were really compiled."""
     seen = []
-    original = module._compile_plan
+    original = module.compile_plan
 
     def counted(graph, kind):
         seen.append(kind)
         return original(graph, kind)
 
-    monkeypatch.setattr(module, "_compile_plan", counted)
+    monkeypatch.setattr(module, "compile_plan", counted)
     return seen
 
 
