@@ -77,6 +77,26 @@ def test_sums_stay_accurate():
     check(lambda x: x.sum(0), torch.rand(200_000, 3), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_equal_elements_are_their_own_mean(dtype):
+    def fn(x):
+        norms = [F.layer_norm(x, (7, 11)), F.group_norm(x, 2), F.instance_norm(x)]
+        norms.append(F.batch_norm(x.transpose(0, 1), None, None, training=True))
+        return [*norms, x.var((2, 3)), torch.var_mean(x, -1)[1]]
+
+    values = torch.tensor([65504.0, 1e4 / 3, -777.7, 0.1, 1e-7, 0.0]).to(dtype)
+    x = values[None, :, None, None].expand(4, 6, 7, 11).transpose(0, 1).contiguous()
+    *zeros, mean = compiled(fn, x)(x)
+    assert torch.equal(mean, x[..., 0])
+    assert [float(zero.abs().max()) < 1e-4 for zero in zeros] == [True] * 5
+
+
+def test_variances_that_overflow_are_infinite():
+    x = torch.full((2, 33), 1e20)
+    x[1, ::2] = -1e20
+    check(lambda x: (x.var(-1), F.layer_norm(x, (33,))), x)
+
+
 @pytest.mark.parametrize("shape", [(3, 1 << 17), (1 << 16, 5), (1 << 12, 130), (1, 1 << 18)])
 def test_few_long_rows_and_many_short_ones(shape):
     check(

@@ -96,6 +96,7 @@ def lower_layer_norm(
     x = _by_rows(g, x, out)
     g.keep(x)
     mean, squares = mean_and_squares(g, x, dims, compute)
+    g.realize(mean)
     rstd = _inverse_root(g, squares, real(math.prod(shape)), eps, compute)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
@@ -279,6 +280,7 @@ def _batch_norm(
     dims = [d for d in range(x.ndim) if d != 1]
     g.keep(x)
     mean, squares = mean_and_squares(g, x, dims, compute)
+    g.realize(mean)
     rstd = _inverse_root(g, squares, real(count(x, dims)), eps, compute)
 
     def inner(b: BodyBuilder, index: Index) -> Value:

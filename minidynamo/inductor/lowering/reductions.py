@@ -6,6 +6,7 @@ once, at the end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from minidynamo.inductor.ir import Index, Inner, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import category, compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
-from minidynamo.inductor.lowering.scalar import Scalar, exp, log, real, where
+from minidynamo.inductor.lowering.scalar import Scalar, exp, log, maximum, real, where
 from minidynamo.inductor.lowering.views import wrap
 
 if TYPE_CHECKING:
@@ -215,20 +216,39 @@ def mean_and_squares(
 ) -> tuple[TensorValue, TensorValue]:
     """The mean and the sum of squared distances from it, with `keepdim` shape, in `compute`.
 
-    Two passes over the data: exact to rounding also where the mean is far from zero.
+    Two passes over the data, the second of which also sums the distances: what rounding left in the
+    first (Chan, Golub and LeVeque 1983). Equal elements are their own mean, wherever it is.
     """
     total = real(count(x, dims))
     size = x.size or (1,)
     dims = list(dims) if x.ndim else [0]
     sums = g.reduce("sum", loads(x, compute), size, dims, compute, origins=x.origins)
-    mean = g.computed(lambda s: s / total, (sums,), compute, sums.size)
+    first = g.computed(lambda s: s / total, (sums,), compute, sums.size)
 
-    def centred(b: BodyBuilder, index: Index) -> Value:
+    def distance(b: BodyBuilder, index: Index) -> Scalar:
         own = [i * 0 if d in dims else i for d, i in enumerate(index)]
-        distance = Scalar(b, b.cast(x.load(b, index), compute)) - Scalar(b, mean.load(b, own))
-        return (distance * distance).value
+        return Scalar(b, b.cast(x.load(b, index), compute)) - Scalar(b, first.load(b, own))
 
-    return mean, g.reduce("sum", centred, size, dims, compute, origins=x.origins)
+    def square(b: BodyBuilder, index: Index) -> Value:
+        apart = distance(b, index)
+        return (apart * apart).value
+
+    def plain(b: BodyBuilder, index: Index) -> Value:
+        return distance(b, index).value
+
+    rest, squares = (
+        g.reduce("sum", inner, size, dims, compute, origins=x.origins)
+        for inner in (plain, square)
+    )
+
+    def mended(m: Scalar, r: Scalar) -> Scalar:
+        return where(abs(r) < math.inf, m + r / total, m)
+
+    def centred(s: Scalar, r: Scalar) -> Scalar:
+        return where(s < math.inf, maximum(s - r * (r / total), 0), s)
+
+    mean = g.computed(mended, (first, rest), compute, sums.size)
+    return mean, g.computed(centred, (squares, rest), compute, sums.size)
 
 
 def _variance(
