@@ -139,8 +139,10 @@ class InvalidBackend(MinidynamoError):
         self.name = name
 
 
-class SkipFrame(Exception):
-    """The frame can't be replaced, or is not to be; it runs in eager."""
+class SkipFrame(BaseException):
+    """The frame can't be replaced, or is not to be; it runs in eager. No Exception: the tracer
+    takes those of functions that it runs for the program's.
+    """
 
 
 class RunInEager(Exception):

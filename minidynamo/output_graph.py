@@ -154,6 +154,8 @@ class OutputGraph:
         self._unbacked: dict[sympy.Symbol, tuple[Node, Any]] = {}
         self.restrided = Restrided()
         self.op_count = 0
+        # How many instructions were interpreted since the last operation.
+        self.idle_instructions = 0
         # Classes of which it is guarded that no attribute was stored since.
         self.guarded_classes: set[type] = set()
         # Objects whose `id` the traced code asked for, with their types.
@@ -279,6 +281,7 @@ class OutputGraph:
         node.stack_trace = "".join(traceback.StackSummary.from_list(list(stack)).format())
         self.note_first(node)
         self.op_count += 1
+        self.idle_instructions = 0
         return node
 
     def note_first(self, node: Node) -> None:

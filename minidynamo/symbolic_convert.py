@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from . import config, handlers, trace_rules
 from .bytecode import Instruction, current, decode, instruction_index
-from .exc import MinidynamoError, Unsupported
+from .exc import MinidynamoError, SkipFrame, Unsupported
 from .opcodes import OPCODES
 from .output_graph import OutputGraph
 from .resume_execution import base_code, is_continuation, is_stack_name
@@ -50,6 +50,8 @@ from .variables.protocol import Protocol
 
 MAX_INLINE_DEPTH = 200
 MAX_LOOP_VERSIONS = 3
+# So many instructions without an operation on tensors are a computation that eager does sooner.
+MAX_IDLE_INSTRUCTIONS = 500_000
 _GENERATOR_FLAG = 0x20
 _NOT_INLINED_FLAGS = 0x80 | 0x100 | 0x200  # coroutines and async generators
 
@@ -196,8 +198,11 @@ class Translator(Protocol):
         inst = self.current = self.instructions[self.ip]
         self.ip += 1
         self.in_tail = None
+        self.output.idle_instructions += 1
         handler = OPCODES.get(inst.opname)
         try:
+            if self.output.idle_instructions > MAX_IDLE_INSTRUCTIONS:
+                self.stop_idling()
             if handler is None:
                 unsupported("opcode", inst.opname, f"{inst.opname} is not traced")
             handler(self, inst)
@@ -212,6 +217,23 @@ class Translator(Protocol):
             if not error.user_stack:
                 error.user_stack = self.user_stack()
             raise
+
+    def stop_idling(self) -> None:
+        """Leave a long computation on plain Python values to eager: the frame, or what is left of
+        it where something was captured. With fullgraph it is traced to its end.
+        """
+        output = self.output
+        output.idle_instructions = 0
+        if output.options.fullgraph:
+            return
+        context = f"{self.code.co_qualname}:{self.current.lineno}"
+        why = (
+            f"{MAX_IDLE_INSTRUCTIONS} instructions were traced without an operation on tensors"
+        )
+        if output.is_empty():
+            raise SkipFrame(f"{why}; the last in {context}")
+        hint = "move the computation out of the compiled function"
+        unsupported("long computation", context, why, [hint])
 
     def uncaught(self, error: ObservedException) -> Unsupported:
         """The reason to stop at an exception that ends the outermost function."""

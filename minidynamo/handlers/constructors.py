@@ -24,6 +24,7 @@ from ..variables.exceptions import BUILTIN_EXCEPTIONS, OPAQUE_EXCEPTIONS, Except
 from ..variables.lists import ListVariable, TupleVariable, tuple_mutation
 from ..variables.registry import handles
 from ..variables.sets import SetVariable, collect
+from ..variables.user_values import new_value
 from .builtins import builtin
 
 if TYPE_CHECKING:
@@ -96,6 +97,17 @@ def _new_exception(tx: Translator, cls: Any, *args: Values, **kwargs: Values) ->
     if issubclass(cls, OPAQUE_EXCEPTIONS) or cls.__flags__ & (1 << 20):
         unsupported("exception class", cls.__name__, f"making a {cls.__name__} is not traced")
     return ExceptionVariable(cls, list(args))
+
+
+def _makes_values(family: type) -> None:
+    def new(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+        return new_value(tx, family, cls, args, kwargs)
+
+    _constructs(family.__new__)(new)
+
+
+for _family in (int, float, str):
+    _makes_values(_family)
 
 
 @builtin(types.MappingProxyType)

@@ -26,6 +26,7 @@ from ..variables.lists import SequenceVariable, as_sequence
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 from ..variables.torch_overrides import dispatched
+from ..variables.user_values import UserValueVariable
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -132,6 +133,7 @@ def _tensor_node(
     """The operation as a graph node, if a tensor takes part and no user's class decides."""
     if not any(isinstance(arg, TensorVariable) for arg in args):
         return None
+    args = [args[0], *(_number_of(arg) for arg in args[1:])]  # the left one is asked first
     for other in args:
         if other.is_user_defined and not isinstance(other, TensorVariable):
             return None
@@ -148,6 +150,12 @@ def _tensor_node(
         args = [base, args[1].specialized(tx)]  # autograd has no formula for symbolic exponents
     args = [_bool_as_float(arg) for arg in args]
     return tx.call_operation(function, args, {})
+
+
+def _number_of(value: VariableTracker) -> VariableTracker:
+    """The number in an object of a subclass of int or float, as tensors take it."""
+    is_number = isinstance(value, UserValueVariable) and value.family is not str
+    return value.base if is_number else value  # type: ignore[attr-defined]
 
 
 def _bool_as_float(value: VariableTracker) -> VariableTracker:
@@ -260,8 +268,10 @@ def _number_slot(
     other: VariableTracker,
 ) -> VariableTracker:
     if isinstance(operand, TensorVariable):
-        return _tensor_slot(operand, function, other)
+        return _tensor_slot(tx, operand, function, other)
     if isinstance(operand, ConstantVariable):
+        if isinstance(other, UserValueVariable):
+            return _slot_with_value(tx, operand, method, other)
         return _constant_slot(tx, operand, function, other)
     if not _is_modelled(operand, method):
         unsupported(
@@ -270,10 +280,31 @@ def _number_slot(
     return _call_special(tx, operand, method, [other])
 
 
-def _tensor_slot(
-    operand: TensorVariable, function: Callable[..., Any], other: VariableTracker
+def _slot_with_value(
+    tx: Translator, operand: ConstantVariable, method: str, other: UserValueVariable
 ) -> VariableTracker:
-    """Tensors do not know objects of user-defined classes."""
+    """A constant's slot with an object that it takes for the number or text it holds."""
+    value, kinds = operand.value, (type(operand.value), other.family)
+    slot = getattr(type(value), method, None)
+    if slot is None:
+        return NOT_IMPLEMENTED
+    if hasattr(type(value), "__len__"):
+        fits = kinds == (str, str) or (method == "__mul__" and other.family is int)
+        if not fits or method == "__mod__" or other.overrides("__rmul__"):
+            unsupported("operator", f"{method} of {operand!r} and {other!r}", "not traced")
+    return tx.fold(slot, (value, other.base.value), {})
+
+
+def _tensor_slot(
+    tx: Translator,
+    operand: TensorVariable,
+    function: Callable[..., Any],
+    other: VariableTracker,
+) -> VariableTracker:
+    """Tensors do not know objects of user-defined classes, but numbers on their left."""
+    number = _number_of(other)
+    if number is not other:
+        return tx.call_operation(function, [number, operand], {})
     if hasattr(other.python_type(), "__torch_function__"):
         unsupported(
             "operator", f"{function.__name__} on {other!r}", "it overrides torch functions"
@@ -410,6 +441,12 @@ def _tensor_comparison(
     right: VariableTracker,
 ) -> VariableTracker | None:
     """A node; but `==` and `!=` with what is no number nor tensor compare identities."""
+    if isinstance(left, UserValueVariable) and isinstance(right, TensorVariable):
+        if any(map(left.overrides, (row[0] for row in _COMPARE.values()))):
+            unsupported("comparison", f"{left!r} and a tensor", "its class compares itself")
+        left = _number_of(left)
+    elif isinstance(left, TensorVariable):
+        right = _number_of(right)
     operands = [left, right]
     tensors = [value for value in operands if isinstance(value, TensorVariable)]
     if not tensors:
@@ -441,6 +478,9 @@ def _comparison_slot(
         return tx.call_function(found, [other], {}).realize()
     if isinstance(operand, TensorVariable):
         return NOT_IMPLEMENTED
+    if isinstance(operand, ConstantVariable) and isinstance(other, UserValueVariable):
+        compare = getattr(type(operand.value), method)
+        return tx.fold(compare, (operand.value, other.base.value), {})
     slot = getattr(operand.python_type(), method, None)
     if isinstance(operand, ConstantVariable) or slot is getattr(object, method):
         return NOT_IMPLEMENTED

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..exc import Unsupported
 from ..guards import Predicate
+from ..side_effects import Mutation
 from ..source import AttrSource, ConstSource, Source
 from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
+from ..variables.functions import MethodOfVariable
 from ..variables.identity import IdVariable
 from ..variables.registry import handles, wraps
 
 if TYPE_CHECKING:
+    from ..codegen import PyCodegen
     from ..symbolic_convert import Translator
 
 Args = list[VariableTracker]
@@ -163,6 +167,56 @@ def record_function_exit(
     kwargs: Kwargs,
 ) -> VariableTracker:
     return ConstantVariable(None)
+
+
+class ProfilerVariable(VariableTracker):
+    """A profiler that the traced code makes. While compiling it does nothing, as torch.compile has
+    it; where more of it is used than its block, the graph ends before it and eager makes it.
+    """
+
+    def __init__(self, kind: type, made_at: int) -> None:
+        super().__init__(mutation=Mutation.NEW)
+        self.kind = kind
+        self.made_at = made_at
+
+    def python_type(self) -> type:
+        return self.kind
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if name in ("__enter__", "__exit__"):
+            return MethodOfVariable(self, name)
+        return super().getattr(tx, name)
+
+    def call_method(
+        self, tx: Translator, name: str, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
+        if name in ("__enter__", "__exit__"):
+            return self if name == "__enter__" else ConstantVariable(None)
+        return super().call_method(tx, name, args, kwargs)
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        reason = Unsupported("profiler", self.kind.__qualname__, "it is used outside its block")
+        reason.made_at = self.made_at  # type: ignore[attr-defined]
+        raise reason
+
+
+# The arguments that only say what is recorded.
+_RECORDED = frozenset(
+    "activities record_shapes profile_memory with_stack with_flops with_modules use_cpu".split()
+)
+
+
+def _profiler(kind: type) -> None:
+    def make(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        if args or not kwargs.keys() <= _RECORDED:
+            unsupported("profiler", kind.__qualname__, "it may call functions of the program")
+        return ProfilerVariable(kind, tx.last_step())
+
+    handles(kind)(make)
+
+
+_profiler(torch.profiler.profile)
+_profiler(torch.autograd.profiler.profile)
 
 
 # -- attributes of the thread ----------------------------------------------------------------------

@@ -29,6 +29,7 @@ from . import (
     super_,
     unions,
     user_defined,
+    user_values,
 )
 
 __all__ = [
@@ -56,4 +57,5 @@ __all__ = [
     "super_",
     "unions",
     "user_defined",
+    "user_values",
 ]

@@ -120,6 +120,8 @@ class SymVariable(VariableTracker):
             result = compute(tx, function, operands)
             if result is not None:
                 return result
+        if name == "as_integer_ratio" and self.python_type() is int and not (args or kwargs):
+            return tx.wrap_items(tuple, [self, ConstantVariable(1)])
         return self.specialized(tx).call_method(tx, name, args, kwargs)
 
     # -- leaving the trace ----------------------------------------------------------------------

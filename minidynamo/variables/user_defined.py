@@ -293,11 +293,15 @@ class UserDefinedObjectVariable(InstanceState):
 
     # -- leaving the trace ----------------------------------------------------------------------
 
-    def reconstruct(self, codegen: PyCodegen) -> None:
+    def push_blank(self, codegen: PyCodegen) -> None:
+        """Push a new object of the class that has no attributes yet."""
         is_namespace = issubclass(self.cls, types.SimpleNamespace)
         codegen.begin_call(types.SimpleNamespace.__new__ if is_namespace else object.__new__)
         codegen.load_const(self.cls)
         codegen.end_call(1)
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        self.push_blank(codegen)
         codegen.save_temp(self)
         for name, value in codegen.side_effects.stored_attrs(self).items():
             assert isinstance(value, VariableTracker)

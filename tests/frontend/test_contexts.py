@@ -369,6 +369,45 @@ def test_profiler_range():
     check(fn, X, fullgraph=True)
 
 
+def test_profiler_without_a_use():
+    def fn(x):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
+            with torch.profiler.record_function("range"):
+                y = x.sin()
+        with torch.autograd.profiler.profile():
+            return y + 1, prof is None
+
+    check(fn, X, fullgraph=True)
+
+
+def test_profiler_that_is_used():
+    def fn(x):
+        y = x + 1
+        with torch.profiler.profile() as prof:
+            y = y.sin()
+        names = {event.key for event in prof.key_averages()}
+        return y * 2, "aten::sin" in names
+
+    def returning(x):
+        with torch.autograd.profiler.profile() as prof:
+            y = x.sin()
+        return y, type(prof).__name__, len(prof.key_averages()) > 0
+
+    check(fn, X, graphs=None)
+    check(returning, X, graphs=None)
+
+
+def test_profiler_that_calls_back():
+    seen = []
+
+    def fn(x):
+        with torch.profiler.profile(on_trace_ready=lambda prof: seen.append(1)):
+            return x + 1
+
+    check(fn, X, graphs=None, calls=1)
+    assert seen == [1, 1]
+
+
 def test_default_device_inside_and_outside():
     def setting(x):
         torch.set_default_device("meta")
