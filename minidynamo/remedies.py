@@ -47,9 +47,9 @@ def remedy(failure: GuardFailure, dynamic: bool | None, f_locals: Mapping[str, A
 def _of_condition(expression: Any) -> str:
     operator, *operands = expression
     is_bound = len(operands) == 2 and isinstance(operands[1], int)
-    if operator == "==" and is_bound:
-        return "the program needs the value itself there"
     place = operands[0]
+    if operator == "==" and is_bound and not isinstance(place, tuple):
+        return "the program needs the value itself there"
     if operator != ">=" or not is_bound or operands[1] != 2:
         return ""
     is_size = isinstance(place, TensorPropertySource) and place.prop == "size"

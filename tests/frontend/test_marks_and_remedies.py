@@ -168,6 +168,12 @@ REMEDIES = {
     "static int": (scaled, [(X, 4), (X, 5)], {"dynamic": False}, "dynamic=False.*as a tensor"),
     "float": (scaled, [(X, 0.5), (X, 1.5)], {}, "becomes symbolic now; dynamic=True"),
     "zero": (scaled, [(X, 0.5), (X, 0.0)], {}, "infinite floats are constants"),
+    "remainder": (
+        lambda x: x * 2 if x.shape[0] % 2 == 0 else x,
+        [(torch.ones(4),), (torch.ones(5),)],
+        {"dynamic": True},
+        r"% 2\) == 0 no longer holds: x.size\(0\) is 5, needed at [^(]*$",
+    ),
     "bool": (scaled, [(X, True), (X, False)], {}, "no longer True, needed at [^(]*$"),
 }
 
