@@ -23,6 +23,7 @@ from torch._C._dynamo import eval_frame as torch_frames
 
 from . import config, events, stances, trace_rules
 from ._C import ONCE, SKIP, SKIP_RECURSIVE, SKIP_RUN_ONLY, Entry, entries, on_made_code
+from .compile_lock import compiling
 from .compile_options import GuardFail
 from .exc import (
     InternalError,
@@ -93,7 +94,7 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
         # Where torch.compile calls compiled code, it is not to compile the compiler.
         former = torch_frames.set_eval_frame(None)
         try:
-            return _answer(options, frame)
+            return _answer_alone(options, frame)
         except BaseException as error:
             if not is_continuation(frame.code):
                 raise
@@ -110,6 +111,17 @@ def _failing_entry(frame: Any, error: BaseException) -> tuple[Any]:
     """An answer for this call alone: it raises `error` where the program goes on."""
     code = failing(frame.code, error, frame.f_locals)
     return (Entry(GuardSet().build(frame.code, []), code, needs_hook=False),)
+
+
+def _answer_alone(options: CompileOptions, frame: Any) -> Any:
+    """The answer, while no other thread compiles. Where one made a version of this code meanwhile,
+    this call runs in eager, and the next one will find it.
+    """
+    known = len(entries(frame.code))
+    with compiling() as alone:
+        if not alone or len(entries(frame.code)) > known:
+            return ONCE
+        return _answer(options, frame)
 
 
 def _answer(options: CompileOptions, frame: Any) -> Any:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 START = """
@@ -102,8 +103,31 @@ assert not errors, errors
 """
 
 
+# FakeTensorMode alone, entered in a third thread, ends a process with such a build (torch 2.11).
+@pytest.mark.skipif(
+    torch.version.cuda is not None and not torch.cuda.is_available(),
+    reason="torch's fake tensors in several threads need a GPU with a build for CUDA",
+)
 def test_first_calls_of_several_threads():
     done = subprocess.run(
         [sys.executable, "-c", THREADS], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+SAME_FUNCTION = THREADS.replace('eval(f"lambda x: x.sin() + {i}")', "same").replace(
+    "import threading, torch, minidynamo",
+    "import threading, torch, minidynamo\nsame = lambda x: x.sin()",
+)
+
+
+@pytest.mark.skipif(
+    torch.version.cuda is not None and not torch.cuda.is_available(),
+    reason="torch's fake tensors in several threads need a GPU with a build for CUDA",
+)
+def test_threads_that_call_one_function_compile_it_once():
+    program = SAME_FUNCTION + "assert len(minidynamo._C.entries(same.__code__)) == 1\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr

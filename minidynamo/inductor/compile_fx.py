@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from minidynamo import _C, events
+from minidynamo.compile_lock import compiling
 from minidynamo.deferred_torch import fake_mode
 from minidynamo.inductor import config, freezing, lowering, metrics, trace
 from minidynamo.inductor.aot import NOT_COMPILABLE, CannotTrace, compile_aot
@@ -88,7 +89,7 @@ class _Settings:
         """`compile_graph` under these settings."""
         if kind != "backward":
             return compile_graph(graph, kind)
-        with config.patch(self.flags), trace.into(self.folder):
+        with compiling(), config.patch(self.flags), trace.into(self.folder):
             return compile_graph(graph, kind)
 
 

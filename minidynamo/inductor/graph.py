@@ -1,8 +1,7 @@
 """Lowering an aten graph: `GraphLowering` walks the nodes and collects operations over named
 buffers.
 
-    lowered = GraphLowering(gm, config).run()       # .operations, .buffers, .outputs, .inputs,
-    .constants
+    lowered = GraphLowering(gm, config).run()  # .operations, .buffers, .outputs, .inputs, .constants
 
 Lowerings (`lowering/`) call back into it: `g.pointwise`, `g.reduce`, `g.view`, `g.realize`,
 `g.extern`.
@@ -255,9 +254,11 @@ class GraphLowering:
 
     def eager_layout(self, value: TensorValue) -> View:
         """The value's memory with the strides that eager gives it, and the holes."""
-        view, copy = self.realize(value), self.copy(value, value.layout)
-        holes = has_own_places(value.size, value.layout)
-        return view if view.exact else self.realize(copy, holes)
+        view = self.realize(value)
+        if not view.exact:
+            holes = has_own_places(value.size, value.layout)
+            view = self.realize(self.copy(value, value.layout), holes)
+        return view
 
     def copy(self, value: TensorValue, stride: Size) -> TensorValue:
         """The same elements on memory of their own, with these strides."""

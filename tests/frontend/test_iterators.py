@@ -484,7 +484,11 @@ def test_generator_leaves_the_graph():
 
 def test_generator_expression_over_argument():
     def fn(x, items):
-        return max(len(item) for item in items) + x, ",".join(str(i) for i in items), {*items}
+        return (
+            max(len(item) for item in items) + x,
+            ",".join(str(i) for i in items),
+            {*map(len, items)},
+        )
 
     check(fn, X, ["a", "bcd"])
 
