@@ -284,15 +284,19 @@ def _depthwise(g: Make) -> Made:
     return g.module(block), (g.randn(4, 96, 28, 28),)
 
 
+class _Residual(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(256, 256, 3, padding=1, bias=False)
+        self.second = torch.nn.Conv2d(256, 256, 3, padding=1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x + self.second(torch.relu(self.first(x))))
+
+
 @case("residual block, 256 channels of 14 x 14", bound="library")
 def _many_weights(g: Make) -> Made:
-    first, second = (torch.nn.Conv2d(256, 256, 3, padding=1, bias=False) for _ in range(2))
-    model = g.module(torch.nn.ModuleList([first, second]))
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(x + model[1](torch.relu(model[0](x))))
-
-    return run, (g.randn(1, 256, 14, 14),)
+    return g.module(_Residual()), (g.randn(1, 256, 14, 14),)
 
 
 @case("layer norm over channels")

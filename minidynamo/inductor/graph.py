@@ -3,8 +3,7 @@ buffers.
 
     lowered = GraphLowering(gm, config).run()  # .operations, .buffers, .outputs, .inputs, .constants
 
-Lowerings (`lowering/`) call back into it: `g.pointwise`, `g.reduce`, `g.view`, `g.realize`,
-`g.extern`.
+Lowerings (`lowering/`) call back: `g.pointwise`, `g.reduce`, `g.view`, `g.realize`, `g.extern`.
 """
 
 from __future__ import annotations
