@@ -1,7 +1,7 @@
 """Lowering an aten graph: `GraphLowering` walks the nodes and collects operations over named
 buffers.
 
-    lowered = GraphLowering(gm, config).run()  # .operations, .buffers, .outputs, .inputs, .constants
+    lowered = GraphLowering(gm).run()  # .operations, .buffers, .outputs, .inputs, .constants
 
 Lowerings (`lowering/`) call back: `g.pointwise`, `g.reduce`, `g.view`, `g.realize`, `g.extern`.
 """
