@@ -78,8 +78,7 @@ class Draws:
         if output.body is not None:
             why = "it is called in the body of a higher-order operator"
             raise Unsupported("random number", str(draw.function), why)
-        output.side_effects.version += 1
-        output.side_effects.lasting += 1
+        output.side_effects.note()
         self.calls.append(draw)
         return DrawSource(len(self.calls) - 1)
 
