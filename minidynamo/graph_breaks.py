@@ -97,6 +97,13 @@ def finish_break(tx: RootTranslator, frame: Translator) -> CompiledFrame:
     return _BreakFinisher(tx, frame).run()
 
 
+def _restore(codegen: PyCodegen, restore: Callable[[PyCodegen], None]) -> None:
+    if not codegen.only_state:
+        for variable in codegen.side_effects.made:
+            codegen.preload(variable)
+    restore(codegen)
+
+
 class _Finisher:
     """Assembles the new code of one frame."""
 
@@ -117,11 +124,11 @@ class _Finisher:
         only_state = not (config.replay_side_effects or tail or is_continuation(self.tx.code))
         effects, context = self.output.side_effects, self.context
         counting = PyCodegen(effects, context, None, only_state=only_state)
-        restore(counting)
+        _restore(counting, restore)
         self._drop_generators()
         emitting = PyCodegen(effects, context, counting.counts, only_state=only_state)
         emitting.outputs = dict(counting.outputs)
-        restore(emitting)
+        _restore(emitting, restore)
         self.rerun: list[Instruction] = []
         call, fetch, module = self._graph_call(list(emitting.outputs))
         positions = self.tx.current.positions

@@ -58,6 +58,8 @@ class SideEffects:
         self.attributes: dict[VariableTracker, dict[str, VariableTracker | _Deleted]] = {}
         self.contents: dict[VariableTracker, None] = {}
         self.recreated: set[tuple[VariableTracker, str]] = set()
+        # Objects whose making is seen outside, in order of the program.
+        self.made: list[VariableTracker] = []
         self.aliases: list[tuple[Source, Source]] = []
         self.version = 0
         # As `version`, without iterators that advance: what code leaves behind when it is done.
@@ -90,6 +92,11 @@ class SideEffects:
         """To be called before a change that needs no replay, but that nothing undoes."""
         self.version += 1
         self.lasting += 1
+
+    def make(self, variable: VariableTracker) -> None:
+        """The object is made behind the graph also where nothing needs it: that is an effect."""
+        self.note()
+        self.made.append(variable)
 
     # -- containers -----------------------------------------------------------------------------
 
@@ -159,4 +166,4 @@ class SideEffects:
         return sorted(self.contents, key=lambda variable: variable.replay_rank)
 
     def is_empty(self) -> bool:
-        return not self.pending_attributes() and not self.contents
+        return not (self.pending_attributes() or self.contents or self.made)

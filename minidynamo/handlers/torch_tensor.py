@@ -48,11 +48,7 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
     },
     **{
         name: ("autograd call", "the backward pass is run by eager", [])
-        for name in (
-            "backward",
-            "retain_grad",
-            "register_post_accumulate_grad_hook",
-        )
+        for name in ("backward", "retain_grad")
     },
     **{
         name: ("tensor storage", "it works on the tensor's memory itself", [])

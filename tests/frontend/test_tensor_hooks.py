@@ -1,4 +1,4 @@
-"""`register_hook` on tensors that a graph makes; operators with rules of their own for tracing."""
+"""Hooks of tensors of a graph and of its inputs; operators with own rules for tracing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,44 @@ def on_an_input(x, weight):
     return (x * weight).sum()
 
 
-FUNCTIONS = (changing, removed, logging, after_a_write, on_an_input)
+def several_on_an_input(x, weight):
+    first = x.register_hook(lambda grad: grad * 5)
+    x.register_hook(lambda grad: grad + 1)
+    x.register_hook(lambda grad: LOG.append(1))
+    y = x * weight
+    x.register_hook(lambda grad: grad * y.detach())
+    first.remove()
+    first.remove()
+    return y.sum()
+
+
+def before_a_write(x, weight):
+    y = x * 1
+    minidynamo.graph_break()
+    y.register_hook(lambda grad: grad + 5)
+    y.mul_(3)
+    return (y * y * weight).sum()
+
+
+def triple_grad(tensor):
+    tensor.grad.mul_(3)
+
+
+def accumulated(x, weight):
+    x.register_post_accumulate_grad_hook(triple_grad)
+    return (x * weight).sum()
+
+
+FUNCTIONS = (
+    changing,
+    removed,
+    logging,
+    after_a_write,
+    on_an_input,
+    several_on_an_input,
+    before_a_write,
+    accumulated,
+)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
@@ -71,7 +108,13 @@ def test_gradients(fn, backend):
                 torch.testing.assert_close(left, right)
 
 
-@pytest.mark.parametrize(("fn", "graphs"), [(changing, 1), (after_a_write, 1), (logging, 2)])
+ONE_GRAPH = (changing, removed, after_a_write, on_an_input, several_on_an_input, accumulated)
+
+
+@pytest.mark.parametrize(
+    ("fn", "graphs"),
+    [*((fn, 1) for fn in ONE_GRAPH), (logging, 2), (before_a_write, 2)],
+)
 def test_graphs(fn, graphs):
     minidynamo.reset()
     backend = CountingBackend()
@@ -95,6 +138,38 @@ def test_another_hook_is_another_graph():
             function(x, factor).backward()
             grads.append(x.grad)
         torch.testing.assert_close(*grads)
+
+
+def test_handles_leave_the_graph():
+    class Holder:
+        handle = None
+
+    def fn(x, holder, hook):
+        holder.handle = x.register_hook(hook)
+        other = x.register_hook(lambda grad: grad + 1)
+        return (x * 2).sum(), other, other, holder.handle
+
+    backend = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for factor in (2.0, 3.0):
+        holder, x = Holder(), torch.ones(3, requires_grad=True)
+        value, other, same, kept = compiled(x, holder, lambda g, factor=factor: g * factor)
+        assert other is same
+        assert kept is holder.handle
+        for expected in (2 * factor + 1, 2 * factor, 2.0):
+            x.grad = None
+            value.backward(retain_graph=True)
+            torch.testing.assert_close(x.grad, torch.full((3,), expected))
+            (other if expected != 2 * factor else kept).remove()
+    assert len(backend.graphs) == 1
+
+
+def test_inputs_without_gradients_raise():
+    def fn(x):
+        x.register_hook(lambda grad: grad)
+        return x + 1
+
+    check(fn, torch.ones(3), graphs=None)
 
 
 @torch.library.custom_op("md_tests::increase", mutates_args=("x",))
