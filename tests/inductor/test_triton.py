@@ -1,6 +1,7 @@
 """Graphs and kernels in Triton: under the interpreter against eager, and compiled for GPUs."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -170,6 +171,35 @@ def test_vector_instructions_for_aligned_pointers():
     )
     assert all("ld.global.v4" in text for text in assemble(kernel))
     assert not any("ld.global.v4" in text for text in assemble(kernel, aligned=False))
+
+
+def test_what_is_read_again_stays_in_the_cache():
+    rows, length = 4, 20_000
+    b = builder([rows], [length])
+    (x,), (r,) = map(symbol_expr, b.iters), map(symbol_expr, b.reduces)
+    value = b.load("a0", x * length + r, torch.float32)
+    total = b.reduction("sum", value)
+    scaled = b.op("mul", b.op("sub", value, total), b.load("a1", r, torch.float32))
+    b.store("a2", x * length + r, scaled, torch.float32)
+    numel = rows * length
+    args = [
+        (torch.float32, n, role) for n, role in ((numel, "in"), (length, "in"), (numel, "out"))
+    ]
+    kernel = kernel_of(b.finish(), args)
+    policies = re.findall(r"(a\d) .*eviction_policy=\"(\w+)\"", kernel.source)
+    assert policies == [("a0", "evict_last"), ("a0", "evict_first"), ("a1", "evict_last")]
+    operands = torch.randn(rows, length), torch.randn(length)
+    out = torch.empty(rows, length)
+    run(kernel, *operands, out)
+    same(
+        out,
+        (operands[0] - operands[0].sum(1, keepdim=True)) * operands[1],
+        rtol=1e-3,
+        atol=1e-3,
+    )
+    assert all(
+        "L1::evict_first" in text and "L1::evict_last" in text for text in assemble(kernel)
+    )
 
 
 @pytest.mark.parametrize("rows", [1 << 15, 1 << 21])

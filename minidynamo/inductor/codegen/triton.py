@@ -122,6 +122,7 @@ class TritonPrinter:
     Attributes:
         spans: for every node, the axes that its tile extends along.
         inner: for every node, whether it changes with a reduction symbol.
+        again: nodes that a later walk over the same rows computes again.
     """
 
     def __init__(self, spec: KernelSpec, name: str, tiling: Tiling) -> None:
@@ -133,6 +134,7 @@ class TritonPrinter:
         self.nodes = spec.body.nodes
         self.axis_of = {symbol: axis.name for axis in self.axes for symbol in axis.symbols}
         self.inner = spec.body.levels()
+        self.again: set[int] = set()
         self.spans: list[Span] = []
         for node in self.nodes:
             self.spans.append(self._span(node))
@@ -209,7 +211,9 @@ class TritonPrinter:
     def _passes(self) -> None:
         """A looped reduction."""
         row = self.axes[1]
-        for part in passes(self.spec.body):
+        parts = passes(self.spec.body)
+        for number, part in enumerate(parts, 1):
+            self.again = {p for later in parts[number:] for p in later.nodes}
             if not part.inner:
                 self._emit_all(part.nodes)
                 continue
@@ -337,7 +341,27 @@ class TritonPrinter:
         span = self.spans[position]
         mask = self._mask(span, f"v{node.args[0]}" if node.args else "")
         options = f", mask={mask}, other=0" if mask else ""
+        policy = self._eviction(position, node)
+        if policy:
+            options += f', eviction_policy="{policy}"'
         return f"tl.load({self._pointer(node, span)}{options})"
+
+    def _eviction(self, position: int, node: Node) -> str:
+        """How long what is loaded is worth keeping in the caches; "" where it does not matter.
+
+        What other programs or a later walk read again is to stay; what a walk over rows reads for
+        the last time is to make room.
+        """
+        assert node.index is not None
+        body = self.spec.body
+        if node.index.value_refs():
+            return ""
+        loops = (*body.iters, *body.reduces) if self.inner[position] else body.iters
+        if any(symbol.size != 1 for symbol in {*loops} - {*node.index.symbols()}):
+            return "evict_last"
+        if not self.inner[position] or self.tiling.persistent:
+            return ""
+        return "evict_last" if position in self.again else "evict_first"
 
     def _store(self, position: int, node: Node) -> None:
         span = self.spans[position]
