@@ -56,7 +56,8 @@ OUT_VARIANTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.badd
 @cache
 def cpp_prefix() -> str:
     """Text that stands before every kernel."""
-    return (Path(__file__).parent / "cpp_prefix.h").read_text()
+    folder = Path(__file__).parent
+    return "".join((folder / f"cpp_{part}.h").read_text() for part in ("prefix", "math64", "math"))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
