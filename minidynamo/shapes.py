@@ -194,12 +194,22 @@ class Shapes:
             return self._as_number(self._numbers[source])
         if not self._is_symbolic(value, source):
             return None
+        return self._new_number(value, source, stack())
+
+    def _new_number(self, value: float, source: Source, stack: UserStack) -> Any:
         symbol = self.env.create_unspecified_symbol(
             value, TorchSource(source), DimDynamic.DYNAMIC
         )
         self.sources[symbol] = source
-        self._numbers[source] = _Number(source, value, symbol, stack())
+        self._numbers[source] = _Number(source, value, symbol, stack)
         return self._as_number(self._numbers[source])
+
+    def computed_number(self, value: float, source: Source, stack: UserStack) -> Any:
+        """A symbol for what generated code computes at `source`; None if it is a constant."""
+        is_small = abs(value) < _INT64 if type(value) is int else math.isfinite(value)
+        # Expressions do not tell 0.0 from -0.0.
+        is_zero = type(value) is float and value == 0.0
+        return self._new_number(value, source, stack) if is_small and not is_zero else None
 
     def has_symbolic_items(self, value: tuple[Any, ...], source: Source) -> bool:
         """Whether a number in a tuple of constants is symbolic."""

@@ -66,6 +66,8 @@ class SideEffects:
         self.lasting = 0
         # Values that were mutated, while somebody asks for them.
         self.mutated: set[VariableTracker] = set()
+        # Tensors that stand for one of several, as (step that made it, fake, version).
+        self.choices: list[tuple[int, Any, int]] = []
 
     # -- identity -------------------------------------------------------------------------------
 
@@ -97,6 +99,14 @@ class SideEffects:
         """The object is made behind the graph also where nothing needs it: that is an effect."""
         self.note()
         self.made.append(variable)
+
+    def check_choices(self) -> None:
+        """To be called after a tensor was written to: it must not be one of `choices`."""
+        for step, fake, version in self.choices:
+            if fake._version != version:
+                reason = Unsupported("choice of a tensor", "min() or max()", "it is written to")
+                reason.made_at = step  # type: ignore[attr-defined]
+                raise reason
 
     # -- containers -----------------------------------------------------------------------------
 

@@ -251,6 +251,9 @@ class Translator(Protocol):
         cannot be undone.
         """
         graph_point, guards_mark = checkpoint
+        made_at = getattr(reason, "made_at", None)
+        if made_at is not None and made_at != self.step_number:
+            raise RestartTracing(made_at, reason)
         if reason.specialized_in_vain or not self.output.can_rollback(graph_point):
             raise RestartTracing(self.step_number, reason)
         self.output.rollback(graph_point)

@@ -50,6 +50,7 @@ from ..variables.services import SEQUENCE_BUILDERS
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
 from ..variables.user_keys import as_hash
+from .extremes import select_extreme
 from .torch_symbolic import number_of
 
 if TYPE_CHECKING:
@@ -325,6 +326,10 @@ def _extreme(
         if default is not None:
             return default
         tx.raise_observed(ValueError, _EMPTY[name])
+    if is_none(key):
+        selected = select_extreme(tx, better, [item.realize() for item in items])
+        if selected is not None:
+            return selected
     best, best_key = None, None
     for item in items:
         value = item if is_none(key) else tx.call_function(key, [item], {})  # type: ignore[arg-type]

@@ -27,8 +27,9 @@ _MISSING = object()
 
 def real_tensor(tx: Translator, tensor: TensorVariable) -> torch.Tensor | None:
     """The tensor of the frame that a graph input stands for; None for what the graph computes."""
+    node = tensor.origin or tensor.node
     for item in tx.output.inputs:
-        if item.node is tensor.node:
+        if item.node is node:
             return item.value
     return None
 
@@ -239,6 +240,8 @@ def tensor_getattr(tx: Translator, tensor: TensorVariable, name: str) -> Variabl
     if computed is not None:
         return computed(tx, tensor, real)
     known = getattr(torch.Tensor, name, _MISSING)
+    if real is not None and name in real.__dict__:
+        return _stored_on_real(tx, tensor, real, name)
     if callable(known):
         return MethodOfVariable(tensor, name)
     if known is not _MISSING:

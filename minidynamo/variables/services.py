@@ -156,6 +156,7 @@ class Services:
         node = self.output.create_node(op, target, args, kwargs, self.user_stack())
         if _is_inplace(op, target) or "out" in kwargs:
             self.output.side_effects.version += 1
+            self.output.side_effects.check_choices()
         return wrap_node(self, node)  # type: ignore[arg-type]
 
     def wrap_node(self, node: Any) -> VariableTracker:

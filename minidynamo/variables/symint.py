@@ -25,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from ..output_graph import constant_of
+from ..source import CallSource
 from .base import LazyVariable, NotConstant, VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable
@@ -206,12 +207,15 @@ def compute(
 ) -> VariableTracker | None:
     """`function(*args)` on symbolic numbers; None where that is not computed on symbols."""
     row = FUNCTIONS.get(function)
-    if row is None or not all(map(_is_number, args)):
+    if not all(map(_is_number, args)):
         return None
-    if function is round and len(args) > 1:
-        return None  # to tens, hundreds ...
+    if function is divmod:
+        parts = [compute(tx, f, args) for f in (operator.floordiv, operator.mod)]
+        return None if None in parts else tx.wrap_items(tuple, parts)  # type: ignore[arg-type]
+    if row is None or (function is round and len(args) > 1):
+        return _computed_outside(tx, function, args)
     if function in _INTEGERS_ONLY and any(arg.python_type() is float for arg in args):
-        return None
+        return _computed_outside(tx, function, args)
     if function in _DIVISIONS and isinstance(args[1], SymVariable):
         divisor = args[1].value
         if decide(tx, lambda: bool(divisor == 0), args[1]):
@@ -220,9 +224,6 @@ def compute(
         return None
     if function in (min, max) and len(args) != 2:
         return _fold_extreme(tx, function, args)
-    if function is divmod:
-        parts = [compute(tx, f, args) for f in (operator.floordiv, operator.mod)]
-        return None if None in parts else tx.wrap_items(tuple, parts)  # type: ignore[arg-type]
     values = [arg.value for arg in args]  # type: ignore[attr-defined]
     if not any(isinstance(value, torch.SymBool) for value in values):
         # To arithmetic on numbers, True is 1.
@@ -234,6 +235,52 @@ def compute(
     if isinstance(result, SYM_TYPES):
         return wrap_number(tx, result, made=(row, args))
     return tx.wrap_constant(result) if type(result) in _NUMBERS else None
+
+
+def _computed_outside(
+    tx: Translator, function: Callable[..., Any], args: list[VariableTracker]
+) -> VariableTracker | None:
+    """A new symbol for what a function gives that the ShapeEnv does not compute as Python does:
+    its place is the function of the place of the one symbol in `args`.
+    """
+    if function not in _OUTSIDE:
+        return None
+    places: dict[Source, None] = {}
+    parts = [_function_of_place(arg, places) for arg in args]
+    if len(places) != 1 or None in parts:
+        return None
+    hints = [arg.value if type(arg.value) in _NUMBERS else arg.value.node.hint for arg in args]  # type: ignore[attr-defined]
+    try:
+        value = function(*hints)
+    except (ArithmeticError, ValueError, TypeError):
+        return None  # constants then give the program's own error
+    if type(value) not in (int, float):
+        return None
+    (place,) = places
+    label = f"{function.__name__}({', '.join(arg.describe() or repr(arg) for arg in args)})"
+    source = CallSource(place, partial(_call_at, function, parts), label.replace("{", "{{"))
+    number = tx.output.shapes.computed_number(value, source, tx.user_stack())
+    return None if number is None else tx.wrap_number(number, source=source)
+
+
+def _call_at(function: Callable[..., Any], parts: list[Any], place: Any) -> Any:
+    return function(*[part(place) for part in parts])
+
+
+def _function_of_place(
+    value: VariableTracker, places: dict[Source, None]
+) -> Callable[[Any], Any] | None:
+    """How a number is computed from what is found at the one place that is added to `places`."""
+    if not isinstance(value, SymVariable):
+        constant = value.as_python_constant()
+        return lambda place: constant
+    if value.made is not None:
+        function, operands = value.made
+        parts = [_function_of_place(operand.realize(), places) for operand in operands]
+        return None if None in parts else partial(_call_at, function, parts)
+    compute_it, sources = value.output.computed_from(value.value)
+    places.update(dict.fromkeys(sources))
+    return compute_it if len(sources) == 1 else None
 
 
 def _fold_extreme(
@@ -311,6 +358,12 @@ _INTEGERS_ONLY = frozenset(
     {operator.floordiv, operator.mod, operator.pow, pow, divmod, round}
     | {operator.ifloordiv, operator.imod, operator.ipow}
 )
+# What has no effects and depends on its arguments alone.
+_OUTSIDE = _INTEGERS_ONLY | {
+    function
+    for name, function in vars(math).items()
+    if callable(function) and not name.startswith("_")
+}
 _EXTREMES = frozenset({min, max, torch.sym_min, torch.sym_max})
 _ITSELF = frozenset({"real", "numerator"})
 _METHODS: dict[str, Callable[..., Any]] = {

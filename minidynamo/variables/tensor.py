@@ -75,6 +75,10 @@ class TensorVariable(VariableTracker):
     change it.
     """
 
+    # Behind `x.data = y`: the fake of before, which stays its identity, and its graph input.
+    anchor: torch.Tensor | None = None
+    origin: Node | None = None
+
     def __init__(self, node: Node, *, source: Source | None = None) -> None:
         super().__init__(source=source)
         self.node = node
@@ -93,7 +97,7 @@ class TensorVariable(VariableTracker):
         return self.node
 
     def identity(self) -> Any:
-        return self.fake
+        return self.fake if self.anchor is None else self.anchor
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         name = _SAME.get(name, name)
@@ -105,6 +109,8 @@ class TensorVariable(VariableTracker):
         if name == "nbytes":
             return tx.wrap_constant(self.fake.numel() * self.fake.itemsize)
         if name in METADATA:
+            if name == "_version":
+                _check_version(tx, self)
             return tx.wrap_constant(getattr(self.fake, name))
         if name in GRAPH_ATTRIBUTES:
             return tx.add_node("call_function", getattr, (self.node, name), {})
@@ -118,9 +124,12 @@ class TensorVariable(VariableTracker):
         name = _SAME.get(name, name)
         if tx.output.overrides.has_modes and hasattr(torch.Tensor, name):
             unsupported("function mode", f"{self.describe()}.{name} = ...", "a mode sees it")
+        if name == "data":
+            DATA_SETTER[0](tx, self, value)
+            return
         if name == "grad":
             self._check_grad(value)
-        elif hasattr(torch.Tensor, name):
+        elif _is_stored_by_torch(name):
             unsupported(
                 "tensor attribute store",
                 f"{self.describe()}.{name}",
@@ -129,13 +138,7 @@ class TensorVariable(VariableTracker):
         tx.output.side_effects.store_attr(self, name, value)
 
     def _check_grad(self, value: VariableTracker) -> None:
-        """What the setter demands; on a tensor that the graph makes the store
-        would come too late.
-        """
-        if self.source is None:
-            unsupported(
-                "tensor attribute store", f"{self.describe()}.grad", "the graph made it"
-            )
+        """What the setter demands."""
         if isinstance(value, TensorVariable):
             mine, other = self.fake, value.fake
             kinds = [(t.shape, t.dtype, t.device, t.layout) for t in (mine, other)]
@@ -173,7 +176,8 @@ class TensorVariable(VariableTracker):
                 return result
         if name in METADATA_METHODS:
             return self._metadata_method(tx, name, args, kwargs)
-        if not hasattr(torch.Tensor, name):
+        hidden = tx.output.side_effects.load_attr(self, name)
+        if isinstance(hidden, VariableTracker) or not hasattr(torch.Tensor, name):
             return self.getattr(tx, name).call(tx, args, kwargs)
         return self.node_method(tx, name, args, kwargs)
 
@@ -261,7 +265,7 @@ class TensorVariable(VariableTracker):
         )
 
     def hash_key(self, tx: Translator) -> Any:
-        return IdentityKey(id(self.fake))
+        return IdentityKey(id(self.identity()))
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen.graph_output(self.node)
@@ -274,10 +278,21 @@ class TensorVariable(VariableTracker):
                 self.apply_setattr(codegen, name)
 
 
+def _check_version(tx: Translator, tensor: TensorVariable) -> None:
+    """`x.data` counts for itself, its fake together with that of `x`."""
+    if any(node.target is getattr and "data" in node.args for node in tx.output.graph.nodes):
+        unsupported("attribute", f"{tensor.describe()}._version", "behind a use of x.data")
+
+
 def _is_computed(name: str) -> bool:
     """Whether it is an attribute of torch's own, no method."""
     found = getattr(torch.Tensor, name, None)
     return isinstance(found, (types.GetSetDescriptorType, property))
+
+
+def _is_stored_by_torch(name: str) -> bool:
+    """Whether the class has a data descriptor of that name; a method is only hidden."""
+    return hasattr(type(getattr(torch.Tensor, name, None)), "__set__")
 
 
 def subscript_proxy(tx: Translator, key: VariableTracker) -> Any:
@@ -369,5 +384,7 @@ _FAKE = (FakeTensor, torch.nn.Parameter)
 TENSOR_CLASS: list[Callable[[torch.Tensor], type[TensorVariable]]] = []
 # A method or an attribute under torch function modes; filled where these are.
 TENSOR_ACCESS: list[Callable[..., VariableTracker]] = []
+# `tensor.data = value`; filled where that is done.
+DATA_SETTER: list[Callable[..., None]] = []
 # How instances of subclasses are wrapped; filled where these are.
 SUBCLASS_WRAPPER: list[Callable[..., VariableTracker]] = []

@@ -1,0 +1,51 @@
+"""Functions of symbolic numbers that the ShapeEnv does not compute: new symbols, no constants."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from testing import check_recompiles
+
+X = torch.ones(4, 2)
+FLOATS = (2.5, 3.5, 4.75, 5.9, 7.25, 9.1)
+PROGRAMS = {
+    "floordiv": lambda x, f: x * (f // 2) + 7 // f,
+    "mod": lambda x, f: x + f % 2,
+    "pow": lambda x, f: x * f**2 + 2**f,
+    "round": lambda x, f: x * round(f) + round(f, 1),
+    "divmod": lambda x, f: x * divmod(f, 2)[1],
+    "exp": lambda x, f: x * math.exp(f) + math.log(f),
+    "chain": lambda x, f: x * ((f * 3 + 1) % 2.5) ** 0.5,
+    "of both": lambda x, f: x * math.pow(f, f),
+    "returned": lambda x, f: (x + 1, f % 2, round(f)),
+    "branch": lambda x, f: x + 1 if f // 2 >= 1 else x - 1,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_floats(name):
+    calls = [(X, value) for value in FLOATS]
+    check_recompiles(PROGRAMS[name], calls, graphs=2)
+
+
+def test_sizes():
+    def fn(x):
+        return x * math.log(x.shape[0]) + math.pow(x.shape[0], 0.5)
+
+    calls = [(torch.ones(n, 2),) for n in (3, 4, 5, 9)]
+    check_recompiles(fn, calls, graphs=1, dynamic=True)
+
+
+def test_branch_that_goes_the_other_way():
+    calls = [(X, value) for value in (4.5, 5.5, 1.5, 6.5)]
+    check_recompiles(PROGRAMS["branch"], calls, graphs=3)
+
+
+@pytest.mark.parametrize("name", ["floordiv", "mod", "exp"])
+def test_values_that_are_errors_or_special(name):
+    """The place itself raises, or gives what is no symbol."""
+    special = (0.0, -0.0, -1.0, 1e308, math.inf, math.nan, 4.0)
+    calls = [(X, value) for value in (*FLOATS[:3], *special)]
+    check_recompiles(PROGRAMS[name], calls, graphs=None)
