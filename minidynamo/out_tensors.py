@@ -1,11 +1,15 @@
-"""`out=` of operations: which tensors a graph may write its results to."""
+"""What operations write to: `out=` tensors, and arguments whose fake tensors do not show it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.fx.node import Node
+from torch.utils._pytree import tree_leaves
 
 from .exc import Unsupported
 
@@ -38,7 +42,51 @@ def refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) ->
             raise Unsupported("tensor storage", getattr(target, "__name__", str(target)), why)
 
 
-def is_foreach_in_place(target: Any, args: tuple[Any, ...]) -> bool:
+def version_of(fake: Any) -> int:
+    """The version counter; inference tensors and numbers have none."""
+    is_counted = isinstance(fake, torch.Tensor) and not fake.is_inference()
+    return fake._version if is_counted else 0
+
+
+@contextmanager
+def moving_versions(
+    target: Any, args: tuple[Any, ...], fake_args: Any, fake_kwargs: dict[str, Any]
+) -> Iterator[None]:
+    """For a call on fake tensors: what it writes to has another version afterwards."""
+    written = _written(target, args, fake_args, fake_kwargs)
+    versions = list(map(version_of, written))
+    yield
+    for tensor, version in zip(written, versions, strict=True):
+        if version_of(tensor) == version and not tensor.is_inference():
+            increment_version(tensor)
+
+
+def _written(
+    target: Any, args: tuple[Any, ...], fake_args: Any, fake_kwargs: dict[str, Any]
+) -> list[torch.Tensor]:
+    """Tensors that a call writes to, of calls that may leave their version counters alone."""
+    if _is_foreach_in_place(target, args):
+        return list(fake_args[0])
+    schema = _schema(target, fake_args, fake_kwargs)
+    if schema is None or not schema.is_mutable or schema.name.startswith("aten::"):
+        return []
+    pairs = list(zip(schema.arguments, fake_args, strict=False))
+    pairs += [(a, fake_kwargs[a.name]) for a in schema.arguments if a.name in fake_kwargs]
+    written = [v for a, v in pairs if a.alias_info is not None and a.alias_info.is_write]
+    return [t for t in tree_leaves(written) if isinstance(t, torch.Tensor)]
+
+
+def _schema(target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The schema of an operator, of the overload that these arguments choose."""
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        name = target.overloads()[0]
+        if len(target.overloads()) > 1:
+            name = torch._C._jit_resolve_packet(target._qualified_op_name, *args, **kwargs)
+        target = getattr(target, name)
+    return target._schema if isinstance(target, torch._ops.OpOverload) else None
+
+
+def _is_foreach_in_place(target: Any, args: tuple[Any, ...]) -> bool:
     """Whether an operation writes to the tensors of a list, of which a graph has each only once."""
     name = getattr(target, "__name__", "")
     if not name.startswith("_foreach_") or not name.endswith("_"):

@@ -27,7 +27,6 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     UnsupportedOperatorException,
 )
-from torch.autograd.graph import increment_version
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     PendingUnbackedSymbolNotFound,
@@ -46,7 +45,7 @@ from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
-from .out_tensors import is_foreach_in_place, refuse_out
+from .out_tensors import moving_versions, refuse_out, version_of
 from .shape_history import history_of
 from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
@@ -92,13 +91,7 @@ class GraphInput:
     @property
     def is_mutated(self) -> bool:
         """Whether an operation of the graph wrote to it."""
-        return _version(example_value(self.node)) != self.version
-
-
-def _version(fake: Any) -> int:
-    """The version counter; inference tensors and numbers have none."""
-    is_counted = isinstance(fake, torch.Tensor) and not fake.is_inference()
-    return fake._version if is_counted else 0
+        return version_of(example_value(self.node)) != self.version
 
 
 def _stem(source: Source) -> str:
@@ -205,7 +198,7 @@ class OutputGraph:
             node = self.root_graph.placeholder(name)
         node.meta["example_value"] = fake
         node.meta["module_state"] = isinstance(source, ModuleItemSource)
-        self.inputs.append(GraphInput(node, source, value, _version(fake)))
+        self.inputs.append(GraphInput(node, source, value, version_of(fake)))
         return node
 
     def _unique_name(self, stem: str) -> str:
@@ -411,10 +404,8 @@ class OutputGraph:
                     self.shape_env.pending_fresh_unbacked_symbols.clear()
                 if op == "call_method":
                     return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
-                value = target(*fake_args, **fake_kwargs)
-                if is_foreach_in_place(target, args):
-                    increment_version(fake_args[0])  # fake tensors leave it out
-                return value
+                with moving_versions(target, args, fake_args, fake_kwargs):
+                    return target(*fake_args, **fake_kwargs)
         except MinidynamoError:
             raise
         except Exception as error:

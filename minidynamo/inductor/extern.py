@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
 
 from minidynamo import _C
-from minidynamo.inductor.ir import Buffer, ExternOp, TensorValue, View, loop_index
+from minidynamo.inductor.dependencies import roots
+from minidynamo.inductor.ir import Buffer, ExternOp, Lazy, TensorValue, View, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.size_hints import is_size
@@ -98,6 +100,9 @@ def call(
     new_args = tuple(realized(arg) for arg in args)
     new_kwargs = {key: realized(arg) for key, arg in kwargs.items()}
     aliases = _aliased_inputs(op, new_args, new_kwargs)
+    mutated = _mutated_inputs(op, new_args, new_kwargs)
+    if mutated:
+        _compute_readers(g, mutated)
     eager = fake = g.node.meta.get("val")
     is_moved = op in OWN_LAYOUT or any(not view.exact for view in inputs)
     if is_moved and g.sizes is None:
@@ -112,12 +117,26 @@ def call(
             new_args,
             new_kwargs,
             tuple(outputs) if returns > 1 else (outputs,) if returns else (),
-            _mutated_inputs(op, new_args, new_kwargs),
+            mutated,
             (origin_of(g.node, str(op)),),
             tuple(inputs),
         )
     )
     return result
+
+
+def _compute_readers(g: GraphLowering, mutated: Sequence[str]) -> None:
+    """Give values memory that would be computed later, from buffers about to be overwritten."""
+    memory = {root for name in mutated for root in roots(g.buffers[name])}
+    waiting = [v for node, v in g.env.items() if any(user not in g.env for user in node.users)]
+    for value in tree_leaves(waiting):
+        if isinstance(value, TensorValue) and isinstance(value.data, Lazy):
+            index, iters = loop_index(value.size, "x")
+            b = BodyBuilder(iters)
+            value.load(b, index)
+            read = [g.buffers[node.buffer] for node in b.nodes_of("load") if node.buffer]
+            if any(root in memory for buffer in read for root in roots(buffer)):
+                g.realize(value)
 
 
 def _rows(g: GraphLowering, value: TensorValue) -> View:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from minidynamo.inductor.loop_body import LoopBody, Node, NodeList
+from minidynamo.inductor.size_hints import hint_of, is_size
 from minidynamo.inductor.symbolic import (
     ZERO,
     Atom,
@@ -25,6 +26,8 @@ from minidynamo.inductor.symbolic import (
     IntLike,
     Mod,
     Symbol,
+    as_expr,
+    is_nonneg,
     loop_symbol,
     product,
     symbol_expr,
@@ -281,18 +284,22 @@ def _is_in_place(first: LoopBody, store: Node) -> bool:
 
 
 def _is_injective(index: Expr, symbols: Sequence[Symbol]) -> bool:
-    """Whether an affine index differs at all points of the symbols."""
-    strides: dict[Symbol, int] = {}
-    for monomial, coeff in index.terms.items():
-        if len(monomial) != 1 or not isinstance(monomial[0], Symbol):
+    """Whether an affine index differs at all points of the symbols, whatever the sizes are."""
+    rest, steps = index, []
+    for symbol in symbols:
+        step = index.coeff(symbol)
+        if step is None or any(not is_size(atom) for atom in step.atoms()):
             return False
-        strides[monomial[0]] = abs(coeff)
-    reach = 0
-    for symbol in sorted(symbols, key=lambda s: strides.get(s, 0)):
-        stride = strides.get(symbol, 0)
-        if not isinstance(symbol.size, int) or (symbol.size > 1 and stride <= reach):
+        rest = rest - step * symbol_expr(symbol)
+        if symbol.size != 1:
+            steps.append((as_expr(abs(step.const)) if step.is_const else step, symbol.size))
+    if any(not is_size(atom) for atom in rest.atoms()):
+        return False
+    reach = ZERO
+    for step, size in sorted(steps, key=lambda pair: hint_of(pair[0])):
+        if not is_nonneg(step - reach - 1):
             return False
-        reach += stride * (symbol.size - 1)
+        reach = reach + step * (size - 1)  # type: ignore[operator]
     return True
 
 

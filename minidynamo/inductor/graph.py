@@ -73,10 +73,6 @@ BROADCAST_COST = 6
 BROADCAST_FACTOR = 8
 
 
-def _are_ints(values: tuple[Any, ...]) -> bool:
-    return all(type(value) is int for value in values)
-
-
 class GraphLowering:
     """State of lowering one graph.
 
@@ -89,6 +85,7 @@ class GraphLowering:
         outputs: after `run`, what the graph returns: `View`, number or None.
         written: by the input's name, the values that inputs have at the end.
         in_place: nodes that may write into the memory of their first operand.
+        env: the values of the nodes so far.
     """
 
     def __init__(self, gm: torch.fx.GraphModule, *, free_layout: bool = False) -> None:
@@ -105,12 +102,13 @@ class GraphLowering:
         # Where the graph has symbolic sizes, what these are in the compiler's own terms.
         self.sizes: SizeTable | None = None
         self.written: dict[str, TensorValue] = {}
-        self.in_place = in_place_nodes(gm.graph, self._is_final_write)
-        self._env: dict[torch.fx.Node, Any] = {}
+        self.in_place: frozenset[torch.fx.Node] = frozenset()
+        self.env: dict[torch.fx.Node, Any] = {}
         self._names = 0
         if has_symbols([node.meta.get("val") for node in gm.graph.nodes]):
             self.sizes = SizeTable()
-            self.in_place = frozenset()
+        else:
+            self.in_place = in_place_nodes(gm.graph, self._is_final_write)
 
     @property
     def meta(self) -> Any:
@@ -125,14 +123,14 @@ class GraphLowering:
         for node in self.gm.graph.nodes:
             self.node = node
             if node.op == "placeholder":
-                self._env[node] = self._placeholder(node)
+                self.env[node] = self._placeholder(node)
                 continue
             if self.sizes is not None:
                 self.sizes.is_closed = True
             if node.op == "get_attr":
-                self._env[node] = self._constant(node)
+                self.env[node] = self._constant(node)
             elif node.op == "call_function":
-                self._env[node] = self._call(node)
+                self.env[node] = self._call(node)
             else:
                 assert node.op == "output", node.op
                 self._output(node)
@@ -167,15 +165,15 @@ class GraphLowering:
         if node.target is operator.getitem:
             base, index = node.args
             assert isinstance(base, torch.fx.Node)
-            return self._env[base][index]
+            return self.env[base][index]
         if node.target is torch.ops.aten.copy_.default and self._is_final_write(node):
-            target, value = (self._env[arg] for arg in node.args[:2])  # type: ignore[index]
+            target, value = (self.env[arg] for arg in node.args[:2])  # type: ignore[index]
             self.written[target.data.buffer.name] = value
             return None
         if isinstance(node.meta.get("val"), _SYMBOLIC):
             return self._number(node)
-        args = torch.fx.node.map_arg(node.args, self._env.__getitem__)
-        kwargs = torch.fx.node.map_arg(node.kwargs, self._env.__getitem__)
+        args = torch.fx.node.map_arg(node.args, self.env.__getitem__)
+        kwargs = torch.fx.node.map_arg(node.kwargs, self.env.__getitem__)
         if self.sizes is not None:
             args, kwargs = self.sizes.map(args), self.sizes.map(kwargs)
         lowering = LOWERINGS.get(node.target)
@@ -209,7 +207,7 @@ class GraphLowering:
     def _output(self, node: torch.fx.Node) -> None:
         first: dict[str, torch.fx.Node] = {}
         for arg in node.args[0]:  # type: ignore[union-attr]
-            value = self._env[arg] if isinstance(arg, torch.fx.Node) else arg
+            value = self.env[arg] if isinstance(arg, torch.fx.Node) else arg
             value = value if self.sizes is None else self.sizes.map(value)
             if isinstance(value, TensorValue):
                 value = self.eager_layout(value)
@@ -231,7 +229,7 @@ class GraphLowering:
         left, right = self._fake(target), self._fake(value)
         same = left.shape == right.shape and left.dtype == right.dtype
         sizes, strides = tuple(left.shape), tuple(left.stride())
-        if not same or left.device != right.device or not _are_ints(sizes + strides):
+        if not same or left.device != right.device:
             return False
         return is_dense(sizes, strides) and not any(node < user for user in target.users)
 

@@ -9,19 +9,19 @@ from minidynamo.inductor import metrics
 from minidynamo.inductor.fusion import _is_injective, join
 from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.passes.foreach import single
-from minidynamo.inductor.symbolic import loop_symbol, symbol_expr
+from minidynamo.inductor.symbolic import Symbol, loop_symbol, symbol_expr
 
 aten = torch.ops.aten
 
 
-def check(fn, *args, kernels=None, externs=0):
+def check(fn, *args, kernels=None, externs=0, dynamic=False):
     """Results and arguments after the call are those of eager; version counters move."""
     expected = [
         a.clone() if isinstance(a, torch.Tensor) else [t.clone() for t in a] for a in args
     ]
     want = fn(*expected)
     metrics.reset()
-    run = minidynamo.compile(fn, fullgraph=True, dynamic=False)
+    run = minidynamo.compile(fn, fullgraph=True, dynamic=dynamic)
     before = [a._version for a in args if isinstance(a, torch.Tensor)]
     base = [a._version for a in expected if isinstance(a, torch.Tensor)]
     got = run(*args)
@@ -183,12 +183,109 @@ def test_scatters_do_not_join_stores(first, second):
     assert join(writer, body(("load", "x", 1, 0), (second, "a", 1, 0))) is None
 
 
+def overwritten_after_a_read(x, y):
+    old = x.sin()
+    x.copy_(y)
+    return x + old
+
+
+def overwritten_by_out(x, y):
+    old = x.sin()
+    torch.add(y, 1, out=x)
+    return x + old
+
+
+def two_steps(x, y):
+    x.mul_(0.9).add_(y)
+    y.add_(x, alpha=-0.1)
+
+
+SYMBOLIC = [overwritten_after_a_read, overwritten_by_out, two_steps]
+
+
+@pytest.mark.parametrize("fn", SYMBOLIC, ids=lambda fn: fn.__name__)
+def test_sizes_may_be_symbolic(fn):
+    check(fn, torch.randn(5, 7), torch.randn(5, 7), kernels=1, dynamic=True)
+
+
+def test_what_an_operator_overwrites_is_read_before():
+    """An input with holes is written by a call: what was not computed yet reads the old values."""
+
+    def fn(x, y):
+        old = x.sin()
+        x.copy_(y)
+        return x + old
+
+    for dynamic in (False, True):
+        memory = torch.randn(5, 9)
+        check(fn, memory[:, :4], torch.randn(5, 4), dynamic=dynamic)
+
+
+@pytest.fixture(scope="module")
+def writers():
+    """Operators without an autograd kernel, which would move the version counters."""
+    library = torch.library.Library("mutation_tests", "DEF")
+    library.define("one(Tensor(a!) x) -> ()")
+    library.define("several(Tensor(a!)[] xs, Tensor y) -> Tensor")
+
+    def one(x):
+        x.mul_(3)
+
+    def several(xs, y):
+        for x in xs:
+            x.add_(y)
+        return y * 2
+
+    library.impl("one", one, "CompositeExplicitAutograd")
+    library.impl("several", several, "CompositeExplicitAutograd")
+    yield torch.ops.mutation_tests
+    library._destroy()
+
+
+def test_operators_that_write_to_arguments(writers):
+    def one(x, y):
+        old = x + y
+        writers.one.default(x)
+        return old, x * y
+
+    def part(x, y):
+        writers.one(x[1:])
+        return x * y
+
+    def some(x, y):
+        return writers.several([x, y], x + 1) + x
+
+    for fn in (one, part, some):
+        for dynamic in (False, True):
+            minidynamo.reset()
+            check(fn, torch.ones(4), torch.randn(4), dynamic=dynamic)
+
+
+def test_arguments_that_an_operator_writes_to_are_different_ones(writers):
+    def fn(x, y):
+        writers.one(x)
+        return y * 2
+
+    run = minidynamo.compile(fn, fullgraph=True)
+    x = torch.ones(3)
+    assert run(x, torch.ones(3)).tolist() == [2, 2, 2] and x.tolist() == [3, 3, 3]
+    assert run(x, x).tolist() == [18, 18, 18]
+    base = torch.ones(4)
+    assert run(base[:3], base[1:]).tolist() == [6, 6, 2]
+
+
 def test_injective():
     x, y = loop_symbol("x0", 4), loop_symbol("x1", 3)
     a, b = symbol_expr(x), symbol_expr(y)
     assert _is_injective(a * 3 + b, (x, y)) and _is_injective(b * 5 + a, (x, y))
     assert not _is_injective(a + b, (x, y)) and not _is_injective(a * 3, (x, y))
     assert not _is_injective((a // 2) * 3 + b, (x, y))
+    rows, columns = (symbol_expr(Symbol(name)) for name in ("s0", "s1"))
+    x, y = loop_symbol("x0", rows), loop_symbol("x1", columns)
+    a, b = symbol_expr(x), symbol_expr(y)
+    assert _is_injective(a * columns + b + rows, (x, y))
+    assert not _is_injective(a * columns + b, (x,) * 2 + (y,))
+    assert not _is_injective(a * rows + b, (x, y))
 
 
 def scattered_into(cache, places, value):
