@@ -45,8 +45,15 @@ from .opcodes.control import LOOP_GOES_ON
 from .output_graph import OutputGraph
 from .remedies import remedy
 from .resume_execution import failing, has_captured, is_continuation, note_capture
-from .shape_history import history_of
-from .source import GlobalsSource, LocalSource
+from .shape_history import History, history_of
+from .source import (
+    DictItemSource,
+    GlobalsSource,
+    ListItemSource,
+    LocalSource,
+    Source,
+    TupleItemSource,
+)
 from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator, Translator
 from .utils import counters, warn_once
 from .variables.function_modes import enter_modes
@@ -104,6 +111,7 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
             torch_frames.set_eval_frame(former)
 
     _hide_from_torch(callback.__code__)
+    callback.fullgraph = options.fullgraph  # type: ignore[attr-defined]
     return callback
 
 
@@ -218,12 +226,24 @@ def _stays_eager(stance: str, options: CompileOptions, frame: Any) -> bool:
         return False
     history.ran_in_eager = True
     for name, value in frame.f_locals.items():
-        source = LocalSource(name).name
-        if isinstance(value, torch.Tensor):
-            history.tensor(source, value)
-        elif type(value) in (int, float):
-            history.number(source, value)
+        _record(history, LocalSource(name), value)
     return True
+
+
+def _record(history: History, source: Source, value: Any) -> None:
+    """What a call in eager saw: tensors and numbers, also those in plain containers."""
+    if isinstance(value, torch.Tensor):
+        history.tensor(source.name, value)
+    elif type(value) in (int, float):
+        history.number(source.name, value)
+    elif type(value) in (list, tuple):
+        item = ListItemSource if type(value) is list else TupleItemSource
+        for index, part in enumerate(value):
+            _record(history, item(source, index), part)
+    elif type(value) is dict:
+        for key, part in value.items():
+            if isinstance(key, (str, int)):
+                _record(history, DictItemSource(source, key), part)
 
 
 def _may_hold_tensors(value: object) -> bool:

@@ -86,7 +86,7 @@ class Compiler:
         if isinstance(model, (staticmethod, classmethod)):
             return type(model)(self.wrap(model.__func__))
         if isinstance(model, type):
-            return self.compile_class(model)
+            return _with_calls("compile: model", model, self.wrap)
         return self.wrap(model)
 
     def wrap(self, fn: Any) -> Any:
@@ -94,16 +94,17 @@ class Compiler:
         fn = innermost(fn)
         return _dressed(_C.compiled_function(_with_frame(fn), self.region()), fn)
 
-    def compile_class(self, cls: type) -> type:
-        """As torch does, compile the calls of its instances; the class itself is returned."""
-        call = inspect.getattr_static(cls, "__call__", None)
-        if not isinstance(call, types.FunctionType):
-            raise TypeError(
-                f"compile: model is the class {cls.__qualname__}, whose instances cannot be "
-                "called; compile a function, a method or an instance"
-            )
-        setattr(cls, "__call__", self.wrap(call))  # noqa: B010  (typed as a method)
-        return cls
+
+def _with_calls(name: str, cls: type, wrap: Callable[[Any], Any]) -> type:
+    """As torch does, `wrap` the calls of the instances of a class; the class is returned."""
+    call = inspect.getattr_static(cls, "__call__", None)
+    if not isinstance(call, types.FunctionType):
+        raise TypeError(
+            f"{name} is the class {cls.__qualname__}, whose instances cannot be "
+            "called; give a function, a method or an instance"
+        )
+    setattr(cls, "__call__", wrap(call))  # noqa: B010  (typed as a method)
+    return cls
 
 
 def compile(
@@ -332,7 +333,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     if isinstance(fn, torch.nn.Module):
         return OptimizedModule(fn, _C.disabled)
     if isinstance(fn, type):
-        raise TypeError(f"disable: fn is the class {fn.__qualname__}; disable its methods")
+        return _with_calls("disable: fn", fn, functools.partial(disable, reason=reason))
     wrapper = _dressed(_C.disabled(fn), fn)
     set_decision(wrapper, Decision.DISABLE, reason)
     return wrapper

@@ -77,6 +77,7 @@ _TORCH_TABLES = (
 )
 # Of nested error_on_graph_break, the innermost last: traced code changes it as it would any list.
 break_errors: list[bool] = []
+
 _substitutes: dict[int, tuple[Callable[..., Any], types.FunctionType]] = {}
 _decisions: dict[int, tuple[Callable[[], Any], Decision, str]] = {}
 
@@ -94,6 +95,18 @@ def set_decision(fn: Any, choice: Decision, reason: str | None = None) -> None:
             return fn
 
     _decisions[key] = (holder, choice, reason or "")
+
+
+def call_strictly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Traced code in place of a function compiled with fullgraph: graph breaks are errors there."""
+    break_errors.append(True)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        break_errors.pop()
+
+
+set_decision(call_strictly, Decision.INLINE)
 
 
 def decision(fn: Any) -> Decision | None:
@@ -306,17 +319,19 @@ def mark_unbacked(
         _add(t, _STRICT, dims, ())
 
 
-def mark_static(t: Any, index: Any = None) -> None:
+def mark_static(t: Any, index: Any = None) -> Any:
     """Keep the size of dimension `index` (default: all) a constant, also when it changes.
 
-    Given a class of nn.Module instead, keep the int attributes of its instances constants.
+    Given a class of nn.Module instead, keep the int attributes of its instances constants; it is
+    returned, so this is a decorator.
     """
     if isinstance(t, type) and issubclass(t, torch.nn.Module):
         t._dynamo_marked_static = True  # type: ignore[attr-defined]
-        return
+        return t
     if index is None and isinstance(t, torch.Tensor):
         index = list(range(t.dim()))
     _add(t, _STATIC, _dims(t, index, "mark_static"), (_DYNAMIC, _WEAK, _UNBACKED, _STRICT))
+    return None
 
 
 def mark_static_address(t: Any, guard: bool = False) -> None:

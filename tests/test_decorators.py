@@ -271,3 +271,51 @@ def test_mark_static_inside(counter):
         x = torch.ones(shape)
         assert torch.equal(compiled(x), fn(x.clone()))
         assert counter.frame_count == graphs
+
+
+def test_disabled_and_static_classes(counter):
+    @minidynamo.disable(reason="an example")
+    class Inner(nn.Module):
+        def forward(self, x):
+            return x.sigmoid()
+
+    @minidynamo.mark_static
+    class Outer(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.inner = Inner()
+            self.factor = factor
+
+        def forward(self, x):
+            return self.inner(x.sin()) * self.factor
+
+    for factor in (2, 3, 4):
+        module = minidynamo.compile(Outer(factor), backend=counter)
+        torch.testing.assert_close(module(X), X.sin().sigmoid() * factor)
+    assert counter.frame_count == 4  # the part before is the same for all
+    assert not any("sigmoid" in graph.code for graph in counter.graphs)
+    with pytest.raises(Unsupported, match="an example"):
+        minidynamo.compile(Outer(2), backend=counter, fullgraph=True)(X)
+    with pytest.raises(TypeError, match="disable: fn is the class .*, whose instances"):
+        minidynamo.disable(type("Nothing", (), {}))
+
+
+def test_fullgraph_of_an_inner_function_holds(counter):
+    def breaking(x, depth=0):
+        minidynamo.graph_break()
+        return x + 1
+
+    strict = minidynamo.compile(breaking, backend=counter, fullgraph=True)
+    loose = minidynamo.compile(breaking, backend=counter)
+
+    def outer(x, inner):
+        y = inner(x * 2, depth=1)
+        minidynamo.graph_break()
+        return y * 3
+
+    compiled = minidynamo.compile(outer, backend=counter)
+    with pytest.raises(Unsupported, match="called graph_break"):
+        compiled(X, strict)
+    assert torch.equal(compiled(X, loose), outer(X, breaking))
+    whole = minidynamo.compile(lambda x, depth: x + depth, backend=counter, fullgraph=True)
+    assert torch.equal(compiled(X, whole), (X * 2 + 1) * 3)

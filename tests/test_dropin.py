@@ -267,6 +267,16 @@ def test_eager_then_compile_learns_sizes(counter):
             assert counter.frame_count == (size > 3)
 
 
+def test_eager_then_compile_learns_nested_sizes(counter):
+    compiled = minidynamo.compile(
+        lambda n, nest: n * nest["x"][0] * nest["y"][0], backend=counter
+    )
+    with minidynamo.set_stance("eager_then_compile"):
+        for size in (2, 3, 4):
+            compiled(size, {"x": [torch.ones(size)], "y": (torch.ones(size),)})
+    assert counter.frame_count == 1
+
+
 def test_aot_eager_then_compile(counter):
     fast = minidynamo.compile(lambda x: x * 2, backend=counter)
     with minidynamo.set_stance("aot_eager_then_compile"):

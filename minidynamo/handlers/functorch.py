@@ -6,7 +6,6 @@ level, or unwrapping it, is an operation of the graph on what the fake tensors a
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import warnings
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from ..output_graph import example_value
 from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.contexts import FORWARD_GRAD_MODE, GlobalStateVariable
+from ..variables.null_blocks import null_block
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 from ..variables.transforms import (
@@ -114,17 +114,13 @@ def set_tensor_requires_grad(tx: Translator, args: Args, kwargs: Kwargs) -> Vari
 
 @handles(eager_transforms.enable_inplace_requires_grad)
 def enable_inplace_requires_grad(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    return _null_context(tx)
+    return null_block(tx)
 
 
 @handles(torch.autograd.graph.disable_saved_tensors_hooks)
 def disable_saved_tensors_hooks(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """Hooks are refused while tracing, so there is nothing to forbid."""
-    return _null_context(tx)
-
-
-def _null_context(tx: Translator) -> VariableTracker:
-    return tx.call_function(tx.wrap_constant(contextlib.nullcontext), [], {})
+    return null_block(tx)
 
 
 # -- questions -------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import sys
@@ -20,6 +19,7 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.functions import MethodOfVariable
 from ..variables.identity import IdVariable
+from ..variables.null_blocks import null_block
 from ..variables.registry import handles, wraps
 
 if TYPE_CHECKING:
@@ -147,8 +147,7 @@ def record_function(
     kwargs: Kwargs,
 ) -> VariableTracker:
     """A range of the profiler: while compiling it is an empty context."""
-    null = tx.wrap_constant(contextlib.nullcontext)
-    return tx.call_function(null, [], {})
+    return null_block(tx)
 
 
 @handles(torch.autograd.profiler.record_function.__enter__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import types
 import warnings
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from ..variables.contexts import (
     autocast_dtype,
     autocast_enabled,
 )
+from ..variables.null_blocks import null_block
 from ..variables.registry import handles, handles_named
 from ..variables.tensor import TensorVariable
 
@@ -308,7 +308,7 @@ def mark_step(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 @handles_named("torch._dynamo.decorators.error_on_graph_break")
 def torch_compiler_settings(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """Settings of torch's own compiler, which is not asked in here."""
-    return tx.call_function(tx.wrap_constant(contextlib.nullcontext), [], {})
+    return null_block(tx)
 
 
 @handles_named("torch.compile")

@@ -30,6 +30,10 @@ class CompiledFunctionVariable(CallableVariable):
             unsupported("disabled function", name, text)
         assert self.source is not None
         function = tx.wrap(self.value.__wrapped__, AttrSource(self.source, "__wrapped__"))
+        is_strict = getattr(self.value.region.callback, "fullgraph", False)
+        if is_strict and not tx.output.options.fullgraph:
+            strictly = tx.wrap_constant(markers.call_strictly)
+            return tx.call_function(strictly, [function, *args], kwargs)
         return tx.call_for(self, function, args, kwargs)
 
 

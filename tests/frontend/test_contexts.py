@@ -500,3 +500,25 @@ def test_default_dtype_inside():
         check(fn, X, fullgraph=True, graphs=None, backend=backend)
         check(kept, X, graphs=None, backend=backend)
     assert torch.get_default_dtype() is torch.float32
+
+
+@pytest.mark.parametrize(
+    "manager",
+    [
+        torch.profiler.record_function,
+        torch.autograd.graph.disable_saved_tensors_hooks,
+    ],
+)
+def test_managers_without_effect_decorate(manager):
+    def fn(x, breaks):
+        @manager("text")
+        def inner(x):
+            if breaks:
+                minidynamo.graph_break()
+            return x + 1
+
+        with manager("text"):
+            return inner(x) * 2
+
+    check(fn, X, False, fullgraph=True)
+    check(fn, X, True, graphs=1, breaks=1)
