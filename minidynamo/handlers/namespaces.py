@@ -48,9 +48,10 @@ def namespace_init(
     return NONE
 
 
-handles(_Namespace.__getattribute__)(object_getattribute)
-handles(_Namespace.__setattr__)(object_setattr)
-handles(_Namespace.__delattr__)(object_delattr)
+if "__getattribute__" in vars(_Namespace):  # else, as in Python 3.13, object's own
+    handles(_Namespace.__getattribute__)(object_getattribute)
+    handles(_Namespace.__setattr__)(object_setattr)
+    handles(_Namespace.__delattr__)(object_delattr)
 
 
 def _tables(tx: Translator, args: Args) -> list[VariableTracker] | None:

@@ -149,6 +149,25 @@ def type_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}" if in_module else cls.__name__
 
 
+class _Unset:
+    """An object whose one slot was never set."""
+
+    __slots__ = ("slot",)
+
+
+try:
+    _Unset().slot  # type: ignore[attr-defined]  # noqa: B018
+except AttributeError as error:
+    # From Python 3.13 on this message alone has the class' full name.
+    _FULL_NAME = _Unset.__module__ in str(error)
+
+
+def name_at_slots(cls: type) -> str:
+    """The name of a class in the message about a slot that is not set."""
+    hidden = not _FULL_NAME or cls.__module__ in ("builtins", "__main__")
+    return type_name(cls) if hidden else f"{cls.__module__}.{cls.__qualname__}"
+
+
 def index_of(tx: Translator, value: VariableTracker) -> int:
     """`operator.index(value)`: an int known while tracing. TypeError as the program sees it."""
     value = value.realize().specialized(tx)

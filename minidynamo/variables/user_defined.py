@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..side_effects import Mutation
 from ..source import SlotSource, Source
 from .base import ObservedException, VariableTracker, unsupported
-from .builtin_object import as_iterator, rich_equal, type_name
+from .builtin_object import as_iterator, name_at_slots, rich_equal, type_name
 from .classes import NEW_OBJECT, class_variable, has_object_layout
 from .constant import ConstantVariable, is_inert
 from .descriptors import ClassAttribute, bind, class_lookup, guard_class, lookup_special
@@ -112,9 +112,13 @@ class UserDefinedObjectVariable(InstanceState):
                 value = descriptor.__get__(self.value)
             except AttributeError:
                 tx.guard(self.source, "LACKS_ATTR", name)
-                self.no_attribute(tx, name)
+                self._unset_slot(tx, name)
             return tx.wrap(value, SlotSource(self.source, descriptor))
-        self.no_attribute(tx, name)
+        self._unset_slot(tx, name)
+
+    def _unset_slot(self, tx: Translator, name: str) -> NoReturn:
+        text = f"'{name_at_slots(self.cls)}' object has no attribute '{name}'"
+        tx.raise_observed(AttributeError, text)
 
     def load_getset(self, tx: Translator, descriptor: Any) -> VariableTracker:
         name = descriptor.__name__

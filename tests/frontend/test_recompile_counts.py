@@ -1,6 +1,8 @@
 """What makes a new compilation, and what does not: the same number as under torch.compile."""
 
 import contextlib
+import functools
+import sys
 
 import pytest
 import torch
@@ -155,7 +157,9 @@ def counts(run):
         torch._dynamo.reset()
         minidynamo.reset()
         backend = Counting()
-        run(lambda f, package=package, backend=backend: package.compile(f, backend=backend))
+        compile_ = functools.partial(package.compile, backend=backend)
+        compile_.package = package
+        run(compile_)
         found.append(backend.graphs)
     torch._dynamo.reset()
     return found
@@ -198,11 +202,16 @@ def test_changes_of_a_module(name):
         compiled = compile_(model)
         for i in range(4):
             CHANGES[name](model, i)
-            torch.testing.assert_close(compiled(t(2, 4)), model(t(2, 4)))
+            actual = compiled(t(2, 4))
+            if compile_.package is minidynamo or sys.version_info[:3] != (3, 13, 0):
+                torch.testing.assert_close(actual, model(t(2, 4)))
 
     theirs, ours = counts(run)
     if name == "frozen" and torch.__version__ < "2.13":
         assert (theirs, ours) == (1, 2)  # it ran the graph made for parameters with gradients
+    elif sys.version_info[:3] == (3, 13, 0) and name.endswith("of a module"):
+        assert theirs == 1  # torch's guards see no change there
+        assert ours == (4 if name.startswith("int") else 2)
     else:
         assert ours == theirs
 
