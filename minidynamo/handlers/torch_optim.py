@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,8 @@ def _init_group(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     optimizer, group = effects.real_of(args[0]), effects.real_of(args[1])
     if not isinstance(optimizer, torch.optim.Optimizer) or not isinstance(group, dict):
         return NotImplemented
-    if effects.variable_of(optimizer.state) is not None or effects.pending_contents():
+    changed = [v for v in effects.pending_contents() if not v.is_global_state]
+    if effects.variable_of(optimizer.state) is not None or changed:
         return NotImplemented  # what was traced so far was about the state as it is
     missing = [p for p in group["params"] if p.grad is not None and p not in optimizer.state]
     if missing:
@@ -59,11 +61,11 @@ for _maker in _makers_of_state():
 
 
 def _addcdiv_by_list(tensors: Any, first: Any, second: Any, scalars: Any) -> None:
-    torch._foreach_addcdiv_(tensors, torch._foreach_mul(first, scalars.unbind()), second)
+    torch._foreach_addcdiv_(tensors, torch._foreach_mul(first, list(scalars)), second)
 
 
 def _addcmul_by_list(tensors: Any, first: Any, second: Any, scalars: Any) -> None:
-    torch._foreach_addcmul_(tensors, torch._foreach_mul(first, scalars.unbind()), second)
+    torch._foreach_addcmul_(tensors, torch._foreach_mul(first, list(scalars)), second)
 
 
 # A tensor of scalars is read by these operators, which no graph can do: the products are made
@@ -116,9 +118,16 @@ for _target in _BY_TENSOR:
     _with_tensor_of_number(_target)
 
 
+def _has_tensors(scalars: VariableTracker) -> bool:
+    """Whether it is a tensor or a list of tensors where numbers are expected."""
+    items = getattr(scalars, "items", None)
+    parts = items if isinstance(items, list) else [scalars]
+    return any(isinstance(part.realize(), TensorVariable) for part in parts)
+
+
 def _with_tensor_of_scalars(target: Any) -> None:
     def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
-        if len(args) != 4 or kwargs or not isinstance(args[3], TensorVariable):
+        if len(args) != 4 or kwargs or not _has_tensors(args[3].realize()):
             return NotImplemented
         return tx.inline(UserFunctionVariable(_BY_LIST[target]), args, {})
 
@@ -226,3 +235,62 @@ def _fused_step(target: Any) -> None:
 
 for _target in _FUSED_STEPS:
     _fused_step(_target)
+
+
+# -- steps that look at numbers in tensors ---------------------------------------------------------
+
+
+def _as_capturable(function: Any) -> None:
+    """These have a form for CUDA graphs, in which no tensor's data are asked for."""
+
+    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        capturable = {**kwargs, "capturable": ConstantVariable(True)}
+        return tx.inline(UserFunctionVariable(function), args, capturable)
+
+    handles(function)(handler)
+
+
+for _kind in ("asgd", "radam"):
+    for _form in ("_single_tensor_", "_multi_tensor_"):
+        _as_capturable(getattr(importlib.import_module(f"torch.optim.{_kind}"), _form + _kind))
+
+
+def _adafactor_step(
+    params: Any, grads: Any, rows: Any, columns: Any, variances: Any, steps: Any,
+    grad_scale: None, found_inf: None, *, d: float, lr: Any, beta2_decay: float,
+    weight_decay: float, eps1: Any, eps2: float, maximize: bool, has_complex: bool,
+) -> None:  # fmt: skip
+    """One step of Adafactor (Shazeer and Stern, 2018) on lists, without numbers out of tensors."""
+    for i, p in enumerate(params):
+        g = -grads[i] if maximize else grads[i]
+        tiny = torch.finfo(p.dtype).eps if eps1 is None else eps1
+        steps[i].add_(1)
+        step = steps[i].double()
+        share = (step**beta2_decay).to(p.dtype)
+        norm = p.norm(2).double() / p.numel() ** 0.5
+        rate = norm.clamp(min=eps2) * torch.minimum(step**-0.5, torch.full_like(step, lr))
+        if weight_decay != 0:
+            p.mul_(1 - lr * weight_decay)
+        if g.dim() > 1:
+            row, column = rows[i], columns[i]
+            row.lerp_(g.norm(dim=-1, keepdim=True).square() / g.size(-1), share)
+            column.lerp_(g.norm(dim=-2, keepdim=True).square() / g.size(-2), share)
+            scale = (row @ column) / row.mean(dim=-2, keepdim=True).clamp(min=tiny)
+        else:
+            scale = variances[i].lerp_(g * g, share)
+        update = scale.clamp(min=tiny * tiny).rsqrt() * g
+        divisor = (update.norm(2).double() / (update.numel() ** 0.5 * d)).clamp(min=1.0)
+        p.sub_(update * (rate / divisor).to(p.dtype))
+
+
+def _adafactor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    given = dict(zip(("grad_scale", "found_inf"), args[6:], strict=False)) | kwargs
+    names = ("grad_scale", "found_inf")
+    if any(not isinstance(given[name].realize(), ConstantVariable) for name in names):
+        return NotImplemented
+    return tx.inline(UserFunctionVariable(_adafactor_step), args, kwargs)
+
+
+_module = importlib.import_module("torch.optim._adafactor")
+for _name in ("_single_tensor_adafactor", "_multi_tensor_adafactor"):
+    handles(getattr(_module, _name))(_adafactor)

@@ -1,12 +1,17 @@
-"""Recurrent layers: they can't be differentiated in a graph, so training breaks around them."""
+"""Recurrent layers: their operators can't be differentiated in a graph. In training the graph breaks
+around them; with `fullgraph` they are captured step by step.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 
+from .. import markers
 from ..variables.base import VariableTracker, unsupported
+from ..variables.functions import UserFunctionVariable
 from ..variables.registry import Handler, handles
 from ..variables.tensor import TensorVariable
 
@@ -24,20 +29,116 @@ def _needs_grad(values: list[VariableTracker]) -> bool:
     return any(t.fake.requires_grad for t in tensors) or any(map(_needs_grad, inner))
 
 
-def _recurrent(target: Any) -> Handler:
+# A step takes what the input contributes, the state, the weights and bias of the state, and the
+# projection; it gives the new state, whose first part is the output.
+
+
+@markers.force_inline
+def _lstm_step(x: Any, state: Any, weight: Any, bias: Any, projection: Any) -> Any:
+    """Hochreiter and Schmidhuber (1997), with the projection of Sak et al. (2014)."""
+    i, f, g, o = (x + F.linear(state[0], weight, bias)).chunk(4, 1)
+    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+    h = o.sigmoid() * c.tanh()
+    return h if projection is None else F.linear(h, projection), c
+
+
+@markers.force_inline
+def _gru_step(x: Any, state: Any, weight: Any, bias: Any, projection: Any) -> Any:
+    """Cho et al. (2014), with the reset gate behind the product as in cuDNN."""
+    (h,) = state
+    x_r, x_z, x_n = x.chunk(3, 1)
+    h_r, h_z, h_n = F.linear(h, weight, bias).chunk(3, 1)
+    n = (x_n + (x_r + h_r).sigmoid() * h_n).tanh()
+    return ((h - n) * (x_z + h_z).sigmoid() + n,)
+
+
+@markers.force_inline
+def _tanh_step(x: Any, state: Any, weight: Any, bias: Any, projection: Any) -> Any:
+    return ((x + F.linear(state[0], weight, bias)).tanh(),)
+
+
+@markers.force_inline
+def _relu_step(x: Any, state: Any, weight: Any, bias: Any, projection: Any) -> Any:
+    return ((x + F.linear(state[0], weight, bias)).relu(),)
+
+
+@markers.force_inline
+def _layer(step: Any, x: Any, state: Any, weights: Any, has_biases: bool, reverse: bool) -> Any:
+    """One direction of one layer over (length, batch, features): the outputs, the last state."""
+    biases = weights[2:4] if has_biases else (None, None)
+    projection = weights[-1] if len(weights) % 2 else None
+    outputs = []
+    items = F.linear(x, weights[0], biases[0]).unbind(0)
+    for item in reversed(items) if reverse else items:
+        state = step(item, state, weights[1], biases[1], projection)
+        outputs.append(state[0])
+    return torch.stack(outputs[::-1] if reverse else outputs), state
+
+
+@markers.force_inline
+def _layers(
+    step: Any, x: Any, states: Any, params: Any, has_biases: bool, num_layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    """What the operators of the recurrent layers compute: the outputs, and of each part of the
+    state the last ones, stacked.
+    """
+    x = x.transpose(0, 1) if batch_first else x
+    directions = 2 if bidirectional else 1
+    each = len(params) // (num_layers * directions)
+    last = []
+    for layer in range(num_layers):
+        outputs = []
+        for k in range(layer * directions, (layer + 1) * directions):
+            state = tuple([part[k] for part in states])
+            weights = params[k * each : (k + 1) * each]
+            out, state = _layer(step, x, state, weights, has_biases, k % directions == 1)
+            outputs.append(out)
+            last.append(state)
+        x = torch.cat(outputs, -1) if bidirectional else outputs[0]
+        if dropout and train and layer < num_layers - 1:
+            x = F.dropout(x, dropout)
+    x = x.transpose(0, 1) if batch_first else x
+    return x, *[torch.stack([state[i] for state in last]) for i in range(len(states))]
+
+
+def _lstm(x: Any, states: Any, *args: Any) -> Any:
+    return _layers(_lstm_step, x, states, *args)
+
+
+def _gru(x: Any, state: Any, *args: Any) -> Any:
+    return _layers(_gru_step, x, (state,), *args)
+
+
+def _rnn_tanh(x: Any, state: Any, *args: Any) -> Any:
+    return _layers(_tanh_step, x, (state,), *args)
+
+
+def _rnn_relu(x: Any, state: Any, *args: Any) -> Any:
+    return _layers(_relu_step, x, (state,), *args)
+
+
+def _recurrent(target: Any, by_steps: Any) -> Handler:
     def handler(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> VariableTracker:
-        if torch.is_grad_enabled() and _needs_grad(args):
-            unsupported(
-                "recurrent layer in training",
-                target.__name__,
-                f"AOTAutograd can't differentiate torch.{target.__name__} inside a graph",
-                ["leave the recurrent layer to eager, or run under torch.no_grad()"],
-            )
-        return tx.call_operation(target, args, kwargs)
+        if not (torch.is_grad_enabled() and _needs_grad(args)):
+            return tx.call_operation(target, args, kwargs)
+        # Packed sequences come as data and batch sizes, with the parameters in another place.
+        if tx.output.options.fullgraph and not kwargs and not _is_packed(args):
+            return tx.inline(UserFunctionVariable(by_steps), args, kwargs)
+        unsupported(
+            "recurrent layer in training",
+            target.__name__,
+            f"AOTAutograd can't differentiate torch.{target.__name__} inside a graph",
+            ["leave the recurrent layer to eager, or run under torch.no_grad()"],
+        )
 
     return handler
 
 
-for _name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-    _target = getattr(_VF, _name)
-    handles(_target)(_recurrent(_target))
+def _is_packed(args: list[Any]) -> bool:
+    return not issubclass(args[2].realize().python_type(), (list, tuple))
+
+
+for _row in (_lstm, _gru, _rnn_tanh, _rnn_relu):
+    _target = getattr(_VF, _row.__name__[1:])
+    handles(_target)(_recurrent(_target, _row))

@@ -28,3 +28,51 @@ def test_training_of_a_recurrent_layer(backend):
     compiled = minidynamo.compile(module, backend=backend)
     compiled(x)[0].square().mean().backward()
     torch.testing.assert_close([p.grad for p in module.parameters()], expected)
+
+
+LAYERS = {
+    "lstm": (torch.nn.LSTM, {}),
+    "lstm, everything": (
+        torch.nn.LSTM,
+        dict(num_layers=2, bidirectional=True, batch_first=True, proj_size=2),
+    ),
+    "lstm without bias": (torch.nn.LSTM, dict(bias=False)),
+    "gru": (torch.nn.GRU, dict(num_layers=2)),
+    "gru both ways": (torch.nn.GRU, dict(bidirectional=True, batch_first=True)),
+    "rnn": (torch.nn.RNN, dict(num_layers=2, bias=False)),
+    "rnn, relu": (torch.nn.RNN, dict(nonlinearity="relu", bidirectional=True)),
+    "dropout": (torch.nn.LSTM, dict(num_layers=2, dropout=0.5)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_training_in_one_graph(name):
+    kind, options = LAYERS[name]
+    module = kind(4, 3, **options)
+    counter = CountingBackend()
+
+    def fn(x, state=None):
+        y, last = module(x, state)
+        parts = last if isinstance(last, tuple) else (last,)
+        return y.square().mean() + sum(part.sum() for part in parts), y, last
+
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for shape in ((5, 3, 4), (5, 3, 4), (5, 4), (6, 3, 4)):
+        found = []
+        for call in (fn, compiled):
+            torch.manual_seed(0)
+            x = torch.randn(shape, requires_grad=True)
+            loss, y, last = call(x)
+            module.zero_grad()
+            loss.backward()
+            found.append((loss, y, last, x.grad, [p.grad.clone() for p in module.parameters()]))
+        torch.testing.assert_close(found[1], found[0])
+    assert len(counter.graphs) <= 3
+
+
+def test_training_in_one_graph_with_a_given_state():
+    module = torch.nn.GRU(4, 3)
+    x, h = torch.randn(5, 2, 4), torch.randn(1, 2, 3, requires_grad=True)
+    compiled = minidynamo.compile(module, backend="inductor", fullgraph=True)
+    expected = torch.autograd.grad(module(x, h)[0].sum(), h)
+    torch.testing.assert_close(torch.autograd.grad(compiled(x, h)[0].sum(), h), expected)

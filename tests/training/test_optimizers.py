@@ -27,8 +27,13 @@ OPTIMIZERS = [
     ("NAdam", {}, 1),
     ("Adamax", {}, 1),
     ("Rprop", {}, 1),
-    ("RAdam", {}, None),
-    ("ASGD", {}, None),
+    ("Adamax", {"foreach": True}, 1),
+    ("RAdam", {"lr": 0.01, "weight_decay": 0.1}, 1),
+    ("RAdam", {"foreach": True, "decoupled_weight_decay": True, "weight_decay": 0.1}, 1),
+    ("ASGD", {"lr": 0.1, "t0": 2, "weight_decay": 0.1}, 1),
+    ("ASGD", {"foreach": True, "t0": 1}, 1),
+    ("Adafactor", {"lr": 0.1, "weight_decay": 0.1}, 1),
+    ("Adafactor", {"lr": 0.01, "foreach": True, "maximize": True, "d": 1.5}, 1),
 ]
 
 
@@ -48,6 +53,22 @@ def test_step(name, options, graphs):
         return state(model), [int(n) for n in counts if n is not None]
 
     run(program, "inductor", graphs, None, 2e-5)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_step_of_muon():
+    def program(comp):
+        model = mlp()
+        matrices = [p for p in model.parameters() if p.dim() == 2]
+        optimizer = torch.optim.Muon(matrices, lr=0.1)
+        step = comp(optimizer.step)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(noise(5, 8)).square().sum().backward()
+            step()
+        return state(model)
+
+    run(program, "eager", 1, None, 2e-5)
 
 
 def test_step_continues_a_run_in_eager():

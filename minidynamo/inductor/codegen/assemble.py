@@ -57,7 +57,9 @@ OUT_VARIANTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.badd
 def cpp_prefix() -> str:
     """Text that stands before every kernel."""
     folder = Path(__file__).parent
-    return "".join((folder / f"cpp_{part}.h").read_text() for part in ("prefix", "math64", "math"))
+    return "".join(
+        (folder / f"cpp_{part}.h").read_text() for part in ("prefix", "math64", "math")
+    )
 
 
 def dtype_name(dtype: torch.dtype) -> str:
