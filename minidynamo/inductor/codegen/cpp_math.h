@@ -139,7 +139,7 @@ template <class F> MD_INLINE F log1p(F x) {
     F e, f = split(u, e);
     f = small ? x : f;
     e = small ? F{} : e;
-    F y = fma(e, F{} + 1.42860677e-6f, log_tail(f) + (small ? F{} : lost / u));
+    F y = fma(e, F{} + 1.42860677e-6f, log_tail(f) + (small ? F{} : lost * about_inverse(u)));
     y = fma(e, F{} + 0.693145752f, f + y);
     y = u == __builtin_inff() ? u : y;
     y = x == -1.f ? F{} - __builtin_inff() : y;
@@ -215,7 +215,10 @@ template <class F> MD_INLINE F cos(F x) {
 }
 template <class F> MD_INLINE F tan(F x) {
   if constexpr (!is_f32<F>) {
-    return tan_lanes(x);
+    if (large_angle64(x)) return tan_lanes(x);
+    Int64Of<F> n;
+    F r = reduced_angle64(x, n);
+    return x == 0 ? x : tan_quarter64(r, n);
   } else {
     if (large_angle(x)) return tan_lanes(x);
     // The angle and the result carry a second part: -1 / t would double their rounding errors.
@@ -301,7 +304,13 @@ template <class F> MD_INLINE F pow(F x, F y) {
     if constexpr (is_f32<F>) return in_double(x, [](auto d) __attribute__((always_inline)) { return name##64(d); }); \
     else return name##64(x);                                                            \
   }
-MD_IN_DOUBLE(sinh) MD_IN_DOUBLE(cosh) MD_IN_DOUBLE(asinh) MD_IN_DOUBLE(acosh) MD_IN_DOUBLE(atanh) MD_IN_DOUBLE(erfc)
+MD_IN_DOUBLE(sinh) MD_IN_DOUBLE(cosh) MD_IN_DOUBLE(asinh) MD_IN_DOUBLE(acosh) MD_IN_DOUBLE(erfc)
+template <class F> MD_INLINE F atanh(F x) {
+  F a = abs(x), d = 1.0f - a, q = 2.0f * a / d;
+  F rest = fma(-q, d, 2.0f * a) - q * ((1.0f - d) - a);  // what q lost, times d
+  F y = log1p(q) + (a < 1 ? rest * about_inverse(1.0f + a) : F{});
+  return copysign(0.5f * y, x);
+}
 
 // pi times k in two parts
 template <class F> MD_INLINE F pi_high(float k) {

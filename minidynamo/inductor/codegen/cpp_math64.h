@@ -24,6 +24,13 @@ template <class F> MD_INLINE bool any(V<i32, MD_LANES(F)> m) {
 template <class F> MD_INLINE F clamped(F x, float low, float high) {  // NaN stays
   return larger(F{} + low, smaller(F{} + high, x));
 }
+template <class F> MD_INLINE F about_inverse(F x) {  // 1 / x to three digits
+#if MD_AVX512
+  if constexpr (MD_IS(F, float, 64)) return __builtin_ia32_rcp14ps512_mask(x, x, (u16)-1);
+  if constexpr (MD_IS(F, double, 64)) return __builtin_ia32_rcp14pd512_mask(x, x, (u8)-1);
+#endif
+  return 1 / x;
+}
 template <class F> MD_INLINE F poly64(F, double c) { return F{} + c; }
 template <class F, class... C> MD_INLINE F poly64(F x, double c, C... rest) { return fma(poly64(x, rest...), x, F{} + c); }
 
@@ -115,7 +122,7 @@ template <class F> MD_INLINE F log1p64(F x) {
   F lost = u > 2.0 ? 1.0 - (u - x) : x - (u - 1.0);
   F e, f = split64(u, e);
   f = small ? x : f;
-  lost = small ? F{} : lost / u;
+  lost = small ? F{} : lost * about_inverse(u);
   F y = f + (fma(e, F{} + 0x1.ef35793c76730p-45, log_tail64(f)) + lost);
   y = fma(e, F{} + 0x1.62e42fefa3800p-1, y);
   y = u == __builtin_inf() ? u : y;
@@ -132,15 +139,27 @@ template <class F> MD_INLINE F reduced_angle64(F x, Int64Of<F>& n) {
   r = fma(k, F{} - 0x1.0b4611a600000p-34, r);
   return fma(k, F{} - 0x1.3198a2e037073p-69, r);
 }
-template <class F> MD_INLINE F sin_quarter64(F r, Int64Of<F> n) {
+template <class F> MD_INLINE void sin_and_cos64(F r, F& sine, F& cosine) {  // of |r| <= pi / 4
   F z = r * r;
   F s = poly64(z, -0.16666666666666666, 0.008333333333333331, -0.0001984126984126504, 2.755731921932058e-06,
                -2.50521062259944e-08, 1.6058530596645953e-10, -7.586636882825159e-13);
   F c = poly64(z, 0.041666666666666664, -0.0013888888888888887, 2.4801587301584632e-05, -2.755731922139249e-07,
                2.0876755787492604e-09, -1.1470460319209511e-11, 4.745838412531023e-14);
   F h = z * 0.5, w = 1.0 - h;  // 1 - h rounds: what it loses goes to the small terms
-  F y = (n & 1) != 0 ? w + (((1.0 - w) - h) + z * z * c) : fma(z * r, s, r);
+  sine = fma(z * r, s, r);
+  cosine = w + (((1.0 - w) - h) + z * z * c);
+}
+template <class F> MD_INLINE F sin_quarter64(F r, Int64Of<F> n) {
+  F sine, cosine;
+  sin_and_cos64(r, sine, cosine);
+  F y = (n & 1) != 0 ? cosine : sine;
   return (F)((Int64Of<F>)y ^ ((n & 2) << 62));
+}
+template <class F> MD_INLINE F tan_quarter64(F r, Int64Of<F> n) {
+  F sine, cosine;
+  sin_and_cos64(r, sine, cosine);
+  Int64Of<F> odd = (n & 1) != 0;
+  return (odd ? -cosine : sine) / (odd ? sine : cosine);
 }
 template <class F> MD_INLINE F tanh64(F x) {
   F t = expm1_64(2.0 * smaller(F{} + 22.0, abs(x)));
@@ -170,14 +189,10 @@ template <class F> MD_INLINE F acosh64(F x) {
   y = big ? y + 0x1.62e42fefa39efp-1 : y;
   return x < 1 ? F{} + __builtin_nan("") : y;
 }
-template <class F> MD_INLINE F atanh64(F x) {
-  F a = abs(x), d = 1.0 - a;
-  F y = 0.5 * log1p64(a < 0.5 ? 2.0 * a + 2.0 * a * a / d : 2.0 * a / d);
-  return copysign(y, x);
-}
 // erfc(a) * exp(a * a) * (1 + 2 a), a >= 1, is smooth in (a - 3) / (a + 3).
 template <class F> MD_INLINE F erfc_tail64(F a) {
-  F t = (a - 3.0) / (a + 3.0), s = a * a, low = fma(a, a, -s);
+  F q = 1.0 / ((a + 3.0) * (1.0 + 2.0 * a)), t = (a - 3.0) * (1.0 + 2.0 * a) * q;
+  F s = a * a, low = fma(a, a, -s);
   F p = poly64(t, 1.2530080582697294, -0.1356211061245812, -0.04756229435345123, 0.12964515870276355,
                -0.11927366341526918, 0.06830802734386804, -0.023770514919848214, 0.002529391818246065,
                0.00188869037709314, -0.0007798322997828131, -0.0001051599486000129, 0.0001250995924634011,
@@ -185,7 +200,7 @@ template <class F> MD_INLINE F erfc_tail64(F a) {
                3.58951071555841e-07, -6.289304116806814e-07, -1.3838013683439671e-07, 1.1674655405361522e-07,
                3.0814408705191223e-08, -1.9641736832991692e-08);
   F e = exp64(-s);
-  return p / (1.0 + 2.0 * a) * (e - e * low);
+  return p * (a + 3.0) * q * (e - e * low);
 }
 template <class F> MD_INLINE F erf_small64(F x) {
   F z = x * x;

@@ -157,14 +157,30 @@ template <int N, class T, class W> MD_INLINE V<T, N> ld_if(V<i32, N> mask, const
     if (mask[i]) r[i] = p[i];
   return r;
 }
-// Elements STEP apart. Two loads and a shuffle are faster than the machine's gather.
+// Elements STEP apart. Where that is little, STEP loads and shuffles are faster than the machine's gather.
+template <int... LANE> struct Lanes {};
+template <i64 STEP, int PART, class F, int... LANE> MD_INLINE F merged_step(F a, F b, Lanes<LANE...>) {
+  // To the lanes that `a` has already, those of the PARTth vector of memory, `b`.
+  return __builtin_shufflevector(a, b, (LANE * STEP / 16 == PART             ? 16 + LANE * STEP % 16
+                                        : PART == 1 && LANE * STEP / 16 == 0 ? LANE * STEP
+                                                                             : LANE)...);
+}
+template <int N, i64 STEP, int PART, class T, class F> MD_INLINE F merge_steps(F r, const T* p, i64 n) {
+  if constexpr (PART == STEP) {
+    return r;
+  } else {
+    F next = n >= 16 * (PART + 1) ? ld<N>(p + 16 * PART, All{})
+             : n > 16 * PART      ? ld<N>(p + 16 * PART, Some{n - 16 * PART})
+                                  : F{};
+    r = merged_step<STEP, PART>(r, next, Lanes<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15>{});
+    return merge_steps<N, STEP, PART + 1>(r, p, n);
+  }
+}
 template <int N, i64 STEP, class T, class W> MD_INLINE V<T, N> ld_step(const T* p, W w) {
 #if MD_AVX512
-  if constexpr (N == 16 && STEP == 2 && sizeof(T) == 4) {
-    const i64 n = 2 * lanes<N>(w) - 1;
-    const V<T, N> low = n >= N ? ld<N>(p, All{}) : ld<N>(p, Some{n});
-    const V<T, N> high = n > N ? ld<N>(p + N, Some{n - N}) : V<T, N>{};
-    return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  if constexpr (N == 16 && STEP >= 2 && STEP <= 8 && sizeof(T) == 4) {
+    const i64 n = STEP * (lanes<N>(w) - 1) + 1;
+    return merge_steps<N, STEP, 1>(n >= N ? ld<N>(p, All{}) : ld<N>(p, Some{n}), p, n);
   }
 #endif
   V<T, N> r{};
@@ -200,17 +216,30 @@ template <class F> MD_INLINE F interleave_low(F a, F b) {
   else
     return __builtin_shufflevector(a, b, 0, 2);
 }
+// Every lane twice, in a vector of twice as many.
+template <class F> MD_INLINE auto doubled(F x) {
+  constexpr int N = MD_LANES(F);
+  if constexpr (N == 8)
+    return __builtin_shufflevector(x, x, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  else if constexpr (N == 4)
+    return __builtin_shufflevector(x, x, 0, 0, 1, 1, 2, 2, 3, 3);
+  else
+    return __builtin_shufflevector(x, x, 0, 0, 1, 1);
+}
+template <int N, class F> MD_INLINE auto repeated(F x) {
+  if constexpr (MD_LANES(F) == N) return x;
+  else return repeated<N>(doubled(x));
+}
 // p[0], p[0], p[1], p[1], ...: every element TIMES times, a power of two.
 template <int N, int TIMES, class T, class W> MD_INLINE V<T, N> ld_repeat(const T* p, W w) {
-  V<T, N> r{};
-  if constexpr (TIMES > N) {
+  if constexpr (TIMES >= N) {
+    V<T, N> r{};
     for (int i = 0; i < lanes<N>(w); i++) r[i] = p[i / TIMES];
+    return r;
   } else {
-    if constexpr (__is_same(W, All)) __builtin_memcpy(&r, p, sizeof(r) / TIMES);
-    else r = ld<N>(p, Some{(lanes<N>(w) + TIMES - 1) / TIMES});
-    for (int times = TIMES; times > 1; times /= 2) r = interleave_low(r, r);
+    if constexpr (__is_same(W, All)) return repeated<N>(ld<N / TIMES>(p, All{}));
+    else return repeated<N>(ld<N / TIMES>(p, Some{(lanes<N>(w) + TIMES - 1) / TIMES}));
   }
-  return r;
 }
 template <class F> MD_INLINE F interleave_high(F a, F b) {
   constexpr int N = MD_LANES(F);
@@ -562,17 +591,19 @@ template <class T, class I, int N, bool LARGEST> struct Extreme {
     index = select(take_it, o.index, index);
   }
   MD_METHOD i64 fold() const {
-    T best = value[0];
-    I at = index[0];
-    for (int i = 1; i < N; i++) {
-      T x = value[i];
-      I k = index[i];
-      if (k < 0) continue;
-      bool better = (LARGEST ? x > best : x < best) || (x != x && best == best);
-      bool equal = x == best || (x != x && best != best);
-      if (at < 0 || (better && !(best != best)) || (equal && k < at)) best = x, at = k;
+    if constexpr (N == 2) {
+      Extreme other;
+      other.value = V<T, N>{value[1], value[0]};
+      other.index = V<I, N>{index[1], index[0]};
+      other.merge(*this);
+      return other.index[0] < 0 ? 0 : other.index[0];
+    } else {
+      Extreme<T, I, N / 2, LARGEST> low, high;
+      low.value = low_half(value), low.index = low_half(index);
+      high.value = high_half(value), high.index = high_half(index);
+      low.merge(high);
+      return low.fold();
     }
-    return at < 0 ? 0 : at;
   }
 };
 

@@ -28,6 +28,8 @@ SCRATCH_COST = 8
 STORES = ("store", "scatter")
 # Lanes of the widest vectors, for decisions; the text itself says N.
 LANES = 16
+# Rows of no more elements are read with steps between the lanes.
+TINY_ROW = 4
 
 
 @dataclass(slots=True)
@@ -81,7 +83,8 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
     """
     scored: list[tuple[float, int, Symbol]] = []
     weights = _access_weights(body)
-    symbols = body.iters if body.has_scan() else (*body.iters, *body.reduces)
+    alone = body.has_scan() or _has_tiny_rows(body)
+    symbols = body.iters if alone else (*body.iters, *body.reduces)
     for rank, symbol in enumerate(symbols):
         score = 0.0
         for node, weight in weights:
@@ -96,6 +99,13 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
         scored.append((score, rank, symbol))
     scored.sort(key=lambda row: row[:2], reverse=True)
     return scored[min(place, len(scored) - 1)][2] if scored else None
+
+
+def _has_tiny_rows(body: LoopBody) -> bool:
+    """Whether rows are so short that many of them side by side are better than one at a time."""
+    length = product(size_of(s) for s in body.reduces)
+    many = any(isinstance(s.size, int) and s.size >= LANES for s in body.iters)
+    return many and isinstance(length, int) and length <= TINY_ROW
 
 
 def _access_weights(body: LoopBody) -> list[tuple[Node, float]]:
