@@ -18,6 +18,7 @@ from torch.fx.node import map_arg
 from ..output_graph import example_value
 from ..trace_rules import NUMPY_SCALARS, numpy
 from ..variables.base import VariableTracker, unsupported
+from ..variables.builtin_object import index_of
 from ..variables.constant import ConstantVariable
 from ..variables.expectations import expect
 from ..variables.ndarray import NdarrayVariable
@@ -316,8 +317,12 @@ def make_size(
     args: Args,
     kwargs: Kwargs,
 ) -> VariableTracker:
-    items = args[0].unpack(tx) if args else []
-    return tx.wrap_items(torch.Size, items)
+    items = [item.realize() for item in args[0].unpack(tx)] if args else []
+    sizes = [
+        item if isinstance(item, SymVariable) else ConstantVariable(index_of(tx, item))
+        for item in items
+    ]
+    return tx.wrap_items(torch.Size, sizes)
 
 
 @handles(CustomOpDef.__call__)

@@ -246,7 +246,11 @@ def _pair_items(
 
 def has_keys(tx: Translator, value: VariableTracker) -> bool:
     """Whether `dict.update` takes `value` for a mapping."""
-    return hasattr(value.python_type(), "keys")
+    cls = value.python_type()
+    if hasattr(cls, "keys") or not cls.__dictoffset__:
+        return hasattr(cls, "keys")
+    asked = tx.call_function(tx.wrap_constant(hasattr), [value, ConstantVariable("keys")], {})
+    return asked.truth(tx)
 
 
 @builtin_method(dict, "__init__")

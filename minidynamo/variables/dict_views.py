@@ -149,6 +149,8 @@ def _as_sets(name: str) -> Callable[..., VariableTracker]:
         if isinstance(other, DictViewVariable) and other.kind != "values":
             other = other.as_set(tx)
         like = set_like(other)
+        if name == "isdisjoint":
+            return self.as_set(tx).call_method(tx, name, [other], {})
         if like is not None and like.python_type() is not set:
             other = SetVariable(set(like.table), dict(like.known), set)  # it gives sets
         if like is None:

@@ -12,7 +12,7 @@ from ..side_effects import DELETED
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
 from .functions import MethodOfVariable
-from .instance_state import has_setter
+from .instance_state import has_setter, is_hidden
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -56,7 +56,9 @@ class InstanceDictVariable(VariableTracker):
 
     def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
         name = key.as_python_constant()
-        if not isinstance(name, str) or has_setter(self.owner.cls, name):
+        cls = self.owner.cls
+        is_entry = isinstance(name, str) and (not has_setter(cls, name) or is_hidden(cls, name))
+        if not is_entry:
             unsupported("attribute store", f"{self!r}[{name!r}]", "a descriptor has this name")
         tx.output.side_effects.store_attr(self.owner, name, value)
 

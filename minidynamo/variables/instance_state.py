@@ -10,7 +10,11 @@ from ..source import DictItemSource, InstanceAttrSource, InstanceDictSource, Sou
 from .base import VariableTracker
 
 if TYPE_CHECKING:
+    from ..codegen import PyCodegen
     from ..symbolic_convert import Translator
+
+
+_HEAP_TYPE = 1 << 9
 
 
 def instance_dict(value: Any) -> dict[str, Any] | None:
@@ -21,10 +25,22 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
         return None
 
 
+def _of_class(cls: type, name: str) -> Any:
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+
+
 def has_setter(cls: type, name: str) -> bool:
     """Whether the class has a data descriptor of that name; no code of the user is run."""
-    found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
-    return hasattr(type(found), "__set__")
+    return hasattr(type(_of_class(cls, name)), "__set__")
+
+
+def is_hidden(cls: type, name: str) -> bool:
+    """Whether that descriptor is the program's own (a property, say): an entry of the instance dict
+    is then reached through the dict alone.
+    """
+    kind = type(_of_class(cls, name))
+    is_own = issubclass(kind, property) or bool(kind.__flags__ & _HEAP_TYPE)
+    return is_own and hasattr(kind, "__set__")
 
 
 class InstanceState(VariableTracker):
@@ -69,6 +85,29 @@ class InstanceState(VariableTracker):
             # What was stored before may be new here and replace something in another call.
             tx.guard(self.dict_source(), "DICT_HAS" if existed else "DICT_LACKS", name)
         tx.output.side_effects.delete_attr(self, name, existed=existed)
+
+    # -- leaving the trace ------------------------------------------------------------------------
+
+    def apply_setattr(self, codegen: PyCodegen, name: str) -> None:
+        if not is_hidden(self.cls, name):
+            super().apply_setattr(codegen, name)
+            return
+        self._push_entry(codegen, name)
+        codegen.emit("STORE_SUBSCR")
+
+    def apply_delattr(self, codegen: PyCodegen, name: str) -> None:
+        if not is_hidden(self.cls, name):
+            super().apply_delattr(codegen, name)
+            return
+        self._push_entry(codegen, name)
+        codegen.emit("DELETE_SUBSCR")
+
+    def _push_entry(self, codegen: PyCodegen, name: str) -> None:
+        codegen.emit("LOAD_FAST", codegen.preload(self))
+        codegen.emit("LOAD_ATTR", "__dict__")
+        codegen.load_const(name)
+
+    # -- all names --------------------------------------------------------------------------------
 
     def has_stored(self, tx: Translator, name: str) -> bool:
         """Whether the instance dict has the name, without looking at its value."""

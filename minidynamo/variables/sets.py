@@ -416,8 +416,27 @@ def _set_question(name: str) -> Callable[..., VariableTracker]:
     return row
 
 
-for _name in ("issubset", "issuperset", "isdisjoint"):
-    builtin_method(_SETS, _name)(_set_question(_name))
+builtin_method(_SETS, "issubset")(_set_question("issubset"))
+
+
+def _each(name: str, answer: bool) -> Callable[..., VariableTracker]:
+    """Questions that take no more items from an iterable once one has `answer`ed them."""
+    question = _set_question(name)
+
+    def row(tx: Translator, self: SetVariable, other: VariableTracker, /) -> VariableTracker:
+        if set_like(other) is not None:
+            return question(tx, self, other)
+        iterator = other.iter(tx)
+        while (item := iterator.next(tx)) is not None:
+            if (key_of(tx, item) in self.table) is answer:
+                return ConstantVariable(False)
+        return ConstantVariable(True)
+
+    return row
+
+
+builtin_method(_SETS, "isdisjoint")(_each("isdisjoint", True))
+builtin_method(_SETS, "issuperset")(_each("issuperset", False))
 
 
 def _copy(self: SetVariable) -> SetVariable:

@@ -20,7 +20,7 @@ from .constant import ConstantVariable, is_inert
 from .descriptors import ClassAttribute, bind, class_lookup, guard_class, lookup_special
 from .functions import CallableVariable, MethodOfVariable
 from .instance_dict import InstanceDictVariable
-from .instance_state import InstanceState, instance_dict
+from .instance_state import InstanceState, instance_dict, is_hidden
 from .registry import handler_of, wraps_instances
 from .user_keys import UserKey
 
@@ -314,7 +314,7 @@ class UserDefinedObjectVariable(InstanceState):
 
     def apply_setattr(self, codegen: PyCodegen, name: str) -> None:
         """The store as the log means it: no `__setattr__` of the class runs again."""
-        if self.cls.__setattr__ is object.__setattr__:
+        if self.cls.__setattr__ is object.__setattr__ or is_hidden(self.cls, name):
             super().apply_setattr(codegen, name)
             return
         value = codegen.new_local()
@@ -327,7 +327,7 @@ class UserDefinedObjectVariable(InstanceState):
         codegen.emit("POP_TOP")
 
     def apply_delattr(self, codegen: PyCodegen, name: str) -> None:
-        if self.cls.__delattr__ is object.__delattr__:
+        if self.cls.__delattr__ is object.__delattr__ or is_hidden(self.cls, name):
             super().apply_delattr(codegen, name)
             return
         codegen.begin_call(object.__delattr__)

@@ -1,0 +1,133 @@
+"""Corners of dicts, sets and sizes: items that are indices, early answers, hidden entries."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from testing import check
+
+X = torch.arange(4.0)
+
+
+class Mapping:
+    """A mapping by what an instance has."""
+
+    def __init__(self, value):
+        self.value = value
+        self.keys = lambda: ["a", "b"]
+
+    def __getitem__(self, key):
+        return self.value
+
+
+class Stored:
+    def __init__(self, x):
+        self.__dict__["x"] = x
+
+    @property
+    def x(self):
+        return self.__dict__["x"]
+
+    @x.setter
+    def x(self, value):
+        self.__dict__["x"] = value + 1
+
+
+class Doubled:
+    """A data descriptor that keeps its value under its own name."""
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, instance, owner=None):
+        return instance.__dict__[self.name] * 2
+
+    def __set__(self, instance, value):
+        instance.__dict__[self.name] = value
+
+    def __delete__(self, instance):
+        del instance.__dict__[self.name]
+
+
+class Described:
+    x = Doubled()
+
+
+class DescribedDict(dict):
+    x = Doubled()
+
+
+def sizes_of_tensors(x, holder):
+    table = {torch.Size([2, 1]): 3}
+    return x * table[torch.Size([torch.tensor(2), True])]
+
+
+def early_answers(x, holder):
+    taken = []
+
+    def items():
+        for i in (1, 2, 3):
+            taken.append(i)
+            yield i
+
+    answers = (
+        {2, 4}.isdisjoint(items()),
+        frozenset({1, 5}).issuperset(items()),
+        {2: 1}.keys().isdisjoint(items()),
+        {9: 1}.keys().isdisjoint([3]),
+        {2}.issubset(items()),
+    )
+    return x + 1, answers, taken
+
+
+def keys_of_the_instance(x, holder):
+    made = dict(Mapping(x), c=1)
+    made.update(Mapping(2))
+    return x + made["a"], made
+
+
+def hidden_entries(x, holder):
+    first = holder.x
+    holder.x = first + 1
+    holder.__dict__["x"] = holder.__dict__["x"] * 3
+    new = (
+        type(holder)({"k": x})
+        if isinstance(holder, dict)
+        else type(holder).__new__(type(holder))
+    )
+    new.x = x
+    return x + holder.x, new.x, new
+
+
+def deleted_entry(x, holder):
+    del holder.x
+    return x + len(holder.__dict__)
+
+
+def described(cls):
+    holder = cls()
+    holder.x = 5
+    return holder
+
+
+ROWS = [
+    (sizes_of_tensors, None),
+    (early_answers, None),
+    (keys_of_the_instance, None),
+    (hidden_entries, Stored(5)),
+    (hidden_entries, described(Described)),
+    (hidden_entries, described(DescribedDict)),
+    (deleted_entry, described(Described)),
+]
+
+
+@pytest.mark.parametrize(("fn", "holder"), ROWS)
+def test_as_eager(fn, holder):
+    is_whole = fn is not sizes_of_tensors and not isinstance(holder, dict)
+    check(fn, X, holder, graphs=1 if is_whole else None, fullgraph=is_whole)
+
+
+def test_hidden_entries_are_guarded():
+    holder = Stored(X)
+    backend = check(lambda x, h: x + h.__dict__["x"], X, holder, fullgraph=True)
+    assert backend.op_count == 1
