@@ -65,8 +65,8 @@ def _written(
     target: Any, args: tuple[Any, ...], fake_args: Any, fake_kwargs: dict[str, Any]
 ) -> list[torch.Tensor]:
     """Tensors that a call writes to, of calls that may leave their version counters alone."""
-    if _is_foreach_in_place(target, args):
-        return list(fake_args[0])
+    if _is_foreach_in_place(target, args or tuple(fake_kwargs.values())):
+        return list(fake_args[0] if fake_args else fake_kwargs["self"])
     schema = _schema(target, fake_args, fake_kwargs)
     if schema is None or not schema.is_mutable or schema.name.startswith("aten::"):
         return []
@@ -92,6 +92,6 @@ def _is_foreach_in_place(target: Any, args: tuple[Any, ...]) -> bool:
     if not name.startswith("_foreach_") or not name.endswith("_"):
         return False
     nodes = list(args[0])
-    if len(set(nodes)) < len(nodes):
+    if len(set(map(id, nodes))) < len(nodes):
         raise Unsupported("tensor storage", name, "a tensor is in the list several times")
     return True

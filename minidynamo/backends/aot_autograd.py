@@ -10,7 +10,7 @@ from typing import Any
 
 from .._C import disabled
 from ..events import AotGraphEvent, emit, timed, wants
-from ..inductor.aot import CannotTrace, floats_stay_numbers, make_aot
+from ..inductor.aot import NOT_COMPILABLE, CannotTrace, floats_stay_numbers, make_aot
 
 __all__ = ["aot_autograd"]
 
@@ -61,6 +61,6 @@ def aot_autograd(
                 partition_fn=default_partition,
                 decompositions=decompositions,
             )
-        except CannotTrace as reason:
+        except (CannotTrace, *NOT_COMPILABLE) as reason:
             log.info("a graph runs as it was captured: %s", reason)
             return gm.forward

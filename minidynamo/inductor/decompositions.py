@@ -4,7 +4,7 @@ call whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -93,6 +93,18 @@ def _laid_out(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
     return run
 
 
+def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
+    """As eager concatenates two parts, whose layout the result has; rows are rolled whole."""
+    if suggest_memory_format(x) == torch.contiguous_format or not dims or not x.numel():
+        return NotImplemented
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        start = -shift % size
+        parts = x.narrow(dim, start, size - start), x.narrow(dim, 0, start)
+        x = torch.cat(parts, dim)
+    return x
+
+
 @cache
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """Operator overload -> decomposition, for AOTAutograd and for `capture`."""
@@ -100,7 +112,8 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table.update(torch._decomp.get_decompositions(_EXTRA))
     table.update({op: _laid_out(table[op]) for op in _LAID_OUT if op in table})
     whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}
-    return {op: fn for op, fn in table.items() if op not in LOWERINGS and op not in whole}
+    table = {op: fn for op, fn in table.items() if op not in LOWERINGS and op not in whole}
+    return {**table, aten.roll.default: _roll}
 
 
 @cache

@@ -389,3 +389,32 @@ def test_quantized_tensors_are_made_in_eager():
         return torch.quantize_per_tensor(x, 0.5, 0, torch.qint8).dequantize() + 1
 
     check(fn, X, graphs=1)
+
+
+def test_foreach_in_place_of_keywords():
+    def lerp(**lists):
+        torch._foreach_lerp_(**lists)
+        return lists["self"][0] + 1
+
+    lists = [[torch.ones(2) * i] for i in range(3)]
+    names = ("self", "tensors1", "weights")
+    want = lerp(**{n: [t.clone() for t in v] for n, v in zip(names, lists, strict=True)})
+    got = minidynamo.compile(lerp, backend="eager", fullgraph=True)(
+        **dict(zip(names, lists, strict=True))
+    )
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_gradient_whose_shape_depends_on_data(backend):
+    def put(x, mask, y):
+        x = x.clone()
+        x[mask] = y
+        return x
+
+    mask = torch.tensor([True, False, True])
+    x, y = torch.ones(3, requires_grad=True), torch.zeros(2, requires_grad=True)
+    result = minidynamo.compile(put, backend=backend)(x, mask, y)
+    result.sum().backward()
+    assert result.tolist() == [0, 1, 0]
+    assert (x.grad.tolist(), y.grad.tolist()) == ([0, 1, 0], [1, 1])

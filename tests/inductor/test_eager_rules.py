@@ -158,3 +158,26 @@ def test_numbers_of_the_data_among_symbolic_sizes():
         for size, n in ((3, 2), (4, 5), (4, 0)):
             x, length = torch.randn(size, 5), torch.tensor(n)
             torch.testing.assert_close(run(x, length), fn(x, length))
+
+
+@pytest.mark.parametrize(("classes", "indices"), [(1, [0, 2]), (3, [-1, 0])])
+def test_one_hot_of_a_class_out_of_range(classes, indices):
+    run = minidynamo.compile(lambda x: torch.nn.functional.one_hot(x, classes))
+    with pytest.raises(RuntimeError, match="Class values must be"):
+        run(torch.tensor(indices))
+
+
+def test_rolled_tensor_keeps_its_layout():
+    def roll(x):
+        return torch.as_strided(torch.roll(x, (-1, 2), (0, 3)), (5, 10), (4, 1))
+
+    x = torch.arange(100).reshape(2, 5, 2, 5).to(memory_format=torch.channels_last)
+    assert torch.equal(minidynamo.compile(roll, fullgraph=True)(x), roll(x))
+
+
+def test_vmap_over_a_number():
+    def scale(x):
+        return torch.vmap(torch.mul, in_dims=(0, None))(x, 3.5)
+
+    x = torch.rand(3)
+    torch.testing.assert_close(minidynamo.compile(scale, fullgraph=True)(x), scale(x))

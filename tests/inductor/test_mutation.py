@@ -356,3 +356,24 @@ def test_a_bad_position_changes_nothing_of_an_input():
         compiled(cache, torch.tensor([1, 2]), value),
         scattered_into(before, torch.tensor([1, 2]), value),
     )
+
+
+_LIBRARY = torch.library.Library("minidynamo_mutation", "DEF")
+_LIBRARY.define("set_(Tensor(a!) x, Tensor y) -> ()")
+_LIBRARY.impl("set_", lambda x, y: (x.copy_(y), None)[1], "CompositeExplicitAutograd")
+
+
+def test_operator_that_writes_comes_after_what_reads_the_old_value():
+    def step(x):
+        before = x.sin()
+        torch.ops.minidynamo_mutation.set_(x, x + 1)
+        return before, x.sin()
+
+    x, y = torch.ones(3), torch.ones(3)
+    run = minidynamo.compile(step, fullgraph=True)
+    torch.testing.assert_close((run(x), x), (step(y), y), **CLOSE)
+
+
+@pytest.mark.parametrize("value", [1, 2.5, True])
+def test_copy_of_a_number(value):
+    check(lambda x: x.copy_(value), torch.rand(3))

@@ -513,7 +513,9 @@ def lower_clone(g: GraphLowering, x: TensorValue, memory_format: Any = None) -> 
 
 
 @register(aten._to_copy)
-def lower_to_copy(g: GraphLowering, x: TensorValue, **options: Any) -> Any:
+def lower_to_copy(g: GraphLowering, x: TensorValue | float, **options: Any) -> Any:
+    if not isinstance(x, TensorValue):
+        return DECLINED
     if options.get("layout") not in (None, torch.strided) or g.meta.device != x.device:
         return DECLINED
     return convert(g, x, g.meta.dtype)
@@ -540,9 +542,9 @@ def convert(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> TensorValue
 def lower_copy(
     g: GraphLowering,
     x: TensorValue,
-    y: TensorValue,
+    y: TensorValue | float,
     non_blocking: bool = False,
 ) -> Any:
-    if x.device != y.device:
+    if isinstance(y, TensorValue) and x.device != y.device:
         return DECLINED
     return g.pointwise(lambda a: a, (y,), x.dtype, cost=0)
