@@ -65,8 +65,9 @@ def _written(
     target: Any, args: tuple[Any, ...], fake_args: Any, fake_kwargs: dict[str, Any]
 ) -> list[torch.Tensor]:
     """Tensors that a call writes to, of calls that may leave their version counters alone."""
-    if _is_foreach_in_place(target, args or tuple(fake_kwargs.values())):
-        return list(fake_args[0] if fake_args else fake_kwargs["self"])
+    tensors = fake_kwargs.get("self", args[0] if args else ())
+    if _is_foreach_in_place(target, tensors):
+        return list(fake_args[0] if args else tensors)
     schema = _schema(target, fake_args, fake_kwargs)
     if schema is None or not schema.is_mutable or schema.name.startswith("aten::"):
         return []
@@ -86,12 +87,11 @@ def _schema(target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return target._schema if isinstance(target, torch._ops.OpOverload) else None
 
 
-def _is_foreach_in_place(target: Any, args: tuple[Any, ...]) -> bool:
+def _is_foreach_in_place(target: Any, tensors: Any) -> bool:
     """Whether an operation writes to the tensors of a list, of which a graph has each only once."""
     name = getattr(target, "__name__", "")
     if not name.startswith("_foreach_") or not name.endswith("_"):
         return False
-    nodes = list(args[0])
-    if len(set(map(id, nodes))) < len(nodes):
+    if len(set(map(id, tensors))) < len(tensors):
         raise Unsupported("tensor storage", name, "a tensor is in the list several times")
     return True

@@ -272,12 +272,19 @@ def _map_tensors(
     return value
 
 
-def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+def _one_hot(
+    tensor: torch.Tensor,
+    num_classes: int = -1,
+) -> torch.Tensor:
     """With eager's checks of the classes, which torch leaves out where it has no data."""
     if num_classes > 0:
-        aten._assert_async.msg((tensor >= 0).all(), "Class values must be non-negative.")
-        small = (tensor < num_classes).all()
-        aten._assert_async.msg(small, "Class values must be smaller than num_classes.")
+        is_class = (tensor >= 0).all()
+        is_small = (tensor < num_classes).all()
+        for good, text in (
+            (is_class, "Class values must be non-negative."),
+            (is_small, "Class values must be smaller than num_classes."),
+        ):
+            aten._assert_async.msg(good, text)
     return torch.nn.functional.one_hot(tensor, num_classes)
 
 

@@ -93,15 +93,23 @@ def _laid_out(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
     return run
 
 
-def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
+def _roll(
+    x: torch.Tensor,
+    shifts: Sequence[int],
+    dims: Sequence[int] = (),
+) -> torch.Tensor:
     """As eager concatenates two parts, whose layout the result has; rows are rolled whole."""
-    if suggest_memory_format(x) == torch.contiguous_format or not dims or not x.numel():
+    layout = suggest_memory_format(x)
+    if layout == torch.contiguous_format:
+        return NotImplemented
+    if not dims or not x.numel():
         return NotImplemented
     for shift, dim in zip(shifts, dims, strict=True):
         size = x.shape[dim]
         start = -shift % size
-        parts = x.narrow(dim, start, size - start), x.narrow(dim, 0, start)
-        x = torch.cat(parts, dim)
+        first = x.narrow(dim, start, size - start)
+        second = x.narrow(dim, 0, start)
+        x = torch.cat((first, second), dim)
     return x
 
 
