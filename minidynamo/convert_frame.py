@@ -516,7 +516,7 @@ def _make_entry(
     entry = Entry(
         program,
         code,
-        needs_hook=compiled.needs_hook or code is frame.code,
+        needs_hook=compiled.needs_hook,
         inputs_slot=bool(fetch),
     )
     entry.data = EntryData(guards, is_empty, goes_on, _modules(frame))

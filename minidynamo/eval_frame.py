@@ -370,6 +370,7 @@ class _RunOnly:
                 return _C.compiled_function(fn, region)(*args, **kwargs)
 
         runner.region = self.region  # type: ignore[attr-defined]
+        runner.traced_as = fn  # type: ignore[attr-defined]
         return runner
 
 

@@ -133,6 +133,7 @@ _PURE_FUNCTIONS: tuple[Any, ...] = (
     torch.can_cast,
     torch.Size,
     torch._C._get_privateuse1_backend_name,
+    torch._C._accelerator_getAccelerator,
     torch._C._infer_size,
 )
 
@@ -165,6 +166,9 @@ _SKIPPED_PACKAGES = (
     " sre_compile sre_parse selectors"
     " _pytest pytest pluggy hypothesis IPython ipdb tqdm"
 ).split()
+# Packages whose Python functions are traced through where captured code calls them, but whose
+# frames are not captured by themselves.
+_LIBRARIES = frozenset("networkx numpy onnx onnxruntime pandas sklearn tabulate".split())
 _SKIPPED_TORCH = (
     "torch._dynamo torch._inductor torch._functorch torch._subclasses torch._export"
     " torch.export torch.fx torch.jit"
@@ -189,6 +193,13 @@ _TRACED_FUNCTIONS = {
         " generatorfunction coroutinefunction asyncgenfunction"
     ).split()
 } | {vars(inspect).get(name) for name in ("_has_code_flag", "_has_coroutine_mark")}
+# Signatures: what their methods look at is made once.
+_TRACED_FUNCTIONS |= {
+    getattr(method, "fget", method)
+    for class_ in (inspect.Signature, inspect.Parameter, inspect.BoundArguments)
+    for method in vars(class_).values()
+    if isinstance(method, (types.FunctionType, property))
+}
 # Modules in them that are traced through all the same.
 _TRACED_TORCH = frozenset(
     "torch.func torch._functorch.apis torch._functorch.vmap torch._functorch.eager_transforms"
@@ -298,7 +309,8 @@ def is_skipped_file(filename: str) -> bool:
         package = filename[len(next(s for s in _SITE if filename.startswith(s))) :].split(
             os.sep
         )[0]
-        return package.removesuffix(".py") in _SKIPPED_PACKAGES
+        name = package.removesuffix(".py")
+        return name in _SKIPPED_PACKAGES or name in _LIBRARIES
     return filename.startswith(_STDLIB)
 
 
@@ -310,6 +322,7 @@ def is_transform_file(filename: str) -> bool:
 # Modules whose functions only call what they have in that attribute, as far as a trace goes.
 _TRANSPARENT = {
     "torch._dynamo.eval_frame": "_torchdynamo_orig_callable",
+    "minidynamo.eval_frame": "traced_as",  # of run(fn)
     "torch._higher_order_ops.invoke_subgraph": "__marked_compile_region_fn__",
 }
 

@@ -51,7 +51,7 @@ from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
 from ..variables.user_keys import as_hash
 from .extremes import select_extreme
-from .torch_symbolic import number_of
+from .torch_symbolic import data_truth, number_of
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -105,7 +105,8 @@ def length_of(tx: Translator, result: VariableTracker) -> int:
 
 @builtin(bool)
 def _bool(tx: Translator, value: Values | None = None, /) -> Values:
-    return ConstantVariable(value is not None and value.truth(tx))
+    truth = None if value is None else data_truth(tx, value)
+    return truth or ConstantVariable(value is not None and value.truth(tx))
 
 
 @builtin(callable)

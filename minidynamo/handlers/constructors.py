@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..side_effects import Mutation
 from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import checked
@@ -21,7 +23,7 @@ from ..variables.deques import DequeVariable
 from ..variables.dict_views import MappingProxyVariable
 from ..variables.dicts import DictVariable
 from ..variables.exceptions import BUILTIN_EXCEPTIONS, OPAQUE_EXCEPTIONS, ExceptionVariable
-from ..variables.lists import ListVariable, TupleVariable, tuple_mutation
+from ..variables.lists import ListVariable, TupleVariable, is_structseq, tuple_mutation
 from ..variables.registry import handles
 from ..variables.sets import SetVariable, collect
 from ..variables.user_values import new_value
@@ -90,6 +92,17 @@ def _new_tuple(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Va
     _check_arguments(cls, args, kwargs)
     items = args[0].unpack(tx) if args else []
     return TupleVariable(items, cls, mutation=tuple_mutation(cls, Mutation.NEW))
+
+
+_STRUCTSEQS = [v for v in vars(torch.return_types).values() if isinstance(v, type)]
+
+
+@_constructs(*(class_.__new__ for class_ in _STRUCTSEQS if is_structseq(class_)))
+def _new_structseq(tx: Translator, cls: Any, *args: Values, **kwargs: Values) -> Values:
+    items = args[0].unpack(tx) if len(args) == 1 and not kwargs else []
+    if not len(items) == cls.n_sequence_fields == cls.n_fields:
+        unsupported("call does not fit", cls.__name__, "eager will raise the TypeError")
+    return TupleVariable(items, cls)
 
 
 @_constructs(*(class_.__new__ for class_ in BUILTIN_EXCEPTIONS))

@@ -43,6 +43,8 @@ def _function(name: str, real: Any, traced: Callable[..., Any], *, creates: bool
     def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
         if name in _TAKES_TENSORS and args and isinstance(args[0], TensorVariable):
             args = [tensor_numpy(tx, args[0], [], {}), *args[1:]]
+        if name in ("array", "asarray") and args and _is_nest(args[0]):
+            args = [_stacked(tx, args[0]), *args[1:]]
         values = [*args, *kwargs.values()]
         if not creates and not any(map(_has_array, values)):
             return NotImplemented
@@ -50,6 +52,16 @@ def _function(name: str, real: Any, traced: Callable[..., Any], *, creates: bool
 
     if handler_of(real) is None:
         handles(real)(handler)
+
+
+def _stacked(tx: Translator, value: VariableTracker) -> VariableTracker:
+    """A list of arrays as the array of them; others as they are."""
+    if not _is_nest(value):
+        return value
+    items = [_stacked(tx, item.realize()) for item in value.unpack(tx)]
+    if not items or not all(isinstance(item, NdarrayVariable) for item in items):
+        return value
+    return call_numpy(tx, tnp.stack, "stack", [tx.wrap_items(list, items)], {}, numpy.stack)
 
 
 # What asks a tensor for its array, and gives one.

@@ -7,13 +7,15 @@ the graph whose result is an unbacked symbol: a number that nothing is known of 
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx.experimental import symbolic_shapes
 
 from .. import config
-from ..variables.base import VariableTracker, unsupported
+from ..exc import MinidynamoError
+from ..variables.base import ObservedException, VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.number_tensors import known_number
 from ..variables.registry import handles
@@ -44,6 +46,21 @@ def number_of(tx: Translator, tensor: TensorVariable, name: str) -> VariableTrac
     if name not in _CONVERSIONS:
         return None
     return _converted(tx, name, tx.add_node("call_method", "item", (tensor.node,), {}))
+
+
+def data_truth(tx: Translator, value: VariableTracker) -> VariableTracker | None:
+    """`bool(value)` of a number that depends on data; None where it is known while tracing, or
+    where the graph has to break.
+    """
+    if isinstance(value, TensorVariable) and value.fake.numel() == 1:
+        value = number_of(tx, value, "item") or value
+    if not isinstance(value, SymVariable):
+        return None
+    if not symbolic_shapes.free_unbacked_symbols(value.value):
+        return None
+    if value.python_type() is bool:
+        return value
+    return compute(tx, operator.ne, [value, ConstantVariable(0)])
 
 
 def _converted(tx: Translator, name: str, number: VariableTracker) -> VariableTracker:
@@ -103,12 +120,29 @@ def _checks(function: Any) -> None:
                 ["make it a condition on sizes or on numbers that .item() gave"],
             )
         limits = {key: value.as_python_constant() for key, value in bounds.items()}
-        if isinstance(subject, ConstantVariable):
-            return tx.fold(function, (subject.value,), limits)
-        decide(tx, lambda: function(subject.value, **limits), subject)
+        try:
+            decide(tx, lambda: function(subject.value, **limits), subject)
+        except MinidynamoError:
+            raise
+        except Exception as error:
+            text = _message(tx, [*args[1:], *_named_message(kwargs)])
+            failure = type(error)(text) if text is not None else error
+            raise ObservedException(tx.wrap_exception(failure)) from error
         return ConstantVariable(None)
 
     handles(function)(check)
+
+
+def _named_message(kwargs: Kwargs) -> list[VariableTracker]:
+    return [kwargs["message"]] if "message" in kwargs else []
+
+
+def _message(tx: Translator, given: list[VariableTracker]) -> str | None:
+    """What the program's function for the message gives; None without one."""
+    if not given or given[0].python_type() is type(None):
+        return None
+    text = tx.call_function(given[0], [], {})
+    return str(tx.call_function(tx.wrap_constant(str), [text], {}).as_python_constant())
 
 
 for _function in (
@@ -128,10 +162,12 @@ for _function in (
 _QUESTIONS = (
     "guard_or_false",
     "guard_or_true",
+    "guard_size_oblivious",
     "has_static_value",
     "is_concrete_bool",
     "is_concrete_float",
     "is_concrete_int",
+    "is_nested_int",
     "statically_known_false",
     "statically_known_true",
 )

@@ -164,6 +164,8 @@ class ConstantVariable(VariableTracker):
         row = CONSTANT_METHODS.get((type(self.value), name))
         if row is not None:
             return row(tx, self, args)
+        if name == "__iter__" and not args and not kwargs:
+            return self.iter(tx)
         try:
             values = [arg.as_python_constant() for arg in args]
             named = {key: arg.as_python_constant() for key, arg in kwargs.items()}

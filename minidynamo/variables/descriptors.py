@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _IS_ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 
+# Descriptors written in C: `torch.Tensor.shape`, `type.__dict__["__dict__"]`, slots.
+GETTERS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
 # The version of each class when a trace last relied on it, and what it held then (by id: a hint
 # only). A class that changed since is guarded attribute by attribute, so that programs that store
 # to a class do not recompile each time.

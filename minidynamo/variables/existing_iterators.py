@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import gc
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from .iterators import (
     SetIterator,
     advance,
 )
+from .itertools_ import CountIterator
 from .lazy_iterators import EnumerateVariable, FilterVariable, MapVariable, ZipVariable
 from .lists import SequenceVariable
 from .registry import wraps
@@ -213,6 +216,40 @@ def own(iterator: VariableTracker) -> None:
         unsupported("iterator", repr(iterator), "an existing enumerate over it is not traced")
     else:
         iterator.is_owned = True  # type: ignore[attr-defined]
+
+
+def _count_parts(counter: Any) -> tuple[Any, ...]:
+    """The next value and the step of an itertools.count, where both are ints; else ()."""
+    texts = repr(counter)[len("count(") : -1].split(", ")
+    held = [part for part in gc.get_referents(counter) if part is not itertools.count]
+    if not all(type(part) is int for part in held):
+        return ()
+    return tuple(map(int, texts)) if len(texts) > 1 else (int(texts[0]), 1)
+
+
+def _next_count(counter: Any) -> Any:
+    return _count_parts(counter)[0]
+
+
+def _count_step(counter: Any) -> Any:
+    parts = _count_parts(counter)
+    return parts[1] if parts else None
+
+
+@wraps(itertools.count)
+def _wrap_count(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
+    """Its position is a number that may become symbolic."""
+    tx.guard(source, "TYPE_IS", type(value))
+    parts = _count_parts(value)
+    if not parts:
+        unsupported("iterator", source.name, "a count that does not count in ints")
+    tx.guard(CallSource(source, _count_step, "<step of {base}>"), "CONST_EQ", parts[1])
+    position = tx.wrap(parts[0], CallSource(source, _next_count, "<position of {base}>"))
+    return _existing(CountIterator(position, tx.wrap_constant(parts[1])), source)
 
 
 @wraps(zip)

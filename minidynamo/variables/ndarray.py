@@ -24,6 +24,7 @@ from .builder import builds
 from .constant import ConstantVariable, is_numpy_bool
 from .functions import CallableVariable, MethodOfVariable
 from .registry import wraps
+from .symint import SYM_TYPES, SymVariable
 from .tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ numpy = trace_rules.numpy
 
 # Methods of arrays that give Python objects, files or memory.
 _NOT_TRACED = frozenset(
-    "item tolist tobytes tofile dump dumps byteswap setfield getfield newbyteorder setflags"
+    "tobytes tofile dump dumps byteswap setfield getfield newbyteorder setflags"
     " __array__ resize put sort fill partition itemset view data flat flags base ctypes".split()
 )
 
@@ -96,6 +97,8 @@ class NdarrayVariable(VariableTracker):
     ) -> VariableTracker:
         if name in _NOT_TRACED or not hasattr(tnp.ndarray, name):
             unsupported("numpy method", f"ndarray.{name}", "it is not traced")
+        if name in ("item", "tolist") and not args and not kwargs:
+            return self.tensor.call_method(tx, name, args, kwargs)
         return call_numpy(tx, _method(name), name, [self, *args], kwargs)
 
     # -- items ----------------------------------------------------------------------------------
@@ -214,6 +217,8 @@ def _argument(tx: Translator, value: VariableTracker, convert: Convert) -> Any:
     value = value.realize()
     if value.python_type() in trace_rules.NUMPY_NUMBERS:
         value = value.specialized(tx)
+    if isinstance(value, SymVariable) and convert is _sample:
+        return _hint(value.value)
     if isinstance(value, NdarrayVariable):
         return convert(value)
     if isinstance(value, TensorVariable):
@@ -232,9 +237,18 @@ def _argument(tx: Translator, value: VariableTracker, convert: Convert) -> Any:
     return tx.as_proxy(value)
 
 
+def _hint(number: Any) -> Any:
+    """The value of a number for this call, which is no guard."""
+    if not isinstance(number, SYM_TYPES):
+        return number
+    if not number.node.has_hint():
+        unsupported("numpy call", str(number), "a number depends on the data of a tensor")
+    return number.node.hint
+
+
 def _sample(array: NdarrayVariable) -> Any:
     """Some array of the same shape and dtype, or number of the same dtype."""
-    shape, dtype = tuple(array.tensor.fake.shape), array.dtype()
+    shape, dtype = tuple(map(_hint, array.tensor.fake.shape)), array.dtype()
     if dtype.kind in "fc":
         made = (numpy.random.default_rng(0).random(shape) + 0.5).astype(dtype)
     else:
@@ -258,6 +272,10 @@ def call_numpy(
     if "out" in kwargs or "where" in kwargs:
         unsupported("numpy call", name, "with out= or where=")
 
+    if any(isinstance(arg, NdarrayVariable) and arg.dtype().kind in "iu" for arg in args):
+        # Numbers that do not fit an array of integers are errors, and powers may be negative.
+        args = [arg.realize().specialized(tx) for arg in args]
+
     def arguments(convert: Convert) -> Any:
         named = {key: _argument(tx, value, convert) for key, value in kwargs.items()}
         return tuple(_argument(tx, arg, convert) for arg in args), named
@@ -274,12 +292,19 @@ def call_numpy(
     return _as_arrays(tx, name, result, like)
 
 
+def _has_shape(fake: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    """Sizes that depend on data are not compared."""
+    sizes = zip(fake.shape, shape, strict=False)
+    known = [(a, b) for a, b in sizes if not isinstance(a, torch.SymInt) or a.node.has_hint()]
+    return fake.dim() == len(shape) and all(_hint(a) == b for a, b in known)
+
+
 def _as_arrays(tx: Translator, name: str, value: VariableTracker, like: Any) -> VariableTracker:
     """The result as numpy has it: `like` is what it gave for other arrays."""
     value = value.realize()
     if isinstance(value, TensorVariable) and isinstance(like, (numpy.ndarray, numpy.generic)):
         array = NdarrayVariable(value, is_scalar=isinstance(like, numpy.generic))
-        if array.dtype() == like.dtype and tuple(value.fake.shape) == like.shape:
+        if array.dtype() == like.dtype and _has_shape(value.fake, like.shape):
             return array
     elif value.python_type() in (list, tuple) and type(like) in (list, tuple):
         items = value.unpack(tx)

@@ -31,7 +31,7 @@ from .base import (
 )
 from .builtin_object import BuiltinObject
 from .constant import ConstantVariable, is_inert, is_value
-from .descriptors import bind, class_lookup
+from .descriptors import GETTERS, bind, class_lookup
 from .functions import BaseFunctionVariable, UserFunctionVariable
 from .postponed import logging_call
 from .registry import handler_of
@@ -164,6 +164,17 @@ class Services:
         return wrap_node(self, node)  # type: ignore[arg-type]
 
     # -- calling ----------------------------------------------------------------------------------
+
+    def get_described(self, descriptor: Any, holder: VariableTracker) -> VariableTracker:
+        """`descriptor.__get__(holder)` for one of `GETTERS`."""
+        name = descriptor.__name__
+        cls = holder.python_type()
+        found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+        plain = cls.__getattribute__ in (object.__getattribute__, type.__getattribute__)
+        if found is not descriptor or not (plain or isinstance(holder, TensorVariable)):
+            what = f"{descriptor!r}.__get__({holder!r})"
+            unsupported("call of an untraced function", what, f"{what} is not traced")
+        return holder.getattr(self, name)  # type: ignore[arg-type]
 
     def call_function(
         self,
@@ -342,8 +353,8 @@ class Services:
                 return args[0].call_builtin(self, value, args[1:], kwargs)  # type: ignore[arg-type]
             return args[0].call_method(self, value.__name__, args[1:], kwargs)  # type: ignore[arg-type]
         receiver = getattr(value, "__self__", None)
-        if _is_getter(value, receiver) and args and isinstance(args[0], TensorVariable):
-            return args[0].getattr(self, receiver.__name__)  # type: ignore[arg-type, union-attr]
+        if isinstance(receiver, GETTERS) and value.__name__ == "__get__" and args:
+            return self.get_described(receiver, args[0])
         if receiver is not None and is_value(receiver):
             return self.wrap_constant(receiver).call_method(  # type: ignore[arg-type]
                 self,  # type: ignore[arg-type]
@@ -500,12 +511,6 @@ def has_subclass(values: Sequence[VariableTracker]) -> bool:
         if type(items) is list and items and has_subclass(items):
             return True
     return False
-
-
-def _is_getter(value: Any, receiver: Any) -> bool:
-    """Whether it is `torch.Tensor.shape.__get__` or its like."""
-    name = getattr(value, "__name__", "")
-    return name == "__get__" and isinstance(receiver, types.GetSetDescriptorType)
 
 
 def _is_torch(value: Any) -> bool:

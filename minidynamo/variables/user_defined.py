@@ -17,7 +17,14 @@ from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import as_iterator, name_at_slots, rich_equal, type_name
 from .classes import NEW_OBJECT, class_variable, has_object_layout
 from .constant import ConstantVariable, is_inert
-from .descriptors import ClassAttribute, bind, class_lookup, guard_class, lookup_special
+from .descriptors import (
+    GETTERS,
+    ClassAttribute,
+    bind,
+    class_lookup,
+    guard_class,
+    lookup_special,
+)
 from .functions import CallableVariable, MethodOfVariable
 from .instance_dict import InstanceDictVariable
 from .instance_state import InstanceState, instance_dict, is_hidden
@@ -441,6 +448,10 @@ class OpaqueVariable(VariableTracker):
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
+        if name == "__get__" and isinstance(self.value, GETTERS) and args:
+            assert self.source is not None
+            tx.guard(self.source, "ID_IS", self.value)
+            return tx.get_described(self.value, args[0])
         method = self.getattr(tx, name)
         if not isinstance(method, MethodOfVariable):
             return method.call(tx, args, kwargs)
