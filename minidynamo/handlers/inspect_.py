@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 @handles(inspect.signature)
-def signature(tx: Translator, args: list[VariableTracker], kwargs: dict[str, Any]) -> Any:
+def signature(
+    tx: Translator,
+    args: list[VariableTracker],
+    kwargs: dict[str, Any],
+) -> Any:
     """The signature depends on the function alone; of a bound method, not on its object."""
     if len(args) != 1 or kwargs:
         return NotImplemented
@@ -37,7 +41,11 @@ def signature(tx: Translator, args: list[VariableTracker], kwargs: dict[str, Any
 
 
 @handles(inspect.Signature.parameters.fget)  # type: ignore[attr-defined]
-def parameters(tx: Translator, args: list[VariableTracker], kwargs: dict[str, Any]) -> Any:
+def parameters(
+    tx: Translator,
+    args: list[VariableTracker],
+    kwargs: dict[str, Any],
+) -> Any:
     """A signature never changes, so its mapping of parameters is a constant."""
     real = getattr(args[0], "value", None)
     if not isinstance(real, inspect.Signature):

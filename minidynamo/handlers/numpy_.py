@@ -39,8 +39,18 @@ def _is_nest(value: VariableTracker) -> bool:
     return not value.is_python_constant() and value.python_type() in (list, tuple)
 
 
-def _function(name: str, real: Any, traced: Callable[..., Any], *, creates: bool) -> None:
-    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def _function(
+    name: str,
+    real: Any,
+    traced: Callable[..., Any],
+    *,
+    creates: bool,
+) -> None:
+    def handler(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         if name in _TAKES_TENSORS and args and isinstance(args[0], TensorVariable):
             args = [tensor_numpy(tx, args[0], [], {}), *args[1:]]
         if name in ("array", "asarray") and args and _is_nest(args[0]):
@@ -71,7 +81,11 @@ _CREATORS = frozenset(
 )
 
 
-def _register(prefix: str, real_home: Any, traced_home: Any) -> None:
+def _register(
+    prefix: str,
+    real_home: Any,
+    traced_home: Any,
+) -> None:
     for name in dir(traced_home):
         traced = getattr(traced_home, name)
         real = getattr(real_home, name, None)
@@ -89,7 +103,11 @@ if numpy is not None:
     def _number_info(kind: type) -> None:
         """`iinfo` and `finfo`: what they tell of a type never changes."""
 
-        def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        def handler(
+            tx: Translator,
+            args: Args,
+            kwargs: Kwargs,
+        ) -> Any:
             if len(args) != 1 or kwargs or not args[0].is_python_constant():
                 return NotImplemented
             made = kind(args[0].as_python_constant())
@@ -101,7 +119,11 @@ if numpy is not None:
     _number_info(numpy.finfo)
 
     @handles(numpy.dtype)
-    def dtype_of(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    def dtype_of(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         """One object for each of the plain types."""
         if len(args) != 1 or kwargs or not args[0].is_python_constant():
             return NotImplemented
@@ -112,7 +134,11 @@ if numpy is not None:
 
 
 @handles(torch.from_numpy)
-def from_numpy(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def from_numpy(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """The tensor itself: it shares the array's memory."""
     if not isinstance(args[0], NdarrayVariable) or args[0].is_scalar:
         return NotImplemented
@@ -120,7 +146,12 @@ def from_numpy(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 
 @tensor_method("numpy")
-def tensor_numpy(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+def tensor_numpy(
+    tx: Translator,
+    self: TensorVariable,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """An array that shares the tensor's memory; what eager refuses breaks the graph."""
     if self.fake.requires_grad and not torch.is_grad_enabled():
         detached = self.call_method(tx, "detach", [], {}).realize()

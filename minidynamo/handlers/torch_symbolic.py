@@ -30,7 +30,11 @@ Kwargs = dict[str, VariableTracker]
 _CONVERSIONS: dict[str, Any] = {"__int__": int, "__float__": float, "__index__": int}
 
 
-def number_of(tx: Translator, tensor: TensorVariable, name: str) -> VariableTracker | None:
+def number_of(
+    tx: Translator,
+    tensor: TensorVariable,
+    name: str,
+) -> VariableTracker | None:
     """The result of method `name` ("item", "tolist", "__int__", ...); None where the graph has to
     break.
     """
@@ -63,14 +67,23 @@ def data_truth(tx: Translator, value: VariableTracker) -> VariableTracker | None
     return compute(tx, operator.ne, [value, ConstantVariable(0)])
 
 
-def _converted(tx: Translator, name: str, number: VariableTracker) -> VariableTracker:
+def _converted(
+    tx: Translator,
+    name: str,
+    number: VariableTracker,
+) -> VariableTracker:
     return tx.call_function(tx.wrap_constant(_CONVERSIONS[name]), [number], {})
 
 
 def _clamps(name: str) -> None:
     """`clamp(x, 0, bound)`: beside a number, a bound that is a tensor is taken as its number."""
 
-    def bounded(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    def bounded(
+        tx: Translator,
+        self: TensorVariable,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         bounds = [*args, *kwargs.values()]
         if not any(type(bound) in (ConstantVariable, SymVariable) for bound in bounds):
             return NotImplemented
@@ -78,7 +91,11 @@ def _clamps(name: str) -> None:
         kwargs = {key: _as_number(tx, value) for key, value in kwargs.items()}
         return self.node_method(tx, name, args, kwargs)
 
-    def function(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    def function(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         if not args or not isinstance(args[0], TensorVariable) or "out" in kwargs:
             return NotImplemented
         return bounded(tx, args[0], args[1:], kwargs)
@@ -106,7 +123,11 @@ def _tolist(tx: Translator, tensor: TensorVariable) -> VariableTracker:
 def _checks(function: Any) -> None:
     """`torch._check(condition, message)` and its relatives on symbolic numbers."""
 
-    def check(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    def check(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         if not args:
             return NotImplemented
         subject = args[0]
@@ -174,7 +195,11 @@ _QUESTIONS = (
 
 
 def _asks(function: Any) -> None:
-    def ask(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    def ask(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         values = [arg.realize() for arg in args]
         if kwargs or not all(isinstance(v, (SymVariable, ConstantVariable)) for v in values):
             return NotImplemented
@@ -192,7 +217,11 @@ for _name in _QUESTIONS:
 def _combines(function: Any) -> None:
     """A function on conditions, in the table of `symint`."""
 
-    def combine(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    def combine(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         values = [arg.realize() for arg in args]
         if not kwargs and all(value.is_python_constant() for value in values):
             return tx.fold(function, [value.as_python_constant() for value in values], {})
@@ -208,10 +237,19 @@ _combines(symbolic_shapes.sym_or)
 # -- numbers that operations read out of tensors ---------------------------------------------------
 
 
-def _reads(name: str, position: int, keyword: str, method: str) -> None:
+def _reads(
+    name: str,
+    position: int,
+    keyword: str,
+    method: str,
+) -> None:
     """A method and function of that name whose argument may be a tensor: it is read before."""
 
-    def read(tx: Translator, args: Args, kwargs: Kwargs) -> bool:
+    def read(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> bool:
         """Puts the numbers in the tensor's place; whether there was one."""
         holder: Any = args if len(args) > position else kwargs
         key: Any = position if len(args) > position else keyword
@@ -224,13 +262,22 @@ def _reads(name: str, position: int, keyword: str, method: str) -> None:
         holder[key] = number
         return True
 
-    def called(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    def called(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         args, kwargs = list(args), dict(kwargs)
         if not read(tx, args, kwargs):
             return NotImplemented
         return tx.call_operation(getattr(torch, name), args, kwargs)
 
-    def of_tensor(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    def of_tensor(
+        tx: Translator,
+        self: TensorVariable,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         return called(tx, [self, *args], kwargs)
 
     handles(getattr(torch, name))(called)

@@ -68,7 +68,11 @@ class NdarrayVariable(VariableTracker):
 
     # -- attributes -----------------------------------------------------------------------------
 
-    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+    def getattr(
+        self,
+        tx: Translator,
+        name: str,
+    ) -> VariableTracker:
         fake = self.tensor.fake
         known: dict[str, Callable[[], Any]] = {
             "shape": lambda: tuple(fake.shape),
@@ -103,10 +107,19 @@ class NdarrayVariable(VariableTracker):
 
     # -- items ----------------------------------------------------------------------------------
 
-    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+    def getitem(
+        self,
+        tx: Translator,
+        key: VariableTracker,
+    ) -> VariableTracker:
         return call_numpy(tx, operator.getitem, "getitem", [self, key], {})
 
-    def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+    def setitem(
+        self,
+        tx: Translator,
+        key: VariableTracker,
+        value: VariableTracker,
+    ) -> None:
         tx.output.side_effects.version += 1
         call_numpy(tx, operator.setitem, "setitem", [self, key, value], {})
 
