@@ -58,6 +58,18 @@ def keep_random_numbers(joint: torch.fx.GraphModule) -> None:
             del node.meta["recompute"]
 
 
+def drop_detached(joint: torch.fx.GraphModule) -> None:
+    """Takes `detach` out of a graph whose gradients are written out: the minimal cut would not
+    compute what it is given again.
+    """
+    for node in joint.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.detach.default
+    ):
+        if all(user.op != "output" for user in node.users):
+            node.replace_all_uses_with(node.args[0])
+            joint.graph.erase_node(node)
+
+
 def has_higher_order(graph: torch.fx.GraphModule) -> bool:
     """Whether it has operators with graphs of their own (cond, scan, ...) or that take operators:
     torch runs these graphs, operator by operator.
@@ -265,6 +277,7 @@ def compile_aot(
         **kwargs: Any,
     ) -> Any:
         keep_random_numbers(joint)
+        drop_detached(joint)
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):
             return default_partition(joint, *args, **kwargs)

@@ -74,6 +74,8 @@ _RECOMPUTED = [
     aten._fused_rms_norm,
     aten.hardswish,
     aten.log_sigmoid_forward,
+    aten._log_softmax,
+    aten._log_softmax_backward_data,
 ]
 
 

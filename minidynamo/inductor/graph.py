@@ -41,6 +41,7 @@ from minidynamo.inductor.lowering.scalar import Scalar
 from minidynamo.inductor.ops import REDUCTIONS
 from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.passes.in_place import in_place_nodes
+from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.sizes import Meta, SizeTable, has_symbols, meta_of
 from minidynamo.inductor.split_reductions import split
 from minidynamo.inductor.symbolic import (
@@ -317,7 +318,7 @@ class GraphLowering:
             inner,
             _inherited_strides(tensors, size, layout),
             cost + sum(value.cost for value in tensors),
-            sum(value.reads for value in tensors),
+            sum(value.reads for value in tensors if not _is_small(value, size)),
             tuple(origins),
         )
         return TensorValue(data, fake.dtype, size, fake.device, layout)
@@ -354,14 +355,9 @@ class GraphLowering:
         return self.lazy(inner, operands, cost=cost, meta=meta)
 
     def _keep_costly_broadcasts(self, operands: Sequence[Any], size: Size) -> None:
-        total = product(size)
         for value in operands:
-            if (
-                isinstance(value, TensorValue)
-                and value.cost >= BROADCAST_COST
-                and isinstance(value.data, Lazy)
-                and value.numel() * BROADCAST_FACTOR <= total  # type: ignore[operator]
-            ):
+            is_lazy = isinstance(value, TensorValue) and isinstance(value.data, Lazy)
+            if is_lazy and value.cost >= BROADCAST_COST and _is_small(value, size):
                 self.realize(value)
 
     def view(self, base: TensorValue, reindex: Callable[[Index], Index]) -> TensorValue:
@@ -563,6 +559,11 @@ class GraphLowering:
     ) -> Any:
         """Call `op` through the dispatcher; its results are the node's (see `extern.call`)."""
         return extern.call(self, op, args, kwargs, any_strides)
+
+
+def _is_small(value: TensorValue, size: Size) -> bool:
+    """Whether an operand is broadcast so much that reading it costs next to nothing."""
+    return hint_of(value.numel()) * BROADCAST_FACTOR <= hint_of(product(size))
 
 
 def _inherited_strides(tensors: Sequence[TensorValue], size: Size, layout: Size) -> Size:

@@ -245,3 +245,46 @@ def test_columns_are_shared_among_threads(threads, columns):
         check(dear, x, places, source, **CLOSE)
     finally:
         torch.set_num_threads(default)
+
+
+def onto_constant(rows, y):
+    return torch.full((6, 40), 3.0).scatter(1, rows[:, None], 2.0) * y
+
+
+def from_values(rows, y):
+    return (y + 1).scatter(-1, rows[:, None], y[:, :1] * 5).sum(1)
+
+
+def along_the_first(rows, y):
+    return (y * 2).t().scatter(0, rows[None], 7.0).cos()
+
+
+@pytest.mark.parametrize("fn", [onto_constant, from_values, along_the_first])
+def test_one_position_a_row_is_a_choice(fn):
+    y = torch.randn(6, 40)
+    run = check(fn, torch.tensor([0, 39, 5, 5, 7, 1]), y, kernels=1, externs=0)
+    for bad in (-1, 40):
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            run(torch.tensor([0, 3, bad, 5, 7, 1]), y)
+
+
+@pytest.mark.parametrize("options", [{}, {"reduction": "none"}, {"label_smoothing": 0.1}])
+def test_cross_entropy_reads_logits_twice(options):
+    """The backward keeps statistics of the rows beside the logits, and makes no zeros."""
+    x = torch.randn(9, 50, requires_grad=True)
+    target = torch.randint(0, 50, (9,))
+    target[3] = -100
+    saved = []
+
+    def both(fn):
+        x.grad = None
+        loss = fn(x, target)
+        loss.sum().backward()
+        return loss.detach(), x.grad
+
+    fn = minidynamo.compile(lambda x, t: F.cross_entropy(x, t, **options), fullgraph=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        actual = both(fn)
+    torch.testing.assert_close(actual, both(lambda x, t: F.cross_entropy(x, t, **options)))
+    memory = {t.data_ptr() for t in saved if t.shape == x.shape}
+    assert memory <= {x.data_ptr()}

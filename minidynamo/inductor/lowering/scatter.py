@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minidynamo.inductor.ir import Index, Size, TensorValue, loop_index
+from minidynamo.inductor.ir import Index, Lazy, Size, TensorValue, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.gather import (
     OUT_OF_ALL,
@@ -117,11 +117,40 @@ def _lower_scatter(
             return source.load(b, index)
         return b.constant(source, compute_type(x.dtype))
 
+    if how == "set" and isinstance(x.data, Lazy) and _is_one_a_row(indices, x, at):
+        return _chosen(g, x, at, indices, value, failure)
     steps = [(how, value)]
     if not include_self:
         start = _identity(how, x.dtype)
         steps.insert(0, ("set", lambda b, index: b.constant(start, x.dtype)))
     return _scattered(g, x, indices.size, place, *steps)
+
+
+def _is_one_a_row(indices: TensorValue, x: TensorValue, at: int) -> bool:
+    return indices.size == (*x.size[:at], 1, *x.size[at + 1 :])
+
+
+def _chosen(
+    g: GraphLowering,
+    x: TensorValue,
+    at: int,
+    indices: TensorValue,
+    value: Element,
+    failure: str,
+) -> TensorValue:
+    """What is written once in each row, as a choice at every element: `x` needs no memory, and what
+    reads the result joins (the gradient of a cross entropy).
+    """
+    g.keep(indices)
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        own = [*index[:at], ZERO, *index[at + 1 :]]
+        row = b.indirect(indices.load(b, own), x.size[at], failure, wrap=False)
+        here = Scalar(b, b.index_expr(index[at])).eq(Scalar(b, b.index_expr(row)))
+        new = Scalar(b, b.cast(value(b, own), compute_type(x.dtype)))
+        return where(here, new, Scalar(b, x.load(b, index))).value
+
+    return g.lazy(inner, (x, indices), cost=2)
 
 
 @register(aten.scatter.src, aten.scatter.value)
