@@ -15,6 +15,7 @@ from torch.fx.experimental import symbolic_shapes
 
 from .. import config
 from ..exc import MinidynamoError
+from ..output_graph import example_value
 from ..variables.base import ObservedException, VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.number_tensors import known_number
@@ -289,3 +290,27 @@ for _row in (
     ("tensor_split", 1, "tensor_indices_or_sections", "tolist"),
 ):
     _reads(*_row)
+
+
+# -- sizes that are asked for ----------------------------------------------------------------------
+
+
+def _knows_its_kernel(function: Any) -> None:
+    """The extents of a convolution's kernel are constants: products of sums of them and of the
+    input's sizes are what the shapes of its result take minutes to be reasoned about in.
+    """
+
+    def convolve(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        weight = args[1] if len(args) > 1 else kwargs.get("weight")
+        if isinstance(weight, TensorVariable):
+            for extent in example_value(weight.node).shape[2:]:
+                if isinstance(extent, torch.SymInt):
+                    SymVariable(tx.output, extent).specialized(tx)
+        return NotImplemented
+
+    handles(function)(convolve)
+
+
+for _kind in ("conv", "conv_transpose"):
+    for _dims in "123":
+        _knows_its_kernel(getattr(torch, f"{_kind}{_dims}d"))

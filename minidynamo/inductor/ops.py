@@ -91,7 +91,7 @@ _ROWS = [
     Op("bitwise_xor", 2, "same", "a ^ b", domain="int"),
     Op("bitwise_not", 1, "same", "~a (not of a bool)", domain="int"),
     Op("lshift", 2, "same", "a << b; 0 for b outside [0, bits)", domain="int"),
-    Op("rshift", 2, "same", "a >> b, arithmetic; for b outside [0, bits) the sign fill", domain="int"),
+    Op("rshift", 2, "same", "a >> b, arithmetic where there is a sign; for b outside [0, bits) what is left is the sign", domain="int"),
     Op("philox", 2, "explicit", "32 random bits as int32: word `value` (0 to 3) of Philox 4x32-10 with key a and counter b (int64)", 30, "memory"),
     # floating point
     Op("truediv", 2, "same", "a / b, correctly rounded", 4, domain="float"),

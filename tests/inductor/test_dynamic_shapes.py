@@ -335,3 +335,15 @@ def test_floats_that_the_gradient_needs():
         torch.testing.assert_close(actual, expected)
         left = torch.autograd.grad(actual.sum(), (x, y))
         torch.testing.assert_close(left, torch.autograd.grad(expected.sum(), (x, y)))
+
+
+def test_kernel_extents_of_convolutions_are_constants():
+    """Another image needs no new graph, another extent of the kernel does."""
+    run = minidynamo.compile(
+        lambda x, w, b: F.conv_transpose1d(x, w, b, stride=2, padding=1), dynamic=True
+    )
+    metrics.reset()
+    for extent, length, compiled in ((3, 8, 1), (3, 11, 1), (5, 9, 2)):
+        x, w, b = torch.randn(2, 4, length), torch.randn(4, 3, extent), torch.randn(3)
+        torch.testing.assert_close(run(x, w, b), F.conv_transpose1d(x, w, b, 2, 1))
+        assert metrics.compiled_graphs == compiled

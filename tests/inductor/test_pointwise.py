@@ -160,6 +160,26 @@ def test_ternary():
     )
 
 
+def test_zeros_keep_their_sign():
+    def run(x, y):
+        bounded = x.clamp(0, 1), x.clamp_min(0), x.clamp(max=0), F.relu6(x)
+        return (x.relu(), *bounded, torch.add(x, y, alpha=2), torch.sub(y, x, alpha=3))
+
+    x = torch.tensor([0.0, -0.0, 1, -1, torch.inf, torch.nan, -torch.inf, 3e38, -3e38] * 2)
+    y = x.flip(0)
+    for actual, expected in zip(compiled(run, x, y)(x, y), run(x, y)):
+        assert actual.nan_to_num(7).equal(expected.nan_to_num(7))
+        known = ~expected.isnan()
+        assert actual.signbit()[known].equal(expected.signbit()[known])
+
+
+def test_shifts_beyond_the_width():
+    x = torch.tensor([255, 254, 129, 128, 3, 0] * 6, dtype=torch.uint8)
+    counts = torch.tensor([0, 1, 7, 8, 31, 255], dtype=torch.uint8).repeat_interleave(6)
+    check(lambda x, n: (x >> n, x << n), x, counts)
+    check(lambda x, n: (x >> n, x << n), x.to(torch.int8), counts.to(torch.int8))
+
+
 def test_a_chain_is_one_kernel():
     check(lambda x: ((x + 1) * 2 - x).exp().relu(), torch.randn(100, 30), kernels=1, externs=0)
 

@@ -267,3 +267,16 @@ def test_the_error_does_not_grow_with_the_length(name, dtype):
         torch.finfo(dtype).eps if dtype != torch.float32 else 0
     )
     assert error(actual) <= 2 * error(fn(x)) + limit
+
+
+@pytest.mark.parametrize("place, spread", [(0, 1), (3e5, 1), (1e38, 1e36), (-1e-38, 1e-38)])
+def test_variances_far_from_zero(place, spread):
+    """In double precision, as eager has them: right to the last place wherever the mean is."""
+
+    def fn(x):
+        return x.var(-1), x.std(0), x.std(), *torch.var_mean(x, 0), *torch.std_mean(x, -1)
+
+    x = (torch.randn(48, 70, dtype=torch.float64) * spread + place).float()
+    x[3, 0] = place + 20 * spread  # a first element far from the others
+    for actual, exact in zip(compiled(fn, x)(x), fn(x.double())):
+        torch.testing.assert_close(actual, exact.float(), rtol=2e-7, atol=1e-45)

@@ -1,4 +1,4 @@
-"""Bessel functions, digamma, binary search; results that are laid out like their input."""
+"""Gamma, error and Bessel functions, binary search; results that are laid out like their input."""
 
 import math
 
@@ -10,6 +10,9 @@ from inductor_testing import check, compiled
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, -2.0, -2.5, 1e-40, 3e38, -3e38]
 FUNCTIONS = [
     torch.digamma,
+    torch.lgamma,
+    torch.erfinv,
+    torch.special.erfcx,
     torch.i0,
     torch.special.i0e,
     torch.special.i1,
@@ -20,7 +23,8 @@ FUNCTIONS = [
 @pytest.fixture(scope="module")
 def results():
     every = torch.arange(0, 1 << 32, 1 << 20, dtype=torch.int64).to(torch.int32)
-    ranges = [torch.linspace(-a, a, 2011) for a in (0.01, 4.0, 20.0, 110.0)]
+    ranges = [torch.linspace(-a, a, 2011) for a in (0.01, 1.0, 4.0, 20.0, 110.0)]
+    ranges.append(torch.tensor([1.0, 2.0]).nextafter(torch.tensor([[0.0], [3.0]])).flatten())
     x = torch.cat([torch.tensor(SPECIAL), every.view(torch.float32), *ranges])
     run = compiled(lambda x: tuple(f(x) for f in FUNCTIONS), x)
     return x, dict(zip(FUNCTIONS, run(x)))
@@ -36,7 +40,7 @@ def test_special_functions(results, function):
 
 
 def test_special_functions_of_other_dtypes():
-    run = lambda x: (torch.digamma(x), torch.i0(x), torch.special.i1(x))  # noqa: E731
+    run = lambda x: (torch.digamma(x), torch.i0(x), x.lgamma(), x.erfinv())  # noqa: E731
     for dtype in (torch.bfloat16, torch.float64, torch.int64):
         check(run, (torch.randn(40) * 3).to(dtype), rtol=1e-2, atol=1e-6)
 

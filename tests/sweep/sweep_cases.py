@@ -32,12 +32,14 @@ DTYPES = {
 }
 # dynamic: with `dynamic=True`, and gradients where there are; strided: tensors with holes;
 # channels_last: four-dimensional tensors laid out so; mixed: only every second tensor requires
-# a gradient; out_dtype, out_resized: `out=` of another dtype, and of no elements.
+# a gradient; out_dtype, out_resized: `out=` of another dtype, and of no elements; error, and
+# error_dynamic with `dynamic=True`: the table's wrong calls.
 VARIANTS = [
-    "function", "grad", "inplace", "out", "error",
+    "function", "grad", "inplace", "out", "error", "error_dynamic",
     "dynamic", "strided", "channels_last", "mixed", "out_dtype", "out_resized",
 ]  # fmt: skip
 WITH_GRADIENTS = ("grad", "mixed", "channels_last")
+ERRORS = ("error", "error_dynamic")
 # Operators whose results are memory as it was, or draw numbers in an order of their own.
 ONLY_SHAPES = {
     "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
@@ -70,7 +72,7 @@ def is_supported(case):
     op, dtype = OPS[case.op], DTYPES[case.dtype]
     if case.variant in WITH_GRADIENTS:
         return _has_gradient(op, dtype)
-    if case.variant == "error":
+    if case.variant in ERRORS:
         return op.error_inputs_func is not None and dtype == torch.float32
     if dtype not in op.supported_dtypes("cpu"):
         return False
@@ -183,7 +185,7 @@ def calls(case, limit):
     """The case's calls, at most `limit` of them; tensors are new in every call of this."""
     op, dtype = OPS[case.op], DTYPES[case.dtype]
     _seed(case)
-    if case.variant == "error":
+    if case.variant in ERRORS:
         samples = [e.sample_input for e in op.error_inputs("cpu")]
         return [(op.get_op(), (s.input, *s.args), dict(s.kwargs)) for s in samples][:limit]
     made = list(op.sample_inputs("cpu", dtype, requires_grad=takes_gradients(case)))

@@ -8,7 +8,7 @@ import warnings
 from dataclasses import asdict, dataclass, field
 
 import torch
-from sweep_cases import ONLY_SHAPES, calls, takes_gradients, tensors
+from sweep_cases import ERRORS, ONLY_SHAPES, calls, takes_gradients, tensors
 
 TOLERANCE = {
     torch.float32: (2e-5, 2e-5),
@@ -322,8 +322,8 @@ def _failure(error):
 def check(compiler, case, limit=6):
     """Run one case."""
     warnings.simplefilter("ignore")
-    compiler.dynamic = True if case.variant == "dynamic" else None
-    if case.variant in ("error", "out_dtype"):
+    compiler.dynamic = True if case.variant in ("dynamic", "error_dynamic") else None
+    if case.variant in (*ERRORS, "out_dtype"):
         return _check_errors(compiler, case, limit)
     todo = runnable(case, limit)
     if not todo:

@@ -12,9 +12,10 @@ whose only failure is a graph break is listed as `break` (but for `out_resized`,
 to break).
 
 function, grad, inplace, out: as the names say. error: the table's wrong calls, which must raise
-what eager raises. dynamic: with `dynamic=True`, gradients included. strided: tensors with holes.
-channels_last: tensors of four dimensions laid out so. mixed: every second tensor requires no
-gradient. out_dtype, out_resized: `out=` of another dtype; of no elements.
+what eager raises; error_dynamic: the same with `dynamic=True`. dynamic: with `dynamic=True`,
+gradients included. strided: tensors with holes. channels_last: tensors of four dimensions laid out
+so. mixed: every second tensor requires no gradient. out_dtype, out_resized: `out=` of another
+dtype; of no elements.
 """
 
 

@@ -510,8 +510,9 @@ template <class F> MD_INLINE F lshift(F a, F b) {
 }
 template <class F> MD_INLINE F rshift(F a, F b) {
   auto fits = (b >= 0) & (b < (i32)(8 * sizeof(a[0])));
-  F fill = F{} + (i32)(8 * sizeof(a[0]) - 1);
-  return a >> (fits ? b : fill);
+  F last = F{} + (i32)(8 * sizeof(a[0]) - 1);
+  if constexpr ((__typeof__(a[0]))-1 > (__typeof__(a[0]))0) return (F)fits & (a >> (b & last));
+  return a >> (fits ? b : last);
 }
 #define MD_INT_SCALAR(name)                                                             \
   template <class T> MD_INLINE T name##_s(T a, T b) { return name(splat<2>(a), splat<2>(b))[0]; }

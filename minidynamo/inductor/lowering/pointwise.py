@@ -10,7 +10,14 @@ import torch
 
 from minidynamo.inductor.ir import Index, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
-from minidynamo.inductor.lowering.pointwise_table import FLOAT, SAME, add, compute_dtype
+from minidynamo.inductor.lowering.pointwise_table import (
+    FLOAT,
+    SAME,
+    add,
+    at_least,
+    at_most,
+    compute_dtype,
+)
 from minidynamo.inductor.lowering.promotion import float_type, result_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import (
@@ -28,7 +35,6 @@ from minidynamo.inductor.lowering.scalar import (
     trunc,
     where,
 )
-from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -41,6 +47,13 @@ def _scaled(y: Scalar, alpha: Number) -> Scalar:
     return y if alpha == 1 and not isinstance(alpha, bool) else y * alpha
 
 
+def _plus(x: Scalar, y: Scalar, alpha: Number) -> Scalar:
+    """x + alpha * y; of floats rounded once, as eager's vectors have it."""
+    if alpha in (1, -1):
+        return x + y if alpha == 1 else x - y
+    return y.op("fma", alpha, x) if x.dtype.is_floating_point else x + y * alpha
+
+
 @register(aten.add)
 def lower_add(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
     if any(isinstance(v, complex) for v in (x, y, alpha)):
@@ -48,19 +61,24 @@ def lower_add(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
     compute = compute_dtype(SAME, (x, y))
     if compute == torch.bool:
         return DECLINED if alpha not in (1, True) else g.pointwise(add, (x, y), compute)
-    return g.pointwise(lambda a, b: a + _scaled(b, alpha), (x, y), compute)
+    return g.pointwise(lambda a, b: _plus(a, b, alpha), (x, y), compute)
+
+
+def _difference(g: GraphLowering, x: Any, y: Any, alpha: Number) -> Any:
+    compute = compute_dtype(SAME, (x, y))
+    return g.pointwise(lambda a, b: _plus(a, b, -alpha), (x, y), compute)
 
 
 @register(aten.sub)
 def lower_sub(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
     if any(isinstance(v, complex) for v in (x, y, alpha)):
         return DECLINED
-    return g.pointwise(lambda a, b: a - _scaled(b, alpha), (x, y), compute_dtype(SAME, (x, y)))
+    return _difference(g, x, y, alpha)
 
 
 @register(aten.rsub)
 def lower_rsub(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
-    return g.pointwise(lambda a, b: b - _scaled(a, alpha), (x, y), compute_dtype(SAME, (x, y)))
+    return _difference(g, y, x, alpha)
 
 
 # -- division --------------------------------------------------------------------------------------
@@ -246,30 +264,39 @@ def lower_masked_fill(g: GraphLowering, x: TensorValue, mask: TensorValue, value
     return g.pointwise(lambda m, a, v: where(m, v, a), (mask, x, value), dtypes)
 
 
-def _clamped(x: Scalar, low: Scalar | None, high: Scalar | None) -> Scalar:
-    if low is not None:
-        x = maximum(x, low)
-    return x if high is None else minimum(x, high)
+def _bounded(value: Any, at: str) -> Callable[[Scalar, Scalar], Scalar]:
+    """How eager takes the larger (smaller) one: zeros of either sign are those of a tensor that is
+    the bound, and of x where it is a number.
+    """
+    if isinstance(value, TensorValue):
+        return maximum if at == "least" else minimum
+    return at_least if at == "least" else at_most
 
 
 @register(aten.clamp)
 def lower_clamp(g: GraphLowering, x: TensorValue, min: Any = None, max: Any = None) -> Any:
-    return g.pointwise(_clamped, (x, min, max), compute_dtype(SAME, (x, min, max)), cost=3)
+    least, most = _bounded(min, "least"), _bounded(max, "most")
+
+    def fn(a: Scalar, low: Scalar | None, high: Scalar | None) -> Scalar:
+        a = a if low is None else least(a, low)
+        return a if high is None else most(a, high)
+
+    return g.pointwise(fn, (x, min, max), compute_dtype(SAME, (x, min, max)), cost=3)
 
 
 @register(aten.clamp_min)
 def lower_clamp_min(g: GraphLowering, x: TensorValue, low: Any) -> Any:
-    return g.pointwise(maximum, (x, low), compute_dtype(SAME, (x, low)), cost=2)
+    return lower_clamp(g, x, low)
 
 
 @register(aten.clamp_max)
 def lower_clamp_max(g: GraphLowering, x: TensorValue, high: Any) -> Any:
-    return g.pointwise(minimum, (x, high), compute_dtype(SAME, (x, high)), cost=2)
+    return lower_clamp(g, x, None, high)
 
 
 @register(aten.hardtanh)
 def lower_hardtanh(g: GraphLowering, x: TensorValue, low: Number = -1, high: Number = 1) -> Any:
-    return g.pointwise(lambda a: minimum(maximum(a, low), high), (x,), x.dtype, cost=3)
+    return g.pointwise(lambda a: at_most(at_least(a, low), high), (x,), x.dtype, cost=3)
 
 
 @register(aten.hardtanh_backward.default)
@@ -332,14 +359,6 @@ def gelu_erf(x: Scalar) -> Scalar:
 def gelu_tanh(x: Scalar) -> Scalar:
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
     return 0.5 * x * (1 + tanh(inner))
-
-
-@register(aten.lgamma)
-def lower_lgamma(g: GraphLowering, x: TensorValue) -> Any:
-    """The C library's function takes three times as long as the vectors of torch's operator."""
-    if not uses_triton(x.device.type):
-        return DECLINED
-    return g.pointwise(lambda a: a.op("lgamma"), (x,), float_type(x.dtype), cost=60)
 
 
 @register(aten.gelu)

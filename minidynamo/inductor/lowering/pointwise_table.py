@@ -17,6 +17,7 @@ import torch
 
 from minidynamo.inductor.lowering.promotion import Operand, float_type, result_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
+from minidynamo.inductor.lowering.scalar import Operand as Term
 from minidynamo.inductor.lowering.scalar import (
     Scalar,
     erf,
@@ -98,7 +99,7 @@ def sign(x: Scalar) -> Scalar:
 
 
 def relu(x: Scalar) -> Scalar:
-    return maximum(x, 0)
+    return at_least(x, 0)
 
 
 def negate(x: Scalar) -> Scalar:
@@ -107,6 +108,18 @@ def negate(x: Scalar) -> Scalar:
 
 def absolute(x: Scalar) -> Scalar:
     return x if x.dtype in (torch.bool, torch.uint8) else abs(x)
+
+
+def at_least(x: Scalar, low: Term) -> Scalar:
+    """The larger one; x where they are equal, which zeros may be."""
+    low = low if isinstance(low, Scalar) else x.const(low)
+    return low.op("maximum", x)
+
+
+def at_most(x: Scalar, high: Term) -> Scalar:
+    """The smaller one; x where they are equal."""
+    high = high if isinstance(high, Scalar) else x.const(high)
+    return high.op("minimum", x)
 
 
 def square(x: Scalar) -> Scalar:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minidynamo.inductor.ir import Index, Inner, TensorValue
+from minidynamo.inductor.ir import Index, Inner, Lazy, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import category, compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Scalar, exp, log, maximum, real, where
 from minidynamo.inductor.lowering.views import wrap
+from minidynamo.inductor.symbolic import contiguous_strides
+from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -251,6 +253,45 @@ def mean_and_squares(
     return mean, g.computed(centred, (squares, rest), compute, sums.size)
 
 
+def _in_double(
+    g: GraphLowering, x: TensorValue, dims: Sequence[int]
+) -> tuple[TensorValue, TensorValue]:
+    """`mean_and_squares` in float64, in one pass over the data: of distances from the row's first
+    element. As that is one of n, the square of its own is at most n times the variance, and so
+    cancels no more than log2(n) of 53 bits.
+    """
+    total = real(count(x, dims))
+    wide = torch.float64
+    dims = list(dims)
+    g.keep(x)
+
+    def distance(b: BodyBuilder, index: Index) -> Scalar:
+        first = x.load(b, [i * 0 if d in dims else i for d, i in enumerate(index)])
+        return Scalar(b, b.cast(x.load(b, index), wide)) - Scalar(b, b.cast(first, wide))
+
+    def square(b: BodyBuilder, index: Index) -> Value:
+        apart = distance(b, index)
+        return (apart * apart).value
+
+    def plain(b: BodyBuilder, index: Index) -> Value:
+        return distance(b, index).value
+
+    def start(b: BodyBuilder, index: Index) -> Value:
+        return b.cast(x.load(b, index), wide)
+
+    rest, squares = (
+        g.reduce("sum", inner, x.size, dims, wide, origins=x.origins)
+        for inner in (plain, square)
+    )
+    size, stride = rest.size, contiguous_strides(rest.size)
+    first = TensorValue(Lazy(start, stride, 1, 1), wide, size, x.device, stride)
+    mean = g.computed(lambda f, r: f + r / total, (first, rest), wide, size)
+    centred = g.computed(
+        lambda s, r: maximum(s - r * (r / total), 0), (squares, rest), wide, size
+    )
+    return mean, centred
+
+
 def _variance(
     g: GraphLowering,
     x: TensorValue,
@@ -258,7 +299,11 @@ def _variance(
     correction: float | None,
     finish: Callable[[Scalar], Scalar],
     fakes: tuple[torch.Tensor, ...],
+    like_norms: bool,
 ) -> Any:
+    """The variance, and the mean where there are two `fakes`. In double precision on the CPU, as
+    eager has it; like_norms: as the norms that are taken apart have it.
+    """
     if not x.dtype.is_floating_point or x.ndim == 0:
         return DECLINED
     chosen = reduced_dims(x, dims)
@@ -267,7 +312,10 @@ def _variance(
     if degrees <= 0:
         return DECLINED
     compute = compute_type(x.dtype)
-    mean, squares = mean_and_squares(g, x, chosen, compute)
+    if compute == torch.float32 and not uses_triton(x.device.type) and not like_norms:
+        mean, squares = _in_double(g, x, chosen)
+    else:
+        mean, squares = mean_and_squares(g, x, chosen, compute)
     results = [g.drop_dims(squares, chosen, lambda s: finish(s / real(degrees)), fakes[0])]
     if len(fakes) > 1:
         results.append(g.drop_dims(mean, chosen, None, fakes[1]))
@@ -281,8 +329,16 @@ def _correction(unbiased: bool | None, correction: float | None) -> float | None
 def _register_variance(name: str, finish: Callable[[Scalar], Scalar], pair: bool) -> None:
     op = getattr(aten, name)
 
-    def run(g: GraphLowering, x: TensorValue, dims: Any, correction: float | None) -> Any:
-        result = _variance(g, x, dims, correction, finish, tuple(g.meta) if pair else (g.meta,))
+    def run(
+        g: GraphLowering,
+        x: TensorValue,
+        dims: Any,
+        correction: float | None,
+        keepdim: bool = False,
+    ) -> Any:
+        like_norms = name == "var_mean" and keepdim and correction == 0
+        fakes = tuple(g.meta) if pair else (g.meta,)
+        result = _variance(g, x, dims, correction, finish, fakes, like_norms)
         return result if pair or result is DECLINED else result[0]
 
     def lower_default(g: GraphLowering, x: TensorValue, unbiased: bool = True) -> Any:
@@ -295,7 +351,7 @@ def _register_variance(name: str, finish: Callable[[Scalar], Scalar], pair: bool
         unbiased: bool = True,
         keepdim: bool = False,
     ) -> Any:
-        return run(g, x, dims, float(unbiased))
+        return run(g, x, dims, float(unbiased), keepdim)
 
     def lower_correction(
         g: GraphLowering,
@@ -305,7 +361,7 @@ def _register_variance(name: str, finish: Callable[[Scalar], Scalar], pair: bool
         correction: float | None = None,
         keepdim: bool = False,
     ) -> Any:
-        return run(g, x, dims, correction)
+        return run(g, x, dims, correction, keepdim)
 
     register(op.default)(lower_default)
     register(op.dim)(lower_dim)

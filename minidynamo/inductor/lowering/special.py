@@ -1,4 +1,4 @@
-"""Special functions, as formulas in double precision: digamma, Bessel functions.
+"""Special functions, as formulas in double precision: gamma, error and Bessel functions.
 
 Results of float32 are then right to half a unit in the last place, beside zeros to two.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from minidynamo.inductor.ir import TensorValue
+from minidynamo.inductor.lowering.promotion import float_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import (
     Scalar,
@@ -23,6 +25,7 @@ from minidynamo.inductor.lowering.scalar import (
     sqrt,
     where,
 )
+from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -31,12 +34,32 @@ aten = torch.ops.aten
 # Bernoulli numbers B(2k) over 2k: the asymptotic series of digamma.
 _ASYMPTOTIC = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 
+NODES = 64  # points that expansions are computed from
+
 
 def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
     total = x.const(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         total = total * x + coefficient
     return total
+
+
+@cache
+def _coefficients(function: Callable[[float], float], terms: int) -> tuple[float, ...]:
+    """The first coefficients of the function's Chebyshev expansion over [-1, 1]."""
+    angles = [math.pi * (j + 0.5) / NODES for j in range(NODES)]
+    pairs = [(function(math.cos(angle)), angle) for angle in angles]
+    sums = [math.fsum(v * math.cos(k * angle) for v, angle in pairs) for k in range(terms)]
+    return (sums[0] / NODES, *(2 / NODES * total for total in sums[1:]))
+
+
+def _chebyshev(t: Scalar, coefficients: Sequence[float]) -> Scalar:
+    """The sum of a Chebyshev expansion (Clenshaw's recurrence)."""
+    double = t + t
+    last, before = t.const(coefficients[-1]), t.const(0.0)
+    for coefficient in reversed(coefficients[1:-1]):
+        last, before = double * last - before + coefficient, last
+    return t * last - before + coefficients[0]
 
 
 def digamma(x: Scalar) -> Scalar:
@@ -56,10 +79,92 @@ def digamma(x: Scalar) -> Scalar:
     return where(x.eq(0), pole, where(x < 0, reflected, value))
 
 
+# Bernoulli numbers B(2k) over 2k (2k - 1): Stirling's series of the logarithm.
+_STIRLING = (
+    1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400,
+)  # fmt: skip
+# Those of sin(x) / x over x * x.
+_SINE = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(12))
+_FAR = 1e5  # from here Stirling's series needs no recurrence, and floats are not cancelled
+
+
+def lgamma(x: Scalar) -> Scalar:
+    """Stirling's series at |x| + 8, less the logarithm of |x| (|x| + 1) ... (|x| + 7); negative x
+    by reflection, which only changes what the logarithm is of.
+    """
+    a = abs(x)
+    is_near = a < _FAR
+    near = minimum(a, _FAR)
+    product = near
+    for k in range(1, 8):
+        product = product * (near + k)
+    z = where(is_near, a + 8, a)
+    inverse = 1 / z
+    series = inverse * _polynomial(inverse * inverse, _STIRLING)
+    stirling = (z - 0.5) * (log(z) - 1) + (series + (0.5 * math.log(2 * math.pi) - 0.5))
+    product = where(is_near, product, 1)
+    angle = (a - a.op("round")) * math.pi
+    sine = abs(angle * _polynomial(angle * angle, _SINE))
+    of = log(where(x < 0, product * math.pi / (a * sine), product))
+    value = where(x < 0, of - stirling, stirling - of)
+    value = where(x.eq(1) | x.eq(2), 0.0, value)
+    return where(a.eq(math.inf), math.inf, value)
+
+
+# -- the error function's kin ----------------------------------------------------------------------
+
+LARGEST_ROOT = 4.0  # of log(1 / (1 - x * x)), for the float32 next to 1
+
+
+def _erfinv_ratio(t: float) -> float:
+    """erfinv(x) / x where (t + 1) / 2 of LARGEST_ROOT is sqrt(-log(1 - x * x))."""
+    root = LARGEST_ROOT / 2 * (t + 1)
+    x = math.sqrt(-math.expm1(-root * root))
+    rest = math.exp(-root * root) / (1 + x)
+    if x < 0.5:
+        value = x * math.sqrt(math.pi) / 2
+        for _ in range(12):
+            value += (x - math.erf(value)) * math.sqrt(math.pi) / 2 * math.exp(value * value)
+    else:
+        value = -NormalDist().inv_cdf(rest / 2) / math.sqrt(2)
+        for _ in range(3):
+            slope = 2 / math.sqrt(math.pi) * math.exp(-value * value)
+            value += (math.erfc(value) - rest) / slope
+    return value / x
+
+
+def erfinv(x: Scalar) -> Scalar:
+    """x times an expansion in sqrt(-log(1 - x * x)); to 2e-9 where x is a float32."""
+    root = sqrt(-log((1 - x) * (1 + x)))
+    value = x * _chebyshev(root * (2 / LARGEST_ROOT) - 1, _coefficients(_erfinv_ratio, 24))
+    return where(abs(x).eq(1), x * math.inf, value)
+
+
+_TURN = 3.0
+
+
+def _scaled_erfcx(t: float) -> float:
+    """(1 + x) erfcx(x) for x = _TURN * (1 + t) / (1 - t)."""
+    x = _TURN * (1 + t) / (1 - t)
+    if x < 12:
+        return (1 + x) * math.exp(x * x) * math.erfc(x)
+    term = total = 1.0
+    for k in range(1, 30):
+        term *= -(2 * k - 1) / (2 * x * x)
+        total += term
+    return (1 + x) * total / (x * math.sqrt(math.pi))
+
+
+def erfcx(x: Scalar) -> Scalar:
+    """exp(x * x) erfc(x)."""
+    a = abs(x)
+    value = _chebyshev(1 - 2 * _TURN / (a + _TURN), _coefficients(_scaled_erfcx, 16)) / (1 + a)
+    return where(x < 0, 2 * exp(x * x) - value, value)
+
+
 # -- modified Bessel functions of the first kind ---------------------------------------------------
 
 BORDER = 8.0  # one expansion up to here, one in 1 / x beyond
-NODES = 64  # points that the expansions are computed from
 
 
 def _scaled_bessel(order: int, x: float) -> float:
@@ -91,24 +196,7 @@ def _expansions(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         x = 2 * BORDER / (t + 1)
         return _scaled_bessel(order, x) * math.sqrt(x)
 
-    angles = [math.pi * (j + 0.5) / NODES for j in range(NODES)]
-
-    def coefficients(function: Callable[[float], float], terms: int) -> tuple[float, ...]:
-        values = [function(math.cos(angle)) for angle in angles]
-        pairs = list(zip(values, angles, strict=True))
-        sums = [math.fsum(v * math.cos(k * angle) for v, angle in pairs) for k in range(terms)]
-        return (sums[0] / NODES, *(2 / NODES * total for total in sums[1:]))
-
-    return coefficients(low, 21), coefficients(high, 10)
-
-
-def _chebyshev(t: Scalar, coefficients: Sequence[float]) -> Scalar:
-    """The sum of a Chebyshev expansion (Clenshaw's recurrence)."""
-    double = t + t
-    last, before = t.const(coefficients[-1]), t.const(0.0)
-    for coefficient in reversed(coefficients[1:-1]):
-        last, before = double * last - before + coefficient, last
-    return t * last - before + coefficients[0]
+    return _coefficients(low, 21), _coefficients(high, 10)
 
 
 def _bessel(order: int, is_scaled: bool) -> Callable[[Scalar], Scalar]:
@@ -127,6 +215,8 @@ def _bessel(order: int, is_scaled: bool) -> Callable[[Scalar], Scalar]:
 
 _FORMULAS: dict[Any, Callable[[Scalar], Scalar]] = {
     aten.digamma.default: digamma,
+    aten.erfinv.default: erfinv,
+    aten.special_erfcx.default: erfcx,
     aten.i0.default: _bessel(0, False),
     aten.special_i0e.default: _bessel(0, True),
     aten.special_i1.default: _bessel(1, False),
@@ -141,6 +231,16 @@ def _register(op: Any, formula: Callable[[Scalar], Scalar]) -> None:
         return g.pointwise(formula, (x,), torch.float64, cost=100)
 
     register(op)(lower)
+
+
+@register(aten.lgamma)
+def lower_lgamma(g: GraphLowering, x: TensorValue) -> Any:
+    """Triton has one of its own."""
+    if uses_triton(x.device.type):
+        return g.pointwise(lambda a: a.op("lgamma"), (x,), float_type(x.dtype), cost=60)
+    if g.meta.dtype == torch.float64:
+        return DECLINED
+    return g.pointwise(lgamma, (x,), torch.float64, cost=100)
 
 
 for _op, _formula in _FORMULAS.items():
