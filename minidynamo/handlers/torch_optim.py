@@ -283,12 +283,15 @@ def _adafactor_step(
         p.sub_(update * (rate / divisor).to(p.dtype))
 
 
+_ADAFACTOR: Any = _adafactor_step
+
+
 def _adafactor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     given = dict(zip(("grad_scale", "found_inf"), args[6:], strict=False)) | kwargs
     names = ("grad_scale", "found_inf")
     if any(not isinstance(given[name].realize(), ConstantVariable) for name in names):
         return NotImplemented
-    return tx.inline(UserFunctionVariable(_adafactor_step), args, kwargs)
+    return tx.inline(UserFunctionVariable(_ADAFACTOR), args, kwargs)
 
 
 _module = importlib.import_module("torch.optim._adafactor")

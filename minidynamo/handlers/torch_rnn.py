@@ -1,5 +1,5 @@
-"""Recurrent layers: their operators can't be differentiated in a graph. In training the graph breaks
-around them; with `fullgraph` they are captured step by step.
+"""Recurrent layers: their operators can't be differentiated in a graph. In training the graph
+breaks around them; with `fullgraph` they are captured step by step.
 """
 
 from __future__ import annotations

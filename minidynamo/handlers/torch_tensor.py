@@ -42,6 +42,11 @@ _NEEDS_DATA = (
 )
 _BREAKS: dict[str, tuple[str, str, list[str]]] = {
     **{
+        name: ("data-dependent shape", "how much a sparse tensor holds depends on data", [])
+        for name in "indices values _indices _values _nnz crow_indices col_indices"
+        " ccol_indices row_indices".split()
+    },
+    **{
         name: ("data-dependent value", *_NEEDS_DATA)
         for name in "item tolist __int__ __float__ __index__ __complex__ __array__"
         " __contains__ is_nonzero __format__ __repr__ __str__".split()

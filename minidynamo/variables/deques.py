@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..side_effects import Mutation
 from ..source import AttrSource, CallSource
-from .base import NotConstant, VariableTracker
+from .base import NotConstant, VariableTracker, unsupported
 from .builtin_object import (
     NONE,
     NOT_IMPLEMENTED,
@@ -122,6 +122,19 @@ def wrap_deque(tx: Translator, value: _deque[Any], source: Source) -> VariableTr
         mutation=Mutation.EXISTING,
         real=value,
     )
+
+
+@builtin_method(_deque, "__reduce_ex__")
+def _reduce_ex(
+    tx: Translator, self: DequeVariable, protocol: VariableTracker, /
+) -> VariableTracker:
+    """`deque_reduce`, for copy.deepcopy."""
+    if self.cls is not _deque:
+        unsupported("deque method", "__reduce_ex__", "it is a subclass of deque")
+    limit = ConstantVariable(self.items.maxlen)
+    empty = [] if limit.value is None else [tx.wrap_items(tuple, []), limit]
+    parts = [tx.wrap_constant(self.cls), tx.wrap_items(tuple, empty), ConstantVariable(None)]
+    return tx.wrap_items(tuple, [*parts, self.iter(tx)])
 
 
 @builtin_method(_deque, "__init__")

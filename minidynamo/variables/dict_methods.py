@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
+import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .base import ObservedException, VariableTracker
+from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import (
     NONE,
     NOT_IMPLEMENTED,
@@ -276,7 +277,23 @@ def _defaultdict_init(
     _dict_update(tx, self, other, **named)
 
 
-@builtin_method(collections.defaultdict, "copy")
+@builtin_method(dict, "__reduce_ex__")
+def _dict_reduce_ex(
+    tx: Translator, self: DictVariable, protocol: VariableTracker, /
+) -> VariableTracker:
+    """`odict_reduce` and `defdict_reduce`, for the module copy."""
+    if not isinstance(self.cls.__reduce__, types.MethodDescriptorType):
+        return self.call_method(tx, "__reduce__", [], {})
+    if self.cls not in (collections.OrderedDict, collections.defaultdict):
+        unsupported("dict method", "__reduce_ex__", f"of {self.cls.__qualname__}")
+    arguments = [] if self.default_factory is None else [self.default_factory]
+    items = self.call_method(tx, "items", [], {}).iter(tx)
+    none = ConstantVariable(None)
+    head = [tx.wrap_constant(self.cls), tx.wrap_items(tuple, arguments)]
+    return tx.wrap_items(tuple, [*head, none, none, items])
+
+
+@builtin_method(collections.defaultdict, "copy", "__copy__")
 def _defaultdict_copy(tx: Translator, self: DictVariable, /) -> VariableTracker:
     return copy_of(tx, self, self.cls)
 

@@ -251,6 +251,8 @@ class SetIterator(ItemsIterator):
         exhausted = self.index >= len(self.items)
         if not exhausted and list(self.container.table) != self.keys:
             refuse_changed(self, self.made_in)
+        if self.container.operations:
+            refuse_stale(self, self.container, self.made_in)
         construct(codegen, _set_iterator, self.container, self.index + exhausted)
 
 
@@ -262,6 +264,16 @@ def refuse_changed(iterator: IteratorVariable, step: int) -> NoReturn:
     reason = Unsupported("iterator", repr(iterator), why)
     reason.made_at = step  # type: ignore[attr-defined]
     raise reason
+
+
+def refuse_stale(iterator: IteratorVariable, container: VariableTracker, step: int) -> None:
+    """The iterator is made before an existing container is changed, and would notice: let the graph
+    end where it was made.
+    """
+    if container.mutation is Mutation.EXISTING:
+        reason = Unsupported("iterator", repr(iterator), "its container was changed before")
+        reason.made_at = step  # type: ignore[attr-defined]
+        raise reason
 
 
 def _set_iterator(container: Any, attempts: int) -> Any:
@@ -339,6 +351,8 @@ class DictIterator(IteratorVariable):
         count = self.index + self.exhausted
         if not self.exhausted and self.mapping.key_changes != self.key_changes:
             refuse_changed(self, self.made_in)
+        if self.mapping.key_changes:
+            refuse_stale(self, self.mapping, self.made_in)
         construct(codegen, _dict_iterator, self.mapping, self.kind, self.backwards, count)
 
 
@@ -423,6 +437,8 @@ class DequeIterator(IteratorVariable):
     def reconstruct(self, codegen: PyCodegen) -> None:
         if self.container.version != self.version:
             refuse_changed(self, self.made_in)
+        if self.version:
+            refuse_stale(self, self.container, self.made_in)
         construct(codegen, self.cls, self.container, self.index)
 
 

@@ -360,6 +360,8 @@ def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> Variable
         unsupported(
             "tensor kind", f"{source.name}: {value.layout}", "only strided tensors are captured"
         )
+    if value._base is not None and value._base.layout is not torch.strided:
+        unsupported("tensor kind", f"{source.name}: a view", "it is a part of a sparse tensor")
     if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
         unsupported(
             "tensor kind",

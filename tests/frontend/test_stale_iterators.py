@@ -1,0 +1,140 @@
+"""Iterators over containers that were changed before, across graph breaks; copies of containers;
+sparse tensors.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+
+import pytest
+import torch
+from testing import check, check_recompiles
+
+import minidynamo
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def change(container):
+    if isinstance(container, dict):
+        container["z"] = 4
+        del container["a"]
+    elif isinstance(container, set):
+        container.add(7)
+        container.discard(1)
+    else:
+        container.append(7)
+        container.popleft()
+
+
+def taken(x, container):
+    change(container)
+    iterator = iter(container)
+    next(iterator)
+    minidynamo.graph_break()
+    return x + 1, list(iterator)
+
+
+def looped(x, container):
+    change(container)
+    for item in container:
+        x = x + (item if isinstance(item, int) else 2)
+        minidynamo.graph_break()
+    return x
+
+
+def generated(x, container):
+    change(container)
+
+    def inner():
+        yield from container
+
+    def outer():
+        for item in inner():
+            yield item
+
+    for item in outer():
+        x = x + 1
+        minidynamo.graph_break()
+        x = x * (item if isinstance(item, int) else 3)
+    return x
+
+
+CONTAINERS = {
+    "dict": {"a": 1, "b": 2, "c": 3},
+    "ordered": collections.OrderedDict(a=1, b=2),
+    "set": {1, 2, 3},
+    "deque": collections.deque([1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+@pytest.mark.parametrize("fn", [taken, looped, generated])
+def test_changed_before_it_is_iterated_over(fn, name):
+    check(fn, X, CONTAINERS[name], graphs=None)
+
+
+def test_modules_that_are_exchanged():
+    class Pair(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = torch.nn.ReLU()
+            self.b = torch.nn.Linear(3, 3)
+
+    def fn(x):
+        module = Pair()
+        module.c = torch.nn.Tanh()
+        del module.b
+        names = []
+        for name, _ in module.named_modules():
+            x = x + 1
+            minidynamo.graph_break()
+            names.append(name)
+        return x, names
+
+    check(fn, X, graphs=None)
+
+
+# -- copies ----------------------------------------------------------------------------------------
+
+COPIED = {
+    "set": {1, 2},
+    "frozenset": frozenset({1, 2}),
+    "deque": collections.deque([1, [2]]),
+    "short deque": collections.deque([1, [2]], 5),
+    "ordered": collections.OrderedDict(a=[1]),
+    "default": collections.defaultdict(list, {1: [2]}),
+    "counter": collections.Counter("aab"),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_copies(name):
+    value = COPIED[name]
+
+    def fn(x, size):
+        found = copy.deepcopy(value), copy.copy(value)
+        kinds = [type(part) for part in found]
+        return x + len(found[0]) + size, found, kinds, found[0] is value
+
+    check(fn, X, 3, graphs=1, breaks=0)
+    check_recompiles(fn, [(X, 1), (X, True)], graphs=2)
+
+
+# -- sparse tensors --------------------------------------------------------------------------------
+
+
+def coo(x):
+    s = x.to_sparse()
+    return x + s.indices().shape[1], s.values(), s._nnz()
+
+
+def csr(x):
+    s = x.to_sparse_csr()
+    return x + s.values().shape[0], s.crow_indices().sum()
+
+
+@pytest.mark.parametrize("fn", [coo, csr])
+def test_how_much_a_sparse_tensor_holds(fn):
+    check(fn, X, graphs=None)
