@@ -6,9 +6,10 @@ Constants never get here for pure functions (`abs(3)`, `len("ab")`): those run w
 from __future__ import annotations
 
 import builtins
+import itertools
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -49,6 +50,7 @@ from ..variables.sequence_methods import sort_items
 from ..variables.services import SEQUENCE_BUILDERS
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
+from ..variables.user_defined import UserDefinedObjectVariable
 from ..variables.user_keys import as_hash
 from .extremes import select_extreme
 from .torch_symbolic import data_truth, number_of
@@ -322,13 +324,16 @@ def _extreme(
         or (default is not None and len(args) > 1)
     ):
         unsupported("call does not fit", f"{name}()", "eager will raise the TypeError")
-    items = args if len(args) > 1 else args[0].unpack(tx)
-    if not items:
+    rest = iter(args) if len(args) > 1 else args[0].each(tx)
+    first = next(rest, None)
+    if first is None:
         if default is not None:
             return default
         tx.raise_observed(ValueError, _EMPTY[name])
-    if is_none(key):
-        selected = select_extreme(tx, better, [item.realize() for item in items])
+    items: Iterable[Values] = itertools.chain([first], rest)
+    if is_none(key) and not isinstance(first.realize(), UserDefinedObjectVariable):
+        items = [item.realize() for item in items]
+        selected = select_extreme(tx, better, items)
         if selected is not None:
             return selected
     best, best_key = None, None

@@ -10,7 +10,7 @@ raised with `raise_observed`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..exc import Unsupported
@@ -253,15 +253,25 @@ class VariableTracker:
 
     def unpack(self, tx: Translator) -> list[VariableTracker]:
         """All items, as `list(value)` gives them. Items may be lazy."""
+        return list(self._iterate(tx))
+
+    def each(self, tx: Translator) -> Iterator[VariableTracker]:
+        """The items one by one: code that gives the next sees what was done with the last."""
+        return self._iterate(tx) if self.runs_code() else iter(self.unpack(tx))
+
+    def _iterate(self, tx: Translator) -> Iterator[VariableTracker]:
         iterator = self.iter(tx)
-        items: list[VariableTracker] = []
-        while (item := iterator.next(tx)) is not None:
-            items.append(item)
-            if len(items) > MAX_ITEMS:
-                unsupported(
-                    "long sequence", repr(self), f"it gives more than {MAX_ITEMS} items"
-                )
-        return items
+        for _ in range(MAX_ITEMS):
+            item = iterator.next(tx)
+            if item is None:
+                return
+            yield item
+        unsupported("long sequence", repr(self), f"it gives more than {MAX_ITEMS} items")
+
+    def runs_code(self) -> bool:
+        """Whether to go over the items may run code of the program."""
+        has_items = type(self).unpack is not VariableTracker.unpack
+        return not has_items and not self.is_python_constant()
 
     # Iterators (0) are replayed before the containers that they go over.
     replay_rank = 1
@@ -342,7 +352,8 @@ def _forwarder(name: str) -> Callable[..., Any]:
 for _name in (
     "python_type as_python_constant as_proxy getattr setattr delattr call"
     " call_method getitem setitem"
-    " delitem length contains iter next send returned_value truth hash_key unpack".split()
+    " delitem length contains iter next send returned_value truth hash_key"
+    " unpack each runs_code".split()
 ):
     setattr(LazyVariable, _name, _forwarder(_name))
 

@@ -178,8 +178,8 @@ def _appendleft(tx: Translator, self: DequeVariable, item: VariableTracker, /) -
 
 @builtin_method(_deque, "extend")
 def _extend(tx: Translator, self: DequeVariable, iterable: VariableTracker, /) -> None:
-    items = iterable.unpack(tx)
-    self.change(tx).extend(items)
+    for item in iterable.each(tx):
+        self.change(tx).append(item)
 
 
 @builtin_method(_deque, "__iadd__")
@@ -190,8 +190,8 @@ def _iadd(tx: Translator, self: DequeVariable, iterable: VariableTracker, /) -> 
 
 @builtin_method(_deque, "extendleft")
 def _extendleft(tx: Translator, self: DequeVariable, iterable: VariableTracker, /) -> None:
-    items = iterable.unpack(tx)
-    self.change(tx).extendleft(items)
+    for item in iterable.each(tx):
+        self.change(tx).appendleft(item)
 
 
 @builtin_method(_deque, "pop")

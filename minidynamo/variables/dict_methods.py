@@ -214,7 +214,7 @@ def merge(
         for key in other.call_method(tx, "keys", [], {}).realize().unpack(tx):
             self.put_item(tx, key, other.getitem(tx, key.realize()))
     else:
-        for number, pair in enumerate(other.unpack(tx)):
+        for number, pair in enumerate(other.each(tx)):
             items = _pair_items(tx, self, number, pair.realize())
             self.put_item(tx, *items)
 

@@ -260,6 +260,11 @@ def _list_extend(
     iterable: VariableTracker,
     /,
 ) -> None:
+    if iterable.runs_code():
+        for item in iterable.each(tx):
+            _mutate(tx, self)
+            self.items.append(item)
+        return
     items = iterable.unpack(tx)
     _mutate(tx, self)
     self.items.extend(items)

@@ -389,7 +389,11 @@ def _register_algebra(name: str, method: str, update: str) -> None:
 
     def update_row(tx: Translator, self: SetVariable, /, *others: VariableTracker) -> None:
         for other in others:
-            _merge(tx, self, update, other)
+            if update in _ONE_BY_ONE and other.runs_code():
+                for item in other.each(tx):
+                    _ONE_BY_ONE[update](tx, self, item)
+            else:
+                _merge(tx, self, update, other)
 
     builtin_method(_SETS, f"__{name}__")(operator_row)
     builtin_method(_SETS, f"__r{name}__")(reflected_row)
@@ -474,6 +478,9 @@ def _set_add(tx: Translator, self: SetVariable, item: VariableTracker, /) -> Non
 @builtin_method(set, "discard")
 def _set_discard(tx: Translator, self: SetVariable, item: VariableTracker, /) -> None:
     _change(tx, self, "discard", _element_key(tx, item), item)
+
+
+_ONE_BY_ONE = {"update": _set_add, "difference_update": _set_discard}
 
 
 @builtin_method(set, "remove")

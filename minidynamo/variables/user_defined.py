@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
@@ -272,7 +271,7 @@ class UserDefinedObjectVariable(InstanceState):
         function = lookup_special(tx, self, "__contains__")
         if function is not None:
             return ConstantVariable(tx.call_function(function, [item], {}).realize().truth(tx))
-        for candidate in iterate(tx, self):
+        for candidate in self.each(tx):
             if rich_equal(tx, candidate, item):
                 return ConstantVariable(True)
         return ConstantVariable(False)
@@ -342,13 +341,6 @@ class UserDefinedObjectVariable(InstanceState):
         codegen.load_const(name)
         codegen.end_call(2)
         codegen.emit("POP_TOP")
-
-
-def iterate(tx: Translator, value: VariableTracker) -> Iterator[VariableTracker]:
-    """The items of an iterable, one by one."""
-    iterator = value.iter(tx)
-    while (item := iterator.next(tx)) is not None:
-        yield item
 
 
 class SequenceProtocolIterator(VariableTracker):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 import torch
 from testing import check
@@ -131,3 +133,81 @@ def test_hidden_entries_are_guarded():
     holder = Stored(X)
     backend = check(lambda x, h: x + h.__dict__["x"], X, holder, fullgraph=True)
     assert backend.op_count == 1
+
+
+LOG: list[tuple[str, int]] = []
+
+
+class Number:
+    def __init__(self, value):
+        self.value = value
+
+    def __lt__(self, other):
+        LOG.append(("lt", self.value))
+        return self.value < other.value
+
+
+def given():
+    for i in (3, 1, 4, 2):
+        LOG.append(("given", i))
+        yield i
+
+
+def seen(value):
+    LOG.append(("seen", value))
+    return value
+
+
+def extended(made):
+    made.extend(i + len(made) for i in given())
+    made += (len(made) for _ in range(2))
+    return made
+
+
+def extended_left(made):
+    made.extendleft(i + len(made) for i in given())
+    return list(made)
+
+
+def updated_dict(made):
+    made.update((i, len(made)) for i in given())
+    return made
+
+
+def updated_set(made):
+    made.update(i + len(made) for i in given())
+    made.difference_update(len(made) for _ in given())
+    return made
+
+
+def stopped(made):
+    try:
+        made.extend(1 // (i - 4) for i in given())
+    except ZeroDivisionError:
+        made.append(9)
+    return made
+
+
+def extremes(made):
+    numbers = (Number(i) for i in given())
+    return max(given(), key=seen), min(numbers).value, max((3, 5), key=seen)
+
+
+@pytest.mark.parametrize(
+    ("fn", "made"),
+    [
+        (extended, [1]),
+        (extended, deque([1], maxlen=4)),
+        (extended_left, deque([1], maxlen=3)),
+        (updated_dict, {}),
+        (updated_set, {1}),
+        (stopped, [1]),
+        (extremes, None),
+    ],
+)
+def test_what_gives_items_sees_what_was_done_with_them(fn, made):
+    def run(x, made):
+        LOG.clear()
+        return x + 1, fn(made), list(LOG)
+
+    check(run, X, made, graphs=1, fullgraph=True)
