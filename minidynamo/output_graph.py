@@ -22,13 +22,7 @@ import sympy
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
-)
 from torch.fx.experimental.symbolic_shapes import (
-    GuardOnDataDependentSymNode,
     PendingUnbackedSymbolNotFound,
     ShapeEnv,
     compute_unbacked_bindings,
@@ -42,6 +36,7 @@ from .data_parallel import Writes, active_ddp, compile_in_buckets
 from .deferred_torch import defer, fake_mode
 from .draws import Draws, is_drawn
 from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported
+from .fake_failures import describe_failure
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
@@ -65,17 +60,6 @@ _QUANTIZED = frozenset(
 )
 UserStack = Sequence[traceback.FrameSummary]
 
-# Errors of fake propagation that mean "cannot be known while tracing", with what the user is told.
-_NOT_TRACEABLE: dict[type[Exception], tuple[str, str]] = {
-    DataDependentOutputException: (
-        "data-dependent value",
-        "its result depends on a tensor's data",
-    ),
-    DynamicOutputShapeException: ("data-dependent shape", "its output size depends on data"),
-    UnsupportedOperatorException: ("no fake implementation", "it has no meta function"),
-    GuardOnDataDependentSymNode: ("data-dependent branch", "it branches on a tensor's data"),
-}
-
 
 @dataclass(slots=True)
 class GraphInput:
@@ -89,9 +73,13 @@ class GraphInput:
     version: int
 
     @property
+    def writes(self) -> int:
+        """How often operations of the graph wrote to it."""
+        return version_of(example_value(self.node)) - self.version
+
+    @property
     def is_mutated(self) -> bool:
-        """Whether an operation of the graph wrote to it."""
-        return version_of(example_value(self.node)) != self.version
+        return self.writes != 0
 
 
 def _stem(source: Source) -> str:
@@ -410,7 +398,7 @@ class OutputGraph:
             raise
         except Exception as error:
             self.shape_env.pending_fresh_unbacked_symbols.clear()
-            raise self._describe_failure(target, error) from error
+            raise describe_failure(target, error) from error
 
     def _decomposing(self) -> contextlib.AbstractContextManager[None]:
         """With symbolic sizes, composite operators run as torch's Python decompositions, which keep
@@ -419,17 +407,6 @@ class OutputGraph:
         if self.shapes.is_empty:
             return contextlib.nullcontext()
         return enable_python_dispatcher()
-
-    def _describe_failure(self, target: Any, error: Exception) -> Unsupported:
-        name = getattr(target, "__name__", str(target))
-        for kind_of_error, (kind, why) in _NOT_TRACEABLE.items():
-            if isinstance(error, kind_of_error):
-                return Unsupported(kind, name, f"{name} cannot be traced: {why}")
-        return Unsupported(
-            "operator raised",
-            f"{name}: {type(error).__name__}: {error}",
-            f"{name} raised {type(error).__name__} on these inputs while tracing; eager runs it",
-        )
 
     def release(self) -> None:
         """Let go of the program's objects, which reference cycles would keep until a collection."""
@@ -562,7 +539,7 @@ class OutputGraph:
         if events.wants(events.GraphEvent):
             events.emit(events.GraphEvent(graph=module, ops=ops))
         depth = torch._C._functorch.get_dynamic_layer_stack_depth()
-        module.meta["written_inputs"] = [i for i, item in enumerate(inputs) if item.is_mutated]
+        module.meta["written_inputs"] = {i: n for i, v in enumerate(inputs) if (n := v.writes)}
         if self.shape_env.deferred_runtime_asserts:
             insert_deferred_runtime_asserts(module, self.shape_env, "graph")
             module.recompile()

@@ -36,6 +36,7 @@ LAYERS = [
         "constant_values",
         "data_parallel",
         "draws",
+        "fake_failures",
         "function_modes",
         "guard_checks",
         "guard_filter",

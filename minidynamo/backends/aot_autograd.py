@@ -11,6 +11,8 @@ from typing import Any
 from .._C import disabled
 from ..events import AotGraphEvent, emit, timed, wants
 from ..inductor.aot import NOT_COMPILABLE, CannotTrace, floats_stay_numbers, make_aot
+from ..inductor.grad_modes import enters_inference_mode
+from ..inductor.overlaps import refusal, with_eager_strides
 
 __all__ = ["aot_autograd"]
 
@@ -52,10 +54,14 @@ def aot_autograd(
         "backward": boxed(bw_compiler or fw_compiler, "backward"),
         "inference": boxed(fw_compiler, "inference"),
     }
+    graph = with_eager_strides(gm)
     with timed("aot_autograd"), floats_stay_numbers():
         try:
+            reason = refusal(gm)
+            if reason or enters_inference_mode(gm):
+                raise CannotTrace(reason or "a part of it runs in inference mode")
             return make_aot(
-                gm,
+                graph,
                 example_inputs,
                 compilers,
                 partition_fn=default_partition,

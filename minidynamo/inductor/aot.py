@@ -37,7 +37,7 @@ NOT_COMPILABLE = (
     NotImplementedError,
 )
 _TENSORIFY = "TENSORIFY_PYTHON_SCALARS"
-# In the meta of a GraphModule: positions of the inputs whose version counters it moves.
+# In the meta of a GraphModule: by position, how often it moves the version counter of an input.
 WRITTEN = "written_inputs"
 CompileGraph = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
 Compilers = Mapping[str, Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]]
@@ -229,6 +229,9 @@ def make_aot(
             graph: torch.fx.GraphModule,
             given: Sequence[Any],
         ) -> Any:
+            why = gradients.note_metadata(graph, inputs) if kind != "backward" else ""
+            if why:
+                raise CannotTrace(why)
             try:
                 compiled = compilers[kind](graph, given)
             except Exception as error:
@@ -236,7 +239,6 @@ def make_aot(
                 raise
             if kind == "backward":
                 return gradients.of_backward(graph, compiled)
-            gradients.note_metadata()
             return compiled
 
         return compile_one
@@ -251,8 +253,10 @@ def make_aot(
             partition_fn=gradients.partition,
             **options,
         )
+    except CannotTrace:
+        raise
     except Exception as error:
-        if failures or isinstance(error, NOT_COMPILABLE):
+        if failures:
             raise
         raise CannotTrace(f"{type(error).__name__}: {error}") from error
     return gradients.of_forward(compiled)

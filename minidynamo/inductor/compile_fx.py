@@ -26,7 +26,15 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from minidynamo import _C, events
 from minidynamo.compile_lock import compiling
 from minidynamo.deferred_torch import fake_mode
-from minidynamo.inductor import config, freezing, lowering, metrics, trace
+from minidynamo.inductor import (
+    config,
+    freezing,
+    grad_modes,
+    lowering,
+    metrics,
+    overlaps,
+    trace,
+)
 from minidynamo.inductor.aot import NOT_COMPILABLE, CannotTrace, compile_aot
 from minidynamo.inductor.capture import NotCapturable, capture_inference
 from minidynamo.inductor.decompositions import decomposition_table, training_decompositions
@@ -65,12 +73,16 @@ def compile_fx(
         metrics.increment("compiled_graphs")
         flat, spec = flatten_outputs(gm)
         try:
+            reason = overlaps.refusal(flat)
+            if reason:
+                raise CannotTrace(reason)
+            graph = overlaps.with_eager_strides(flat)
             settings = _Settings(config.to_dict(), trace.new_folder(flat))
             with trace.into(settings.folder):
-                compiled = _compile_flat(flat, example_inputs, settings)
-        except (CannotTrace, *NOT_COMPILABLE) as reason:
+                compiled = _compile_modes(graph, example_inputs, settings)
+        except (CannotTrace, *NOT_COMPILABLE) as error:
             # It cannot be described without running it.
-            compiled = _run(flat, reason)
+            compiled = _run(flat, error)
         if spec is None:
             return compiled
         return lambda *args: torch.utils._pytree.tree_unflatten(list(compiled(*args)), spec)
@@ -91,6 +103,24 @@ class _Settings:
             return compile_graph(graph, kind)
         with compiling(), config.patch(self.flags), trace.into(self.folder):
             return compile_graph(graph, kind)
+
+
+def _compile_modes(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], settings: _Settings
+) -> Callable[..., Any]:
+    if not grad_modes.enters_inference_mode(gm):
+        return _compile_flat(gm, inputs, settings)
+    part = grad_modes.inference_part(gm)
+    if part is None:
+        raise CannotTrace("a part of it runs in inference mode")
+    with torch.inference_mode():
+        compiled = _compile_flat(part, inputs, settings)
+
+    def call(*args: Any) -> Any:
+        with torch.inference_mode():
+            return compiled(*args)
+
+    return call
 
 
 def _compile_flat(

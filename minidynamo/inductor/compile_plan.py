@@ -6,6 +6,8 @@ lowered, steps = schedule_graph(graph, kind)    # only the decisions
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 import torch.fx
 
@@ -13,6 +15,7 @@ from minidynamo import events
 from minidynamo.inductor import config, metrics, step_text, trace
 from minidynamo.inductor.codegen.assemble import PlanAssembler
 from minidynamo.inductor.codegen.plan import Plan
+from minidynamo.inductor.gradients import WRITES
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import ExternOp
 from minidynamo.inductor.runtime.cpp_toolchain import compile_library
@@ -22,7 +25,10 @@ from minidynamo.inductor.scheduler import Kernel, schedule
 __all__ = ["Plan", "compile_plan", "load_kernels", "schedule_graph"]
 
 
-def compile_plan(graph: torch.fx.GraphModule, kind: str) -> CompiledPlan:
+def compile_plan(
+    graph: torch.fx.GraphModule,
+    kind: str,
+) -> CompiledPlan:
     """Compile a graph that the graph passes went over: the rest of the passes, in order."""
     before = metrics.counts()
     lowered, steps = schedule_graph(graph, kind)
@@ -30,7 +36,7 @@ def compile_plan(graph: torch.fx.GraphModule, kind: str) -> CompiledPlan:
         trace.stage(f"{kind}_diagram.dot", step_text.diagram(steps))
     with events.timed("codegen"):
         assembler = PlanAssembler(lowered, torch.get_num_threads())
-        plan = assembler.build(steps)
+        plan = _with_versions(assembler.build(steps), graph)
     with events.timed("kernel_compile"):
         library = load_kernels(plan)
     counts = {name: count - before[name] for name, count in metrics.counts().items()}
@@ -41,6 +47,18 @@ def compile_plan(graph: torch.fx.GraphModule, kind: str) -> CompiledPlan:
         assembler.triton.callables,
         counts,
     )
+
+
+def _with_versions(
+    plan: Plan,
+    graph: torch.fx.GraphModule,
+) -> Plan:
+    """Version counters move as often as the program wrote."""
+    given = graph.graph.find_nodes(op="placeholder")
+    counts = {i: int(i in plan.mutated_inputs) for i in range(len(given))}
+    counts |= {i: node.meta[WRITES] for i, node in enumerate(given) if WRITES in node.meta}
+    slots = [slot for slot, count in counts.items() for _ in range(count)]
+    return dataclasses.replace(plan, mutated_inputs=tuple(slots))
 
 
 def schedule_graph(
@@ -57,7 +75,9 @@ def schedule_graph(
     return lowered, steps
 
 
-def load_kernels(plan: Plan) -> str | None:
+def load_kernels(
+    plan: Plan,
+) -> str | None:
     """Path of the library with the plan's C++ kernels, None if it has none."""
     sources = {
         kernel.symbol: kernel.source for kernel in plan.kernels if kernel.language == "cpp"

@@ -7,36 +7,42 @@ joint graph whether there is such an input. Then the forward asks autograd for N
 zeros, and the backward makes these zeros itself and drops gradients that depend on nothing else.
 
 Writes through `.data` do not move the version counters of inputs. AOTAutograd's epilogue writes to
-the inputs themselves, so their counters are put back.
+the inputs themselves, so their counters are put back. It writes once, where the program may have
+done so several times: counters move as often as in eager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 from torch._guards import TracingContext
+from torch.autograd.graph import increment_version
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
+
+# In the meta of a placeholder that the graph writes to: how often its version counter moves.
+WRITES = "writes"
 
 
 class Gradients:
     """One graph's.
 
-    partition: how AOTAutograd divides the joint graph; written: the positions of the inputs whose
-    version counters it moves (None: not known).
+    partition: how AOTAutograd divides the joint graph; written: by their positions, the inputs
+    whose version counters it moves, and how often (None: not known).
     """
 
     def __init__(
         self,
         partition: Callable[..., Any],
-        written: Collection[int] | None,
+        written: Mapping[int, int] | None,
     ) -> None:
         self._partition = partition
         self._written = written
         self._unseen: list[int] = []
+        self._repeated: dict[int, int] = {}
         self._differ = False
         self._metadata: Any = None
 
@@ -52,30 +58,57 @@ class Gradients:
         self._differ = len(set(_tangents_of(joint.graph.nodes, results).values())) > 1
         return self._partition(joint, *args, **kwargs)
 
-    def note_metadata(self) -> None:
-        """To be called while the first graph is compiled: then torch tells what it found."""
+    def note_metadata(
+        self,
+        graph: torch.fx.GraphModule,
+        inputs: Sequence[Any],
+    ) -> str:
+        """To be called before the first graph is compiled: then torch tells what it found. Returns
+        why the program cannot go this way, or "".
+        """
         context = TracingContext.try_get()
         metadata = None if context is None else context.fw_metadata
         if metadata is None:
-            return
+            return ""
         if self._differ:
             self._metadata = metadata
-        if self._written is not None:
-            self._unseen = [
-                position
-                for position, info in enumerate(metadata.input_info)
-                if info.mutates_data and position not in self._written
-            ]
+        if self._written is None:
+            return ""
+        given = graph.graph.find_nodes(op="placeholder")
+        for position, info in enumerate(metadata.input_info):
+            count = self._written.get(position, 0)
+            if not info.mutates_data:
+                continue
+            is_hidden = count == 0 or info.mutations_hidden_from_autograd
+            if is_hidden and _has_history(inputs[position]) and not _is_in_graph(info):
+                return "a tensor with a history is written to without its knowledge"
+            if count == 0:
+                self._unseen.append(position)
+            elif not _is_in_graph(info):
+                self._repeated[position] = count - 1
+            elif len(given) == len(inputs):
+                # The wrapper around the graph moves some of them itself.
+                is_moved = position in metadata.mutated_graph_handled_indices_seen_by_autograd
+                given[position].meta[WRITES] = count - is_moved
+        return ""
 
-    def of_forward(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def of_forward(
+        self,
+        compiled: Callable[..., Any],
+    ) -> Callable[..., Any]:
         """The callable of the whole graph, which tells autograd about its results."""
         if self._unseen:
             compiled = _keeping_versions(compiled, self._unseen)
+        for extra in range(1, max(self._repeated.values(), default=0) + 1):
+            again = [i for i, count in self._repeated.items() if count >= extra]
+            compiled = _moving_versions(compiled, again)
         metadata = self._metadata
         if metadata is None:
             return compiled
 
-        def call(*args: Any) -> Any:
+        def call(
+            *args: Any,
+        ) -> Any:
             results = compiled(*args)
             for value in results:
                 node = getattr(value, "grad_fn", None)
@@ -99,12 +132,41 @@ def _keeping_versions(
     compiled: Callable[..., Any],
     positions: Sequence[int],
 ) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
+    def call(
+        *args: Any,
+    ) -> Any:
         kept = tuple(args[i] for i in positions if not args[i].is_inference())
         with torch.autograd._unsafe_preserve_version_counter(kept):
             return compiled(*args)
 
     return call
+
+
+def _moving_versions(
+    compiled: Callable[..., Any],
+    positions: Sequence[int],
+) -> Callable[..., Any]:
+    def call(
+        *args: Any,
+    ) -> Any:
+        results = compiled(*args)
+        increment_version([args[i] for i in positions if not args[i].is_inference()])
+        return results
+
+    return call
+
+
+def _has_history(
+    value: Any,
+) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf
+
+
+def _is_in_graph(
+    info: Any,
+) -> bool:
+    """Whether the graph itself writes to the input, rather than what is called after it."""
+    return bool(info.mutation_type.name == "MUTATED_IN_GRAPH")
 
 
 def _is_made_by(
@@ -152,7 +214,10 @@ class _Backward:
             ).items()
         }
 
-    def __call__(self, inputs: list[Any]) -> Any:
+    def __call__(
+        self,
+        inputs: list[Any],
+    ) -> Any:
         missing = {i for i in self._tangents if inputs[i] is None}
         if not missing:
             return self._compiled(inputs)
@@ -187,7 +252,9 @@ def _zeros(
     fake: torch.Tensor,
     known: Mapping[Any, int],
 ) -> torch.Tensor:
-    def number(size: Any) -> int:
+    def number(
+        size: Any,
+    ) -> int:
         return int(size.node.expr.xreplace(known)) if isinstance(size, torch.SymInt) else size
 
     sizes, strides = map(number, fake.shape), map(number, fake.stride())

@@ -377,3 +377,24 @@ def test_operator_that_writes_comes_after_what_reads_the_old_value():
 @pytest.mark.parametrize("value", [1, 2.5, True])
 def test_copy_of_a_number(value):
     check(lambda x: x.copy_(value), torch.rand(3))
+
+
+def old_values(x):
+    first = x.clone()
+    x.copy_(x + 1)
+    y = x.sin()
+    x.copy_(x * 2)
+    return first, y, y[0], x * 1
+
+
+@pytest.mark.parametrize("layout", ["strided", "transposed", "contiguous"])
+def test_old_values_of_an_input_with_holes(layout):
+    def make():
+        whole = torch.arange(1.0, 49.0).view(6, 8)
+        views = {"strided": whole[::2, ::2], "transposed": whole.t(), "contiguous": whole}
+        return views[layout]
+
+    minidynamo.reset()
+    x, y = make(), make()
+    torch.testing.assert_close(minidynamo.compile(old_values)(x), old_values(y))
+    assert torch.equal(x, y) and x._version == y._version

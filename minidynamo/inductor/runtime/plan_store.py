@@ -28,6 +28,7 @@ import torch.fx
 from minidynamo import _C, events
 from minidynamo.exc import CppCompileError
 from minidynamo.inductor import config
+from minidynamo.inductor.gradients import WRITES
 from minidynamo.inductor.runtime.cache import content_key, plan_cache, store
 from minidynamo.inductor.runtime.cpp_toolchain import (
     cpu_flags,
@@ -136,7 +137,7 @@ def _lines(gm: torch.fx.GraphModule) -> Iterator[str]:
         if node.op == "get_attr":
             value = operator.attrgetter(str(node.target))(gm)
         args = (_text(node.args, number), _text(node.kwargs, number))
-        kind = "opaque " if node.meta.get("opaque") else ""
+        kind = "opaque " if node.meta.get("opaque") else f"{node.meta.get(WRITES, '')} "
         yield f"{node.op} {target} {args[0]} {args[1]} {kind}{_text(value, number)}"
 
 

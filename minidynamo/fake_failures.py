@@ -1,0 +1,45 @@
+"""What it means that an operation cannot be run on fake tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from .exc import RunInEager, Unsupported
+
+# Errors of fake propagation that mean "cannot be known while tracing", with what the user is told.
+_NOT_TRACEABLE: dict[type[Exception], tuple[str, str]] = {
+    DataDependentOutputException: (
+        "data-dependent value",
+        "its result depends on a tensor's data",
+    ),
+    DynamicOutputShapeException: ("data-dependent shape", "its output size depends on data"),
+    UnsupportedOperatorException: ("no fake implementation", "it has no meta function"),
+    GuardOnDataDependentSymNode: ("data-dependent branch", "it branches on a tensor's data"),
+}
+
+
+def describe_failure(
+    target: Any,
+    error: Exception,
+) -> Exception:
+    """What to raise where a call of `target` raised `error` on fake tensors."""
+    text = str(error)
+    if isinstance(error, RuntimeError) and " view" in text and "place" in text:
+        # Autograd refuses it; the results of a graph are not the same views as eager's.
+        return RunInEager(text)
+    name = getattr(target, "__name__", str(target))
+    for kind_of_error, (kind, why) in _NOT_TRACEABLE.items():
+        if isinstance(error, kind_of_error):
+            return Unsupported(kind, name, f"{name} cannot be traced: {why}")
+    return Unsupported(
+        "operator raised",
+        f"{name}: {type(error).__name__}: {error}",
+        f"{name} raised {type(error).__name__} on these inputs while tracing; eager runs it",
+    )

@@ -1,0 +1,91 @@
+"""Graphs that change the grad mode on the way, where AOTAutograd would get it wrong.
+
+`escaping_view(gm)` finds a view that was made without gradients and is used where there are some:
+for autograd it has nothing to do with its base, while AOTAutograd makes it anew from that.
+
+`inference_part(gm)` takes a graph all of which runs in inference mode out of this mode; one that
+enters it for a part of the way runs as it was captured.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
+from torch.fx.node import Node
+
+_SWITCHES = (_enter_inference_mode, _exit_inference_mode)
+
+
+def enters_inference_mode(
+    gm: torch.fx.GraphModule,
+) -> bool:
+    """Whether the graph itself switches inference mode on or off."""
+    return any(node.target in _SWITCHES for node in gm.graph.nodes)
+
+
+def inference_part(
+    gm: torch.fx.GraphModule,
+) -> torch.fx.GraphModule | None:
+    """The graph without the switches, to be run in inference mode; None if a part of it is not."""
+    calls = [node for node in gm.graph.nodes if node.op.startswith("call_")]
+    switches = [node for node in calls if node.target in _SWITCHES]
+    first, last = calls[0], calls[-1]
+    if len(switches) != 2 or switches != [first, last] or first.args != (True,):
+        return None
+    graph = torch.fx.Graph()
+    copied: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        if node not in switches:
+            copied[node] = graph.node_copy(node, lambda n: copied[n])
+    part = torch.fx.GraphModule(gm, graph)
+    part.meta.update(gm.meta)
+    return part
+
+
+def escaping_view(
+    gm: torch.fx.GraphModule,
+) -> str:
+    """Why the graph has to run as it is; "" if nothing is against compiling it."""
+    for node in gm.graph.nodes:
+        is_cut_off = node.op.startswith("call_") and _is_cut_off(node)
+        if is_cut_off and any(map(_has_history, node.users)):
+            return f"{node} is a view that was made without gradients"
+    return ""
+
+
+def _is_cut_off(
+    node: Node,
+) -> bool:
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or _is_computed(value) or not value._is_view():
+        return False
+    if node.target in ("detach", "detach_", torch.detach) or node.args[1:] == ("data",):
+        return False
+    if value.requires_grad:
+        return True
+    given = [argument.meta.get("example_value") for argument in node.all_input_nodes]
+    return any(
+        isinstance(g, torch.Tensor) and g.requires_grad and g is not value for g in given
+    )
+
+
+def _has_history(
+    node: Node,
+) -> bool:
+    if node.op == "output":
+        return True
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and value.requires_grad and _is_computed(value)
+
+
+def _is_computed(
+    value: torch.Tensor,
+) -> bool:
+    """Whether autograd knows where it comes from; of views that were written to it may refuse to
+    say that.
+    """
+    try:
+        return value.grad_fn is not None
+    except RuntimeError:
+        return True

@@ -1,0 +1,259 @@
+"""Writes whose meaning functional graphs lose.
+
+`refusal(gm)` finds what eager refuses, or does in the order of memory: an operation that writes to
+memory which it reads in another shape (`x[1:] = x[:-1]`), or to several elements in one place (an
+expanded tensor). Such a graph runs as it was captured.
+
+`with_eager_strides(gm)` is about operations in place whose functional form gives a contiguous
+result: where the tensor is not contiguous, `x.op_()` is written `x.copy_(x.op())`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.node import Node, map_arg
+from torch.utils._pytree import tree_leaves
+
+from minidynamo.inductor.grad_modes import escaping_view
+
+# Element by element: what they write may be what they read.
+_POINTWISE = frozenset(
+    "add_ sub_ mul_ div_ pow_ copy_ eq_ ne_ lt_ le_ gt_ ge_ maximum_ minimum_ fmod_ remainder_"
+    " addcmul_ addcdiv_ lerp_ atan2_ hypot_ copysign_ logical_and_ logical_or_ logical_xor_"
+    " bitwise_and_ bitwise_or_ bitwise_xor_ true_divide_ divide_ multiply_ subtract_ clamp_"
+    " clamp_min_ clamp_max_ masked_fill_ iadd isub imul itruediv ifloordiv imod ipow iand ior"
+    " ixor setitem".split()
+)
+_OPERATORS = frozenset(
+    "iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
+)
+_RESHAPING = frozenset(
+    "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ resize_ resize_as_ set_"
+    " detach_ requires_grad_".split()
+)
+_LARGE = 1 << 16  # elements; above it, places are not compared one by one
+
+
+def refusal(
+    gm: torch.fx.GraphModule,
+) -> str:
+    """Why the graph has to run as it is; "" if nothing is against compiling it."""
+    view = escaping_view(gm)
+    if view:
+        return view
+    for node in gm.graph.nodes:
+        if not node.op.startswith("call_"):
+            continue
+        name = _name(node)
+        for written, others in _writes(node, name):
+            if "out" in node.kwargs and not written.is_contiguous():
+                return f"{node} writes to a tensor that is not contiguous"
+            if _is_repeated(written):
+                return f"{node} writes several elements to one place"
+            if any(_collide(written, other, name) for other in others):
+                return f"{node} writes to memory that it reads in another shape"
+    return ""
+
+
+def with_eager_strides(
+    gm: torch.fx.GraphModule,
+) -> torch.fx.GraphModule:
+    """`gm`, or a copy in which results of operations in place have the strides of eager."""
+    found = {node.name for node in gm.graph.nodes if _changes_strides(node)}
+    if not found:
+        return gm
+    graph = torch.fx.Graph()
+    copied: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        copied[node] = graph.node_copy(node, lambda n: copied[n])
+        if node.name not in found:
+            continue
+        functional = copied[node]
+        functional.target = str(node.target)[:-1]
+        functional.meta = {}
+        written = copied[node.args[0]]
+        copied[node] = graph.call_method("copy_", (written, functional))
+        copied[node].meta = dict(node.meta)
+    changed = torch.fx.GraphModule(gm, graph)
+    changed.meta.update(gm.meta)
+    return changed
+
+
+def _name(
+    node: Node,
+) -> str:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.partition(".")[0]
+
+
+def _writes(
+    node: Node,
+    name: str,
+) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
+    """The tensors that a call writes to, each with what it reads besides."""
+    if "out" in node.kwargs:
+        given = _tensors((node.args, {k: v for k, v in node.kwargs.items() if k != "out"}))
+        for written in _tensors(node.kwargs["out"]):
+            yield written, given
+        return
+    is_method = name.endswith("_") and not name.endswith("__") and name not in _RESHAPING
+    if not (is_method or name in _OPERATORS or name == "setitem") or "foreach" in name:
+        return
+    written = _value(node.args[0]) if node.args else None
+    if not isinstance(written, torch.Tensor):
+        return
+    rest = [*node.args[1:], *node.kwargs.values()]
+    if name == "setitem":
+        part = _part(written, rest[0])
+        # A subscript of positions is `index_put_`.
+        yield (part, _tensors(rest[1:])) if part is not None else (written, _tensors(rest))
+    else:
+        yield written, _tensors(rest)
+
+
+def _part(
+    tensor: torch.Tensor,
+    key: Any,
+) -> torch.Tensor | None:
+    """`tensor[key]` for a subscript that gives a view."""
+    key = map_arg(key, _value)
+    parts = key if isinstance(key, tuple) else (key,)
+    plain = (int, slice, type(None), type(Ellipsis), torch.SymInt)
+    if all(isinstance(p, plain) and not isinstance(p, bool) for p in parts):
+        return tensor[key]
+    return None
+
+
+def _value(
+    argument: Any,
+) -> Any:
+    return argument.meta.get("example_value") if isinstance(argument, Node) else argument
+
+
+def _tensors(
+    arguments: Any,
+) -> list[torch.Tensor]:
+    values = tree_leaves(map_arg(arguments, _value))
+    return [value for value in values if _is_strided(value)]
+
+
+def _is_strided(
+    value: Any,
+) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def _is_static(
+    tensor: torch.Tensor,
+) -> bool:
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    return all(type(number) is int for number in numbers)
+
+
+def _is_repeated(
+    tensor: torch.Tensor,
+) -> bool:
+    """Whether two elements are, or may be, in one place."""
+    if not _is_strided(tensor):
+        return False
+    if not _is_static(tensor):
+        pairs = zip(tensor.shape, tensor.stride(), strict=True)
+        return any(type(step) is int and step == 0 and size != 1 for size, step in pairs)
+    if tensor.numel() < 2:
+        return False
+    reach = 0
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and step <= reach:
+            return True
+        reach += (size - 1) * step
+    return False
+
+
+def _collide(
+    written: torch.Tensor,
+    other: torch.Tensor,
+    name: str,
+) -> bool:
+    if not _is_strided(written) or _storage(written) != _storage(other):
+        return False
+    if _geometry(written) == _geometry(other):
+        return name not in _POINTWISE
+    if not (_is_static(written) and _is_static(other)):
+        return True
+    if not written.numel() or not other.numel() or written.itemsize != other.itemsize:
+        return bool(written.numel() and other.numel())
+    (first, last), (other_first, other_last) = _span(written), _span(other)
+    if last < other_first or other_last < first:
+        return False
+    step = math.gcd(*_steps(written), *_steps(other))
+    if step and (first - other_first) % step:
+        return False  # columns of one matrix
+    if max(written.numel(), other.numel()) > _LARGE:
+        return True
+    return not _places(written).isdisjoint(_places(other))
+
+
+def _geometry(
+    tensor: torch.Tensor,
+) -> str:
+    return f"{tuple(tensor.shape)} {tensor.stride()} {tensor.storage_offset()} {tensor.dtype}"
+
+
+def _storage(
+    tensor: torch.Tensor,
+) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _span(
+    tensor: torch.Tensor,
+) -> tuple[int, int]:
+    first = tensor.storage_offset()
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return first, first + sum((size - 1) * step for size, step in pairs)
+
+
+def _steps(
+    tensor: torch.Tensor,
+) -> list[int]:
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return [step for size, step in pairs if size > 1]
+
+
+def _places(
+    tensor: torch.Tensor,
+) -> set[int]:
+    places = {tensor.storage_offset()}
+    for size, step in zip(tensor.shape, tensor.stride(), strict=True):
+        places = {place + i * step for place in places for i in range(size)}
+    return places
+
+
+def _changes_strides(
+    node: Node,
+) -> bool:
+    """Whether the functional form of a method in place lays its result out in another way."""
+    name = str(node.target)
+    if node.op != "call_method" or not name.endswith("_") or name.endswith("__"):
+        return False
+    tensor = _value(node.args[0])
+    functional = getattr(torch.Tensor, name[:-1], None)
+    is_apart = _is_strided(tensor) and not tensor.is_contiguous()
+    if not is_apart or functional is None or name in _RESHAPING:
+        return False
+    try:
+        with torch.no_grad():
+            result = functional(*map_arg(node.args, _value), **map_arg(node.kwargs, _value))
+    except (RuntimeError, TypeError):
+        return False
+    same = isinstance(result, torch.Tensor) and result.stride() == tensor.stride()
+    return not same and result.dtype == tensor.dtype and result.shape == tensor.shape
+
+
+assert all(hasattr(operator, name) for name in _OPERATORS)

@@ -1,0 +1,199 @@
+"""Writes in place and views whose meaning functional graphs lose: errors, the order of memory,
+strides, versions, views without gradients, inference mode.
+"""
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.inductor import metrics
+
+POSITIONS = torch.tensor([1, 0, 2])
+MASK = torch.arange(12).view(3, 4) % 3 == 0
+
+
+def shifted(x):
+    x[1:].add_(x[:-1])
+    return x * 2
+
+
+def first_row_added(x):
+    x += x[0]
+    return x * 2
+
+
+def transposed_onto_itself(x):
+    x[:, :3].copy_(x[:, :3].t())
+    return x * 2
+
+
+def rows_put(x):
+    x.index_put_((POSITIONS,), x)
+    return x * 2
+
+
+def scattered(x):
+    x.scatter_(0, POSITIONS[:, None].expand(3, 4), x)
+    return x * 2
+
+
+def expanded(x):
+    x[:1].expand(3, 4).mul_(2)
+    return x * 2
+
+
+def own_expanded(x):
+    y = x[:1].sin().expand(3, 4)
+    y.add_(x)
+    return y
+
+
+def part_of_a_split(x):
+    y = x * 1
+    first, _, _ = y.split(1)
+    first.mul_(2)
+    return y
+
+
+def part_of_a_row(x):
+    y = x * 1
+    first, _, _ = y.unbind(0)
+    first.mul_(2)
+    return y
+
+
+def detached_view(x):
+    return (x * 2)[0].detach_()
+
+
+def columns(x):
+    x[:, 0] = x[:, 1]
+    return x * 2
+
+
+def twice(x):
+    x.add_(1)
+    y = x.sin()
+    x.mul_(2)
+    return y
+
+
+def masked(x):
+    x.masked_fill_(MASK, 0.0)
+    return x * 2
+
+
+def own_masked(x):
+    return x.t().clone().masked_fill_(MASK.t(), 0.0), x.clone().index_fill_(0, POSITIONS, 1.0)
+
+
+def through_data(x):
+    x.data.mul_(2)
+    return x.sin()
+
+
+def part_through_data(x):
+    x[0].data.mul_(2)
+    return x.sin()
+
+
+def by_condition(x):
+    x[x > 3] *= 2
+    return x * 2
+
+
+def into(x):
+    torch.add(torch.ones(3, 4), 1, out=x.detach())
+    return x * 2
+
+
+def view_without_gradients(x):
+    with torch.no_grad():
+        y = x[0]
+    return y, y * 2 + x
+
+
+def inside_inference_mode(x):
+    with torch.inference_mode():
+        return x * 2, x[0]
+
+
+def partly_in_inference_mode(x):
+    with torch.inference_mode():
+        y = x * 2
+    return x * 3, y
+
+
+INPUTS = {
+    "plain": lambda leaf: leaf.detach().clone(),
+    "transposed": lambda leaf: torch.arange(1.0, 13.0).view(4, 3).t(),
+    "strided": lambda leaf: torch.arange(1.0, 49.0).view(6, 8)[::2, ::2],
+    "of a graph": lambda leaf: leaf * 1,
+    "transposed, of a graph": lambda leaf: (leaf * 1).view(4, 3).t(),
+    "view of a leaf": lambda leaf: leaf.view(3, 4),
+    "part of a split": lambda leaf: torch.cat([leaf, leaf]).split(3)[0],
+}
+REFUSED = [shifted, first_row_added, transposed_onto_itself, rows_put, scattered, expanded]
+PROGRAMS = [
+    *REFUSED,
+    own_expanded,
+    part_of_a_split,
+    part_of_a_row,
+    detached_view,
+    columns,
+    twice,
+    masked,
+    own_masked,
+    through_data,
+    part_through_data,
+    by_condition,
+    into,
+    view_without_gradients,
+    inside_inference_mode,
+    partly_in_inference_mode,
+]
+
+
+def outcome(fn, name):
+    """What can be seen of a call and of a backward pass behind it."""
+    leaf = torch.arange(1.0, 13.0).view(3, 4).requires_grad_()
+    x = INPUTS[name](leaf)
+    try:
+        results = fn(x)
+        results = results if isinstance(results, tuple) else (results,)
+        seen = [
+            (t.stride(), t.requires_grad, t.is_inference(), t.detach().clone())
+            for t in (x, *results)
+        ]
+        if results[0].requires_grad and not results[0].is_inference():
+            sum(t.sum() for t in (x, *results)).backward()
+            seen.append(leaf.grad)
+    except RuntimeError as error:
+        seen = [str(error)[:60]]
+    return [*seen, x._version, x.detach().clone()]
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
+def test_as_in_eager(fn, name):
+    want = outcome(fn, name)
+    minidynamo.reset()
+    compiled = minidynamo.compile(fn, backend="aot_eager")
+    assert str(outcome(compiled, name)) == str(want)
+    assert str(outcome(compiled, name)) == str(want)
+
+
+@pytest.mark.parametrize("fn", [*PROGRAMS[:1], expanded, *PROGRAMS[11:15], *PROGRAMS[-3:]])
+@pytest.mark.parametrize("name", ["plain", "strided", "of a graph"])
+def test_as_in_eager_with_kernels(fn, name):
+    minidynamo.reset()
+    want = outcome(fn, name)
+    assert str(outcome(minidynamo.compile(fn), name)) == str(want)
+
+
+@pytest.mark.parametrize("fn, is_compiled", [(columns, True), (masked, True), (shifted, False)])
+def test_only_what_collides_runs_as_it_is(fn, is_compiled):
+    minidynamo.reset()
+    metrics.reset()
+    minidynamo.compile(fn)(INPUTS["strided"](None))
+    assert metrics.uncompiled_graphs == (not is_compiled)
