@@ -40,7 +40,11 @@ for _name in (
     markers.set_decision(getattr(FunctionCtx, _name), markers.Decision.INLINE)
 
 
-@handles(torch.autograd.Function.apply.__func__)
+_apply = vars(torch.autograd.Function)["apply"]
+
+
+# A class method; from torch 2.14 on it is one of C.
+@handles(getattr(_apply, "__func__", _apply))
 def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
     """`cls.apply(*args)`."""
     cls, values = args[0], args[1:]
