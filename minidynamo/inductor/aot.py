@@ -27,6 +27,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
 from minidynamo.inductor.gradients import Gradients
+from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 
 # The shape of a gradient's parts depends on data, an operator has no fake implementation, or there
 # are tensors of layouts that AOTAutograd does not know.
@@ -295,6 +296,7 @@ def compile_aot(
             if events.wants(events.AotGraphEvent):
                 events.emit(events.AotGraphEvent(graph, kind))
             without_tokens(graph)
+            inline_mutable_operators(graph)
             if has_higher_order(graph):
                 return _Boxed(_C.disabled(graph.forward))
             return _Boxed(compile_graph(graph, kind))

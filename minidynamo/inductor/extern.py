@@ -7,7 +7,8 @@ rearrangement of memory is then not copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,10 @@ def call(
     any_strides: `op` takes operands of any strides.
     """
     inputs: list[View] = []
-    take = g.realize if op in ANY_LAYOUT and g.sizes is None else g.eager_layout
+    take: Callable[[TensorValue], View]
+    take = g.realize if op in ANY_LAYOUT and g.sizes is None else partial(_laid_out, g)
+    if any(a.alias_info is not None for a in op._schema.arguments) or op in _SILENT_ALIASES:
+        take = g.eager_layout
     if any_strides or (op in ANY_STRIDES and (g.sizes is None or op in PRODUCTS)):
         take = g.strided
     if take == g.strided and op in ANY_ROWS:
@@ -123,6 +127,15 @@ def call(
         )
     )
     return result
+
+
+def _laid_out(g: GraphLowering, value: TensorValue) -> View:
+    """The value's memory as eager lays it out; a copy that is laid out alike is not made."""
+    if isinstance(value.data, Lazy) and value.data.cost <= 1 and value.data.reads == 1:
+        view = as_rearrangement(g, value)
+        if view is not None and view.stride == value.layout:
+            return replace(view, exact=True)
+    return g.eager_layout(value)
 
 
 def _compute_readers(g: GraphLowering, mutated: Sequence[str]) -> None:

@@ -38,6 +38,10 @@ Index = Sequence[Expr]
 Inner = Callable[[BodyBuilder, Index], Value]
 
 
+# In the meta of a graph node: an operator writes to its memory, which is its own.
+OVERWRITTEN = "overwritten"
+
+
 @dataclass(eq=False, slots=True)
 class Buffer:
     """Memory with a name. `stride` is in elements; index 0 is where the data pointer points.

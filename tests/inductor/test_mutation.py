@@ -261,6 +261,83 @@ def test_operators_that_write_to_arguments(writers):
             check(fn, torch.ones(4), torch.randn(4), dynamic=dynamic)
 
 
+def around_a_write(op, x):
+    before = x * 2 + 1
+    op(x)
+    return before + x.cos(), x * 3
+
+
+def equal_calls_around_writes(op, x):
+    y = x + 1
+    a = y * 2
+    op(y)
+    b = y * 2
+    op(y)
+    return a, b, y * 2
+
+
+def parts_of_an_input(op, x):
+    op(x[1:])
+    op(x.t()[0])
+    return x * 2
+
+
+def a_part_of_a_value(op, x):
+    y = x.relu()
+    op(y[:, 1:3])
+    return y.sum(1), x.relu()
+
+
+def a_bias(op, x):
+    bias, product = x[0] + 1, x @ x.t()
+    op(bias)
+    return product + bias
+
+
+def columns_first(op, x):
+    y = x.t().contiguous().t() + 1
+    op(y)
+    return y + x
+
+
+AROUND = [
+    (around_a_write, 2, 1),
+    (equal_calls_around_writes, 3, 2),
+    (parts_of_an_input, 2, 2),
+    (a_part_of_a_value, 2, 1),
+    (a_bias, 2, 2),
+    (columns_first, 2, 1),
+]
+
+
+@pytest.mark.parametrize(
+    "fn, kernels, externs", AROUND, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_what_is_around_an_operator_that_writes_is_compiled(writers, fn, kernels, externs):
+    x = torch.randn(4, 4)
+    check(lambda x: fn(writers.one, x), x, kernels=kernels, externs=externs)
+
+
+def test_a_written_input_is_not_copied(writers):
+    """The operator gets the input itself, and nothing is written back."""
+    pointers = []
+
+    def seen(x):
+        pointers.append(x.data_ptr())
+        x.mul_(3)
+
+    library = torch.library.Library("mutation_tests", "FRAGMENT")
+    library.define("seen(Tensor(a!) x) -> ()")
+    library.impl("seen", seen, "CPU")
+    x = torch.randn(8)
+    run = minidynamo.compile(lambda x: torch.ops.mutation_tests.seen(x), fullgraph=True)
+    metrics.reset()
+    run(x)
+    assert pointers == [x.data_ptr()]
+    assert metrics.generated_kernel_count == 0
+    library._destroy()
+
+
 def test_arguments_that_an_operator_writes_to_are_different_ones(writers):
     def fn(x, y):
         writers.one(x)

@@ -181,3 +181,12 @@ def test_cross_product(dtype):
 def test_cross_product_of_what_is_not_finite():
     x = torch.tensor([[1.0, float("inf"), 2.0], [float("nan"), 0.0, -0.0]])
     check(lambda x, y: torch.cross(x, y, dim=1), x, torch.randn(2, 3), externs=0)
+
+
+def test_operators_are_given_what_was_cloned():
+    """A copy that is laid out like its original is not made for a call that only reads."""
+    check(lambda x: torch.special.bessel_j0(x.clone()), torch.randn(9), kernels=0, externs=1)
+    turned = lambda x: torch.special.bessel_j0(x.t().contiguous())  # noqa: E731
+    check(turned, torch.randn(4, 9), kernels=1, externs=1)
+    both = lambda x: (torch.special.bessel_j0(y := x.clone()), y)  # noqa: E731
+    check(both, torch.randn(9), kernels=1, externs=1)

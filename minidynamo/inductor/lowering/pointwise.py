@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minidynamo.inductor.ir import Index, TensorValue
+from minidynamo.inductor.ir import OVERWRITTEN, Index, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.pointwise_table import (
     FLOAT,
@@ -528,7 +528,10 @@ def lower_alias(g: GraphLowering, x: TensorValue) -> Any:
 
 @register(aten.clone, aten.lift_fresh_copy, aten.alias_copy, aten.detach_copy)
 def lower_clone(g: GraphLowering, x: TensorValue, memory_format: Any = None) -> Any:
-    return g.pointwise(lambda a: a, (x,), x.dtype, cost=0)
+    value = g.pointwise(lambda a: a, (x,), x.dtype, cost=0)
+    if OVERWRITTEN in g.node.meta:
+        value.data = g.eager_layout(value)
+    return value
 
 
 @register(aten._to_copy)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from minidynamo.inductor.ir import OVERWRITTEN
+
 aten = torch.ops.aten
 
 
@@ -46,7 +48,9 @@ def merge_equal_nodes(gm: torch.fx.GraphModule) -> None:
     """Compute what is computed twice once."""
     known: dict[Any, torch.fx.Node] = {}
     for node in list(gm.graph.nodes):
-        if not is_pure(node):
+        if not is_pure(node) or any(
+            OVERWRITTEN in n.meta for n in (node, *node.all_input_nodes)
+        ):
             continue
         key = (node.target, _key(node.args), _key(node.kwargs))
         first = known.setdefault(key, node)
@@ -58,12 +62,12 @@ def merge_equal_nodes(gm: torch.fx.GraphModule) -> None:
 def _is_fresh_memory(node: torch.fx.Node) -> bool:
     """Results that reach the caller, or whose views do, must stay different tensors."""
     return any(
-        user.op == "output" or (_may_share_memory(user) and _is_fresh_memory(user))
+        user.op == "output" or (may_share_memory(user) and _is_fresh_memory(user))
         for user in node.users
     )
 
 
-def _may_share_memory(node: torch.fx.Node) -> bool:
+def may_share_memory(node: torch.fx.Node) -> bool:
     """Whether the result may lie on the memory of an argument."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return True
@@ -98,7 +102,7 @@ def fold_bias(gm: torch.fx.GraphModule) -> None:
             continue
         columns = product.meta["val"].shape[-1]
         fake, shape = bias.meta["val"], value.meta["val"].shape
-        if fake.dim() != 1 or len(value.users) != 1:
+        if fake.dim() != 1 or len(value.users) != 1 or OVERWRITTEN in bias.meta:
             continue
         if not (_is_same(fake.shape[0], columns) and _is_same(shape[-1], columns)):
             continue
