@@ -23,6 +23,7 @@ indirect indexing, `ValueRef`s to earlier nodes.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,8 @@ from minidynamo.inductor.symbolic import (
     Symbol,
     ValueRef,
     as_expr,
+    is_less,
+    is_nonneg,
     symbol_expr,
 )
 
@@ -226,6 +229,20 @@ class NodeList:
         )
 
 
+def _by_constant(op: Callable[[Expr, Expr], Expr]) -> Callable[[Expr, Expr], Expr | None]:
+    return lambda x, y: op(x, y) if y.is_const and y.const > 0 else None
+
+
+# Operations on int64 whose results are expressions in the loops again.
+_INDEX_OPS: dict[str, Callable[..., Expr | None]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "neg": operator.neg,
+    "mul": lambda x, y: x * y if x.is_const or y.is_const else None,
+    "floordiv": _by_constant(operator.floordiv),
+    "remainder": _by_constant(operator.mod),
+}
+
 Value = int
 """A value while a body is being built: a node's position."""
 
@@ -319,9 +336,34 @@ class BodyBuilder:
         assert row.kind == "pointwise" and row.arity == len(args) and row.dtype != "explicit", (
             name
         )
+        index = self._known_index(name, args)
+        if index is not None:
+            return self.index_expr(index)
         return self._list.add(
             Node(name, args, torch.bool if row.dtype == "bool" else self.dtype(args[-1]))
         )
+
+    def _known(self, value: Value) -> Expr | None:
+        """What an int64 value is in terms of the loops, if that is known.
+
+        Such a value is the same in all lanes but for a step, and its range is known.
+        """
+        node = self.node(value)
+        if node.dtype != torch.int64 or node.op not in ("index_expr", "constant"):
+            return None
+        return node.index if node.op == "index_expr" else as_expr(int(node.value))  # type: ignore[arg-type]
+
+    def _known_index(self, name: str, args: Sequence[Value]) -> Expr | None:
+        """Arithmetic of positions is a position.
+
+        `x[arange(n) * 2]` is then a strided view, whose places need neither memory nor a check.
+        """
+        if name not in _INDEX_OPS:
+            return None
+        known = [self._known(arg) for arg in args]
+        if None in known or all(expr.is_const for expr in known):  # type: ignore[union-attr]
+            return None
+        return _INDEX_OPS[name](*known)
 
     def reduction(self, name: str, value: Value) -> Value:
         assert name in REDUCTIONS, name
@@ -355,6 +397,11 @@ class BodyBuilder:
         wrap: whether negative ones count from the end.
         """
         value = self.cast(value, torch.int64)
+        place = self._known(value)
+        if place is not None and not is_nonneg(place) and wrap:
+            place = place + size
+        if place is not None and is_nonneg(place) and is_less(place, as_expr(size)):
+            return place
         low, zero = value, self.constant(0, torch.int64)
         if wrap:
             wrapped = self.op("add", value, self.index_expr(size))

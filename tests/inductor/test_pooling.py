@@ -21,6 +21,19 @@ SIZES = [(2, 3, 9, 21), (1, 5, 16, 34)]
         lambda x: F.avg_pool2d(x * 2, 3, 1, 1),
         lambda x: F.avg_pool2d(x, 3, 2, divisor_override=7),
         lambda x: F.avg_pool2d(F.max_pool2d(x, 3, 2, 1), 2),
+        lambda x: F.max_pool2d(x, 5),
+        lambda x: F.max_pool2d(x, 9, 1, 4),
+        lambda x: F.avg_pool2d(x, 7, 1, 3).relu(),
+        lambda x: F.avg_pool2d(x, (6, 3), (2, 3), (1, 0)),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        lambda x: F.avg_pool2d(x, 5, 2, 2, count_include_pad=False, ceil_mode=True),
+        lambda x: F.avg_pool2d(x, 2, ceil_mode=True),
+        lambda x: F.avg_pool2d(x, (4, 5), 3, (2, 1), ceil_mode=True),
+        lambda x: F.adaptive_avg_pool2d(x[:, :, 1:9, :21], (4, 7)),
+        lambda x: F.adaptive_avg_pool2d(x[:, :, :8, :16], (1, 2)),
+        lambda x: F.avg_pool3d(x[:, None], (3, 1, 2), 1, (1, 0, 1)),
+        lambda x: F.max_pool3d(x.contiguous(), (2, 3, 4), (1, 2, 2), (1, 1, 2)),
+        lambda x: F.local_response_norm(x, 3),
     ],
 )
 def test_windows(pool, size, channels_last):
@@ -33,10 +46,9 @@ def test_windows(pool, size, channels_last):
 @pytest.mark.parametrize(
     "pool",
     [
-        lambda x: F.max_pool2d(x, 5),  # a large window
+        lambda x: F.max_pool2d(x, (1, 33), 1, (0, 16)),  # a large window
         lambda x: F.max_pool2d(x, 2, return_indices=True),
-        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
-        lambda x: F.avg_pool2d(x, 2, ceil_mode=True),
+        lambda x: F.adaptive_avg_pool2d(x, (2, 5)),
     ],
 )
 def test_what_is_called_whole(pool):
@@ -49,6 +61,8 @@ def test_other_types_and_nan(dtype):
     x[0, 1, 3, 3] = float("nan")
     x[0, 0, 2, 2] = float("-inf")
     check(lambda x: F.max_pool2d(x, 3, 2, 1), x)
+    check(lambda x: F.max_pool2d(x, 5, 1, 2), x)
+    check(lambda x: F.avg_pool2d(x, 5, 1, 2), x, **CLOSE)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -102,7 +102,10 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
 
 
 def _has_tiny_rows(body: LoopBody) -> bool:
-    """Whether rows are so short that many of them side by side are better than one at a time."""
+    """Whether rows are so short that many of them side by side are better than one at a time.
+
+    A vector along such a row would be mostly empty, and be folded to a number for each.
+    """
     length = product(size_of(s) for s in body.reduces)
     many = any(isinstance(s.size, int) and s.size >= LANES for s in body.iters)
     return many and isinstance(length, int) and length <= TINY_ROW

@@ -1,12 +1,15 @@
-"""Pooling over small windows: the window is written out, so that it fuses with what stands around.
+"""Pooling: the window is written out, so that it fuses with what stands around.
 
 With channels innermost (the layout that convolutions choose) a window is a few contiguous loads;
-else neighbours along a row are `stride` apart. Larger windows, and results that want the position
-of the maximum, are calls of torch's operators.
+else neighbours along a row are `stride` apart. A window of many elements is done in one dimension
+after the other: 7 x 7 takes 14 loads. Windows that are longer still, sizes that are not known, and
+results that want the position of the maximum, are calls of torch's operators.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,86 +21,179 @@ from minidynamo.inductor.lowering.convolution import channels_last
 from minidynamo.inductor.lowering.indexing import in_bounds, select
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
-from minidynamo.inductor.symbolic import Expr
+from minidynamo.inductor.symbolic import Expr, contiguous_strides
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
 
 aten = torch.ops.aten
-# Elements of the largest window that is written out.
+# Elements of the largest window that is written out as a whole, and in one dimension.
 MAX_WINDOW = 16
-Pair = tuple[int, int]
+MAX_LINE = 32
+Finish = Callable[[BodyBuilder, Index, Value], Value]
 
 
-def _pair(value: Any) -> Pair:
+def _numbers(value: Any, count: int) -> tuple[int, ...]:
+    """One number for each pooled dimension."""
     values = (value,) if isinstance(value, int) else tuple(value)
-    return (values[0], values[0]) if len(values) == 1 else (values[0], values[1])
+    return values * count if len(values) == 1 else values
 
 
 class _Window:
-    """The elements of a plane that one result is made of."""
+    """The elements that one result is made of, in the last `dims` dimensions of `x`.
+
+    Attributes:
+        kernel, stride, padding, dilation: a number for each of these dimensions.
+        extents: the sizes of `x` in these dimensions.
+    """
 
     def __init__(
-        self, x: TensorValue, kernel: Any, stride: Any, padding: Any, dilation: Any = 1
+        self,
+        x: TensorValue,
+        dims: int,
+        kernel: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        dilation: Any = 1,
     ) -> None:
         self.x = x
-        self.kernel = _pair(kernel)
-        self.stride = _pair(stride) if stride else self.kernel
-        self.padding = _pair(padding)
-        self.dilation = _pair(dilation)
+        self.dims = dims
+        self.kernel = _numbers(kernel, dims)
+        self.stride = _numbers(stride, dims) if stride else self.kernel
+        self.padding = _numbers(padding, dims)
+        self.dilation = _numbers(dilation, dims)
+        self.extents = x.size[-dims:]
 
-    def is_small(self) -> bool:
-        """Whether it may be written out."""
+    def may_be_written_out(self) -> bool:
+        """Whether the sizes are known, and small enough."""
         x = self.x
-        static = all(isinstance(n, int) for n in x.size) and x.numel() != 0
-        return static and x.dtype.is_floating_point and self._count() <= MAX_WINDOW
+        static = all(isinstance(n, int) for n in x.size)
+        if not static or not x.dtype.is_floating_point:
+            return False
+        return x.numel() != 0 and max(self.kernel) <= MAX_LINE
 
-    def _count(self) -> int:
-        return self.kernel[0] * self.kernel[1]
+    def position(self, d: int, i: Expr, k: int) -> Expr:
+        """Where in dimension `d` the `k`th element of the window of result `i` is.
 
-    def _position(self, d: int, i: Expr, k: int) -> Expr:
+        It may lie outside of `x`, in the padding.
+        """
         return i * self.stride[d] + (k * self.dilation[d] - self.padding[d])
 
-    def values(self, b: BodyBuilder, index: Index, outside: float) -> Iterator[Value]:
-        """The elements in row-major order, `outside` of the plane that number."""
+    def _values(self, b: BodyBuilder, index: Index, outside: float) -> Iterator[Value]:
+        """The elements in row-major order, `outside` of `x` that number."""
         compute = compute_type(self.x.dtype)
-        *lead, i, j = index
-        height, width = self.x.size[-2:]
-        for ky in range(self.kernel[0]):
-            y = self._position(0, i, ky)
-            row = in_bounds(b, y, 0, height)
-            for kx in range(self.kernel[1]):
-                column = self._position(1, j, kx)
-                mask = in_bounds(b, column, 0, width)
-                if row is not None:
-                    mask = row if mask is None else b.op("bitwise_and", row, mask)
-                yield select(
-                    b,
-                    mask,
-                    lambda at=(*lead, y, column): b.cast(self.x.load(b, at), compute),  # type: ignore[misc]
-                    lambda: b.constant(outside, compute),
-                )
+        lead, own = index[: -self.dims], index[-self.dims :]
+        for offsets in itertools.product(*map(range, self.kernel)):
+            place = []
+            mask: Value | None = None
+            for d, offset in enumerate(offsets):
+                at = self.position(d, own[d], offset)
+                inside = in_bounds(b, at, 0, self.extents[d])
+                place.append(at)
+                if mask is None:
+                    mask = inside
+                elif inside is not None:
+                    mask = b.op("bitwise_and", mask, inside)
+            yield select(
+                b,
+                mask,
+                lambda at=(*lead, *place): b.cast(self.x.load(b, at), compute),  # type: ignore[misc]
+                lambda: b.constant(outside, compute),
+            )
+
+    def combined(
+        self,
+        b: BodyBuilder,
+        index: Index,
+        outside: float,
+        combine: str,
+    ) -> Value:
+        """The sum or the maximum of a window's elements, as `combine` has it."""
+        total: Value | None = None
+        for value in self._values(b, index, outside):
+            total = value if total is None else b.op(combine, total, value)
+        assert total is not None
+        return total
+
+    def _in(self, x: TensorValue, dims: Sequence[int]) -> _Window:
+        """The window's extent in these dimensions, over `x`; in the others a single element.
+
+        One dimension after the other gives the same maximum, and the same sum but for rounding.
+        """
+        part = _Window(x, self.dims, 1, 1, 0, 1)
+        for name in ("kernel", "stride", "padding", "dilation"):
+            own = getattr(self, name)
+            single = getattr(part, name)
+            values = [own[d] if d in dims else single[d] for d in range(self.dims)]
+            setattr(part, name, tuple(values))
+        return part
+
+    def _after(
+        self,
+        g: GraphLowering,
+        d: int,
+        extent: int,
+        outside: float,
+        combine: str,
+    ) -> _Window:
+        """What remains when dimension `d`, of which there are `extent` results, is combined.
+
+        What was combined so far has memory, in the dtype that is computed in.
+        """
+        x = self.x
+        line = self._in(x, [d])
+        size = list(x.size)
+        size[d - self.dims] = extent
+        stride = contiguous_strides(size)
+        if x.ndim == 4 and x.stride == channels_last(x.size):
+            stride = channels_last(tuple(size))
+
+        def inner(b: BodyBuilder, index: Index) -> Value:
+            return line.combined(b, index, outside, combine)
+
+        data = Lazy(
+            inner,
+            stride,
+            4 * self.kernel[d],
+            self.kernel[d],
+            x.origins,
+        )
+        dtype = compute_type(x.dtype)
+        value = TensorValue(
+            data,
+            dtype,
+            tuple(size),
+            x.device,
+            stride,
+        )
+        g.realize(value)
+        others = [k for k in range(self.dims) if k != d]
+        return self._in(value, others)
 
     def reduced(
         self,
         g: GraphLowering,
         outside: float,
         combine: str,
-        finish: Callable[[BodyBuilder, Value], Value],
+        finish: Finish,
         fake: torch.Tensor,
     ) -> TensorValue:
-        """A value without memory: the window's elements combined in order."""
+        """The windows' elements combined; `finish` is given the index and the sum or maximum."""
+        window = self
         g.keep(self.x)
+        for d in range(self.dims - 1):
+            if math.prod(window.kernel) <= MAX_WINDOW:
+                break
+            if window.kernel[d] > 1:
+                window = window._after(g, d, fake.shape[d - self.dims], outside, combine)
 
         def inner(b: BodyBuilder, index: Index) -> Value:
-            total: Value | None = None
-            for value in self.values(b, index, outside):
-                total = value if total is None else b.op(combine, total, value)
-            assert total is not None
-            return finish(b, total)
+            return finish(b, index, window.combined(b, index, outside, combine))
 
-        result = g.lazy(inner, (self.x,), cost=4 * self._count(), meta=fake)
-        if self.x.ndim == 4 and self.x.stride == channels_last(self.x.size):
+        cost = 4 * math.prod(window.kernel)
+        result = g.lazy(inner, (window.x,), cost=cost, meta=fake)
+        x = self.x
+        if self.dims == 2 and x.ndim == 4 and x.stride == channels_last(x.size):
             assert isinstance(result.data, Lazy)
             if g.free_layout or result.layout == channels_last(result.size):
                 result.data.stride = channels_last(result.size)
@@ -105,7 +201,7 @@ class _Window:
         return result
 
 
-@register(aten.max_pool2d_with_indices.default)
+@register(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def lower_max_pool(
     g: GraphLowering,
     x: TensorValue,
@@ -115,16 +211,30 @@ def lower_max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> Any:
-    window = _Window(x, kernel, stride, padding, dilation)
+    dims = 3 if g.node.target is aten.max_pool3d_with_indices.default else 2
+    window = _Window(
+        x,
+        dims,
+        kernel,
+        stride,
+        padding,
+        dilation,
+    )
     wants_positions = any(user.args[1] != 0 for user in g.node.users)
-    if wants_positions or not window.is_small():
+    if wants_positions or not window.may_be_written_out():
         return DECLINED
     fake: Sequence[torch.Tensor] = g.meta
-    out = window.reduced(g, float("-inf"), "maximum", lambda b, value: value, fake[0])
+    out = window.reduced(
+        g,
+        float("-inf"),
+        "maximum",
+        lambda b, index, value: value,
+        fake[0],
+    )
     return out, None
 
 
-@register(aten.avg_pool2d.default)
+@register(aten.avg_pool2d.default, aten.avg_pool3d.default)
 def lower_average_pool(
     g: GraphLowering,
     x: TensorValue,
@@ -135,14 +245,81 @@ def lower_average_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    window = _Window(x, kernel, stride, padding)
-    counts_all = count_include_pad or window.padding == (0, 0)
-    if not window.is_small() or ceil_mode or not (counts_all or divisor_override):
+    dims = 3 if g.node.target is aten.avg_pool3d.default else 2
+    window = _Window(
+        x,
+        dims,
+        kernel,
+        stride,
+        padding,
+    )
+    if not window.may_be_written_out():
         return DECLINED
-    count = divisor_override or window.kernel[0] * window.kernel[1]
+    padded = any(window.padding) and not count_include_pad
+    count = divisor_override or math.prod(window.kernel)
+    varies = (padded or ceil_mode) and not divisor_override
     compute = compute_type(x.dtype)
 
-    def mean(b: BodyBuilder, total: Value) -> Value:
-        return b.op("truediv", total, b.constant(count, compute))
+    def mean(b: BodyBuilder, index: Index, total: Value) -> Value:
+        number = b.constant(count, compute)
+        if varies:
+            number = b.cast(_counted(b, window, index, count_include_pad), compute)
+        return b.op("truediv", total, number)
 
-    return window.reduced(g, 0.0, "add", mean, g.meta)
+    return window.reduced(
+        g,
+        0.0,
+        "add",
+        mean,
+        g.meta,
+    )
+
+
+def _counted(
+    b: BodyBuilder,
+    window: _Window,
+    index: Index,
+    with_padding: bool,
+) -> Value:
+    """How many elements of a window count: those of the input, or of its padding as well."""
+    total = b.constant(1, torch.int64)
+    for d, i in enumerate(index[-window.dims :]):
+        extent, padding = window.extents[d], window.padding[d]
+        first = window.position(d, i, 0)
+        outside = padding if with_padding else 0
+        end = b.op(
+            "minimum",
+            b.index_expr(first + window.kernel[d]),
+            b.index_expr(extent + outside),
+        )
+        start = b.index_expr(first)
+        if not with_padding:
+            start = b.op("maximum", start, b.constant(0, torch.int64))
+        total = b.op("mul", total, b.op("sub", end, start))
+    return total
+
+
+@register(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+def lower_adaptive_average_pool(g: GraphLowering, x: TensorValue, size: Sequence[int]) -> Any:
+    """Windows of one size, where the results divide the input."""
+    extents = x.size[-len(size) :]
+    if not all(isinstance(n, int) for n in (*extents, *size)):
+        return DECLINED
+    if any(not out or given % out for given, out in zip(extents, size, strict=True)):
+        return DECLINED
+    kernel = tuple(given // out for given, out in zip(extents, size, strict=True))
+    window = _Window(x, len(size), kernel)
+    if not window.may_be_written_out():
+        return DECLINED
+    compute = compute_type(x.dtype)
+
+    def mean(b: BodyBuilder, index: Index, total: Value) -> Value:
+        return b.op("truediv", total, b.constant(math.prod(kernel), compute))
+
+    return window.reduced(
+        g,
+        0.0,
+        "add",
+        mean,
+        g.meta,
+    )
