@@ -8,7 +8,7 @@ kept in a local of the generated code, so identity and aliasing survive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .bytecode import CallArg, Instruction, current
@@ -180,9 +180,15 @@ class PyCodegen:
         stores += [(variable, None, None) for variable in effects.pending_contents()]
         return [s for s in stores if s[0].is_global_state] if self.only_state else stores
 
-    def push_side_effects(self) -> list[tuple[VariableTracker, str | None, Any]]:
-        """Push every value to be written, the first one on top. Nothing is written yet."""
-        stores = self.side_effects_values()
+    def push_side_effects(
+        self,
+        unseen: Container[VariableTracker] = (),
+    ) -> list[tuple[VariableTracker, str | None, Any]]:
+        """Push every value to be written, the first one on top. Nothing is written yet.
+
+        unseen: objects that nobody has any more, whose attributes are left as they are.
+        """
+        stores = [store for store in self.side_effects_values() if store[0] not in unseen]
         for variable, _, _ in stores:
             if variable.source is not None and variable.needs_preload:
                 self.preload(variable)

@@ -80,12 +80,16 @@ class CompiledFrame:
 def finish_return(tx: RootTranslator, value: VariableTracker) -> CompiledFrame:
     """Code that runs the graph, replays side effects and returns `value`."""
 
+    finisher = _Finisher(tx)
+    unseen = finisher.written_cells()
+
     def restore(codegen: PyCodegen) -> None:
         codegen(value)
-        codegen.apply_side_effects(codegen.push_side_effects())
+        codegen.apply_side_effects(codegen.push_side_effects(unseen))
         codegen.emit("RETURN_VALUE")
 
-    return _Finisher(tx).finish(restore, [], needs_hook=False)
+    finisher.find_seen(unseen, restore)
+    return finisher.finish(restore, [], needs_hook=False)
 
 
 def finish_break(tx: RootTranslator, frame: Translator) -> CompiledFrame:
@@ -113,6 +117,31 @@ class _Finisher:
         self.context = LoadContext(frozenset(tx.code.co_cellvars))
         for manager in reversed(list(self.output.open_contexts)):
             manager.leave_for_break(tx)
+
+    def written_cells(self) -> set[VariableTracker]:
+        """Cells of the frame itself that were written to."""
+        pending = self.output.side_effects.pending_attributes()
+        cells = set(self.tx.cells.values())
+        return {
+            variable for variable, _ in pending if variable in cells and not variable.source
+        }
+
+    def find_seen(
+        self,
+        unseen: set[VariableTracker],
+        restore: Callable[[PyCodegen], None],
+    ) -> None:
+        """Take out of `unseen` the cells that something holds when the frame is left: what is in
+        the others need not leave the graph.
+        """
+        while unseen:
+            probe = PyCodegen(self.output.side_effects, self.context, None)
+            _restore(probe, restore)
+            loaded = {i.arg for i in probe.instructions if i.opname == "LOAD_CLOSURE"}
+            seen = {cell for cell in unseen if getattr(cell, "root_name", None) in loaded}
+            if not seen:
+                return
+            unseen -= seen
 
     def finish(
         self,

@@ -71,6 +71,11 @@ class OptimizedModule(torch.nn.Module):
     __call__ = property(operator.attrgetter("_compiled"))  # type: ignore[assignment]
 
     @property
+    def dynamo_ctx(self) -> Callable[[Any], Any]:
+        """What compiles a function as this module is compiled."""
+        return self._recompile
+
+    @property
     def forward(self) -> Callable[..., Any]:  # type: ignore[override]
         """The compiled call, hooks included."""
         return self._compiled

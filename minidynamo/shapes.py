@@ -35,7 +35,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from . import config, markers
+from . import config, listed_sources, markers
 from .exc import RunInEager, UserError
 from .guard_expr import from_sympy
 from .guards import Check, Guard, GuardSet, Predicate, TensorSpec, UserStack
@@ -52,6 +52,11 @@ from .source import (
 
 UNBACKED = getattr(DimDynamic, "UNBACKED", None) or DimDynamic.SIZE_LIKE_UNBACKED
 _INT64 = 2**63
+
+
+def _unbacked_dims(value: torch.Tensor, source: Source) -> frozenset[int]:
+    listed = listed_sources.is_unbacked(source.name)
+    return frozenset(range(value.dim())) if listed else markers.unbacked_dims(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +127,9 @@ class Shapes:
         static: its sizes are constants unless marked (parameters, tensors of modules).
         """
         dynamic, weak = markers.dynamic_dims(value), markers.maybe_dynamic_dims(value)
-        unbacked = markers.unbacked_dims(value)
+        unbacked = _unbacked_dims(value, source)
+        if listed_sources.is_dynamic(source.name):
+            weak = frozenset(range(value.dim()))
         kept = markers.static_dims(value) - dynamic
         if static and not (dynamic or weak or unbacked):
             return None
@@ -163,7 +170,7 @@ class Shapes:
             expr = _expr(number)
             if isinstance(expr, sympy.Symbol):
                 self.sources.setdefault(expr, place)
-        for dim in sorted(markers.unbacked_dims(value)):
+        for dim in sorted(_unbacked_dims(value, source)):
             self._note_unbacked(value, fake.shape[dim], dim, source)
 
     def _note_unbacked(self, value: torch.Tensor, size: Any, dim: int, source: Source) -> None:
@@ -234,6 +241,8 @@ class Shapes:
 
     def _is_symbolic_int(self, value: int, source: Source) -> bool:
         """The rules of torch's `is_int_specialization_case`."""
+        if listed_sources.is_dynamic(source.name) and abs(value) < _INT64:
+            return True
         if config.specialize_int or abs(value) >= _INT64:
             return False
         links = list(chain(source))
@@ -251,6 +260,7 @@ class Shapes:
         if config.specialize_float or not math.isfinite(value):
             return False
         changed = self.history.number(source.name, value) and self.automatic
+        changed = changed or listed_sources.is_dynamic(source.name)
         # Expressions do not tell 0.0 from -0.0.
         return value != 0.0 and (changed or not self.static_first)
 

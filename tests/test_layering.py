@@ -45,7 +45,7 @@ LAYERS = [
         "new_parameters",
         "out_tensors",
         "remedies",
-        "shape_history",
+        "listed_sources shape_history",
         "shapes",
         "side_effects",
         "source",

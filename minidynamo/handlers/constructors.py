@@ -123,6 +123,11 @@ for _family in (int, float, str):
     _makes_values(_family)
 
 
+@_constructs(bool.__new__)
+def _new_bool(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+    return tx.call_function(tx.wrap_constant(bool), list(args), kwargs)
+
+
 @builtin(types.MappingProxyType)
 def _mapping_proxy(tx: Translator, mapping: Values, /) -> Values:
     if not isinstance(mapping, DictVariable):

@@ -235,6 +235,15 @@ _combines(symbolic_shapes.sym_and)
 _combines(symbolic_shapes.sym_or)
 
 
+@handles(torch._shape_as_tensor)
+def shape_as_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """A tensor of the sizes: torch's operator reads them where fake tensors have no data."""
+    if len(args) != 1 or kwargs or not isinstance(args[0], TensorVariable):
+        return NotImplemented
+    sizes = args[0].call_method(tx, "size", [], {})
+    return tx.call_function(tx.wrap_constant(torch.tensor), [sizes], {})
+
+
 # -- numbers that operations read out of tensors ---------------------------------------------------
 
 

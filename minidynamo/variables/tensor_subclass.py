@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
+from ..exc import RunInEager
 from ..side_effects import Mutation
 from ..source import AttrSource, CallSource
 from .base import VariableTracker, unsupported
@@ -221,6 +223,8 @@ def of_class(tx: Translator, plain: VariableTracker, cls: type) -> VariableTrack
 def wrap_subclass(tx: Translator, value: torch.Tensor, source: Source) -> VariableTracker:
     """A subclass instance of the frame."""
     cls = type(value)
+    if isinstance(value, FakeTensor):
+        raise RunInEager("an argument is a tensor of torch's tracer")
     if is_wrapper(value):
         return wrap_wrapper(tx, value, source)
     if value.layout is not torch.strided:
