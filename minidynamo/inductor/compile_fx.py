@@ -38,7 +38,14 @@ from minidynamo.inductor import (
 from minidynamo.inductor.aot import NOT_COMPILABLE, CannotTrace, compile_aot
 from minidynamo.inductor.capture import NotCapturable, capture_inference
 from minidynamo.inductor.decompositions import decomposition_table, training_decompositions
-from minidynamo.inductor.passes import attention, devices, foreach, in_place, simplify
+from minidynamo.inductor.passes import (
+    attention,
+    data_checks,
+    devices,
+    foreach,
+    in_place,
+    simplify,
+)
 from minidynamo.inductor.runtime import plan_store
 from minidynamo.inductor.segments import needs_segments, split
 from minidynamo.inductor.sizes import has_symbols
@@ -126,6 +133,7 @@ def _compile_modes(
 def _compile_flat(
     gm: torch.fx.GraphModule, inputs: Sequence[Any], settings: _Settings
 ) -> Callable[..., Any]:
+    data_checks.keep_checks(gm)
     mode = _fake_mode(inputs)
     fakes = [_fake(value, mode) for value in inputs]
     is_static = not has_symbols(fakes) and has_symbols(_values(gm))

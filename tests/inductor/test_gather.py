@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from inductor_testing import check, compiled
 
+import minidynamo
 from minidynamo import events
 
 X = torch.randn(6, 5, 40)
@@ -158,3 +159,29 @@ def test_many_reads_of_a_value_find_it_in_memory():
         return torch.exp(torch.sin(x))[i]
 
     assert "empty((16, 64)" in program(rows, torch.randn(16, 64), torch.randint(16, (200,)))
+
+
+@pytest.mark.parametrize("bad", [-1, 5, 1 << 40])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_one_hot_of_a_class_that_does_not_exist(bad, dynamic):
+    run = minidynamo.compile(lambda x: F.one_hot(x, 5).float() * 2, dynamic=dynamic)
+    x = torch.tensor([[0, 4, 2], [1, 3, 4]])
+    assert run(x).equal(F.one_hot(x, num_classes=5).float() * 2)
+    x[1, 1] = bad
+    with pytest.raises(RuntimeError, match="Class values must be"):
+        run(x)
+    with pytest.raises(RuntimeError, match="Class values must be"):
+        F.one_hot(x, 5)
+
+
+def test_one_hot_beside_gradients():
+    def loss(x, w, classes):
+        return (F.one_hot(classes, num_classes=7) * (x @ w)).sum()
+
+    x, w, classes = torch.randn(4, 3), torch.randn(3, 7, requires_grad=True), P % 7
+    loss(x, w, classes).backward()
+    expected, w.grad = w.grad, None
+    minidynamo.compile(loss, fullgraph=True)(x, w, classes).backward()
+    torch.testing.assert_close(w.grad, expected)
+    with pytest.raises(RuntimeError, match="Class values must be"):
+        minidynamo.compile(loss)(x, w, classes + 7)

@@ -15,6 +15,7 @@ from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import category, compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.views import wrap
+from minidynamo.inductor.passes.data_checks import ONE_HOT
 from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import ZERO, Expr, IntLike, contiguous_strides, product
 
@@ -206,6 +207,21 @@ def lower_embedding(
         return weight.load(b, [row, index[-1]])
 
     return g.lazy(inner, (weight, indices), cost=2)
+
+
+@register(ONE_HOT)
+def lower_one_hot(g: GraphLowering, x: TensorValue, classes: int) -> Any:
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        place = b.cast(x.load(b, index[:-1]), torch.int64)
+        for name, bound, text in (
+            ("ge", 0, "non-negative."),
+            ("lt", classes, "smaller than num_classes."),
+        ):
+            good = b.op(name, place, b.constant(bound, torch.int64))
+            place = b.check(place, good, f"RuntimeError: Class values must be {text}")
+        return b.cast(b.op("eq", place, b.index_expr(index[-1])), torch.int64)
+
+    return g.lazy(inner, (x,), cost=3)
 
 
 @register(aten.take.default)
