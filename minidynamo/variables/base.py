@@ -105,6 +105,10 @@ class VariableTracker:
         """The type that `type(value)` gives in the traced program."""
         unsupported("type of value", repr(self), f"the type of {self!r} is not known")
 
+    def method_constant(self, name: str) -> Any:
+        """The bound method, of objects known by identity. Raises NotConstant for others."""
+        raise NotConstant(self)
+
     def is_python_constant(self) -> bool:
         try:
             self.as_python_constant()

@@ -287,6 +287,9 @@ class MethodOfVariable(VariableTracker):
     def python_type(self) -> type:
         return types.BuiltinMethodType
 
+    def as_python_constant(self) -> Any:
+        return self.receiver.method_constant(self.name)
+
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         if name == "__self__":
             return self.receiver

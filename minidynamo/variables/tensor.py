@@ -354,14 +354,19 @@ def _wrap_sequence(tx: Translator, node: Node, value: Any) -> VariableTracker:
     return tx.wrap_items(type(value), items)
 
 
-def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> VariableTracker:
-    """A tensor of the frame as graph input, with its guard."""
+def _refuse_kinds(value: torch.Tensor, source: Source) -> None:
     if value.layout is not torch.strided or value.is_nested or value.is_quantized:
         unsupported(
             "tensor kind", f"{source.name}: {value.layout}", "only strided tensors are captured"
         )
     if value._base is not None and value._base.layout is not torch.strided:
         unsupported("tensor kind", f"{source.name}: a view", "it is a part of a sparse tensor")
+
+
+def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> VariableTracker:
+    """A tensor of the frame as graph input, with its guard."""
+    with torch._C.DisableTorchFunctionSubclass():  # the program's own would see these reads
+        _refuse_kinds(value, source)
     if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
         unsupported(
             "tensor kind",

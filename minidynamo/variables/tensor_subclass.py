@@ -227,8 +227,6 @@ def wrap_subclass(tx: Translator, value: torch.Tensor, source: Source) -> Variab
         raise RunInEager("an argument is a tensor of torch's tracer")
     if is_wrapper(value):
         return wrap_wrapper(tx, value, source)
-    if value.layout is not torch.strided:
-        unsupported("tensor subclass", f"{source.name}: {cls.__name__}", "it is not captured")
     refuse_class(cls, source.name)
     tx.guard(source, "TYPE_IS", cls)
     plain = tx.wrap(as_plain(value), CallSource(source, as_plain, "{base}.as_subclass(Tensor)"))

@@ -420,6 +420,11 @@ class OpaqueVariable(VariableTracker):
     def identity(self) -> Any:
         return self.value
 
+    def method_constant(self, name: str) -> Any:
+        if isinstance(self.value, GETTERS):
+            return getattr(self.value, name)
+        return super().method_constant(name)
+
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         """A method is got without running code: it is the call of it that breaks the graph."""
         cls = type(self.value)
@@ -441,8 +446,6 @@ class OpaqueVariable(VariableTracker):
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         if name == "__get__" and isinstance(self.value, GETTERS) and args:
-            assert self.source is not None
-            tx.guard(self.source, "ID_IS", self.value)
             return tx.get_described(self.value, args[0])
         method = self.getattr(tx, name)
         if not isinstance(method, MethodOfVariable):
@@ -471,6 +474,9 @@ def wrap_object(tx: Translator, value: Any, source: Source) -> VariableTracker:
     if _is_enum_member(value):
         tx.guard(source, "ID_IS", value)
         return ConstantVariable(value, source=source)
+    if isinstance(value, GETTERS):
+        tx.guard(source, "ID_IS", value)
+        return OpaqueVariable(value, source=source)
     tx.guard(source, "TYPE_IS", type(value))
     if has_object_layout(type(value)):
         return UserDefinedObjectVariable(type(value), value, source=source)

@@ -42,10 +42,10 @@ def is_wrapper(value: torch.Tensor) -> bool:
     function = getattr(function, "__func__", function)
     bases = cls.__mro__[: cls.__mro__.index(torch.Tensor)]
     return (
-        value.layout is torch.strided
-        and any(function is known for known in _TORCH_FUNCTIONS)
+        any(function is known for known in _TORCH_FUNCTIONS)
         and not any(name in vars(base) for name in _LOOKUP for base in bases)
         and is_traceable_wrapper_subclass(value)
+        and value.layout is torch.strided
     )
 
 

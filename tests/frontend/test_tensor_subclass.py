@@ -312,3 +312,34 @@ def test_redispatch():
     x = X.clone().as_subclass(Again)
     compiled = minidynamo.compile(lambda x: add(x, x) * 2, backend=CountingBackend())
     assert torch.equal(compiled(x), X * 4)
+
+
+class Watching(torch.Tensor):
+    """Notes what it is asked for; it says that it has ten dimensions."""
+
+    seen: list[str] = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(func.__name__)
+        if func == torch.Tensor.ndim.__get__:
+            return 10
+        if func in (torch.Tensor.shape.__get__, torch.Tensor.add):
+            return args[0].as_subclass(torch.Tensor) * 3
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_attributes_are_known_by_their_getters():
+    """And tracing itself asks the tensor for nothing that the program would see."""
+
+    def fn(x):
+        return x.ndim, x.shape, x + 1, x.sin().as_subclass(torch.Tensor)
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    results = []
+    for function in (fn, compiled, compiled):
+        Watching.seen.clear()
+        result = function(X.as_subclass(Watching))
+        results.append((result, list(Watching.seen[1:])))  # without as_subclass itself
+    assert_same(results[0][0], results[1][0])
+    assert results[0][1] == results[1][1] == results[2][1]
