@@ -1,4 +1,4 @@
-"""Higher-order operators: cond, while_loop, scan, map, activation checkpointing.
+"""Higher-order operators: cond, while_loop, scan, map, foreach_map, activation checkpointing.
 
 The functions they take are traced into graphs of their own (`variables/bodies.py`), whose free
 tensors become further operands of the operator.
@@ -7,6 +7,7 @@ tensors become further operands of the operator.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from ..variables.bodies import (
     trace_body,
 )
 from ..variables.constant import ConstantVariable
+from ..variables.functions import UserFunctionVariable
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 from .functools_ import PartialVariable
@@ -259,6 +261,24 @@ def _region(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return tx.call_function(args[0], list(args[1:]), kwargs)
 
 
+def _row_by_row(op: Any, *operands: Any) -> Any:
+    rows = [o if isinstance(o, (list, tuple)) else itertools.repeat(o) for o in operands]
+    if not any(isinstance(row, (list, tuple)) for row in rows):
+        return op(*operands)
+    results = []
+    for row in zip(*rows, strict=False):
+        results.append(op(*row))
+    return results
+
+
+_ROW_BY_ROW: Any = _row_by_row
+
+
+def _foreach_map(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """`foreach_map`: kernels join what calls for single tensors have in common."""
+    return NotImplemented if kwargs else tx.inline(UserFunctionVariable(_ROW_BY_ROW), args, {})
+
+
 def _register(path: str, handler: Callable[..., Any]) -> None:
     """The Python function that users call, where this torch has it."""
     module_name, _, name = path.rpartition(".")
@@ -269,6 +289,7 @@ def _register(path: str, handler: Callable[..., Any]) -> None:
 
 _register("torch._higher_order_ops.while_loop.while_loop", _while_loop)
 _register("torch._higher_order_ops.map.map", _map)
+_register("torch._higher_order_ops.foreach_map.foreach_map", _foreach_map)
 _register("torch._higher_order_ops.scan.scan", _scan)
 _register("torch._higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder", _region)
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from testing import CountingBackend, assert_same, check, check_recompiles
 from torch import nn
-from torch._higher_order_ops import scan, while_loop
+from torch._higher_order_ops import foreach_map, scan, while_loop
 from torch._higher_order_ops.map import map as hop_map
 from torch.utils.checkpoint import (
     checkpoint,
@@ -289,6 +289,16 @@ def test_nested_compile_regions_are_traced_through():
         return x + y
 
     check_recompiles(fn, [(X, 2), (X, 2), (X.double(), 2), (X, 3)], graphs=3)
+
+
+def test_foreach_map():
+    def fn(xs, ys, k):
+        doubled = foreach_map(lambda x, y: x * y + k, xs, ys)
+        return foreach_map(torch.add, doubled, 1.5), foreach_map(torch.sin, xs[0])
+
+    lists = [X, W], [X + 1, W - 1]
+    check(fn, *lists, 2, graphs=1, fullgraph=True)
+    check_recompiles(fn, [(*lists, 2), (*lists, 2), ([X], [W[0]], 2)], graphs=2)
 
 
 # -- scripted functions ----------------------------------------------------------------------------
