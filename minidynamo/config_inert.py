@@ -45,8 +45,6 @@ INERT: dict[str, Any] = {
     **dict.fromkeys(_ON.split(), True),
     **dict.fromkeys(_OFF.split(), False),
     "automatic_dynamic_remote_pgo": None,
-    "automatic_dynamic_shapes_mark_as": "dynamic",
-    "force_parameter_static_shapes": True,
     "dead_code_elimination": None,
     "log_file_name": None,
     "minimum_call_count": 1,

@@ -23,6 +23,7 @@ from .source import (
     FuncDefaultsSource,
     FuncKwDefaultsSource,
     LocalSource,
+    ModuleItemSource,
     Source,
     TensorPropertySource,
 )
@@ -70,8 +71,9 @@ def _of_size(
     name, tensor = failure.guard.name, failure.found
     if dim in markers.static_dims(tensor):
         return f"mark_static({name}, {dim}) keeps it constant"
-    if isinstance(tensor, torch.nn.Parameter) or _is_of_module(failure.guard, f_locals):
-        return f"sizes below nn.Modules are constants, unless mark_dynamic({name}, {dim})"
+    if _is_kept(tensor, failure.guard.source):
+        kept = "sizes of parameters, buffers and torch's modules are constants"
+        return f"{kept}, unless mark_dynamic({name}, {dim})"
     switched = _switched_off(dynamic)
     if switched:
         return f"{switched}; mark_dynamic({name}, {dim}) makes it symbolic"
@@ -116,6 +118,12 @@ def _is_variable(source: Source | None) -> bool:
     links = list(chain(source))
     has_default = any(isinstance(x, (FuncDefaultsSource, FuncKwDefaultsSource)) for x in links)
     return not has_default and isinstance(links[-1], (LocalSource, ClosureSource))
+
+
+def _is_kept(tensor: torch.Tensor, source: Source | None) -> bool:
+    tables = (x.table for x in chain(source) if isinstance(x, ModuleItemSource))
+    is_held = isinstance(tensor, torch.nn.Parameter) or next(tables, "_modules") != "_modules"
+    return is_held and config.force_parameter_static_shapes
 
 
 def _is_of_module(guard: Guard, f_locals: Mapping[str, Any]) -> bool:

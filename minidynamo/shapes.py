@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ from .source import (
     FuncDefaultsSource,
     FuncKwDefaultsSource,
     LocalSource,
+    ModuleItemSource,
     Source,
     TensorPropertySource,
     TupleItemSource,
@@ -107,13 +108,14 @@ class Shapes:
         self.static_first = config.assume_static_by_default and dynamic is not True
         # Where generated code and guards find the value of each symbol.
         self.sources: dict[sympy.Symbol, Source] = {}
-        # Sources of nn.Modules: tensors and ints below them are constants by default.
-        self.modules: set[Source] = set()
+        # Sources of nn.Modules and their classes: what they hold are constants by default.
+        self.modules: dict[Source, type] = {}
         # Whether results of the graph gave symbols.
         self.has_data_dependent = False
         self._tensors: list[_Tensor] = []
         self._numbers: dict[Source, _Number] = {}
         self._stacks: list[UserStack] = []
+        self._unbacked: dict[Source, frozenset[int]] = {}
         # The first size, and its symbol, of each shape_id.
         self._shape_ids: dict[str, tuple[int, Any]] = {}
 
@@ -138,6 +140,12 @@ class Shapes:
         if self.automatic:
             sizes, strides = seen
             self.history.mark(source.name, tuple(dynamic), value.dim())
+        if config.automatic_dynamic_shapes_mark_as == "unbacked":
+            known = kept | dynamic | weak
+            unbacked |= {
+                dim for dim, changed in enumerate(sizes) if changed and dim not in known
+            }
+        self._unbacked[source] = unbacked
         otherwise = DimDynamic.STATIC if self.static_first or static else DimDynamic.DUCK
         kinds = [
             UNBACKED
@@ -170,7 +178,7 @@ class Shapes:
             expr = _expr(number)
             if isinstance(expr, sympy.Symbol):
                 self.sources.setdefault(expr, place)
-        for dim in sorted(_unbacked_dims(value, source)):
+        for dim in sorted(self._unbacked.get(source, ())):
             self._note_unbacked(value, fake.shape[dim], dim, source)
 
     def _note_unbacked(self, value: torch.Tensor, size: Any, dim: int, source: Source) -> None:
@@ -250,7 +258,7 @@ class Shapes:
             return False
         if any(isinstance(link, (FuncDefaultsSource, FuncKwDefaultsSource)) for link in links):
             return False
-        of_module = not self.modules.isdisjoint(links)
+        of_module = not self.modules.keys().isdisjoint(links)
         if of_module and not config.allow_unspec_int_on_nn_module:
             return False
         changed = self.history.number(source.name, value) and self.automatic
@@ -264,9 +272,18 @@ class Shapes:
         # Expressions do not tell 0.0 from -0.0.
         return value != 0.0 and (changed or not self.static_first)
 
-    def is_of_module(self, source: Source) -> bool:
-        """Whether an nn.Module leads to it."""
-        return not self.modules.isdisjoint(chain(source))
+    def is_static(self, value: torch.Tensor, source: Source) -> bool:
+        """Whether sizes stay constants unless marked: of parameters and buffers, and of tensors
+        that torch's own modules hold.
+        """
+        of_table = any(
+            isinstance(link, ModuleItemSource) for link in chain(source, self.modules)
+        )
+        if of_table or isinstance(value, torch.nn.Parameter):
+            return config.force_parameter_static_shapes
+        owner = next((link for link in chain(source) if link in self.modules), None)
+        is_torchs = owner is not None and self.modules[owner].__module__.startswith("torch.nn.")
+        return is_torchs and config.force_nn_module_property_static_shapes
 
     # -- guards ----------------------------------------------------------------------------------
 
@@ -405,7 +422,7 @@ class Shapes:
         """An unbacked size was taken for another, or for a number, without looking at it."""
         values: dict[Any, int] = {}
         for tensor in self._tensors:
-            for dim in markers.unbacked_dims(tensor.value):
+            for dim in self._unbacked.get(tensor.source, ()):
                 values[_expr(tensor.fake.shape[dim])] = tensor.value.shape[dim]
         for symbol, size in values.items():
             known = size if symbol is None else self.env.replace(symbol).xreplace(values)
@@ -464,10 +481,10 @@ def _static_context(base: torch.Tensor) -> StatelessSymbolicContext[..., Any]:
     return StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * base.dim())
 
 
-def chain(source: Source | None) -> Iterator[Source]:
-    """A source, its base, and so on to the root."""
+def chain(source: Source | None, end: Container[Source] = ()) -> Iterator[Source]:
+    """A source, its base, and so on to the root, or to one in `end`."""
     link = source
-    while link is not None:
+    while link is not None and link not in end:
         yield link
         link = getattr(link, "base", None)
 

@@ -183,7 +183,7 @@ def _collide(
     if not _is_strided(written) or _storage(written) != _storage(other):
         return False
     if _geometry(written) == _geometry(other):
-        return name not in _POINTWISE
+        return name not in _POINTWISE and f"{name}_" not in _POINTWISE  # with `out`
     if not (_is_static(written) and _is_static(other)):
         return True
     if not written.numel() or not other.numel() or written.itemsize != other.itemsize:

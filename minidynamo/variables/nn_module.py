@@ -257,7 +257,7 @@ def wrap_module(tx: Translator, value: torch.nn.Module, source: Source) -> Varia
         module = tx.wrap(value._modules["_orig_mod"], inner)
         module.is_unwrapped = True  # type: ignore[attr-defined]
         return module
-    tx.output.shapes.modules.add(source)
+    tx.output.shapes.modules[source] = type(value)
     return NNModuleVariable(type(value), value, source=source)
 
 

@@ -375,7 +375,7 @@ def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> Variable
         )
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return SUBCLASS_WRAPPER[0](tx, value, source)
-    static = isinstance(value, torch.nn.Parameter) or tx.output.shapes.is_of_module(source)
+    static = tx.output.shapes.is_static(value, source)
     context = tx.output.shapes.tensor_context(value, source, static=static)
     if context is None:
         tx.guard(source, "TENSOR_MATCH", value)

@@ -162,7 +162,7 @@ REMEDIES = {
         double,
         [(torch.nn.Parameter(torch.ones(n)),) for n in (3, 4)],
         {},
-        r"below nn.Modules are constants, unless mark_dynamic\(x, 0\)",
+        r"torch's modules are constants, unless mark_dynamic\(x, 0\)",
     ),
     "int": (scaled, [(X, 4), (X, 5)], {}, "becomes symbolic now; dynamic=True"),
     "static int": (scaled, [(X, 4), (X, 5)], {"dynamic": False}, "dynamic=False.*as a tensor"),

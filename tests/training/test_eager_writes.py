@@ -191,9 +191,22 @@ def test_as_in_eager_with_kernels(fn, name):
     assert str(outcome(minidynamo.compile(fn), name)) == str(want)
 
 
-@pytest.mark.parametrize("fn, is_compiled", [(columns, True), (masked, True), (shifted, False)])
-def test_only_what_collides_runs_as_it_is(fn, is_compiled):
+def largest(x):
+    torch.maximum(x, x + 1, out=x)
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    ("fn", "name", "is_compiled"),
+    [
+        (columns, "strided", True),
+        (masked, "strided", True),
+        (largest, "plain", True),
+        (shifted, "strided", False),
+    ],
+)
+def test_only_what_collides_runs_as_it_is(fn, name, is_compiled):
     minidynamo.reset()
     metrics.reset()
-    minidynamo.compile(fn)(INPUTS["strided"](None))
+    minidynamo.compile(fn)(INPUTS[name](torch.ones(3, 4)))
     assert metrics.uncompiled_graphs == (not is_compiled)
