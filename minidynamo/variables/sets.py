@@ -355,6 +355,29 @@ def _merge(
     self.order_is_known = self.order_is_known and is_known
 
 
+def _asks_no_more() -> bool:
+    items = iter((1, 2))
+    return {1}.issubset(items) and next(items, None) == 2
+
+
+_ASKS_NO_MORE = _asks_no_more()
+
+
+def _needed(tx: Translator, self: SetVariable, other: VariableTracker) -> VariableTracker:
+    """What an intersection takes of an iterable: newer CPythons stop when all were found."""
+    if not (_ASKS_NO_MORE and other.runs_code()):
+        return other
+    items, found = [], set()
+    for item in other.each(tx):
+        items.append(item)
+        key = key_of(tx, item)
+        if key in self.table:
+            found.add(key)
+            if len(found) == len(self.table):
+                break
+    return tx.wrap_items(list, items)
+
+
 # The operator's name -> the method, the in-place method.
 _ALGEBRA = {
     "or": ("union", "update"),
@@ -378,7 +401,8 @@ def _register_algebra(name: str, method: str, update: str) -> None:
     def method_row(tx: Translator, self: SetVariable, /, *others: VariableTracker) -> Any:
         result = _copy(self)
         for other in others:
-            result = _combined(function, result, _operand(tx, other))
+            given = _needed(tx, result, other) if method == "intersection" else other
+            result = _combined(function, result, _operand(tx, given))
         return result
 
     def inplace_row(tx: Translator, self: SetVariable, other: VariableTracker, /) -> Any:
@@ -393,7 +417,8 @@ def _register_algebra(name: str, method: str, update: str) -> None:
                 for item in other.each(tx):
                     _ONE_BY_ONE[update](tx, self, item)
             else:
-                _merge(tx, self, update, other)
+                given = _needed(tx, self, other) if update == "intersection_update" else other
+                _merge(tx, self, update, given)
 
     builtin_method(_SETS, f"__{name}__")(operator_row)
     builtin_method(_SETS, f"__r{name}__")(reflected_row)
@@ -431,7 +456,11 @@ def _set_question(name: str) -> Callable[..., VariableTracker]:
     return row
 
 
-builtin_method(_SETS, "issubset")(_set_question("issubset"))
+@builtin_method(_SETS, "issubset")
+def _set_issubset(
+    tx: Translator, self: SetVariable, other: VariableTracker, /
+) -> VariableTracker:
+    return _set_question("issubset")(tx, self, _needed(tx, self, other))
 
 
 def _each(name: str, answer: bool) -> Callable[..., VariableTracker]:

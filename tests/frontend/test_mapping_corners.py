@@ -78,6 +78,8 @@ def early_answers(x, holder):
         {2: 1}.keys().isdisjoint(items()),
         {9: 1}.keys().isdisjoint([3]),
         {2}.issubset(items()),
+        {2, 3}.intersection(items()),
+        frozenset().intersection(items()),
     )
     return x + 1, answers, taken
 
