@@ -144,7 +144,7 @@ def _close(actual, expected, reference):
     own, eager = (actual.to(wide) - exact).abs(), (expected.to(wide) - exact).abs()
     unit = torch.finfo(expected.dtype).eps * exact.abs()
     fine = (own <= 2 * eager + 4 * unit) | (actual == expected)
-    fine |= actual.isnan() & expected.isnan()
+    fine |= torch.isclose(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
     return "" if bool(fine.all()) else reason
 
 
