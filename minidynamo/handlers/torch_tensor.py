@@ -268,3 +268,19 @@ def _stored_on_real(
 
 
 TENSOR_GETATTR.append(tensor_getattr)
+
+
+@tensor_method("new_tensor")
+def new_tensor(
+    tx: Translator,
+    self: TensorVariable,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    """`torch.tensor` of numbers with this tensor's dtype and device."""
+    if len(args) != 1 or args[0].python_type() not in (list, tuple, int, float, bool):
+        return NotImplemented
+    given = dict(kwargs)
+    given.setdefault("dtype", tx.wrap_constant(self.fake.dtype))
+    given.setdefault("device", tx.wrap_constant(self.fake.device))
+    return tx.call_function(tx.wrap_constant(torch.tensor), list(args), given)

@@ -31,11 +31,20 @@ def _build_union(tx: Translator, value: Any) -> VariableTracker:
     return CallableVariable(value)
 
 
+def _hint(value: VariableTracker) -> Any:
+    """What a subscript of a type has, with the lists and tuples in it."""
+    value = value.realize()
+    if value.is_python_constant() or value.python_type() not in (list, tuple):
+        return value.as_python_constant()
+    items: Any = value.items  # type: ignore[attr-defined]
+    return value.python_type()(map(_hint, items))
+
+
 class TypingVariable(CallableVariable):
     """An object of the typing module, known by identity; subscripting it makes another."""
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
-        item = key.as_python_constant()
+        item = _hint(key)
         return tx.fold(lambda: self.value[item], (), {})
 
 
@@ -45,7 +54,13 @@ def _wrap_typing(tx: Translator, value: Any, source: Source) -> VariableTracker:
     return TypingVariable(value, source=source)
 
 
-_ALIASES = {type(alias) for alias in (typing.List[int], typing.Optional[int], typing.Callable)}  # noqa: UP006, UP007, UP045
+_MADE = (
+    typing.List[int],  # noqa: UP006
+    typing.Optional[int],  # noqa: UP007, UP045
+    typing.Callable,
+    typing.Callable[[int], int],
+)
+_ALIASES = {type(alias) for alias in _MADE}
 
 
 @builds(*_ALIASES)

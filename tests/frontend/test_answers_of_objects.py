@@ -5,6 +5,7 @@ Python's own objects while they compute.
 import inspect
 import itertools
 import operator
+import typing
 
 import numpy as np
 import pytest
@@ -312,3 +313,32 @@ def test_frames_of_libraries_are_not_captured():
     fast = minidynamo.compile(lambda a: np.unique(a), backend=backend)
     assert fast(np.array([2, 1, 2])).tolist() == [1, 2]
     assert len(backend.graphs) <= 1
+
+
+Kind = typing.TypeVar("Kind")
+
+
+def hints(a):
+    def apply(function: typing.Callable[[Kind], Kind], value: Kind) -> Kind:
+        return function(value)
+
+    return apply(torch.sin, a), typing.Callable[[int, str], Kind]
+
+
+def numbers_like(a):
+    some = a.new_tensor([a.shape[0], 2]), a.new_tensor(3.5), a.new_tensor([1], dtype=torch.int8)
+    return *some, a + 1
+
+
+@pytest.mark.parametrize("fn", [hints, numbers_like])
+def test_hints_and_numbers(fn):
+    check(fn, x, graphs=1, fullgraph=True)
+
+
+def test_numbers_that_depend_on_data():
+    def fn(a):
+        count = a.nonzero().squeeze(-1).numel()
+        return a.new_tensor([[count, count * a.shape[0]], [0, count - 1]])
+
+    calls = [(torch.tensor([1, 0, 0, 5]),), (torch.tensor([1, 2, 0, 5]),)]
+    check_recompiles(fn, calls, graphs=1, fullgraph=True)
