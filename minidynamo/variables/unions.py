@@ -48,6 +48,8 @@ class TypingVariable(CallableVariable):
         return tx.fold(lambda: self.value[item], (), {})
 
 
+# From Python 3.12 on, type variables are made in C.
+@wraps(typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple)
 @wraps_instances(typing._Final)  # type: ignore[attr-defined]
 def _wrap_typing(tx: Translator, value: Any, source: Source) -> VariableTracker:
     tx.guard(source, "ID_IS", value)
