@@ -41,12 +41,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import kernel_cases_models  # noqa: E402
+import kernel_cases_operators  # noqa: E402
 from common import Timing, device_name, interleaved, table  # noqa: E402
 from kernel_cases import CASES, Case, Make  # noqa: E402
 
 import minidynamo  # noqa: E402
 
-assert kernel_cases_models  # enters its rows into CASES
+assert kernel_cases_models and kernel_cases_operators  # these enter their rows into CASES
 RESULTS = ROOT / "benchmarks" / "results"
 SUBJECTS = ("eager", "torch.compile", "minidynamo")
 # Ratios that the project aims at.

@@ -18,17 +18,17 @@ def check(function, *args):
 def test_steps_between_lanes(dtype):
     x = torch.arange(5 * 16 * 17 + 3).remainder(101).to(dtype)
     # Lengths around a vector's, so that the last one is whole, cut short, or one element.
-    check(lambda x: [x[start::step] + 1 for step in range(2, 10) for start in (0, 1)], x)
+    check(lambda x: [x[start::step] + 1 for step in (2, 3, 5, 7, 8, 11, 12, 13) for start in (0, 1)], x)
 
 
 @pytest.mark.parametrize("length", [16, 17, 33, 64])
 def test_tiny_rows(length):
-    x = torch.randn(length, 4)
+    x = torch.randn(length, 8)
     x[1, 2] = torch.nan
-    rows = [x[:, :size].contiguous() for size in (2, 3, 4)]
+    rows = [x[:, :size].contiguous() for size in (2, 3, 5, 8)]
     check(lambda *rows: [r.sum(-1) for r in rows] + [r.amax(-1) for r in rows], *rows)
     check(lambda *rows: [r.softmax(-1) for r in rows] + [r.argmin(-1) for r in rows], *rows)
-    check(lambda x: [x.view(-1, 2, 2).sum((1, 2)), x.to(torch.bfloat16).mean(-1)], x)
+    check(lambda x: [x.view(-1, 2, 4).sum((1, 2)), x.to(torch.bfloat16).mean(-1)], x)
     check(lambda x: [(x > 0).any(-1), x.to(torch.int64).sum(-1)], x.nan_to_num())
 
 

@@ -178,7 +178,7 @@ template <int N, i64 STEP, int PART, class T, class F> MD_INLINE F merge_steps(F
 }
 template <int N, i64 STEP, class T, class W> MD_INLINE V<T, N> ld_step(const T* p, W w) {
 #if MD_AVX512
-  if constexpr (N == 16 && STEP >= 2 && STEP <= 8 && sizeof(T) == 4) {
+  if constexpr (N == 16 && STEP >= 2 && STEP <= 12 && sizeof(T) == 4) {
     const i64 n = STEP * (lanes<N>(w) - 1) + 1;
     return merge_steps<N, STEP, 1>(n >= N ? ld<N>(p, All{}) : ld<N>(p, Some{n}), p, n);
   }

@@ -29,7 +29,7 @@ STORES = ("store", "scatter")
 # Lanes of the widest vectors, for decisions; the text itself says N.
 LANES = 16
 # Rows of no more elements are read with steps between the lanes.
-TINY_ROW = 4
+TINY_ROW = 8
 
 
 @dataclass(slots=True)

@@ -1,0 +1,113 @@
+"""More rows for `kernels.py`: operators that are seldom in models' hot loops but often in sweeps.
+
+Functions of one number, remainders, windows, positions computed from positions, short rows,
+double precision.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from kernel_cases import Made, Make, case
+
+MANY = 1 << 18
+
+
+@case("asin and acos", bound="compute")
+def _inverse(g: Make) -> Made:
+    return lambda x: torch.asin(x) + torch.acos(x), (g.rand(MANY),)
+
+
+@case("sinh and cosh", bound="compute")
+def _hyperbolic(g: Make) -> Made:
+    return lambda x: torch.sinh(x) + torch.cosh(x), (g.randn(MANY),)
+
+
+@case("angle of two numbers", bound="compute")
+def _angle(g: Make) -> Made:
+    return torch.atan2, (g.randn(MANY), g.randn(MANY))
+
+
+@case("remainder of a division", bound="compute")
+def _remainder(g: Make) -> Made:
+    return lambda x: torch.remainder(x, 0.3), (g.randn(MANY),)
+
+
+@case("distances on a sphere", bound="compute")
+def _sphere(g: Make) -> Made:
+    def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+        h = torch.sin((b - a) / 2) ** 2
+        h = h + torch.cos(a) * torch.cos(b) * torch.sin((d - c) / 2) ** 2
+        return 2 * torch.asin(h.clamp(0, 1).sqrt())
+
+    return run, tuple(g.rand(MANY) for _ in range(4))
+
+
+@case("logarithm and sine, float64", bound="compute")
+def _doubles(g: Make) -> Made:
+    return lambda x: torch.sin(x) + torch.log(x * x + 1), (g.randn(MANY, dtype=torch.float64),)
+
+
+@case("gelu, float64", bound="compute")
+def _gelu_double(g: Make) -> Made:
+    return lambda x: F.gelu(x), (g.randn(MANY, dtype=torch.float64),)
+
+
+@case("average pool of rows")
+def _pool_rows(g: Make) -> Made:
+    return lambda x: F.avg_pool1d(x, 4), (g.randn(32, 64, 1024),)
+
+
+@case("adaptive average pool, 56 to 7")
+def _adaptive(g: Make) -> Made:
+    return lambda x: F.adaptive_avg_pool2d(x, 7), (g.randn(8, 64, 56, 56),)
+
+
+@case("max pool of 9 x 9")
+def _large_window(g: Make) -> Made:
+    return lambda x: F.max_pool2d(x, 9, 1, 4), (g.randn(2, 64, 28, 28),)
+
+
+@case("local response norm", bound="compute")
+def _response(g: Make) -> Made:
+    return lambda x: F.local_response_norm(x, 5), (g.randn(4, 64, 28, 28),)
+
+
+@case("unfold: 3 x 3 windows as columns")
+def _unfold(g: Make) -> Made:
+    return lambda x: F.unfold(x, 3, padding=1), (g.randn(4, 16, 32, 32),)
+
+
+@case("fold: columns to an image")
+def _fold(g: Make) -> Made:
+    return lambda x: F.fold(x, (32, 32), 3, padding=1), (g.randn(4, 144, 1024),)
+
+
+@case("softmax near the diagonal", bound="compute")
+def _near(g: Make) -> Made:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(x.shape[-1], device=x.device)
+        far = (place[:, None] - place).abs() > 32
+        return torch.softmax(x.masked_fill(far, float("-inf")), -1)
+
+    return run, (g.randn(16, 256, 256),)
+
+
+@case("repeat_interleave")
+def _repeated(g: Make) -> Made:
+    return lambda x: x.repeat_interleave(4, 1) + 1, (g.randn(256, 512),)
+
+
+@case("squared lengths of triples")
+def _triples(g: Make) -> Made:
+    return lambda x: (x * x).sum(-1), (g.randn(MANY, 3),)
+
+
+@case("layer norm of 8")
+def _short_norm(g: Make) -> Made:
+    return lambda x: F.layer_norm(x, (8,)), (g.randn(50_000, 8),)
+
+
+@case("argmin of 10")
+def _short_argmin(g: Make) -> Made:
+    return lambda x: x.argmin(-1), (g.randn(50_000, 10),)
