@@ -18,7 +18,12 @@ def check(function, *args):
 def test_steps_between_lanes(dtype):
     x = torch.arange(5 * 16 * 17 + 3).remainder(101).to(dtype)
     # Lengths around a vector's, so that the last one is whole, cut short, or one element.
-    check(lambda x: [x[start::step] + 1 for step in (2, 3, 5, 7, 8, 11, 12, 13) for start in (0, 1)], x)
+    check(
+        lambda x: [
+            x[start::step] + 1 for step in (2, 3, 5, 7, 8, 11, 12, 13) for start in (0, 1)
+        ],
+        x,
+    )
 
 
 @pytest.mark.parametrize("length", [16, 17, 33, 64])
