@@ -46,7 +46,7 @@ from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
 from .size_nodes import expression_node
 from .source import ModuleItemSource
-from .subgraphs import Body
+from .subgraphs import Body, graphs_of
 from .tensor_storage import Restrided, memory_leaves
 from .transform_levels import close_transforms
 from .utils import counters
@@ -291,6 +291,8 @@ class OutputGraph:
 
     def add_number_node(self, target: Any, args: tuple[Any, ...], value: Any) -> Node:
         """Arithmetic on numbers of the graph, whose result is known as `value`."""
+        if self.body is not None:
+            args = map_arg(args, self.body.local)
         node = self.graph.create_node("call_function", target, args, {})
         node.meta["example_value"] = value
         self.note_first(node)
@@ -298,21 +300,17 @@ class OutputGraph:
 
     def number_node(self, value: Any) -> Node:
         """A node for a SymInt, SymFloat or SymBool, from its expression."""
-        if self.body is not None:
-            raise Unsupported(
-                "symbolic size in a body",
-                str(value),
-                "sizes are constants in higher-order operators",
-            )
         expr = value.node.expr
         if isinstance(expr, sympy.Symbol):
             return self._symbol_node(expr)
-        is_first = self._first_op is None
-        node = expression_node(self.graph, expr, self._symbol_node, "example_value")
+        node = expression_node(self.graph, expr, self._local_symbol, "example_value")
         node.meta["example_value"] = value
-        if is_first:
-            self._first_op = next(n for n in self.graph.nodes if n.op != "placeholder")
+        self.note_first(next(n for n in self.graph.nodes if n.op != "placeholder"))
         return node
+
+    def _local_symbol(self, symbol: sympy.Symbol) -> Node:
+        node = self._symbol_node(symbol)
+        return node if self.body is None else self.body.local(node)
 
     def _symbol_node(self, symbol: sympy.Symbol) -> Node:
         """The graph input, or the result of an operation, that is the value of a symbol."""
@@ -326,7 +324,13 @@ class OutputGraph:
         elif self.draws.has(symbol):
             node = self.draws.add_item(self, symbol, self._number(symbol))
         else:
-            node = self._follow(*self._unbacked[symbol], self._number(symbol))
+            origin, path = self._unbacked[symbol]
+            if origin.graph not in (self.root_graph, *graphs_of(self.body)):
+                why = "it depends on data of the body of a higher-order operator"
+                raise Unsupported("symbolic size in a body", str(symbol), why)
+            node = self._follow(origin, path, self._number(symbol))
+            if self.body is not None:
+                return node
         self._symbols[symbol] = node
         return node
 

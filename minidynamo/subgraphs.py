@@ -92,6 +92,15 @@ class Body:
         return torch.fx.GraphModule(children, graph)
 
 
+def graphs_of(body: Body | None) -> list[torch.fx.Graph]:
+    """Those of the body and of the ones around it."""
+    graphs = []
+    while body is not None:
+        graphs.append(body.graph)
+        body = body.parent
+    return graphs
+
+
 def _version(fake: Any) -> int:
     is_counted = isinstance(fake, torch.Tensor) and not fake.is_inference()
     return fake._version if is_counted else 0

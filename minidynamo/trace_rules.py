@@ -333,8 +333,22 @@ def wrapped_attribute(fn: types.FunctionType) -> str | None:
     return name if name in fn.__dict__ and markers.decision(fn) is None else None
 
 
+# Import, torch's own compiler, its fake tensors: what runs below is no part of the program.
+_TORCH_COMPILER = (
+    os.path.join(_TORCH, "_dynamo", "convert_frame.py"),
+    os.path.join(_TORCH, "_inductor") + os.sep,
+    os.path.join(_TORCH, "_subclasses") + os.sep,
+    os.path.join(_TORCH, "fx", "experimental", "symbolic_shapes.py"),
+    os.path.join(_TORCH, "fx", "experimental", "sym_node.py"),
+)
+
+
 def is_disabling(code: types.CodeType) -> bool:
-    """Whether it is the code of what `torch.compiler.disable` gives."""
+    """Whether frames below one of `code` are not captured: what `torch.compiler.disable` gives is
+    of that kind.
+    """
+    if code.co_filename.startswith(("<frozen importlib", *_TORCH_COMPILER)):
+        return True
     is_torch = code.co_filename == os.path.join(_TORCH, "_dynamo", "eval_frame.py")
     return is_torch and code.co_qualname.startswith("DisableContext.__call__.<locals>")
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.checkpoint
+from torch._higher_order_ops.hints_wrap import hints_wrapper
+from torch._higher_order_ops.wrap import wrap
 from torch.fx.node import Node
 
 from ..output_graph import example_value
@@ -29,6 +31,7 @@ from ..variables.bodies import (
 from ..variables.constant import ConstantVariable
 from ..variables.functions import UserFunctionVariable
 from ..variables.registry import handles
+from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
 from .functools_ import PartialVariable
 
@@ -42,7 +45,10 @@ Kwargs = dict[str, VariableTracker]
 def _named(args: Args, kwargs: Kwargs, names: str, *defaults: Any) -> list[Any]:
     """The arguments of a call in the order of `names`; those not given are taken of `defaults`."""
     wanted = names.split()
-    given = dict(zip(wanted, args, strict=False)) | kwargs
+    given = dict(zip(wanted, args, strict=False))
+    if len(args) > len(wanted) or set(given) & set(kwargs):
+        unsupported("arguments", names, "eager will raise the error")
+    given |= kwargs
     for name, value in zip(wanted[len(wanted) - len(defaults) :], defaults, strict=True):
         given.setdefault(name, value)
     if set(given) != set(wanted):
@@ -73,6 +79,10 @@ def _meta(fake: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _module(tx: Translator, stem: str, traced: TracedBody, free: Sequence[Node]) -> Node:
+    for node in free:
+        if isinstance(example_value(node), (torch.SymFloat, torch.SymBool)):
+            why = "its operands are tensors and integers"
+            unsupported("symbolic size in a body", f"{stem}: {node}", why)
     return add_submodule(tx.output, stem, traced.body.module(tx.output, traced.nodes(), free))
 
 
@@ -98,6 +108,8 @@ def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     values = operands.unpack(tx)
     if not isinstance(pred, TensorVariable):
         return tx.call_function(true_fn if pred.truth(tx) else false_fn, values, {})
+    if not all(_is_nest_of_tensors(tx, value) for value in values):
+        unsupported("arguments", "torch.cond", "the operands are no nest of tensors")
     branches = [
         trace_body(tx, "torch.cond", lambda body, fn=fn: tx.call_function(fn, values, {}))  # type: ignore[misc]
         for fn in (true_fn, false_fn)
@@ -118,6 +130,16 @@ def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     results = fresh_results(tx, first.fakes, _needs_grad(free))
     arguments = (tx.as_proxy(pred), *modules, _operands(tx, free))
     return first.rebuild(add_call(tx, torch.ops.higher_order.cond, arguments, {}, results))
+
+
+def _is_nest_of_tensors(tx: Translator, value: VariableTracker) -> bool:
+    """Whether eager takes it for an operand (sizes are numbers that it takes, too)."""
+    value = value.realize()
+    if isinstance(value, ConstantVariable):
+        return type(value.as_python_constant()) is int
+    if issubclass(value.python_type(), (tuple, list)):
+        return all(_is_nest_of_tensors(tx, item) for item in value.unpack(tx))
+    return True
 
 
 # -- loops -----------------------------------------------------------------------------------------
@@ -224,14 +246,14 @@ def _flipped(tx: Translator, leaf: VariableTracker) -> VariableTracker:
 
 
 def _map(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    function, mapped, *others = args
-    if kwargs:
+    if kwargs or len(args) < 2:
         unsupported("arguments", "map", "keywords are not traced")
+    function, mapped, *others = args
     leaves, rebuild_input, _ = flatten(tx, mapped)
-    sizes = {leaf.fake.shape[:1] for leaf in leaves}  # type: ignore[attr-defined]
-    if len(sizes) != 1 or sizes == {torch.Size([])} or sizes == {torch.Size([0])}:
+    shapes = [leaf.fake.shape for leaf in leaves]  # type: ignore[attr-defined]
+    length = shapes[0][0] if shapes and shapes[0] else 0
+    if length == 0 or any(not shape or shape[0] != length for shape in shapes):
         unsupported("arguments", "map", "what is mapped over needs one common length")
-    (length,) = next(iter(sizes))
 
     def run(body: Any) -> VariableTracker:
         with tx.output.fake_mode:
@@ -277,6 +299,73 @@ _ROW_BY_ROW: Any = _row_by_row
 def _foreach_map(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     """`foreach_map`: kernels join what calls for single tensors have in common."""
     return NotImplemented if kwargs else tx.inline(UserFunctionVariable(_ROW_BY_ROW), args, {})
+
+
+def _in_graph(
+    tx: Translator,
+    target: Any,
+    function: VariableTracker,
+    values: Args,
+    named: Kwargs,
+    arrange: Callable[[Node, tuple[Node, ...]], tuple[Any, ...]],
+    **options: Any,
+) -> VariableTracker:
+    """A call of `target` with the function as a graph; `arrange(module, operands)`: its arguments.
+
+    What the function returns of what it is given stays outside.
+    """
+    name = target.name()
+
+    def call(body: Any) -> VariableTracker:
+        return tx.call_function(function, values, named)
+
+    traced = trace_body(tx, name, call)
+    inside = [i for i, node in enumerate(traced.nodes()) if node.op != "placeholder"]
+    if not inside:
+        return traced.rebuild(list(traced.results))
+    free = _free([traced])
+    nodes = [traced.nodes()[i] for i in inside]
+    module = traced.body.module(tx.output, nodes, free)
+    node = add_submodule(tx.output, f"{name}_body", module)
+    fakes = fresh_results(tx, [traced.fakes[i] for i in inside], _needs_grad(free))
+    arguments = arrange(node, _operands(tx, free))
+    computed = add_call(tx, target, arguments, options, fakes)
+    leaves = list(traced.results)
+    for index, value in zip(inside, computed, strict=True):
+        leaves[index] = value
+    return traced.rebuild(leaves)
+
+
+@handles(wrap)
+def wrapped(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """The function with its arguments."""
+
+    def arrange(module: Node, operands: tuple[Node, ...]) -> tuple[Any, ...]:
+        return module, *operands
+
+    return _in_graph(tx, wrap, args[0], args[1:], kwargs, arrange)
+
+
+@handles(hints_wrapper)
+def hinted(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """The function with a tuple of arguments, and notes for backends."""
+    function, values, named, hints = _named(args, kwargs, "body_fn args kwargs hints")
+    notes = hints.realize()
+    items = {name: v.realize() for name, v in tx.unpack_keywords(notes).items()}
+    if not all(value.is_python_constant() for value in items.values()):
+        unsupported("arguments", "hints_wrapper", "the hints are no constants")
+    constants = {name: value.as_python_constant() for name, value in items.items()}
+    if not all(isinstance(value, (int, float, str)) for value in constants.values()):
+        unsupported("arguments", "hints_wrapper", "eager will raise the error")
+    given = [value.realize() for value in values.unpack(tx)]
+    is_flat = all(isinstance(value, (TensorVariable, ConstantVariable)) for value in given)
+    if not is_flat or named.realize().unpack(tx):
+        unsupported("arguments", "hints_wrapper", "eager will raise the error")
+
+    def arrange(module: Node, operands: tuple[Node, ...]) -> tuple[Any, ...]:
+        return module, operands, {}
+
+    return _in_graph(tx, hints_wrapper, function, given, {}, arrange, hints=constants)
 
 
 def _register(path: str, handler: Callable[..., Any]) -> None:
@@ -359,6 +448,10 @@ def _real(tx: Translator, value: VariableTracker) -> Any:
         named = {name: _real(tx, item) for name, item in keywords.items()}
         items = [_real(tx, item) for item in value.args]
         return functools.partial(_real(tx, value.function), *items, **named)
+    if isinstance(value, SetVariable):
+        items = value.unpack(tx)
+        if all(item.realize().is_python_constant() for item in items):
+            return value.python_type()([item.as_python_constant() for item in items])
     if not value.is_python_constant():
         unsupported("checkpoint", repr(value), "the option is not known while tracing")
     return value.as_python_constant()

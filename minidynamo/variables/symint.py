@@ -133,12 +133,14 @@ class SymVariable(VariableTracker):
         if self._node is not None and not self._node._erased:
             return self._node
         if self.made is None:
-            self._node = self.output.number_node(self.value)
+            node = self.output.number_node(self.value)
         else:
             function, operands = self.made
             args = tuple(operand.realize().as_proxy() for operand in operands)
-            self._node = self.output.add_number_node(function, args, self.value)
-        return self._node
+            node = self.output.add_number_node(function, args, self.value)
+        if self.output.body is None:
+            self._node = node
+        return node
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         if self.made is not None:

@@ -10,8 +10,11 @@ import torch.nn.functional as F
 from testing import CountingBackend, assert_same, check, check_recompiles
 from torch import nn
 from torch._higher_order_ops import foreach_map, scan, while_loop
+from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.map import map as hop_map
+from torch._higher_order_ops.wrap import wrap
 from torch.utils.checkpoint import (
+    CheckpointPolicy,
     checkpoint,
     checkpoint_sequential,
     create_selective_checkpoint_contexts,
@@ -316,3 +319,154 @@ def test_scripted_functions_are_traced_as_python():
 
 def _plus_one(x):
     return x + 1
+
+
+def sized(kind):
+    """Programs whose bodies use sizes of what is given, or numbers from outside."""
+
+    def of_checkpoint(x):
+        def body(t):
+            return (t * t.shape[0]).view(t.shape[1] * t.shape[0]).sin() @ t.new_ones(t.numel())
+
+        return checkpoint(body, x, use_reentrant=False)
+
+    def of_cond(x):
+        size = x.shape[0]
+        turn = functools.partial(torch.Tensor.view, size=(x.shape[1], size))
+        return torch.cond(x.sum() > 0, lambda t: turn(t) * size, lambda t: turn(t) - 1, (x,))
+
+    def of_map(x):
+        return hop_map(lambda row: row * x.shape[0] + row.shape[0], x)
+
+    def of_while(x):
+        start = (torch.tensor(0), x)
+        return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * x.shape[0]), start)
+
+    def of_scan(x):
+        return scan(lambda c, row: (c + row * x.shape[0], c * 1), torch.zeros(x.shape[1]), x)
+
+    def of_wrap(x):
+        return wrap(lambda t: t * (x.shape[0] / 2) + t.shape[1], x)
+
+    return locals()[f"of_{kind}"]
+
+
+# What the operators give, which torch runs by its own compiler in eager.
+SIZED = {
+    "checkpoint": lambda x: (x * x.shape[0]).flatten().sin().sum(),
+    "cond": lambda x: x.view(x.shape[1], x.shape[0]) * x.shape[0],
+    "map": lambda x: x * x.shape[0] + x.shape[1],
+    "while": lambda x: (torch.tensor(3), x * x.shape[0] ** 3),
+    "scan": lambda x: ((x * x.shape[0]).sum(0), (x.cumsum(0) - x) * x.shape[0]),
+    "wrap": lambda x: x * (x.shape[0] / 2) + x.shape[1],
+}
+
+
+@pytest.mark.parametrize("kind", SIZED)
+def test_sizes_in_bodies_stay_symbolic(kind):
+    program = sized(kind)
+    backend = CountingBackend()
+    run = minidynamo.compile(program, backend=backend, fullgraph=True, dynamic=True)
+    for shape in ((3, 4), (5, 4), (6, 7)):
+        x = torch.rand(shape, requires_grad=kind == "checkpoint")
+        torch.testing.assert_close(run(x), SIZED[kind](x))
+    assert len(backend.graphs) == 1
+
+
+def test_data_dependent_number_in_a_body():
+    def program(x):
+        found = x.nonzero()
+        count = found.size(0)
+        return wrap(lambda t: wrap(lambda u: (u.sin() + count, found.sin()), t), x)
+
+    with minidynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        run = minidynamo.compile(program, backend="eager", fullgraph=True)
+        for x in (torch.arange(3.0), torch.arange(3.0) - 1, torch.ones(3)):
+            assert_same(run(x), program(x))
+
+
+FREE = torch.arange(3.0)
+NOTES = {"a": True, "b": 2}
+WRAPPED = {
+    "free": lambda x: wrap(lambda t: t + FREE, x),
+    "nested": lambda x: wrap(lambda t: wrap(lambda u: u @ W, t) + t, x),
+    "keywords": lambda x: wrap(lambda *, a, b=2: a * b, a=x),
+    "module": lambda x: wrap(LINEAR, x),
+    "what is given": lambda x: wrap(lambda t: (t, FREE, t.cos()), x)[2],
+    "nest": lambda x: wrap(lambda d: [{"b": -d["a"][0]}, 1], {"a": (x,)}),
+    "nothing": lambda x: wrap(lambda t: t, x),
+    "hints": lambda x: hints_wrapper(lambda t, n: t.relu() * n, (x, 2), {}, hints=NOTES),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_wrapped_functions(name, backend):
+    program = WRAPPED[name]
+    assert_same(minidynamo.compile(program, backend=backend, fullgraph=True)(X), program(X))
+
+
+def test_wrapped_function_is_a_graph_of_its_own():
+    backend = CountingBackend()
+    minidynamo.compile(WRAPPED["nested"], backend=backend, fullgraph=True)(X)
+    (module,) = backend.graphs
+    assert [str(n.target) for n in module.graph.nodes if n.op == "get_attr"] == ["wrap_body_1"]
+    (inner,) = (n for n in module.wrap_body_1.graph.nodes if n.target is wrap)
+    assert inner.args[0].target == "wrap_body_0"
+
+
+def test_wrapped_function_with_a_side_effect_runs_in_eager():
+    seen = []
+
+    def program(x):
+        return wrap(lambda t: (seen.append(1), t + 1)[1], x)
+
+    assert_same(minidynamo.compile(program, backend="eager")(X), X + 1)
+    assert seen == [1]
+    with pytest.raises(minidynamo.exc.Unsupported, match="side effect in a body"):
+        minidynamo.compile(program, backend="eager", fullgraph=True)(X)
+
+
+BAD_CALLS = {
+    "twice": lambda p, x: torch.ops.higher_order.cond(
+        p, lambda t: t, lambda t: -t, (x,), pred=p
+    ),
+    "operand": lambda p, x: torch.cond(p, lambda t: t[0] + 1, lambda t: t[0], ((1.0,),)),
+    "keyword": lambda p, x: hop_map(lambda t: t.sin(), x=x),
+    "hints": lambda p, x: hints_wrapper(lambda t: t, (x,), {}),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_arguments_that_eager_refuses(name):
+    call = BAD_CALLS[name]
+    pred = torch.tensor(True)
+    with pytest.raises((TypeError, RuntimeError)) as expected:
+        call(pred, X)
+    with pytest.raises(type(expected.value)):
+        minidynamo.compile(call, backend="eager")(pred, X)
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_checkpoint_policy_with_a_set_of_operators(kind):
+    def policy(saved, context, op, *args, **kwargs):
+        keep = op in saved
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def program(x, contexts):
+        return checkpoint(lambda t: (t @ t).sin(), x, use_reentrant=False, context_fn=contexts)
+
+    backend = CountingBackend()
+    run = minidynamo.compile(program, backend=backend, fullgraph=True)
+    for op in (torch.ops.aten.mm.default,) * 2 + (torch.ops.aten.sin.default,):
+        chosen = functools.partial(policy, kind([op]))
+        contexts = functools.partial(create_selective_checkpoint_contexts, chosen)
+        assert_same(run(W.clone().requires_grad_(), contexts), (W @ W).sin().requires_grad_())
+    assert len(backend.graphs) == 2
+
+
+def test_branches_of_other_shapes_run_in_eager():
+    def program(x):
+        return torch.cond(x.sum() > 0, lambda: torch.cat([x, x]), lambda: x.sin())
+
+    assert_same(minidynamo.compile(program, backend="eager")(X + 2), torch.cat([X + 2] * 2))
