@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import itertools
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterable
@@ -364,6 +365,15 @@ def _sum(tx: Translator, iterable: Values, /, start: Values | None = None) -> Va
     iterator = iterable.iter(tx)
     while (item := iterator.next(tx)) is not None:
         total = tx.call_operator(operator.add, [total, item.realize()]).realize()
+    return total
+
+
+@builtin(math.prod)
+def _prod(tx: Translator, iterable: Values, /, *, start: Values | None = None) -> Values:
+    total: Values = ConstantVariable(1) if start is None else start
+    iterator = iterable.iter(tx)
+    while (item := iterator.next(tx)) is not None:
+        total = tx.call_operator(operator.mul, [total, item.realize()]).realize()
     return total
 
 

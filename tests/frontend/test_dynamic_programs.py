@@ -62,7 +62,8 @@ def converted(x):
 
 def math_functions(x):
     n = x.shape[1] * x.shape[0]
-    return x / math.sqrt(n), math.ceil(n / 7), math.trunc(n / 2), math.sqrt(n)
+    sizes = math.prod(x.shape), math.prod(iter([n, 2]), start=3)
+    return x / math.sqrt(n), math.ceil(n / 7), math.trunc(n / 2), math.sqrt(n), sizes
 
 
 def slices(x):
