@@ -51,7 +51,7 @@ def join(first: LoopBody, second: LoopBody) -> LoopBody | None:
             if _division_count(a) + _division_count(b) > divisions:
                 continue
         merged = _concatenate(a, b)
-        if merged is not None:
+        if merged is not None and not _reads_overwritten(merged):
             return merged
     return None
 
@@ -281,6 +281,33 @@ def _is_in_place(first: LoopBody, store: Node) -> bool:
         node.index == store.index for node in first.loads() if node.buffer == store.buffer
     )
     return same and _is_injective(store.index, first.iters)
+
+
+def _reads_overwritten(body: LoopBody) -> bool:
+    """Whether a walk over the rows reads again what an earlier one wrote in its place: what follows
+    a reduction computes its operands anew.
+    """
+    written = {n.buffer for n in body.stores()} & {n.buffer for n in body.loads()}
+    if not body.reduces or not written:
+        return False
+    walks: list[int] = []
+    reads: list[set[str | None]] = []
+    for node in body.nodes:
+        refs = () if node.index is None else node.index.value_refs()
+        operands = [*node.args, *refs]
+        over = [body.nodes[arg].op == "reduction" for arg in operands]
+        walks.append(
+            max((walks[a] + r for a, r in zip(operands, over, strict=True)), default=0)
+        )
+        own = {node.buffer} & written if node.op == "load" else set()
+        reads.append(
+            own.union(*(reads[a] for a, r in zip(operands, over, strict=True) if not r))
+        )
+    first: dict[str | None, int] = {}
+    for node, walk in zip(body.nodes, walks, strict=True):
+        if node.op in ("store", "scatter"):
+            first[node.buffer] = min(walk, first.get(node.buffer, walk))
+    return any(walk > first[b] for walk, used in zip(walks, reads, strict=True) for b in used)
 
 
 def _is_injective(index: Expr, symbols: Sequence[Symbol]) -> bool:

@@ -200,6 +200,24 @@ def two_steps(x, y):
     y.add_(x, alpha=-0.1)
 
 
+def changed_and_normalized(x, y):
+    x.t().add_(y.t())
+    return x.sum(0, keepdim=True) + x
+
+
+def changed_and_softmax(x, y):
+    x.add_(y)
+    weights = x.softmax(-1)
+    x.clamp_(-1, 1)
+    return weights, x.sum(-1, keepdim=True) * x
+
+
+@pytest.mark.parametrize("fn", [changed_and_normalized, changed_and_softmax])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_that_are_walked_twice_are_not_overwritten_before(fn, dynamic):
+    check(fn, torch.randn(5, 7), torch.randn(5, 7), dynamic=dynamic)
+
+
 SYMBOLIC = [overwritten_after_a_read, overwritten_by_out, two_steps]
 
 
