@@ -17,6 +17,8 @@ FUNCTIONS = [
     torch.special.i0e,
     torch.special.i1,
     torch.special.i1e,
+    torch.special.modified_bessel_i0,
+    torch.special.modified_bessel_i1,
 ]
 
 

@@ -233,6 +233,8 @@ _FORMULAS: dict[Any, Callable[[Scalar], Scalar]] = {
     aten.special_i0e.default: _bessel(0, True),
     aten.special_i1.default: _bessel(1, False),
     aten.special_i1e.default: _bessel(1, True),
+    aten.special_modified_bessel_i0.default: _bessel(0, False),
+    aten.special_modified_bessel_i1.default: _bessel(1, False),
 }
 
 
