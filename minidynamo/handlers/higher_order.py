@@ -200,10 +200,8 @@ def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     carry, rebuild_carry, shape = flatten(tx, init)
     items, rebuild_items, _ = flatten(tx, xs)
     flips = reverse.as_python_constant()
-    if dim.as_python_constant() != 0:
-        unsupported("arguments", "scan", "only the first dimension is scanned")
-    if not carry or not items or any(not leaf.fake.dim() for leaf in items):  # type: ignore[attr-defined]
-        unsupported("arguments", "scan", "init and xs need tensors that have the dimension")
+    at = _scanned_dim(dim, carry, items)
+    items = [_moved(tx, leaf, at, 0) for leaf in items]
     if flips:
         items = [_flipped(tx, leaf) for leaf in items]
 
@@ -219,25 +217,82 @@ def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     free = _free([traced])
     nodes = [leaf.as_proxy() for leaf in (*carry, *items)]
     count = len(carry)
-    if _needs_grad([*nodes, *free]):
-        unsupported("scan in training", "scan", "its backward pass is run by eager")
-    if [_meta(f) for f in traced.fakes[:count]] != [_meta(leaf.fake) for leaf in carry]:  # type: ignore[attr-defined]
+    needs_grad = _needs_grad([*nodes, *free])
+    if needs_grad and not all(_is_differentiable(leaf.fake) for leaf in carry):  # type: ignore[attr-defined]
+        unsupported("scan in training", "scan", "torch has no backward pass for integers in it")
+    before = [leaf.fake for leaf in carry]  # type: ignore[attr-defined]
+    kinds = [[(_meta(f), f.stride()) for f in fakes] for fakes in (before, traced.fakes)]
+    if kinds[0] != kinds[1][:count]:
         unsupported("carried values differ", "scan", "the function has to return what it gets")
     if traced.shape[0] is not tuple or traced.shape[1][0] != shape:
         unsupported("carried values differ", "scan", "it has to return (carry, result)")
     length = items[0].fake.shape[0]  # type: ignore[attr-defined]
-    with tx.output.fake_mode:
-        stacked = [
-            fake.expand(length, *fake.shape).contiguous() for fake in traced.fakes[count:]
-        ]
+    alike = _scan_results(tx, traced, count, length, needs_grad)
     module = _module(tx, "scan_body", traced, free)
     operands = (_operands(tx, nodes[:count]), _operands(tx, nodes[count:]), _operands(tx, free))
-    fakes = fresh_results(tx, [*traced.fakes[:count], *stacked], needs_grad=False)
+    fakes = fresh_results(tx, alike, needs_grad)
     arguments = (module, *map(list, operands[:2]), operands[2])
     results = add_call(tx, torch.ops.higher_order.scan, arguments, {}, fakes)
     if flips:
         results[count:] = [_flipped(tx, leaf) for leaf in results[count:]]
+    results[count:] = [_moved(tx, leaf, 0, at) for leaf in results[count:]]
     return traced.rebuild(results)
+
+
+def _scanned_dim(dim: VariableTracker, carry: Args, items: Args) -> int:
+    """The dimension that is scanned, counted from the first one.
+
+    All tensors of xs must have it; where it counts from the last one, they
+    have to agree about which that is.
+    """
+    at: int = dim.as_python_constant()
+    dims = {leaf.fake.dim() for leaf in items}  # type: ignore[attr-defined]
+    if not carry or not items or not all(-n <= at < n for n in dims):
+        unsupported(
+            "arguments",
+            "scan",
+            "init and xs need tensors that have the dimension",
+        )
+    if at < 0 and len(dims) > 1:
+        unsupported(
+            "arguments",
+            "scan",
+            "a negative dimension is not the same for all of xs",
+        )
+    return at % min(dims)
+
+
+def _scan_results(
+    tx: Translator,
+    traced: TracedBody,
+    count: int,
+    length: int,
+    needs_grad: bool,
+) -> list[torch.Tensor]:
+    """Fake values like those that the operator gives: the last of the `count`
+    carried tensors, and the others stacked `length` times.
+    """
+    with tx.output.fake_mode, torch.no_grad():
+        carried = [fake.detach() for fake in traced.fakes[:count]]
+        stacked = [
+            fake.expand(length, *fake.shape).contiguous() for fake in traced.fakes[count:]
+        ]
+    results = [*carried, *stacked]
+    for fake in results:
+        fake.requires_grad_(needs_grad and _is_differentiable(fake))
+    return results
+
+
+def _is_differentiable(fake: torch.Tensor) -> bool:
+    return fake.is_floating_point() or fake.is_complex()
+
+
+def _moved(tx: Translator, leaf: VariableTracker, source: int, target: int) -> VariableTracker:
+    """A tensor with one dimension at another position."""
+    if source == target:
+        return leaf
+    places: Args = [ConstantVariable(source), ConstantVariable(target)]
+    return leaf.realize().call_method(tx, "movedim", places, {})
 
 
 def _flipped(tx: Translator, leaf: VariableTracker) -> VariableTracker:

@@ -77,9 +77,17 @@ def _layer(step: Any, x: Any, state: Any, weights: Any, has_biases: bool, revers
 
 @markers.force_inline
 def _layers(
-    step: Any, x: Any, states: Any, params: Any, has_biases: bool, num_layers: int,
-    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-) -> Any:  # fmt: skip
+    step: Any,
+    x: Any,
+    states: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
     """What the operators of the recurrent layers compute: the outputs, and of each part of the
     state the last ones, stacked.
     """
