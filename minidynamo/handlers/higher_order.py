@@ -7,7 +7,9 @@ tensors become further operands of the operator.
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -235,8 +237,20 @@ def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     results = add_call(tx, torch.ops.higher_order.scan, arguments, {}, fakes)
     if flips:
         results[count:] = [_flipped(tx, leaf) for leaf in results[count:]]
-    results[count:] = [_moved(tx, leaf, 0, at) for leaf in results[count:]]
+    if _moves_back():
+        results[count:] = [_moved(tx, leaf, 0, at) for leaf in results[count:]]
     return traced.rebuild(results)
+
+
+@functools.cache
+def _moves_back() -> bool:
+    """Whether this torch gives the stacked results along the dimension that was
+    scanned; older ones give them along the first.
+    """
+    module = importlib.import_module("torch._higher_order_ops.scan")
+    inner = module.scan.__code__.co_consts
+    codes = [part for part in inner if isinstance(part, types.CodeType)]
+    return any("movedim" in code.co_names for code in codes)
 
 
 def _scanned_dim(dim: VariableTracker, carry: Args, items: Args) -> int:
@@ -289,7 +303,7 @@ def _is_differentiable(fake: torch.Tensor) -> bool:
 
 def _moved(tx: Translator, leaf: VariableTracker, source: int, target: int) -> VariableTracker:
     """A tensor with one dimension at another position."""
-    if source == target:
+    if source == target or max(source, target) >= leaf.realize().fake.dim():  # type: ignore[attr-defined]
         return leaf
     places: Args = [ConstantVariable(source), ConstantVariable(target)]
     return leaf.realize().call_method(tx, "movedim", places, {})
