@@ -34,7 +34,13 @@ def _needs_grad(values: list[VariableTracker]) -> bool:
 
 
 @markers.force_inline
-def _lstm_step(x: Any, state: Any, weight: Any, bias: Any, projection: Any) -> Any:
+def _lstm_step(
+    x: Any,
+    state: Any,
+    weight: Any,
+    bias: Any,
+    projection: Any,
+) -> Any:
     """Hochreiter and Schmidhuber (1997), with the projection of Sak et al. (2014)."""
     i, f, g, o = (x + F.linear(state[0], weight, bias)).chunk(4, 1)
     c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
@@ -43,7 +49,13 @@ def _lstm_step(x: Any, state: Any, weight: Any, bias: Any, projection: Any) -> A
 
 
 @markers.force_inline
-def _gru_step(x: Any, state: Any, weight: Any, bias: Any, projection: Any) -> Any:
+def _gru_step(
+    x: Any,
+    state: Any,
+    weight: Any,
+    bias: Any,
+    projection: Any,
+) -> Any:
     """Cho et al. (2014), with the reset gate behind the product as in cuDNN."""
     (h,) = state
     x_r, x_z, x_n = x.chunk(3, 1)
@@ -53,12 +65,24 @@ def _gru_step(x: Any, state: Any, weight: Any, bias: Any, projection: Any) -> An
 
 
 @markers.force_inline
-def _tanh_step(x: Any, state: Any, weight: Any, bias: Any, projection: Any) -> Any:
+def _tanh_step(
+    x: Any,
+    state: Any,
+    weight: Any,
+    bias: Any,
+    projection: Any,
+) -> Any:
     return ((x + F.linear(state[0], weight, bias)).tanh(),)
 
 
 @markers.force_inline
-def _relu_step(x: Any, state: Any, weight: Any, bias: Any, projection: Any) -> Any:
+def _relu_step(
+    x: Any,
+    state: Any,
+    weight: Any,
+    bias: Any,
+    projection: Any,
+) -> Any:
     return ((x + F.linear(state[0], weight, bias)).relu(),)
 
 
