@@ -64,7 +64,12 @@ def lower_add(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
     return g.pointwise(lambda a, b: _plus(a, b, alpha), (x, y), compute)
 
 
-def _difference(g: GraphLowering, x: Any, y: Any, alpha: Number) -> Any:
+def _difference(
+    g: GraphLowering,
+    x: Any,
+    y: Any,
+    alpha: Number,
+) -> Any:
     compute = compute_dtype(SAME, (x, y))
     return g.pointwise(lambda a, b: _plus(a, b, -alpha), (x, y), compute)
 
@@ -274,7 +279,12 @@ def _bounded(value: Any, at: str) -> Callable[[Scalar, Scalar], Scalar]:
 
 
 @register(aten.clamp)
-def lower_clamp(g: GraphLowering, x: TensorValue, min: Any = None, max: Any = None) -> Any:
+def lower_clamp(
+    g: GraphLowering,
+    x: TensorValue,
+    min: Any = None,
+    max: Any = None,
+) -> Any:
     least, most = _bounded(min, "least"), _bounded(max, "most")
 
     def fn(a: Scalar, low: Scalar | None, high: Scalar | None) -> Scalar:

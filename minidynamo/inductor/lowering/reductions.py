@@ -254,7 +254,9 @@ def mean_and_squares(
 
 
 def _in_double(
-    g: GraphLowering, x: TensorValue, dims: Sequence[int]
+    g: GraphLowering,
+    x: TensorValue,
+    dims: Sequence[int],
 ) -> tuple[TensorValue, TensorValue]:
     """`mean_and_squares` in float64, in one pass over the data: of distances from the row's first
     element. As that is one of n, the square of its own is at most n times the variance, and so

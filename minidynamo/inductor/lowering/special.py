@@ -32,7 +32,15 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 # Bernoulli numbers B(2k) over 2k: the asymptotic series of digamma.
-_ASYMPTOTIC = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
+_ASYMPTOTIC = (
+    1 / 12,
+    -1 / 120,
+    1 / 252,
+    -1 / 240,
+    1 / 132,
+    -691 / 32760,
+    1 / 12,
+)
 
 NODES = 64  # points that expansions are computed from
 
@@ -45,7 +53,10 @@ def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 @cache
-def _coefficients(function: Callable[[float], float], terms: int) -> tuple[float, ...]:
+def _coefficients(
+    function: Callable[[float], float],
+    terms: int,
+) -> tuple[float, ...]:
     """The first coefficients of the function's Chebyshev expansion over [-1, 1]."""
     angles = [math.pi * (j + 0.5) / NODES for j in range(NODES)]
     pairs = [(function(math.cos(angle)), angle) for angle in angles]
@@ -92,8 +103,15 @@ def digamma(x: Scalar) -> Scalar:
 
 # Bernoulli numbers B(2k) over 2k (2k - 1): Stirling's series of the logarithm.
 _STIRLING = (
-    1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400,
-)  # fmt: skip
+    1 / 12,
+    -1 / 360,
+    1 / 1260,
+    -1 / 1680,
+    1 / 1188,
+    -691 / 360360,
+    1 / 156,
+    -3617 / 122400,
+)
 # Those of sin(x) / x over x * x.
 _SINE = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(12))
 _FAR = 1e5  # from here Stirling's series needs no recurrence, and floats are not cancelled
