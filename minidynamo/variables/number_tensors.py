@@ -31,8 +31,8 @@ def tensor_of_items(
 ) -> torch.Tensor:
     """A node of the graph: `torch.tensor(data)` where tensors or symbolic numbers are in it.
 
-    data: a number, or lists and tuples of numbers and tensors, where a tensor with dimensions
-    counts as the nest of its items. The dtype is that to which all of them promote.
+    data: a number, or lists and tuples of numbers and tensors, where a tensor is the number
+    that is its one item (eager raises for others). The dtype is that to which all of them promote.
     """
     leaves: list[torch.Tensor] = []
     _collect(data, leaves)
@@ -44,7 +44,7 @@ def tensor_of_items(
             return torch.stack([build(part) for part in item])
         if type(item) in (int, float):  # not by way of the default dtype
             return torch.tensor(item, dtype=wanted, device=place)
-        return _leaf(item, wanted).to(place, wanted)
+        return _leaf(item, wanted).reshape(()).to(place, wanted)
 
     return build(data)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from testing import CountingBackend, assert_same
+from testing import CountingBackend, assert_same, check
 
 import minidynamo
 from minidynamo import events
@@ -129,3 +129,16 @@ def test_inductor(fn):
         x = torch.arange(float(n))
         assert_same(fn(x), compiled(x))
     assert metrics.uncompiled_graphs == 0
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.tensor([x[:1], 2.0]),
+        lambda x: torch.tensor([x[:1, None], x[1:2, None]]),
+        lambda x: torch.tensor([[x[0]], [x[:1]]]),
+        lambda x: torch.tensor([x, x]),
+    ],
+)
+def test_tensors_in_lists_are_their_one_item(fn):
+    check(fn, torch.arange(3.0), graphs=None)
