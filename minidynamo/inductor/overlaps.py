@@ -20,6 +20,7 @@ import torch.fx
 from torch.fx.node import Node, map_arg
 from torch.utils._pytree import tree_leaves
 
+from minidynamo.inductor.assertions import known_by_assertion
 from minidynamo.inductor.grad_modes import escaping_view
 
 # Element by element: what they write may be what they read.
@@ -44,12 +45,14 @@ def refusal(
     gm: torch.fx.GraphModule,
 ) -> str:
     """Why the graph has to run as it is; "" if nothing is against compiling it."""
-    view = escaping_view(gm)
-    if view:
-        return view
+    reason = escaping_view(gm) or known_by_assertion(gm)
+    if reason:
+        return reason
     for node in gm.graph.nodes:
         if not node.op.startswith("call_"):
             continue
+        if node.kwargs.get("requires_grad") is True:
+            return f"{node} is a leaf of autograd"
         name = _name(node)
         for written, others in _writes(node, name):
             if "out" in node.kwargs and not written.is_contiguous():

@@ -1,0 +1,57 @@
+"""Assertions that tie data-dependent numbers to others hold at run time, and leaves made inside."""
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo import config
+
+BACKENDS = ("eager", "aot_eager", "inductor")
+
+
+def number_is_five(x, y):
+    n = y.item()
+    torch._check(n == 5)
+    return x * n + torch.zeros(n)
+
+
+def number_is_size(x, y):
+    n = y.item()
+    torch._check(n == x.shape[0])
+    return x + torch.zeros(n)
+
+
+def sizes_are_equal(x, y):
+    left, right = x.nonzero().squeeze(1), torch.arange(5)[: y.item()].nonzero().squeeze(1)
+    torch._check(left.shape[0] == right.shape[0])
+    return left * 2 + right
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    ("fn", "good"), [(number_is_five, 5), (number_is_size, 5), (sizes_are_equal, 5)]
+)
+def test_assertions_about_data_hold_at_run_time(fn, good, dynamic, backend):
+    x = torch.tensor([1.0, 1, 0, 1, 1])
+    with config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        compiled = minidynamo.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
+        torch.testing.assert_close(compiled(x, torch.tensor(good)), fn(x, torch.tensor(good)))
+        for wrong in (good - 1, good - 2):
+            with pytest.raises(RuntimeError, match="ssert"):
+                compiled(x, torch.tensor(wrong))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("wants_grad", [True, False])
+def test_a_leaf_made_inside(wants_grad, backend):
+    def fn(x):
+        w = torch.ones(2, requires_grad=True)
+        return w, (x * w).sin().sum()
+
+    x = torch.arange(2.0, requires_grad=wants_grad)
+    leaf, total = minidynamo.compile(fn, backend=backend)(x)
+    assert leaf.is_leaf and leaf.requires_grad
+    total.backward()
+    torch.testing.assert_close(leaf.grad, x.detach() * x.detach().cos())
+    assert (x.grad is not None) == wants_grad
