@@ -44,6 +44,7 @@ from minidynamo.inductor.passes import (
     devices,
     foreach,
     in_place,
+    pieces,
     simplify,
 )
 from minidynamo.inductor.runtime import plan_store
@@ -59,6 +60,7 @@ GRAPH_PASSES = [
     attention.fuse_attention,
     in_place.drop_old_parts,
     *simplify.PASSES,
+    pieces.move_into_pieces,
     devices.bring_to_gpu,
 ]
 log = logging.getLogger("minidynamo.inductor")
