@@ -30,7 +30,7 @@ OPTIMIZERS = [
     ("Adamax", {"foreach": True}, 1),
     ("RAdam", {"lr": 0.01, "weight_decay": 0.1}, 1),
     ("RAdam", {"foreach": True, "decoupled_weight_decay": True, "weight_decay": 0.1}, 1),
-    ("ASGD", {"lr": 0.1, "t0": 2, "weight_decay": 0.1}, 1),
+    ("ASGD", {"lr": 0.01, "t0": 2, "weight_decay": 0.1}, 1),
     ("ASGD", {"foreach": True, "t0": 1}, 1),
     ("Adafactor", {"lr": 0.1, "weight_decay": 0.1}, 1),
     ("Adafactor", {"lr": 0.01, "foreach": True, "maximize": True, "d": 1.5}, 1),
