@@ -6,14 +6,9 @@ longer has the assertion, which is true there; so such a graph runs as it was ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-import torch
 import torch.fx
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-_DATA = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
+from minidynamo.inductor.sizes import depends_on_data, numbers_of
 
 
 def known_by_assertion(
@@ -21,22 +16,9 @@ def known_by_assertion(
 ) -> str:
     """The number that an assertion ties to others, in words; "" if there is none."""
     for node in gm.graph.nodes:
-        for number in _numbers(node.meta.get("example_value")):
+        for number in numbers_of(node.meta.get("example_value")):
             replaced = number.node.shape_env.replacements
             for symbol in number.node._expr.free_symbols:
-                if symbol in replaced and symbol_is_type(symbol, _DATA):
+                if symbol in replaced and depends_on_data(symbol):
                     return f"{node} depends on data and is asserted to be {number.node.expr}"
     return ""
-
-
-def _numbers(value: Any) -> Iterator[Any]:
-    parts: tuple[Any, ...] = (value,)
-    if isinstance(value, torch.Tensor):
-        parts = tuple(value.shape)
-    elif isinstance(value, (tuple, list)):
-        parts = tuple(value)
-    for part in parts:
-        if isinstance(part, (torch.SymInt, torch.SymFloat)):
-            yield part
-        elif part is not value and not isinstance(part, int):
-            yield from _numbers(part)

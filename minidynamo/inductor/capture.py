@@ -272,25 +272,6 @@ def _map_tensors(
     return value
 
 
-def _one_hot(
-    tensor: torch.Tensor,
-    num_classes: int = -1,
-) -> torch.Tensor:
-    """With eager's checks of the classes, which torch leaves out where it has no data."""
-    if num_classes > 0:
-        is_class = (tensor >= 0).all()
-        is_small = (tensor < num_classes).all()
-        for good, text in (
-            (is_class, "Class values must be non-negative."),
-            (is_small, "Class values must be smaller than num_classes."),
-        ):
-            aten._assert_async.msg(good, text)
-    return torch.nn.functional.one_hot(tensor, num_classes)
-
-
-_CHECKED = {torch.nn.functional.one_hot: _one_hot}
-
-
 class _Runner(torch.fx.Interpreter):
     """Runs the front end's graph, telling the recorder which node it is at."""
 
@@ -311,7 +292,7 @@ class _Runner(torch.fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(target, torch._ops.HigherOrderOperator):
             raise NotCapturable(f"higher-order operator {target}")
-        return super().call_function(_CHECKED.get(target, target), args, kwargs)
+        return super().call_function(target, args, kwargs)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

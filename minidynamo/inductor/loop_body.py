@@ -40,6 +40,7 @@ from minidynamo.inductor.symbolic import (
     as_expr,
     is_less,
     is_nonneg,
+    magnitude,
     symbol_expr,
 )
 
@@ -243,6 +244,10 @@ _INDEX_OPS: dict[str, Callable[..., Expr | None]] = {
     "remainder": _by_constant(operator.mod),
 }
 
+# No result may reach this; no loop goes further than the second, for lack of memory.
+_INT64 = 1 << 63
+_LONGEST_LOOP = 1 << 40
+
 Value = int
 """A value while a body is being built: a node's position."""
 
@@ -354,7 +359,7 @@ class BodyBuilder:
         return node.index if node.op == "index_expr" else as_expr(int(node.value))  # type: ignore[arg-type]
 
     def _known_index(self, name: str, args: Sequence[Value]) -> Expr | None:
-        """Arithmetic of positions is a position.
+        """Arithmetic of positions is a position, where it cannot wrap around.
 
         `x[arange(n) * 2]` is then a strided view, whose places need neither memory nor a check.
         """
@@ -363,7 +368,10 @@ class BodyBuilder:
         known = [self._known(arg) for arg in args]
         if None in known or all(expr.is_const for expr in known):  # type: ignore[union-attr]
             return None
-        return _INDEX_OPS[name](*known)
+        index = _INDEX_OPS[name](*known)
+        if index is None or magnitude(index, _INT64, _LONGEST_LOOP) is None:
+            return None
+        return index
 
     def reduction(self, name: str, value: Value) -> Value:
         assert name in REDUCTIONS, name

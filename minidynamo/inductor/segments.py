@@ -9,22 +9,20 @@ run, and `Segments` calls them in turn. Tensor operators take symbolic floats as
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 from torch.fx import Node
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from minidynamo.inductor.lowering.promotion import compute_type
+from minidynamo.inductor.sizes import depends_on_data, numbers_of
 from minidynamo.inductor.symbolic import Undecided
 
 aten = torch.ops.aten
 
 Compile = Callable[[torch.fx.GraphModule], Callable[..., Any]]
-_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_DATA = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
 _FLOATS = (torch.SymFloat, torch.SymBool)
 # Operators whose second operand may be a 0-d tensor of the dtype that they compute in.
 _WITH_TENSOR = {
@@ -53,21 +51,9 @@ def _value(node: Any) -> Any:
 
 def _symbols(values: Iterable[Any]) -> set[Any]:
     """The symbols of numbers that depend on data."""
-    expressions = {number.node.expr for value in values for number in _numbers(value)}
+    expressions = {number.node.expr for value in values for number in numbers_of(value)}
     symbols = {symbol for expression in expressions for symbol in expression.free_symbols}
-    return {symbol for symbol in symbols if symbol_is_type(symbol, _DATA)}
-
-
-def _numbers(value: Any) -> Iterator[Any]:
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _numbers(item)
-    elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
-        yield from _numbers((*value.shape, *value.stride(), value.storage_offset()))
-    elif isinstance(value, torch.Tensor):
-        yield from _numbers(tuple(value.shape))
-    elif isinstance(value, _NUMBERS):
-        yield value
+    return {symbol for symbol in symbols if depends_on_data(symbol)}
 
 
 def _is_run(node: Node) -> bool:

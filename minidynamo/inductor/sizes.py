@@ -10,11 +10,12 @@ else (`Max`, say) is a symbol of its own, which plans compute from the text of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sympy
 import torch
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from minidynamo.inductor.symbolic import (
     Expr,
@@ -203,15 +204,22 @@ def plan_size(value: IntLike) -> int | str:
 
 def has_symbols(values: Sequence[Any]) -> bool:
     """Whether a value, or the size of a tensor among them, is symbolic."""
+    return any(True for value in values for _ in numbers_of(value))
 
-    def symbolic(value: Any) -> bool:
-        if isinstance(value, torch.Tensor):
-            if value.layout != torch.strided:
-                return any(isinstance(n, torch.SymInt) for n in value.shape)
-            numbers = (*value.shape, *value.stride(), value.storage_offset())
-            return any(isinstance(n, torch.SymInt) for n in numbers)
-        if isinstance(value, (tuple, list)):
-            return any(map(symbolic, value))
-        return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
-    return any(map(symbolic, values))
+def numbers_of(value: Any) -> Iterator[Any]:
+    """The symbolic numbers in a value: itself, or those that describe a tensor."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from numbers_of(item)
+    elif isinstance(value, torch.Tensor):
+        yield from numbers_of(tuple(value.shape))
+        if value.layout == torch.strided:
+            yield from numbers_of((*value.stride(), value.storage_offset()))
+
+
+def depends_on_data(symbol: Any) -> bool:
+    """Whether a symbol of a ShapeEnv stands for what only running the graph gives."""
+    return symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))

@@ -42,6 +42,7 @@ from minidynamo.inductor.symbolic import (
     ValueRef,
     as_expr,
     is_nonneg,
+    magnitude,
     product,
 )
 
@@ -85,35 +86,6 @@ def codegen_triton(spec: KernelSpec, name: str, tiling: Tiling | None = None) ->
         UnsupportedKernel: for an atomic addition to elements narrower than 16 bits or int16.
     """
     return TritonPrinter(spec, name, tiling or choose_tiling(spec)).generate()
-
-
-def magnitude(expr: Expr) -> int | None:
-    """A bound of all intermediate values in 32-bit parts of `expr`; None where there is none.
-
-    Values of nodes are 64 bits wide and widen what they are combined with.
-    """
-    total = abs(expr.const)
-    for monomial, coeff in expr.terms.items():
-        term = abs(coeff)
-        for atom in monomial:
-            bound = _atom_magnitude(atom)
-            if bound is None:
-                return None
-            term *= bound
-        total += term
-    return total
-
-
-def _atom_magnitude(atom: Atom) -> int | None:
-    if isinstance(atom, ValueRef):
-        return 0
-    if isinstance(atom, Symbol):
-        return atom.size - 1 if isinstance(atom.size, int) else None
-    assert isinstance(atom, (FloorDiv, Mod))
-    inner = magnitude(atom.num)
-    if inner is None or inner >= _INT32 or not atom.den.is_const:
-        return None
-    return inner if isinstance(atom, FloorDiv) else min(inner, atom.den.const - 1)
 
 
 class TritonPrinter:
@@ -274,8 +246,7 @@ class TritonPrinter:
     # -- indices -----------------------------------------------------------------------------------
     def index(self, expr: Expr) -> str:
         """An index expression; 64 bits wide where 32 might not do."""
-        bound = magnitude(expr)
-        wide = bound is None or bound >= _INT32
+        wide = magnitude(expr, _INT32) is None
 
         def atom_text(atom: Atom) -> str:
             if isinstance(atom, Symbol):

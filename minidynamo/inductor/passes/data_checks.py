@@ -18,16 +18,30 @@ ONE_HOT = torch.ops.minidynamo.one_hot.default
 
 
 def keep_checks(gm: torch.fx.GraphModule) -> None:
-    """Put `minidynamo::one_hot` for `one_hot` with a known number of classes."""
+    """Put `minidynamo::one_hot` for `one_hot` with a known number of classes, and explicit checks
+    before one with a symbolic number.
+    """
     changed = False
     for node in gm.graph.find_nodes(op="call_function", target=F.one_hot):
         tensor, classes = _one_hot_arguments(*node.args, **node.kwargs)
-        if type(classes) is int and classes > 0:
-            node.target, node.args, node.kwargs = ONE_HOT, (tensor, classes), {}
-            changed = True
+        if isinstance(classes, int) and classes <= 0:
+            continue  # counted by their largest
+        node.target = ONE_HOT if isinstance(classes, int) else _one_hot_checked
+        node.args, node.kwargs = (tensor, classes), {}
+        changed = True
     if changed:
         gm.recompile()
 
 
 def _one_hot_arguments(tensor: Any, num_classes: Any = -1) -> tuple[Any, Any]:
     return tensor, num_classes
+
+
+def _one_hot_checked(tensor: torch.Tensor, num_classes: int) -> torch.Tensor:
+    if num_classes > 0:
+        for good, text in (
+            (tensor >= 0, "Class values must be non-negative."),
+            (tensor < num_classes, "Class values must be smaller than num_classes."),
+        ):
+            torch._assert_async(good.all(), text)
+    return F.one_hot(tensor, num_classes)

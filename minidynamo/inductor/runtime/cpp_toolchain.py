@@ -30,13 +30,14 @@ from minidynamo.inductor.runtime.compile_pool import run_command, run_commands, 
 
 __all__ = ["Compiler", "compile_library", "cpu_flags", "find_compiler", "vector_isa"]
 
-# Results as eager gives them: no fast-math, no contraction of a*b+c unless the source asks for it.
-# errno and floating-point exception flags are not results.
+# Results as eager gives them: no fast-math, no contraction of a*b+c unless the source asks for it,
+# integers wrap around. errno and floating-point exception flags are not results.
 FLAGS = (
     "-std=c++17",
     "-O3",
     "-march=native",
     "-ffp-contract=off",
+    "-fwrapv",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fno-exceptions",
