@@ -230,20 +230,25 @@ def _stays_eager(stance: str, options: CompileOptions, frame: Any) -> bool:
     return True
 
 
-def _record(history: History, source: Source, value: Any) -> None:
-    """What a call in eager saw: tensors and numbers, also those in plain containers."""
+def _record(history: History, source: Source, value: Any, around: tuple[Any, ...] = ()) -> None:
+    """What a call in eager saw: tensors and numbers, also those in plain containers.
+
+    around: the containers that the value is in; one that contains itself is looked at once.
+    """
     if isinstance(value, torch.Tensor):
         history.tensor(source.name, value)
     elif type(value) in (int, float):
         history.number(source.name, value)
+    elif any(value is container for container in around):
+        return
     elif type(value) in (list, tuple):
         item = ListItemSource if type(value) is list else TupleItemSource
         for index, part in enumerate(value):
-            _record(history, item(source, index), part)
+            _record(history, item(source, index), part, (*around, value))
     elif type(value) is dict:
         for key, part in value.items():
             if isinstance(key, (str, int)):
-                _record(history, DictItemSource(source, key), part)
+                _record(history, DictItemSource(source, key), part, (*around, value))
 
 
 def _may_hold_tensors(value: object) -> bool:

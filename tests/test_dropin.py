@@ -277,6 +277,15 @@ def test_eager_then_compile_learns_nested_sizes(counter):
     assert counter.frame_count == 1
 
 
+def test_eager_then_compile_of_a_list_in_itself(counter):
+    items = [torch.ones(3)]
+    items.append(items)
+    compiled = minidynamo.compile(lambda items: items[0] + 1, backend=counter)
+    with minidynamo.set_stance("eager_then_compile"):
+        for _ in range(2):
+            assert torch.equal(compiled(items), torch.ones(3) + 1)
+
+
 def test_aot_eager_then_compile(counter):
     fast = minidynamo.compile(lambda x: x * 2, backend=counter)
     with minidynamo.set_stance("aot_eager_then_compile"):
