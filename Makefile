@@ -1,4 +1,4 @@
-# make fuzz     random programs, eager against compiled: ARGS="--programs 20000 --seed 1"
+# make fuzz     random programs, eager against compiled: ARGS="--kind tensors --programs 20000 --seed 1"
 # make sweep    all of torch's operators, eager against compiled; goes on where it stopped, and writes
 #               docs/operators.md: ARGS="--dtypes float32 --compare failures"
 # make demo     set up everything and run the main job

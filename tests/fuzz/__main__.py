@@ -1,7 +1,9 @@
-"""Long runs: `python tests/fuzz [--programs N] [--seed S]`.
+"""Long runs: `python tests/fuzz [--kind python|tensors] [--programs N] [--seed S]`.
 
-Prints the seed, and each failing program shrunk to few rows, with what differs. Exits with 1 if any
-failed. The same seed gives the same programs.
+`python`: statements and objects, under the `eager` backend. `tensors`: tensor operations, under the
+default backend, with other sizes in later calls, writes and gradients. Prints the seed, and each
+failing program shrunk to few rows, with what differs. Exits with 1 if any failed. The same seed
+gives the same programs.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import time
 
 os.environ["MINIDYNAMO_RAISE_INTERNAL_ERRORS"] = "1"
 
-from search import search  # noqa: E402
+from search import KINDS, search  # noqa: E402
 
 BATCH = 500
 MEMORY = 8 << 30
@@ -23,6 +25,9 @@ MEMORY = 8 << 30
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests/fuzz", description=__doc__)
+    parser.add_argument(
+        "--kind", choices=KINDS, default="python", help="what programs are made of"
+    )
     parser.add_argument("--programs", type=int, default=5000, help="how many to run")
     parser.add_argument("--seed", type=int, default=None, help="a number; default: a new one")
     options = parser.parse_args()
@@ -36,7 +41,7 @@ def main() -> int:
     for first in range(0, options.programs, BATCH):
         count = min(BATCH, options.programs - first)
         print(f"seed {seed + first}: {count} programs", flush=True)
-        failure = search(seed + first, count)
+        failure = search(seed + first, count, options.kind)
         if failure is not None:
             failures += 1
             print(failure, flush=True)

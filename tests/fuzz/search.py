@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import types
 import warnings
 
+import runner
+import tensor_runner
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from runner import difference, make_program
+
+KINDS: dict[str, types.ModuleType] = {"python": runner, "tensors": tensor_runner}
 
 
 class Different(Exception):
@@ -15,12 +19,14 @@ class Different(Exception):
 
 
 @st.composite
-def programs(draw):
+def programs(draw, kind):
     """Random programs; the first row of each table is the simplest."""
-    return make_program(lambda count: draw(st.integers(0, count - 1)) if count > 1 else 0)
+    return KINDS[kind].make_program(
+        lambda count: draw(st.integers(0, count - 1)) if count > 1 else 0
+    )
 
 
-def search(first_seed: int, count: int) -> str | None:
+def search(first_seed: int, count: int, kind: str = "python") -> str | None:
     """Run `count` programs; the smallest failing one with what differs, or None."""
     found: list[str] = []
 
@@ -33,10 +39,10 @@ def search(first_seed: int, count: int) -> str | None:
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
     )
-    @given(programs())
+    @given(programs(kind))
     def agree(program):
         try:
-            what = difference(program)
+            what = KINDS[kind].difference(program)
         except Exception as error:
             what = f"the compiler fails: {type(error).__name__}: {error}"
         if what is not None:

@@ -17,3 +17,9 @@ from search import search  # noqa: E402
 def test_random_programs(first_seed):
     failure = search(first_seed, 60)
     assert failure is None, f"\n{failure}"
+
+
+@pytest.mark.parametrize("first_seed", range(2))
+def test_random_tensor_programs(first_seed):
+    failure = search(first_seed, 12, "tensors")
+    assert failure is None, f"\n{failure}"
