@@ -32,6 +32,8 @@ aten = torch.ops.aten
 IDENTITIES = frozenset(
     [aten.detach.default, aten.alias.default, aten.lift.default, aten.lift_fresh.default]
 )
+# What C++ asks of a tensor whose sizes are symbolic: the answer specialises them.
+QUERIES = frozenset([aten.size.default, aten.stride.default, aten.storage_offset.default])
 # Operators that write running statistics without their schema saying so: (position of those, of
 # `training`).
 HIDDEN_MUTATION = {
@@ -135,7 +137,7 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # attributes of a fake tensor, such as its device
+        if func.namespace == "prim" or func in QUERIES:  # attributes of a fake tensor
             return func(*args, **kwargs)
         result = self._decomposed(func, args, kwargs)
         if result is not NotImplemented:

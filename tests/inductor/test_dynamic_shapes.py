@@ -347,3 +347,15 @@ def test_kernel_extents_of_convolutions_are_constants():
         x, w, b = torch.randn(2, 4, length), torch.randn(4, 3, extent), torch.randn(3)
         torch.testing.assert_close(run(x, w, b), F.conv_transpose1d(x, w, b, 2, 1))
         assert metrics.compiled_graphs == compiled
+
+
+def test_an_operator_that_asks_for_sizes_in_cpp_specialises_them():
+    def fn(x, index):
+        return torch.take_along_dim(x, index % x.shape[0], 0) * 2
+
+    run = compile_(fn, dynamic=True)
+    metrics.reset()
+    for count in (3, 4, 3):
+        x, index = torch.randn(count, 5), torch.randint(0, 9, (count, 5))
+        assert torch.equal(run(x, index), fn(x, index))
+    assert metrics.compiled_graphs == 2
