@@ -24,6 +24,7 @@ from .exc import UserError
 __all__ = [
     "Decision",
     "break_errors",
+    "criteria",
     "set_substitute",
     "skip_frame",
     "step_unsupported",
@@ -227,6 +228,7 @@ _RANGE = "_dynamo_dynamic_range"
 _UNBACKED = "_dynamo_unbacked_indices"
 _STRICT = "_dynamo_strict_unbacked_indices"
 _BOUNDS, _SHAPE_IDS = "_dynamo_unbacked_bounds", "_dynamo_shape_ids"
+_CRITERIA = "_specialize_on"
 # What AOTAutograd leaves on results whose sizes were symbolic.
 _PROPAGATED = "_dynamo_propagated_dynamic_indices"
 
@@ -260,6 +262,15 @@ def _add(
             setattr(t, other, getattr(t, other) - set(dims))
 
 
+def _set_criteria(t: torch.Tensor, dims: list[int], checks: Any, what: str) -> None:
+    for check in checks or ():
+        if not callable(check):
+            raise TypeError(f"{what}: specialize_on takes functions of a size, not {check!r}")
+    if checks or hasattr(t, _CRITERIA):
+        kept = getattr(t, _CRITERIA, {})
+        setattr(t, _CRITERIA, {**kept, **dict.fromkeys(dims, list(checks or ()))})
+
+
 def mark_dynamic(
     t: Any,
     index: Any,
@@ -272,13 +283,16 @@ def mark_dynamic(
     """Make the size of dimension `index` (int, list, tuple) symbolic at the first compilation.
 
     Specialising it is then an error (sizes 0 and 1 are excepted), and `min` and `max` bound it.
-    hint_override, specialize_on: sizes that torch.compile tunes for; here they have no effect.
+    specialize_on: functions of a size; sizes for which one gives True (the first, of several) get
+    compiled code of their own, made at the first call with such a size.
+    hint_override: a size that torch.compile tunes for; it has no effect here.
     Raises TypeError or IndexError for a bad index.
     """
     dims = _dims(t, index, "mark_dynamic")
     if min is not None and max is not None and min > max:
         raise UserError(f"mark_dynamic: min={min} is above max={max}")
     _add(t, _DYNAMIC, dims, (_STATIC,))
+    _set_criteria(t, dims, specialize_on, "mark_dynamic")
     if min is not None or max is not None:
         kept = {row for row in getattr(t, _RANGE, ()) if row.dim % t.dim() not in dims}
         setattr(t, _RANGE, kept | {DimRange(dim, min, max) for dim in dims})
@@ -303,6 +317,7 @@ def mark_unbacked(
 
     A branch on it breaks the graph (`torch._check` tells what holds). strict: making it a constant
     is an error. Dimensions with one `shape_id` have equal sizes; `min` and `max` bound them.
+    hint_override, specialize_on: as of `mark_dynamic`.
     Raises TypeError or IndexError for a bad index, UserError where `t` is out of the bounds.
     """
     dims = _dims(t, index, "mark_unbacked")
@@ -315,6 +330,7 @@ def mark_unbacked(
         if shape_id is not None:
             setattr(t, _SHAPE_IDS, {**getattr(t, _SHAPE_IDS, {}), dim: shape_id})
     _add(t, _UNBACKED, dims, (_STATIC,))
+    _set_criteria(t, dims, specialize_on, "mark_unbacked")
     if strict:
         _add(t, _STRICT, dims, ())
 
@@ -368,6 +384,11 @@ def enforced_dims(t: torch.Tensor) -> frozenset[int]:
 def unbacked_range(t: torch.Tensor, dim: int) -> tuple[int | None, int | None]:
     """The (min, max) given to `mark_unbacked` for `dim`; None where not given."""
     return getattr(t, _BOUNDS, {}).get(dim, (None, None))
+
+
+def criteria(t: torch.Tensor) -> dict[int, list[Callable[..., Any]]]:
+    """Functions of the size of a dimension, by dimension: where to compile code of its own."""
+    return {dim % t.dim(): rows for dim, rows in getattr(t, _CRITERIA, {}).items() if rows}
 
 
 def shape_id(t: torch.Tensor, dim: int) -> str | None:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+
+from . import markers
 
 
 class _Changed:
@@ -42,6 +44,7 @@ class History:
     def __init__(self) -> None:
         self._tensors: dict[str, _Seen] = {}
         self._numbers: dict[str, Any] = {}
+        self._criteria: dict[str, dict[int, list[Callable[..., Any]]]] = {}
         # A stance left the first call to eager.
         self.ran_in_eager = False
 
@@ -72,6 +75,14 @@ class History:
         if seen is not None and len(seen.sizes) == ndim:
             sizes = [CHANGED if d in dims else size for d, size in enumerate(seen.sizes)]
             seen.sizes = tuple(sizes)
+
+    def criteria(self, name: str, tensor: torch.Tensor) -> dict[int, list[Callable[..., Any]]]:
+        """The criteria that this tensor or an earlier one at its place was marked with."""
+        said = markers.criteria(tensor)
+        if said:
+            self._criteria[name] = said
+        known = self._criteria.get(name, {})
+        return {dim: checks for dim, checks in known.items() if dim < tensor.dim()}
 
     def number(self, name: str, value: float) -> bool:
         """Record an int or float; whether it changed, or a tensor was in its place."""

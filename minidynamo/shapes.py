@@ -88,6 +88,7 @@ class _Tensor:
     fake: torch.Tensor
     stack: UserStack
     marked: frozenset[int]
+    judged: frozenset[int]  # dimensions with criteria for code of their own
 
 
 @dataclass(slots=True)
@@ -116,6 +117,8 @@ class Shapes:
         self._numbers: dict[Source, _Number] = {}
         self._stacks: list[UserStack] = []
         self._unbacked: dict[Source, frozenset[int]] = {}
+        # What holds for sizes with criteria.
+        self._said: list[tuple[Any, UserStack]] = []
         # The first size, and its symbol, of each shape_id.
         self._shape_ids: dict[str, tuple[int, Any]] = {}
 
@@ -172,14 +175,34 @@ class Shapes:
         self, source: Source, value: torch.Tensor, fake: torch.Tensor, stack: UserStack
     ) -> None:
         """A tensor that `tensor_context` gave a context; its guards come with `add_guards`."""
-        marked = markers.enforced_dims(value)
-        self._tensors.append(_Tensor(source, value, fake, stack, marked))
+        criteria = self.history.criteria(source.name, value)
+        marked, judged = markers.enforced_dims(value), frozenset(criteria)
+        chosen = {
+            dim
+            for dim, checks in criteria.items()
+            if self._is_chosen(value.shape[dim], fake.shape[dim], checks, stack)
+        }
+        self._tensors.append(_Tensor(source, value, fake, stack, marked - chosen, judged))
         for place, number in _places(source, fake):
             expr = _expr(number)
             if isinstance(expr, sympy.Symbol):
                 self.sources.setdefault(expr, place)
         for dim in sorted(self._unbacked.get(source, ())):
             self._note_unbacked(value, fake.shape[dim], dim, source)
+
+    def _is_chosen(self, value: int, size: Any, checks: Any, stack: UserStack) -> bool:
+        """Whether a size meets one of the user's criteria; that, or that it meets none, is a
+        guard.
+        """
+        for check in checks if isinstance(size, torch.SymInt) else ():
+            holds, symbolic = bool(check(value)), check(size)
+            if isinstance(symbolic, torch.SymBool):
+                said = symbolic if holds else torch.sym_not(symbolic)
+                self._said.append((said.node.expr, stack))
+                torch._check(said)
+            if holds:
+                return True
+        return False
 
     def _note_unbacked(self, value: torch.Tensor, size: Any, dim: int, source: Source) -> None:
         """What the user said about an unbacked size holds from the start."""
@@ -351,6 +374,7 @@ class Shapes:
             else:
                 for condition in self._range(symbol, source):
                     yield condition, stack
+        yield from self._said
         for position, guard in enumerate(env.guards):
             if env._maybe_evaluate_static(guard.expr, axioms=()) is None:
                 stack = self._stacks[position] if position < len(self._stacks) else ()
@@ -409,6 +433,8 @@ class Shapes:
                 if getattr(known, "is_number", True):
                     self._refuse(tensor, dim, f"it was specialised to {known}", expr)
                 low, high = markers.dynamic_range(tensor.value, dim)
+                if dim in tensor.judged:
+                    continue  # criteria narrow ranges
                 found = self.env.var_to_range.get(known)
                 if found is None or (low is None and high is None):
                     continue

@@ -70,6 +70,8 @@ class Gradients:
         metadata = None if context is None else context.fw_metadata
         if metadata is None:
             return ""
+        # Kernels do not write to saved tensors: backward may run again (`retain_graph`).
+        metadata.bw_donated_idxs = []
         if self._differ:
             self._metadata = metadata
         if self._written is None:

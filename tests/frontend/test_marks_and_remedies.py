@@ -254,3 +254,52 @@ def test_a_marked_size_reaches_the_graph_behind_a_break():
         compiled(marked(mark_dynamic, 3))
         assert_same(f(torch.ones(5)), compiled(torch.ones(5)))
     assert not found
+
+
+# -- sizes with code of their own ------------------------------------------------------------------
+
+
+EIGHTS = [lambda n: n == 8, lambda n: n % 16 == 0]
+
+
+def first_size(graph):
+    """Of the tensor that a graph takes."""
+    last = graph.find_nodes(op="placeholder")[-1].meta["example_value"]
+    size = last.shape[0]
+    known = None if type(size) is int else size.node.expr
+    return int(size) if known is None or known.is_number else size
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("mark", [mark_dynamic, mark_unbacked, torch._dynamo.mark_dynamic])
+def test_sizes_that_meet_a_criterion_have_code_of_their_own(mark, backend):
+    found = []
+    minidynamo.reset()
+    compiled = minidynamo.compile(double, backend=backend)
+    with minidynamo.events.subscribe(found.append, minidynamo.events.GraphEvent):
+        for size, graphs in ((5, 1), (8, 2), (7, 2), (16, 3), (32, 3), (8, 3), (5, 3)):
+            x = torch.ones(size, 3)
+            if size == 5:
+                mark(x, 0, specialize_on=EIGHTS)
+            assert_same(double(x), compiled(x))
+            assert len(found) == graphs, size
+    sizes = [first_size(event.graph.graph) for event in found]
+    assert [n if type(n) is int else None for n in sizes] == [None, 8, None]
+
+
+def test_a_marked_size_that_meets_its_criterion_may_be_a_constant():
+    def f(x):
+        return x * 2 if x.shape[0] == 8 else x * 3
+
+    compiled, counter = compiled_with(f)
+    x = torch.ones(8)
+    mark_dynamic(x, 0, min=4, max=64, specialize_on=EIGHTS)
+    for y in (x, torch.ones(9), torch.ones(8), torch.ones(16)):
+        assert_same(f(y), compiled(y))
+    assert len(counter.graphs) == 3
+
+
+def test_criteria_are_functions():
+    for mark in (mark_dynamic, mark_unbacked):
+        with pytest.raises(TypeError, match="specialize_on takes functions of a size, not 8"):
+            mark(torch.ones(8), 0, specialize_on=[8])

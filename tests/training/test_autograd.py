@@ -78,6 +78,19 @@ def test_retain_graph(comp):
     return gradients(model)
 
 
+@scenario(graphs=2)
+def test_retain_graph_after_other_passes(comp):
+    """Whether saved tensors are kept may differ from pass to pass, also with symbolic sizes."""
+    model = mlp()
+    step = comp(model)
+    for size in (5, 6, 7):
+        step(noise(size, 8)).sum().backward()
+        loss = step(noise(size, 8)).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+    return gradients(model)
+
+
 def test_double_backward_is_refused():
     f = minidynamo.compile(lambda x: (x**3).sum())
     x = torch.ones(3, requires_grad=True)
