@@ -128,12 +128,14 @@ class FusionEvent(Event):
 @dataclass(frozen=True, slots=True)
 class Step:
     """What a compiled graph runs at one place. language: "cpp", "triton", or "call" of an operator;
-    operators: the aten operators in it; lines: the user's ("model.py:12  y = x * 2").
+    operators: the aten operators in it; lines: the user's ("model.py:12  y = x * 2"); in_place: how
+    many results take the memory of what it is the last to read.
     """
 
     language: str
     operators: Sequence[str]
     lines: Sequence[str] = ()
+    in_place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,14 +339,15 @@ def _schedule_text(event: ScheduleEvent) -> str:
     rows: dict[tuple[str, ...], list[int]] = {}
     for position, step in enumerate(event.steps):
         names = dict.fromkeys(map(_short_operator, step.operators))
-        rows.setdefault((step.language, *names), []).append(position)
+        place = ", in place" if step.in_place else ""
+        rows.setdefault((step.language, place, *names), []).append(position)
     calls = sum(step.language == "call" for step in event.steps)
     counts = plural(len(event.steps) - calls, "kernel"), plural(calls, "call")
     lines = [f"{event.kind} graph: {counts[0]}, {counts[1]} of operators".lstrip()]
     for number, (key, positions) in enumerate([*rows.items()][:MAX_ROWS], 1):
-        what = "call" if key[0] == "call" else f"{key[0]} kernel"
+        what = "call" if key[0] == "call" else f"{key[0]} kernel{key[1]}"
         alike = f" ({len(positions)} alike)" if len(positions) > 1 else ""
-        lines.append(f"  {number}. {what}{alike}: {', '.join(_first(key[1:], MAX_OPERATORS))}")
+        lines.append(f"  {number}. {what}{alike}: {', '.join(_first(key[2:], MAX_OPERATORS))}")
         where = dict.fromkeys(line for at in positions for line in event.steps[at].lines)
         lines += [f"       {line}" for line in _first(where, MAX_LINES)]
     if len(rows) > MAX_ROWS:

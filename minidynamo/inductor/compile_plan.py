@@ -14,13 +14,14 @@ import torch.fx
 from minidynamo import events
 from minidynamo.inductor import config, metrics, step_text, trace
 from minidynamo.inductor.codegen.assemble import PlanAssembler
+from minidynamo.inductor.codegen.kernel import Kernel
 from minidynamo.inductor.codegen.plan import Plan
 from minidynamo.inductor.gradients import WRITES
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import ExternOp
 from minidynamo.inductor.runtime.cpp_toolchain import compile_library
 from minidynamo.inductor.runtime.plan_store import CompiledPlan
-from minidynamo.inductor.scheduler import Kernel, schedule
+from minidynamo.inductor.scheduler import schedule
 
 __all__ = ["Plan", "compile_plan", "load_kernels", "schedule_graph"]
 

@@ -51,7 +51,7 @@ def join(first: LoopBody, second: LoopBody) -> LoopBody | None:
             if _division_count(a) + _division_count(b) > divisions:
                 continue
         merged = _concatenate(a, b)
-        if merged is not None and not _reads_overwritten(merged):
+        if merged is not None and not reads_overwritten(merged):
             return merged
     return None
 
@@ -280,10 +280,10 @@ def _is_in_place(first: LoopBody, store: Node) -> bool:
     same = all(
         node.index == store.index for node in first.loads() if node.buffer == store.buffer
     )
-    return same and _is_injective(store.index, first.iters)
+    return same and is_injective(store.index, first.iters)
 
 
-def _reads_overwritten(body: LoopBody) -> bool:
+def reads_overwritten(body: LoopBody) -> bool:
     """Whether a walk over the rows reads again what an earlier one wrote in its place: what follows
     a reduction computes its operands anew.
     """
@@ -310,7 +310,7 @@ def _reads_overwritten(body: LoopBody) -> bool:
     return any(walk > first[b] for walk, used in zip(walks, reads, strict=True) for b in used)
 
 
-def _is_injective(index: Expr, symbols: Sequence[Symbol]) -> bool:
+def is_injective(index: Expr, symbols: Sequence[Symbol]) -> bool:
     """Whether an affine index differs at all points of the symbols, whatever the sizes are."""
     rest, steps = index, []
     for symbol in symbols:

@@ -2,22 +2,21 @@
 
     steps = schedule(lowered)       # list of Kernel and ExternOp
 
-The passes, in order: `drop_dead`, `fuse`, `fuse_siblings`, `order`, `finish`. Fusion is greedy:
-every operation, in the order of the graph, is joined with the neighbour (a group that produced what
-it reads, or that reads the same memory) that saves most memory traffic, unless something forbids it
-(`fusion_score.py` has the terms). On a GPU small groups of equal loops are joined besides, whatever
-they read: a launch costs more than they do.
+The passes, in order: `drop_dead`, `fuse`, `fuse_siblings`, `order`, `finish`, `with_reuse`. Fusion
+is greedy: every operation, in the order of the graph, is joined with the neighbour (a group that
+produced what it reads, or that reads the same memory) that saves most memory traffic, unless
+something forbids it (`fusion_score.py` has the terms). On a GPU small groups of equal loops are
+joined besides, whatever they read: a launch costs more than they do.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from minidynamo import events
-from minidynamo.inductor.codegen.kernel import KernelArg, KernelSpec
+from minidynamo.inductor.codegen.kernel import Kernel, KernelArg, KernelSpec
 from minidynamo.inductor.dependencies import Dependencies, is_effectful, roots, writes_of
 from minidynamo.inductor.fusion import merge_loops
 from minidynamo.inductor.fusion_score import FusionScore, Group, device_of
@@ -26,23 +25,13 @@ from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation, View
 from minidynamo.inductor.loop_body import LoopBody
 from minidynamo.inductor.ordering import Step, in_order
 from minidynamo.inductor.origins import operators, source_lines
+from minidynamo.inductor.reuse import with_reuse
 from minidynamo.inductor.size_hints import hint_of, size_symbols
-from minidynamo.inductor.symbolic import IntLike, Symbol, product
+from minidynamo.inductor.symbolic import IntLike, product
 from minidynamo.inductor.targets import uses_triton
 
 # A kernel over no more points than this is done in about the time that launching it takes.
 LAUNCH_POINTS = 1 << 16
-
-
-@dataclass(eq=False, slots=True)
-class Kernel:
-    """A fused kernel in its place: the spec, the buffers that are its arguments, in order, and the
-    size symbols that it is given.
-    """
-
-    spec: KernelSpec
-    buffers: tuple[Buffer, ...]
-    sizes: tuple[Symbol, ...] = ()
 
 
 class Scheduler:
@@ -78,11 +67,12 @@ class Scheduler:
         self.fuse()
         self.fuse_siblings()
         done = [(group, step) for group in self.order() for step in self.finish(group)]
+        steps = with_reuse([step for _, step in done], self.buffers, self.outputs)
         if events.wants(events.ScheduleEvent):
-            steps = [_described(step) for _, step in done]
             groups = [group for group, _ in done]
-            events.emit(events.ScheduleEvent(kind, steps, self._kept_apart(groups)))
-        return [step for _, step in done]
+            described = [_described(step) for step in steps]
+            events.emit(events.ScheduleEvent(kind, described, self._kept_apart(groups)))
+        return steps
 
     def _output_names(self) -> set[str]:
         """Buffers that outlive the graph: outputs, what they may be views of, written inputs."""
@@ -136,7 +126,11 @@ class Scheduler:
         ranked = sorted(scores.values(), key=lambda item: (-item[0], -item[1].position))
         return [other for _, other in ranked]
 
-    def _try(self, a: Group, b: Group) -> Group | None:
+    def _try(
+        self,
+        a: Group,
+        b: Group,
+    ) -> Group | None:
         """Join two groups if that is right and worth it; the earlier one survives."""
         first, second = (a, b) if a.position < b.position else (b, a)
         if second.members & first.ancestors:
@@ -150,7 +144,12 @@ class Scheduler:
         self._absorb(first, second, body)
         return first
 
-    def _absorb(self, first: Group, second: Group, body: LoopBody) -> None:
+    def _absorb(
+        self,
+        first: Group,
+        second: Group,
+        body: LoopBody,
+    ) -> None:
         members = first.members | second.members
         first.ancestors = (first.ancestors | second.ancestors) & ~members
         first.members, first.body = members, body
@@ -249,7 +248,8 @@ def _described(step: Kernel | ExternOp) -> events.Step:
         return events.Step("call", names, source_lines(step.origins))
     spec = step.spec
     language = "triton" if uses_triton(spec.device) else "cpp"
-    return events.Step(language, operators(spec.origins), source_lines(spec.origins))
+    names, lines = operators(spec.origins), source_lines(spec.origins)
+    return events.Step(language, names, lines, len(step.reuses))
 
 
 def _origins(operations: Iterable[Operation]) -> tuple[str, ...]:
@@ -257,7 +257,9 @@ def _origins(operations: Iterable[Operation]) -> tuple[str, ...]:
 
 
 def drop_dead(
-    operations: Sequence[Operation], buffers: dict[str, Buffer], outputs: set[str]
+    operations: Sequence[Operation],
+    buffers: dict[str, Buffer],
+    outputs: set[str],
 ) -> list[Operation]:
     """Without the operations whose results nobody reads."""
     wanted, kept = set(outputs), []
@@ -270,7 +272,11 @@ def drop_dead(
     return kept[::-1]
 
 
-def make_kernel(body: LoopBody, buffers: dict[str, Buffer], origins: tuple[str, ...]) -> Kernel:
+def make_kernel(
+    body: LoopBody,
+    buffers: dict[str, Buffer],
+    origins: tuple[str, ...],
+) -> Kernel:
     """The kernel for a finished body over named buffers."""
     read: dict[str, None] = {}
     written: dict[str, None] = {}

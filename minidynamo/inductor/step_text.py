@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from minidynamo.inductor.codegen.kernel import Kernel
 from minidynamo.inductor.ir import ComputedOp, ExternOp
 from minidynamo.inductor.origins import operators, source_lines
-from minidynamo.inductor.scheduler import Kernel
 
 Step = ComputedOp | ExternOp | Kernel
 
@@ -37,7 +37,8 @@ def _names(step: Step) -> tuple[list[str], list[str]]:
     """Buffers that it reads, and that it writes."""
     if isinstance(step, Kernel):
         pairs = list(zip(step.buffers, step.spec.args, strict=True))
-        reads = [buffer.name for buffer, arg in pairs if arg.role != "out"]
+        taken = {new.name: old.name for new, old in step.reuses}
+        reads = [taken.get(b.name, b.name) for b, arg in pairs if arg.role != "out"]
         return reads, [buffer.name for buffer, arg in pairs if arg.role != "in"]
     if isinstance(step, ExternOp):
         written = [buffer.name for buffer in step.output_buffers()]

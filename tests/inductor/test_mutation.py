@@ -6,7 +6,7 @@ from inductor_testing import CLOSE
 
 import minidynamo
 from minidynamo.inductor import metrics
-from minidynamo.inductor.fusion import _is_injective, join
+from minidynamo.inductor.fusion import is_injective, join
 from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.passes.foreach import single
 from minidynamo.inductor.symbolic import Symbol, loop_symbol, symbol_expr
@@ -372,15 +372,15 @@ def test_arguments_that_an_operator_writes_to_are_different_ones(writers):
 def test_injective():
     x, y = loop_symbol("x0", 4), loop_symbol("x1", 3)
     a, b = symbol_expr(x), symbol_expr(y)
-    assert _is_injective(a * 3 + b, (x, y)) and _is_injective(b * 5 + a, (x, y))
-    assert not _is_injective(a + b, (x, y)) and not _is_injective(a * 3, (x, y))
-    assert not _is_injective((a // 2) * 3 + b, (x, y))
+    assert is_injective(a * 3 + b, (x, y)) and is_injective(b * 5 + a, (x, y))
+    assert not is_injective(a + b, (x, y)) and not is_injective(a * 3, (x, y))
+    assert not is_injective((a // 2) * 3 + b, (x, y))
     rows, columns = (symbol_expr(Symbol(name)) for name in ("s0", "s1"))
     x, y = loop_symbol("x0", rows), loop_symbol("x1", columns)
     a, b = symbol_expr(x), symbol_expr(y)
-    assert _is_injective(a * columns + b + rows, (x, y))
-    assert not _is_injective(a * columns + b, (x,) * 2 + (y,))
-    assert not _is_injective(a * rows + b, (x, y))
+    assert is_injective(a * columns + b + rows, (x, y))
+    assert not is_injective(a * columns + b, (x,) * 2 + (y,))
+    assert not is_injective(a * rows + b, (x, y))
 
 
 def scattered_into(cache, places, value):

@@ -20,6 +20,7 @@ from minidynamo import events
 from minidynamo.inductor import config, metrics, symbolic
 from minidynamo.inductor.codegen.autotune import tuned
 from minidynamo.inductor.codegen.cpp import USUAL, codegen_cpp
+from minidynamo.inductor.codegen.kernel import Kernel
 from minidynamo.inductor.codegen.plan import (
     Arg,
     AsStrided,
@@ -32,6 +33,7 @@ from minidynamo.inductor.codegen.plan import (
     PlanBuilder,
     Ref,
     Restride,
+    Reuse,
     Symbol,
     argument,
 )
@@ -42,7 +44,6 @@ from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import Buffer, ExternOp, View
 from minidynamo.inductor.origins import operators, source_lines
 from minidynamo.inductor.runtime.triton_launch import ALIGNMENT
-from minidynamo.inductor.scheduler import Kernel
 from minidynamo.inductor.size_hints import size_symbols
 from minidynamo.inductor.sizes import plan_size
 from minidynamo.inductor.symbolic import Undecided, contiguous_strides, symbol_expr
@@ -146,6 +147,8 @@ class PlanAssembler:
         if symbol not in self.sources:
             self._generate(kernel, symbol, is_triton)
         metrics.increment("kernel_calls")
+        for new, old in kernel.reuses:
+            self._take_over(new, old)
         slots = tuple(self._slot_for_kernel(buffer) for buffer in kernel.buffers)
         sizes = tuple(plan_size(symbol_expr(size)) for size in kernel.sizes)
         if is_triton:
@@ -179,6 +182,7 @@ class PlanAssembler:
         for step in steps:
             if isinstance(step, Kernel):
                 used.update(buffer.name for buffer in step.buffers)
+                used.update(old.name for _, old in step.reuses)
             else:
                 used |= step.reads()
         return used
@@ -219,6 +223,14 @@ class PlanAssembler:
         )
         self.slots[buffer.name] = slot
         return slot
+
+    def _take_over(self, new: Buffer, old: Buffer) -> None:
+        """Give a buffer the memory of one that dies."""
+        slot = self.builder.slot(new.name)
+        size, stride = tuple(map(plan_size, new.size)), tuple(map(plan_size, new.stride))
+        source = self.slots[old.name]
+        self.builder.add(Reuse(slot, source, size, stride, dtype_name(new.dtype)))
+        self.slots[new.name] = slot
 
     def _extern(self, step: ExternOp) -> None:
         metrics.increment("extern_calls")

@@ -341,6 +341,16 @@ template <class H> MD_INLINE V<float, MD_LANES(H)> from_bfloat(H x) {
 }
 template <class F> MD_INLINE V<u16, MD_LANES(F)> to_bfloat(F x) {
   constexpr int N = MD_LANES(F);
+#if MD_AVX512 && defined(__AVX512BF16__)
+  // The machine rounds as below, but takes denormal numbers for zeros and keeps the sign of a NaN.
+  if constexpr (N == 16) {
+    if (__builtin_expect(!__builtin_ia32_fpclassps512_mask(x, 0x01 | 0x20 | 0x80, (u16)-1), 1)) {
+      V<u16, 16> r;
+      asm("vcvtneps2bf16 %1, %0" : "=v"(r) : "v"(x));
+      return r;
+    }
+  }
+#endif
   V<u32, N> u = (V<u32, N>)x;
   V<u32, N> rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
   return narrowed(x == x ? rounded : V<u32, N>{} + 0x7fc0);

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import torch
 
+from minidynamo.inductor.ir import Buffer
 from minidynamo.inductor.loop_body import LoopBody
 from minidynamo.inductor.symbolic import IntLike, Symbol
 
@@ -89,3 +90,20 @@ class KernelSpec:
     def key(self) -> str:
         """Content hash of `text`."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:32]
+
+
+@dataclass(eq=False, slots=True)
+class Kernel:
+    """A fused kernel in its place.
+
+    Attributes:
+        spec: what it computes.
+        buffers: its arguments, in order.
+        sizes: the size symbols that it is given.
+        reuses: (new, old): outputs that take the memory of what the kernel is the last to read.
+    """
+
+    spec: KernelSpec
+    buffers: tuple[Buffer, ...]
+    sizes: tuple[Symbol, ...] = ()
+    reuses: tuple[tuple[Buffer, Buffer], ...] = ()

@@ -29,7 +29,11 @@ OUT_OF_ALL = "IndexError: out of range: tried to access index {} on a tensor of 
 SOURCE_COST = 6
 
 
-def prepared(g: GraphLowering, x: TensorValue, reads: IntLike) -> None:
+def prepared(
+    g: GraphLowering,
+    x: TensorValue,
+    reads: IntLike,
+) -> None:
     """Make `x` the source of so many reads at computed positions: few of a large value (the
     target's log-probability out of a vocabulary's) are computed, others find it in memory.
     """
@@ -78,7 +82,10 @@ class Places:
         self.first = self.dims[0] if adjacent else 0
 
     def source(
-        self, x: TensorValue, index: Index, position: Callable[[int, Index], Expr]
+        self,
+        x: TensorValue,
+        index: Index,
+        position: Callable[[int, Index], Expr],
     ) -> list[Expr]:
         """The index into `x` for an index of the result; `position(dim, index of the tensors)`."""
         common = index[self.first : self.first + self.ndim]
@@ -91,7 +98,12 @@ def _is_integer(x: TensorValue) -> bool:
 
 
 def lookup(
-    b: BodyBuilder, x: TensorValue, places: Places, dim: int, index: Index, kind: str | None
+    b: BodyBuilder,
+    x: TensorValue,
+    places: Places,
+    dim: int,
+    index: Index,
+    kind: str | None,
 ) -> Expr:
     """The position along `dim` that its tensor has at `index`; kind: the exception for a bad one,
     whose text counts the dimensions that are indexed.
@@ -104,7 +116,11 @@ def lookup(
 
 
 def _lower_index(kind: str | None) -> Callable[..., Any]:
-    def lower(g: GraphLowering, x: TensorValue, indices: Sequence[TensorValue | None]) -> Any:
+    def lower(
+        g: GraphLowering,
+        x: TensorValue,
+        indices: Sequence[TensorValue | None],
+    ) -> Any:
         tensors = [t for t in indices if t is not None]
         if not tensors or not all(map(_is_integer, tensors)) or is_empty(x):
             return DECLINED
@@ -151,7 +167,12 @@ def lower_masked_index(
 
 
 @register(aten.index_select.default)
-def lower_index_select(g: GraphLowering, x: TensorValue, dim: int, indices: TensorValue) -> Any:
+def lower_index_select(
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+) -> Any:
     if x.ndim == 0 or is_empty(x):
         return DECLINED
     at = wrap(dim, x.ndim)
@@ -210,7 +231,11 @@ def lower_embedding(
 
 
 @register(ONE_HOT)
-def lower_one_hot(g: GraphLowering, x: TensorValue, classes: int) -> Any:
+def lower_one_hot(
+    g: GraphLowering,
+    x: TensorValue,
+    classes: int,
+) -> Any:
     def inner(b: BodyBuilder, index: Index) -> Value:
         place = b.cast(x.load(b, index[:-1]), torch.int64)
         for name, bound, text in (
@@ -225,7 +250,11 @@ def lower_one_hot(g: GraphLowering, x: TensorValue, classes: int) -> Any:
 
 
 @register(aten.take.default)
-def lower_take(g: GraphLowering, x: TensorValue, indices: TensorValue) -> Any:
+def lower_take(
+    g: GraphLowering,
+    x: TensorValue,
+    indices: TensorValue,
+) -> Any:
     if is_empty(x):
         return DECLINED
     prepared(g, x, product(g.meta.shape))

@@ -25,7 +25,12 @@ aten = torch.ops.aten
 MAX_CHOSEN_PIECES = 8
 
 
-def in_bounds(b: BodyBuilder, index: Expr, low: IntLike, high: IntLike) -> Value | None:
+def in_bounds(
+    b: BodyBuilder,
+    index: Expr,
+    low: IntLike,
+    high: IntLike,
+) -> Value | None:
     """Whether low <= index < high, as a bool value; None where that is always so."""
     tests = []
     if not is_nonneg(index - low):
@@ -52,7 +57,11 @@ def select(
 
 
 @register(aten.cat.default)
-def lower_cat(g: GraphLowering, tensors: Sequence[TensorValue], dim: int = 0) -> Any:
+def lower_cat(
+    g: GraphLowering,
+    tensors: Sequence[TensorValue],
+    dim: int = 0,
+) -> Any:
     """Each piece is written by its own loops into its part of the result; a few on a GPU are
     chosen from element by element, so that operators behind take part.
     """
@@ -66,7 +75,11 @@ def lower_cat(g: GraphLowering, tensors: Sequence[TensorValue], dim: int = 0) ->
     return g.assemble(pieces, at)
 
 
-def _chosen(g: GraphLowering, pieces: Sequence[TensorValue], dim: int) -> TensorValue:
+def _chosen(
+    g: GraphLowering,
+    pieces: Sequence[TensorValue],
+    dim: int,
+) -> TensorValue:
     compute = compute_type(g.meta.dtype)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
@@ -93,7 +106,12 @@ def _chosen(g: GraphLowering, pieces: Sequence[TensorValue], dim: int) -> Tensor
 
 
 @register(aten.constant_pad_nd.default)
-def lower_pad(g: GraphLowering, x: TensorValue, pad: Sequence[int], value: Any = 0) -> Any:
+def lower_pad(
+    g: GraphLowering,
+    x: TensorValue,
+    pad: Sequence[int],
+    value: Any = 0,
+) -> Any:
     compute = compute_type(x.dtype)
     lead = x.ndim - len(pad) // 2
     before = [0] * lead + [pad[2 * (x.ndim - 1 - d)] for d in range(lead, x.ndim)]
@@ -111,7 +129,11 @@ def lower_pad(g: GraphLowering, x: TensorValue, pad: Sequence[int], value: Any =
 
 
 def _triangle(name: str, test: str) -> Callable[..., Any]:
-    def lower(g: GraphLowering, x: TensorValue, diagonal: int = 0) -> Any:
+    def lower(
+        g: GraphLowering,
+        x: TensorValue,
+        diagonal: int = 0,
+    ) -> Any:
         compute = compute_type(x.dtype)
 
         def inner(b: BodyBuilder, index: Index) -> Value:

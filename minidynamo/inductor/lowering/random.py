@@ -63,7 +63,13 @@ def seed_of(g: GraphLowering) -> tuple[Buffer, int]:
 class Source:
     """Random numbers for one element: of a body that is being traced, at an offset."""
 
-    def __init__(self, b: BodyBuilder, seed: Value, offset: Value, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        b: BodyBuilder,
+        seed: Value,
+        offset: Value,
+        dtype: torch.dtype,
+    ) -> None:
         self.b, self.seed, self.offset, self.dtype = b, seed, offset, dtype
 
     def word(self, number: int) -> Scalar:
@@ -156,7 +162,11 @@ def lower_randn(g: GraphLowering, *args: Any, **options: Any) -> Any:
     return draw(g, Source.normal, (), g.meta.dtype) if _is_float(g) else DECLINED
 
 
-def _integers(g: GraphLowering, low: int, high: int) -> Any:
+def _integers(
+    g: GraphLowering,
+    low: int,
+    high: int,
+) -> Any:
     extent = high - low
     if not 0 < extent < 1 << 63:
         return DECLINED
@@ -197,14 +207,22 @@ def lower_randint_like_low(
 
 
 @random_lowering(aten.bernoulli.p)
-def lower_bernoulli_p(g: GraphLowering, x: TensorValue, p: float = 0.5) -> Any:
+def lower_bernoulli_p(
+    g: GraphLowering,
+    x: TensorValue,
+    p: float = 0.5,
+) -> Any:
     if not 0 <= p <= 1:
         return DECLINED
     return draw(g, lambda source: source.uniform() < p)
 
 
 @random_lowering(aten.bernoulli.Tensor)
-def lower_bernoulli_tensor(g: GraphLowering, x: TensorValue, p: TensorValue) -> Any:
+def lower_bernoulli_tensor(
+    g: GraphLowering,
+    x: TensorValue,
+    p: TensorValue,
+) -> Any:
     return _bernoulli(g, p)
 
 
@@ -227,7 +245,12 @@ def _bernoulli(g: GraphLowering, p: TensorValue) -> Any:
 
 
 @random_lowering(aten.native_dropout.default)
-def lower_dropout(g: GraphLowering, x: TensorValue, p: float, train: bool | None) -> Any:
+def lower_dropout(
+    g: GraphLowering,
+    x: TensorValue,
+    p: float,
+    train: bool | None,
+) -> Any:
     result, kept = g.meta
     if train is False or p in (0.0, 1.0) or not x.dtype.is_floating_point:
         return DECLINED
@@ -243,21 +266,36 @@ def lower_dropout(g: GraphLowering, x: TensorValue, p: float, train: bool | None
 
 
 @random_lowering(aten.uniform.default)
-def lower_uniform(g: GraphLowering, x: Any, low: float = 0.0, high: float = 1.0) -> Any:
+def lower_uniform(
+    g: GraphLowering,
+    x: Any,
+    low: float = 0.0,
+    high: float = 1.0,
+) -> Any:
     if not _is_float(g) or low > high:
         return DECLINED
     return draw(g, lambda s: s.uniform() * (high - low) + low, (), g.meta.dtype)
 
 
 @random_lowering(aten.normal_functional.default)
-def lower_normal(g: GraphLowering, x: Any, mean: float = 0.0, std: float = 1.0) -> Any:
+def lower_normal(
+    g: GraphLowering,
+    x: Any,
+    mean: float = 0.0,
+    std: float = 1.0,
+) -> Any:
     if not _is_float(g) or std < 0:
         return DECLINED
     return draw(g, lambda s: s.normal() * std + mean, (), g.meta.dtype)
 
 
 @random_lowering(aten.log_normal.default)
-def lower_log_normal(g: GraphLowering, x: Any, mean: float = 1.0, std: float = 2.0) -> Any:
+def lower_log_normal(
+    g: GraphLowering,
+    x: Any,
+    mean: float = 1.0,
+    std: float = 2.0,
+) -> Any:
     if not _is_float(g) or std <= 0:
         return DECLINED
     return draw(g, lambda s: (s.normal() * std + mean).op("exp"), (), g.meta.dtype)
@@ -269,7 +307,11 @@ def _wide_uniform(source: Source) -> Scalar:
 
 
 @random_lowering(aten.exponential.default)
-def lower_exponential(g: GraphLowering, x: Any, rate: float = 1.0) -> Any:
+def lower_exponential(
+    g: GraphLowering,
+    x: Any,
+    rate: float = 1.0,
+) -> Any:
     if not _is_float(g) or rate <= 0:
         return DECLINED
     # never 0, as eager's
@@ -282,7 +324,11 @@ def lower_exponential(g: GraphLowering, x: Any, rate: float = 1.0) -> Any:
 
 
 @random_lowering(aten.geometric.default)
-def lower_geometric(g: GraphLowering, x: Any, p: float) -> Any:
+def lower_geometric(
+    g: GraphLowering,
+    x: Any,
+    p: float,
+) -> Any:
     if not _is_float(g) or not 0 < p < 1:
         return DECLINED
     scale = 1 / math.log1p(-p)
@@ -295,7 +341,12 @@ def lower_geometric(g: GraphLowering, x: Any, p: float) -> Any:
 
 
 @random_lowering(aten.cauchy.default)
-def lower_cauchy(g: GraphLowering, x: Any, median: float = 0.0, sigma: float = 1.0) -> Any:
+def lower_cauchy(
+    g: GraphLowering,
+    x: Any,
+    median: float = 0.0,
+    sigma: float = 1.0,
+) -> Any:
     if not _is_float(g) or sigma <= 0:
         return DECLINED
 

@@ -39,7 +39,11 @@ aten = torch.ops.aten
 DTYPES = {torch.float32, torch.float64, torch.int32, torch.int64}
 
 
-def _is_possible(how: str, x: TensorValue, *others: TensorValue) -> bool:
+def _is_possible(
+    how: str,
+    x: TensorValue,
+    *others: TensorValue,
+) -> bool:
     values = (x, *others)
     static = all(isinstance(n, int) for value in values for n in value.size)
     if not static or x.ndim == 0 or any(map(is_empty, values)):
@@ -47,7 +51,11 @@ def _is_possible(how: str, x: TensorValue, *others: TensorValue) -> bool:
     return how == "set" or (x.dtype in DTYPES and (how == "sum" or x.device.type == "cpu"))
 
 
-def _is_inside(indices: TensorValue, other: TensorValue, skipped: int = -1) -> bool:
+def _is_inside(
+    indices: TensorValue,
+    other: TensorValue,
+    skipped: int = -1,
+) -> bool:
     """Whether `indices` has the dimensions of `other` and no more elements along any of them."""
     if indices.ndim != other.ndim:
         return False
@@ -126,7 +134,11 @@ def _lower_scatter(
     return _scattered(g, x, indices.size, place, *steps)
 
 
-def _is_one_a_row(indices: TensorValue, x: TensorValue, at: int) -> bool:
+def _is_one_a_row(
+    indices: TensorValue,
+    x: TensorValue,
+    at: int,
+) -> bool:
     return indices.size == (*x.size[:at], 1, *x.size[at + 1 :])
 
 
@@ -268,7 +280,11 @@ def lower_index_put(
 
 
 def _rows_of(
-    x: TensorValue, dim: int, indices: TensorValue, source: TensorValue, failure: str
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    source: TensorValue,
+    failure: str,
 ) -> Place | None:
     """Where the slices of `source` along `dim` go; None where eager says what is wrong."""
     if source.ndim != x.ndim or indices.ndim != 1:
