@@ -17,9 +17,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from . import _C, config, shape_history
+from . import _C, config, shape_history, trace_rules
 from .backends.modes import validate_mode, validate_options
-from .backends.registry import BUILTIN_BACKENDS, backend_name, lookup_backend
+from .backends.registry import (
+    BUILTIN_BACKENDS,
+    backend_name,
+    get_default_backend,
+    lookup_backend,
+)
 from .compile_options import BackendFn, CompileOptions
 from .exc import UserError
 from .markers import Decision, set_decision
@@ -126,11 +131,12 @@ def compile(
     anything else a callable. Without it, a decorator.
     fullgraph: raise `Unsupported` where the graph would break. dynamic: None: sizes become symbolic
     when they change; True: at once; False: never. backend: a name (`list_backends()`, default
-    "inductor") or a callable `(gm, example_inputs) -> callable`. mode, options: one or the other,
-    see `list_mode_options()` and `list_options()`; the option guard_filter_fn(entries) says which
-    guards are kept, at the caller's own risk. name: what this configuration is called; it has
-    no effect. disable: return `model` as it is. recompile_limit: in place of
-    `config.recompile_limit`. isolate_recompiles: share no compiled code with equal configurations.
+    "inductor", see `set_default_backend`) or a callable `(gm, example_inputs) -> callable`.
+    mode, options: one or the other, see `list_mode_options()` and `list_options()`; the option
+    guard_filter_fn(entries) says which guards are kept, at the caller's own risk. name: what this
+    configuration is called; it has no effect. disable: return `model` as it is. recompile_limit: in
+    place of `config.recompile_limit`. isolate_recompiles: share no compiled code with equal
+    configurations.
     Raises TypeError for an argument of the wrong type, InvalidBackend or UserError for unknown
     names.
     """
@@ -144,7 +150,7 @@ def compile(
         ("recompile_limit", recompile_limit, (int, type(None)), "an int or None"),
         ("isolate_recompiles", isolate_recompiles, bool, "a bool"),
     )
-    backend = "inductor" if backend is None else backend
+    backend = get_default_backend() if backend is None else backend
     _check_names(backend, mode, options)
     compiler = Compiler(
         backend, fullgraph, dynamic, mode, options, recompile_limit, isolate_recompiles
@@ -161,23 +167,35 @@ def optimize(
     dynamic: bool | None = None,
     disable: bool = False,
     guard_fail_fn: Callable[[Any], Any] | None = None,
+    guard_filter_fn: Callable[[Any], Any] | None = None,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
 ) -> Callable[[Any], Any]:
     """torch._dynamo.optimize: `optimize(backend)(f)` is `compile(f, backend=backend)`.
 
     nopython: as fullgraph. guard_fail_fn: called with (reason, orig_code) for each compiled version
-    that does not fit a call, before it is compiled again.
+    that does not fit a call, before it is compiled again. guard_filter_fn: as the option of
+    `compile`. The others are those of `compile`.
     """
     if guard_fail_fn is not None and not callable(guard_fail_fn):
         raise TypeError(f"optimize: guard_fail_fn must be callable, not {guard_fail_fn!r}")
-    made = compile(backend=backend, fullgraph=nopython, dynamic=dynamic, disable=disable)
+    made = compile(
+        backend=backend,
+        fullgraph=nopython,
+        dynamic=dynamic,
+        options=None if guard_filter_fn is None else {_FILTER: guard_filter_fn},
+        disable=disable,
+        recompile_limit=recompile_limit,
+        isolate_recompiles=isolate_recompiles,
+    )
     return replace(made, guard_fail_fn=guard_fail_fn) if isinstance(made, Compiler) else made
 
 
 def optimize_assert(
-    backend: str | BackendFn = "inductor", *, dynamic: bool | None = None
+    backend: str | BackendFn = "inductor", **kwargs: Any
 ) -> Callable[[Any], Any]:
     """torch._dynamo.optimize_assert: `optimize(backend, nopython=True)`."""
-    return optimize(backend, nopython=True, dynamic=dynamic)
+    return optimize(backend, nopython=True, **kwargs)
 
 
 def compile_(model: torch.nn.Module, **kwargs: Any) -> None:
@@ -192,12 +210,11 @@ def compile_(model: torch.nn.Module, **kwargs: Any) -> None:
     model._compiled_call_impl = compile(model._call_impl, **kwargs)  # type: ignore[assignment]
 
 
-def _check_types(*rows: tuple[str, Any, Any, str]) -> None:
+def _check_types(*rows: tuple[str, Any, Any, str], caller: str = "compile") -> None:
     for name, value, allowed, expected in rows:
         if not isinstance(value, allowed):
-            raise TypeError(
-                f"compile: {name} must be {expected}, not {_type_name(value)} {value!r}"
-            )
+            found = f"{_type_name(value)} {value!r}"
+            raise TypeError(f"{caller}: {name} must be {expected}, not {found}")
 
 
 def _check_names(backend: Any, mode: str | None, options: Mapping[str, Any] | None) -> None:
@@ -247,11 +264,19 @@ def innermost(fn: Any) -> Any:
 
 
 def _with_frame(fn: Any) -> Any:
-    """`fn`, or a Python function calling it where it has no Python frame that could be captured."""
+    """`fn`, or a Python function calling it where it has no Python frame that could be captured,
+    or one of a library, whose frames are captured only where others call it.
+    """
     core = fn
     while isinstance(core, (functools.partial, types.MethodType)):
         core = core.func if isinstance(core, functools.partial) else core.__func__
-    if isinstance(core, (types.FunctionType, _C.CompiledFunction, torch.nn.Module)):
+    if isinstance(core, types.FunctionType):
+        file = core.__code__.co_filename
+        # What a decorator such as torch.no_grad() gives calls the program's own function.
+        decorates = hasattr(core, "__wrapped__") and not trace_rules.is_transform_file(file)
+        if decorates or not trace_rules.is_skipped_file(file):
+            return fn
+    elif isinstance(core, (_C.CompiledFunction, torch.nn.Module)):
         return fn
     if isinstance(inspect.getattr_static(type(core), "__call__", None), types.FunctionType):
         return fn
@@ -308,14 +333,26 @@ class _Disable:
         _C.leave_region(self._former.pop())
 
 
-def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+def disable(
+    fn: Any = None,
+    recursive: bool = True,
+    *,
+    reason: str | None = None,
+    wrapping: bool = True,
+) -> Any:
     """Run `fn` without compiling it; in a compiled caller its call is a graph break.
 
     recursive: nothing that it calls is compiled either. Otherwise `fn` is a Python function, is
     marked and returned itself, and what it calls may be compiled. reason: shown with the graph
-    break.
+    break. wrapping: has no effect; the wrapper keeps the name and the signature.
     Without `fn`: a decorator; also a context manager, inside of which nothing is compiled.
     """
+    _check_types(
+        ("recursive", recursive, bool, "a bool"),
+        ("reason", reason, (str, type(None)), "a str or None"),
+        ("wrapping", wrapping, bool, "a bool"),
+        caller="disable",
+    )
     if fn is None:
         return _Disable(recursive, reason)
     if not callable(fn):

@@ -124,6 +124,38 @@ def test_builtins_are_captured_too(fn, recorder, x):
     assert torch.equal(fast(x), fn(x)) and len(recorder.graphs) == 1
 
 
+@pytest.mark.parametrize(
+    "make",
+    [torch.vmap, torch.func.grad, lambda fn: functools.partial(torch.func.hessian(fn))],
+    ids=["vmap", "grad", "hessian"],
+)
+def test_transforms_are_captured_as_the_outermost_call(make, recorder, x):
+    fn = make(lambda x: (x.sin() * x).sum())
+    x = x.reshape(2, 3) if make is torch.vmap else x
+    fast = minidynamo.compile(fn, backend=recorder, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(fast(x), fn(x))
+    assert len(recorder.graphs) == 1
+
+
+def test_functions_of_libraries_as_the_outermost_call(recorder, x):
+    fast = minidynamo.compile(torch.utils._pytree.tree_map, backend=recorder, fullgraph=True)
+    assert torch.equal(fast(torch.sin, {"a": [x]})["a"][0], x.sin())
+    assert len(recorder.graphs) == 1
+    assert fast.__name__ == "tree_map"
+    with pytest.raises(exc.Unsupported, match="jacobian is not traced"):
+        jacobian = torch.autograd.functional.jacobian
+        minidynamo.compile(jacobian, backend=recorder, fullgraph=True)(torch.sin, x)
+
+    @minidynamo.compile(backend=recorder)
+    @torch.no_grad()
+    def without_grad(x):
+        return x + 1
+
+    assert not without_grad(x.clone().requires_grad_()).requires_grad
+    assert len(recorder.graphs) == 2
+
+
 def test_classes_get_a_compiled_call(recorder, x):
     @minidynamo.compile(backend=recorder)
     class Doubler:
