@@ -19,9 +19,16 @@ from . import config, exc, utils
 from .events import set_logs
 
 if TYPE_CHECKING:
-    from . import callback, inductor, testing
+    from . import callback, compiler, comptime, inductor, testing
     from .backends.modes import list_mode_options, list_options
-    from .backends.registry import list_backends, lookup_backend, register_backend
+    from .backends.registry import (
+        get_default_backend,
+        list_backends,
+        lookup_backend,
+        register_backend,
+        set_default_backend,
+    )
+    from .callback import callback_handler, on_compile_end, on_compile_start
     from .decorators import (
         disable_nested_graph_breaks,
         dont_skip_tracing,
@@ -49,6 +56,7 @@ if TYPE_CHECKING:
         disallow_in_graph,
         graph_break,
         is_compiling,
+        is_dynamo_compiling,
         mark_dynamic,
         mark_static,
         mark_static_address,
@@ -58,13 +66,20 @@ if TYPE_CHECKING:
         step_unsupported,
     )
     from .optimized_module import OptimizedModule
+    from .support import is_dynamo_supported, is_inductor_supported
 
 __version__ = "0.1.0"
 
 # module -> the public names that come from it
 _EXPORTS = {
     "backends.modes": ("list_mode_options", "list_options"),
-    "backends.registry": ("list_backends", "lookup_backend", "register_backend"),
+    "backends.registry": (
+        "get_default_backend",
+        "list_backends",
+        "lookup_backend",
+        "register_backend",
+        "set_default_backend",
+    ),
     "decorators": (
         "disable_nested_graph_breaks",
         "dont_skip_tracing",
@@ -92,6 +107,7 @@ _EXPORTS = {
         "disallow_in_graph",
         "graph_break",
         "is_compiling",
+        "is_dynamo_compiling",
         "mark_dynamic",
         "mark_static",
         "mark_static_address",
@@ -101,6 +117,8 @@ _EXPORTS = {
         "step_unsupported",
     ),
     "optimized_module": ("OptimizedModule",),
+    "support": ("is_dynamo_supported", "is_inductor_supported"),
+    "callback": ("callback_handler", "on_compile_end", "on_compile_start"),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
@@ -110,8 +128,11 @@ __all__ = [
     "allow_in_graph",
     "assume_constant_result",
     "callback",
+    "callback_handler",
     "compile",
     "compile_",
+    "compiler",
+    "comptime",
     "config",
     "disable",
     "disable_nested_graph_breaks",
@@ -122,9 +143,13 @@ __all__ = [
     "explain",
     "export",
     "forbid_in_graph",
+    "get_default_backend",
     "graph_break",
     "inductor",
     "is_compiling",
+    "is_dynamo_compiling",
+    "is_dynamo_supported",
+    "is_inductor_supported",
     "list_backends",
     "list_mode_options",
     "list_options",
@@ -135,12 +160,15 @@ __all__ = [
     "mark_unbacked",
     "maybe_mark_dynamic",
     "nonstrict_trace",
+    "on_compile_end",
+    "on_compile_start",
     "optimize",
     "optimize_assert",
     "patch_dynamo_config",
     "register_backend",
     "reset",
     "run",
+    "set_default_backend",
     "set_logs",
     "set_stance",
     "skip_frame",
@@ -152,7 +180,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("callback", "inductor", "testing"):
+    if name in ("callback", "compiler", "comptime", "inductor", "testing"):
         return importlib.import_module(f".{name}", __name__)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,27 +6,42 @@ def started(args): print(args.compile_id)
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .events import FrameEvent, Subscription, subscribe
 
-__all__ = ["CallbackArgs", "callback_handler", "on_compile_end", "on_compile_start"]
+__all__ = [
+    "CallbackArgs",
+    "CallbackTrigger",
+    "CompilationCallbackHandler",
+    "callback_handler",
+    "on_compile_end",
+    "on_compile_start",
+]
 
 Callback = Callable[["CallbackArgs"], Any]
 F = TypeVar("F", bound=Callback)
+
+
+class CallbackTrigger(enum.Enum):
+    """What began a compilation. It is always a frame: all else is a part of that."""
+
+    DYNAMO = 1
 
 
 @dataclass(frozen=True)
 class CallbackArgs:
     """What is compiled: the name of a function and where it begins."""
 
+    callback_trigger: CallbackTrigger
     compile_id: str
 
 
 @dataclass
-class CallbackHandler:
+class CompilationCallbackHandler:
     """The registered functions. They listen to the events while there are any."""
 
     start_callbacks: list[Callback] = field(default_factory=list)
@@ -65,13 +80,14 @@ class CallbackHandler:
 
     def _note(self, event: Any) -> None:
         code = event.code
-        args = CallbackArgs(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
+        where = f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+        args = CallbackArgs(CallbackTrigger.DYNAMO, where)
         is_start = event.outcome == "start"
         for callback in list(self.start_callbacks if is_start else self.end_callbacks):
             callback(args)
 
 
-callback_handler = CallbackHandler()
+callback_handler = CompilationCallbackHandler()
 
 
 def on_compile_start(callback: F) -> F:

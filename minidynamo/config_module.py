@@ -86,6 +86,8 @@ class ConfigModule(types.ModuleType):
     __inert__: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
+        if any(flag.startswith(f"{name}.") for flag in (*self.__aliases__, *self.__inert__)):
+            return Group(self, name)
         return self.__dict__[_resolve(self, name, AttributeError)]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -155,6 +157,23 @@ class ConfigModule(types.ModuleType):
             if self.__dict__[name] != row.default
         }
         return "\n".join(f"{self.__name__}.{name} = {v!r}" for name, v in changed.items())
+
+
+class Group:
+    """The flags whose names begin with `name` and a dot, as torch writes them."""
+
+    def __init__(self, config: ConfigModule, name: str) -> None:
+        object.__setattr__(self, "_config", config)
+        object.__setattr__(self, "_prefix", f"{name}.")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, self._prefix + name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._config, self._prefix + name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._config, self._prefix + name)
 
 
 class Patch(ContextDecorator):
@@ -266,7 +285,7 @@ def check_value(config: Any, name: str, value: Any) -> Any:
     if name in config.__inert__:
         if value != config.__inert__[name]:
             text = f"{config.__name__}.{name} = {value!r} has no effect: "
-            warn_once(f"{text}the flag is torch's and has no counterpart here", stacklevel=3)
+            warn_once(f"{text}the flag is torch's and has no counterpart here")
         return value
     row = config.__fields__[name]
     allowed = _allowed_types(row.hint)

@@ -38,16 +38,16 @@ def forbid_in_graph(fn: Any) -> Any:
     return fn
 
 
-def nonstrict_trace(fn: F) -> F:
+def nonstrict_trace(traceable_fn: F) -> F:
     """Put calls of what is returned into the graph as one node; AOTAutograd traces inside of it.
 
-    Arguments and results are nests of tensors and constants. `fn` is a function.
+    Arguments and results are nests of tensors and constants. `traceable_fn` is a function.
     """
-    _check_callable("nonstrict_trace", fn)
+    _check_callable("nonstrict_trace", traceable_fn)
 
-    @functools.wraps(fn)
+    @functools.wraps(traceable_fn)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
+        return traceable_fn(*args, **kwargs)
 
     set_decision(traced, Decision.ALLOW)
     return traced  # type: ignore[return-value]
@@ -58,6 +58,7 @@ def substitute_in_graph(
     *,
     can_constant_fold_through: bool = False,
     skip_signature_check: bool = False,
+    is_embedded_type: bool = False,
 ) -> Callable[[F], F]:
     """A decorator: where captured code calls `original_fn`, which is not written in Python or not
     to be traced, the decorated function is traced. Eager is not changed.
@@ -66,8 +67,8 @@ def substitute_in_graph(
     signatures may differ. Raises TypeError where they do.
     """
     _check_callable("substitute_in_graph", original_fn)
-    if isinstance(original_fn, type):
-        name = original_fn.__qualname__
+    if isinstance(original_fn, type) or is_embedded_type:
+        name = getattr(original_fn, "__qualname__", original_fn)
         raise TypeError(f"substitute_in_graph takes a function, not the class {name}")
 
     def register(traceable_fn: F) -> F:
@@ -99,8 +100,13 @@ def _compare_signatures(original: Callable[..., Any], substitute: Callable[..., 
         )
 
 
-def dont_skip_tracing(fn: F) -> F:
-    """Trace through `fn` also where it belongs to a library that is left to eager."""
+def dont_skip_tracing(fn: Any = None) -> Any:
+    """Trace through `fn` also where it belongs to a library that is left to eager.
+
+    Without `fn`, a decorator.
+    """
+    if fn is None:
+        return dont_skip_tracing
     _check_callable("dont_skip_tracing", fn)
     set_decision(fn, Decision.INLINE)
     return fn
@@ -112,11 +118,13 @@ class error_on_graph_break:  # noqa: N801  (used as a function)
     With compile(fullgraph=True) it always is.
     """
 
-    def __init__(self, error: bool) -> None:
-        if not isinstance(error, bool):
-            kind = type(error).__name__
-            raise TypeError(f"error_on_graph_break: error must be a bool, not {kind} {error!r}")
-        self.error = error
+    def __init__(self, error_on_graph_break: bool) -> None:
+        if not isinstance(error_on_graph_break, bool):
+            found = f"{type(error_on_graph_break).__name__} {error_on_graph_break!r}"
+            raise TypeError(
+                f"error_on_graph_break: error_on_graph_break must be a bool, not {found}"
+            )
+        self.error = error_on_graph_break
 
     def __enter__(self) -> None:
         break_errors.append(self.error)
@@ -144,14 +152,12 @@ for _method in (error_on_graph_break.__enter__, error_on_graph_break.__exit__):
 set_decision(error_on_graph_break.__init__, Decision.INLINE)
 
 
-def patch_dynamo_config(arg: Any = None, value: Any = None, **changes: Any) -> Any:
+def patch_dynamo_config(arg1: Any = None, arg2: Any = None, **kwargs: Any) -> Any:
     """`config.patch`: a context manager and decorator that sets flags for a block or for calls.
 
     Inside of captured code the graph breaks, and what follows is captured with the flags.
     """
-    if arg is None:
-        return config.patch(**changes)
-    return config.patch(arg, **changes) if isinstance(arg, dict) else config.patch(arg, value)
+    return config.patch(arg1, arg2, **kwargs)
 
 
 def disable_nested_graph_breaks(fn: Any = None) -> Any:

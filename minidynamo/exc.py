@@ -65,6 +65,11 @@ class MinidynamoError(RuntimeError):
         self.message = message
         self.user_stack: UserStack = user_stack
 
+    @property
+    def msg(self) -> str:
+        """Torch's name of `message`."""
+        return self.message
+
     def __str__(self) -> str:
         text = self.message
         if self.user_stack:
@@ -186,6 +191,10 @@ class CppCompileError(KernelCompileError):
 
 class NoCompiler(CppCompileError):
     """There is no C++ compiler. Without `fullgraph=True` the frame then runs in eager."""
+
+    def __init__(self, command: Sequence[str], output: str, source_path: str = "") -> None:
+        super().__init__(command, output, source_path)
+        self.message = output  # nothing was run
 
 
 class TritonCompileError(KernelCompileError):

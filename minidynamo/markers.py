@@ -40,6 +40,7 @@ __all__ = [
     "force_inline",
     "graph_break",
     "is_compiling",
+    "is_dynamo_compiling",
     "mark_dynamic",
     "mark_static",
     "mark_static_address",
@@ -216,6 +217,11 @@ def skip_frame(msg: str = "") -> None:
 
 def is_compiling() -> bool:
     """False in eager; the front end puts True in its place."""
+    return False
+
+
+def is_dynamo_compiling() -> bool:
+    """The same: no other compiler asks it."""
     return False
 
 

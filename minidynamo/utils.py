@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import collections
 import difflib
+import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterable
@@ -19,6 +21,7 @@ __all__ = ["counters", "forget_warnings", "known_names", "plural", "warn_once"]
 counters: collections.defaultdict[str, collections.Counter[str]]
 counters = collections.defaultdict(collections.Counter)
 
+_PACKAGE = os.path.dirname(__file__) + os.sep
 _warned: set[str] = set()
 _warned_lock = threading.Lock()
 
@@ -36,16 +39,20 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def warn_once(message: str, key: str | None = None, *, stacklevel: int = 2) -> bool:
+def warn_once(message: str, key: str | None = None) -> bool:
     """Issue `message` as a UserWarning the first time that `key` (default: the message) is seen.
 
-    Returns whether it was issued. `minidynamo.reset()` forgets the keys.
+    It names the line of the program that led here. Returns whether it was issued.
+    `minidynamo.reset()` forgets the keys.
     """
     with _warned_lock:
         if (key or message) in _warned:
             return False
         _warned.add(key or message)
-    warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=level)
     return True
 
 

@@ -25,6 +25,7 @@ LAYERS = [
         "markers",
         "compile_lock",
         "compile_options",
+        "comptime",
         "deferred_torch",
         "size_nodes",
         "stances",
@@ -69,7 +70,7 @@ LAYERS = [
         "explanation",
         "report",
     ],
-    ["testing"],
+    ["compiler", "support", "testing", "__main__"],
     [""],  # minidynamo/__init__.py
 ]
 # The compiler below the FX graph is a stack of its own.
@@ -86,7 +87,7 @@ INDUCTOR_USES = {
     "transform_levels",
     "_C",
 }
-USES_INDUCTOR = {"backends", "eval_frame", ""}
+USES_INDUCTOR = {"backends", "compiler", "eval_frame", "support", ""}
 
 # Modules imported late, inside functions, and why.
 LATE_IMPORTS = {

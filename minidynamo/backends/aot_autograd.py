@@ -26,13 +26,17 @@ def aot_autograd(
     *,
     fw_compiler: GraphCompiler,
     bw_compiler: GraphCompiler | None = None,
+    inference_compiler: GraphCompiler | None = None,
     decompositions: dict[Any, Callable[..., Any]] | None = None,
+    partition_fn: Callable[..., Any] | None = None,
+    keep_inference_input_mutations: bool = False,
 ) -> Callable[..., Any]:
     """Compile `gm` by way of functional aten graphs; returns a callable over the inputs of `gm`.
 
-    fw_compiler, bw_compiler(graph, inputs): make a callable of the inference or forward graph and
-    of the backward graph (default: the same compiler). Mutation, aliasing and autograd are
-    AOTAutograd's; a graph that it cannot take apart runs as it was captured.
+    fw_compiler, bw_compiler, inference_compiler(graph, inputs): make a callable of the forward, the
+    backward, and, without gradients, the only graph (default: `fw_compiler`). partition_fn: how a
+    graph with gradients is cut in two. Mutation, aliasing and autograd are AOTAutograd's; a graph
+    that it cannot take apart runs as it was captured.
     """
     from torch._functorch.aot_autograd import make_boxed_func
     from torch._functorch.partitioners import default_partition
@@ -52,7 +56,7 @@ def aot_autograd(
     compilers = {
         "forward": boxed(fw_compiler, "forward"),
         "backward": boxed(bw_compiler or fw_compiler, "backward"),
-        "inference": boxed(fw_compiler, "inference"),
+        "inference": boxed(inference_compiler or fw_compiler, "inference"),
     }
     graph = with_eager_strides(gm)
     with timed("aot_autograd"), floats_stay_numbers():
@@ -64,8 +68,9 @@ def aot_autograd(
                 graph,
                 example_inputs,
                 compilers,
-                partition_fn=default_partition,
+                partition_fn=partition_fn or default_partition,
                 decompositions=decompositions,
+                keep_inference_input_mutations=keep_inference_input_mutations,
             )
         except (CannotTrace, *NOT_COMPILABLE) as reason:
             log.info("a graph runs as it was captured: %s", reason)

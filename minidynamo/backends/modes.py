@@ -2,7 +2,8 @@
 
 An option is a flag of `minidynamo.inductor.config`; a mode is a name for a set of options. Names of
 modes are those of torch.compile. An option may be spelt as there ("trace.enabled") or as the flag
-(trace_enabled). Options without an effect yet say so in their documentation.
+(trace_enabled). Options without an effect yet say so in their documentation; options of torch that
+have no counterpart (`inductor/config_inert.py`) are taken with a warning.
 """
 
 from __future__ import annotations
@@ -61,9 +62,12 @@ def validate_mode(mode: str | None) -> None:
 def validate_options(options: Mapping[str, Any]) -> None:
     """Raises UserError for an unknown option (with the known ones) or a value it cannot have."""
     for name, value in options.items():
-        if name not in list_options():
-            raise UserError(f"unknown option {name!r}; {known_names(name, list_options())}")
         try:
-            check_value(inductor_config, flag_of(inductor_config, name), value)
+            flag = flag_of(inductor_config, name)
+        except AttributeError:
+            known = known_names(name, list_options())
+            raise UserError(f"unknown option {name!r}; {known}") from None
+        try:
+            check_value(inductor_config, flag, value)
         except (TypeError, ValueError) as error:
             raise UserError(f"option {name!r}: {error}") from error

@@ -25,9 +25,11 @@ from ..utils import known_names
 __all__ = [
     "BUILTIN_BACKENDS",
     "backend_name",
+    "get_default_backend",
     "list_backends",
     "lookup_backend",
     "register_backend",
+    "set_default_backend",
 ]
 
 ENTRY_POINT_GROUP = "torch_dynamo_backends"
@@ -47,6 +49,7 @@ BUILTIN_BACKENDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 _registered: dict[str, BackendFn] = {}
 _tags: dict[str, tuple[str, ...]] = {name: row[2] for name, row in BUILTIN_BACKENDS.items()}
 _installed: dict[str, EntryPoint] | None = None
+_default: str | BackendFn = "inductor"
 _lock = threading.RLock()
 
 
@@ -112,6 +115,22 @@ def lookup_backend(compiler_fn: str | BackendFn) -> BackendFn:
         raise InvalidBackend(compiler_fn, known_names(compiler_fn, list_backends(())))
     with _lock:
         return _registered.setdefault(compiler_fn, found)
+
+
+def set_default_backend(backend: str | BackendFn | None) -> None:
+    """What `compile()` uses where it is given no backend, from now on; None: "inductor" again.
+
+    Raises InvalidBackend for an unknown name, and TypeError for another type.
+    """
+    global _default
+    chosen = "inductor" if backend is None else backend
+    lookup_backend(chosen)
+    _default = chosen
+
+
+def get_default_backend() -> str | BackendFn:
+    """What `compile()` uses where it is given no backend."""
+    return _default
 
 
 def backend_name(backend: str | BackendFn) -> str:

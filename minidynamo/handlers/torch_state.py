@@ -90,6 +90,7 @@ _CONSTANTS: tuple[tuple[Callable[..., Any], Any], ...] = (
     (torch.compiler.is_exporting, False),
     (torch._utils.is_compiling, True),
     (markers.is_compiling, True),
+    (markers.is_dynamo_compiling, True),
 )
 
 

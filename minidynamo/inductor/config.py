@@ -1,6 +1,8 @@
 """The flags of the inductor backend, one line each; also what `compile(options=...)` may set.
 
-Set as attributes, by `patch()`, or by the environment variables `MINIDYNAMO_INDUCTOR_<NAME>`.
+Set as attributes, by `patch()`, or by the environment variables `MINIDYNAMO_INDUCTOR_<NAME>`. The
+spellings with a dot work as with torch: `config.triton.cudagraphs = True`. Flags of torch without a
+counterpart (`config_inert`) can be set too, with a warning that they have no effect.
 """
 # ruff: noqa: E501  (one row, one line)
 
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..config_module import field, install
+from .config_inert import INERT
 
 # fmt: off
 cpu_backend: str = field("cpp", "Code for CPU tensors: C++, or Triton run by its interpreter (for tests).", choices=("cpp", "triton"))
@@ -33,4 +36,4 @@ if TYPE_CHECKING:
     describe: Callable[[], str]
 
 
-patch = install(__name__, env_prefix="MINIDYNAMO_INDUCTOR")
+patch = install(__name__, env_prefix="MINIDYNAMO_INDUCTOR", inert=INERT)

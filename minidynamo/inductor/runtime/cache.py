@@ -62,6 +62,8 @@ class Store:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
         self.folder = self.root / FORMAT
+        # (kind, key) of what was written or found, in order.
+        self.used: dict[tuple[str, str], None] = {}
         self._puts = 0
         self._lock = threading.Lock()
 
@@ -85,6 +87,7 @@ class Store:
             return None
         with contextlib.suppress(OSError):
             os.utime(file)
+        self.used[kind, key] = None
         return payload
 
     def put(self, kind: str, key: str, payload: bytes) -> Path | None:
@@ -104,6 +107,7 @@ class Store:
                 f"minidynamo compiles without a disk cache: {error}", key="cache-unusable"
             )
             return None
+        self.used[kind, key] = None
         self._count_put()
         return file
 

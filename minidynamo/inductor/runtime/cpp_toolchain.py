@@ -87,7 +87,8 @@ def _find_compiler(variable: str) -> Compiler:
             info = os.stat(path)
             identity = f"{os.path.realpath(path)} {info.st_size} {info.st_mtime_ns}"
             return Compiler((path, *command[1:]), f"{identity} {command[1:]}")
-    raise NoCompiler(candidates[0], _INSTALL)
+    set_wrong = f"; it is set to {variable!r}, which is no command" if variable.strip() else ""
+    raise NoCompiler(candidates[0], _INSTALL + set_wrong)
 
 
 @cache

@@ -1,0 +1,44 @@
+"""python -m minidynamo: a line for each thing that is needed."""
+
+import os
+import subprocess
+import sys
+
+import minidynamo
+from minidynamo import support
+
+
+def run(folder, **environment):
+    env = {**os.environ, "MINIDYNAMO_CACHE_DIR": str(folder), **environment}
+    command = [sys.executable, "-m", "minidynamo"]
+    return subprocess.run(command, env=env, capture_output=True, text=True)
+
+
+def test_the_report(tmp_path):
+    out = run(tmp_path / "cache")
+    lines = out.stdout.splitlines()
+    assert [line[:14].rstrip() for line in lines] == list(support.CHECKS)
+    assert out.returncode == 0 and all(line[14:].startswith("ok ") for line in lines), (
+        out.stdout
+    )
+    assert f"MINIDYNAMO_CACHE_DIR={tmp_path}" in out.stdout and "as in eager" in lines[-1]
+
+
+def test_what_is_missing_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    out = run(tmp_path / "file" / "cache", CXX="/no/such/compiler")
+    failed = [line for line in out.stdout.splitlines() if line[14:].startswith("FAILED")]
+    assert out.returncode == 1
+    assert [line[:14].rstrip() for line in failed] == [
+        "C++ compiler",
+        "disk cache",
+        "compiled call",
+    ]
+    assert "it is set to '/no/such/compiler', which is no command" in failed[0]
+    assert "set MINIDYNAMO_CACHE_DIR" in failed[1] and "NoCompiler" in failed[2]
+
+
+def test_support(monkeypatch):
+    assert minidynamo.is_dynamo_supported() and minidynamo.is_inductor_supported()
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    assert not minidynamo.is_inductor_supported()

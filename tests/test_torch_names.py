@@ -1,0 +1,330 @@
+"""Names of torch.compiler, torch._dynamo and torch._inductor: all there or refused."""
+
+import inspect
+import subprocess
+import sys
+import unittest
+import warnings
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo import compiler, config, exc, testing
+from minidynamo.backends.common import aot_autograd
+from minidynamo.inductor import config as inductor_config
+from minidynamo.testing import CompileCounter
+
+
+@pytest.fixture
+def x():
+    return torch.linspace(-1, 1, 6)
+
+
+def wave(x):
+    return torch.sin(x) + 1
+
+
+# -- torch.compiler --------------------------------------------------------------------------------
+
+# Not offered: the error says why.
+REFUSED = {"load_compiled_function", "precompile", "set_enable_guard_collectives"}
+
+
+def parameters(function):
+    return [
+        (p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()
+    ]
+
+
+@pytest.mark.parametrize("name", torch.compiler.__all__)
+def test_every_name_of_torch_compiler(name):
+    if name in REFUSED or not hasattr(compiler, name):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': "):
+            getattr(compiler, name)
+        return
+    theirs, ours = getattr(torch.compiler, name), getattr(compiler, name)
+    if inspect.isfunction(theirs) and name not in ("compile", "wrap_numpy"):
+        assert [row[0] for row in parameters(theirs)] == [row[0] for row in parameters(ours)][
+            : len(parameters(theirs))
+        ]
+
+
+def test_arguments_of_compile_are_torchs():
+    theirs, ours = parameters(torch.compile), parameters(minidynamo.compile)
+    # The shapes are experimental; no backend means the default one in all versions.
+    left_out = {"shapes_spec", "dynamic_shapes", "backend"}
+    theirs = [row for row in theirs if row[0] not in left_out]
+    assert theirs == [row for row in ours if row[0] in {name for name, _, _ in theirs}]
+
+
+def test_is_compiling(x):
+    def where(x):
+        return x + compiler.is_dynamo_compiling() + 2 * minidynamo.is_dynamo_compiling()
+
+    assert torch.equal(where(x), x)
+    assert torch.equal(minidynamo.compile(where, backend="eager", fullgraph=True)(x), x + 3)
+
+
+def test_default_backend(x):
+    counter = CompileCounter()
+    assert minidynamo.get_default_backend() == "inductor"
+    try:
+        minidynamo.set_default_backend(counter)
+        assert compiler.get_default_backend() is counter
+        assert torch.equal(minidynamo.compile(wave)(x), wave(x)) and counter.frame_count == 1
+        for wrong, error in (("nothing", exc.InvalidBackend), (3, TypeError)):
+            with pytest.raises(error):
+                minidynamo.set_default_backend(wrong)
+        assert minidynamo.get_default_backend() is counter
+    finally:
+        minidynamo.set_default_backend(None)
+    assert minidynamo.get_default_backend() == "inductor"
+
+
+def test_functions_of_numpy_arrays(x):
+    numpy = pytest.importorskip("numpy")
+
+    @compiler.wrap_numpy
+    def program(x, scale):
+        """Doc."""
+        return {"sum": (numpy.sin(x) * scale).sum(), "all": x + scale}
+
+    expected = {"sum": (x.sin() * 2).sum(), "all": x + 2}
+    counter = CompileCounter()
+    compiled = minidynamo.compile(program, backend=counter, fullgraph=True)
+    for function in (program, compiled):
+        found = function(x, 2)
+        assert found.keys() == expected.keys() and program.__doc__ == "Doc."
+        for name, value in expected.items():
+            torch.testing.assert_close(torch.as_tensor(found[name]), value)
+    assert counter.frame_count == 1
+    with pytest.raises(TypeError, match="fn must be callable, not int 3"):
+        compiler.wrap_numpy(3)
+
+
+def test_torchs_guard_filters(x):
+    counter = CompileCounter()
+    options = {"guard_filter_fn": compiler.skip_all_guards_unsafe}
+    fast = minidynamo.compile(lambda x, n: x * n, backend=counter, options=options)
+    fast(x, 2)
+    assert torch.equal(fast(x, 3), x * 2) and counter.frame_count == 1
+    for name in ("keep_tensor_guards_unsafe", "skip_guard_on_globals_unsafe"):
+        assert getattr(compiler, name) is getattr(torch.compiler, name)
+
+
+FILL = """
+import sys, torch, minidynamo
+from minidynamo import compiler
+f = minidynamo.compile(lambda x: torch.sin(x) * 3 + x)
+"""
+
+
+def test_artifacts_fill_the_cache_of_another_machine(tmp_path):
+    def run(code, folder):
+        command = [sys.executable, "-c", FILL + code, str(tmp_path / "saved")]
+        env = {**__import__("os").environ, "MINIDYNAMO_CACHE_DIR": str(folder)}
+        out = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert out.returncode == 0, out.stderr
+        return out.stdout
+
+    save = """
+assert compiler.save_cache_artifacts() is None
+f(torch.ones(5))
+saved, info = compiler.save_cache_artifacts()
+open(sys.argv[1], "wb").write(saved)
+print(sorted(info.artifacts))
+"""
+    load = """
+from minidynamo import events
+looks = []
+info = compiler.load_cache_artifacts(open(sys.argv[1], "rb").read())
+with events.subscribe(looks.append, events.CacheEvent):
+    assert torch.allclose(f(torch.ones(5)), torch.sin(torch.ones(5)) * 3 + 1)
+assert looks and all(look.hit for look in looks), looks
+print(sorted(info.artifacts))
+"""
+    kinds = run(save, tmp_path / "first")
+    assert kinds == run(load, tmp_path / "second") and "plan" in kinds
+
+
+def test_artifacts_are_checked():
+    with pytest.raises(TypeError, match="serialized_artifacts must be bytes, not str"):
+        compiler.load_cache_artifacts("x")
+    for wrong in (b"", b"minidynamo cache 1\n" + bytes(60)):
+        with pytest.raises(exc.UserError, match="damaged"):
+            compiler.load_cache_artifacts(wrong)
+
+
+# -- torch._dynamo ---------------------------------------------------------------------------------
+
+
+def test_more_arguments_of_optimize(x):
+    counter = CompileCounter()
+    fast = minidynamo.optimize(
+        counter, guard_filter_fn=lambda guards: [False] * len(guards), recompile_limit=3
+    )(lambda x, n: x * n)
+    fast(x, 2)
+    assert torch.equal(fast(x, 3), x * 2) and counter.frame_count == 1
+    isolated = minidynamo.optimize_assert(counter, isolate_recompiles=True, dynamic=False)
+    assert torch.equal(isolated(wave)(x), wave(x)) and counter.frame_count == 2
+
+
+def test_backends_of_compilers_of_functional_graphs(x):
+    seen = []
+
+    def named(kind):
+        def compiler(graph, inputs):
+            seen.append(kind)
+            return graph.forward
+
+        return compiler
+
+    w = torch.ones(6, requires_grad=True)
+    backend = aot_autograd(fw_compiler=named("forward"), bw_compiler=named("backward"))
+    loss = minidynamo.compile(lambda x, w: (x * w).sin().sum(), backend=backend)(x, w)
+    loss.backward()
+    torch.testing.assert_close(w.grad, x * (x * w).cos().detach())
+    assert seen == ["forward", "backward"]
+    backend = aot_autograd(
+        fw_compiler=named("forward"),
+        inference_compiler=named("inference"),
+        decompositions=lambda: {},
+    )
+    assert torch.equal(minidynamo.compile(wave, backend=backend)(x), wave(x))
+    assert seen[2:] == ["inference"]
+    with pytest.raises(TypeError, match="bw_compiler must be callable, not int"):
+        aot_autograd(fw_compiler=len, bw_compiler=3)
+    with pytest.raises(TypeError, match="nothing"):
+        aot_autograd(fw_compiler=len, nothing=3)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (lambda: minidynamo.disable(wave, recursive=3), "disable: recursive must be a bool"),
+        (lambda: minidynamo.disable(wave, reason=3), "disable: reason must be a str or None"),
+        (lambda: minidynamo.disable(wave, wrapping=None), "disable: wrapping must be a bool"),
+        (lambda: minidynamo.dont_skip_tracing(3), "dont_skip_tracing takes a callable"),
+        (lambda: minidynamo.nonstrict_trace(3), "nonstrict_trace takes a callable"),
+    ],
+)
+def test_wrong_arguments(wrong, message):
+    with pytest.raises(TypeError, match=message):
+        wrong()
+
+
+def test_dont_skip_tracing_as_a_decorator_with_brackets(x):
+    assert minidynamo.dont_skip_tracing()(wave) is wave
+
+
+# -- torch._dynamo.testing -------------------------------------------------------------------------
+
+
+def test_results_of_models(x):
+    model = minidynamo.compile(torch.nn.BatchNorm1d(6), backend="eager")
+    leaf = testing.clone_me(x.reshape(1, 6).expand(2, 6).clone().requires_grad_())
+    assert leaf.is_leaf and leaf.requires_grad and testing.clone_me(None) is None
+    out = model(leaf)
+    loss = testing.reduce_to_scalar_loss((out, {"more": torch.arange(4)}))
+    assert loss.item() == pytest.approx((out.mean().item() + 1.5) / 2)
+    loss.backward()
+    results = testing.collect_results(model, out, loss, (leaf, [leaf]))
+    assert set(results[2]) == {"weight.grad", "bias.grad"} and set(results[3]) == {
+        "weight",
+        "bias",
+    }
+    assert "running_mean" in results[4] and results[5] is results[6] is leaf.grad
+    assert testing.requires_bwd_pass([None, 3, out]) and not testing.requires_bwd_pass([x])
+    for wrong in (testing.requires_bwd_pass, testing.reduce_to_scalar_loss):
+        with pytest.raises(NotImplementedError, match="of str"):
+            wrong("text")
+    testing.reset_rng_state()
+    first = torch.rand(2)
+    testing.reset_rng_state()
+    assert torch.equal(first, torch.rand(2))
+
+
+def test_texts_of_graphs():
+    text = "def forward(self):  \n    # File: x.py:3\n\n\n\n    return 1  # kept\n"
+    assert testing.normalize_gm(text) == "def forward(self):\n\n    return 1  # kept\n"
+    assert testing.empty_line_normalizer("a\n\n\nb\r\n") == "a\nb\n"
+
+
+def test_cases_of_unittest():
+    class Case(unittest.TestCase):
+        helper = 3
+
+        def test_one(self):
+            testing.standard_test(self, lambda a, b: (a + b).sin(), 2, expected_ops=2)
+            assert config.specialize_int is True
+
+        @testing.expectedFailureDynamic
+        def test_two(self):
+            raise ValueError
+
+    made = testing.make_test_cls_with_patches(
+        Case,
+        "Patched",
+        "_p",
+        (config, "specialize_int", True),
+        xfail_prop="_expected_failure_dynamic",
+    )
+    assert made.__name__ == "PatchedCase" and made.helper == 3
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(made).run(result)
+    assert result.testsRun == 2 and len(result.expectedFailures) == 1 and result.wasSuccessful()
+    assert config.specialize_int is False
+
+
+# -- torch._inductor -------------------------------------------------------------------------------
+
+
+def test_options_of_torch_without_counterpart(x):
+    minidynamo.reset()
+    with pytest.warns(
+        UserWarning, match="coordinate_descent_tuning = True has no effect"
+    ) as all:
+        fast = minidynamo.compile(wave, options={"coordinate_descent_tuning": True})
+    assert all[0].filename == __file__
+    torch.testing.assert_close(fast(x), wave(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        minidynamo.compile(wave, options={"triton.multi_kernel": 0, "size_asserts": True})
+    for wrong in ("post_grad_custom_post_pass", "fallback_by_default", 3):
+        with pytest.raises(exc.UserError, match=f"unknown option {wrong!r}"):
+            minidynamo.compile(wave, options={wrong: True})
+
+
+def test_flags_of_inductor_by_torchs_spelling():
+    minidynamo.reset()
+    assert inductor_config.triton.cudagraphs is False and inductor_config.cpp.threads == -1
+    try:
+        inductor_config.triton.cudagraphs = True
+        assert inductor_config.triton_cudagraphs is True
+        with pytest.warns(UserWarning, match="triton.unique_kernel_names = False has no"):
+            inductor_config.triton.unique_kernel_names = False
+    finally:
+        inductor_config.triton.cudagraphs = False
+        inductor_config.triton.unique_kernel_names = True
+    with pytest.raises(AttributeError, match="no flag 'triton.nothing'"):
+        inductor_config.triton.nothing = 3
+    with pytest.raises(TypeError, match="triton_cudagraphs must be bool, not int 3"):
+        inductor_config.triton.cudagraphs = 3
+    with pytest.raises(AttributeError, match="cannot be deleted"):
+        del inductor_config.triton.cudagraphs
+
+
+def test_inert_flags_of_inductor_are_torchs():
+    """But for a few that not every version of torch has, or has with another default."""
+    missing = object()
+
+    def theirs(name):
+        value = torch._inductor.config
+        for part in name.split("."):
+            value = getattr(value, part, missing)
+        return value
+
+    inert = inductor_config.__inert__
+    assert sum(theirs(name) != value for name, value in inert.items()) < 8
+    assert not set(inert) & {*inductor_config.__fields__, *inductor_config.__aliases__}
