@@ -1,9 +1,9 @@
-"""Long runs: `python tests/fuzz [--kind python|tensors] [--programs N] [--seed S]`.
+"""Long runs: `python tests/fuzz [--kind python|tensors|triton] [--programs N] [--seed S]`.
 
 `python`: statements and objects, under the `eager` backend. `tensors`: tensor operations, under the
-default backend, with other sizes in later calls, writes and gradients. Prints the seed, and each
-failing program shrunk to few rows, with what differs. Exits with 1 if any failed. The same seed
-gives the same programs.
+default backend, with other sizes in later calls, writes and gradients. `triton`: the same, as
+Triton's interpreter runs them. Prints the seed, and each failing program shrunk to few rows, with
+what differs. Exits with 1 if any failed. The same seed gives the same programs.
 """
 
 from __future__ import annotations

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import logging
-import types
 import warnings
+from functools import partial
 
 import runner
+import tensor_programs
 import tensor_runner
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-KINDS: dict[str, types.ModuleType] = {"python": runner, "tensors": tensor_runner}
+# What makes a program, and what says how compiling changes it.
+KINDS = {
+    "python": (runner.make_program, runner.difference),
+    "tensors": (tensor_programs.make_program, tensor_runner.difference),
+    "triton": (
+        tensor_programs.make_program,
+        partial(tensor_runner.difference, cpu_backend="triton"),
+    ),
+}
 
 
 class Different(Exception):
@@ -21,9 +30,7 @@ class Different(Exception):
 @st.composite
 def programs(draw, kind):
     """Random programs; the first row of each table is the simplest."""
-    return KINDS[kind].make_program(
-        lambda count: draw(st.integers(0, count - 1)) if count > 1 else 0
-    )
+    return KINDS[kind][0](lambda count: draw(st.integers(0, count - 1)) if count > 1 else 0)
 
 
 def search(first_seed: int, count: int, kind: str = "python") -> str | None:
@@ -42,7 +49,7 @@ def search(first_seed: int, count: int, kind: str = "python") -> str | None:
     @given(programs(kind))
     def agree(program):
         try:
-            what = KINDS[kind].difference(program)
+            what = KINDS[kind][1](program)
         except Exception as error:
             what = f"the compiler fails: {type(error).__name__}: {error}"
         if what is not None:

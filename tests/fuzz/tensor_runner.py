@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from tensor_programs import SIZES, TensorProgram, make_program, namespace
+from tensor_programs import SIZES, TensorProgram, namespace
 
 import minidynamo
-
-__all__ = ["difference", "make_program"]
 
 # Of the largest value, beside ten times eager's own error against float64.
 ROUNDING = {torch.bfloat16: 3e-2, torch.float16: 1e-2, torch.float32: 1e-4, torch.float64: 1e-9}
@@ -51,14 +50,12 @@ def call(function: Any, program: TensorProgram, sizes: dict[str, int]) -> Any:
     return (facts, shared, [grad is None for grad in grads]), [*tensors, *grads]
 
 
-def compiled(program: TensorProgram) -> list[Any]:
-    minidynamo.reset()
-    return run(program, lambda fn: minidynamo.compile(fn, dynamic=program.dynamic))
-
-
-def difference(program: TensorProgram) -> str | None:
+def difference(program: TensorProgram, cpu_backend: str = "cpp") -> str | None:
     """None where eager and compiled agree, else what differs."""
-    expected, found = run(program, lambda fn: fn), compiled(program)
+    options = {"cpu_backend": cpu_backend}
+    minidynamo.reset()
+    expected = run(program, lambda fn: fn)
+    found = run(program, partial(minidynamo.compile, dynamic=program.dynamic, options=options))
     exact = run(program.in_double(), lambda fn: fn)
     for index, (left, right, double) in enumerate(zip(expected, found, exact, strict=True)):
         if isinstance(left, type):

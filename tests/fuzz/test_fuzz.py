@@ -19,7 +19,11 @@ def test_random_programs(first_seed):
     assert failure is None, f"\n{failure}"
 
 
-@pytest.mark.parametrize("first_seed", range(2))
-def test_random_tensor_programs(first_seed):
-    failure = search(first_seed, 12, "tensors")
+@pytest.mark.parametrize(
+    ("first_seed", "kind"), [(0, "tensors"), (1, "tensors"), (0, "triton")]
+)
+def test_random_tensor_programs(first_seed, kind):
+    if kind == "triton":
+        pytest.importorskip("triton")
+    failure = search(first_seed, 12, kind)
     assert failure is None, f"\n{failure}"

@@ -296,6 +296,15 @@ def test_triton_kernels_take_sizes(fn):
     assert metrics.compiled_graphs == 1 and metrics.uncompiled_graphs == 0
 
 
+def test_triton_kernels_divide_by_products_of_sizes():
+    pytest.importorskip("triton")
+    with inductor_config.patch(cpu_backend="triton"):
+        compiled = compile_(lambda x: x * 2, dynamic=True)
+        for a, b, c in ((3, 8, 5), (4, 2, 18)):
+            x = torch.rand(a, b, 2 * c)[..., ::2]
+            assert torch.equal(compiled(x), x * 2)
+
+
 def test_triton_kernels_with_sizes_compile_for_gpus():
     pytest.importorskip("triton")
     from triton_testing import assemble, kernel_of

@@ -13,7 +13,7 @@ Indices are 32 bits where their ranges allow, tile by tile and expression by exp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -149,7 +149,7 @@ class TritonPrinter:
         for position, axis in enumerate(axes):
             tile = "tl.program_id(0)"
             if len(axes) > 1:
-                tiles = self.index(self._tiles(axes[-1]))
+                tiles = self.divisor(self._tiles(axes[-1]))
                 tile = f"({tile} {'//' if position == 0 else '%'} {tiles})"
             if self._is_wide(axis):
                 tile = f"{tile}.to(tl.int64)"
@@ -173,10 +173,10 @@ class TritonPrinter:
             symbol = axis.symbols[position]
             text = f"{name}index"
             if inside != 1:
-                text += f" // {self.index(inside)}"
+                text += f" // {self.divisor(inside)}"
             assert symbol.size is not None
             if position:
-                text += f" % {self.index(as_expr(symbol.size))}"
+                text += f" % {self.divisor(as_expr(symbol.size))}"
             self.code.line(f"{symbol.name} = {text}")
             inside = inside * symbol.size
 
@@ -246,22 +246,29 @@ class TritonPrinter:
     # -- indices -----------------------------------------------------------------------------------
     def index(self, expr: Expr) -> str:
         """An index expression; 64 bits wide where 32 might not do."""
+        return expr.render(self._atoms(expr))
+
+    def divisor(self, size: Expr) -> str:
+        """A size, as it stands after `//` or `%`."""
+        return size.render_divisor(self._atoms(size))
+
+    def _atoms(self, expr: Expr) -> Callable[[Atom], str]:
+        """What prints the atoms of an expression."""
         wide = magnitude(expr, _INT32) is None
 
-        def atom_text(atom: Atom) -> str:
+        def text(atom: Atom) -> str:
             if isinstance(atom, Symbol):
-                return (
-                    f"{atom.name}.to(tl.int64)" if wide and atom.size is not None else atom.name
-                )
+                is_wide = wide and atom.size is not None
+                return f"{atom.name}.to(tl.int64)" if is_wide else atom.name
             if isinstance(atom, ValueRef):
                 return f"v{atom.node}.to(tl.int64)"
             assert isinstance(atom, (FloorDiv, Mod))
-            num, den = atom.num.render(atom_text), atom.den.render_divisor(atom_text)
+            num, den = atom.num.render(text), atom.den.render_divisor(text)
             if is_nonneg(atom.num):
                 return f"({num} {'//' if isinstance(atom, FloorDiv) else '%'} {den})"
             return f"floor_{'div' if isinstance(atom, FloorDiv) else 'mod'}({num}, {den})"
 
-        return expr.render(atom_text)
+        return text
 
     def _pointer(self, node: Node, want: Span) -> str:
         """Addresses of an access, as a tile that extends along `want`."""
