@@ -285,7 +285,11 @@ def test_text_and_hint_of_a_size():
     assert {symbol.name for symbol in size_symbols([n * m, 4])} == {"n", "m"}
 
 
-@pytest.mark.parametrize("fn", [pointwise, reductions, normalised, slices, joined])
+def extremes(x):
+    return x.argmax(0), x.argmin(0), x.transpose(0, 1).argmax()
+
+
+@pytest.mark.parametrize("fn", [pointwise, reductions, normalised, slices, joined, extremes])
 def test_triton_kernels_take_sizes(fn):
     pytest.importorskip("triton")
     with inductor_config.patch(cpu_backend="triton"):

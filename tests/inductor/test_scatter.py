@@ -288,3 +288,12 @@ def test_cross_entropy_reads_logits_twice(options):
     torch.testing.assert_close(actual, both(lambda x, t: F.cross_entropy(x, t, **options)))
     memory = {t.data_ptr() for t in saved if t.shape == x.shape}
     assert memory <= {x.data_ptr()}
+
+
+@pytest.mark.parametrize("how", ["amax", "prod", "sum"])
+def test_triton_scatters_sums_and_leaves_the_rest_to_the_operator(how):
+    pytest.importorskip("triton")
+    run = lambda x, i, s: x.scatter_reduce(0, i, s, how)  # noqa: E731
+    args = torch.ones(4, 6), torch.randint(0, 4, (9, 6)), torch.randn(9, 6)
+    (actual,) = compiled(run, *args, cpu_backend="triton")(*args)
+    torch.testing.assert_close(actual, run(*args))

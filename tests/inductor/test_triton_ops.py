@@ -6,6 +6,7 @@ import pytest
 import torch
 from triton_testing import assemble, builder, kernel_of, run, same
 
+import minidynamo
 from minidynamo.inductor.codegen.triton_ops import TABLE, literal
 from minidynamo.inductor.ops import OPS, REDUCTIONS
 from minidynamo.inductor.symbolic import symbol_expr
@@ -288,3 +289,12 @@ def test_empty_reductions(name):
     kernel = kernel_of(b.finish(), [(dtype, 0, "in"), (dtype, 3, "out")])
     run(kernel, torch.empty(0, dtype=dtype), out)
     assert out.tolist() == [REDUCTIONS[name].identity] * 3
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_wrap_around(dtype):
+    for value in (-2, 255, 1 << 31, -(1 << 63)):
+        assert int(literal(value, dtype)) == torch.tensor(value).to(dtype).item()
+    x = torch.arange(5, dtype=dtype)
+    run = minidynamo.compile(lambda x: x ^ -2, options={"cpu_backend": "triton"})
+    assert torch.equal(run(x), x ^ -2)

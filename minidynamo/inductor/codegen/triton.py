@@ -422,9 +422,9 @@ class TritonPrinter:
 
     def _places(self) -> str:
         """Positions in the rows, those that do not exist behind all others."""
-        where = "rindex"
+        where = "rindex.to(tl.int64)" if self._is_wide(self.axes[1]) else "rindex"
         if self.axes[1].is_masked:
-            where = f"tl.where(rmask, rindex, {self._behind()})"
+            where = f"tl.where(rmask, {where}, {self._behind()})"
         return f"tl.broadcast_to({where}, {self._shape(frozenset('xr'))})"
 
     def _reduce_whole(self, position: int, node: Node) -> None:

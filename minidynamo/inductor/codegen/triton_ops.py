@@ -140,11 +140,12 @@ TABLE: dict[str, Row] = {
 
 
 def literal(value: bool | float, dtype: torch.dtype) -> str:
-    """A constant as a Python expression of exactly this value."""
+    """A constant as a Python expression of exactly this value; integers wrap around."""
     if dtype == torch.bool:
         return str(bool(value))
     if not dtype.is_floating_point:
-        return str(int(value))
+        low, count = torch.iinfo(dtype).min, 1 << torch.iinfo(dtype).bits
+        return str((int(value) - low) % count + low)
     if not math.isfinite(value):
         return f'float("{value}")'
     if dtype == torch.float32:

@@ -30,6 +30,7 @@ from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Scalar, where
 from minidynamo.inductor.lowering.views import wrap
 from minidynamo.inductor.symbolic import ZERO, Expr, dot
+from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -48,7 +49,8 @@ def _is_possible(
     static = all(isinstance(n, int) for value in values for n in value.size)
     if not static or x.ndim == 0 or any(map(is_empty, values)):
         return False
-    return how == "set" or (x.dtype in DTYPES and (how == "sum" or x.device.type == "cpu"))
+    only_sums = uses_triton(x.device.type)
+    return how == "set" or (x.dtype in DTYPES and (how == "sum" or not only_sums))
 
 
 def _is_inside(
