@@ -52,9 +52,11 @@ def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
         return NotImplemented
     wanted = [isinstance(v, TensorVariable) and _requires_grad(v.fake) for v in values]
     if not (torch.is_grad_enabled() and any(wanted)):
-        result, _ = _forward(tx, cls, values, [False] * len(values))
-        has_setup = _has_setup(cls)
-        return _without_inputs(tx, result, values, has_setup)
+        result, context = _forward(tx, cls, values, [False] * len(values))
+        dirty = tx.output.side_effects.load_attr(context, "dirty_tensors")
+        kept = dirty.realize().unpack(tx) if isinstance(dirty, VariableTracker) else []
+        inputs = [value for value in values if not any(value is item for item in kept)]
+        return _without_inputs(tx, result, inputs, _has_setup(cls))
     _try_out(tx, cls, values, wanted)
     return tx.call_operation(_apply_of(cls.value), values, {})
 
@@ -94,22 +96,29 @@ def _forward(
     state, was_on = GlobalStateVariable.of(tx), torch.is_grad_enabled()
     if was_on:
         state.set(tx, GRAD_MODE, False)
+    try:
+        return _call_forward(tx, cls, context, values), context
+    finally:
+        if was_on:
+            state.set(tx, GRAD_MODE, True)
+
+
+def _call_forward(
+    tx: Translator, cls: ClassVariable, context: VariableTracker, values: Values
+) -> VariableTracker:
     forward = cls.getattr(tx, "forward")
-    if _has_setup(cls):
-        result = tx.call_function(forward, values, {}).realize()
-        arguments = [context, tx.wrap_items(tuple, values), result]
-        tx.call_function(cls.getattr(tx, "setup_context"), arguments, {})
-    else:
-        result = tx.call_function(forward, [context, *values], {}).realize()
-    if was_on:
-        state.set(tx, GRAD_MODE, True)
-    return result, context
+    if not _has_setup(cls):
+        return tx.call_function(forward, [context, *values], {}).realize()
+    result = tx.call_function(forward, values, {}).realize()
+    arguments = [context, tx.wrap_items(tuple, values), result]
+    tx.call_function(cls.getattr(tx, "setup_context"), arguments, {})
+    return result
 
 
 def _without_inputs(
     tx: Translator, result: VariableTracker, values: Values, has_setup: bool
 ) -> VariableTracker:
-    """`apply` returns a view where forward returns an input itself."""
+    """`apply` returns a view where forward returns an input that it does not mark as dirty."""
     if isinstance(result, TensorVariable):
         if any(result is value for value in values):
             if has_setup:
