@@ -19,7 +19,7 @@ from . import config, exc, utils
 from .events import set_logs
 
 if TYPE_CHECKING:
-    from . import callback, compiler, comptime, inductor, testing
+    from . import callback, compiler, comptime, decorators, inductor, testing
     from .backends.modes import list_mode_options, list_options
     from .backends.registry import (
         get_default_backend,
@@ -134,6 +134,7 @@ __all__ = [
     "compiler",
     "comptime",
     "config",
+    "decorators",
     "disable",
     "disable_nested_graph_breaks",
     "disallow_in_graph",
@@ -180,7 +181,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("callback", "compiler", "comptime", "inductor", "testing"):
+    if name in ("callback", "compiler", "comptime", "decorators", "inductor", "testing"):
         return importlib.import_module(f".{name}", __name__)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

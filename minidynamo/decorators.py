@@ -9,7 +9,17 @@ from typing import Any, NoReturn, TypeVar
 
 from . import config
 from .exc import UserError
-from .markers import Decision, break_errors, set_decision, set_substitute
+from .markers import (
+    Decision,
+    break_errors,
+    mark_dynamic,
+    mark_static,
+    mark_static_address,
+    mark_unbacked,
+    maybe_mark_dynamic,
+    set_decision,
+    set_substitute,
+)
 
 __all__ = [
     "disable_nested_graph_breaks",
@@ -17,6 +27,11 @@ __all__ = [
     "error_on_graph_break",
     "export",
     "forbid_in_graph",
+    "mark_dynamic",
+    "mark_static",
+    "mark_static_address",
+    "mark_unbacked",
+    "maybe_mark_dynamic",
     "nonstrict_trace",
     "patch_dynamo_config",
     "substitute_in_graph",

@@ -97,7 +97,9 @@ class Compiler:
     def wrap(self, fn: Any) -> Any:
         """The C callable for a function or any other callable object."""
         fn = innermost(fn)
-        return _dressed(_C.compiled_function(_with_frame(fn), self.region()), fn)
+        compiled = _dressed(_C.compiled_function(_with_frame(fn), self.region()), fn)
+        compiled._torchdynamo_orig_callable = fn  # what torch.compile leaves, for who asks
+        return compiled
 
 
 def _with_calls(name: str, cls: type, wrap: Callable[[Any], Any]) -> type:

@@ -5,6 +5,7 @@
     InvalidBackend           no backend of that name: name
     BackendCompilerFailed    the backend raised: backend_name, inner_exception
     TorchRuntimeError        an operator cannot run on these (fake) inputs
+    DataDependentError       the same of a branch on data: also a UserError
     RecompileLimitExceeded   config.recompile_limit, with fullgraph or fail_on_recompile_limit_hit
     RecompileError           config.error_on_recompile
     VerificationFailed       config.verify_correctness found other results
@@ -30,6 +31,7 @@ from . import config
 __all__ = [
     "BackendCompilerFailed",
     "CppCompileError",
+    "DataDependentError",
     "FailOnRecompileLimitHit",
     "InternalError",
     "InternalTorchDynamoError",
@@ -129,6 +131,10 @@ class Unsupported(MinidynamoError):
         self.context = context
         self.explanation = explanation
         self.hints = tuple(hints)
+
+
+class DataDependentError(Unsupported, UserError):
+    """A branch on a number that depends on a tensor's data; for torch that is a UserError."""
 
 
 class RecompileLimitExceeded(Unsupported):

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from .exc import RunInEager, Unsupported
+from .exc import DataDependentError, RunInEager, Unsupported
 
 # Errors of fake propagation that mean "cannot be known while tracing", with what the user is told.
 _NOT_TRACEABLE: dict[type[Exception], tuple[str, str]] = {
@@ -37,7 +37,9 @@ def describe_failure(
     name = getattr(target, "__name__", str(target))
     for kind_of_error, (kind, why) in _NOT_TRACEABLE.items():
         if isinstance(error, kind_of_error):
-            return Unsupported(kind, name, f"{name} cannot be traced: {why}")
+            is_branch = kind_of_error is GuardOnDataDependentSymNode
+            kind_of_failure = DataDependentError if is_branch else Unsupported
+            return kind_of_failure(kind, name, f"{name} cannot be traced: {why}")
     return Unsupported(
         "operator raised",
         f"{name}: {type(error).__name__}: {error}",

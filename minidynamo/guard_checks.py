@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import _C
+from . import _C, markers
 from .constant_values import Shown, constant_text
 from .guard_expr import Expr, expr_text, leaves
 from .source import LocalSource, Source, TensorPropertySource
@@ -121,6 +121,7 @@ class TensorSpec:
     keys: the dispatch keys as eager dispatch would see them (with what the thread includes and
     excludes), as c10::DispatchKeySet.raw_repr(); so conj, neg, inference, functorch and Python
     subclasses differ. sizes and strides: None stands for any; strides None: not compared.
+    marks: those of `markers.marks_of`; others are new.
     """
 
     pytype: type
@@ -131,6 +132,7 @@ class TensorSpec:
     requires_grad: bool
     sizes: tuple[int | None, ...]
     strides: tuple[int | None, ...] | None
+    marks: int = 0
 
     @staticmethod
     def of(
@@ -157,6 +159,7 @@ class TensorSpec:
             tensor.requires_grad,
             tuple(tensor.shape if sizes is None else sizes),
             own_strides if strides is None else tuple(strides),
+            markers.marks_of(tensor),
         )
 
     def text(self) -> str:
@@ -197,6 +200,8 @@ def tensor_difference(spec: TensorSpec, found: Any) -> str:
         state = _C.GlobalState()
         keys = (_C.tensor_key_set(found) | state.included) & ~state.excluded
         text = _keys_text(spec.keys, keys) if keys != spec.keys else ""
+    if not text and markers.marks_of(found) & ~spec.marks:
+        text = "dimensions were marked since it was compiled"
     return text
 
 

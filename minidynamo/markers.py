@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from . import _C
 from .exc import UserError
 
 __all__ = [
@@ -266,6 +267,17 @@ def _add(
     for other in remove_from:
         if hasattr(t, other):
             setattr(t, other, getattr(t, other) - set(dims))
+    t._minidynamo_marks = marks_of(t)  # type: ignore[attr-defined]
+    _C.note_marks()
+
+
+def marks_of(t: torch.Tensor) -> int:
+    """The marks of all dimensions as bits, which guards compare."""
+    marks = 0
+    for place, attribute in enumerate((_DYNAMIC, _WEAK, _STATIC, _UNBACKED, _STRICT)):
+        for dim in getattr(t, attribute, ()):
+            marks |= 1 << 12 * place + dim % t.dim() % 12
+    return marks
 
 
 def _set_criteria(t: torch.Tensor, dims: list[int], checks: Any, what: str) -> None:

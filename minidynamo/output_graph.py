@@ -141,6 +141,8 @@ class OutputGraph:
         self.guarded_classes: set[type] = set()
         # Objects whose `id` the traced code asked for, with their types.
         self.identified: dict[Source, type] = {}
+        # Objects that are keys of dicts or elements of sets by their identity.
+        self.hashed: dict[Source, None] = {}
         # Context managers that the traced code entered and not yet left, innermost last.
         self.open_contexts: list[Any] = []
         # Conditions that the graph relies on, and the steps that ask for them.
@@ -475,6 +477,8 @@ class OutputGraph:
                 raise RunInEager("what a tensor wraps lies on memory that is written to")
             self.guards.add(None, Check.NOT_ALIASED_GROUP, group)
             self.guards.add(None, Check.MEMORY_LAYOUT, layout)
+        if len(self.hashed) > 1:
+            self.guards.add(None, Check.NOT_ALIASED_GROUP, tuple(self.hashed))
         effects = self.side_effects
         changed = {
             variable: None for variable, _ in effects.pending_attributes()

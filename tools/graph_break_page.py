@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "graph_breaks.md"
-RAISERS = {"unsupported", "Unsupported"}
+RAISERS = {"unsupported", "Unsupported", "DataDependentError"}
 HEAD = """# Graph breaks
 
 Each kind of graph break (or, with `fullgraph=True`, of `Unsupported`) has a stable name. A message

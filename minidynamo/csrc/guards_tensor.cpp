@@ -24,11 +24,29 @@ struct TensorSpec {
   c10::Layout layout;
   bool requires_grad;
   bool has_strides;
+  uint64_t marks;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
 };
 
 namespace {
+
+// Whether the program ever marked dimensions of a tensor, and where mark_dynamic and the like keep
+// what they said; see markers.py.
+bool marks_are_used = false;
+PyObject* marks_name = nullptr;
+
+// Whether the tensor has no marks but those that were known when it was compiled.
+bool marks_match(uint64_t expected, PyObject* object) {
+  PyObject* found = _PyObject_GenericGetAttrWithDict(object, marks_name, nullptr, 1);
+  if (found == nullptr) {
+    PyErr_Clear();
+    return true;
+  }
+  uint64_t marks = PyLong_Check(found) ? PyLong_AsUnsignedLongLongMask(found) : 0;
+  Py_DECREF(found);
+  return (marks & ~expected) == 0;
+}
 
 constexpr int64_t kAny = -1;
 
@@ -78,6 +96,9 @@ Result metadata_matches_carefully(const TensorSpec& spec, PyObject* object) {
 inline Result match(const TensorSpec& spec, PyObject* object, const DispatchState& dispatch,
                     bool careful) {
   if (Py_TYPE(object) != spec.type) {
+    return kFail;
+  }
+  if (marks_are_used && !marks_match(spec.marks, object)) {
     return kFail;
   }
   const c10::TensorImpl& tensor = unpack(object);
@@ -163,7 +184,14 @@ PyObject* key_set_names(PyObject*, PyObject* number) {
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* note_marks(PyObject*, PyObject*) {
+  marks_are_used = true;
+  Py_RETURN_NONE;
+}
+
 PyMethodDef kFunctions[] = {
+    {"note_marks", note_marks, METH_NOARGS,
+     "note_marks(): from now on guards look at the attribute _minidynamo_marks of tensors."},
     {"tensor_key_set", tensor_key_set, METH_O,
      "tensor_key_set(tensor) -> int: its dispatch keys, as c10::DispatchKeySet.raw_repr()."},
     {"key_set_names", key_set_names, METH_O,
@@ -176,9 +204,9 @@ std::shared_ptr<TensorSpec> parse_tensor_spec(PyObject* fields) {
   auto spec = std::make_shared<TensorSpec>();
   PyObject *type, *dtype, *device, *layout, *sizes, *strides;
   int requires_grad;
-  unsigned long long keys;
-  if (!PyArg_ParseTuple(fields, "O!KOOOpOO", &PyType_Type, &type, &keys, &dtype, &device, &layout,
-                        &requires_grad, &sizes, &strides)) {
+  unsigned long long keys, marks;
+  if (!PyArg_ParseTuple(fields, "O!KOOOpOOK", &PyType_Type, &type, &keys, &dtype, &device,
+                        &layout, &requires_grad, &sizes, &strides, &marks)) {
     return nullptr;
   }
   spec->type = reinterpret_cast<PyTypeObject*>(type);
@@ -189,6 +217,7 @@ std::shared_ptr<TensorSpec> parse_tensor_spec(PyObject* fields) {
     return nullptr;
   }
   spec->keys = keys;
+  spec->marks = marks;
   spec->dtype = c10::scalarTypeToTypeMeta(reinterpret_cast<THPDtype*>(dtype)->scalar_type);
   spec->device = reinterpret_cast<THPDevice*>(device)->device;
   spec->layout = reinterpret_cast<THPLayout*>(layout)->layout;
@@ -206,7 +235,7 @@ PyTypeObject* tensor_spec_type(const TensorSpec& spec) { return spec.type; }
 bool tensor_specs_equal(const TensorSpec& a, const TensorSpec& b) {
   return a.type == b.type && a.keys == b.keys && a.dtype == b.dtype && a.device == b.device &&
          a.layout == b.layout && a.requires_grad == b.requires_grad &&
-         a.has_strides == b.has_strides && a.sizes == b.sizes && a.strides == b.strides;
+         a.has_strides == b.has_strides && a.marks == b.marks && a.sizes == b.sizes && a.strides == b.strides;
 }
 
 Result tensor_matches(const TensorSpec& spec, PyObject* object, const DispatchState& dispatch,
@@ -283,6 +312,9 @@ DispatchState dispatch_state() {
   return {keys.included_.raw_repr(), keys.excluded_.raw_repr()};
 }
 
-int init_tensor_functions(PyObject* module) { return PyModule_AddFunctions(module, kFunctions); }
+int init_tensor_functions(PyObject* module) {
+  marks_name = PyUnicode_InternFromString("_minidynamo_marks");
+  return marks_name == nullptr ? -1 : PyModule_AddFunctions(module, kFunctions);
+}
 
 }  // namespace md

@@ -10,7 +10,7 @@ import torch._numpy as tnp
 
 from .. import trace_rules
 from ..variables.base import VariableTracker, unsupported
-from ..variables.ndarray import NdarrayVariable, call_numpy
+from ..variables.ndarray import NdarrayVariable, call_numpy, with_tensors
 from ..variables.registry import handler_of, handles
 from ..variables.tensor import TensorVariable, tensor_method
 
@@ -56,9 +56,15 @@ def _function(
         if name in ("array", "asarray") and args and _is_nest(args[0]):
             args = [_stacked(tx, args[0]), *args[1:]]
         values = [*args, *kwargs.values()]
+        has_tensor = any(isinstance(value, TensorVariable) for value in args)
+        if has_tensor and not kwargs and isinstance(real, numpy.ufunc):
+            return with_tensors(tx, real, args, on_arrays)
         if not creates and not any(map(_has_array, values)):
             return NotImplemented
         return call_numpy(tx, traced, name, args, kwargs, real)
+
+    def on_arrays(tx: Translator, function: Any, arrays: Args) -> VariableTracker:
+        return call_numpy(tx, traced, name, arrays, {}, function)
 
     if handler_of(real) is None:
         handles(real)(handler)
@@ -153,10 +159,20 @@ def tensor_numpy(
     kwargs: Kwargs,
 ) -> Any:
     """An array that shares the tensor's memory; what eager refuses breaks the graph."""
-    if self.fake.requires_grad and not torch.is_grad_enabled():
-        detached = self.call_method(tx, "detach", [], {}).realize()
-        assert isinstance(detached, TensorVariable)
-        self = detached
+    forced = args[0] if args else kwargs.get("force")
+    if (
+        forced is not None
+        and len(args) + len(kwargs) == 1
+        and forced.as_python_constant() is True
+    ):
+        steps = ["detach", "cpu", "resolve_conj", "resolve_neg"]
+        args, kwargs = [], {}
+    else:
+        steps = ["detach"] if self.fake.requires_grad and not torch.is_grad_enabled() else []
+    for step in steps:
+        made = self.call_method(tx, step, [], {}).realize()
+        assert isinstance(made, TensorVariable)
+        self = made
     fake = self.fake
     is_plain = not (fake.requires_grad or fake.is_conj() or fake.is_neg())
     if args or kwargs or not is_plain or fake.device.type != "cpu" or _has_no_dtype(fake.dtype):

@@ -5,6 +5,7 @@ What is an operation needs no row: `trace_rules` knows it, and the call becomes 
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -257,22 +258,60 @@ def _has_numpy(value: Any) -> bool:
     return isinstance(value, NUMPY_SCALARS)
 
 
+def _plain(value: Any, kinds: list[torch.dtype]) -> Any:
+    """A nest with Python's numbers in place of numpy's; `kinds` gets the dtypes of its leaves."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, kinds) for item in value]
+    if not isinstance(value, NUMPY_SCALARS):
+        kinds.append(torch.tensor(value).dtype)
+        return value
+    kinds.append(torch.from_numpy(numpy.array(value)).dtype)
+    return value.item()  # type: ignore[attr-defined]
+
+
+def _arrays_in(tx: Translator, value: VariableTracker, found: list[NdarrayVariable]) -> bool:
+    """Whether a value is an array, or a nest of arrays alone, which `found` gets."""
+    value = value.realize()
+    if isinstance(value, NdarrayVariable) and not value.is_scalar:
+        found.append(value)
+        return True
+    if value.is_python_constant() or value.python_type() not in (list, tuple):
+        return False
+    items = value.unpack(tx)
+    return bool(items) and all(_arrays_in(tx, item, found) for item in items)
+
+
+def _stacked(tx: Translator, value: VariableTracker, kind: VariableTracker) -> VariableTracker:
+    """A nest of arrays as one tensor."""
+    value = value.realize()
+    if isinstance(value, NdarrayVariable):
+        return value.tensor.call_method(tx, "to", [kind], {})
+    items = [_stacked(tx, item, kind) for item in value.unpack(tx)]
+    return tx.call_operation(torch.stack, [tx.wrap_items(list, items)], {})
+
+
 def _of_data(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     """A nest of tensors and symbols is a node that stacks them; numpy's numbers tell the dtype."""
-    data = args[0] if len(args) == 1 and "dtype" not in kwargs else NONE
+    data = args[0] if len(args) == 1 else NONE
     if data.python_type() in NUMPY_SCALARS:
         data = data.specialized(tx)
-    if data.is_python_constant():
-        value = data.as_python_constant()
-        if isinstance(value, NUMPY_SCALARS):
-            dtype = ConstantVariable(torch.from_numpy(numpy.array(value)).dtype)
-            number = ConstantVariable(value.item())  # type: ignore[attr-defined]
-            wanted = {**kwargs, "dtype": dtype}
-            return tx.call_operation(torch.tensor, [number, *args[1:]], wanted)
-        if _has_numpy(value):
-            unsupported(
-                "numpy call", repr(value), "numbers of numpy tell the dtype of a tensor"
-            )
+    arrays: list[NdarrayVariable] = []
+    if _arrays_in(tx, data, arrays) and set(kwargs) <= {"dtype", "device"}:
+        kinds = [array.tensor.fake.dtype for array in arrays]
+        promoted = tx.wrap_constant(functools.reduce(torch.promote_types, kinds))
+        made = _stacked(tx, data, kwargs.get("dtype", promoted))
+        wanted = {"device": kwargs["device"]} if "device" in kwargs else {}
+        return made.call_method(tx, "to", [], wanted) if wanted else made
+    if data.is_python_constant() and _has_numpy(data.as_python_constant()):
+        kinds = []
+        numbers = _plain(data.as_python_constant(), kinds)
+        promoted = tx.wrap_constant(functools.reduce(torch.promote_types, kinds))
+        return tx.add_node(
+            "call_function",
+            torch.tensor,
+            (numbers,),
+            {name: tx.as_proxy(value) for name, value in {"dtype": promoted, **kwargs}.items()},
+        )
     if len(args) != 1 or isinstance(args[0], TensorVariable) or not _is_computed(args[0]):
         return NotImplemented
     if not set(kwargs) <= {"dtype", "device"}:

@@ -97,6 +97,11 @@ class VariableTracker:
         """The value itself; differs from `self` only for `LazyVariable`."""
         return self
 
+    @property
+    def as_index(self) -> VariableTracker:
+        """What stands for the value in a subscript of a tensor."""
+        return self
+
     def specialized(self, tx: Translator) -> VariableTracker:
         """The value with a symbolic number made a constant (of this call, with a guard)."""
         return self

@@ -49,16 +49,15 @@ def key_of(tx: Translator, key: VariableTracker) -> Any:
     except TypeError as error:
         raise ObservedException(tx.wrap_exception(error)) from None
     found = key.hash_key(tx)
-    if key.source is not None and not isinstance(key, ConstantVariable):
-        _guard_identity(tx, key)
+    if not isinstance(key, ConstantVariable):
+        _note_identity(tx, key)
     return found
 
 
-def _guard_identity(tx: Translator, key: VariableTracker) -> None:
-    """What is hashed by identity has to be the same object in each call."""
-    real = tx.output.side_effects.real_of(key)
-    if real is not None and key.source is not None:
-        tx.guard(key.source, "ID_IS", real)
+def _note_identity(tx: Translator, key: VariableTracker) -> None:
+    """Objects that were hashed by identity have to be different ones in each call."""
+    if tx.output.side_effects.real_of(key) is not None and key.source is not None:
+        tx.output.hashed[key.source] = None
 
 
 _DICT_MUTATORS = frozenset(
@@ -369,6 +368,7 @@ def _wrap_key(tx: Translator, key: Any, source: Source) -> tuple[VariableTracker
         return tx.lazy(key, source), key
     variable = tx.wrap(key, source)
     try:
+        _note_identity(tx, variable)
         return variable, variable.hash_key(tx)
     except ObservedException:
         # The program itself does not hash it here.

@@ -46,6 +46,11 @@ class NdarrayVariable(VariableTracker):
 
     owns_operators = True
 
+    @property
+    def as_index(self) -> VariableTracker:
+        """Tensors are indexed by arrays as by the tensors that share their memory."""
+        return self.tensor
+
     def __init__(
         self, tensor: TensorVariable, *, is_scalar: bool = False, source: Source | None = None
     ) -> None:
@@ -138,7 +143,7 @@ class NdarrayVariable(VariableTracker):
     ) -> VariableTracker:
         """An operator of Python with this array as one operand."""
         if any(isinstance(arg, TensorVariable) for arg in args):
-            unsupported("numpy operator", repr(function), "an operand is a tensor")
+            return with_tensors(tx, function, args, _on_arrays)
         if function is operator.truediv:
             args = [_as_double(tx, arg) for arg in args]
         if function.__name__ in _INPLACE:
@@ -160,6 +165,55 @@ class NdarrayVariable(VariableTracker):
 _INPLACE = frozenset(
     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul".split()
 )
+
+
+Compute = Callable[["Translator", Callable[..., Any], list[VariableTracker]], VariableTracker]
+
+
+def _on_arrays(
+    tx: Translator, function: Callable[..., Any], args: list[VariableTracker]
+) -> VariableTracker:
+    name = function.__name__
+    if name in _INPLACE:  # a tensor has no such operator for arrays
+        name = name.removeprefix("i")
+        function = getattr(operator, {"and": "and_", "or": "or_"}.get(name, name))
+    first = next(arg for arg in args if isinstance(arg, NdarrayVariable))
+    return first.operate(tx, function, args)
+
+
+def with_tensors(
+    tx: Translator,
+    function: Callable[..., Any],
+    args: list[VariableTracker],
+    compute: Compute,
+) -> VariableTracker:
+    """An operator or ufunc with tensors among its operands: numpy takes their arrays, and gives
+    tensors for some and refuses others, as it does for samples.
+
+    compute(tx, function, args): the same of arrays.
+    """
+    args = [arg.realize() for arg in args]
+    if any(isinstance(arg, NdarrayVariable) and arg.is_scalar for arg in args):
+        unsupported("numpy operator", repr(function), "an operand is a tensor")
+    is_tensor = [isinstance(arg, TensorVariable) for arg in args]
+    if function.__name__ in _INPLACE and not is_tensor[0]:
+        unsupported("numpy operator", repr(function), "an operand is a tensor")
+    arrays = [
+        arg.call_method(tx, "numpy", [], {}) if tensor else arg
+        for arg, tensor in zip(args, is_tensor, strict=True)
+    ]
+    samples = [_argument(tx, array, _sample) for array in arrays]
+    pairs = zip(samples, is_tensor, strict=True)
+    try:
+        like = function(*(from_array(item) if tensor else item for item, tensor in pairs))
+    except Exception as error:
+        unsupported("numpy operator", f"{function!r}: {error}", "numpy refuses a tensor there")
+    result = compute(tx, function, arrays)
+    if not isinstance(like, torch.Tensor) or not isinstance(result, NdarrayVariable):
+        return result
+    if result.tensor.fake.dtype is like.dtype:
+        return result.tensor
+    return result.tensor.call_method(tx, "to", [tx.wrap_constant(like.dtype)], {})
 
 
 class DtypeVariable(CallableVariable):

@@ -17,6 +17,7 @@ from .. import markers
 from ..source import (
     ConstSource,
     DictItemSource,
+    DictValueSource,
     InstanceAttrSource,
     InstanceDictSource,
     ModuleItemSource,
@@ -34,6 +35,13 @@ if TYPE_CHECKING:
 
 TABLES = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_FORWARD_HOOKS = _HOOKS[:2]
+# The ids of those that take keywords, or are called after errors.
+_SPECIAL_HOOKS = (
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
 _GLOBAL_HOOKS = (
     "_global_backward_pre_hooks",
     "_global_backward_hooks",
@@ -45,6 +53,29 @@ _CALL = _Module.__dict__["__call__"]
 _GETATTR = _Module.__dict__["__getattr__"]
 _SETATTR = _Module.__dict__["__setattr__"]
 _MODULE_GLOBALS = vars(torch_module)
+
+
+def _hooks_of(module: Any, name: str) -> tuple[Any, ...]:
+    """The hooks in a table; the table's keys, which are never the same, are not looked at."""
+    return tuple(getattr(module, name).values())
+
+
+def _call_with_hooks(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Traced in place of `nn.Module._call_impl` for hooks around `forward` without keywords."""
+    for hook in _hooks_of(module, "_forward_pre_hooks"):
+        changed = hook(module, args)
+        if changed is not None:
+            args = changed if isinstance(changed, tuple) else (changed,)
+    result = module.forward(*args, **kwargs)
+    for hook in _hooks_of(module, "_forward_hooks"):
+        changed = hook(module, args, result)
+        if changed is not None:
+            result = changed
+    return result
+
+
+for _function in (_hooks_of, _call_with_hooks):
+    markers.set_decision(_function, markers.Decision.INLINE)
 
 
 class NNModuleVariable(UserDefinedObjectVariable):
@@ -132,9 +163,28 @@ class NNModuleVariable(UserDefinedObjectVariable):
         if self.cls.__module__ in _COMPILED_MODULES:
             unsupported("disabled function", repr(self), "the module was passed to disable")
         self._refuse_backward_hooks()
-        if self._calls_forward() and self._has_no_hooks(tx):
-            return tx.call_for(self, self.getattr(tx, "forward"), args, kwargs)
+        if self._calls_forward() and self._has_plain_hooks(tx):
+            assert self.dict is not None
+            if not any(self.dict[name] for name in _FORWARD_HOOKS):
+                return tx.call_for(self, self.getattr(tx, "forward"), args, kwargs)
+            return tx.call_for(self, tx.wrap_constant(_call_with_hooks), [self, *args], kwargs)
         return super().call(tx, args, kwargs)
+
+    def forward_hooks(self, tx: Translator, name: str) -> VariableTracker | None:
+        """The hooks in a table that the traced code did not change, as a tuple."""
+        table = self.dict.get(name) if self.dict is not None else None
+        effects = tx.output.side_effects
+        if table is None or self.source is None or name in effects.stored_attrs(self):
+            return None
+        if effects.variable_of(table) in effects.contents:
+            return None
+        source = InstanceAttrSource(self.source, name)
+        tx.guard(source, "LEN_EQ", len(table))
+        hooks = [
+            tx.lazy(hook, DictValueSource(source, index))
+            for index, hook in enumerate(table.values())
+        ]
+        return tx.wrap_items(tuple, hooks)
 
     def _refuse_backward_hooks(self) -> None:
         """They hang on autograd nodes, which exist only at run time."""
@@ -154,8 +204,10 @@ class NNModuleVariable(UserDefinedObjectVariable):
             return getattr(wrapped, "cls_call", self) is None
         return self.cls.__call__ is _CALL
 
-    def _has_no_hooks(self, tx: Translator) -> bool:
-        """Whether `__call__` is nothing but a call of `forward`; guarded."""
+    def _has_plain_hooks(self, tx: Translator) -> bool:
+        """Whether `__call__` is nothing but calls of `forward` and of hooks around it that take no
+        keywords; guarded.
+        """
         if (
             self.dict is None
             or self.source is None
@@ -164,18 +216,23 @@ class NNModuleVariable(UserDefinedObjectVariable):
             return False
         effects = tx.output.side_effects
         stored = effects.stored_attrs(self)
+        has_some = any(self.dict.get(name) for name in _FORWARD_HOOKS)
         hooks: list[tuple[Any, Source]] = [
-            (self.dict.get(name), InstanceAttrSource(self.source, name)) for name in _HOOKS
+            (self.dict.get(name), InstanceAttrSource(self.source, name))
+            for name in (*_HOOKS, *(_SPECIAL_HOOKS if has_some else ()))
         ]
         everywhere = ConstSource(_MODULE_GLOBALS, "vars(torch.nn.modules.module)")
         hooks += [(_MODULE_GLOBALS[n], DictItemSource(everywhere, n)) for n in _GLOBAL_HOOKS]
+        plain = [self.dict.get(name) for name in _FORWARD_HOOKS]
         for table, _ in hooks:
-            if table is None or len(table) or effects.variable_of(table) in effects.contents:
+            if table is None or effects.variable_of(table) in effects.contents:
                 return False
-        if any(name in stored for name in (*_HOOKS, "_compiled_call_impl")):
+            if len(table) and not any(table is item for item in plain):
+                return False
+        if any(name in stored for name in (*_HOOKS, *_SPECIAL_HOOKS, "_compiled_call_impl")):
             return False
-        for _, source in hooks:
-            tx.guard(source, "LEN_EQ", 0)
+        for table, source in hooks:
+            tx.guard(source, "LEN_EQ", len(table))
         if self.load_instance(tx, "_compiled_call_impl") is None:
             guard_class(tx, self.cls)
         return True
@@ -229,6 +286,16 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
 def _methods_of_containers(name: str, *classes: type) -> frozenset[Callable[..., Any]]:
     return frozenset(cls.__dict__[name] for cls in classes)
+
+
+@handles(_hooks_of)
+def _hooks_in_table(
+    tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> Any:
+    """`(module, name)`."""
+    module, name = args[0].realize(), args[1].as_python_constant()
+    hooks = module.forward_hooks(tx, name) if isinstance(module, NNModuleVariable) else None
+    return NotImplemented if hooks is None else hooks
 
 
 _ITERATES_CHILDREN = _methods_of_containers(

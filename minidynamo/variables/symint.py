@@ -24,9 +24,10 @@ from torch.fx.experimental.symbolic_shapes import (
     sym_or,
 )
 
+from ..exc import DataDependentError
 from ..output_graph import constant_of
 from ..source import CallSource
-from .base import LazyVariable, NotConstant, VariableTracker, unsupported
+from .base import LazyVariable, NotConstant, VariableTracker
 from .builder import builds
 from .constant import ConstantVariable
 from .functions import MethodOfVariable
@@ -185,12 +186,12 @@ def decide(tx: Translator, question: Callable[[], Any], about: Any) -> Any:
     try:
         return question()
     except GuardOnDataDependentSymNode as error:
-        unsupported(
+        raise DataDependentError(
             "data-dependent branch",
             f"{about!r}",
             f"the program needs to know {error.cond}, which depends on a tensor's data",
             ["say what holds with torch._check(...), or use torch.where or torch.cond"],
-        )
+        ) from error
     finally:
         tx.output.shapes.note_guards(tx.user_stack)
 

@@ -297,6 +297,9 @@ def _is_stored_by_torch(name: str) -> bool:
 
 def subscript_proxy(tx: Translator, key: VariableTracker) -> Any:
     """What a node takes as a subscript: tensors used as numbers are numbers, where known."""
+    key = key.realize().as_index
+    if key.python_type() is tuple and not key.is_python_constant():
+        key = tx.wrap_items(tuple, [item.realize().as_index for item in key.unpack(tx)])
     proxy = tx.as_proxy(key)
     if isinstance(proxy, tuple):
         return tuple(_with_numbers(tx, part) for part in proxy)

@@ -238,7 +238,7 @@ def test_hook_added_and_removed():
 
 
 def test_pre_hook_added_and_removed():
-    _changing([None, _add_pre, _remove, _add_pre], graphs=3)
+    _changing([None, _add_pre, _remove, _add_pre], graphs=2)
 
 
 def test_hook_replaced_by_another():

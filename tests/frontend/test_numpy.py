@@ -36,7 +36,15 @@ isinstance(x, np.ndarray) | type(x) is np.ndarray | x.dtype == np.float64
 torch.from_numpy(x) + 1 | torch.from_numpy(x).sin().numpy() | torch.tensor(x) | torch.as_tensor(x)
 torch.as_tensor(x, dtype=torch.float32) | torch.ones(3).numpy() * x
 torch.tensor(i, dtype=torch.int8)
+T + x | T * b[:2, :1] | T @ b | T - i[:, None] | np.add(T, x) | np.exp(T) | np.isnan(T)
+T ** x | (T > 0) & (x > 0) | T == x | K + b[0, :1]
+T[i] | T[x > 0] | T[i, 1] | T.numpy(force=True) + x | torch.tensor([x, x])
+torch.tensor([[b], [b]])
+torch.tensor([b, b.astype(np.int64)]) | torch.as_tensor([i, i], dtype=torch.float16)
+torch.tensor([np.int64(1), 2]) | torch.tensor([np.float64(2.5), 3.0])
+torch.tensor([np.float16(1), 2])
 """
+T, K = torch.arange(6.0).reshape(2, 3) + 1, torch.tensor([1, 2])
 EXPRESSIONS = [
     part.strip() for line in CAPTURED.split("\n") for part in line.split(" | ") if part
 ]

@@ -7,6 +7,8 @@ import sys
 import pytest
 import torch
 import torch._dynamo
+from testing import CountingBackend, assert_same
+from torch import nn
 
 import minidynamo
 
@@ -245,3 +247,101 @@ def test_dynamic_flag(name, dynamic):
         run(lambda f, p=package, b=backend: p.compile(f, backend=b, dynamic=dynamic))
         found.append(backend.graphs)
     assert found[0] == found[1]
+
+
+class Thing:
+    pass
+
+
+def _distinct(a, b):
+    return len({a, b}), {a: 1}.get(b)
+
+
+def test_objects_hashed_by_identity_are_compared_not_pinned():
+    first, second, third = Thing(), Thing(), nn.Linear(1, 1)
+    counter = CountingBackend()
+
+    def fn(x, a, b):
+        return x + 1, *_distinct(a, b)
+
+    compiled = minidynamo.compile(fn, backend=counter)
+    x = torch.ones(2)
+    for pair in [(first, second), (second, first), (Thing(), Thing())]:
+        assert compiled(x, *pair)[1:] == (2, None)
+    assert len(counter.graphs) == 1
+    assert compiled(x, first, first)[1:] == (1, 1)
+    assert compiled(x, third, third)[1:] == (1, 1)
+    assert len(counter.graphs) == 3
+
+
+def test_existing_containers_of_objects():
+    first, second = Thing(), Thing()
+    known, listed = {first, second}, {first: 1, second: 2}
+
+    def fn(x, things, table, key):
+        return x * 2, key in things, table.get(key)
+
+    x = torch.ones(2)
+    calls = [(x, known, listed, key) for key in (first, second, Thing(), first, second)]
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter)
+    for call in calls:
+        assert compiled(*call)[1:] == fn(*call)[1:]
+    others = {Thing(), Thing()}
+    assert compiled(x, others, listed, first)[1:] == (False, 1)
+
+
+def test_new_instances_share_what_is_compiled():
+    def fn(module, x):
+        module.train()
+        total = sum(p.sum() for p in module.parameters())
+        return module(x) + total, next(module.parameters()).dtype
+
+    def hooked():
+        module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        module[0].register_forward_hook(lambda m, args, result: result * 2)
+        module[1].register_forward_pre_hook(lambda m, args: args[0] + 1)
+        return module
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter)
+    x = torch.ones(2, 3)
+    for _ in range(3):
+        module = hooked()
+        assert_same(fn(module, x), compiled(module, x))
+    assert len(counter.graphs) == 1
+    handle = module[0].register_forward_hook(lambda m, args, result: result + 1)
+    assert_same(fn(module, x), compiled(module, x))
+    assert len(counter.graphs) == 2
+    handle.remove()
+    assert_same(fn(module, x), compiled(module, x))
+    module[1].weight = module[0].weight
+    assert_same(fn(module, x), compiled(module, x))
+    assert len(counter.graphs) == 3
+
+
+def _marked(mark, *places):
+    x = t(4, 3)
+    for place in places:
+        mark(x, place)
+    return x
+
+
+@pytest.mark.parametrize(
+    "first, then, graphs",
+    [
+        (t(4, 3), _marked(minidynamo.mark_dynamic, 0), 2),
+        (t(4, 3), _marked(minidynamo.maybe_mark_dynamic, 1), 2),
+        (t(4, 3), _marked(minidynamo.mark_unbacked, 0), 2),
+        (t(4, 3), _marked(minidynamo.mark_static, 0), 2),
+        (_marked(minidynamo.mark_dynamic, 0), t(7, 3), 1),
+        (_marked(minidynamo.mark_dynamic, 0), _marked(minidynamo.mark_dynamic, 0, 1), 2),
+        (_marked(minidynamo.mark_dynamic, 0, 1), _marked(minidynamo.mark_dynamic, 1), 1),
+    ],
+)
+def test_new_marks_make_a_new_compilation(first, then, graphs):
+    counter = CountingBackend()
+    compiled = minidynamo.compile(lambda x: x * 2, backend=counter)
+    for x in (first, then, first, then):
+        assert_same(x * 2, compiled(x))
+    assert len(counter.graphs) == graphs

@@ -348,6 +348,48 @@ def test_custom_autograd_function_with_gradient():
         torch.testing.assert_close(a.grad, b.grad)
 
 
+class InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        ctx.mark_dirty(a)
+        return a.mul_(2)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_autograd_function_that_returns_its_input(needs_grad):
+    def fn(a):
+        b = a.clone()
+        c = InPlace.apply(b)
+        return c is b, c, b
+
+    check(fn, torch.ones(3, requires_grad=needs_grad), fullgraph=True)
+
+
+class Refusing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        raise ValueError("no")
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def test_autograd_function_that_raises():
+    def fn(a):
+        try:
+            return Refusing.apply(a)
+        except ValueError as error:
+            return a * 2, str(error), torch.is_grad_enabled()
+
+    check(fn, torch.ones(3, requires_grad=True), fullgraph=True)
+    assert torch.is_grad_enabled()
+
+
 def test_autograd_function_with_side_effects_breaks():
     log = []
 
