@@ -7,11 +7,13 @@ import contextlib
 import pytest
 import torch
 import torch.nn.functional as F
-from testing import assert_same, check, check_recompiles
+from testing import CountingBackend, assert_same, check, check_recompiles
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import minidynamo
+from minidynamo.handlers import cuda_device
+from minidynamo.variables.contexts import Setting
 
 X = torch.arange(6.0).reshape(2, 3)
 W = torch.ones(3, 3, requires_grad=True)
@@ -522,3 +524,43 @@ def test_managers_without_effect_decorate(manager):
 
     check(fn, X, False, fullgraph=True)
     check(fn, X, True, graphs=1, breaks=1)
+
+
+def test_no_cuda_device():
+    def fn(x):
+        with torch.cuda.device(-1):
+            y = x.sin()
+        with torch.cuda.device_of(x):
+            return y + 1
+
+    check(fn, torch.ones(3), fullgraph=True)
+
+
+def test_cuda_device(monkeypatch):
+    """As on a machine with two of them, of which the first is the current one."""
+    current, written = [0], []
+
+    def write(index):
+        written.append(index)
+        current[0] = index
+
+    setting = Setting("current CUDA device", lambda: current[0], write)
+    monkeypatch.setattr(cuda_device, "_DEVICE", setting)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def fn(x, index):
+        with torch.cuda.device(index):
+            y = x.sin()
+        return y, torch.cuda.current_device()
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    x = torch.ones(3)
+    assert compiled(x, 0)[1] == 0 and not written
+    written.clear()
+    assert compiled(x, torch.device("cuda:1"))[1] == 0
+    written.clear()
+    assert compiled(x, torch.device("cuda:1"))[1] == 0 and written == [1, 0]
+    current[0] = 1
+    assert compiled(x, 0)[1] == 1 and current == [1]
+    assert len(counter.graphs) == 3
