@@ -20,6 +20,7 @@ import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import setuptools
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -39,6 +40,15 @@ def hook_only() -> bool:
 def fail(message: str):
     """Ends the build with one message and no traceback."""
     sys.exit(f"minidynamo: cannot build the extension: {message}")
+
+
+def check_setuptools():
+    """Ends the build where setuptools cannot read pyproject.toml or makes no wheels: the one that a
+    new environment of CPython 3.11 has.
+    """
+    version = setuptools.__version__
+    if int(version.partition(".")[0]) < 77:
+        fail(f"setuptools {version} is too old: pip install 'setuptools>=77'")
 
 
 def sources() -> list[str]:
@@ -191,6 +201,7 @@ class IncrementalBuild(build_ext):
 
 
 os.chdir(ROOT)
+check_setuptools()
 setup(
     ext_modules=[Extension("minidynamo._C", sources())],
     cmdclass={"build_ext": IncrementalBuild},

@@ -23,8 +23,8 @@ from .config_module import field, install
 
 # fmt: off
 disable: bool = field(False, "compile() returns what it was given; nothing is captured.")
-recompile_limit: int = field(8, "Compiled versions of one code object (for the same nn.Modules); past it the frame runs in eager.", aliases=("cache_size_limit",))
-accumulated_recompile_limit: int = field(256, "The same over all modules (self) and compile() configurations that share the code object.", aliases=("accumulated_cache_size_limit",))
+recompile_limit: int = field(8, "Compiled versions of one code object (for the same nn.Modules); past it the frame runs in eager.", aliases=("cache_size_limit",), least=0)
+accumulated_recompile_limit: int = field(256, "The same over all modules (self) and compile() configurations that share the code object.", aliases=("accumulated_cache_size_limit",), least=0)
 fail_on_recompile_limit_hit: bool = field(False, "Raise RecompileLimitExceeded where the limit would mean eager.", aliases=("fail_on_cache_limit_hit",))
 skip_code_recursive_on_recompile_limit_hit: bool = field(True, "Past the limit the functions that the frame calls are not compiled either; False: they are.", aliases=("skip_code_recursive_on_cache_limit_hit",))
 error_on_recompile: bool = field(False, "Raise RecompileError on the second compilation of a code object.")

@@ -35,20 +35,28 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(slots=True)
 class Field:
-    """One flag: default, one line of documentation, other names, and the values it may have."""
+    """One flag: default, one line of documentation, other names, and the values it may have: some
+    choices, or from `least` on.
+    """
 
     default: Any
     doc: str
     aliases: tuple[str, ...]
     choices: tuple[Any, ...]
+    least: int | None
     hint: Any = None
 
 
 def field(
-    default: T, doc: str, *, aliases: tuple[str, ...] = (), choices: tuple[Any, ...] = ()
+    default: T,
+    doc: str,
+    *,
+    aliases: tuple[str, ...] = (),
+    choices: tuple[Any, ...] = (),
+    least: int | None = None,
 ) -> T:
     """Declare a flag. `install` replaces the `Field` by its value, hence the declared type."""
-    return typing.cast(T, Field(default, doc, aliases, choices))
+    return typing.cast(T, Field(default, doc, aliases, choices, least))
 
 
 _FUNCTIONS = (
@@ -136,7 +144,10 @@ class ConfigModule(types.ModuleType):
 
     def load_config(self, saved: bytes | Mapping[str, Any]) -> None:
         """Set what `save_config()` or `shallow_copy_dict()` gave; names and types are checked."""
-        values = pickle.loads(saved) if isinstance(saved, bytes) else saved
+        values = _unpickled(saved) if isinstance(saved, bytes) else saved
+        if not isinstance(values, Mapping):
+            found = f"{type(values).__name__} {values!r}"
+            raise TypeError(f"load_config: saved must be bytes or a dict, not {found}")
         for name, value in values.items():
             setattr(self, name, value)
 
@@ -157,6 +168,15 @@ class ConfigModule(types.ModuleType):
             if self.__dict__[name] != row.default
         }
         return "\n".join(f"{self.__name__}.{name} = {v!r}" for name, v in changed.items())
+
+
+def _unpickled(saved: bytes) -> Any:
+    try:
+        return pickle.loads(saved)
+    except (pickle.UnpicklingError, EOFError) as error:
+        raise ValueError(
+            f"load_config: these bytes are not save_config()'s: {error}"
+        ) from error
 
 
 class Group:
@@ -189,10 +209,10 @@ class Patch(ContextDecorator):
         self._saved: list[dict[str, Any]] = []
 
     def __call__(self, func: F) -> F:
-        if isinstance(func, type):
-            raise TypeError(
-                f"config.patch decorates functions, not the class {func.__qualname__}"
-            )
+        if isinstance(func, type) or not callable(func):
+            kind = "the class" if isinstance(func, type) else type(func).__name__
+            found = getattr(func, "__qualname__", repr(func))
+            raise TypeError(f"config.patch decorates functions, not {kind} {found}")
         return super().__call__(func)
 
     def __enter__(self) -> None:
@@ -245,8 +265,11 @@ def install(
         """
         if isinstance(name, str):
             changes = {name: value, **changes}
-        elif name is not None:
+        elif isinstance(name, Mapping):
             changes = {**name, **changes}
+        elif name is not None:
+            kind = type(name).__name__
+            raise TypeError(f"patch: name must be a flag's or a dict, not {kind} {name!r}")
         return Patch(config, changes)
 
     return patch
@@ -296,6 +319,8 @@ def check_value(config: Any, name: str, value: Any) -> Any:
     ):
         found = f"{type(value).__name__} {value!r}"
         raise TypeError(f"{config.__name__}.{name} must be {_type_name(row.hint)}, not {found}")
+    if row.least is not None and value is not None and value < row.least:
+        raise ValueError(f"{config.__name__}.{name} must be {row.least} or more, not {value!r}")
     if row.choices and value not in row.choices:
         known = ", ".join(map(repr, row.choices))
         raise ValueError(f"{config.__name__}.{name} must be one of {known}, not {value!r}")

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import random
 import sys
+import traceback
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -163,6 +164,8 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
         _emit_frame(code, "eager", str(reason))
         return ONCE
     except MinidynamoError as error:
+        if not error.user_stack:
+            error.user_stack = [_frame_of(code)]
         _emit_frame(code, "failed", str(error))
         cause = getattr(error, "inner_exception", None)
         if isinstance(cause, NoCompiler) and not options.fullgraph:
@@ -188,6 +191,13 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
             exc_info=config.verbose,
         )
         return SKIP
+
+
+def _frame_of(code: types.CodeType) -> traceback.FrameSummary:
+    """For errors about a function as a whole."""
+    return traceback.FrameSummary(
+        code.co_filename, code.co_firstlineno, code.co_name, lookup_line=False
+    )
 
 
 def _is_below_a_tracer() -> bool:
@@ -311,9 +321,20 @@ def _recompile_refusal(options: CompileOptions, frame: Any) -> Any:
         f" {count} times, which is config.{limit}; the guard that keeps"
         f" failing: {failures[0]}"
     )
+    hints = [
+        "MINIDYNAMO_LOGS=recompiles shows every recompilation and its reason",
+        f"config.{limit} sets the limit",
+    ]
     if options.fullgraph or config.fail_on_recompile_limit_hit:
-        raise RecompileLimitExceeded("recompile limit", context=message)
-    log.warning("%s. From now on it runs in eager where no compiled version fits.", message)
+        stack = [_frame_of(code)]
+        raise RecompileLimitExceeded(
+            "recompile limit", context=message, hints=hints, user_stack=stack
+        )
+    log.warning(
+        "%s. From now on it runs in eager where no compiled version fits. %s.",
+        message,
+        hints[0],
+    )
     return SKIP_RUN_ONLY if config.skip_code_recursive_on_recompile_limit_hit else SKIP
 
 

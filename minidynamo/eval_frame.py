@@ -152,6 +152,8 @@ def compile(
         ("recompile_limit", recompile_limit, (int, type(None)), "an int or None"),
         ("isolate_recompiles", isolate_recompiles, bool, "a bool"),
     )
+    if recompile_limit is not None and (recompile_limit < 1 or recompile_limit is True):
+        raise ValueError(f"compile: recompile_limit must be 1 or more, not {recompile_limit!r}")
     backend = get_default_backend() if backend is None else backend
     _check_names(backend, mode, options)
     compiler = Compiler(
@@ -450,6 +452,10 @@ class set_stance:  # noqa: N801  (used as a function)
         skip_guard_eval_unsafe: bool = False,
         force_backend: Any = None,
     ) -> None:
+        _check_types(
+            ("skip_guard_eval_unsafe", skip_guard_eval_unsafe, bool, "a bool"),
+            caller="set_stance",
+        )
         if stance not in STANCES:
             known = known_names(stance, STANCES)
             raise RuntimeError(f"set_stance: invalid stance {stance!r}; {known}")

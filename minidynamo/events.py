@@ -248,6 +248,11 @@ class Subscription:
 
 def subscribe(listener: Listener, *kinds: type[Event]) -> Subscription:
     """Call `listener(event)` for each event of `kinds` (default: all), where it is emitted."""
+    if not callable(listener):
+        raise TypeError(f"subscribe: listener must be callable, not {listener!r}")
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, Event)):
+            raise TypeError(f"subscribe: kinds must be classes of events, not {kind!r}")
     subscription = Subscription(listener, kinds or (Event,))
     with _lock:
         _subscriptions.append(subscription)

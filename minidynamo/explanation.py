@@ -79,7 +79,8 @@ class ExplainOutput:
                 f"    Reason: {row.reason}",
                 "    User Stack:",
             ]
-            lines += [f"      {frame}" for frame in row.user_stack]
+            stack = events.format_user_stack(row.user_stack)
+            lines += [f"    {line}" for line in stack.splitlines()]
         lines.append("Ops per Graph:")
         for number, ops in enumerate(self.ops_per_graph, 1):
             lines += [f"  Ops {number}:", *(f"    {op_name(op)}" for op in ops)]

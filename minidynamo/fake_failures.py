@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensorMode,
     UnsupportedOperatorException,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -25,11 +30,40 @@ _NOT_TRACEABLE: dict[type[Exception], tuple[str, str]] = {
 }
 
 
+class _Quiet(logging.Filter):
+    """Drops what torch logs where an operator refuses fake tensors: the error says it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (_running and record.msg.startswith("failed while attempting to run meta"))
+
+
+# Of nested runs on fake tensors, one True each.
+_running: list[bool] = []
+logging.getLogger(FakeTensorMode.__module__).addFilter(_Quiet())
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """A run on fake tensors that may fail."""
+    _running.append(True)
+    try:
+        yield
+    finally:
+        _running.pop()
+
+
+def _operand(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
 def describe_failure(
     target: Any,
     error: Exception,
+    operands: Sequence[Any] = (),
 ) -> Exception:
-    """What to raise where a call of `target` raised `error` on fake tensors."""
+    """What to raise where a call of `target` with `operands` raised `error` on fake tensors."""
     text = str(error)
     if isinstance(error, RuntimeError) and " view" in text and "place" in text:
         # Autograd refuses it; the results of a graph are not the same views as eager's.
@@ -42,6 +76,6 @@ def describe_failure(
             return kind_of_failure(kind, name, f"{name} cannot be traced: {why}")
     return Unsupported(
         "operator raised",
-        f"{name}: {type(error).__name__}: {error}",
+        f"{name}({', '.join(map(_operand, operands))}): {type(error).__name__}: {error}",
         f"{name} raised {type(error).__name__} on these inputs while tracing; eager runs it",
     )

@@ -260,6 +260,16 @@ def _dims(t: Any, index: Any, what: str) -> list[int]:
     return [dim % t.dim() for dim in dims]
 
 
+def _check_bounds(what: str, **bounds: Any) -> None:
+    for name, value in bounds.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            kind = type(value).__name__
+            raise TypeError(f"{what}: {name} must be an int or None, not {kind} {value!r}")
+    low, high = bounds["min"], bounds["max"]
+    if low is not None and high is not None and low > high:
+        raise UserError(f"{what}: min={low} is above max={high}")
+
+
 def _add(
     t: torch.Tensor, attribute: str, dims: Iterable[int], remove_from: Sequence[str]
 ) -> None:
@@ -281,6 +291,8 @@ def marks_of(t: torch.Tensor) -> int:
 
 
 def _set_criteria(t: torch.Tensor, dims: list[int], checks: Any, what: str) -> None:
+    if not isinstance(checks, (list, tuple, type(None))):
+        raise TypeError(f"{what}: specialize_on must be a list of functions, not {checks!r}")
     for check in checks or ():
         if not callable(check):
             raise TypeError(f"{what}: specialize_on takes functions of a size, not {check!r}")
@@ -307,8 +319,7 @@ def mark_dynamic(
     Raises TypeError or IndexError for a bad index.
     """
     dims = _dims(t, index, "mark_dynamic")
-    if min is not None and max is not None and min > max:
-        raise UserError(f"mark_dynamic: min={min} is above max={max}")
+    _check_bounds("mark_dynamic", hint_override=hint_override, min=min, max=max)
     _add(t, _DYNAMIC, dims, (_STATIC,))
     _set_criteria(t, dims, specialize_on, "mark_dynamic")
     if min is not None or max is not None:
@@ -339,6 +350,11 @@ def mark_unbacked(
     Raises TypeError or IndexError for a bad index, UserError where `t` is out of the bounds.
     """
     dims = _dims(t, index, "mark_unbacked")
+    _check_bounds("mark_unbacked", hint_override=hint_override, min=min, max=max)
+    if not isinstance(strict, bool):
+        raise TypeError(f"mark_unbacked: strict must be a bool, not {strict!r}")
+    if not isinstance(shape_id, (str, type(None))):
+        raise TypeError(f"mark_unbacked: shape_id must be a str or None, not {shape_id!r}")
     for dim in dims:
         size = t.shape[dim]
         if (min is not None and size < min) or (max is not None and size > max):
@@ -372,6 +388,8 @@ def mark_static_address(t: Any, guard: bool = False) -> None:
     """Promise that `t` keeps its data pointer from call to call; with `guard` it is checked."""
     if not isinstance(t, torch.Tensor):
         raise TypeError(f"mark_static_address takes a tensor, not {type(t).__name__}")
+    if not isinstance(guard, bool):
+        raise TypeError(f"mark_static_address: guard must be a bool, not {guard!r}")
     t._dynamo_static_input_type = "guarded" if guard else "unguarded"  # type: ignore[attr-defined]
 
 

@@ -36,7 +36,7 @@ from .data_parallel import Writes, active_ddp, compile_in_buckets
 from .deferred_torch import defer, fake_mode
 from .draws import Draws, is_drawn
 from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported
-from .fake_failures import describe_failure
+from .fake_failures import describe_failure, quietly
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
@@ -392,7 +392,12 @@ class OutputGraph:
             self.side_effects.note()
         fake_args, fake_kwargs = map_arg((args, kwargs), example_value)
         try:
-            with self.fake_mode, tracing(self.tracing_context), self._decomposing():
+            with (
+                quietly(),
+                self.fake_mode,
+                tracing(self.tracing_context),
+                self._decomposing(),
+            ):
                 if "out" in kwargs:
                     refuse_out(target, fake_args, fake_kwargs, kwargs["out"])
                     self.shape_env.pending_fresh_unbacked_symbols.clear()
@@ -404,7 +409,7 @@ class OutputGraph:
             raise
         except Exception as error:
             self.shape_env.pending_fresh_unbacked_symbols.clear()
-            raise describe_failure(target, error) from error
+            raise describe_failure(target, error, fake_args) from error
 
     def _decomposing(self) -> contextlib.AbstractContextManager[None]:
         """With symbolic sizes, composite operators run as torch's Python decompositions, which keep

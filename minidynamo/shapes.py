@@ -442,7 +442,7 @@ class Shapes:
                     _is_bound(found.upper) and (high is None or found.upper < high)
                 )
                 if narrowed:
-                    self._refuse(tensor, dim, f"it has to be in {found}", expr)
+                    self._refuse(tensor, dim, f"it has to be {_between(found)}", expr)
 
     def _check_unbacked(self) -> None:
         """An unbacked size was taken for another, or for a number, without looking at it."""
@@ -463,9 +463,8 @@ class Shapes:
         ]
         for position, guard in enumerate(self.env.guards):
             if expr is not None and expr in guard.expr.free_symbols:
-                text = guard.expr.xreplace(
-                    {s: sympy.Symbol(self.sources[s].name) for s in self.sources}
-                )
+                names = {s: sympy.Symbol(self.sources[s].name) for s in self.sources}
+                text = PythonPrinter().doprint(guard.expr.xreplace(names))
                 stack = self._stacks[position] if position < len(self._stacks) else ()
                 where = Guard(None, Check.EXPR, None, stack).where
                 lines.append(f"The program needs {text}{f' at {where}' if where else ''}.")
@@ -526,6 +525,13 @@ def _places(source: Source, fake: torch.Tensor) -> Iterator[tuple[Source, Any]]:
 def _expr(number: Any) -> Any:
     """The expression that a SymInt was made with; None of an int."""
     return number.node._expr if isinstance(number, torch.SymInt) else None
+
+
+def _between(found: Any) -> str:
+    """A range of sizes in words."""
+    if not _is_bound(found.upper):
+        return f"{found.lower} or more"
+    return f"between {found.lower} and {found.upper}"
 
 
 def _is_bound(value: Any) -> bool:

@@ -60,6 +60,14 @@ _NOT_INLINED_FLAGS = 0x80 | 0x100 | 0x200  # coroutines and async generators
 _WAITING = frozenset(("CALL", "CALL_FUNCTION_EX", "LOAD_ATTR", "BINARY_SUBSCR"))
 
 
+# What the program does there, for the operations that are not traced.
+_NOT_TRACED = {
+    "LOAD_BUILD_CLASS": "a class that is defined in captured code",
+    "CHECK_EG_MATCH": "except*",
+    "PREP_RERAISE_STAR": "except*",
+}
+
+
 class RestartTracing(BaseException):
     """The attempt has to start over with `breaks` extended by (step, reason)."""
 
@@ -204,7 +212,8 @@ class Translator(Protocol):
             if self.output.idle_instructions > MAX_IDLE_INSTRUCTIONS:
                 self.stop_idling()
             if handler is None:
-                unsupported("opcode", inst.opname, f"{inst.opname} is not traced")
+                what = _NOT_TRACED.get(inst.opname, inst.opname)
+                unsupported("opcode", inst.opname, f"{what} is not traced")
             handler(self, inst)
         except ObservedException as error:
             self.chain(error)
@@ -322,7 +331,16 @@ class Translator(Protocol):
             return cached[1]
         code = self.code
         line = self.current.lineno or code.co_firstlineno
-        frame = traceback.FrameSummary(code.co_filename, line, code.co_name, lookup_line=False)
+        _, last, column, end = self.current.positions or (None, None, None, None)
+        frame = traceback.FrameSummary(
+            code.co_filename,
+            line,
+            code.co_name,
+            lookup_line=False,
+            end_lineno=last,
+            colno=column,
+            end_colno=end,
+        )
         frames = [*(self.parent.user_stack() if self.parent is not None else ()), frame]
         self._stack_cache = (self.current, frames)
         return frames

@@ -79,6 +79,7 @@ class CompileCounterWithBackend(CompileCounter):
 
     def __init__(self, backend: str) -> None:
         super().__init__()
+        lookup_backend(backend)  # an unknown one is an error here
         self.backend = backend
 
     def __call__(self, gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:

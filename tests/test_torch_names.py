@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo import compiler, config, exc, testing
+from minidynamo import compiler, config, events, exc, testing
 from minidynamo.backends.common import aot_autograd
 from minidynamo.inductor import config as inductor_config
 from minidynamo.testing import CompileCounter
@@ -23,6 +23,10 @@ def x():
 
 def wave(x):
     return torch.sin(x) + 1
+
+
+def T():
+    return torch.ones(3, 4)
 
 
 # -- torch.compiler --------------------------------------------------------------------------------
@@ -207,10 +211,56 @@ def test_backends_of_compilers_of_functional_graphs(x):
         (lambda: minidynamo.disable(wave, wrapping=None), "disable: wrapping must be a bool"),
         (lambda: minidynamo.dont_skip_tracing(3), "dont_skip_tracing takes a callable"),
         (lambda: minidynamo.nonstrict_trace(3), "nonstrict_trace takes a callable"),
+        (
+            lambda: minidynamo.compile(wave, recompile_limit=True),
+            "recompile_limit must be 1 or",
+        ),
+        (lambda: minidynamo.compile(wave, recompile_limit=-1), "recompile_limit must be 1 or"),
+        (lambda: minidynamo.mark_dynamic(T(), 0, min="1"), "mark_dynamic: min must be an int"),
+        (lambda: minidynamo.mark_dynamic(T(), 0, max=2.5), "mark_dynamic: max must be an int"),
+        (lambda: minidynamo.mark_dynamic(T(), 0, hint_override=[]), "hint_override must be an"),
+        (
+            lambda: minidynamo.mark_dynamic(T(), 0, specialize_on=3),
+            "specialize_on must be a list",
+        ),
+        (
+            lambda: minidynamo.mark_unbacked(T(), 0, min=True),
+            "mark_unbacked: min must be an int",
+        ),
+        (lambda: minidynamo.mark_unbacked(T(), 0, strict=1), "strict must be a bool, not 1"),
+        (
+            lambda: minidynamo.mark_unbacked(T(), 0, shape_id=1),
+            "shape_id must be a str or None",
+        ),
+        (lambda: minidynamo.mark_static_address(T(), 1), "guard must be a bool, not 1"),
+        (
+            lambda: minidynamo.set_stance(skip_guard_eval_unsafe=1),
+            "skip_guard_eval_unsafe must",
+        ),
+        (lambda: minidynamo.register_backend(wave, name=0), "name must be a str, not 0"),
+        (
+            lambda: minidynamo.register_backend(wave, tags="debug"),
+            "tags must be a list or tuple",
+        ),
+        (
+            lambda: minidynamo.list_backends("debug"),
+            "exclude_tags must be a list or tuple of str",
+        ),
+        (lambda: minidynamo.disable_nested_graph_breaks(3), "decorates functions, not int 3"),
+        (
+            lambda: minidynamo.patch_dynamo_config(3),
+            "name must be a flag's or a dict, not int 3",
+        ),
+        (lambda: config.load_config(3), "saved must be bytes or a dict, not int 3"),
+        (lambda: config.load_config(b"x"), "these bytes are not save_config"),
+        (lambda: config.patch(recompile_limit=-1), "recompile_limit must be 0 or more, not -1"),
+        (lambda: events.subscribe(3), "listener must be callable, not 3"),
+        (lambda: events.subscribe(print, 3), "kinds must be classes of events, not 3"),
+        (lambda: testing.CompileCounterWithBackend(3), "backend must be a name or a callable"),
     ],
 )
 def test_wrong_arguments(wrong, message):
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         wrong()
 
 

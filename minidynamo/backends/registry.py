@@ -65,9 +65,13 @@ def register_backend(
         return lambda fn: register_backend(fn, name=name, tags=tags)
     if not callable(compiler_fn):
         raise TypeError(f"register_backend: compiler_fn must be callable, not {compiler_fn!r}")
-    name = name or getattr(compiler_fn, "__name__", None)
+    name = getattr(compiler_fn, "__name__", None) if name is None else name
     if not isinstance(name, str) or not name:
-        raise TypeError(f"register_backend: {compiler_fn!r} has no __name__; give name=")
+        raise TypeError(
+            f"register_backend: name must be a str, not {name!r}; by default it is the __name__"
+            f" of {compiler_fn!r}"
+        )
+    tags = _words("register_backend: tags", tags)
     with _lock:
         taken = (
             name in BUILTIN_BACKENDS or _registered.get(name, compiler_fn) is not compiler_fn
@@ -75,8 +79,17 @@ def register_backend(
         if taken:
             raise ValueError(f"register_backend: the name {name!r} is taken")
         _registered[name] = compiler_fn
-        _tags[name] = tuple(tags)
+        _tags[name] = tags
     return compiler_fn
+
+
+def _words(what: str, words: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(words, (list, tuple, set, frozenset)) and all(
+        isinstance(word, str) for word in words
+    ):
+        return tuple(words)
+    kind = type(words).__name__
+    raise TypeError(f"{what} must be a list or tuple of str, not {kind} {words!r}")
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -89,7 +102,8 @@ def _entry_points() -> dict[str, EntryPoint]:
 
 def list_backends(exclude_tags: Iterable[str] | None = ("debug", "experimental")) -> list[str]:
     """Sorted names that `compile(backend=)` takes, without those with a tag in `exclude_tags`."""
-    excluded = set(exclude_tags or ())
+    given = () if exclude_tags is None else exclude_tags
+    excluded = set(_words("list_backends: exclude_tags", given))
     names = {*BUILTIN_BACKENDS, *_registered, *_entry_points()}
     return sorted(name for name in names if not excluded & set(_tags.get(name, ())))
 

@@ -563,7 +563,7 @@ def _globals(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
 # -- what leaves the graph ----------------------------------------------------------------------
 
 _BREAKING = {
-    "print": "it writes to the screen",
+    "print": "it writes to the screen (config.reorderable_logging_functions = {print}: later)",
     "input": "it reads from the terminal",
     "open": "it opens a file",
     "breakpoint": "it stops in the debugger",

@@ -80,6 +80,10 @@ def _meta(fake: torch.Tensor) -> tuple[Any, ...]:
     return fake.shape, fake.dtype, fake.device, fake.layout
 
 
+def _described(fake: torch.Tensor) -> str:
+    return f"{str(fake.dtype).removeprefix('torch.')}{list(fake.shape)} on {fake.device}"
+
+
 def _module(tx: Translator, stem: str, traced: TracedBody, free: Sequence[Node]) -> Node:
     for node in free:
         if isinstance(example_value(node), (torch.SymFloat, torch.SymBool)):
@@ -121,8 +125,11 @@ def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     first, second = branches
     metas = [[_meta(fake) for fake in traced.fakes] for traced in branches]
     if first.shape != second.shape or metas[0] != metas[1]:
+        given = [", ".join(map(_described, traced.fakes)) or "no tensor" for traced in branches]
         unsupported(
-            "branches differ", "torch.cond", "both have to return tensors that are alike"
+            "branches differ",
+            "torch.cond",
+            f"both have to return tensors that are alike: {given[0]} is not {given[1]}",
         )
     free = _free(branches)
     modules = [

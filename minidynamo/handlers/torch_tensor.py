@@ -40,6 +40,10 @@ _NEEDS_DATA = (
     "it needs the tensor's data, which is not known while tracing",
     ["keep the value a tensor, or accept the graph break"],
 )
+_SCALAR = (
+    _NEEDS_DATA[0],
+    [f"{_NEEDS_DATA[1][0]}; config.capture_scalar_outputs = True captures the number"],
+)
 _BREAKS: dict[str, tuple[str, str, list[str]]] = {
     **{
         name: ("data-dependent shape", "how much a sparse tensor holds depends on data", [])
@@ -48,9 +52,13 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
     },
     **{
         name: ("data-dependent value", *_NEEDS_DATA)
-        for name in "item tolist __int__ __float__ __index__ __complex__ __array__"
+        for name in "__complex__ __array__"
         " __contains__ is_nonzero __format__ __repr__ __str__".split()
         if hasattr(torch.Tensor, name)
+    },
+    **{
+        name: ("data-dependent value", *_SCALAR)
+        for name in "item tolist __int__ __float__ __index__".split()
     },
     **{
         name: ("autograd call", "the backward pass is run by eager", [])

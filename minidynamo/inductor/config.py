@@ -17,7 +17,7 @@ from .config_inert import INERT
 # fmt: off
 cpu_backend: str = field("cpp", "Code for CPU tensors: C++, or Triton run by its interpreter (for tests).", choices=("cpp", "triton"))
 cpu_linear: str = field("auto", "Large float32 matrix products on CPU: oneDNN, ATen's own (MKL), or whichever is faster on this vendor's CPUs.", choices=("auto", "onednn", "aten"))
-max_fusion_nodes: int = field(600, "Operations that one fused kernel may have at most.")
+max_fusion_nodes: int = field(600, "Operations that one fused kernel may have at most.", least=1)
 epilogue_fusion: bool = field(True, "Fuse elementwise operators into templates of matrix products. No effect: products are library calls, and what follows them is a kernel, which is as fast.")
 max_autotune: bool = field(False, "Time variants of each kernel when compiling (on CPUs also the libraries' matrix products), and keep the fastest. Sums may differ in the last bits.")
 freezing: bool = field(False, "Without gradients: fold batch norm into convolutions, pack weights, compute what depends on parameters alone once; again when those change (not through `.data`).")

@@ -91,6 +91,10 @@ class VariableTracker:
         """One short phrase for messages: the user's expression where there is one."""
         return self.source.name if self.source is not None else ""
 
+    def phrase(self) -> str:
+        """The same where the phrase has to say what it is, if the program has no name for it."""
+        return self.describe() or type(self).__name__.removesuffix("Variable").lower()
+
     # -- what it is -----------------------------------------------------------------------------
 
     def realize(self) -> VariableTracker:
@@ -108,7 +112,7 @@ class VariableTracker:
 
     def python_type(self) -> type:
         """The type that `type(value)` gives in the traced program."""
-        unsupported("type of value", repr(self), f"the type of {self!r} is not known")
+        unsupported("type of value", repr(self), f"the type of {self.phrase()} is not known")
 
     def method_constant(self, name: str) -> Any:
         """The bound method, of objects known by identity. Raises NotConstant for others."""
@@ -133,7 +137,7 @@ class VariableTracker:
             unsupported(
                 "value in graph",
                 repr(self),
-                f"{self!r} can't be an argument of a graph operation",
+                f"{self.phrase()} can't be an argument of a graph operation",
             )
 
     def identity(self) -> Any:
@@ -145,7 +149,9 @@ class VariableTracker:
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         """`PyObject_GetAttr`."""
         unsupported(
-            "attribute", f"{self!r}.{name}", f"attribute {name!r} of {self!r} is not traced"
+            "attribute",
+            f"{self!r}.{name}",
+            f"attribute {name!r} of {self.phrase()} is not traced",
         )
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
@@ -164,7 +170,7 @@ class VariableTracker:
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
         """`PyObject_Call`."""
-        unsupported("call", repr(self), f"calling {self!r} is not traced")
+        unsupported("call", repr(self), f"calling {self.phrase()} is not traced")
 
     def call_method(
         self,
@@ -223,11 +229,13 @@ class VariableTracker:
 
     def iter(self, tx: Translator) -> VariableTracker:
         """`PyObject_GetIter`: a value whose `next` works."""
-        unsupported("iteration", repr(self), f"iterating over {self!r} is not traced")
+        unsupported("iteration", repr(self), f"iterating over {self.phrase()} is not traced")
 
     def next(self, tx: Translator) -> VariableTracker | None:
         """`tp_iternext`: the next value, or None when exhausted."""
-        unsupported("iteration", repr(self), f"{self!r} is not an iterator that can be traced")
+        unsupported(
+            "iteration", repr(self), f"{self.phrase()} is not an iterator that can be traced"
+        )
 
     def send(self, tx: Translator, value: VariableTracker) -> VariableTracker | None:
         """`PyIter_Send` with a value: the next value, or None when exhausted."""
@@ -245,7 +253,7 @@ class VariableTracker:
             return bool(self.as_python_constant())
         except NotConstant:
             unsupported(
-                "branch", repr(self), f"the truth of {self!r} is not known while tracing"
+                "branch", repr(self), f"the truth of {self.phrase()} is not known while tracing"
             )
 
     def hash_key(self, tx: Translator) -> Any:
@@ -257,7 +265,9 @@ class VariableTracker:
             value = self.as_python_constant()
             hash(value)
         except (NotConstant, TypeError):
-            unsupported("hash", repr(self), f"{self!r} can't be a dict key or set element here")
+            unsupported(
+                "hash", repr(self), f"{self.phrase()} can't be a dict key or set element here"
+            )
         return value
 
     def unpack(self, tx: Translator) -> list[VariableTracker]:
@@ -289,18 +299,24 @@ class VariableTracker:
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         """Emit code that pushes the real object. Called only for values without a source."""
-        unsupported("reconstruct", repr(self), f"{self!r} can't be rebuilt outside the graph")
+        unsupported(
+            "reconstruct", repr(self), f"{self.phrase()} can't be rebuilt outside the graph"
+        )
 
     # Whether the object has to be at hand in a local before mutations of it are written.
     needs_preload = True
 
     def push_contents(self, codegen: PyCodegen) -> None:
         """Push what `apply_contents` will pop: the new items of a mutated container."""
-        unsupported("mutation", repr(self), f"the mutation of {self!r} can't be replayed")
+        unsupported(
+            "mutation", repr(self), f"the mutation of {self.phrase()} can't be replayed"
+        )
 
     def apply_contents(self, codegen: PyCodegen) -> None:
         """Replace the items of the real container (in a local, see `PyCodegen.preload`)."""
-        unsupported("mutation", repr(self), f"the mutation of {self!r} can't be replayed")
+        unsupported(
+            "mutation", repr(self), f"the mutation of {self.phrase()} can't be replayed"
+        )
 
     def apply_setattr(self, codegen: PyCodegen, name: str) -> None:
         """The value is on the stack: pop it into attribute `name` of the real object."""

@@ -451,7 +451,12 @@ class OpaqueVariable(VariableTracker):
         if not isinstance(method, MethodOfVariable):
             return method.call(tx, args, kwargs)
         what = f"{type_name(type(self.value))}.{name}"
-        unsupported("call of an untraced function", what, f"{what} is not known to be pure")
+        unsupported(
+            "call of an untraced function",
+            what,
+            f"{what} is not traced: it is not known to be free of side effects",
+            ["move the call out of the compiled function, or accept the graph break"],
+        )
 
 
 _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.FunctionType)
