@@ -240,7 +240,15 @@ def _functional_variant(func: Any) -> Any:
     if found is not None:
         return found
     packet = getattr(getattr(torch.ops, func.namespace), name[:-1], None)
-    return getattr(packet, schema.overload_name or "default", None)
+    names = packet.overloads() if packet is not None else []
+    same = (schema.overload_name or "default", *names)  # `pow_.Scalar` is `pow.Tensor_Scalar`
+    variants = (getattr(packet, overload) for overload in same if overload in names)
+    return next((found for found in variants if _takes(found) == _takes(func)), None)
+
+
+def _takes(func: Any) -> list[tuple[str, str]]:
+    """Names and types of an operator's arguments."""
+    return [(a.name, str(a.type)) for a in func._schema.arguments]
 
 
 def _writes_statistics(func: Any, args: Sequence[Any]) -> bool:

@@ -64,9 +64,15 @@ def _is_cut_off(
         return False
     if value.requires_grad:
         return True
+    # A linear layer's result is a view too, of memory that nobody else sees.
+    base = value._base
     given = [argument.meta.get("example_value") for argument in node.all_input_nodes]
     return any(
-        isinstance(g, torch.Tensor) and g.requires_grad and g is not value for g in given
+        isinstance(g, torch.Tensor)
+        and g.requires_grad
+        and g is not value
+        and (base is g or base is g._base)
+        for g in given
     )
 
 

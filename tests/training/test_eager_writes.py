@@ -210,3 +210,39 @@ def test_only_what_collides_runs_as_it_is(fn, name, is_compiled):
     metrics.reset()
     minidynamo.compile(fn)(INPUTS[name](torch.ones(3, 4)))
     assert metrics.uncompiled_graphs == (not is_compiled)
+
+
+def test_views_of_hidden_memory_are_compiled():
+    """A linear layer's result is a view too; nobody can see what of."""
+    layer = torch.nn.Linear(4, 3)
+    x = torch.randn(2, 5, 4)
+    minidynamo.reset()
+    metrics.reset()
+    with torch.no_grad():
+        compiled = minidynamo.compile(lambda x: layer(x.tanh()), fullgraph=True)
+        assert torch.allclose(compiled(x), layer(x.tanh()))
+    assert metrics.uncompiled_graphs == 0 and metrics.compiled_graphs == 1
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y.pow_(2),
+        lambda y: y.pow_(torch.tensor([1.0, 2.0, 3.0])),
+        lambda y: y.floor_divide_(torch.tensor(0.25)),
+        lambda y: y.ldexp_(torch.tensor([1, 2, 3])),
+    ],
+)
+def test_functional_forms_of_another_overload(write):
+    """`pow_.Scalar` is `pow.Tensor_Scalar`."""
+    x = torch.tensor([0.5, -0.25, 1.0])
+
+    def fn(x):
+        y = x * 2
+        write(y)
+        return y + 1
+
+    minidynamo.reset()
+    metrics.reset()
+    assert torch.allclose(minidynamo.compile(fn, fullgraph=True)(x), fn(x))
+    assert metrics.uncompiled_graphs == 0 and metrics.capture_fallbacks == 0
