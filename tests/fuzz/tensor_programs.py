@@ -201,6 +201,60 @@ def view(b: Builder) -> str:
     )
 
 
+def ternary(b: Builder) -> str:
+    x, y, z = b.floating(), b.floating(), b.floating()
+    return b.one(
+        (
+            f"torch.addcmul({x}, {y}, {z}, value=0.5)",
+            f"torch.lerp({x}, {y}, 0.25)",
+            f"torch.lerp({x}, {y}, {z})",
+            f"torch.addcdiv({x}, {y}, {z}.abs() + 1)",
+            f"torch.logaddexp({x}, {y})",
+            f"torch.nan_to_num({x} / {y})",
+            f"torch.outer({x}.flatten(), {y}.flatten()[:9])",
+            f"torch.cdist({x}, {y})",
+        )
+    )
+
+
+def layer(b: Builder) -> str:
+    x = b.floating()
+    rows = f"{x}.reshape(1, -1, {x}.shape[-1])"
+    return b.one(
+        (
+            f"F.avg_pool1d({rows}, 2, ceil_mode=True)",
+            f"F.max_pool1d({rows}, 3, 2, 1)",
+            f"F.adaptive_avg_pool1d({rows}, 3)",
+            f"F.interpolate({rows}, scale_factor=2.0, mode='linear')",
+            f"F.interpolate({rows}, size=7)",
+            f"F.conv1d({rows}, {rows}[:, :, :2])",
+            f"F.batch_norm({rows}, None, None, training=True)",
+            f"F.group_norm({rows}, 1)",
+            f"F.normalize({x}, dim={b.dimension(x)})",
+            f"F.glu(torch.cat([{x}, {x}], -1))",
+            f"F.embedding(torch.arange(4) % {x}.shape[0], {x}.reshape({x}.shape[0], -1))",
+            f"F.scaled_dot_product_attention({rows}, {rows}, {rows}, is_causal=True)",
+        )
+    )
+
+
+def loss(b: Builder) -> str:
+    x, y = b.floating(), b.floating()
+    how = b.one(("mean", "sum", "none"))
+    return b.one(
+        (
+            f"F.mse_loss({x}, {y}, reduction='{how}')",
+            f"F.smooth_l1_loss({x}, {y}, reduction='{how}')",
+            f"F.huber_loss({x}, {y}, reduction='{how}')",
+            f"F.binary_cross_entropy_with_logits({x}, {y}, reduction='{how}')",
+            f"F.kl_div({x}, {y}, reduction='{how}', log_target=True)",
+            f"F.cross_entropy({x}.reshape(-1, {x}.shape[-1]), torch.zeros({x}.shape[:-1], "
+            f"dtype=torch.int64).flatten(), label_smoothing=0.1, reduction='{how}')",
+            f"F.cosine_similarity({x}, {y}, dim={b.dimension(x)})",
+        )
+    )
+
+
 def rearrange(b: Builder) -> str:
     x = b.name()
     d = b.dimension(x)
@@ -283,6 +337,13 @@ def in_place(b: Builder) -> str:
             f"operator.setitem({x}, (..., slice(None, None, 2)), {b.number()})",
             f"operator.setitem({x}, 0, {x}[-1])",
             f"{x}[..., 1:].copy_({x}[..., :-1].clone())",
+            f"operator.setitem({x}, {x} > 0, {b.number()})",
+            f"operator.setitem({x}, torch.arange({x}.shape[0]) // 2, {b.name()})",
+            f"{x}.index_add_(0, torch.arange({x}.shape[0]) // 2, {x}.clone())",
+            f"{x}.masked_fill_({x} > 1, {b.number()})",
+            f"{x}.unsqueeze(0).mul_({b.name()})",
+            f"{x}.t_()",
+            f"torch.mul({x}, 2, out={b.name()})",
         )
     )
 
@@ -310,6 +371,9 @@ ROWS = (
     softmax,
     norm,
     matrices,
+    ternary,
+    layer,
+    loss,
 )
 INEXACT_NAMES = (
     "mean",

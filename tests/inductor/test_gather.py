@@ -185,3 +185,16 @@ def test_one_hot_beside_gradients():
     torch.testing.assert_close(w.grad, expected)
     with pytest.raises(RuntimeError, match="Class values must be"):
         minidynamo.compile(loss)(x, w, classes + 7)
+
+
+def test_triton_reads_one_element_at_a_computed_position():
+    pytest.importorskip("triton")
+
+    def fn(x, i):
+        return x[i.remainder(4)] + 1, x.index_select(0, i).sum(), x.scatter_add(0, i, x[:1])
+
+    args = torch.randn(4), torch.tensor([2])
+    for actual, expected in zip(
+        compiled(fn, *args, cpu_backend="triton")(*args), fn(*args), strict=True
+    ):
+        torch.testing.assert_close(actual, expected)

@@ -274,7 +274,7 @@ class TritonPrinter:
         """Addresses of an access, as a tile that extends along `want`."""
         assert node.index is not None and node.buffer is not None
         have, text = self._index_span(node.index), self.index(node.index)
-        if not have:
+        if not have and not node.index.value_refs():
             return f"{node.buffer} + tl.full({self._shape(want)}, {text}, tl.int64)"
         return f"{node.buffer} + {self._broadcast(text, have, want)}"
 
