@@ -106,7 +106,9 @@ class StoppedFrame:
         self.names = self._used(names, self.index)
 
     def _used(self, names: Iterable[str], index: int) -> tuple[str, ...]:
-        live = self.live[index]
+        live, stopped = self.live[index], self.tx.current
+        if index != self.index and stopped.opname == "DELETE_FAST":
+            names = [name for name in names if name != stopped.arg]
         return tuple(n for n in names if self.shows_all or n in live or n in self.held)
 
     def _super_argument(self) -> str | None:

@@ -25,7 +25,7 @@ from ..variables.builtin_object import (
     observed,
     type_name,
 )
-from ..variables.constant import ConstantVariable
+from ..variables.constant import ConstantVariable, is_value
 from ..variables.descriptors import class_variable, lookup_special
 from ..variables.dict_methods import merge
 from ..variables.dicts import DictVariable
@@ -138,7 +138,9 @@ def _hash(tx: Translator, value: Values, /) -> Values:
     if value.python_type().__hash__ is object.__hash__ and not isinstance(value, BuiltinObject):
         return _hash_of_identity(tx, value)
     if isinstance(value, BuiltinObject):
-        value.hash_key(tx)
+        key = value.hash_key(tx)
+        if isinstance(value, SequenceVariable) and isinstance(key, tuple) and is_value(key):
+            return ConstantVariable(hash(key))
     unsupported("hash()", repr(value), "the hash of this object is not known while tracing")
 
 

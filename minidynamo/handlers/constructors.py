@@ -25,7 +25,7 @@ from ..variables.dicts import DictVariable
 from ..variables.exceptions import BUILTIN_EXCEPTIONS, OPAQUE_EXCEPTIONS, ExceptionVariable
 from ..variables.lists import ListVariable, TupleVariable, is_structseq, tuple_mutation
 from ..variables.registry import handles
-from ..variables.sets import SetVariable, collect
+from ..variables.sets import SetVariable, operand
 from ..variables.user_values import new_value
 from .builtins import builtin
 
@@ -83,8 +83,12 @@ def _check_arguments(cls: type, args: tuple[Values, ...], kwargs: dict[str, Valu
 @_constructs(frozenset.__new__)
 def _new_frozenset(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
     _check_arguments(cls, args, kwargs)
-    table, known = collect(tx, args[0].unpack(tx) if args else [])
-    return SetVariable(frozenset(table), known, cls)
+    if args and cls is args[0].python_type() is frozenset:
+        return args[0]
+    keys, known, is_ordered = operand(tx, args[0]) if args else ((), {}, True)
+    result = SetVariable(frozenset(keys), known, cls)
+    result.order_is_known = is_ordered
+    return result
 
 
 @_constructs(tuple.__new__)

@@ -66,6 +66,8 @@ def _cycle(tx: Translator, iterable: Values, /) -> VariableTracker:
 
 @builtin(itertools.islice)
 def _islice(tx: Translator, iterable: Values, /, *bounds: Values) -> VariableTracker:
+    if not all(is_none(bound) or has_slot(bound, "__index__") for bound in bounds):
+        unsupported("call does not fit", "islice", "eager will raise the error")
     limits = [None if is_none(bound) else index_of(tx, bound) for bound in bounds]
     if not 1 <= len(limits) <= 3 or any(limit is not None and limit < 0 for limit in limits):
         unsupported("call does not fit", "islice", "eager will raise the error")

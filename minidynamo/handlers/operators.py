@@ -12,6 +12,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
+
 from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import (
     NOT_IMPLEMENTED,
@@ -375,11 +377,13 @@ def _has_number_slot(value: VariableTracker) -> bool:
 
 def _inplace_handler(function: Callable[..., Any]) -> Callable[..., Any]:
     name, plain, symbol = _INPLACE[function]
+    in_place = hasattr(torch.Tensor, name)
 
     def inplace_op(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> Any:
         """`binary_iop1`."""
         if isinstance(left, TensorVariable):
-            node = _tensor_node(tx, function, [left, right])
+            # `@=` of a tensor makes a new one, as of whatever has no such method.
+            node = _tensor_node(tx, function, [left, right]) if in_place else None
             if node is not None:
                 return node
         elif isinstance(left, ConstantVariable):

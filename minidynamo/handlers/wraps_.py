@@ -10,6 +10,7 @@ from ..variables.base import ObservedException, VariableTracker
 from ..variables.functions import UserFunctionVariable
 from ..variables.nested_functions import NestedFunctionVariable
 from ..variables.registry import handles
+from .caches import NewCacheVariable
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -38,7 +39,7 @@ def update_wrapper(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracke
     named = dict(kwargs)
     wrapped = named.pop("wrapped", None) or (args[1] if len(args) == 2 else None)
     wrapper = args[0] if args else None
-    if not isinstance(wrapper, NestedFunctionVariable) or wrapped is None:
+    if not isinstance(wrapper, (NestedFunctionVariable, NewCacheVariable)) or wrapped is None:
         return NotImplemented
     if not set(named) <= {"assigned", "updated"} or not _is_default(named):
         return NotImplemented
@@ -65,7 +66,7 @@ def _copy(tx: Translator, to: VariableTracker, source: VariableTracker, name: st
 
 
 def _copy_annotations(
-    tx: Translator, wrapper: NestedFunctionVariable, wrapped: VariableTracker
+    tx: Translator, wrapper: VariableTracker, wrapped: VariableTracker
 ) -> None:
     if isinstance(wrapped, (UserFunctionVariable, NestedFunctionVariable)):
         wrapper.setattr(tx, "__annotations__", wrapped.getattr(tx, "__annotations__"))

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from .. import _C, markers, trace_rules
+from ..side_effects import Mutation
 from ..source import AttrSource, Source
 from .base import NotConstant, ObservedException, VariableTracker, unsupported
 from .functions import CallableVariable
@@ -45,16 +46,19 @@ class CachedFunctionVariable(CallableVariable):
     side effects happen in each call.
     """
 
+    mutation = Mutation.EXISTING
+
     def call(
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
-        name = self.value.__qualname__
+        name = self.describe()
         try:
             values = [arg.as_python_constant() for arg in args]
             named = {key: arg.as_python_constant() for key, arg in kwargs.items()}
         except NotConstant:
             return self._trace(tx, args, kwargs)
-        is_constant = markers.decision(self.value.__wrapped__) is markers.Decision.CONSTANT
+        wrapped = getattr(self.value, "__wrapped__", None)
+        is_constant = markers.decision(wrapped) is markers.Decision.CONSTANT
         if not is_constant and not tx.output.side_effects.is_empty():
             # It may read what the traced code changed.
             return self._trace(tx, args, kwargs)
@@ -64,14 +68,16 @@ class CachedFunctionVariable(CallableVariable):
             raise ObservedException(tx.wrap_exception(error)) from error
         return tx.wrap_held(result, f"{name}(...)")
 
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        tx.output.side_effects.store_attr(self, name, value)
+
     def _trace(
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
         """The function behind the cache, as if it were called first; arguments must be hashable."""
         for argument in (*args, *kwargs.values()):
             argument.hash_key(tx)
-        source = AttrSource(tx.source_of(self, self.value), "__wrapped__")
-        return tx.call_function(tx.wrap(self.value.__wrapped__, source), args, kwargs)
+        return tx.call_function(self.getattr(tx, "__wrapped__"), args, kwargs)
 
 
 def _wraps_as(kind: type[CallableVariable], type_: type) -> None:

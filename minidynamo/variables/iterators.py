@@ -73,6 +73,18 @@ class IteratorVariable(BuiltinObject):
             return self
         return super().call_method(tx, name, args, kwargs)
 
+    def call_builtin(
+        self,
+        tx: Translator,
+        raw: Any,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """`iterator.__next__` as a bound method."""
+        if raw.__name__ in ("__next__", "__iter__"):
+            return self.call_method(tx, raw.__name__, args, kwargs)
+        return super().call_builtin(tx, raw, args, kwargs)
+
     def returned_value(self) -> VariableTracker:
         """What `yield from` gives at the end."""
         return NONE

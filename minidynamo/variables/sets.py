@@ -24,9 +24,11 @@ from .builtin_object import (
     apply_with,
     builtin_method,
     construct,
+    observed,
 )
 from .constant import ConstantVariable, is_value
 from .dicts import key_of, raise_key_error
+from .lists import SequenceVariable
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
 from .user_keys import UserKey, check_rebuilt_keys
@@ -67,6 +69,9 @@ class SetVariable(BuiltinObject):
         # Of operations on one element, by their index: its hash key.
         self.touched: dict[int, Any] = {}
         self.original = table
+        # Of a new set: its hash keys when it was made, and what was done to it since.
+        self.first = list(table)
+        self.changes: list[tuple[str, tuple[Any, ...]]] = []
 
     def element(self, key: Any) -> VariableTracker:
         if isinstance(key, UserKey):
@@ -109,16 +114,39 @@ class SetVariable(BuiltinObject):
         return super().hash_key(tx)
 
     def _push_elements(self, codegen: PyCodegen) -> None:
-        elements = self.elements()
         check_rebuilt_keys(self.table)
-        if self.order_is_known and all(map(_has_real_hash, self.table)):
-            keys = list(self.table)
-            if list(set(keys)) != keys:
-                unsupported(
-                    "order of a set", repr(self), "a new set is iterated in another order"
-                )
-        codegen.sequence(elements)
-        codegen.emit("BUILD_SET", len(elements))
+        keys = list(self.table)
+        history: tuple[Any, ...] = ()
+        if self.order_is_known and all(map(_has_real_hash, keys)):
+            keys, history = self._history()
+        codegen.sequence([self.element(key) for key in keys])
+        codegen.emit("BUILD_SET", len(keys))
+        if history:
+            made = codegen.new_local()
+            codegen.emit("STORE_FAST", made)
+            codegen.begin_call(_again)
+            codegen.emit("LOAD_FAST", made)
+            codegen.load_const(history)
+            codegen.end_call(2)
+
+    def _history(self) -> tuple[list[Any], tuple[Any, ...]]:
+        """What to insert one by one, and what to do then, for a set that is iterated in the same
+        order: that depends on how it came about.
+        """
+        keys = list(self.table)
+        ways: list[tuple[list[Any], Any]] = [(keys, ()), (keys[::-1], ())]
+        ways.append(([key for key in self.known if key in self.table], ()))
+        if all(map(is_value, keys)):  # unions make room for all elements of both
+            ways.append((keys, (("update", (frozenset(keys),)),)))
+        if all(map(is_value, self.first)) and is_value(tuple(self.changes)):
+            ways.append((self.first, tuple(self.changes)))
+        for inserted, history in ways:
+            again = _again(set(inserted), history)
+            if self.cls is not set:
+                again = _new_set(_plain(self.cls), again)
+            if list(again) == keys:
+                return inserted, history
+        unsupported("order of a set", repr(self), "a new set is iterated in another order")
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         if self.cls is set:
@@ -155,6 +183,13 @@ class SetVariable(BuiltinObject):
 
 def _has_real_hash(key: Any) -> bool:
     return is_value(key) or isinstance(key, _BY_IDENTITY)
+
+
+def _again(made: set[Any], changes: tuple[tuple[str, tuple[Any, ...]], ...]) -> set[Any]:
+    """Run by generated code: the set, changed as the traced code changed it."""
+    for name, arguments in changes:
+        getattr(made, name)(*arguments)
+    return made
 
 
 def _new_set(cls: type, elements: set[Any]) -> Any:
@@ -258,13 +293,21 @@ def set_like(value: VariableTracker) -> SetVariable | None:
     return None
 
 
-def _operand(tx: Translator, value: VariableTracker) -> SetVariable:
-    """Any iterable as a set (methods take them)."""
+def operand(
+    tx: Translator, value: VariableTracker
+) -> tuple[Any, dict[Any, VariableTracker], bool]:
+    """Any iterable as methods take it: (the hash keys in a container of the kind that makes the
+    same order of the result, the elements, whether the order of the keys is known).
+    """
     found = set_like(value)
     if found is not None:
-        return found
-    table, known = collect(tx, value.unpack(tx))
-    return SetVariable(table, known, set)
+        return found.table, found.known, found.order_is_known
+    items = value.unpack(tx)
+    keys = [key_of(tx, item) for item in items]
+    known: dict[Any, VariableTracker] = {}
+    for key, item in zip(keys, items, strict=True):
+        known.setdefault(key, item.realize())
+    return dict.fromkeys(keys) if value.python_type() is dict else keys, known, True
 
 
 @builtin_method(_SETS, "__len__")
@@ -306,13 +349,17 @@ def _plain(cls: type) -> type:
     return frozenset if issubclass(cls, frozenset) else set
 
 
-def _combined(
-    function: Callable[..., Any], left: SetVariable, right: SetVariable
-) -> SetVariable:
+def _combined(tx: Translator, name: str, left: SetVariable, *others: Any) -> SetVariable:
+    """A method of set that gives a new one; others: what `operand` gave."""
     cls = _plain(left.cls)
-    table = cls(function(left.table, right.table))
-    result = SetVariable(table, {**right.known, **left.known}, cls)
-    result.order_is_known = left.order_is_known and right.order_is_known
+    with observed(tx):
+        own = left.table if isinstance(left.table, cls) else cls(left.table)
+        table = getattr(cls, name)(own, *(keys for keys, _, _ in others))
+    known = dict(left.known)
+    for _, more, _ in others:
+        known = {**more, **known}
+    result = SetVariable(table, known, cls)
+    result.order_is_known = left.order_is_known and all(order for _, _, order in others)
     return result
 
 
@@ -332,6 +379,10 @@ def _change(
             self.touched[len(self.operations)] = argument
         self.operations.append((name, replay))
         self.order_is_known = False
+    plain = argument
+    if isinstance(argument, (set, list, dict)):
+        plain = frozenset(argument) if isinstance(argument, set) else tuple(argument)
+    self.changes.append((name, () if plain is _NOTHING else (plain,)))
     method = getattr(set, name)
     return method(self.table) if argument is _NOTHING else method(self.table, argument)
 
@@ -343,15 +394,16 @@ def _merge(
     other: VariableTracker,
 ) -> None:
     """An in-place method that takes an iterable."""
-    if set_like(other) is not None:
-        right = _operand(tx, other)
-        snapshot: VariableTracker = SetVariable(set(right.table), right.known, set)
-    else:
-        snapshot = tx.wrap_items(list, other.unpack(tx))
-        right = _operand(tx, snapshot)
-    is_known = self.order_is_known and right.order_is_known
-    _change(tx, self, name, right.table, snapshot)
-    self.known = {**right.known, **self.known}
+    given = other if set_like(other) is not None else None
+    if given is None and other.python_type() is not dict:
+        given = other = tx.wrap_items(list, other.unpack(tx))
+    keys, known, is_ordered = operand(tx, other)
+    if not isinstance(given, SequenceVariable):
+        given = SetVariable(set(keys), known, set)
+    is_known = self.order_is_known and is_ordered
+    with observed(tx):
+        _change(tx, self, name, keys, given)
+    self.known = {**known, **self.known}
     self.order_is_known = self.order_is_known and is_known
 
 
@@ -388,21 +440,22 @@ _ALGEBRA = {
 
 
 def _register_algebra(name: str, method: str, update: str) -> None:
-    function = getattr(operator, f"{name}_" if name in ("or", "and") else name)
-
     def operator_row(tx: Translator, self: SetVariable, other: VariableTracker, /) -> Any:
         right = set_like(other)
-        return NOT_IMPLEMENTED if right is None else _combined(function, self, right)
+        if right is None:
+            return NOT_IMPLEMENTED
+        return _combined(tx, f"__{name}__", self, operand(tx, right))
 
     def reflected_row(tx: Translator, self: SetVariable, other: VariableTracker, /) -> Any:
         left = set_like(other)
-        return NOT_IMPLEMENTED if left is None else _combined(function, left, self)
+        return NOT_IMPLEMENTED if left is None else operator_row(tx, left, self)
 
     def method_row(tx: Translator, self: SetVariable, /, *others: VariableTracker) -> Any:
+        if method != "intersection":
+            return _combined(tx, method, self, *(operand(tx, other) for other in others))
         result = _copy(self)
         for other in others:
-            given = _needed(tx, result, other) if method == "intersection" else other
-            result = _combined(function, result, _operand(tx, given))
+            result = _combined(tx, method, result, operand(tx, _needed(tx, result, other)))
         return result
 
     def inplace_row(tx: Translator, self: SetVariable, other: VariableTracker, /) -> Any:
@@ -451,7 +504,7 @@ def _set_question(name: str) -> Callable[..., VariableTracker]:
     question = getattr(frozenset, name)
 
     def row(tx: Translator, self: SetVariable, other: VariableTracker, /) -> VariableTracker:
-        return ConstantVariable(question(frozenset(self.table), _operand(tx, other).table))
+        return ConstantVariable(question(frozenset(self.table), operand(tx, other)[0]))
 
     return row
 

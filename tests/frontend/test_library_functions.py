@@ -1,0 +1,306 @@
+"""Functions of the library that call code of the program, sets in order, ends of objects."""
+
+import bisect
+import functools
+import heapq
+import itertools
+import typing
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from testing import check, check_recompiles
+
+import minidynamo
+
+x = torch.arange(6.0).reshape(2, 3) + 1
+ARRAY = np.arange(3.0)
+NARROW = np.arange(3, dtype=np.float32)
+
+
+class Ranked:
+    def __init__(self, rank):
+        self.rank = rank
+
+    def __lt__(self, other):
+        return self.rank < other.rank
+
+
+class Point(typing.NamedTuple):
+    across: int
+    up: int
+
+
+def heaps(a):
+    heap = [5, 1, 4]
+    heapq.heapify(heap)
+    heapq.heappush(heap, 2)
+    taken = heapq.heappop(heap), heapq.heapreplace(heap, 9), heapq.heappushpop(heap, 0)
+    largest = heapq.nlargest(2, [3, 1, 2]), heapq.nsmallest(2, [3, 1, 2], key=lambda v: -v)
+    return a + sum(taken), heap, largest, list(heapq.merge([1, 3], [2, 4], reverse=False))
+
+
+def heap_of_objects(a):
+    heap = [Ranked(3), Ranked(1), Ranked(2)]
+    heapq.heapify(heap)
+    heapq.heappush(heap, Ranked(0))
+    return a + heapq.heappop(heap).rank, [item.rank for item in heap]
+
+
+def heap_of_pairs(a):
+    heap = [(2, a + 1)]
+    heapq.heappush(heap, (1, a * 5))
+    return heapq.heappop(heap)[1], heap
+
+
+def heap_that_fails(a):
+    heap, found = [3, 1, 2], []
+    for call in (lambda: heapq.heappush(heap, "a"), lambda: heapq.heappop([])):
+        try:
+            call()
+        except (TypeError, IndexError) as error:
+            found.append(str(error))
+    return a + 1, heap, found
+
+
+def shortest_path(a):
+    edges = {0: [(1, 4), (2, 1)], 1: [(3, 1)], 2: [(1, 2), (3, 5)], 3: []}
+    costs, queue = {0: 0}, [(0, 0)]
+    while queue:
+        cost, node = heapq.heappop(queue)
+        for following, step in edges[node]:
+            if cost + step < costs.get(following, 100):
+                costs[following] = cost + step
+                heapq.heappush(queue, (cost + step, following))
+    return a * costs[3]
+
+
+def bisections(a):
+    items = [1, 3, 5]
+    found = bisect.bisect(items, 3), bisect.bisect_left(items, 3, 1, 3)
+    bisect.insort(items, 4)
+    bisect.insort_left(items, -2, key=abs)
+    try:
+        bisect.bisect(items, 2, -1)
+    except ValueError as error:
+        return a + found[0], found, items, str(error)
+
+
+def cached_inside(a):
+    calls = []
+
+    @functools.lru_cache(maxsize=2, typed=True)
+    def double(number, plus=0):
+        "twice"
+        calls.append(number)
+        return number * 2 + plus
+
+    found = [double(n) for n in (1, 2, 1, 3, 2, 1.0, True)], double(1, plus=2)
+    before = double.cache_info()
+    double.cache_clear()
+    return a + double(1), found, calls, before, double.cache_info(), double.__doc__
+
+
+def cached_recursion(a):
+    @functools.cache
+    def fibonacci(n):
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    try:
+        fibonacci([])
+    except TypeError as error:
+        return a + fibonacci(10), str(error)
+
+
+def cached_tensors(a):
+    @functools.cache
+    def plus_one(b):
+        return b + 1
+
+    return plus_one(a) is plus_one(a), plus_one(a), plus_one.cache_info().hits
+
+
+def matmul_in_place(a):
+    before, weight = a, torch.eye(3) * 2
+    a @= weight
+    return a, before + 1
+
+
+def tensor_and_array(a):
+    b = a
+    b += NARROW
+    return a - ARRAY, a * ARRAY, a / NARROW, a**ARRAY, b, a @ ARRAY.reshape(3, 1)
+
+
+def hash_of_named_tuple(a):
+    return a + 1, hash(Point(1, 2)) == hash((1, 2)), {hash(Point(1, 2)): 3}[hash((1, 2))]
+
+
+def orders_of_sets(a):
+    grown = set()
+    for i in range(30):
+        grown.add(i * 7)
+    for i in range(3, 28):
+        grown.discard(i * 7)
+    left, right = {1, 2, 3}, frozenset([2, 5])
+    left.add(9)
+    left.remove(1)
+    left.update([4], (5,))
+    left.symmetric_difference_update({9, 10})
+    made = left | right, left - right, left & right, right | left, left.union([6], {7: 1})
+    made = (
+        *made,
+        set(grown),
+        frozenset(grown),
+        left.intersection([5, 4, 3]),
+        set(range(0, 99, 8)),
+    )
+    return a + 1, [list(one) for one in made], made, grown, left
+
+
+def bound_next(a):
+    following = iter([1, 2]).__next__
+    try:
+        return a + following() + following() + following()
+    except StopIteration:
+        return a - 1
+
+
+def islice_of_text(a):
+    try:
+        itertools.islice([1], "a")
+    except ValueError as error:
+        return a + 1, str(error)
+
+
+CAPTURED = [
+    heaps,
+    heap_of_objects,
+    heap_of_pairs,
+    heap_that_fails,
+    shortest_path,
+    bisections,
+    cached_inside,
+    cached_recursion,
+    cached_tensors,
+    matmul_in_place,
+    tensor_and_array,
+    hash_of_named_tuple,
+    orders_of_sets,
+    bound_next,
+]
+
+
+@pytest.mark.parametrize("function", CAPTURED, ids=lambda function: function.__name__)
+def test_captured(function):
+    check(function, x, fullgraph=True)
+
+
+def test_what_eager_judges():
+    check(islice_of_text, x, graphs=None)
+
+
+def test_a_cache_that_leaves_the_graph_is_made_before_it():
+    def function(a):
+        @functools.cache
+        def double(number):
+            return number * 2
+
+        return a + double(3), double(3), double.cache_info, double
+
+    compiled = minidynamo.compile(function, backend="eager")
+    for _ in range(2):
+        total, six, _, double = compiled(x)
+        assert torch.equal(total, x + 6) and six == 6
+        assert type(double) is functools._lru_cache_wrapper and double(4) == 8
+        assert double.__name__ == "double"
+
+
+def test_heap_of_the_frame_is_changed_in_place():
+    def function(a, heap):
+        heapq.heappush(heap, 0)
+        return a + heapq.heappop(heap), heapq.heappop(heap)
+
+    check_recompiles(function, [(x, [1, 3, 2]), (x, [1, 3, 2]), (x, [5, 6, 7])], graphs=2)
+
+
+def test_sets_of_tensors_do_not_ask_for_the_same_tensors():
+    def function(a, b):
+        seen = {a, b}
+        return a + len(seen), b in seen
+
+    y = x + 1
+    calls = [(x, y), (y, x), (x.clone(), y.clone()), (x, x)]
+    check_recompiles(function, calls[:3], graphs=1)
+    check_recompiles(function, calls, graphs=2)
+
+
+class Ending:
+    def __init__(self, log):
+        self.log = log
+
+    def __del__(self):
+        self.log.append("end")
+
+
+class Plain:
+    pass
+
+
+@minidynamo.disable
+def make_ending(log):
+    return Ending(log)
+
+
+def deleted_local(a, log):
+    ending = make_ending(log)
+    b = a + 1
+    del ending
+    return b * 2, len(log)
+
+
+def replaced_local(a, log):
+    ending = make_ending(log)
+    b = a + 1
+    ending = None
+    return b * 2, len(log), ending
+
+
+def replaced_attribute(a, log):
+    holder = Plain()
+    holder.ending = make_ending(log)
+    minidynamo.graph_break()
+    b = a + 1
+    holder.ending = None
+    return b * 2, len(log)
+
+
+def callback_of_reference(a, log):
+    target = Plain()
+    reference = weakref.ref(target, lambda _: log.append("gone"))
+    b = a + 1
+    del target
+    return b * 2, len(log), reference() is None
+
+
+def callback_of_finalizer(a, log):
+    target = Plain()
+    weakref.finalize(target, log.append, "gone")
+    b = a + 1
+    del target
+    return b * 2, len(log)
+
+
+ENDINGS = [
+    deleted_local,
+    replaced_local,
+    replaced_attribute,
+    callback_of_reference,
+    callback_of_finalizer,
+]
+
+
+@pytest.mark.parametrize("function", ENDINGS, ids=lambda function: function.__name__)
+def test_ends_of_objects_come_when_eager_has_them(function):
+    check(function, x, [], graphs=None)
