@@ -66,7 +66,7 @@ def difference(program: TensorProgram, cpu_backend: str = "cpp") -> str | None:
             return f"facts of call {index}:\n  eager:    {left[0]}\n  compiled: {right[0]}"
         references = left[1] if isinstance(double, type) else double[1]
         for number, tensors in enumerate(zip(left[1], right[1], references, strict=True)):
-            # Where a gradient is infinite, inf - inf comes of one way to add it up and not of another.
+            # Of infinite gradients, one way to add them up gives inf and another NaN.
             all_values = number < len(left[0][0])
             what = None if tensors[0] is None else values_differ(*tensors, all_values)
             if what is not None:
