@@ -47,6 +47,7 @@ class CompilationCallbackHandler:
     start_callbacks: list[Callback] = field(default_factory=list)
     end_callbacks: list[Callback] = field(default_factory=list)
     _subscription: Subscription | None = None
+    _has_started: bool = False
 
     def register_start_callback(self, callback: F) -> F:
         self._add(self.start_callbacks, callback)
@@ -83,6 +84,9 @@ class CompilationCallbackHandler:
         where = f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
         args = CallbackArgs(CallbackTrigger.DYNAMO, where)
         is_start = event.outcome == "start"
+        if not (is_start or self._has_started):
+            return  # a frame that nobody tried to compile
+        self._has_started = is_start
         for callback in list(self.start_callbacks if is_start else self.end_callbacks):
             callback(args)
 

@@ -254,6 +254,8 @@ class OutputGraph:
     ) -> Node:
         if self.body is not None:
             args, kwargs = map_arg((args, kwargs), self.body.local)
+        args = tuple(map(self._printable, args))
+        kwargs = {name: self._printable(item) for name, item in kwargs.items()}
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = value
         node.meta["user_stack"] = stack
@@ -266,6 +268,16 @@ class OutputGraph:
         self.op_count += 1
         self.idle_instructions = 0
         return node
+
+    def _printable(self, value: Any) -> Any:
+        """Complex numbers as operations: the code of a graph writes what `repr` gives, which loses
+        the sign of zeros and has no word for `nanj`.
+        """
+        if type(value) in (tuple, list):
+            return type(value)(map(self._printable, value))
+        if type(value) is not complex:
+            return value
+        return self.add_number_node(complex, (value.real, value.imag), value)
 
     def note_first(self, node: Node) -> None:
         """A new operation: placeholders that come later go in front of the first one."""

@@ -186,7 +186,15 @@ def test_callbacks(counter):
     def wave(x):
         return x.sin()
 
+    def halted(x):
+        y = x + 1
+        minidynamo.graph_break()  # a frame of a library, which nobody compiles
+        return y * 2
+
     try:
+        minidynamo.compile(halted, backend=counter)(X)
+        assert [kind for kind, _ in seen] == ["start", "end", "start", "end"]
+        seen.clear()
         compiled = minidynamo.compile(wave, backend=counter)
         compiled(X)
         compiled(X)

@@ -1,23 +1,32 @@
 """`torch.autograd.Function`: `apply` becomes one node if both halves trace without side effects.
 
 Where no gradient is wanted, `forward` is traced into the graph like any function. Otherwise forward
-and backward are traced on trial, which collects the guards of what they read and refuses what
-changes state outside; the node then calls the class's own `apply`, whose two halves the backend
-traces as autograd runs them.
+and backward are traced on trial into graphs of their own, which collects the guards of what they
+read and refuses what changes state outside; the node then calls the class's own `apply`, whose two
+halves the backend traces as autograd runs them. Where the class's own code would not see what the
+trace saw (arguments that no graph can hold, tensors from elsewhere, state that the frame has
+changed and that is stored only behind the graph), the node runs the traced halves.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.autograd.function import FunctionCtx, _is_setup_context_defined
+from torch.fx.node import Node, map_aggregate
 
 from .. import markers
+from ..exc import Unsupported
+from ..output_graph import example_value
 from ..side_effects import Mutation
+from ..subgraphs import Body, add_submodule, scope
 from ..variables.base import VariableTracker, unsupported
+from ..variables.bodies import new_tensor
+from ..variables.builtin_object import NONE, is_none
 from ..variables.classes import ClassVariable, new_object
 from ..variables.constant import ConstantVariable
 from ..variables.contexts import GRAD_MODE, GlobalStateVariable
@@ -57,8 +66,16 @@ def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
         kept = dirty.realize().unpack(tx) if isinstance(dirty, VariableTracker) else []
         inputs = [value for value in values if not any(value is item for item in kept)]
         return _without_inputs(tx, result, inputs, _has_setup(cls))
-    _try_out(tx, cls, values, wanted)
-    return tx.call_operation(_apply_of(cls.value), values, {})
+    traced = _try_out(tx, cls, values, wanted)
+    if not all(isinstance(variable, GlobalStateVariable) for variable in traced.mutated):
+        _refuse(cls, "it changes state outside of itself")
+    if _sees_the_same(tx, values, traced):
+        return tx.call_operation(_apply_of(cls.value), values, {})
+    return _call_traced(tx, cls, values, traced)
+
+
+def _refuse(cls: ClassVariable, why: str) -> NoReturn:
+    unsupported("autograd function", cls.value.__qualname__, why)
 
 
 def _requires_grad(fake: torch.Tensor) -> bool:
@@ -133,38 +150,191 @@ def _without_inputs(
     return result
 
 
-def _try_out(tx: Translator, cls: ClassVariable, values: Values, wanted: list[bool]) -> None:
-    """Trace both halves and drop the operations again. Raises Unsupported where that fails."""
+@dataclass
+class _Halves:
+    """What was traced: the graphs, the result and the context of forward, the gradients that
+    backward returned; `mutated`: what changed that had existed before.
+    """
+
+    forward: Body
+    backward: Body
+    result: VariableTracker
+    context: VariableTracker
+    grads: list[VariableTracker]
+    mutated: list[VariableTracker]
+
+
+def _try_out(tx: Translator, cls: ClassVariable, values: Values, wanted: list[bool]) -> _Halves:
+    """Trace both halves into graphs of their own. Raises Unsupported where that fails."""
     effects, output = tx.output.side_effects, tx.output
-    before = _outside(tx)
-    checkpoint = output.checkpoint()
+    number = VariableTracker(mutation=Mutation.NEW).number
     effects.version += 1
-    result, context = _forward(tx, cls, values, wanted)
-    saved = effects.load_attr(context, "to_save")
-    if isinstance(saved, VariableTracker):
-        context.setattr(tx, "saved_tensors", saved)
-    outputs = [result] if isinstance(result, TensorVariable) else result.unpack(tx)
-    grads = [
-        tx.call_operation(torch.zeros_like, [item.realize()], {})
-        for item in outputs
-        if isinstance(item.realize(), TensorVariable)
-    ]
-    backward = "backward" if "vjp" not in vars(cls.value) else "vjp"
-    tx.call_function(cls.getattr(tx, backward), [context, *grads], {})
-    if _outside(tx) != before:
-        name = cls.value.__qualname__
-        unsupported("autograd function", name, f"{name} changes state outside of itself")
-    output.rollback(checkpoint)
+    outer, effects.mutated = effects.mutated, set()
+    try:
+        with torch.no_grad(), scope(output) as forward:
+            result, context = _forward(tx, cls, values, wanted)
+            saved = effects.load_attr(context, "to_save")
+            if not isinstance(saved, VariableTracker):
+                saved = tx.wrap_items(tuple, [])
+            context.setattr(tx, "saved_tensors", saved)
+            with scope(output) as backward:
+                given = [_gradient(tx, backward, item) for item in _outputs(tx, result)]
+                name = "backward" if "vjp" not in vars(cls.value) else "vjp"
+                found = tx.call_function(cls.getattr(tx, name), [context, *given], {}).realize()
+        mutated = [
+            variable
+            for variable in effects.mutated
+            if variable.mutation is Mutation.EXISTING or variable.number < number
+        ]
+    finally:
+        effects.mutated |= outer
+    grads = [item.realize() for item in _outputs(tx, found)]
+    return _Halves(forward, backward, result, context, grads, mutated)
 
 
-def _outside(tx: Translator) -> list[Any]:
-    """What is logged about objects that existed before the frame, but for grad mode."""
+def _outputs(tx: Translator, result: VariableTracker) -> list[VariableTracker]:
+    """`result` as autograd takes it apart."""
+    if result.python_type() is tuple:
+        return [item.realize() for item in result.unpack(tx)]
+    return [result]
+
+
+def _gradient(tx: Translator, body: Body, item: VariableTracker) -> VariableTracker:
+    """What backward is given for an output."""
+    if not isinstance(item, TensorVariable):
+        return NONE
+    with tx.output.fake_mode:
+        return new_tensor(tx, body, torch.zeros_like(item.fake))
+
+
+def _sees_the_same(tx: Translator, values: Values, traced: _Halves) -> bool:
+    """Whether the class's own halves, run by the graph, find what the trace found."""
     effects = tx.output.side_effects
-    stores = [
-        (id(variable), name, id(value))
-        for variable, stored in effects.attributes.items()
-        if variable.mutation is Mutation.EXISTING
-        for name, value in stored.items()
+    changed = [v for v in effects.contents if not isinstance(v, GlobalStateVariable)]
+    if changed or effects.pending_attributes():
+        return False
+    given: set[Any] = set()
+    for value in values:
+        try:
+            leaves: list[Any] = []
+            map_aggregate(tx.as_proxy(value), leaves.append)
+        except Unsupported:
+            return False
+        if any(map(callable, leaves)):
+            return False
+        given.update(leaf for leaf in leaves if isinstance(leaf, Node))
+    given = set(_here(tx, list(given)))
+    return all(
+        node in given or not isinstance(example_value(node), torch.Tensor)
+        for node in traced.forward.lifted
+    )
+
+
+def _here(tx: Translator, nodes: list[Node]) -> list[Node]:
+    """The nodes as the graph under construction has them."""
+    body = tx.output.body
+    return nodes if body is None else [body.local(node) for node in nodes]
+
+
+def _call_traced(
+    tx: Translator, cls: ClassVariable, values: Values, traced: _Halves
+) -> VariableTracker:
+    """A node that runs the traced halves. Gradients go to the arguments that are tensors."""
+    _check_halves(tx, cls, values, traced)
+    output, forward, backward = tx.output, traced.forward, traced.backward
+    outputs = _outputs(tx, traced.result)
+    tensors = [item for item in outputs if isinstance(item, TensorVariable)]
+    results = [forward.local(item.as_proxy()) for item in tensors]
+    named = tx.output.side_effects.load_attr(traced.context, "non_differentiable")
+    unmarked = named.unpack(tx) if isinstance(named, VariableTracker) else []
+    plain = tuple(
+        i for i, item in enumerate(tensors) if any(item is m.realize() for m in unmarked)
+    )
+    given = {
+        index: _here(tx, [value.as_proxy()])[0]
+        for index, value in enumerate(values)
+        if isinstance(value, TensorVariable)
+    }
+    pairs = [
+        (given[index], backward.local(grad.as_proxy()))
+        for index, grad in enumerate(traced.grads)
+        if index in given and not is_none(grad)
     ]
-    contents = [id(v) for v in effects.contents if not isinstance(v, GlobalStateVariable)]
-    return [stores, contents]
+    saved = list(backward.lifted)
+    operands = list(dict.fromkeys((*given.values(), *forward.lifted)))
+    first = forward.module(output, [*results, *saved], operands)
+    second = backward.module(output, [grad for _, grad in pairs], saved)
+    halves = (
+        add_submodule(output, "forward_body", first),
+        add_submodule(output, "backward_body", second),
+    )
+    slots = tuple(operands.index(node) for node, _ in pairs)
+    args = (*halves, len(results), plain, slots, *operands)
+    made = iter(tx.add_node("call_function", run_halves, args, {}).unpack(tx))
+    items = [next(made) if isinstance(item, TensorVariable) else item for item in outputs]
+    return tx.wrap_items(tuple, items) if traced.result.python_type() is tuple else items[0]
+
+
+def _check_halves(tx: Translator, cls: ClassVariable, values: Values, traced: _Halves) -> None:
+    """Raises Unsupported for what `run_halves` does not do."""
+    load = tx.output.side_effects.load_attr
+    materialize = load(traced.context, "materialize_grads")
+    outputs = _outputs(tx, traced.result)
+    if not any(isinstance(item, TensorVariable) for item in outputs):
+        _refuse(cls, "it returns no tensor")
+    if not all(isinstance(v, TensorVariable) or v.is_python_constant() for v in outputs):
+        _refuse(cls, "its results are no tensors and constants")
+    if load(traced.context, "dirty_tensors") is not None:
+        _refuse(cls, "it writes to its arguments")
+    if isinstance(materialize, VariableTracker) and not materialize.truth(tx):
+        _refuse(cls, "its backward is given None")
+    if len(traced.grads) != len(values):
+        _refuse(cls, "its backward returns another number of gradients")
+    if not all(isinstance(grad, TensorVariable) or is_none(grad) for grad in traced.grads):
+        _refuse(cls, "its backward returns no tensors")
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        _refuse(cls, "it is called inside of a transform of torch.func")
+    for body in (traced.forward, traced.backward):
+        for node in (*body.parameters, *body.lifted.values()):
+            if isinstance(example_value(node), torch.Tensor) and body.wrote_to(node):
+                _refuse(cls, "it writes to a tensor that it is given")
+
+
+class _TracedFunction(torch.autograd.Function):
+    """The traced halves of a function as an autograd function."""
+
+    @staticmethod
+    def forward(ctx: Any, spec: tuple[Any, ...], *operands: Any) -> Any:
+        forward, ctx.module, count, plain, ctx.slots = spec
+        values = forward(*operands)
+        results, saved = values[:count], values[count:]
+        ctx.mark_non_differentiable(*(results[index] for index in plain))
+        ctx.save_for_backward(*(v for v in saved if isinstance(v, torch.Tensor)))
+        ctx.saved = [None if isinstance(v, torch.Tensor) else v for v in saved]
+        ctx.operands = len(operands)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        tensors = iter(ctx.saved_tensors)
+        saved = [next(tensors) if value is None else value for value in ctx.saved]
+        totals: list[Any] = [None] * ctx.operands
+        for slot, grad in zip(ctx.slots, ctx.module(*grads, *saved), strict=True):
+            totals[slot] = grad if totals[slot] is None else totals[slot] + grad
+        return None, *totals
+
+
+def run_halves(
+    forward: torch.fx.GraphModule,
+    backward: torch.fx.GraphModule,
+    count: int,
+    plain: tuple[int, ...],
+    slots: tuple[int, ...],
+    *operands: Any,
+) -> tuple[Any, ...]:
+    """A node of the graph. forward gives `count` results (those at `plain` without gradient) and
+    what is saved; backward takes a gradient for each result and what was saved, and gives one for
+    each operand in `slots`.
+    """
+    spec = (forward, backward, count, plain, slots)
+    return _TracedFunction.apply(spec, *operands)  # type: ignore[no-any-return]

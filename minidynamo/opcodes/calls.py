@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..variables.base import NULL, VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
+from ..variables.exceptions import stop_iteration_error
 from ..variables.functions import CellVariable
 from ..variables.nested_functions import NestedFunctionVariable
 from ..variables.postponed import joined_texts, postponed_text
@@ -126,16 +127,10 @@ def call_intrinsic_1(tx: Translator, inst: Instruction) -> None:
     tx.push(handler(tx, tx.pop()))
 
 
-def _stop_iteration_error(tx: Translator, value: VariableTracker) -> VariableTracker:
-    if issubclass(value.python_type(), StopIteration):
-        return tx.wrap_exception(RuntimeError("generator raised StopIteration"))
-    return value
-
-
 INTRINSICS: dict[str, Any] = {
     "LIST_TO_TUPLE": lambda tx, value: tx.wrap_items(tuple, value.unpack(tx)),
     "UNARY_POSITIVE": lambda tx, value: tx.call_operator(operator.pos, [value]),
-    "STOPITERATION_ERROR": _stop_iteration_error,
+    "STOPITERATION_ERROR": stop_iteration_error,
 }
 
 

@@ -232,6 +232,16 @@ def set_context(tx: Translator, error: VariableTracker, handled: VariableTracker
     effects.store_attr(error, "__context__", handled)
 
 
+def stop_iteration_error(tx: Translator, error: VariableTracker) -> VariableTracker:
+    """What a generator raises that ends with `error`: for StopIteration another one (PEP 479)."""
+    if not issubclass(error.python_type(), StopIteration):
+        return error
+    replaced = tx.wrap_exception(RuntimeError("generator raised StopIteration"))
+    for link in _LINKS:
+        replaced.setattr(tx, link, error)
+    return replaced
+
+
 def first_raise(tx: Translator, error: VariableTracker) -> int | None:
     """The first step at which the traced code raised `error`, its causes or its contexts."""
     steps, seen, pending = [], set(), [error]

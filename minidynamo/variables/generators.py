@@ -16,7 +16,7 @@ from ..side_effects import Mutation
 from ..source import AttrSource
 from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import NONE, builtin_method, is_none
-from .exceptions import ExceptionVariable
+from .exceptions import ExceptionVariable, stop_iteration_error
 from .iterators import IteratorVariable
 
 if TYPE_CHECKING:
@@ -148,9 +148,7 @@ class GeneratorVariable(IteratorVariable):
         self.finished = True
         if not issubclass(error.value.python_type(), StopIteration):
             raise error
-        replaced = tx.wrap_exception(RuntimeError("generator raised StopIteration"))
-        replaced.setattr(tx, "__cause__", error.value)
-        raise ObservedException(replaced) from error
+        raise ObservedException(stop_iteration_error(tx, error.value)) from error
 
     def close(self, tx: Translator) -> None:
         """`generator.close()`."""
@@ -262,8 +260,18 @@ def _throw(
     error = value if isinstance(value, ExceptionVariable) else type_
     if error is type_ and not is_none(value):
         error = tx.call_function(type_, [value], {})
+    error = error.realize()
+    kind = error.python_type()
+    if issubclass(kind, type):
+        kind = error.as_python_constant()
+    if not issubclass(kind, BaseException):
+        name = error.python_type().__name__
+        text = (
+            f"exceptions must be classes or instances deriving from BaseException, not {name}"
+        )
+        tx.raise_observed(TypeError, text)
     tx.output.side_effects.mutate(self)
-    return _given(self, self.throw(tx, tx.make_exception(error.realize(), None)))
+    return _given(self, self.throw(tx, tx.make_exception(error, None)))
 
 
 @builtin_method(types.GeneratorType, "close")

@@ -173,3 +173,44 @@ def test_globals_that_come_and_go():
         globals()["COMES_AND_GOES"] = 9
         assert compiled(X)[1] == "hello"
         assert "COMES_AND_GOES" not in globals()
+
+
+def test_a_generator_that_raises_stop_iteration():
+    def stops(x):
+        yield x + 1
+        raise StopIteration("stop")
+
+    def leaks(x):
+        yield next(iter(()))
+
+    def f(x):
+        found = []
+        for generator in (stops(x), leaks(x)):
+            try:
+                found += list(generator)
+            except RuntimeError as error:
+                cause = error.__cause__
+                found.append((str(error), type(cause), cause.args, cause is error.__context__))
+        try:
+            raise
+        except RuntimeError as error:
+            return found, str(error)
+
+    check(f, X, graphs=1)
+
+
+def test_what_is_thrown_into_generators():
+    def echo():
+        while True:
+            try:
+                yield 1
+            except KeyError:
+                yield 2
+
+    def f(x):
+        generator = echo()
+        next(generator)
+        found = [outcome_of(lambda: generator.throw(thrown)) for thrown in ("text", 3, list)]
+        return x + generator.throw(KeyError), found
+
+    check(f, X, graphs=1)

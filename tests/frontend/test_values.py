@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import math
 import operator
 import re
 import types
@@ -378,3 +379,13 @@ def test_changed_value_recompiles(read, first, second):
         return x + 1, str(read(value))
 
     check_recompiles(fn, [(X, first), (X, first), (X, second)], graphs=2)
+
+
+@pytest.mark.parametrize(
+    "number", [complex(1.0, math.nan), complex(math.inf, 2.0), complex(-0.0, 1.0), 2 - 3j]
+)
+def test_complex_numbers_in_graphs(number):
+    def fn(x):
+        return torch.log(torch.tensor([number])), x + number, torch.mul(x, other=number)
+
+    check(fn, torch.tensor([complex(-0.0, -0.0)]), graphs=1)
