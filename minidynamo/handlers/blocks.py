@@ -13,70 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx.traceback import annotate
 
-from ..exc import Unsupported
-from ..side_effects import Mutation
-from ..variables.base import VariableTracker, unsupported
+from ..variables.base import VariableTracker
 from ..variables.constant import ConstantVariable
-from ..variables.functions import MethodOfVariable
+from ..variables.contexts import BlockVariable
 from ..variables.registry import handles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..codegen import PyCodegen
     from ..symbolic_convert import Translator
 
 Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
 NONE = ConstantVariable(None)
-
-
-class BlockVariable(VariableTracker):
-    """A context manager whose effect is on what is traced in it: no graph ends inside."""
-
-    kind = ""
-
-    def __init__(self) -> None:
-        super().__init__(mutation=Mutation.NEW)
-        self.step: int | None = None
-
-    def entered(self, tx: Translator) -> VariableTracker:
-        """What `__enter__` gives."""
-        return NONE
-
-    def left(self, tx: Translator) -> None:
-        """The block ends."""
-
-    def getattr(self, tx: Translator, name: str) -> VariableTracker:
-        if name in ("__enter__", "__exit__"):
-            return MethodOfVariable(self, name)
-        return super().getattr(tx, name)
-
-    def call_method(
-        self, tx: Translator, name: str, args: Args, kwargs: Kwargs
-    ) -> VariableTracker:
-        tx.output.side_effects.version += 1
-        if name == "__enter__" and self.step is None:
-            self.step = tx.last_step()
-            tx.output.open_contexts.append(self)
-            return self.entered(tx)
-        if name == "__exit__" and self in tx.output.open_contexts:
-            tx.output.open_contexts.remove(self)
-            self.left(tx)
-            return NONE
-        unsupported(self.kind, name, "the context manager is used in another way")
-
-    def leave_for_break(self, tx: Translator) -> None:
-        why = "the graph would have to end inside of the block"
-        reason = Unsupported(self.kind, self.describe(), why)
-        reason.made_at = self.step  # type: ignore[attr-defined]
-        raise reason
-
-    def abandon(self) -> None:
-        """Nothing was changed for real."""
-
-    def protect(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        return compiled
 
 
 class CatchWarningsVariable(BlockVariable):

@@ -83,9 +83,6 @@ def _flat(classes: Any) -> list[Any]:
     return [classes]
 
 
-_PLAIN_METAS = (type.__instancecheck__, torch._C._TensorMeta.__instancecheck__)
-
-
 def _is_instance(
     value: VariableTracker,
     real: Any,

@@ -17,7 +17,7 @@ from ..side_effects import Mutation
 from ..source import AttrSource, ConstSource, Source
 from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
-from ..variables.functions import MethodOfVariable
+from ..variables.contexts import ManagerVariable
 from ..variables.identity import IdVariable
 from ..variables.null_blocks import null_block
 from ..variables.registry import handles, wraps
@@ -168,7 +168,7 @@ def record_function_exit(
     return ConstantVariable(None)
 
 
-class ProfilerVariable(VariableTracker):
+class ProfilerVariable(ManagerVariable):
     """A profiler that the traced code makes. While compiling it does nothing, as torch.compile has
     it; where more of it is used than its block, the graph ends before it and eager makes it.
     """
@@ -180,11 +180,6 @@ class ProfilerVariable(VariableTracker):
 
     def python_type(self) -> type:
         return self.kind
-
-    def getattr(self, tx: Translator, name: str) -> VariableTracker:
-        if name in ("__enter__", "__exit__"):
-            return MethodOfVariable(self, name)
-        return super().getattr(tx, name)
 
     def call_method(
         self, tx: Translator, name: str, args: Args, kwargs: Kwargs

@@ -207,7 +207,66 @@ def _current_nesting() -> int:
     return torch.autocast_decrement_nesting()
 
 
-class InferenceGuardVariable(VariableTracker):
+class ManagerVariable(VariableTracker):
+    """A context manager: its two methods can be looked up."""
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if name in ("__enter__", "__exit__"):
+            return MethodOfVariable(self, name)
+        return super().getattr(tx, name)
+
+
+class BlockVariable(ManagerVariable):
+    """One whose effect is on what is traced in its block: no graph ends inside.
+
+    kind: of the graph break where one would have to.
+    """
+
+    kind = ""
+
+    def __init__(self) -> None:
+        super().__init__(mutation=Mutation.NEW)
+        self.step: int | None = None
+
+    def entered(self, tx: Translator) -> VariableTracker:
+        """What `__enter__` gives."""
+        return NONE
+
+    def left(self, tx: Translator) -> None:
+        """The block ends."""
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        tx.output.side_effects.version += 1
+        if name == "__enter__" and self.step is None:
+            self.step = tx.last_step()
+            tx.output.open_contexts.append(self)
+            return self.entered(tx)
+        if name == "__exit__" and self in tx.output.open_contexts:
+            tx.output.open_contexts.remove(self)
+            self.left(tx)
+            return NONE
+        unsupported(self.kind, name, "the context manager is used in another way")
+
+    def leave_for_break(self, tx: Translator) -> None:
+        why = "the graph would have to end inside of the block"
+        reason = Unsupported(self.kind, self.describe(), why)
+        reason.made_at = self.step  # type: ignore[attr-defined]
+        raise reason
+
+    def abandon(self) -> None:
+        """Nothing was changed for real."""
+
+    def protect(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        return compiled
+
+
+class InferenceGuardVariable(ManagerVariable):
     """`torch._C._InferenceMode(mode)`: the C object behind `torch.inference_mode`."""
 
     def __init__(self, mode: bool) -> None:
@@ -235,11 +294,6 @@ class InferenceGuardVariable(VariableTracker):
         else:
             unsupported("inference mode", name, "its guard object is used in another way")
         return NONE
-
-    def getattr(self, tx: Translator, name: str) -> VariableTracker:
-        if name in ("__enter__", "__exit__"):
-            return MethodOfVariable(self, name)
-        return super().getattr(tx, name)
 
     def _enter(self, tx: Translator) -> None:
         GlobalStateVariable.of(tx)
@@ -275,67 +329,37 @@ class InferenceGuardVariable(VariableTracker):
         codegen.end_call(1)
 
 
-class DisableTorchFunctionVariable(VariableTracker):
+class DisableTorchFunctionVariable(BlockVariable):
     """`torch._C.DisableTorchFunctionSubclass()`; `DisableTorchFunction()` is for modes too.
 
-    The graph has plain tensors only, so nothing happens at run time; it never ends inside.
+    The graph has plain tensors only, so nothing happens at run time.
     """
 
-    def __init__(self, kind: type) -> None:
-        super().__init__(mutation=Mutation.NEW)
-        self.kind = kind
-        self.former: tuple[bool, bool] | None = None
-        self.step = 0
+    kind = "function mode"
+
+    def __init__(self, made: type) -> None:
+        super().__init__()
+        self.made = made
+        self.former = (False, False)
+
+    def describe(self) -> str:
+        return self.made.__name__
 
     def python_type(self) -> type:
-        return self.kind
+        return self.made
 
-    def getattr(self, tx: Translator, name: str) -> VariableTracker:
-        if name in ("__enter__", "__exit__"):
-            return MethodOfVariable(self, name)
-        return super().getattr(tx, name)
-
-    def call_method(
-        self,
-        tx: Translator,
-        name: str,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
-    ) -> VariableTracker:
-        output = tx.output
-        output.side_effects.version += 1
-        if name == "__enter__" and self.former is None:
-            self.former = (
-                output.overrides.are_subclasses_disabled,
-                output.overrides.are_modes_disabled,
-            )
-            self.step = tx.last_step()
-            output.overrides.are_subclasses_disabled = True
-            output.overrides.are_modes_disabled |= self.kind is torch._C.DisableTorchFunction
-            output.open_contexts.append(self)
-        elif name == "__exit__" and self.former is not None:
-            output.overrides.are_subclasses_disabled, output.overrides.are_modes_disabled = (
-                self.former
-            )
-            self.former = None
-            output.open_contexts.remove(self)
-        else:
-            unsupported("function mode", name, "the guard object is used in another way")
+    def entered(self, tx: Translator) -> VariableTracker:
+        overrides = tx.output.overrides
+        self.former = (overrides.are_subclasses_disabled, overrides.are_modes_disabled)
+        overrides.are_subclasses_disabled = True
+        overrides.are_modes_disabled |= self.made is torch._C.DisableTorchFunction
         return NONE
 
-    def leave_for_break(self, tx: Translator) -> None:
-        reason = Unsupported(
-            "function mode", self.kind.__name__, "the graph would have to end inside of it"
-        )
-        reason.made_at = self.step  # type: ignore[attr-defined]
-        raise reason
-
-    def abandon(self) -> None:
-        """Nothing was changed for real."""
-
-    def protect(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        return compiled
+    def left(self, tx: Translator) -> None:
+        overrides = tx.output.overrides
+        overrides.are_subclasses_disabled, overrides.are_modes_disabled = self.former
+        self.step = None
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        codegen.begin_call(self.kind)
+        codegen.begin_call(self.made)
         codegen.end_call(0)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .classes import ClassVariable
 
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
-_IS_ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 
 # Descriptors written in C: `torch.Tensor.shape`, `type.__dict__["__dict__"]`, slots.
 GETTERS = (types.GetSetDescriptorType, types.MemberDescriptorType)

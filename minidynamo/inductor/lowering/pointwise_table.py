@@ -177,10 +177,6 @@ def signbit(x: Scalar) -> Scalar:
     return x.const(False) if x.dtype == torch.bool else x < 0
 
 
-def pow_scalars(x: Scalar, y: Scalar) -> Scalar:
-    return x.op("pow", y)
-
-
 def fmax(x: Scalar, y: Scalar) -> Scalar:
     if not _is_float(x):
         return maximum(x, y)
@@ -245,10 +241,6 @@ def hardswish_backward(grad: Scalar, x: Scalar) -> Scalar:
 def mish_backward(grad: Scalar, x: Scalar) -> Scalar:
     t = tanh(softplus_unit(x))
     return grad * (t + x * sigmoid(x) * (1 - t * t))
-
-
-def _log_of_base(base: float) -> Callable[[Scalar], Scalar]:
-    return lambda x: log(x) * (1 / math.log(base))
 
 
 _FLOAT_UNARY = [

@@ -324,10 +324,6 @@ def _variance(
     return tuple(results)
 
 
-def _correction(unbiased: bool | None, correction: float | None) -> float | None:
-    return float(unbiased) if unbiased is not None else correction
-
-
 def _register_variance(name: str, finish: Callable[[Scalar], Scalar], pair: bool) -> None:
     op = getattr(aten, name)
 
