@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from testing import check, check_recompiles
+from testing import assert_same, check, check_recompiles
 
 import minidynamo
+from minidynamo.testing import CompileCounterWithBackend
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -367,6 +368,73 @@ def test_autograd_function_that_returns_its_input(needs_grad):
         return c is b, c, b
 
     check(fn, torch.ones(3, requires_grad=needs_grad), fullgraph=True)
+
+
+class Factor:
+    def __init__(self, factor):
+        self.factor = factor
+        self.weight = torch.full((3,), 2.0)
+
+
+class ByObject(torch.autograd.Function):
+    """Keeps an object, a module, an intermediate result and a shape for the backward pass."""
+
+    @staticmethod
+    def forward(ctx, a, what, module, b):
+        ctx.what, ctx.module, ctx.shape = what, module, a.shape
+        ctx.exponential = a.exp()
+        ctx.save_for_backward(b)
+        chosen = (a > 0).sum()
+        ctx.mark_non_differentiable(chosen)
+        return module(a) * what.factor * what.weight, ctx.exponential * b, chosen
+
+    @staticmethod
+    def backward(ctx, first, second, _):
+        (b,) = ctx.saved_tensors
+        grad = (first * ctx.what.factor * ctx.what.weight) @ ctx.module.weight
+        both = second * ctx.exponential
+        return (
+            (grad + both * b).reshape(ctx.shape),
+            None,
+            None,
+            both if b.requires_grad else None,
+        )
+
+
+class FreeTensors(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        return a * FACTOR.weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * FACTOR.weight * FACTOR.factor
+
+
+FACTOR, LAYER = Factor(3), torch.nn.Linear(3, 3)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_autograd_function_of_objects(backend):
+    def fn(a, b, what):
+        first, second, chosen = ByObject.apply(a.sin(), what, LAYER, b)
+        third = ByObject.apply(b, what, LAYER, b)[1]
+        return first + second + third, chosen, FreeTensors.apply(a) * 2
+
+    counter = CompileCounterWithBackend(backend)
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    objects = [Factor(2), Factor(2), Factor(5)]
+    objects[1].weight = torch.tensor([1.0, 2.0, 3.0])
+    for what in objects:
+        results = []
+        for call in (fn, compiled):
+            a = torch.linspace(-1, 1, 6).reshape(2, 3).requires_grad_()
+            b = torch.linspace(0, 2, 6).reshape(2, 3).requires_grad_()
+            out = call(a, b, what)
+            (out[0].sum() + (out[2] * out[2]).sum()).backward()
+            results.append((out, a.grad, b.grad))
+        assert_same(*results)
+    assert counter.frame_count == 2  # the factor is a constant, the weight is not
 
 
 class Refusing(torch.autograd.Function):
