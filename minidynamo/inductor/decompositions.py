@@ -13,6 +13,7 @@ import torch._decomp
 from torch._prims_common import suggest_memory_format
 
 from minidynamo.inductor.lowering.registry import LOWERINGS
+from minidynamo.inductor.sizes import has_symbols
 
 aten = torch.ops.aten
 
@@ -21,7 +22,6 @@ _EXTRA = [
     aten.addmv,
     aten.as_strided_copy,
     aten.dist,
-    aten.grid_sampler_2d,
     aten.ldexp,
     aten.linalg_vector_norm,
     aten.narrow_copy,
@@ -45,6 +45,7 @@ _WHOLE = [
     aten.baddbmm,
     aten.bmm,
     aten.convolution_backward,
+    aten.grid_sampler_2d,
     aten.embedding_dense_backward,
     aten.index_select,
     aten.max_pool2d_with_indices_backward,
@@ -87,6 +88,13 @@ _LAID_OUT = [
 ]
 
 
+# Interpolation whose positions are computed for each element.
+_INTERPOLATED = [
+    aten.upsample_bicubic2d.default,
+    aten.upsample_trilinear3d.default,
+]
+
+
 def _laid_out(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         result = decompose(x, *args, **kwargs)
@@ -115,12 +123,26 @@ def _roll(
     return x
 
 
+def _of_known_sizes(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Of floats, and where sizes are numbers: symbolic ones make long expressions of positions, and
+    eager interpolates integers in fixed point.
+    """
+
+    def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if has_symbols((x, *args)) or not x.dtype.is_floating_point:
+            return NotImplemented
+        return decompose(x, *args, **kwargs)
+
+    return run
+
+
 @cache
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """Operator overload -> decomposition, for AOTAutograd and for `capture`."""
     table = dict(torch._decomp.core_aten_decompositions())
     table.update(torch._decomp.get_decompositions(_EXTRA))
     table.update({op: _laid_out(table[op]) for op in _LAID_OUT if op in table})
+    table.update({op: _of_known_sizes(table[op]) for op in _INTERPOLATED})
     whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}
     table = {op: fn for op, fn in table.items() if op not in LOWERINGS and op not in whole}
     return {**table, aten.roll.default: _roll}

@@ -469,6 +469,27 @@ def test_operator_that_writes_comes_after_what_reads_the_old_value():
     torch.testing.assert_close((run(x), x), (step(y), y), **CLOSE)
 
 
+def set_parts(x):
+    n = x.shape[0]
+    before, y = x.sin(), x * 2
+    torch.ops.minidynamo_mutation.set_(x, x + 1)
+    torch.ops.minidynamo_mutation.set_(x[1], x[0])
+    torch.ops.minidynamo_mutation.set_(y[1:], x[:-1])
+    torch.ops.minidynamo_mutation.set_(y[: n // 2].t(), x[n - n // 2 :].t())
+    return before, y, x.cos()
+
+
+def test_operator_that_writes_to_symbolic_sizes():
+    minidynamo.reset()
+    metrics.reset()
+    run = minidynamo.compile(set_parts, fullgraph=True, dynamic=True)
+    for n in (4, 5, 9):
+        x = torch.randn(n, 3)
+        y = x.clone()
+        torch.testing.assert_close((run(x), x), (set_parts(y), y), **CLOSE)
+    assert metrics.uncompiled_graphs == 0
+
+
 @pytest.mark.parametrize("value", [1, 2.5, True])
 def test_copy_of_a_number(value):
     check(lambda x: x.copy_(value), torch.rand(3))

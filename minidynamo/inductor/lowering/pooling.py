@@ -115,6 +115,32 @@ class _Window:
         assert total is not None
         return total
 
+    def covering(self) -> list[int]:
+        """In each dimension the number of windows that an element may be in."""
+        return [-(-k // s) for k, s in zip(self.kernel, self.stride, strict=True)]
+
+    def results_over(
+        self, b: BodyBuilder, index: Index, counts: Sequence[Any]
+    ) -> Iterator[tuple[Value | None, list[Expr]]]:
+        """The results, in order, whose windows may have the element at `index`: whether the one at
+        that place exists and has it (None: always), and its place. counts: how many results.
+        """
+        lead, own = index[: -self.dims], index[-self.dims :]
+        for offsets in itertools.product(*(range(n - 1, -1, -1) for n in self.covering())):
+            place = []
+            mask: Value | None = None
+            for d, back in enumerate(offsets):
+                padded, step = own[d] + self.padding[d], self.stride[d]
+                at = padded // step - back
+                inside = in_bounds(b, padded % step + back * step, 0, self.kernel[d])
+                for test in (in_bounds(b, at, 0, counts[d]), inside):
+                    if mask is None:
+                        mask = test
+                    elif test is not None:
+                        mask = b.op("bitwise_and", mask, test)
+                place.append(at)
+            yield mask, [*lead, *place]
+
     def _in(self, x: TensorValue, dims: Sequence[int]) -> _Window:
         """The window's extent in these dimensions, over `x`; in the others a single element.
 
@@ -297,6 +323,59 @@ def _counted(
             start = b.op("maximum", start, b.constant(0, torch.int64))
         total = b.op("mul", total, b.op("sub", end, start))
     return total
+
+
+@register(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
+def lower_average_pool_backward(
+    g: GraphLowering,
+    grad: TensorValue,
+    x: TensorValue,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Any:
+    """Each element collects its share from the results whose windows it is in."""
+    dims = 3 if g.node.target is aten.avg_pool3d_backward.default else 2
+    window = _Window(
+        x,
+        dims,
+        kernel,
+        stride,
+        padding,
+    )
+    covering = window.covering()
+    strided = any(n > 1 and s > 1 for n, s in zip(covering, window.stride, strict=True))
+    if strided or not window.may_be_written_out() or math.prod(covering) > MAX_WINDOW:
+        return DECLINED  # windows that overlap in steps are faster written than collected
+    padded = any(window.padding) and not count_include_pad
+    varies = (padded or ceil_mode) and not divisor_override
+    count = divisor_override or math.prod(window.kernel)
+    compute = compute_type(x.dtype)
+    g.keep(grad)
+
+    def share(b: BodyBuilder, at: Index) -> Value:
+        number = b.constant(count, compute)
+        if varies:
+            number = b.cast(_counted(b, window, at, count_include_pad), compute)
+        return b.op("truediv", b.cast(grad.load(b, at), compute), number)
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        total: Value | None = None
+        for mask, at in window.results_over(b, index, grad.size[-dims:]):
+            value = select(
+                b,
+                mask,
+                lambda at=at: share(b, at),  # type: ignore[misc]
+                lambda: b.constant(0, compute),
+            )
+            total = value if total is None else b.op("add", total, value)
+        assert total is not None
+        return total
+
+    return g.lazy(inner, (grad,), cost=8 * math.prod(covering))
 
 
 @register(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)

@@ -19,17 +19,19 @@ from torch._higher_order_ops.auto_functionalize import (
     read_view_information_from_args,
 )
 from torch.fx import Node
-from torch.utils._pytree import tree_leaves
+from torch.fx.node import map_arg
 
 from minidynamo.inductor.ir import OVERWRITTEN, is_dense
 from minidynamo.inductor.passes.simplify import may_share_memory
+from minidynamo.inductor.sizes import SizeTable
+from minidynamo.inductor.symbolic import Undecided
 
 aten = torch.ops.aten
 
 
 def inline_mutable_operators(gm: torch.fx.GraphModule) -> None:
-    """Replace the higher-order operator, if all of the graph's are of operators on ordinary tensors
-    of known sizes.
+    """Replace the higher-order operator, if all of the graph's are of operators on ordinary
+    tensors.
     """
     nodes = gm.graph.find_nodes(op="call_function", target=auto_functionalized_v2)
     if nodes and all(map(_is_plain, nodes)):
@@ -49,13 +51,14 @@ def _is_plain(node: Node) -> bool:
         fake = base.meta["val"] if isinstance(base, Node) else None  # type: ignore[union-attr]
         if not isinstance(fake, torch.Tensor) or fake.layout != torch.strided:
             return False
-        numbers = (*fake.shape, *fake.stride(), fake.storage_offset())
-        if any(type(n) is not int for n in numbers):
+        sizes = SizeTable()
+        try:
+            dense = is_dense(sizes.all(fake.shape), sizes.all(fake.stride()))
+        except Undecided:
             return False
-        if not is_dense(tuple(fake.shape), tuple(fake.stride())):
+        if not dense or type(fake.storage_offset()) is not int:
             return False
-    views = {k: v for k, v in node.kwargs.items() if k[0] == "_" and k != "_all_bases"}
-    return not any(isinstance(leaf, Node) for leaf in tree_leaves(list(views.values())))
+    return True
 
 
 def _inline(graph: torch.fx.Graph, node: Node) -> None:
@@ -118,9 +121,21 @@ def _viewed(graph: torch.fx.Graph, view: Any, memory: list[Node], bases: list[No
     if kind == "SliceViewInfo":
         target, args = aten.slice.Tensor, (view.dim, view.start, view.end)
     else:
-        start = view.storage_offset - bases[view.base_index].meta["val"].storage_offset()
+        start = view.storage_offset
+        moved = fake.storage_offset() - bases[view.base_index].meta["val"].storage_offset()
+        if moved:
+            start = _number(graph, operator.add, start, moved)
         target = aten.as_strided.default
-        args = (view.size, view.stride, start + fake.storage_offset())
+        args = (view.size, view.stride, start)
     part = graph.call_function(target, (whole, *args))
-    part.meta["val"] = target(fake, *args)
+    part.meta["val"] = target(fake, *map_arg(args, lambda node: node.meta["val"]))
     return part
+
+
+def _number(graph: torch.fx.Graph, op: Any, left: Any, right: int) -> Any:
+    """A number that is known, or a node that computes it."""
+    if not isinstance(left, Node):
+        return op(left, right)
+    node = graph.call_function(op, (left, right))
+    node.meta["val"] = op(left.meta["val"], right)
+    return node
