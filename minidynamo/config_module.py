@@ -352,6 +352,8 @@ def _from_env(config: ConfigModule, name: str, variable: str, text: str) -> Any:
     except (TypeError, ValueError) as error:
         raise ValueError(f"environment variable {variable}={text!r}: {error}") from error
     expected = _type_name(config.__fields__[name].hint)
+    if bool in allowed:
+        expected = f"one of {', '.join(_WORDS)}"
     raise ValueError(f"environment variable {variable}={text!r} is not {expected}")
 
 

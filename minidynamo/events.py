@@ -416,6 +416,12 @@ VIEWS: dict[str, tuple[type[Event], Callable[[Any], str]]] = {
     "cache": (CacheEvent, lambda e: f"{'hit' if e.hit else 'miss'} {e.kind} {e.key}"),
     "timing": (TimingEvent, lambda e: f"{'  ' * e.depth}{e.phase}: {e.seconds * 1e3:.2f} ms"),
 }
+# What TORCH_LOGS calls some of them.
+_TORCH_LOGS = {
+    "graph": "graph_code",
+    "post_grad_graphs": "aot_graphs",
+    "recompiles_verbose": "recompiles",
+}
 _active_logs: dict[str, Subscription] = {}
 _logger = logging.getLogger("minidynamo.logs")
 
@@ -431,11 +437,13 @@ class _StderrHandler(logging.StreamHandler[Any]):
 def set_logs(*names: str, **switches: bool) -> None:
     """Choose what is printed to stderr: `set_logs("graph_breaks")`, `set_logs(guards=True)`.
 
-    The call replaces the former choice: `set_logs()` is silence. "all" is every view.
+    The call replaces the former choice: `set_logs()` is silence. "all" is every view. Names of
+    TORCH_LOGS for the same are taken too, and its "+" for more of a kind has no effect.
     Raises ValueError for an unknown view.
     """
-    wanted = {*names, *(name for name, on in switches.items() if on)}
-    unknown = sorted({*names, *switches} - {*VIEWS, "all"})
+    named = [_view_of(name) for name in names]
+    wanted = {*named, *(_view_of(name) for name, on in switches.items() if on)}
+    unknown = sorted({*named, *map(_view_of, switches)} - {*VIEWS, "all"}, key=str)
     if unknown:
         raise ValueError(
             f"unknown log {unknown[0]!r}; {known_names(unknown[0], [*VIEWS, 'all'])}"
@@ -445,6 +453,11 @@ def set_logs(*names: str, **switches: bool) -> None:
     _active_logs.clear()
     for name in VIEWS if "all" in wanted else sorted(wanted):
         _active_logs[name] = subscribe(_printer(name), VIEWS[name][0])
+
+
+def _view_of(name: str) -> str:
+    plain = name.removeprefix("+") if isinstance(name, str) else name
+    return _TORCH_LOGS.get(plain, plain)
 
 
 def active_logs() -> tuple[str, ...]:
@@ -466,8 +479,11 @@ def _printer(name: str) -> Listener:
 def _logs_from_environment() -> None:
     text = os.environ.get("MINIDYNAMO_LOGS", "")
     names = [name.strip() for name in text.split(",") if name.strip()]
-    if names:
-        set_logs(*names)
+    try:
+        if names:
+            set_logs(*names)
+    except ValueError as error:
+        raise ValueError(f"environment variable MINIDYNAMO_LOGS={text!r}: {error}") from None
 
 
 _logs_from_environment()

@@ -17,9 +17,12 @@ import torch
 from torch.nn.functional import softmax
 
 from . import _C, config, events
+from .config_module import spellings
 from .eval_frame import compile
+from .inductor import config as inductor_config
 from .inductor.runtime.cache import store
 from .inductor.runtime.cpp_toolchain import find_compiler, openmp_library, vector_isa
+from .utils import known_names
 
 __all__ = ["CHECKS", "is_dynamo_supported", "is_inductor_supported", "report"]
 
@@ -78,8 +81,18 @@ def _cache() -> str:
     return f"{files.root}, {files.sweep() / 2**20:.1f} MiB"
 
 
+# What is read besides the flags of `config` and `inductor.config`.
+_VARIABLES = ("MINIDYNAMO_LOGS", "MINIDYNAMO_HOOK_ONLY", "MINIDYNAMO_EXTENSION")
+
+
 def _environment() -> str:
     set_here = {n: v for n, v in os.environ.items() if n.startswith("MINIDYNAMO_")}
+    known = {f"MINIDYNAMO_{name.upper()}" for name in spellings(config)}
+    known |= {f"MINIDYNAMO_INDUCTOR_{name.upper()}" for name in spellings(inductor_config)}
+    for name in set_here:
+        if name not in known and name not in _VARIABLES:
+            near = known_names(name, {*known, *_VARIABLES}).partition(" known:")[0]
+            raise RuntimeError(f"{name} is set, but there is no such flag; {near}")
     return ", ".join(f"{name}={value}" for name, value in set_here.items()) or "nothing is set"
 
 

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 import minidynamo
 from minidynamo import support
 
@@ -36,6 +38,30 @@ def test_what_is_missing_is_told(tmp_path):
     ]
     assert "it is set to '/no/such/compiler', which is no command" in failed[0]
     assert "set MINIDYNAMO_CACHE_DIR" in failed[1] and "NoCompiler" in failed[2]
+
+
+def test_misspelt_variables(monkeypatch):
+    monkeypatch.setenv("MINIDYNAMO_RECOMPILES_LIMIT", "3")
+    with pytest.raises(RuntimeError, match="did you mean 'MINIDYNAMO_RECOMPILE_LIMIT'"):
+        support.CHECKS["environment"]()
+    monkeypatch.delenv("MINIDYNAMO_RECOMPILES_LIMIT")
+    monkeypatch.setenv("MINIDYNAMO_CACHE_SIZE_LIMIT", "3")
+    assert "MINIDYNAMO_CACHE_SIZE_LIMIT=3" in support.CHECKS["environment"]()
+
+
+@pytest.mark.parametrize(
+    "variable, message",
+    [
+        ("MINIDYNAMO_LOGS=gards", "variable MINIDYNAMO_LOGS='gards': unknown log 'gards'; did"),
+        ("MINIDYNAMO_VERBOSE=2", "MINIDYNAMO_VERBOSE='2' is not one of 1, true, yes, on, 0,"),
+    ],
+)
+def test_wrong_variables(variable, message):
+    name, _, value = variable.partition("=")
+    command = [sys.executable, "-c", "import minidynamo"]
+    env = {**os.environ, name: value}
+    out = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert out.returncode == 1 and message in out.stderr.splitlines()[-1]
 
 
 def test_support(monkeypatch):

@@ -378,3 +378,23 @@ def test_inert_flags_of_inductor_are_torchs():
     inert = inductor_config.__inert__
     assert sum(theirs(name) != value for name, value in inert.items()) < 8
     assert not set(inert) & {*inductor_config.__fields__, *inductor_config.__aliases__}
+
+
+# -- torch._logging --------------------------------------------------------------------------------
+
+
+def test_names_of_torch_logs(capsys, x):
+    minidynamo.reset()
+    try:
+        minidynamo.set_logs("+recompiles_verbose", graph=True)
+        assert set(events.active_logs()) == {"recompiles", "graph_code"}
+        fast = minidynamo.compile(wave, backend="eager")
+        fast(x)
+        fast(x.double())
+        text = capsys.readouterr().err
+        assert "[graph_code]" in text and "[recompiles] recompiling wave" in text
+        for wrong in ("nothing", 3):
+            with pytest.raises(ValueError, match=f"unknown log {wrong!r}; .*known: all, aot_"):
+                minidynamo.set_logs(wrong)
+    finally:
+        minidynamo.set_logs()
