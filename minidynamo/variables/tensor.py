@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import Node
 
 from ..output_graph import example_value
-from ..side_effects import Mutation
+from ..side_effects import DELETED, Mutation
 from .base import ObservedException, VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
 from .identity import IdentityKey
@@ -104,6 +104,9 @@ class TensorVariable(VariableTracker):
         stored = tx.output.side_effects.load_attr(self, name)
         if isinstance(stored, VariableTracker):
             return stored
+        if stored is DELETED:
+            kind = self.python_type().__name__
+            tx.raise_observed(AttributeError, f"'{kind}' object has no attribute '{name}'")
         if tx.output.overrides.has_modes and _is_computed(name):
             return TENSOR_ACCESS[0](tx, self, name, [], {})
         if name == "nbytes":

@@ -385,3 +385,32 @@ def test_other_name_of_grad():
     counter = CountingBackend()
     assert_same(call(f), call(minidynamo.compile(f, backend=counter, fullgraph=True)))
     assert len(counter.graphs) == 1
+
+
+@pytest.mark.parametrize("make", [torch.ones, lambda n: nn.Parameter(torch.ones(n))])
+def test_attributes_that_are_deleted(make):
+    def f(a):
+        del a.mine
+        found = [hasattr(a, "mine"), getattr(a, "mine", "none")]
+        for action in (lambda: a.mine, lambda: delattr(a, "mine"), lambda: a.mine()):
+            try:
+                action()
+            except AttributeError as error:
+                found.append(str(error))
+        a.other = 1
+        b = a.detach() + 1
+        b.mine = 2
+        del b.mine
+        del a.other
+        return found, hasattr(a, "other"), b, hasattr(b, "mine")
+
+    def call(function):
+        a = make(3)
+        a.mine = abs
+        return function(a), hasattr(a, "mine"), hasattr(a, "other")
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(f, backend=counter)
+    assert_same(call(f), call(compiled))
+    assert_same(call(f), call(compiled))
+    assert len(counter.graphs) == 1
