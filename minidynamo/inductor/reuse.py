@@ -32,6 +32,13 @@ Steps = Sequence[Kernel | ExternOp]
 # with one, but for the composite ones and the following.
 LIBRARIES = ("aten", "mkldnn", "mkl", "onednn", "prims", "quantized", "minidynamo")
 SILENT = ("aten::_unsafe_view", "aten::lift", "aten::native_dropout")
+# Their results have as much memory around them as the argument that they are a copy of.
+ROOMY = (
+    "aten::slice_scatter",
+    "aten::select_scatter",
+    "aten::diagonal_scatter",
+    "aten::as_strided_scatter",
+)
 
 
 def with_reuse(
@@ -69,6 +76,8 @@ class _Uses:
             else:
                 touched = step.reads() | writes_of(step)
                 self.writers.update(writes_of(step))
+                if step.op._schema.name in ROOMY:
+                    self.kept |= writes_of(step)
                 if _may_keep(step):
                     self.kept |= {r.name for n in touched for r in roots(buffers[n])}
             for name in touched:

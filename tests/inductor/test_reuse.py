@@ -149,3 +149,16 @@ def test_views_keep_their_memory_alive():
     buffers["v"] = buffer("v", "extern", (base,))
     chain = [double(*pair, buffers) for pair in ("xa", "ab", "vc")]
     assert reuses(chain, buffers) == [[], [], []]
+
+
+def test_results_take_no_memory_with_room_around_it():
+    def fn(x):
+        x[..., ::2] = 1
+        return x + 1
+
+    run = minidynamo.compile(fn, dynamic=True)
+    base = torch.zeros(3, 9)
+    result = run(base[1:])
+    assert torch.equal(result, base[1:] + 1)
+    assert result.storage_offset() == 0
+    assert result.untyped_storage().nbytes() == result.nbytes

@@ -149,7 +149,7 @@ class TritonPrinter:
         for position, axis in enumerate(axes):
             tile = "tl.program_id(0)"
             if len(axes) > 1:
-                tiles = self.divisor(self._tiles(axes[-1]))
+                tiles = self.closed(self._tiles(axes[-1]))
                 tile = f"({tile} {'//' if position == 0 else '%'} {tiles})"
             if self._is_wide(axis):
                 tile = f"{tile}.to(tl.int64)"
@@ -173,10 +173,10 @@ class TritonPrinter:
             symbol = axis.symbols[position]
             text = f"{name}index"
             if inside != 1:
-                text += f" // {self.divisor(inside)}"
+                text += f" // {self.closed(inside)}"
             assert symbol.size is not None
             if position:
-                text += f" % {self.divisor(as_expr(symbol.size))}"
+                text += f" % {self.closed(as_expr(symbol.size))}"
             self.code.line(f"{symbol.name} = {text}")
             inside = inside * symbol.size
 
@@ -236,6 +236,10 @@ class TritonPrinter:
         span = {self.axis_of[s] for s in index.symbols() if s in self.axis_of}
         return frozenset(span.union(*(self.spans[ref] for ref in index.value_refs())))
 
+    def _is_tile(self, index: Expr) -> bool:
+        """Whether an index is computed of tiles, which may be of one element, not of numbers."""
+        return bool(self._index_span(index) or index.value_refs())
+
     def _mask(self, span: Span, more: str = "") -> str:
         """The `mask` of an access to a tile along these axes; "" where every element exists."""
         parts = [
@@ -248,9 +252,9 @@ class TritonPrinter:
         """An index expression; 64 bits wide where 32 might not do."""
         return expr.render(self._atoms(expr))
 
-    def divisor(self, size: Expr) -> str:
-        """A size, as it stands after `//` or `%`."""
-        return size.render_divisor(self._atoms(size))
+    def closed(self, expr: Expr) -> str:
+        """An index expression as it may stand beside any operator."""
+        return expr.render_divisor(self._atoms(expr))
 
     def _atoms(self, expr: Expr) -> Callable[[Atom], str]:
         """What prints the atoms of an expression."""
@@ -274,7 +278,7 @@ class TritonPrinter:
         """Addresses of an access, as a tile that extends along `want`."""
         assert node.index is not None and node.buffer is not None
         have, text = self._index_span(node.index), self.index(node.index)
-        if not have and not node.index.value_refs():
+        if not self._is_tile(node.index):
             return f"{node.buffer} + tl.full({self._shape(want)}, {text}, tl.int64)"
         return f"{node.buffer} + {self._broadcast(text, have, want)}"
 
@@ -297,10 +301,10 @@ class TritonPrinter:
             return constant(node.value, node.dtype, self._shape(frozenset()))
         if node.op == "index_expr":
             assert node.index is not None
-            if not self.spans[position]:
+            if not self._is_tile(node.index):
                 shape, text = self._shape(frozenset()), self.index(node.index)
                 return f"tl.full({shape}, {text}, {TYPE[node.dtype]})"
-            return f"{self.index(node.index)}.to({TYPE[node.dtype]})"
+            return f"{self.closed(node.index)}.to({TYPE[node.dtype]})"
         if node.op == "load":
             return self._load(position, node)
         if node.op == "cast":
