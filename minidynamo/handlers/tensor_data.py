@@ -75,7 +75,8 @@ def _why_not(tx: Translator, tensor: TensorVariable, data: VariableTracker) -> s
     old, new = tensor.fake, data.fake
     if type(data) not in (TensorVariable, ReplacedLeaf) or tx.output.body is not None:
         return "it happens in the body of an operator, or the data is no plain tensor"
-    if tx.output.transform_levels or old.is_inference() or new.is_inference():
+    is_inference = torch.is_inference_mode_enabled() or old.is_inference() or new.is_inference()
+    if tx.output.transform_levels or is_inference:
         return "it happens in a transform or to tensors of inference mode"
     if (old.dtype, old.device, old.layout) != (new.dtype, new.device, new.layout):
         return "the data has another dtype, device or layout"

@@ -100,7 +100,9 @@ def tensor_bool(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs
 def requires_grad_(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
     """On a tensor of the frame it would change what autograd sees of the input."""
     wanted = args[0] if args else kwargs.get("requires_grad", ConstantVariable(True))
-    if wanted.as_python_constant() == self.fake.requires_grad:
+    # A view made without gradients says what its base says, but has no gradient of its own.
+    is_view_only = self.fake.is_leaf and self.fake._is_view()
+    if wanted.as_python_constant() == self.fake.requires_grad and not is_view_only:
         return self
     unsupported(
         "requires_grad_", self.describe(), "whether a tensor requires grad is fixed in a graph"

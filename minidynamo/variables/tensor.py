@@ -365,8 +365,11 @@ def _refuse_kinds(value: torch.Tensor, source: Source) -> None:
         unsupported(
             "tensor kind", f"{source.name}: {value.layout}", "only strided tensors are captured"
         )
-    if value._base is not None and value._base.layout is not torch.strided:
+    base = value._base
+    if base is not None and base.layout is not torch.strided:
         unsupported("tensor kind", f"{source.name}: a view", "it is a part of a sparse tensor")
+    if base is not None and base.is_inference() != value.is_inference():
+        unsupported("tensor kind", f"{source.name}: a view", "its data is not that of its base")
 
 
 def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> VariableTracker:

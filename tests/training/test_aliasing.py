@@ -296,6 +296,63 @@ def test_requires_grad_inside(comp):
     return y.grad, y.is_leaf
 
 
+def _inputs_without_gradients():
+    """A tensor, a leaf, a result, views made without gradients and parts of these."""
+    leaf = torch.arange(6.0).view(2, 3).requires_grad_()
+    with torch.no_grad():
+        view = leaf[:]
+    return leaf, [leaf.detach(), leaf, leaf * 1, view, leaf.detach()[1:], leaf[1:]]
+
+
+@scenario(graphs=None, breaks=None, backends=("eager", "aot_eager", "inductor"))
+def test_gradients_switched_on_and_off_for_inputs(comp):
+    def switch_on(x):
+        x.requires_grad_()
+        return x * 2
+
+    def switch_off(x):
+        x.requires_grad_(False)
+        return x * 2
+
+    def set_attribute(x):
+        x.requires_grad = True
+        return x * 2
+
+    def cut_off(x):
+        x.detach_()
+        return x * 2
+
+    found = []
+    for program in (switch_on, switch_off, set_attribute, cut_off):
+        compiled = comp(program)
+        for i in range(6):
+            leaf, inputs = _inputs_without_gradients()
+            try:
+                y = compiled(inputs[i])
+            except RuntimeError as error:
+                found.append(str(error)[:40])
+                continue
+            sources = [x for x in (inputs[i], leaf) if x.requires_grad]
+            given = [y.requires_grad, inputs[i].requires_grad, inputs[i].is_leaf]
+            if y.requires_grad and sources:
+                given += torch.autograd.grad(y.sum(), sources, allow_unused=True)
+            found.append(given)
+    return found
+
+
+@scenario(graphs=None, breaks=None, backends=("eager", "aot_eager"))
+def test_data_set_in_inference_mode(comp):
+    def f(a, b):
+        a.data = b * 2
+        return a * 3
+
+    compiled = comp(f)
+    base = torch.ones(4, 3)
+    with torch.inference_mode():
+        results = [compiled(base[1:3], torch.ones(2, 3)), compiled(base, torch.ones(4, 3))]
+    return [r * 1 for r in results], base.detach().clone()
+
+
 @scenario()
 def test_out_argument(comp):
     def f(a, out):
