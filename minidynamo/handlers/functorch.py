@@ -22,6 +22,7 @@ from ..variables.constant import ConstantVariable
 from ..variables.contexts import FORWARD_GRAD_MODE, GlobalStateVariable
 from ..variables.null_blocks import null_block
 from ..variables.registry import handles
+from ..variables.symint import SymVariable
 from ..variables.tensor import TensorVariable
 from ..variables.transforms import (
     LevelKind,
@@ -64,10 +65,15 @@ _LEVELS: tuple[tuple[LevelKind, tuple[Any, ...], tuple[Any, ...]], ...] = (
 )
 
 
+def _number_or_constant(value: VariableTracker) -> Any:
+    if isinstance(value, SymVariable) and not value.is_python_constant():
+        return value.value
+    return value.as_python_constant()
+
+
 def _level(kind: LevelKind, opens: tuple[Any, ...], closes: tuple[Any, ...]) -> None:
     def enter(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-        values = [*args, *kwargs.values()]
-        return open_level(tx, kind, tuple(value.as_python_constant() for value in values))
+        return open_level(tx, kind, tuple(map(_number_or_constant, [*args, *kwargs.values()])))
 
     def leave(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         return close_level(tx, kind)

@@ -100,13 +100,14 @@ class TransformStack:
 
 
 def open_level(tx: Translator, kind: LevelKind, args: tuple[Any, ...]) -> VariableTracker:
-    """Open a level; the value is its number."""
+    """Open a level; the value is its number. args: constants and symbolic sizes."""
     output = tx.output
     # What was opened cannot be undone by erasing nodes.
     output.side_effects.version += 1
     if not any(isinstance(context, TransformStack) for context in output.open_contexts):
         output.open_contexts.insert(0, TransformStack())
-    output.add_state_node(kind.enter, *args)
+    sized = [output.number_node(a) if isinstance(a, torch.SymInt) else a for a in args]
+    output.add_state_node(kind.enter, *sized)
     level = kind.enter(*args)
     output.open_contexts.append(OpenLevel(kind, tx.root.n_steps))
     output.transform_levels += 1

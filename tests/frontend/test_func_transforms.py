@@ -267,3 +267,25 @@ def test_recompiles_when_the_function_changes():
             Holder.function = staticmethod(torch.cos)
 
     check_recompiles(fn, [(X,), (X,), (X,)], graphs=2, change=change)
+
+
+BATCHES = {
+    "vmap": lambda x: torch.vmap(lambda row: (row.sin() * x.shape[0]).sum())(x),
+    "columns": lambda x: torch.vmap(lambda c: c.cos() * c.shape[0], in_dims=1, out_dims=1)(x),
+    "nested": lambda x: torch.vmap(lambda a: torch.vmap(lambda b: (a * b).sum())(x))(x),
+    "gradients of samples": lambda x: torch.vmap(torch.func.grad(lambda r: (r**3).sum()))(x),
+    "jacobian": lambda x: torch.func.jacrev(lambda t: (t.sin() * t.sum()).sum(0))(x),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("name", BATCHES)
+def test_numbers_of_samples_stay_symbolic(name, backend):
+    minidynamo.reset()
+    fn, found = BATCHES[name], []
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    with minidynamo.events.subscribe(found.append, minidynamo.events.GraphEvent):
+        for size in (4, 5, 7, 9):
+            x = torch.linspace(0, 1, 3 * size).view(size, 3)
+            torch.testing.assert_close(compiled(x), fn(x))
+    assert len(found) == 2
