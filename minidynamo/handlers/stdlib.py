@@ -59,8 +59,13 @@ def deep_copy(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
-    """Most of what is copied are constants; the rest is traced."""
+    """Most of what is copied are constants; the rest is traced. A module's tensors are copied by
+    eager: one graph break, at this call.
+    """
     value = args[0] if args else None
+    module = None if value is None else tx.output.side_effects.real_of(value)
+    if isinstance(module, torch.nn.Module) and next(module.parameters(), None) is not None:
+        unsupported("call of an untraced function", "copy.deepcopy", "it copies parameters")
     if not isinstance(value, ConstantVariable) or value.python_type() not in _ATOMIC:
         return NotImplemented
     return value

@@ -24,6 +24,8 @@ from ..variables.base import (
 )
 from ..variables.finalizers import check_dropped
 from ..variables.functions import BoundMethodVariable, CellVariable
+from ..variables.generators import end_dropped
+from ..variables.iterators import IteratorVariable
 from .registry import op
 
 if TYPE_CHECKING:
@@ -224,7 +226,8 @@ def binary_subscr(tx: Translator, inst: Instruction) -> None:
 
 @op("POP_TOP")
 def pop_top(tx: Translator, inst: Instruction) -> None:
-    tx.pop_raw()
+    if isinstance(tx.pop_raw(), IteratorVariable) and tx.output.generators:
+        end_dropped(tx)
 
 
 @op("PUSH_NULL")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # The low bits of RESUME's operand behind a `yield from` or `await`.
 _AFTER_YIELD_FROM = (2, 3)
+# How handlers begin that the compiler makes around a `yield from`, and around a whole generator.
+_IMPLICIT = ("CLEANUP_THROW", "CALL_INTRINSIC_1")
 # How generated code makes the real generator: (codegen, generator); see generator_frames.
 REBUILD: list[Callable[[PyCodegen, GeneratorVariable], None]] = []
 
@@ -176,11 +178,17 @@ class GeneratorVariable(IteratorVariable):
         if self.finished or not self.started:
             return False
         handler = self.frame.instructions[self.frame.ip - 1].handler
-        if handler is None:
-            return False
-        target = handler.target
-        implicit = target.opname in ("CLEANUP_THROW", "CALL_INTRINSIC_1")
-        return not implicit
+        while handler is not None and handler.target.opname in _IMPLICIT:
+            handler = handler.target.handler
+        return handler is not None
+
+    def end(self, tx: Translator) -> None:
+        """Nothing leads to it any more: run its cleanup (`_PyGen_Finalize`)."""
+        try:
+            self.close(tx)
+        except ObservedException:
+            what = "its cleanup raises where nobody can catch it"
+            unsupported("generator left unfinished", repr(self), what)
 
     def closes_silently(self, tx: Translator) -> bool:
         """Run the cleanup that dropping it would run; whether that did nothing anybody can see.
@@ -277,3 +285,45 @@ def _throw(
 @builtin_method(types.GeneratorType, "close")
 def _close(tx: Translator, self: GeneratorVariable, /) -> None:
     self.close(tx)
+
+
+# -- dropping --------------------------------------------------------------------------------------
+
+
+def end_dropped(tx: Translator) -> None:
+    """To be called after an iterator left the stack: generators that only it led to are closed."""
+    for generator in list(tx.output.generators):
+        if (
+            generator.pending_cleanup()
+            and not generator.running
+            and not _is_held(tx, generator)
+        ):
+            generator.end(tx)
+
+
+# Of values: real objects, which hold no traced ones.
+_REAL = frozenset(("real", "value", "source"))
+
+
+def _is_held(tx: Translator, wanted: VariableTracker) -> bool:
+    """Whether the running frames or the log lead to a value, by whatever way."""
+    effects = tx.output.side_effects
+    todo: list[Any] = [tx, *effects.attributes.values(), *effects.contents, *effects.made]
+    seen: set[int] = set()
+    while todo:
+        item = todo.pop()
+        if item is wanted:
+            return True
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, dict):
+            todo += [*item, *item.values()]
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            todo += item
+        elif isinstance(item, VariableTracker):
+            todo += [part for name, part in vars(item).items() if name not in _REAL]
+            todo.append(effects.stored_attrs(item))
+        elif hasattr(item, "step_number"):  # a frame
+            todo += [item.stack, item.locals, item.cells, item.exc_info, item.parent]
+    return False

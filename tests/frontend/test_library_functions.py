@@ -1,6 +1,7 @@
 """Functions of the library that call code of the program, sets in order, ends of objects."""
 
 import bisect
+import copy
 import functools
 import heapq
 import itertools
@@ -304,3 +305,117 @@ ENDINGS = [
 @pytest.mark.parametrize("function", ENDINGS, ids=lambda function: function.__name__)
 def test_ends_of_objects_come_when_eager_has_them(function):
     check(function, x, [], graphs=None)
+
+
+# -- generators that a loop leaves behind ----------------------------------------------------------
+
+
+class Noted:
+    def __init__(self, log):
+        self.log = log
+
+    def __enter__(self):
+        self.log.append("in")
+
+    def __exit__(self, kind, error, trace):
+        self.log.append(kind.__name__ if kind else None)
+
+
+def numbers(log):
+    try:
+        yield 1
+        yield 2
+    finally:
+        log.append("end of numbers")
+
+
+def left_by_break(a, log):
+    for number in numbers(log):
+        break
+    log.append("behind")
+    return a + number
+
+
+def left_by_return(a, log):
+    def doubled():
+        with Noted(log):
+            yield from numbers(log)
+
+    def first():
+        for index, number in enumerate(doubled()):
+            return number + index
+
+    found = first()
+    log.append("behind")
+    return a + found
+
+
+def left_in_no_grad(a, log):
+    def blocks():
+        with torch.no_grad():
+            yield a + 1
+            yield a + 2
+
+    for block in blocks():
+        inside = torch.is_grad_enabled()
+        break
+    return block, inside, torch.is_grad_enabled()
+
+
+def kept_by_a_local(a, log):
+    iterator = numbers(log)
+    for number in iterator:
+        break
+    log.append("behind")
+    return a + number + sum(iterator)
+
+
+def kept_by_an_attribute(a, log):
+    holder = Plain()
+    holder.numbers = [numbers(log)]
+    for number in holder.numbers[0]:
+        break
+    log.append("behind")
+    return a + number + next(holder.numbers[0])
+
+
+def ended_by_an_error(a, log):
+    def failing():
+        try:
+            yield 1
+        finally:
+            log.append("end")
+            raise ValueError
+
+    for number in failing():
+        break
+    log.append("behind")
+    return a + number
+
+
+LOOPS = [left_by_break, left_by_return, left_in_no_grad, kept_by_a_local]
+
+
+@pytest.mark.parametrize("function", LOOPS, ids=lambda function: function.__name__)
+def test_generators_end_where_loops_leave_them(function):
+    check(function, x, [], fullgraph=True)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "function",
+    [kept_by_an_attribute, ended_by_an_error],
+    ids=lambda function: function.__name__,
+)
+def test_ends_of_generators_that_eager_runs(function):
+    check(function, x, [], graphs=None)
+
+
+def test_a_module_is_copied_by_eager_in_one_break():
+    layer = torch.nn.Linear(3, 3)
+
+    def function(a):
+        copied = copy.deepcopy(layer)
+        return copied(a) + 1, copied.weight is layer.weight
+
+    check(function, x, graphs=1, breaks=1)
