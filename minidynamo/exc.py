@@ -49,6 +49,7 @@ __all__ = [
     "UserError",
     "VerificationFailed",
     "format_user_stack",
+    "plain_stack",
 ]
 
 UserStack = Sequence[traceback.FrameSummary]
@@ -57,6 +58,16 @@ UserStack = Sequence[traceback.FrameSummary]
 def format_user_stack(stack: Iterable[traceback.FrameSummary]) -> str:
     """`stack` as Python prints a traceback, without the heading; "" for none."""
     return "".join(traceback.StackSummary.from_list(list(stack)).format())
+
+
+def plain_stack(stack: Iterable[traceback.FrameSummary]) -> str:
+    """The same without marks below expressions, for which Python parses every line."""
+    lines = []
+    for frame in stack:
+        lines.append(f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n')
+        if frame.line:
+            lines.append(f"    {frame.line.strip()}\n")
+    return "".join(lines)
 
 
 class MinidynamoError(RuntimeError):

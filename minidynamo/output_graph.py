@@ -35,7 +35,7 @@ from . import config, events
 from .data_parallel import Writes, active_ddp, compile_in_buckets
 from .deferred_torch import defer, fake_mode
 from .draws import Draws, is_drawn
-from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported
+from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported, plain_stack
 from .fake_failures import describe_failure, quietly
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
@@ -263,7 +263,7 @@ class OutputGraph:
             node.meta["custom"] = dict(self.annotations)
         self.shapes.note_guards(lambda: stack)
         self._bind_unbacked(node)
-        node.stack_trace = "".join(traceback.StackSummary.from_list(list(stack)).format())
+        node.stack_trace = plain_stack(stack)
         self.note_first(node)
         self.op_count += 1
         self.idle_instructions = 0
