@@ -513,7 +513,7 @@ def _report_break(output: OutputGraph, reason: Unsupported) -> None:
 
 def _with_hint(reason: Unsupported) -> Unsupported:
     hint = "move it out of the compiled function, or compile without fullgraph=True"
-    hinted = Unsupported(
+    hinted = type(reason)(
         reason.kind, reason.context, reason.explanation, [hint], user_stack=reason.user_stack
     )
     hinted.__cause__ = reason.__cause__
@@ -530,6 +530,7 @@ def _make_entry(
     output.add_alias_guards()
     output.shapes.add_guards(guards)
     is_original = is_empty and not goes_on and output.side_effects.is_empty()
+    is_original = is_original and not output.is_told_apart
     code = frame.code if is_original else compiled.code
     fetch = [] if code is frame.code else compiled.fetch
     if not is_original:

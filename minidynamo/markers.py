@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch.utils import _pytree as pytree
 
 from . import _C
 from .exc import UserError
@@ -109,7 +110,16 @@ def call_strictly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         break_errors.pop()
 
 
-set_decision(call_strictly, Decision.INLINE)
+def call_on_leaves(
+    function: Callable[..., Any], spec: pytree.TreeSpec, leaves: list[Any]
+) -> tuple[list[Any], pytree.TreeSpec]:
+    """The leaves and the TreeSpec of a call's result; the front end makes it one node."""
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    return pytree.tree_flatten(function(*args, **kwargs))
+
+
+for _function in (call_strictly, call_on_leaves):
+    set_decision(_function, Decision.INLINE)
 
 
 def decision(fn: Any) -> Decision | None:

@@ -141,6 +141,8 @@ class OutputGraph:
         self.guarded_classes: set[type] = set()
         # Objects whose `id` the traced code asked for, with their types.
         self.identified: dict[Source, type] = {}
+        # Whether the program asked if it is compiled: then its own code gives another answer.
+        self.is_told_apart = False
         # Objects that are keys of dicts or elements of sets by their identity.
         self.hashed: dict[Source, None] = {}
         # Context managers that the traced code entered and not yet left, innermost last.

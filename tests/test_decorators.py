@@ -6,7 +6,9 @@ import operator
 
 import pytest
 import torch
+import torch.distributed.tensor  # registers pytrees, and else is imported by the first trace
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import minidynamo
 from minidynamo.exc import Unsupported, UserError
@@ -30,6 +32,34 @@ def test_forbid_in_graph(counter):
     with pytest.raises(UserError, match="forbidden, passed to forbid_in_graph"):
         compiled(X)
     assert torch.equal(forbidden(X), X + 1)
+
+
+class Pair:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+
+pytree.register_pytree_node(
+    Pair, lambda pair: ([pair.first, pair.second], None), lambda items, _: Pair(*items)
+)
+
+
+def test_nonstrict_trace_of_nests(counter):
+    @minidynamo.nonstrict_trace
+    def opaque(table, pair, *, scale):
+        minidynamo.graph_break()
+        return {"sum": table["x"] + pair.first * scale, "pair": Pair(pair.second, 3)}
+
+    def fn(x, pair):
+        made = opaque({"x": x}, pair, scale=2)
+        other = opaque({"x": made["sum"]}, Pair(x, pair.second), scale=3)
+        return made["sum"] + other["sum"], made["pair"].first, other["pair"].second
+
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for pair in (Pair(X + 2, X * 2), Pair(X + 1, X / 2)):
+        for want, got in zip(fn(X, pair), compiled(X, pair), strict=True):
+            assert torch.equal(torch.as_tensor(want), torch.as_tensor(got))
+    assert counter.frame_count == 1
 
 
 def test_nonstrict_trace(counter):

@@ -148,6 +148,7 @@ def is_compiling(
     kwargs: Kwargs,
 ) -> VariableTracker:
     """True, but for nn.Module's own code: it leaves out hooks that eager calls after an error."""
+    tx.output.is_told_apart = True
     return ConstantVariable(tx.code is not torch.nn.Module._call_impl.__code__)
 
 
@@ -155,7 +156,11 @@ def _constant(
     function: Callable[..., Any],
     value: Any,
 ) -> None:
-    handles(function)(lambda tx, args, kwargs: ConstantVariable(value))
+    def handler(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        tx.output.is_told_apart |= value is True
+        return ConstantVariable(value)
+
+    handles(function)(handler)
 
 
 for _function, _value in {id(f): (f, v) for f, v in _CONSTANTS}.values():

@@ -60,6 +60,11 @@ def test_while_compiling():
     assert torch.equal(compiled(X), X + 1)
     assert torch.equal(told(X), X - 1)
 
+    def asked():
+        return torch.compiler.is_compiling()
+
+    assert minidynamo.compile(asked, backend="eager")() and not asked()
+
 
 def test_constructors():
     def fn(x):
