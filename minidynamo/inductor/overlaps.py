@@ -54,6 +54,8 @@ def refusal(
         if node.kwargs.get("requires_grad") is True:
             return f"{node} is a leaf of autograd"
         name = _name(node)
+        if "foreach" in name and name.endswith("_") and _lists_collide(node):
+            return f"{node} writes to a list whose tensors share memory"
         for written, others in _writes(node, name):
             if "out" in node.kwargs and not written.is_contiguous():
                 return f"{node} writes to a tensor that is not contiguous"
@@ -200,6 +202,27 @@ def _collide(
     if max(written.numel(), other.numel()) > _LARGE:
         return True
     return not _places(written).isdisjoint(_places(other))
+
+
+def _lists_collide(
+    node: Node,
+) -> bool:
+    """Whether a write to one tensor of a list changes what is read or written after it."""
+    lists = [map_arg(given, _value) for given in node.args if isinstance(given, (list, tuple))]
+    sharing: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
+    for position, values in enumerate(lists):
+        for index, value in enumerate(values):
+            if _is_strided(value):
+                sharing.setdefault(_storage(value), []).append((position, index, value))
+    for group in sharing.values():
+        for _, index, written in (item for item in group if item[0] == 0):
+            for position, later, other in group:
+                is_operand = position > 0 and later == index
+                if (later > index or is_operand) and _collide(
+                    written, other, "add_" if is_operand else ""
+                ):
+                    return True
+    return False
 
 
 def _geometry(

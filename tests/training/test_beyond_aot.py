@@ -215,6 +215,36 @@ def test_a_tensor_that_a_foreach_operator_is_given_twice(backend):
     assert torch.equal(compiled(mine, mine), torch.full((3,), 64.0))
 
 
+LISTS = {
+    "a tensor and its row": lambda x: torch._foreach_mul_([x, x[0]], 2.0),
+    "itself detached": lambda x: torch._foreach_add_([x.detach(), x.detach()], 1.0),
+    "rows that read each other": lambda x: torch._foreach_add_([x[0], x[1]], [x[1], x[0]]),
+    "rows": lambda x: torch._foreach_mul_(list(x.unbind(0)), list(x.unbind(0))),
+    "shifted": lambda x: torch._foreach_add_([x[1:]], [x[:-1]]),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_views_that_share_memory(name, backend):
+    def f(x):
+        LISTS[name](x)
+        return x * 1
+
+    minidynamo.reset()
+    metrics.reset()
+    want, got = torch.arange(12.0).view(3, 4), torch.arange(12.0).view(3, 4)
+    results = []
+    for fn, x in ((f, want), (minidynamo.compile(f, backend=backend), got)):
+        try:
+            results.append(fn(x))
+        except RuntimeError as error:
+            results.append(torch.tensor(len(str(error))))
+    assert torch.equal(*results) and torch.equal(want, got)
+    if backend == "inductor":
+        assert metrics.counts()["uncompiled_graphs"] == (name != "rows")
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_views_that_were_given_other_memory(backend):
     def f(v, b):
