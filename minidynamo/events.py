@@ -143,13 +143,15 @@ class ScheduleEvent(Event):
     """What a graph runs, in order, and why neighbours stay apart.
 
     kind: "inference", "forward" or "backward"; refusals: positions of two steps and the reason;
-    uncompiled: why the graph has no steps, but runs operator by operator.
+    uncompiled: why the graph has no steps, but runs operator by operator; notes: what else was
+    decided.
     """
 
     kind: str
     steps: Sequence[Step] = ()
     refusals: Sequence[tuple[int, int, str]] = ()
     uncompiled: str = ""
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +360,7 @@ def _schedule_text(event: ScheduleEvent) -> str:
     if len(rows) > MAX_ROWS:
         lines.append(f"  and {len(rows) - MAX_ROWS} more")
     row_at = {at: row for row, positions in enumerate(rows.values(), 1) for at in positions}
+    lines += [f"  {note}" for note in _first(event.notes, MAX_ROWS)]
     return "\n".join([*lines, *_refusal_lines(event, row_at)])
 
 

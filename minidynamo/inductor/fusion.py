@@ -44,11 +44,11 @@ def join(first: LoopBody, second: LoopBody) -> LoopBody | None:
     """
     if any(s.size == 0 for s in (*_symbols(first), *_symbols(second))):
         return None
-    divisions = _division_count(first) + _division_count(second)
+    divisions = division_count(first) + division_count(second)
     for a, b in _aligned(first, second):
-        if _division_count(a) + _division_count(b) > divisions:
+        if division_count(a) + division_count(b) > divisions:
             a, b = _split_loops(a, b)
-            if _division_count(a) + _division_count(b) > divisions:
+            if division_count(a) + division_count(b) > divisions:
                 continue
         merged = _concatenate(a, b)
         if merged is not None and not reads_overwritten(merged):
@@ -111,7 +111,7 @@ def _moved(body: LoopBody, target: LoopBody, known: Expr, own: Expr) -> LoopBody
     """
     if body.has_scan():
         return None  # its order is part of its meaning
-    mapping = _solve(own, known)
+    mapping = solve(own, known)
     if mapping is None:
         return None
     missing = [s for s in _symbols(body) if s not in mapping]
@@ -131,7 +131,7 @@ def _moved(body: LoopBody, target: LoopBody, known: Expr, own: Expr) -> LoopBody
     return body.reindex(target.iters, target.reduces, mapping)
 
 
-def _solve(own: Expr, known: Expr) -> dict[Atom, IntLike] | None:
+def solve(own: Expr, known: Expr) -> dict[Atom, IntLike] | None:
     """Values of own's loop symbols such that own == known; own must be affine and injective."""
     strides: list[tuple[int, Symbol]] = []
     for monomial, coeff in own.terms.items():
@@ -183,7 +183,8 @@ def _same_extent(body: LoopBody, target: LoopBody, outside: Sequence[Symbol]) ->
     return product(s.size for s in _symbols(body)) == product(s.size for s in symbols)  # type: ignore[misc]
 
 
-def _division_count(body: LoopBody) -> int:
+def division_count(body: LoopBody) -> int:
+    """How many quotients and remainders the indices of a body have."""
     return sum(
         isinstance(atom, (FloorDiv, Mod))
         for node in body.nodes
@@ -337,9 +338,9 @@ def merge_loops(body: LoopBody) -> LoopBody:
     """Turn adjacent loops into one wherever every index allows it, and name the symbols x0.. and
     r0.. . Before that, loops that indices divide are cut, where that takes all divisions away.
     """
-    if _division_count(body) and not body.has_scan():
+    if division_count(body) and not body.has_scan():
         (cut,) = _split_loops(body, least=SHORTEST_LOOP)
-        body = body if _division_count(cut) else cut
+        body = body if division_count(cut) else cut
     for reduces in (False, True):
         position = 0
         while position + 1 < len(body.reduces if reduces else body.iters):

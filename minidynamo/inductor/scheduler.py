@@ -2,11 +2,11 @@
 
     steps = schedule(lowered)       # list of Kernel and ExternOp
 
-The passes, in order: `drop_dead`, `fuse`, `fuse_siblings`, `order`, `finish`, `with_reuse`. Fusion
-is greedy: every operation, in the order of the graph, is joined with the neighbour (a group that
-produced what it reads, or that reads the same memory) that saves most memory traffic, unless
-something forbids it (`fusion_score.py` has the terms). On a GPU small groups of equal loops are
-joined besides, whatever they read: a launch costs more than they do.
+The passes, in order: `drop_dead`, `fuse`, `fuse_siblings`, `recompute`, `order`, `finish`,
+`with_reuse`. Fusion is greedy: every operation, in the order of the graph, is joined with the
+neighbour (a group that produced what it reads, or that reads the same memory) that saves most
+memory traffic, unless something forbids it (`fusion_score.py` has the terms). On a GPU small groups
+of equal loops are joined besides, whatever they read: a launch costs more than they do.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from minidynamo import events
 from minidynamo.inductor.codegen.kernel import Kernel, KernelArg, KernelSpec
 from minidynamo.inductor.dependencies import Dependencies, is_effectful, roots, writes_of
+from minidynamo.inductor.dependencies import overwritten as overwritten_by
 from minidynamo.inductor.fusion import merge_loops
 from minidynamo.inductor.fusion_score import FusionScore, Group, device_of
 from minidynamo.inductor.graph import GraphLowering
@@ -25,6 +26,7 @@ from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation, View
 from minidynamo.inductor.loop_body import LoopBody
 from minidynamo.inductor.ordering import Step, in_order
 from minidynamo.inductor.origins import operators, source_lines
+from minidynamo.inductor.recompute import Recompute
 from minidynamo.inductor.reuse import with_reuse
 from minidynamo.inductor.size_hints import hint_of, size_symbols
 from minidynamo.inductor.symbolic import IntLike, product
@@ -66,12 +68,14 @@ class Scheduler:
     def run(self, kind: str = "") -> list[Kernel | ExternOp]:
         self.fuse()
         self.fuse_siblings()
+        notes = self.recompute()
         done = [(group, step) for group in self.order() for step in self.finish(group)]
         steps = with_reuse([step for _, step in done], self.buffers, self.outputs)
         if events.wants(events.ScheduleEvent):
             groups = [group for group, _ in done]
             described = [_described(step) for step in steps]
-            events.emit(events.ScheduleEvent(kind, described, self._kept_apart(groups)))
+            apart = self._kept_apart(groups)
+            events.emit(events.ScheduleEvent(kind, described, apart, notes=notes))
         return steps
 
     def _output_names(self) -> set[str]:
@@ -165,6 +169,23 @@ class Scheduler:
         for group in self.groups:
             if group.alive and group is not first and group.ancestors & members:
                 group.ancestors |= members | first.ancestors
+
+    def recompute(self) -> list[str]:
+        """Drop buffers whose elements are cheaper to compute again; see `recompute.py`."""
+        overwritten = {
+            root.name
+            for group in self.groups
+            for operation in group.operations
+            for name in overwritten_by(operation)
+            for root in roots(self.buffers[name])
+        }
+        return Recompute(
+            self.groups,
+            self.touching,
+            self.score,
+            self.outputs,
+            overwritten,
+        ).run()
 
     # -- order -------------------------------------------------------------------------------------
     def order(self) -> list[Group]:

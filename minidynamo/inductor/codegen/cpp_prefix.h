@@ -271,33 +271,57 @@ template <int N, class T> MD_INLINE void ld_turned(V<T, N>* out, const T* p, i64
 }
 
 // ---- conversions -------------------------------------------------------------------------------------------
-// Of a vector that comes from memory GCC widens bytes lane by lane unless it is told the instruction.
+// Of a vector that comes from memory GCC widens bytes lane by lane, and narrows to bytes so, unless it is told
+// the instruction.
+template <class T, class F> MD_INLINE T first_bytes(F x) {
+  T r;
+  __builtin_memcpy(&r, &x, sizeof(r));
+  return r;
+}
+template <class F> MD_INLINE V<char, 16> padded(F x) {  // eight bytes, and zeros
+  return (V<char, 16>)V<i64, 2>{first_bytes<i64>(x), 0};
+}
 template <class T, class F> MD_INLINE V<T, MD_LANES(F)> convert(F x) {
+  typedef __typeof__(F{}[0] + 0) Wide;
+  typedef V<T, MD_LANES(F)> To;
+  constexpr int N = MD_LANES(F);
+  constexpr unsigned from = sizeof(F) / N;
+  constexpr bool whole = (Wide)0.5 == 0 && (T)0.5 == 0, is_signed = !__is_same(F, V<u8, N>);
 #if MD_AVX512
-  if constexpr (MD_LANES(F) == 16 && __is_same(T, i32)) {
-    constexpr bool is_signed = (__typeof__(x[0]))-1 < (__typeof__(x[0]))0;
-    if constexpr (sizeof(F) == 16 && is_signed)
-      return __builtin_ia32_pmovsxbd512_mask((V<char, 16>)x, V<i32, 16>{}, (u16)-1);
-    if constexpr (sizeof(F) == 16 && !is_signed)
-      return __builtin_ia32_pmovzxbd512_mask((V<char, 16>)x, V<i32, 16>{}, (u16)-1);
-    if constexpr (sizeof(F) == 32 && is_signed)
-      return __builtin_ia32_pmovsxwd512_mask((V<i16, 16>)x, V<i32, 16>{}, (u16)-1);
-  }
-#elif MD_AVX2
-  if constexpr (MD_LANES(F) == 8 && __is_same(T, i32) && sizeof(F) == 8) {
-    V<i64, 2> bytes{};
-    __builtin_memcpy(&bytes, &x, 8);
-    if constexpr ((__typeof__(x[0]))-1 < (__typeof__(x[0]))0)
-      return __builtin_ia32_pmovsxbd256((V<char, 16>)bytes);
-    else
-      return __builtin_ia32_pmovzxbd256((V<char, 16>)bytes);
+  if constexpr (N == 16 && whole && sizeof(T) == 4 && from == 1) {
+    if constexpr (is_signed) return (To)__builtin_ia32_pmovsxbd512_mask((V<char, 16>)x, V<i32, 16>{}, (u16)-1);
+    else return (To)__builtin_ia32_pmovzxbd512_mask((V<char, 16>)x, V<i32, 16>{}, (u16)-1);
+  } else if constexpr (N == 16 && whole && __is_same(T, i32) && __is_same(F, V<i16, 16>)) {
+    return __builtin_ia32_pmovsxwd512_mask(x, V<i32, 16>{}, (u16)-1);
+  } else if constexpr (N == 16 && whole && sizeof(T) == 1 && from == 4) {
+    return (To)__builtin_ia32_pmovdb512_mask((V<i32, 16>)x, V<char, 16>{}, (u16)-1);
+  } else if constexpr (N == 8 && whole && sizeof(T) == 8 && from == 1) {
+    typedef V<long long, 8> Q;
+    if constexpr (is_signed) return (To)__builtin_ia32_pmovsxbq512_mask(padded(x), Q{}, (u8)-1);
+    else return (To)__builtin_ia32_pmovzxbq512_mask(padded(x), Q{}, (u8)-1);
+  } else if constexpr (N == 8 && whole && sizeof(T) == 8 && __is_same(F, V<i16, 8>)) {
+    return (To)__builtin_ia32_pmovsxwq512_mask(x, V<long long, 8>{}, (u8)-1);
+  } else if constexpr (N == 8 && whole && sizeof(T) == 1 && from == 8) {
+    return first_bytes<To>(__builtin_ia32_pmovqb512_mask((V<long long, 8>)x, V<char, 16>{}, (u8)-1));
   }
 #endif
-  return __builtin_convertvector(x, V<T, MD_LANES(F)>);
+#if MD_AVX512 || MD_AVX2
+  if constexpr (N == 8 && whole && sizeof(T) == 4 && from == 1) {
+    if constexpr (is_signed) return (To)__builtin_ia32_pmovsxbd256(padded(x));
+    else return (To)__builtin_ia32_pmovzxbd256(padded(x));
+  }
+#endif
+  return __builtin_convertvector(x, To);
 }
 // Selection between vectors of any lane width by a V<i32, N>.
 template <class F> MD_INLINE F select(V<i32, MD_LANES(F)> m, F a, F b) {
   constexpr int N = MD_LANES(F);
+#if MD_AVX512
+  if constexpr (N == 8 && sizeof(F) == 64) {
+    typedef V<double, 8> D;
+    return (F)__builtin_ia32_blendmpd_512_mask((D)b, (D)a, __builtin_ia32_cvtd2mask256(m));
+  }
+#endif
   if constexpr (sizeof(a[0]) == 4)
     return m ? a : b;
   else
@@ -310,16 +334,10 @@ template <class M> MD_INLINE V<i32, MD_LANES(M)> mask(M m) {  // of a comparison
     return __builtin_convertvector(m, V<i32, MD_LANES(M)>);
 }
 template <class F> MD_INLINE V<i32, MD_LANES(F)> from_bytes(F x) {  // bytes 0 and 1 to a bool value
-#if MD_AVX512
-  if constexpr (MD_LANES(F) == 16) return __builtin_ia32_pmovzxbd512_mask((V<char, 16>)x, V<i32, 16>{}, (u16)-1) != 0;
-#endif
-  return __builtin_convertvector(x, V<i32, MD_LANES(F)>) != 0;
+  return convert<i32>(x) != 0;
 }
 template <class F> MD_INLINE V<u8, MD_LANES(F)> to_bytes(F m) {
-#if MD_AVX512
-  if constexpr (MD_LANES(F) == 16) return (V<u8, 16>)__builtin_ia32_pmovdb512_mask(m & 1, V<char, 16>{}, (u16)-1);
-#endif
-  return __builtin_convertvector(m & 1, V<u8, MD_LANES(F)>);
+  return convert<u8>(m & 1);
 }
 template <int N> MD_INLINE V<i32, N> first_lanes(All) { return V<i32, N>{} == 0; }
 template <int N> MD_INLINE V<i32, N> first_lanes(Some w) { return iota<N>() < (i32)w.n; }
@@ -543,6 +561,22 @@ template <class T, int N> MD_INLINE V<T, N> linear(i64 first, i64 step) {  // fi
     for (int i = 0; i < N; i++) r[i] = (T)(first + step * i);
     return r;
   }
+}
+// Elements at positions that are often neighbours, in both: one load where they all are.
+template <int N, class T, class W, class F> MD_INLINE V<T, N> gather_runs(W w, F at) {
+  if constexpr (__is_same(W, All)) {
+    const T* p = at(0);
+    if (at(N - 1) == p + (N - 1)) return ld<N>(p, w);
+  }
+  return gather<N, T>(w, at);
+}
+template <int N, class T, class W, class I> MD_INLINE V<T, N> gather_at(W w, const T* p, I at) {
+  if constexpr (__is_same(W, All)) {
+    if (!lane_bits(mask(at - at[0] != convert<decltype(at[0] + 0)>(iota<N>())))) return ld<N>(p + at[0], w);
+  }
+  V<T, N> r{};
+  for (int i = 0; i < lanes<N>(w); i++) r[i] = p[at[i]];
+  return r;
 }
 template <class T, int N, class At> MD_INLINE V<T, N> lanewise(At at) {
   V<T, N> r;

@@ -40,6 +40,11 @@ from minidynamo.inductor.symbolic import (
 )
 
 
+def _ref(atom: Atom) -> int | None:
+    """The node that an atom is the value of."""
+    return atom.node if isinstance(atom, ValueRef) else None
+
+
 def _scan_start(name: str, dtype: torch.dtype) -> float:
     value = SCANS[name]
     if abs(value) != float("inf") or dtype.is_floating_point:
@@ -59,7 +64,11 @@ class ValuePrinter:
     """
 
     def __init__(
-        self, body: LoopBody, vec: Symbol | None, code: Code, scratch: frozenset[int]
+        self,
+        body: LoopBody,
+        vec: Symbol | None,
+        code: Code,
+        scratch: frozenset[int],
     ) -> None:
         self.nodes = body.nodes
         self.reduces = body.reduces
@@ -95,7 +104,11 @@ class ValuePrinter:
         self.code.line(f"V<{ctype}, N> run{position}[T];")
         self.for_columns(f"run{position}[t] = splat<N>(({ctype}){start});")
 
-    def _scan(self, position: int, node: Node) -> None:
+    def _scan(
+        self,
+        position: int,
+        node: Node,
+    ) -> None:
         at = "[t]" if self.is_vec[position] else ""
         ctype = f"V<{CTYPE[node.dtype]}, N>" if at else CTYPE[node.dtype]
         table, run = (VECTOR if at else SCALAR), f"run{position}{at}"
@@ -124,7 +137,11 @@ class ValuePrinter:
             self.code.line(f"{kept} = v{position};")
             self.kept.add(position)
 
-    def _number_text(self, node: Node, args: list[str]) -> str:
+    def _number_text(
+        self,
+        node: Node,
+        args: list[str],
+    ) -> str:
         if node.op == "constant":
             assert not isinstance(node.value, str) and node.value is not None
             return literal(node.value, node.dtype)
@@ -252,14 +269,22 @@ class ValuePrinter:
             return None
         return atom.den.const if atom.den.is_const and atom.den.const in (2, 4, 8) else None
 
-    def _shifted(self, index: Expr, step: int) -> str:
+    def _shifted(
+        self,
+        index: Expr,
+        step: int,
+    ) -> str:
         """The index at the first lane."""
         text = self.index(index)
         if not self.by_column or step == 0:
             return text
         return f"{text} + t * N" if step == 1 else f"{text} + t * N * {step}"
 
-    def _by_lane(self, prefix: str, index: Expr) -> str:
+    def _by_lane(
+        self,
+        prefix: str,
+        index: Expr,
+    ) -> str:
         """A lambda from lane to `prefix` plus the index at that lane."""
         assert self.vec is not None
         x = self.vec.name
@@ -267,7 +292,11 @@ class ValuePrinter:
         text = self.index(index, lane=True)
         return f"[&](int l) {{ const i64 {x}_ = {first} + l; return {prefix}{text}; }}"
 
-    def index_vector(self, index: Expr, ctype: str) -> str:
+    def index_vector(
+        self,
+        index: Expr,
+        ctype: str,
+    ) -> str:
         """An index expression as a vector of `ctype`."""
         step = self.step(index)
         if step is not None:
@@ -298,10 +327,80 @@ class ValuePrinter:
             first = f"{node.buffer} + {self.index(node.index)}"
             text = f"ld_repeat<N, {self._repeats(node.index)}>({first}, w)"
         else:
-            text = f"gather<N, {ctype}>(w, {self._by_lane(f'{node.buffer} + ', node.index)})"
+            text = self._gather(node, ctype)
         return f"(v{node.args[0]} ? {text} : V<{ctype}, N>{{}})" if node.args else text
 
-    def _store(self, position: int, node: Node) -> None:
+    def _gather(
+        self,
+        node: Node,
+        ctype: str,
+    ) -> str:
+        """A load whose positions vary from lane to lane."""
+        assert node.index is not None
+        parts = self._positions(node.index)
+        if parts is not None:
+            lanes, rest = parts
+            return f"gather_at<N, {ctype}>(w, {node.buffer} + {rest}, {lanes})"
+        runs = "_runs" if self._has_runs(node.index) else ""
+        return f"gather{runs}<N, {ctype}>(w, {self._by_lane(f'{node.buffer} + ', node.index)})"
+
+    def _positions(self, index: Expr) -> tuple[str, str] | None:
+        """Positions as a vector of integers and a number to add, where one value that is computed
+        of positions is all that varies.
+        """
+        own = [ref for ref in index.value_refs() if self.is_vec[ref]]
+        if len(own) != 1 or self.nodes[own[0]].dtype not in (torch.int32, torch.int64):
+            return None
+        if self._is_read(own[0]):
+            return None
+        terms = [
+            m for m in index.terms if any(a in (self.vec,) or _ref(a) == own[0] for a in m)
+        ]
+        if len(terms) != 1 or len(terms[0]) != 1 or index.terms[terms[0]] != 1:
+            return None
+        if _ref(terms[0][0]) != own[0]:
+            return None
+        rest = index - Expr(0, {terms[0]: 1})
+        if self.vec is not None and rest.uses({self.vec}):
+            return None
+        return self.name(own[0]), self.index(rest)
+
+    def _is_read(self, position: int) -> bool:
+        """Whether a value depends on memory."""
+        node = self.nodes[position]
+        return node.buffer is not None or any(map(self._is_read, node.operands()))
+
+    def _has_runs(self, index: Expr) -> bool:
+        """Whether neighbouring lanes read neighbours as long as one quotient or remainder does not
+        jump: the first and the last lane then say whether all of them do.
+        """
+        assert self.vec is not None
+        if self.reduces or any(self.is_vec[ref] for ref in index.value_refs()):
+            return False
+        x, step = symbol_expr(self.vec), 0
+        jumps: set[Atom] = set()
+        for monomial, coeff in index.terms.items():
+            if not Expr(0, {monomial: 1}).uses({self.vec}):
+                continue
+            (atom, *others) = monomial
+            if others:
+                return False
+            if atom == self.vec:
+                step += coeff
+            elif isinstance(atom, (FloorDiv, Mod)) and not any(
+                part.uses({self.vec}) for part in (atom.num - x, atom.den)
+            ):
+                jumps.add(atom)
+                step += coeff if isinstance(atom, Mod) else 0
+            else:
+                return False
+        return step == 1 and len(jumps) == 1
+
+    def _store(
+        self,
+        position: int,
+        node: Node,
+    ) -> None:
         assert node.index is not None and node.buffer is not None
         (value,) = node.args
         vectorised = self.vec is not None and self.is_vec[position]
@@ -328,7 +427,12 @@ class ValuePrinter:
         (value,) = node.args
         step = SCATTERS[str(node.value)]
 
-        def combined(table: dict[str, Row], old: str, new: str, lanes: str = "") -> str:
+        def combined(
+            table: dict[str, Row],
+            old: str,
+            new: str,
+            lanes: str = "",
+        ) -> str:
             ctype = lanes or CTYPE[node.dtype]
             return operation(table, step, [old, new], node.dtype, ctype) if step else new
 
@@ -353,7 +457,11 @@ class ValuePrinter:
             f" {combined(SCALAR, '*at(l)', 'x[l]')}; }}"
         )
 
-    def index(self, expr: Expr, lane: bool = False) -> str:
+    def index(
+        self,
+        expr: Expr,
+        lane: bool = False,
+    ) -> str:
         """An index as C++; with `lane`, for one lane of the vectorised loop."""
 
         def atom_text(atom: Atom) -> str:

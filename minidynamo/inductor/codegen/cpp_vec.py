@@ -197,6 +197,9 @@ def vector_cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
         return f"to_{_HALVES[target]}({as_float})"
     if target == torch.bool:
         return value if source == torch.bool else f"mask({value} != 0)"
+    if source == torch.bool and target.is_floating_point:
+        ctype = CTYPE[target]
+        return f"select({value}, splat<N>(({ctype})1), splat<N>(({ctype})0))"
     if source == torch.bool:
         return f"convert<{CTYPE[target]}>({value} & 1)"
     floating, narrow = (target, source) if target.is_floating_point else (source, target)

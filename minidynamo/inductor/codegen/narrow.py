@@ -97,7 +97,7 @@ def narrow_integers(body: LoopBody) -> LoopBody:
     """The body with int32 in place of int64 for such values.
 
     Where one operand of a comparison, or of arithmetic, stays wide, the others do, and so does
-    what somebody else wants as it is: a store, a reduction, an address.
+    what somebody else wants as it is: a store, a reduction.
     """
     nodes = body.nodes
     ranges: list[Range] = []
@@ -107,7 +107,8 @@ def narrow_integers(body: LoopBody) -> LoopBody:
     while narrow:
         wrong: set[int] = set()
         for position, node in enumerate(nodes):
-            operands = node.operands()
+            # An address takes any integer.
+            operands = node.args if node.buffer is not None else node.operands()
             wide = any(
                 nodes[arg].dtype == torch.int64 and arg not in narrow for arg in operands
             )

@@ -30,7 +30,12 @@ aten = torch.ops.aten
 LEAST_TURNED = 16
 
 
-def _scalar(b: BodyBuilder, x: TensorValue, index: Index, compute: torch.dtype) -> Scalar:
+def _scalar(
+    b: BodyBuilder,
+    x: TensorValue,
+    index: Index,
+    compute: torch.dtype,
+) -> Scalar:
     return Scalar(b, b.cast(x.load(b, index), compute))
 
 
@@ -61,12 +66,20 @@ def _inverse_root(
     return value
 
 
-def _like(g: GraphLowering, x: TensorValue, fake: torch.Tensor) -> TensorValue:
+def _like(
+    g: GraphLowering,
+    x: TensorValue,
+    fake: torch.Tensor,
+) -> TensorValue:
     """`x` in the shape (extents of 1 aside) and dtype of `fake`."""
     return g.drop_dims(x, [d for d in range(x.ndim) if d >= fake.dim()], None, fake)
 
 
-def _by_rows(g: GraphLowering, x: TensorValue, out: torch.Tensor) -> TensorValue:
+def _by_rows(
+    g: GraphLowering,
+    x: TensorValue,
+    out: torch.Tensor,
+) -> TensorValue:
     """`x` with its rows side by side in memory, where the result has them so: turning it once is
     cheaper than to read it apart for the mean, the variance and the result.
     """
@@ -297,7 +310,11 @@ def _batch_norm(
 
 
 def _of_groups(
-    g: GraphLowering, x: TensorValue, groups: int, each: int, compute: torch.dtype
+    g: GraphLowering,
+    x: TensorValue,
+    groups: int,
+    each: int,
+    compute: torch.dtype,
 ) -> tuple[TensorValue, TensorValue]:
     """Mean and sum of squared distances from it of `each` channels together, as (batch, groups, 1,
     ...). Where channels are innermost, from those of single channels (Chan, Golub and LeVeque's
@@ -389,19 +406,35 @@ class _LayerNormGradient:
         """Index into the statistics."""
         return [*index[: self.first], *(ZERO for _ in range(self.mean.ndim - self.first))]
 
-    def plain(self, b: BodyBuilder, index: Index) -> Scalar:
+    def plain(
+        self,
+        b: BodyBuilder,
+        index: Index,
+    ) -> Scalar:
         """The gradient."""
         return _scalar(b, self.grad, index, self.compute)
 
-    def scaled(self, b: BodyBuilder, index: Index) -> Scalar:
+    def scaled(
+        self,
+        b: BodyBuilder,
+        index: Index,
+    ) -> Scalar:
         """The gradient times the weight."""
         return _affine(b, self.plain(b, index), self.weight, None, index[self.first :])
 
-    def inverse(self, b: BodyBuilder, index: Index) -> Scalar:
+    def inverse(
+        self,
+        b: BodyBuilder,
+        index: Index,
+    ) -> Scalar:
         """1 / std."""
         return _scalar(b, self.rstd, self.row(index), self.compute)
 
-    def normal(self, b: BodyBuilder, index: Index) -> Scalar:
+    def normal(
+        self,
+        b: BodyBuilder,
+        index: Index,
+    ) -> Scalar:
         """The normalised input."""
         centre = _scalar(b, self.mean, self.row(index), self.compute)
         return (_scalar(b, self.x, index, self.compute) - centre) * self.inverse(b, index)
@@ -476,7 +509,13 @@ def _layer_norm_input_gradient(
 
 
 @register(aten.linalg_cross.default)
-def lower_cross(g: GraphLowering, a: TensorValue, other: TensorValue, *, dim: int = -1) -> Any:
+def lower_cross(
+    g: GraphLowering,
+    a: TensorValue,
+    other: TensorValue,
+    *,
+    dim: int = -1,
+) -> Any:
     if a.dtype != other.dtype or category(a.dtype) == 0 or a.ndim != other.ndim:
         return DECLINED
     compute, at = compute_type(a.dtype), wrap(dim, a.ndim)
