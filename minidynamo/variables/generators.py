@@ -31,10 +31,12 @@ _IMPLICIT = ("CLEANUP_THROW", "CALL_INTRINSIC_1")
 REBUILD: list[Callable[[PyCodegen, GeneratorVariable], None]] = []
 
 
-def _finished_generator() -> Any:
+def _finished_generator(name: str, qualname: str) -> Any:
     """Run by generated code: a generator that is exhausted."""
     nothing: tuple[Any, ...] = ()
     generator = (item for item in nothing)
+    generator.__name__ = name  # type: ignore[attr-defined]
+    generator.__qualname__ = qualname  # type: ignore[attr-defined]
     generator.close()
     return generator
 
@@ -223,7 +225,9 @@ class GeneratorVariable(IteratorVariable):
             unsupported("generator leaves the graph", repr(self), "it is being executed")
         if self.finished:
             codegen.begin_call(_finished_generator)
-            codegen.end_call(0)
+            codegen.load_const(self.frame.code.co_name)
+            codegen.load_const(self.frame.code.co_qualname)
+            codegen.end_call(2)
         else:
             REBUILD[0](codegen, self)
 

@@ -411,6 +411,16 @@ def test_ends_of_generators_that_eager_runs(function):
     check(function, x, [], graphs=None)
 
 
+def test_a_finished_generator_keeps_its_name():
+    def function(a):
+        iterator = numbers([])
+        return a + sum(iterator), iterator
+
+    result, iterator = minidynamo.compile(function, backend="eager", fullgraph=True)(x)
+    assert torch.equal(result, x + 3) and list(iterator) == []
+    assert (iterator.__name__, iterator.__qualname__) == ("numbers", "numbers")
+
+
 def test_a_module_is_copied_by_eager_in_one_break():
     layer = torch.nn.Linear(3, 3)
 
