@@ -288,8 +288,6 @@ class GraphLowering:
             fake.device,
             kind,
         )
-        if fake.layout == torch.strided:
-            buffer.storage_offset = fake.storage_offset()
         self.buffers[name] = buffer
         return buffer
 
@@ -361,31 +359,34 @@ class GraphLowering:
                 self.realize(value)
 
     def view(self, base: TensorValue, reindex: Callable[[Index], Index]) -> TensorValue:
-        """The node's result as a view of `base`; `reindex` turns its index into one of `base`'s."""
-        fake = self.meta
-        size, stride = tuple(fake.shape), tuple(fake.stride())
-        return self.view_like(base, reindex, size, stride, fake.storage_offset())
+        """The node's result as a view of its first argument; `reindex` gives `base`'s index."""
+        return self.view_like(base, reindex, self.meta)
 
     def view_like(
         self,
         base: TensorValue,
         reindex: Callable[[Index], Index],
-        size: Size,
-        stride: Size,
-        offset: IntLike,
+        fake: torch.Tensor,
     ) -> TensorValue:
-        """A view of `base` with this geometry (of eager, counted from the storage's begin)."""
-        data = base.data
+        """A view of `base`, the node's first argument, with the geometry of `fake`."""
+        data, moved = base.data, self.moved(fake)
+        size, stride = tuple(fake.shape), tuple(fake.stride())
         if isinstance(data, View) and data.exact:
-            view = View(data.buffer, size, stride, offset - data.buffer.storage_offset)
+            view = View(data.buffer, size, stride, data.offset + moved)
             return TensorValue(view, base.dtype, size, base.device, stride)
 
         def inner(b: BodyBuilder, index: Index) -> Value:
             return base.load(b, reindex(index))
 
-        root = data.base if isinstance(data, Lazy) and data.base is not None else base
+        root, offset = base, moved
+        if isinstance(data, Lazy) and data.base is not None:
+            root, offset = data.base, data.offset + moved
         lazy = Lazy(inner, stride, base.cost, base.reads, base.origins, root, offset)
         return TensorValue(lazy, base.dtype, size, base.device, stride)
+
+    def moved(self, fake: torch.Tensor) -> IntLike:
+        """How far behind the first element of the node's first argument that of `fake` lies."""
+        return fake.storage_offset() - self._fake(self.node.args[0]).storage_offset()
 
     def reduce(
         self,
@@ -516,7 +517,7 @@ class GraphLowering:
         if data.base is not None:
             base = self.realize(data.base)
             if base.exact:
-                offset = data.offset - base.buffer.storage_offset
+                offset = base.offset + data.offset
                 value.data = View(base.buffer, value.size, data.stride, offset)
                 return value.data
         stride = data.stride if holes else dense_strides(value.size, data.stride)

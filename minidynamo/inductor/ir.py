@@ -49,7 +49,6 @@ class Buffer:
     Attributes:
         kind: `input`, `constant`, `computed` (planned by us) or `extern` (returned by an operator).
         alias_of: buffers whose memory this one may share (an operator returned a view).
-        storage_offset: where the pointer stands in the storage, as the fake tensor has it.
     """
 
     name: str
@@ -59,7 +58,6 @@ class Buffer:
     device: torch.device
     kind: str = "computed"
     alias_of: tuple[Buffer, ...] = ()
-    storage_offset: IntLike = 0
 
     @property
     def strided(self) -> bool:
@@ -111,7 +109,7 @@ class Lazy:
         reads: how many loads one element takes.
         origins: names of the graph nodes that went into it.
         base: for a view, what it is a view of; `stride` and `offset` then are its geometry in
-            base's memory, once that has some.
+            base's memory, once that has some, counted from base's first element.
     """
 
     inner: Inner

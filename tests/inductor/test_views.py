@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from inductor_testing import CLOSE, check, compiled
 
+import minidynamo
+
 
 def test_views_of_values():
     check(
@@ -190,3 +192,23 @@ def test_operators_are_given_what_was_cloned():
     check(turned, torch.randn(4, 9), kernels=1, externs=1)
     both = lambda x: (torch.special.bessel_j0(y := x.clone()), y)  # noqa: E731
     check(both, torch.randn(9), kernels=1, externs=1)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [lambda y: y[..., 1:], lambda y: y.as_strided((2, 2), (1, 2), 9), lambda y: y.unbind(1)[2]],
+)
+def test_views_of_copies_with_room_around_them(fn):
+    """`slice_scatter` copies the memory in front of its argument, too: views lie behind that."""
+
+    def program(x):
+        x[..., 1:].mul_(2)
+        ordered = torch.sort(x, dim=0)[0]
+        return fn(x), ordered, fn(torch.slice_scatter(x, x[:1], 0, 1, 2)) + 1
+
+    for dynamic in (False, True):
+        run = minidynamo.compile(program, dynamic=dynamic)
+        left, right = torch.arange(40.0).view(5, 8), torch.arange(40.0).view(5, 8)
+        for actual, expected in zip(run(left[1:]), program(right[1:]), strict=True):
+            assert torch.equal(actual, expected) and actual.stride() == expected.stride()
+        assert torch.equal(left, right)

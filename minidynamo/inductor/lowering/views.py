@@ -158,13 +158,10 @@ def _piece(
     first: int,
 ) -> TensorValue:
     """A slice of `x` along `dim` that begins at `first`, with the geometry of `fake`."""
-    size, stride, offset = tuple(fake.shape), tuple(fake.stride()), fake.storage_offset()
     return g.view_like(
         x,
         lambda index: [*index[:dim], index[dim] + first, *index[dim + 1 :]],
-        size,
-        stride,
-        offset,
+        fake,
     )
 
 
@@ -187,9 +184,7 @@ def lower_unbind(g: GraphLowering, x: TensorValue, dim: int = 0) -> Any:
         return g.view_like(
             x,
             lambda index: [*index[:at], ZERO + position, *index[at:]],
-            tuple(fake.shape),
-            tuple(fake.stride()),
-            fake.storage_offset(),
+            fake,
         )
 
     return [one(position, fake) for position, fake in enumerate(g.meta)]
@@ -202,7 +197,7 @@ def lower_memory_view(g: GraphLowering, x: TensorValue, *args: Any, **kwargs: An
     if not view.exact:
         return DECLINED
     fake = g.meta
-    offset = fake.storage_offset() - view.buffer.storage_offset
+    offset = view.offset + g.moved(fake)
     data = View(view.buffer, tuple(fake.shape), tuple(fake.stride()), offset)
     return TensorValue(data, x.dtype, data.size, x.device, data.stride)
 
