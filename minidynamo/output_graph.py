@@ -45,7 +45,7 @@ from .shape_history import history_of
 from .shapes import Shapes, TorchSource, expr_function
 from .side_effects import SideEffects
 from .size_nodes import expression_node
-from .source import ModuleItemSource
+from .source import LocalSource, ModuleItemSource
 from .subgraphs import Body, graphs_of
 from .tensor_storage import Restrided, memory_leaves
 from .transform_levels import close_transforms
@@ -509,6 +509,11 @@ class OutputGraph:
                 if own and other is not variable and type(value) is type(own[0]):
                     assert variable.source is not None
                     self.guards.add(variable.source, Check.NOT_ALIAS, other.source)
+        named = [v for value, v in tracked if type(value) is dict]
+        for table in named if changed else ():
+            for owner in effects.owners.values() if type(table.source) is LocalSource else ():
+                if owner in changed or table in changed:
+                    self.guards.add(owner.dict_source(), Check.NOT_ALIAS, table.source)
 
     def standing_checks(self) -> list[tuple[Node, int]]:
         """The checks whose steps were not undone."""

@@ -55,6 +55,8 @@ class SideEffects:
     def __init__(self) -> None:
         self._by_id: dict[int, tuple[Any, VariableTracker]] = {}
         self._real: dict[VariableTracker, Any] = {}
+        # The objects of the frame by the id of their instance dicts.
+        self.owners: dict[int, Any] = {}
         self.attributes: dict[VariableTracker, dict[str, VariableTracker | _Deleted]] = {}
         self.contents: dict[VariableTracker, None] = {}
         self.recreated: set[tuple[VariableTracker, str]] = set()

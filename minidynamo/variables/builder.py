@@ -27,6 +27,7 @@ from ..source import (
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
 from .functions import BoundMethodVariable, CallableVariable, UserFunctionVariable
+from .instance_dict import InstanceDictVariable
 from .registry import INSTANCE_WRAPPERS, WRAPPERS, handler_of, wraps, wraps_instances
 from .tensor import wrap_tensor
 
@@ -72,6 +73,8 @@ def wrap(
         return ConstantVariable(value, source=source)
     effects = tx.output.side_effects
     known = effects.variable_of(value)
+    if known is None and id(value) in effects.owners:
+        known = InstanceDictVariable(effects.owners[id(value)])
     if known is not None:
         return _alias(tx, known, source)
     wrapper = WRAPPERS.get(type(value)) or _instance_wrapper(value)
@@ -85,7 +88,16 @@ def wrap(
     # Where another object stands for this one, that one has the variable.
     if variable.source == source and not isinstance(variable, ConstantVariable):
         effects.track(value, variable)
+        _own_dict(tx, value, variable)
     return variable
+
+
+def _own_dict(tx: Translator, value: Any, variable: VariableTracker) -> None:
+    """Let the instance dict of an object be known as such where the frame reaches it later."""
+    own, effects = getattr(variable, "dict", None), tx.output.side_effects
+    is_new = type(own) is dict and own is not value and effects.variable_of(own) is None
+    if is_new and not isinstance(value, types.ModuleType):
+        effects.owners[id(own)] = variable
 
 
 def _alias(tx: Translator, known: VariableTracker, source: Source) -> VariableTracker:
