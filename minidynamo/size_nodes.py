@@ -36,3 +36,17 @@ def expression_node(
         args = map_arg(added.args, lambda n: n.meta[key])
         added.meta[key] = added.target(*args)  # type: ignore[operator]
     return node
+
+
+class SizeFunction:
+    """The target of a node that computes a size from its symbols' values, through floats."""
+
+    __name__ = "size"
+
+    def __init__(self, expr: Any) -> None:
+        self.expr = expr
+        self.symbols = sorted(expr.free_symbols, key=str)
+
+    def __call__(self, *values: int) -> int:
+        known = dict(zip(self.symbols, values, strict=True))
+        return int(sympy_interp(PythonReferenceAnalysis, known, self.expr))

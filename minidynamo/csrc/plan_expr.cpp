@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstring>
 #include <stdexcept>
 
 namespace minidynamo {
@@ -9,6 +12,20 @@ namespace minidynamo {
 namespace {
 
 constexpr size_t kMaxDepth = 64;
+constexpr double kTwoTo63 = 9223372036854775808.0;
+constexpr int64_t kTwoTo53 = int64_t{1} << 53;
+
+int64_t bits_of(double value) {
+  int64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+double float_of(int64_t bits) {
+  double value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
 
 int64_t checked(bool overflow, const int64_t& value) {
   if (overflow) {
@@ -61,6 +78,62 @@ int64_t power(int64_t base, int64_t exponent) {
   return result;
 }
 
+int64_t to_integer(double value) {
+  if (!(value >= -kTwoTo63 && value < kTwoTo63)) {
+    throw std::domain_error("a float that is no integer's");
+  }
+  return static_cast<int64_t>(value);
+}
+
+int64_t exact_float(int64_t value) {
+  if (value > kTwoTo53 || value < -kTwoTo53) {
+    throw std::overflow_error("integer overflow in a quotient");
+  }
+  return bits_of(static_cast<double>(value));
+}
+
+double divide(double a, double b) {
+  if (b == 0) {
+    throw std::domain_error("division by zero");
+  }
+  return a / b;
+}
+
+double float_power(double base, double exponent) {
+  if (base < 0 || (base == 0 && exponent < 0)) {
+    throw std::domain_error("a power that is no float");
+  }
+  return std::pow(base, exponent);
+}
+
+int64_t apply_unary(ExprOp op, int64_t value) {
+  switch (op) {
+    case ExprOp::Neg:
+      return subtract(0, value);
+    case ExprOp::ToFloat:
+      return bits_of(static_cast<double>(value));
+    case ExprOp::ToFloatExactly:
+      return exact_float(value);
+    case ExprOp::FloatNeg:
+      return bits_of(-float_of(value));
+    case ExprOp::Trunc:
+      return to_integer(std::trunc(float_of(value)));
+    case ExprOp::Floor:
+      return to_integer(std::floor(float_of(value)));
+    case ExprOp::Ceil:
+      return to_integer(std::ceil(float_of(value)));
+    case ExprOp::Round:
+      return to_integer(std::nearbyint(float_of(value)));
+    case ExprOp::Sqrt:
+      if (float_of(value) < 0) {
+        throw std::domain_error("the root of a negative number");
+      }
+      return bits_of(std::sqrt(float_of(value)));
+    default:
+      throw std::logic_error("not a unary operation");
+  }
+}
+
 int64_t apply(ExprOp op, int64_t a, int64_t b) {
   switch (op) {
     case ExprOp::Add:
@@ -81,6 +154,16 @@ int64_t apply(ExprOp op, int64_t a, int64_t b) {
       return a < b ? a : b;
     case ExprOp::Max:
       return a < b ? b : a;
+    case ExprOp::FloatAdd:
+      return bits_of(float_of(a) + float_of(b));
+    case ExprOp::FloatSub:
+      return bits_of(float_of(a) - float_of(b));
+    case ExprOp::FloatMul:
+      return bits_of(float_of(a) * float_of(b));
+    case ExprOp::FloatDiv:
+      return bits_of(divide(float_of(a), float_of(b)));
+    case ExprOp::FloatPow:
+      return bits_of(float_power(float_of(a), float_of(b)));
     default:
       throw std::logic_error("not a binary operation");
   }
@@ -94,15 +177,20 @@ class Parser {
   Parser(const std::string& text, const SymbolIds& symbols) : text_(text), symbols_(symbols) {}
 
   std::vector<ExprInstruction> parse() {
-    sum();
+    Kind kind = sum();
     skip_space();
     if (position_ != text_.size()) {
       fail("unexpected text");
+    }
+    if (kind == Kind::Float) {
+      fail("a float, not an integer,");
     }
     return std::move(code_);
   }
 
  private:
+  enum class Kind { Integer, Float };
+
   [[noreturn]] void fail(const std::string& what) {
     throw std::invalid_argument(what + " at position " + std::to_string(position_) +
                                 " of expression '" + text_ + "'");
@@ -126,92 +214,126 @@ class Parser {
 
   void emit(ExprOp op, int64_t value = 0) { code_.push_back({op, value}); }
 
-  void sum() {
+  // The operation on two values of these kinds; `of_floats` where one is a float.
+  Kind emit_binary(Kind left, Kind right, ExprOp of_integers, ExprOp of_floats) {
+    if (left == Kind::Integer && right == Kind::Integer) {
+      emit(of_integers);
+      return Kind::Integer;
+    }
+    if (left == Kind::Integer) {
+      emit(ExprOp::ToFloatBelow);
+    } else if (right == Kind::Integer) {
+      emit(ExprOp::ToFloat);
+    }
+    emit(of_floats);
+    return Kind::Float;
+  }
+
+  void want(Kind kind, Kind wanted, const std::string& function) {
+    if (kind != wanted) {
+      fail("'" + function + "' takes " + (wanted == Kind::Float ? "floats" : "integers"));
+    }
+  }
+
+  Kind sum() {
     if (++depth_ > kMaxDepth) {
       fail("too deeply nested");
     }
-    product();
+    Kind kind = product();
     while (true) {
       if (accept("+")) {
-        product();
-        emit(ExprOp::Add);
+        kind = emit_binary(kind, product(), ExprOp::Add, ExprOp::FloatAdd);
       } else if (accept("-")) {
-        product();
-        emit(ExprOp::Sub);
+        kind = emit_binary(kind, product(), ExprOp::Sub, ExprOp::FloatSub);
       } else {
         break;
       }
     }
     --depth_;
+    return kind;
   }
 
-  void product() {
-    unary();
+  Kind product() {
+    Kind kind = unary();
     while (true) {
       if (accept("//")) {
-        unary();
+        want(kind, Kind::Integer, "//");
+        want(unary(), Kind::Integer, "//");
         emit(ExprOp::FloorDiv);
       } else if (accept("*")) {
-        unary();
-        emit(ExprOp::Mul);
+        kind = emit_binary(kind, unary(), ExprOp::Mul, ExprOp::FloatMul);
       } else if (accept("%")) {
-        unary();
+        want(kind, Kind::Integer, "%");
+        want(unary(), Kind::Integer, "%");
         emit(ExprOp::Mod);
       } else {
         break;
       }
     }
+    return kind;
   }
 
-  void unary() {
+  Kind unary() {
     if (++depth_ > kMaxDepth) {
       fail("too deeply nested");
     }
+    Kind kind;
     if (accept("-")) {
-      unary();
-      emit(ExprOp::Neg);
+      kind = unary();
+      emit(kind == Kind::Integer ? ExprOp::Neg : ExprOp::FloatNeg);
     } else {
-      atom();
+      kind = atom();
       if (accept("**")) {
-        unary();
-        emit(ExprOp::Pow);
+        kind = emit_binary(kind, unary(), ExprOp::Pow, ExprOp::FloatPow);
       }
     }
     --depth_;
+    return kind;
   }
 
-  void atom() {
+  Kind atom() {
     skip_space();
     if (accept("(")) {
-      sum();
+      Kind kind = sum();
       if (!accept(")")) {
         fail("missing ')'");
       }
-      return;
+      return kind;
     }
     char first = position_ < text_.size() ? text_[position_] : '\0';
     if (std::isdigit(static_cast<unsigned char>(first))) {
-      number();
-    } else if (std::isalpha(static_cast<unsigned char>(first)) || first == '_') {
-      name();
-    } else {
-      fail("expected a number or a name");
+      return number();
     }
+    if (std::isalpha(static_cast<unsigned char>(first)) || first == '_') {
+      return name();
+    }
+    fail("expected a number or a name");
   }
 
-  void number() {
+  Kind number() {
+    const char* begin = text_.data() + position_;
+    const char* end = text_.data() + text_.size();
     int64_t value = 0;
-    while (position_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[position_]))) {
-      if (__builtin_mul_overflow(value, int64_t{10}, &value) ||
-          __builtin_add_overflow(value, int64_t{text_[position_] - '0'}, &value)) {
+    auto [after, error] = std::from_chars(begin, end, value);
+    if (after < end && (*after == '.' || *after == 'e')) {
+      double real = 0;
+      auto [real_end, real_error] = std::from_chars(begin, end, real);
+      if (real_error != std::errc()) {
         fail("number too large");
       }
-      ++position_;
+      position_ += real_end - begin;
+      emit(ExprOp::Const, bits_of(real));
+      return Kind::Float;
     }
+    if (error != std::errc()) {
+      fail("number too large");
+    }
+    position_ += after - begin;
     emit(ExprOp::Const, value);
+    return Kind::Integer;
   }
 
-  void name() {
+  Kind name() {
     size_t begin = position_;
     while (position_ < text_.size() &&
            (std::isalnum(static_cast<unsigned char>(text_[position_])) || text_[position_] == '_')) {
@@ -219,17 +341,74 @@ class Parser {
     }
     std::string word = text_.substr(begin, position_ - begin);
     if (accept("(")) {
-      call(word);
-      return;
+      return call(word);
     }
     auto found = symbols_.find(word);
     if (found == symbols_.end()) {
       fail("unknown symbol '" + word + "'");
     }
     emit(ExprOp::Symbol, found->second);
+    return Kind::Integer;
   }
 
-  void call(const std::string& function) {
+  Kind call(const std::string& function) {
+    static const std::unordered_map<std::string, ExprOp> to_integers = {
+        {"TruncToInt", ExprOp::Trunc},
+        {"FloorToInt", ExprOp::Floor},
+        {"CeilToInt", ExprOp::Ceil},
+        {"RoundToInt", ExprOp::Round},
+    };
+    auto rounding = to_integers.find(function);
+    if (rounding != to_integers.end() || function == "OpaqueUnaryFn_sqrt") {
+      to_float(sum());
+      bool is_root = rounding == to_integers.end();
+      emit(is_root ? ExprOp::Sqrt : rounding->second);
+      close(function, true);
+      return is_root ? Kind::Float : Kind::Integer;
+    }
+    if (function == "ToFloat") {
+      to_float(sum());
+      close(function, true);
+      return Kind::Float;
+    }
+    if (function == "IntTrueDiv" || function == "FloatTrueDiv" || function == "FloatPow") {
+      return of_two_floats(function);
+    }
+    return of_integers(function);
+  }
+
+  void to_float(Kind kind) {
+    if (kind == Kind::Integer) {
+      emit(ExprOp::ToFloat);
+    }
+  }
+
+  void close(const std::string& function, bool right_count) {
+    if (!accept(")") || !right_count) {
+      fail("wrong arguments of '" + function + "'");
+    }
+  }
+
+  Kind of_two_floats(const std::string& function) {
+    bool exact = function == "IntTrueDiv";
+    for (int i = 0; i < 2; ++i) {
+      Kind kind = sum();
+      if (exact) {
+        want(kind, Kind::Integer, function);
+        emit(ExprOp::ToFloatExactly);
+      } else {
+        to_float(kind);
+      }
+      if (i == 0 && !accept(",")) {
+        fail("wrong arguments of '" + function + "'");
+      }
+    }
+    emit(function == "FloatPow" ? ExprOp::FloatPow : ExprOp::FloatDiv);
+    close(function, true);
+    return Kind::Float;
+  }
+
+  Kind of_integers(const std::string& function) {
     static const std::unordered_map<std::string, ExprOp> binary = {
         {"FloorDiv", ExprOp::FloorDiv}, {"CleanDiv", ExprOp::FloorDiv}, {"CeilDiv", ExprOp::CeilDiv},
         {"Mod", ExprOp::Mod},           {"PythonMod", ExprOp::Mod},     {"Min", ExprOp::Min},
@@ -242,17 +421,15 @@ class Parser {
     }
     size_t count = 0;
     do {
-      sum();
+      want(sum(), Kind::Integer, function);
       if (++count >= 2) {
         emit(modular ? (count == 2 ? ExprOp::FloorDiv : ExprOp::Mod) : found->second);
       }
     } while (accept(","));
     bool variadic =
         !modular && (found->second == ExprOp::Min || found->second == ExprOp::Max);
-    bool right_count = variadic ? count >= 1 : count == (modular ? 3u : 2u);
-    if (!accept(")") || !right_count) {
-      fail("wrong arguments of '" + function + "'");
-    }
+    close(function, variadic ? count >= 1 : count == (modular ? 3u : 2u));
+    return Kind::Integer;
   }
 
   const std::string& text_;
@@ -269,7 +446,7 @@ size_t stack_depth(const std::vector<ExprInstruction>& code) {
   for (const ExprInstruction& instruction : code) {
     if (instruction.op == ExprOp::Const || instruction.op == ExprOp::Symbol) {
       deepest = std::max(deepest, ++depth);
-    } else if (instruction.op != ExprOp::Neg) {
+    } else if (instruction.op >= ExprOp::Add) {
       --depth;
     }
   }
@@ -299,10 +476,14 @@ int64_t evaluate(const Expression& expression, const int64_t* symbols) {
       case ExprOp::Symbol:
         stack[depth++] = symbols[instruction.value];
         break;
-      case ExprOp::Neg:
-        stack[depth - 1] = apply(ExprOp::Sub, 0, stack[depth - 1]);
+      case ExprOp::ToFloatBelow:
+        stack[depth - 2] = apply_unary(ExprOp::ToFloat, stack[depth - 2]);
         break;
       default:
+        if (instruction.op < ExprOp::Add) {
+          stack[depth - 1] = apply_unary(instruction.op, stack[depth - 1]);
+          break;
+        }
         --depth;
         stack[depth - 1] = apply(instruction.op, stack[depth - 1], stack[depth]);
     }

@@ -14,7 +14,6 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import sympy
 import torch
 import torch.fx
 from torch._dispatch.python import enable_python_dispatcher
@@ -25,8 +24,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minidynamo.inductor.sizes import has_symbols
-from minidynamo.size_nodes import expression_node
+from minidynamo.inductor.sizes import has_floats, has_symbols, is_composed, is_in_plans
+from minidynamo.size_nodes import SizeFunction, expression_node
 
 aten = torch.ops.aten
 IDENTITIES = frozenset(
@@ -73,6 +72,7 @@ class _Recorder(TorchDispatchMode):
         self._sharing: dict[int, list[int]] = {}  # storage -> ids of tensors on it
         self._outside: set[int] = set()  # storages of inputs and constants
         self._symbols: dict[Any, torch.fx.Node] = {}
+        self.composes_floats = False  # so sizes of floats are not what their expressions are
 
     def bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         """Let a fake tensor stand for a node."""
@@ -108,9 +108,15 @@ class _Recorder(TorchDispatchMode):
 
     def number_node(self, number: torch.SymInt) -> torch.fx.Node:
         """A node that computes a symbolic size."""
-        if not all(part.is_integer for part in sympy.preorder_traversal(number.node.expr)):
-            raise NotCapturable("a size that is computed from floats")
-        node = expression_node(self.graph, number.node.expr, self._symbol_node, "val")
+        expr = number.node.expr
+        if not has_floats(expr):
+            node = expression_node(self.graph, expr, self._symbol_node, "val")
+        elif self.composes_floats or not is_in_plans(number):
+            raise NotCapturable(f"a plan may not compute {expr} as the program does")
+        else:
+            compute = SizeFunction(expr)
+            args = tuple(map(self._symbol_node, compute.symbols))
+            node = self.graph.call_function(compute, args)
         node.meta["val"] = number
         return node
 
@@ -291,7 +297,10 @@ class _Runner(torch.fx.Interpreter):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         self.recorder.origin = n
-        return super().run_node(n)
+        result = super().run_node(n)
+        operands = [self.env[arg] for arg in n.all_input_nodes]
+        self.recorder.composes_floats |= is_composed(result, operands)
+        return result
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         value = super().get_attr(target, args, kwargs)

@@ -187,10 +187,11 @@ class GraphLowering:
             self._decide(result, len(node.users))
         return result
 
-    def _number(self, node: torch.fx.Node) -> IntLike:
-        """A node that computes a size. What comes out of data is not compiled yet."""
+    def _number(self, node: torch.fx.Node) -> Any:
+        """A node that computes a size, or a float that sizes alone are computed from."""
         assert self.sizes is not None
-        return self.sizes.map(node.meta["val"])
+        value = node.meta["val"]
+        return math.nan if isinstance(value, torch.SymFloat) else self.sizes.map(value)
 
     def _lowered(self, lowering: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The lowering's result; declined where it asks of symbolic sizes what is not known."""

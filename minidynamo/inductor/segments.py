@@ -17,13 +17,19 @@ import torch.fx
 from torch.fx import Node
 
 from minidynamo.inductor.lowering.promotion import compute_type
-from minidynamo.inductor.sizes import depends_on_data, numbers_of
+from minidynamo.inductor.sizes import (
+    depends_on_data,
+    is_composed,
+    is_in_plans,
+    numbers_of,
+)
 from minidynamo.inductor.symbolic import Undecided
 
 aten = torch.ops.aten
 
 Compile = Callable[[torch.fx.GraphModule], Callable[..., Any]]
 _FLOATS = (torch.SymFloat, torch.SymBool)
+_FOR_SIZES = "for_sizes"
 # Operators whose second operand may be a 0-d tensor of the dtype that they compute in.
 _WITH_TENSOR = {
     aten.add.Tensor: aten.add.Tensor,
@@ -41,12 +47,39 @@ _WITH_TENSOR = {
 
 def needs_segments(graph: torch.fx.GraphModule) -> bool:
     """Whether a plan of the whole graph would lack numbers that only running it gives."""
-    values = [node.meta.get("val") for node in graph.graph.nodes]
+    _mark_floats_for_sizes(graph.graph)
+    nodes = [node for node in graph.graph.nodes if _FOR_SIZES not in node.meta]
+    values = [node.meta.get("val") for node in nodes]
     return any(isinstance(value, _FLOATS) for value in values) or bool(_symbols(values))
+
+
+def _mark_floats_for_sizes(graph: torch.fx.Graph) -> None:
+    """Note floats that sizes alone are computed from, which plans do by themselves."""
+    made = [node for node in graph.nodes if node.op == "call_function"]
+    composed = {n for n in made if is_composed(_value(n), map(_value, n.all_input_nodes))}
+    found = {node for node in made if _is_float(node) and not _symbols([_value(node)])}
+    found -= composed
+    sizes = {node for node in made if is_in_plans(_value(node))}
+    while True:
+        floats = {
+            node
+            for node in found
+            if all(user in found or user in sizes for user in node.users)
+            and all(arg in found for arg in node.all_input_nodes if _is_float(arg))
+        }
+        if len(floats) == len(found):
+            break
+        found = floats
+    for node in found:
+        node.meta[_FOR_SIZES] = True
 
 
 def _value(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, Node) else node
+
+
+def _is_float(node: Node) -> bool:
+    return isinstance(_value(node), torch.SymFloat)
 
 
 def _symbols(values: Iterable[Any]) -> set[Any]:
@@ -62,7 +95,9 @@ def _is_run(node: Node) -> bool:
         return False
     if node.target is operator.getitem:
         return _is_run(node.args[0])  # type: ignore[arg-type]
-    given = [_value(arg) for arg in node.all_input_nodes]
+    if _FOR_SIZES in node.meta:
+        return False
+    given = [_value(arg) for arg in node.all_input_nodes if _FOR_SIZES not in arg.meta]
     if any(isinstance(value, _FLOATS) for value in (_value(node), *given)):
         return True
     if node.target in (

@@ -10,11 +10,12 @@ else (`Max`, say) is a symbol of its own, which plans compute from the text of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import sympy
 import torch
+from sympy.printing.str import StrPrinter
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from minidynamo.inductor.symbolic import (
@@ -33,13 +34,31 @@ from minidynamo.inductor.symbolic import (
 )
 
 # Functions that plans can compute (csrc/plan_expr.cpp), by the names that sympy prints.
-_IN_PLANS = frozenset(
-    "Add Mul Pow PowByNatural FloorDiv CleanDiv Mod PythonMod Min Max CeilDiv".split()
+_OF_INTEGERS = frozenset(
+    "PowByNatural FloorDiv CleanDiv Mod PythonMod Min Max CeilDiv IntTrueDiv".split()
 )
+_OF_FLOATS = frozenset("ToFloat FloatTrueDiv FloatPow OpaqueUnaryFn_sqrt".split())
+_ROUNDING = frozenset("TruncToInt FloorToInt CeilToInt RoundToInt".split())
+
+
+class _Printer(StrPrinter):  # type: ignore[misc]
+    """Floats with all their digits."""
+
+    def _print_Float(self, expr: Any) -> str:
+        return repr(float(expr))
+
+
+def exact_text(e: Any) -> str:
+    """An expression as sympy prints it, floats as Python does."""
+    return str(_Printer().doprint(e))
 
 
 class SizeTable:
-    """The size symbols of one graph. is_closed: all inputs were seen, which give their values."""
+    """The size symbols of one graph. is_closed: all inputs were seen, which give their values.
+
+    A size made of floats that an input tells is taken from there: sympy's order of operations may
+    not be the program's.
+    """
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -113,18 +132,59 @@ class SizeTable:
 
     def _opaque(self, e: Any, env: Any) -> Symbol:
         if e not in self._symbols:
-            for part in sympy.preorder_traversal(e):
-                if part.args and type(part).__name__ not in _IN_PLANS or part.is_Float:
-                    raise Undecided(f"{e} in a plan")
+            is_given = has_floats(e) and not self.is_closed
+            if not is_given:
+                self._check(e, env)
             bound = env.bound_sympy(e).lower
             hint = e.xreplace(env.backed_var_to_val)
             self._symbols[e] = Symbol(
                 f"e{len(self._symbols)}",
                 lower=int(bound) if bound.is_Integer else -1,
                 hint=int(hint) if hint.is_Integer else None,
-                text=f"({e})",
+                text="" if is_given else f"({exact_text(e)})",
             )
         return self._symbols[e]
+
+    def _check(self, e: Any, env: Any) -> None:
+        """Raises Undecided for an expression that plans do not compute."""
+        if not all(map(_is_computed, sympy.preorder_traversal(e))):
+            raise Undecided(f"{e} in a plan")
+        for symbol in e.free_symbols if self.is_closed else ():
+            self._symbol(symbol, env)
+
+
+def has_floats(e: Any) -> bool:
+    """Whether an expression is computed from other numbers than integers."""
+    return not all(map(_is_integer, sympy.preorder_traversal(e)))
+
+
+def _is_integer(part: Any) -> bool:
+    return bool(getattr(part, "is_integer", False))  # booleans have no such property
+
+
+def _is_computed(part: Any) -> bool:
+    """Whether plans can compute this part of an expression from its arguments, as Python does:
+    sympy reorders arithmetic of several floats, so there may be one operation on a converted
+    integer.
+    """
+    name, args = type(part).__name__, part.args
+    if not args:
+        return _is_integer(part) or bool(getattr(part, "is_Float", False))
+    if name == "Pow":
+        return bool(args[1].is_nonnegative)
+    if name in _OF_INTEGERS or _is_integer(part) and name in ("Add", "Mul"):
+        return all(map(_is_integer, args))
+    if name in _ROUNDING:
+        return True
+    plain = all(_is_integer(a) or a.is_Float or type(a).__name__ == "ToFloat" for a in args)
+    return plain and len(args) <= 2 and (name in _OF_FLOATS or name in ("Add", "Mul"))
+
+
+def is_composed(value: Any, operands: Iterable[Any]) -> bool:
+    """Whether a value is a symbolic float made of others than converted integers."""
+    floats = [x for x in operands if isinstance(x, torch.SymFloat)]
+    made = any(type(x.node.expr).__name__ != "ToFloat" for x in floats)
+    return isinstance(value, torch.SymFloat) and made
 
 
 class Meta:
@@ -218,6 +278,13 @@ def numbers_of(value: Any) -> Iterator[Any]:
         yield from numbers_of(tuple(value.shape))
         if value.layout == torch.strided:
             yield from numbers_of((*value.stride(), value.storage_offset()))
+
+
+def is_in_plans(value: Any) -> bool:
+    """Whether a value is a symbolic size that plans can compute."""
+    if not isinstance(value, torch.SymInt):
+        return False
+    return all(map(_is_computed, sympy.preorder_traversal(value.node.expr)))
 
 
 def depends_on_data(symbol: Any) -> bool:

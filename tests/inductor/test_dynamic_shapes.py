@@ -1,6 +1,8 @@
 """Symbolic sizes in the inductor: values and gradients over several sizes, from one kernel each."""
 # ruff: noqa: E501  (one row, one line)
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -101,6 +103,17 @@ def written(x):
     return y * 2
 
 
+def sized_by_floats(x):
+    n = x.shape[0]
+    return (
+        x[: int(n * 0.5)] + 1,
+        torch.zeros(int(n * 1.37)) + x.sum(),
+        x.new_ones(math.ceil(n / 3), 2) * 2,
+        F.interpolate(x[None, None], scale_factor=2.0) + 1,
+        F.interpolate(x[None, None], scale_factor=(1.5, 1.0), mode="bilinear"),
+    )
+
+
 def sorted_(x):
     return torch.sort(x, 0).values + 1, torch.topk(x, 2, 0).values
 
@@ -118,6 +131,7 @@ PROGRAMS = [
     chosen,
     padded,
     written,
+    sized_by_floats,
     sorted_,
 ]
 
@@ -139,8 +153,32 @@ def test_values(fn):
     assert metrics.uncompiled_graphs == 0
 
 
+def sized_by_products(x):
+    n = x.shape[0]
+    return x.new_zeros(int(n * 0.7 * 3)), x.sin().repeat(int(n * 3 * 0.7 + 0.1), 1)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_floats_are_multiplied_in_the_order_of_the_program(grad):
+    compiled = compile_(sized_by_products, dynamic=True)
+    for n in (4, 10, 20, 30):
+        x = torch.randn(n, 2, requires_grad=grad)
+        torch.testing.assert_close(compiled(x), sized_by_products(x))
+
+
 @pytest.mark.parametrize(
-    "fn", [pointwise, broadcast, normalised, products, views, slices, joined, chosen]
+    "fn",
+    [
+        pointwise,
+        broadcast,
+        normalised,
+        products,
+        views,
+        slices,
+        joined,
+        chosen,
+        sized_by_floats,
+    ],
 )
 def test_gradients(fn):
     compiled = compile_(fn)

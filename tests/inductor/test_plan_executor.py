@@ -118,10 +118,31 @@ def test_expression_semantics():
     assert executor(b.finish(tuple(map(Expr, cases))))(7) == tuple(cases.values())
 
 
+def test_floats_in_expressions():
+    cases = {
+        "TruncToInt(0.29*ToFloat(n*100))": int(0.29 * 700),
+        "TruncToInt(-1.5*ToFloat(n))": -10,
+        "FloorToInt(-1.5*ToFloat(n))": -11,
+        "CeilToInt(ToFloat(n)*0.5)": 4,
+        "RoundToInt(0.5*ToFloat(n - 2))": 2,
+        "TruncToInt(IntTrueDiv(n, 3)*3.0)": 7,
+        "TruncToInt(FloatPow(ToFloat(n + 2), 0.5))": 3,
+        "TruncToInt(OpaqueUnaryFn_sqrt(ToFloat(n - 3))) + 1": 3,
+        "TruncToInt(FloatTrueDiv(1e+02, ToFloat(n)) - 2*ToFloat(n))": 0,
+        "FloorToInt(1.0 - n)": -6,
+    }
+    b = PlanBuilder()
+    b.symbols.append(Symbol("n", b.input(Input("n", "int"))))
+    assert executor(b.finish(tuple(map(Expr, cases))))(7) == tuple(cases.values())
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("n +", "expected a number"),
+        ("n * 0.5", "a float, not an integer"),
+        ("TruncToInt(0.5 % n)", "'%' takes integers"),
+        ("IntTrueDiv(n)", "wrong arguments"),
         ("m", "unknown symbol 'm'"),
         ("sqrt(n)", "unknown function 'sqrt'"),
         ("Mod(n)", "wrong arguments"),
@@ -147,6 +168,12 @@ def test_expressions_that_have_no_value():
     with pytest.raises(RuntimeError, match="overflow"):
         run(1 << 40)
     assert run(5) == (2, 25)
+    run = executor(b.finish((Expr("TruncToInt(OpaqueUnaryFn_sqrt(ToFloat(n))*1e+10)"),)))
+    with pytest.raises(RuntimeError, match="root of a negative number"):
+        run(-1)
+    with pytest.raises(RuntimeError, match="no integer"):
+        run(1 << 60)
+    assert run(4) == (20000000000,)
 
 
 def test_symbols_that_steps_define():

@@ -35,7 +35,7 @@ from minidynamo.inductor.runtime.cpp_toolchain import (
     find_compiler,
     openmp_library,
 )
-from minidynamo.inductor.sizes import simplified
+from minidynamo.inductor.sizes import exact_text, simplified
 
 __all__ = ["CompiledPlan", "graph_key", "load", "save"]
 
@@ -176,7 +176,7 @@ def _size_text(value: Any) -> str:
     expr = simplified(value)
     symbols = sorted(expr.free_symbols, key=str)
     lowest = ", ".join(f"{s}>={env.var_to_range[s].lower}" for s in symbols)
-    return f"{value.node.expr} = {expr} ({lowest})"
+    return f"{exact_text(value.node.expr)} = {exact_text(expr)} ({lowest})"
 
 
 def _geometry(tensor: torch.Tensor) -> str:
