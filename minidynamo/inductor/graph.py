@@ -189,9 +189,8 @@ class GraphLowering:
 
     def _number(self, node: torch.fx.Node) -> Any:
         """A node that computes a size, or a float that sizes alone are computed from."""
-        assert self.sizes is not None
         value = node.meta["val"]
-        return math.nan if isinstance(value, torch.SymFloat) else self.sizes.map(value)
+        return math.nan if isinstance(value, torch.SymFloat) else self.sizes.map(value)  # type: ignore[union-attr]
 
     def _lowered(self, lowering: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The lowering's result; declined where it asks of symbolic sizes what is not known."""
