@@ -116,6 +116,8 @@ def _moved(body: LoopBody, target: LoopBody, known: Expr, own: Expr) -> LoopBody
         return None
     missing = [s for s in _symbols(body) if s not in mapping]
     used = known.symbols()
+    if not _is_injective(known):
+        return None  # two points of target would be one of body, and others of body none
     free = [s for s in _symbols(target) if s not in used]
     if missing:
         if product(s.size for s in missing) != product(s.size for s in free):  # type: ignore[misc]
@@ -149,6 +151,31 @@ def solve(own: Expr, known: Expr) -> dict[Atom, IntLike] | None:
         limit = stride
         mapping[symbol] = (rest // stride) % symbol.size
     return mapping if own.subs(mapping) == known else None
+
+
+def _is_injective(index: Expr) -> bool:
+    """Whether the index differs wherever its symbols do; False where that is not plain to see."""
+    symbols = list(index.symbols())
+    for _ in range(6):
+        found = next(_divided_symbols([index]), None)
+        if found is None:
+            break
+        symbol, step = found
+        outer, inner, point = _halves(symbol, step)
+        symbols = [*(s for s in symbols if s != symbol), outer, inner]
+        index = index.subs({symbol: point})
+    strides = []
+    for monomial, coeff in index.terms.items():
+        if len(monomial) == 1 and isinstance(monomial[0], Symbol):
+            strides.append((coeff, monomial[0]))
+        elif monomial:
+            return False
+    reach = 0
+    for stride, symbol in sorted(strides, key=lambda pair: pair[0]):
+        if not isinstance(symbol.size, int) or (symbol.size > 1 and stride <= reach):
+            return False
+        reach += stride * (symbol.size - 1)
+    return {s for _, s in strides} >= {s for s in symbols if s.size != 1}
 
 
 def _distribute(missing: Sequence[Symbol], free: Sequence[Symbol]) -> dict[Atom, IntLike]:
@@ -199,7 +226,8 @@ def _split_loops(*bodies: LoopBody, least: int = 1) -> tuple[LoopBody, ...]:
     """
     for _ in range(6):
         nodes = [node for body in bodies for node in body.nodes]
-        cuts = ((symbol, step) for symbol, step in _divided_symbols(nodes) if step >= least)
+        indices = [node.index for node in nodes if node.index is not None]
+        cuts = ((symbol, step) for symbol, step in _divided_symbols(indices) if step >= least)
         found = next(cuts, None)
         if found is None:
             break
@@ -207,9 +235,9 @@ def _split_loops(*bodies: LoopBody, least: int = 1) -> tuple[LoopBody, ...]:
     return bodies
 
 
-def _divided_symbols(nodes: Sequence[Node]) -> Iterator[tuple[Symbol, int]]:
-    for node in nodes:
-        for atom in node.index.atoms() if node.index is not None else ():
+def _divided_symbols(indices: Sequence[Expr]) -> Iterator[tuple[Symbol, int]]:
+    for index in indices:
+        for atom in index.atoms():
             if not isinstance(atom, (FloorDiv, Mod)) or not atom.den.is_const or atom.num.const:
                 continue
             ((monomial, coeff),) = list(atom.num.terms.items())[:1]
@@ -222,11 +250,16 @@ def _divided_symbols(nodes: Sequence[Node]) -> Iterator[tuple[Symbol, int]]:
                     yield symbol, step
 
 
-def _split_loop(body: LoopBody, symbol: Symbol, step: int) -> LoopBody:
+def _halves(symbol: Symbol, step: int) -> tuple[Symbol, Symbol, Expr]:
+    """Symbols of symbol // step and symbol % step, and symbol made of them."""
     assert isinstance(symbol.size, int)
     outer = loop_symbol(f"{symbol.name}o", symbol.size // step)
     inner = loop_symbol(f"{symbol.name}i", step)
-    point = symbol_expr(outer) * step + symbol_expr(inner)
+    return outer, inner, symbol_expr(outer) * step + symbol_expr(inner)
+
+
+def _split_loop(body: LoopBody, symbol: Symbol, step: int) -> LoopBody:
+    outer, inner, point = _halves(symbol, step)
 
     def cut(symbols: Sequence[Symbol]) -> list[Symbol]:
         return [new for s in symbols for new in ((outer, inner) if s == symbol else (s,))]

@@ -135,3 +135,17 @@ def test_a_loop_is_not_cut_into_shorter_ones_than_vectors():
     b = BodyBuilder([whole])
     b.store("out", symbol_expr(whole), b.load("in", symbol_expr(whole) // 2, F32), F32)
     assert [s.size for s in merge_loops(b.finish()).iters] == [64]
+
+
+def test_points_that_share_an_index_are_not_identified():
+    """Where b reads a's rows two by two, a would store every second row if joined by that."""
+    rows, pair = loop_symbol("x0", 8), loop_symbol("x1", 2)
+    at, which = symbol_expr(rows), symbol_expr(pair)
+    a = BodyBuilder([rows, pair])
+    a.store("u", at * 2 + which, a.load("t", at * 2, F32), F32)
+    b = BodyBuilder([pair, rows])
+    b.store("v", at * 2 + which, b.load("t", at // 2 * 4, F32), F32)
+    merged = join(a.finish(), b.finish())
+    symbols = {s.name for s in (merged.iters if merged else ())}
+    for node in merged.stores() if merged else ():
+        assert {s.name for s in node.index.symbols()} == symbols
