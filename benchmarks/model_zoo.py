@@ -545,14 +545,19 @@ def _transformers() -> Any:
     return transformers
 
 
-def build(name: str, seed: int = 0) -> tuple[torch.nn.Module, Inputs]:
+def build(
+    name: str,
+    seed: int = 0,
+    other: dict[str, Any] | None = None,
+) -> tuple[torch.nn.Module, Inputs]:
     """The model of that row, in eval mode, and keyword arguments for its forward.
 
-    Raises AttributeError where this version of `transformers` has no such class.
+    other: sizes that replace the row's. Raises AttributeError where this version of `transformers`
+    has no such class.
     """
     row = ZOO[name]
     model_class = getattr(_transformers(), row.model)
-    sizes = {**FAMILIES[row.family], **row.sizes}
+    sizes = {**FAMILIES[row.family], **row.sizes, **(other or {})}
     sizes = {key: value() if callable(value) else value for key, value in sizes.items()}
     torch.manual_seed(seed)
     model = model_class(model_class.config_class(**sizes)).eval()
