@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from minidynamo import _C
 from minidynamo.inductor.dependencies import roots
-from minidynamo.inductor.ir import Buffer, ExternOp, Lazy, TensorValue, View, loop_index
+from minidynamo.inductor.ir import Buffer, ExternOp, Lazy, Size, TensorValue, View, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.size_hints import is_size
@@ -127,6 +127,17 @@ def call(
         )
     )
     return result
+
+
+def relaid(g: GraphLowering, view: View, stride: Size) -> View:
+    """A copy with these strides, of what kernels cannot read: the executor lays results out so."""
+    buffer = Buffer(
+        g.fresh(), view.buffer.dtype, view.size, stride, view.buffer.device, "extern"
+    )
+    g.buffers[buffer.name] = buffer
+    op, name = torch.ops.aten.clone.default, f"op{len(g.operations)}"
+    g.operations.append(ExternOp(name, op, (view,), {}, (buffer,), inputs=(view,)))
+    return View(buffer, view.size, stride)
 
 
 def _laid_out(g: GraphLowering, value: TensorValue) -> View:

@@ -253,10 +253,10 @@ class GraphLowering:
     def eager_layout(self, value: TensorValue) -> View:
         """The value's memory with the strides that eager gives it, and the holes."""
         view = self.realize(value)
-        if not view.exact:
-            holes = has_own_places(value.size, value.layout)
-            view = self.realize(self.copy(value, value.layout), holes)
-        return view
+        if view.exact or value.dtype not in SUPPORTED_DTYPES:
+            return view if view.exact else extern.relaid(self, view, value.layout)
+        holes = has_own_places(value.size, value.layout)
+        return self.realize(self.copy(value, value.layout), holes)
 
     def copy(self, value: TensorValue, stride: Size) -> TensorValue:
         """The same elements on memory of their own, with these strides."""
