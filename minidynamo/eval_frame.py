@@ -97,7 +97,7 @@ class Compiler:
     def wrap(self, fn: Any) -> Any:
         """The C callable for a function or any other callable object."""
         fn = innermost(fn)
-        compiled = _dressed(_C.compiled_function(_with_frame(fn), self.region()), fn)
+        compiled = _dressed(_C.compiled_function(with_frame(fn), self.region()), fn)
         compiled._torchdynamo_orig_callable = fn  # what torch.compile leaves, for who asks
         return compiled
 
@@ -267,7 +267,7 @@ def innermost(fn: Any) -> Any:
             return fn
 
 
-def _with_frame(fn: Any) -> Any:
+def with_frame(fn: Any) -> Any:
     """`fn`, or a Python function calling it where it has no Python frame that could be captured,
     or one of a library, whose frames are captured only where others call it.
     """

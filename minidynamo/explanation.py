@@ -21,7 +21,7 @@ from . import _C, events
 from .backends.registry import lookup_backend
 from .compile_options import CompileOptions
 from .convert_frame import make_callback
-from .eval_frame import innermost
+from .eval_frame import innermost, with_frame
 
 __all__ = ["BreakReason", "ExplainOutput", "explain"]
 
@@ -179,7 +179,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         options = CompileOptions(backend=_backend, backend_name="inductor")
         region = _C.Region(make_callback(options))
         with events.subscribe(listener, *_HANDLERS):
-            _C.compiled_function(inner, region)(*args, **kwargs)
+            _C.compiled_function(with_frame(inner), region)(*args, **kwargs)
         return output
 
     if args or kwargs:

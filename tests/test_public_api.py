@@ -574,6 +574,12 @@ def diamond(x, w):
     return y.cos() + y @ w
 
 
+@pytest.mark.parametrize("fn", [torch.relu, torch.nn.functional.gelu, torch.vmap(torch.sin)])
+def test_explain_of_a_function_of_the_library(fn, x):
+    report = minidynamo.explain(fn)(x)
+    assert (report.graph_count, report.graph_break_count) == (1, 0)
+
+
 def test_explain_names_kernels_and_what_was_not_fused(x):
     w = torch.randn(x.shape[-1], x.shape[-1])
     report = minidynamo.explain(diamond)(x, w)
