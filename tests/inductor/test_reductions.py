@@ -280,3 +280,15 @@ def test_variances_far_from_zero(place, spread):
     x[3, 0] = place + 20 * spread  # a first element far from the others
     for actual, exact in zip(compiled(fn, x)(x), fn(x.double())):
         torch.testing.assert_close(actual, exact.float(), rtol=2e-7, atol=1e-45)
+
+
+@pytest.mark.parametrize("pool", [F.avg_pool2d, F.max_pool2d])
+def test_values_kept_where_an_outer_dimension_is_vectorised(pool):
+    """The lanes are channels, whose elements are 16 apart in the result."""
+    scale, shift = torch.randn(2, 16, 1, 1), torch.randn(2, 16, 1, 1)
+
+    def fn(x):
+        y = pool(x * scale + shift, 3, 1, 1)
+        return F.group_norm(y, 1), y - y.mean((1, 2, 3), keepdim=True)
+
+    check(fn, torch.randn(2, 16, 4, 4), **CLOSE)

@@ -230,8 +230,10 @@ class ValuePrinter:
                 self.code.line(f"alignas(64) {ctype} s{position}[{total} + N];")
 
     def _scratch_index(self) -> str:
-        strides = contiguous_strides([size_of(s) for s in self.reduces])
-        return self.index(dot([symbol_expr(s) for s in self.reduces], strides))
+        """Lanes are neighbours: the vectorised symbol is the innermost one."""
+        symbols = sorted(self.reduces, key=lambda s: s == self.vec)
+        strides = contiguous_strides([size_of(s) for s in symbols])
+        return self.index(dot([symbol_expr(s) for s in symbols], strides))
 
     def _from_scratch(self, position: int) -> str:
         index = self._scratch_index()
