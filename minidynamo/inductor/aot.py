@@ -28,6 +28,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from minidynamo import _C, events
 from minidynamo.inductor.gradients import Gradients
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
+from minidynamo.inductor.passes.simplify import merge_equal_nodes
 
 # The shape of a gradient's parts depends on data, an operator has no fake implementation, or there
 # are tensors of layouts that AOTAutograd does not know.
@@ -283,6 +284,9 @@ def compile_aot(
     ) -> Any:
         keep_random_numbers(joint)
         drop_detached(joint)
+        # In place of the partitioner's own pass, which takes two draws of some random operators
+        # (randn_like, uniform, exponential, ...) for one.
+        merge_equal_nodes(joint)
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):
             return default_partition(joint, *args, **kwargs)
@@ -306,7 +310,7 @@ def compile_aot(
     # Tokens that order operators with effects are made in the graph, not passed in.
     with (
         events.timed("aot_autograd"),
-        functorch_config.patch(unlift_effect_tokens=True),
+        functorch_config.patch(unlift_effect_tokens=True, cse=False),
         floats_stay_numbers(),
     ):
         return make_aot(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from minidynamo.inductor.ir import OVERWRITTEN
 
@@ -47,12 +48,17 @@ def _key(value: Any) -> Any:
 def merge_equal_nodes(gm: torch.fx.GraphModule) -> None:
     """Compute what is computed twice once."""
     known: dict[Any, torch.fx.Node] = {}
+    writes = 0
     for node in list(gm.graph.nodes):
+        schema = getattr(node.target, "_schema", None)
+        writes += schema is not None and schema.is_mutable
         if not is_pure(node) or any(
             OVERWRITTEN in n.meta for n in (node, *node.all_input_nodes)
         ):
             continue
-        key = (node.target, _key(node.args), _key(node.kwargs))
+        if free_unbacked_symbols(node.meta.get("val")):
+            continue  # a number of the data has another name each time it is read
+        key = (writes, node.target, _key(node.args), _key(node.kwargs))
         first = known.setdefault(key, node)
         if first is not node and not _is_fresh_memory(node):
             node.replace_all_uses_with(first)
