@@ -94,7 +94,9 @@ def _name(
     node: Node,
 ) -> str:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name.partition(".")[0]
+    # `operator.or_` is no method in place.
+    is_operator = getattr(node.target, "__module__", None) == "_operator"
+    return name.rstrip("_") if is_operator else name.partition(".")[0]
 
 
 def _writes(

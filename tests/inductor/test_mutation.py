@@ -514,3 +514,9 @@ def test_old_values_of_an_input_with_holes(layout):
     x, y = make(), make()
     torch.testing.assert_close(minidynamo.compile(old_values)(x), old_values(y))
     assert torch.equal(x, y) and x._version == y._version
+
+
+def test_operators_whose_names_end_like_methods_in_place_write_nothing():
+    metrics.reset()
+    check(lambda x: ((x | x[:1]) & x.T[:1], x ^ x.T), torch.randint(0, 9, (5, 5)))
+    assert metrics.uncompiled_graphs == 0
