@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from inductor_testing import assert_same, check, compiled
 
+import minidynamo
+
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 TOLERANCE = {
@@ -200,3 +202,15 @@ def test_sizes(size):
 
 def test_large_enough_for_threads():
     check(lambda x: (x * 2 + 1).tanh(), torch.randn(300_001), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_comparisons_are_of_what_is_stored(dtype):
+    """Computed in float32, a value differs from its own largest, which was rounded."""
+    x = torch.randn(64, dtype=dtype)
+    check(lambda x: (F.gelu(x) == F.gelu(x).amax(), x.sin() < 0.1, x == 0.1), x)
+    check(lambda x: x == 0.1, torch.full((3,), 0.1, dtype=dtype))
+    leaf, other = (x.clone().requires_grad_() for _ in range(2))
+    minidynamo.compile(lambda x: F.gelu(x).amax())(leaf).backward()
+    F.gelu(other).amax().backward()
+    assert torch.equal(leaf.grad != 0, other.grad != 0)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from minidynamo.inductor.loop_body import LOW_PRECISION
 from minidynamo.inductor.lowering.promotion import Operand, float_type, result_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Operand as Term
@@ -72,12 +73,34 @@ def register_row(row: Row) -> None:
     def lower(g: GraphLowering, *operands: Any) -> Any:
         if any(isinstance(value, complex) for value in operands):
             return DECLINED
-        return g.pointwise(
-            row.formula, operands, compute_dtype(row.promotion, operands), cost=row.cost
-        )
+        compute = compute_dtype(row.promotion, operands)
+        formula = row.formula
+        if row.op.__name__ in _COMPARISONS and compute in LOW_PRECISION:
+            operands = tuple(_stored(value, compute) for value in operands)
+            formula = _of_rounded(formula, compute)
+        return g.pointwise(formula, operands, compute, cost=row.cost)
 
     lower.__name__ = f"lower_{row.op}"
     register(row.op)(lower)
+
+
+def _of_rounded(
+    formula: Callable[..., Scalar],
+    dtype: torch.dtype,
+) -> Callable[..., Scalar]:
+    """A comparison of what would be stored: `x == x.amax()` has to find the rounded largest."""
+
+    def rounded(x: Scalar) -> Scalar:
+        known = x.builder.node(x.value).op == "constant"
+        return x if known else x.to(dtype).to(torch.float32)
+
+    return lambda *args: formula(*map(rounded, args))
+
+
+def _stored(value: Any, dtype: torch.dtype) -> Any:
+    """A number as a tensor of that dtype holds it."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return torch.tensor(value, dtype=dtype).item() if is_number else value
 
 
 # -- formulas of more than one operation -----------------------------------------------------------
@@ -247,7 +270,7 @@ _FLOAT_UNARY = [
     "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan",
     "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
 ]  # fmt: skip
-_COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge"]
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _INTEGER_BINARY = {
     "bitwise_and": "bitwise_and",
     "bitwise_or": "bitwise_or",
