@@ -62,7 +62,7 @@ ANY_LAYOUT |= OWN_LAYOUT
 
 
 # Operators that may hand on their first operand's memory, though their schemas do not say so.
-_SILENT_ALIASES = {
+SILENT_ALIASES = {
     torch.ops.aten._unsafe_view.default,
     torch.ops.aten.lift.default,
     torch.ops.aten.native_dropout.default,
@@ -84,7 +84,7 @@ def call(
     inputs: list[View] = []
     take: Callable[[TensorValue], View]
     take = g.realize if op in ANY_LAYOUT and g.sizes is None else partial(_laid_out, g)
-    if any(a.alias_info is not None for a in op._schema.arguments) or op in _SILENT_ALIASES:
+    if any(a.alias_info is not None for a in op._schema.arguments) or op in SILENT_ALIASES:
         take = g.eager_layout
     if any_strides or (op in ANY_STRIDES and (g.sizes is None or op in PRODUCTS)):
         take = g.strided
@@ -293,7 +293,7 @@ def _views(value: Any) -> list[View]:
 
 def _aliased_inputs(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Buffer, ...]:
     """Buffers that the results of `op` may be views of."""
-    found = [args[0].buffer] if op in _SILENT_ALIASES else []
+    found = [args[0].buffer] if op in SILENT_ALIASES else []
     for argument, value in _schema_arguments(op, args, kwargs):
         if argument.alias_info is not None:
             found += [view.buffer for view in _views(value)]

@@ -22,6 +22,7 @@ import torch
 
 from minidynamo.inductor.codegen.kernel import Kernel, KernelSpec
 from minidynamo.inductor.dependencies import roots, writes_of
+from minidynamo.inductor.extern import SILENT_ALIASES
 from minidynamo.inductor.fusion import is_injective, reads_overwritten
 from minidynamo.inductor.ir import Buffer, ExternOp
 from minidynamo.inductor.loop_body import LoopBody
@@ -29,9 +30,8 @@ from minidynamo.inductor.targets import uses_triton
 
 Steps = Sequence[Kernel | ExternOp]
 # Operators of these libraries hold no argument after the call and say which results share memory
-# with one, but for the composite ones and the following.
+# with one, but for the composite ones and `SILENT_ALIASES`.
 LIBRARIES = ("aten", "mkldnn", "mkl", "onednn", "prims", "quantized", "minidynamo")
-SILENT = ("aten::_unsafe_view", "aten::lift", "aten::native_dropout")
 # Their results have as much memory around them as the argument that they are a copy of.
 ROOMY = (
     "aten::slice_scatter",
@@ -97,7 +97,7 @@ def _may_keep(step: ExternOp) -> bool:
     """Whether an operator may hold its arguments, or return one, without saying so."""
     schema = step.op._schema
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    known = schema.name.partition("::")[0] in LIBRARIES and schema.name not in SILENT
+    known = schema.name.partition("::")[0] in LIBRARIES and step.op not in SILENT_ALIASES
     return not known or step.op.has_kernel_for_dispatch_key(composite)
 
 
