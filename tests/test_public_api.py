@@ -53,6 +53,12 @@ def test_everything_public_is_there():
         _ = minidynamo.nothing
 
 
+def test_the_inductors_flags_are_an_attribute():
+    code = "import minidynamo; print(minidynamo.inductor.config.freezing)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout == "False\n", result.stderr
+
+
 def test_call(recorder, x):
     fast = minidynamo.compile(wave, backend=recorder)
     for _ in range(2):

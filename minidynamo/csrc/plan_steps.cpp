@@ -77,7 +77,13 @@ void run_view(const ViewStep& step, const Program& program, RunState& state) {
   Numbers size = numbers(step.layout.size, program, state);
   Numbers stride = numbers(step.layout.stride, program, state);
   int64_t offset = program.number(step.offset, state) + (step.relative ? base.storage_offset() : 0);
-  set_tensor(step.slot, make_view(base, base.scalar_type(), size, stride, offset), program, state);
+  at::Tensor view = make_view(base, base.scalar_type(), size, stride, offset);
+  if (!base.is_inference()) {
+    // Autograd notices writes to the base between the forward and the backward pass.
+    view.unsafeGetTensorImpl()->set_version_counter(
+        base.unsafeGetTensorImpl()->version_counter());
+  }
+  set_tensor(step.slot, std::move(view), program, state);
 }
 
 bool same_strides(const at::Tensor& tensor, const Numbers& stride) {

@@ -1,1 +1,10 @@
 """The compiler below the FX graph: aten graph -> loop IR -> fused kernels -> Plan."""
+
+import importlib
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("config", "metrics"):
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -70,12 +70,17 @@ class Gradients:
         metadata = None if context is None else context.fw_metadata
         if metadata is None:
             return ""
+        if any(info.mutates_data and info.mutates_metadata for info in metadata.input_info):
+            # torch would take the offset of the new values' memory for the input's.
+            return "an input is written to and laid out anew"
         # Kernels do not write to saved tensors: backward may run again (`retain_graph`).
         metadata.bw_donated_idxs = []
         if self._differ:
             self._metadata = metadata
         if self._written is None:
             return ""
+        if len(metadata.input_info) != len(inputs):
+            return "memory of several inputs is written to without their knowledge"
         given = graph.graph.find_nodes(op="placeholder")
         for position, info in enumerate(metadata.input_info):
             count = self._written.get(position, 0)

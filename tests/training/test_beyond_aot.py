@@ -265,3 +265,44 @@ def test_views_that_were_given_other_memory(backend):
     for _ in range(2):
         for want, got in zip(run(f), run(compiled), strict=True):
             assert torch.equal(want, got)
+
+
+@scenario(graphs=None, breaks=None)
+def test_an_input_inside_of_other_memory_is_written_to_and_turned(comp):
+    def f(x):
+        x.t_()
+        x.mul_(2)
+        return x + 1
+
+    memory = torch.arange(20.0).view(5, 4)
+    x = memory[1:4]
+    return comp(f)(x), x, x.storage_offset(), memory
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_writes_through_data_of_inputs_that_overlap(backend, dynamic):
+    def f(a, b):
+        a.data.mul_(2)
+        return a * b
+
+    def run(g):
+        memory = torch.arange(20.0).view(5, 4)
+        a, b = memory[:3], memory[1:4]
+        with torch.no_grad():
+            return g(a, b), memory, torch.tensor([a._version, b._version])
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(f, backend=backend, dynamic=dynamic)
+    for want, got in zip(run(f), run(compiled), strict=True):
+        assert torch.equal(want, got)
+
+
+@scenario()
+def test_a_parameter_of_which_a_view_was_saved_is_changed_before_backward(comp):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
+    loss = comp(model)(noise(3, 4)).sum()
+    with torch.no_grad():
+        model[2].weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
