@@ -319,6 +319,14 @@ def _dressed(wrapper: Any, fn: Any) -> Any:
     return wrapper
 
 
+def _copy_of(fn: types.FunctionType) -> types.FunctionType:
+    """A function as `fn`, with a code object of its own."""
+    code, cells = fn.__code__.replace(), fn.__closure__
+    made = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, cells)
+    made.__kwdefaults__ = fn.__kwdefaults__
+    return _dressed(made, fn)
+
+
 class _Disable:
     """`disable()` without a function: a decorator, or a context manager for the calling thread."""
 
@@ -346,8 +354,8 @@ def disable(
 ) -> Any:
     """Run `fn` without compiling it; in a compiled caller its call is a graph break.
 
-    recursive: nothing that it calls is compiled either. Otherwise `fn` is a Python function, is
-    marked and returned itself, and what it calls may be compiled. reason: shown with the graph
+    recursive: nothing that it calls is compiled either. Otherwise `fn` is a Python function, a copy
+    of it is returned, and what that calls may be compiled. reason: shown with the graph
     break. wrapping: has no effect; the wrapper keeps the name and the signature.
     Without `fn`: a decorator; also a context manager, inside of which nothing is compiled.
     """
@@ -368,9 +376,11 @@ def disable(
             raise TypeError(
                 f"disable(recursive=False) takes a Python function, not {_type_name(fn)}"
             )
-        _C.skip_code(function.__code__, False)
-        set_decision(function, Decision.DISABLE_SHALLOW, reason)
-        return fn
+        shallow = _copy_of(function)
+        _C.skip_code(shallow.__code__, False)
+        set_decision(shallow, Decision.DISABLE_SHALLOW, reason)
+        is_bound = isinstance(fn, types.MethodType)
+        return types.MethodType(shallow, fn.__self__) if is_bound else shallow
     if isinstance(fn, torch.nn.Module):
         return OptimizedModule(fn, _C.disabled)
     if isinstance(fn, type):

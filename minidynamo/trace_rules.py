@@ -135,6 +135,7 @@ _PURE_FUNCTIONS: tuple[Any, ...] = (
     torch._C._get_privateuse1_backend_name,
     torch._C._accelerator_getAccelerator,
     torch._C._infer_size,
+    torch._C._nn._parse_to,
 )
 
 # Numbers of numpy are constants as Python's are; these functions of numpy give numbers for numbers.

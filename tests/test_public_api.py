@@ -383,6 +383,28 @@ def test_disable_not_recursive(recorder, x):
     assert "cos" in names and "sin" not in names
 
 
+def test_disable_not_recursive_leaves_the_function_itself(recorder, x):
+    class Model:
+        def method(self, x, *, by=2):
+            """doc"""
+            return x.sin() * by
+
+    def helper(x, by=3):
+        return x.cos() * by
+
+    slow, model = minidynamo.disable(helper, recursive=False), Model()
+    bound = minidynamo.disable(model.method, recursive=False)
+    assert slow.__name__ == "helper" and slow.__qualname__ == helper.__qualname__
+    assert bound.__self__ is model and bound.__doc__ == "doc"
+    assert inspect.signature(slow) == inspect.signature(helper)
+    fast = minidynamo.compile(lambda x: slow(x) + bound(x, by=5), backend=recorder)
+    assert torch.equal(fast(x), helper(x) + x.sin() * 5)
+    fast = minidynamo.compile(lambda x: helper(x) + model.method(x), backend=recorder)
+    recorder.graphs.clear()
+    assert torch.equal(fast(x), helper(x) + x.sin() * 2)
+    assert len(recorder.graphs) == 1
+
+
 def test_disable_as_context_manager(recorder, x):
     fast = minidynamo.compile(wave, backend=recorder)
 

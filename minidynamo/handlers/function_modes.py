@@ -10,6 +10,7 @@ import torch
 from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import CONSTANT_METHODS, ConstantVariable
 from ..variables.contexts import (
+    DEFAULT_DEVICE,
     DEFAULT_DEVICES,
     DisableTorchFunctionVariable,
     GlobalStateVariable,
@@ -129,4 +130,11 @@ def set_default_device(
     args: Args,
     kwargs: Kwargs,
 ) -> VariableTracker:
-    unsupported("function mode", "torch.set_default_device", "it changes the function modes")
+    """The default is the outermost of the devices in force."""
+    _refuse_above_modes(tx)
+    if len(DEFAULT_DEVICES.get()) > (DEFAULT_DEVICE.get() is not None):
+        what = "torch.set_default_device"
+        unsupported("function mode", what, "it is called below a torch.device block")
+    value = args[0] if args else kwargs["device"]
+    GlobalStateVariable.of(tx).set(tx, DEFAULT_DEVICE, value.as_python_constant())
+    return NONE

@@ -11,9 +11,10 @@ import torch
 
 from ..exc import RunInEager
 from ..source import ModuleItemSource
-from ..variables.base import VariableTracker
+from ..variables.base import VariableTracker, unsupported
 from ..variables.nn_module import NNModuleVariable
 from ..variables.registry import handles
+from ..variables.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -40,6 +41,13 @@ def _tensors(tx: Translator, module: NNModuleVariable) -> Iterator[VariableTrack
             yield None
 
 
+def _refuse_others(made: torch.Tensor, tensor: torch.Tensor) -> None:
+    """One break where eager makes other tensors of all parameters."""
+    if (made.dtype, made.device, made.layout) != (tensor.dtype, tensor.device, tensor.layout):
+        what = f"{tensor.dtype} on {tensor.device} to {made.dtype} on {made.device}"
+        unsupported("module cast", what, "the module's tensors become others")
+
+
 @handles(torch.nn.Module._apply)
 def module_apply(tx: Translator, args: list[VariableTracker], kwargs: dict[str, Any]) -> Any:
     """`module.to(dtype)` and the like where each tensor stays the object that it is."""
@@ -49,8 +57,10 @@ def module_apply(tx: Translator, args: list[VariableTracker], kwargs: dict[str, 
     function = args[1]
     checkpoint = tx.output.checkpoint()
     for tensor in _tensors(tx, module):
-        changed = tensor is None or tx.call_function(function, [tensor], {}) is not tensor
-        if changed or not tx.output.can_rollback(checkpoint):
+        made = None if tensor is None else tx.call_function(function, [tensor], {}).realize()
+        if isinstance(made, TensorVariable) and isinstance(tensor, TensorVariable):
+            _refuse_others(made.fake, tensor.fake)
+        if tensor is None or made is not tensor or not tx.output.can_rollback(checkpoint):
             return NotImplemented
     tx.output.rollback(checkpoint)
     return module

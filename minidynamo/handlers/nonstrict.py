@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from ..markers import call_on_leaves
 from ..variables.base import NotConstant, VariableTracker, unsupported
+from ..variables.opaque import check_reads
 from ..variables.registry import handles
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def on_leaves(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """`(function, spec, leaves)`: the leaves of the result, and its TreeSpec."""
     function, spec, leaves = args
     specs: list[Any] = []
+    check_reads(tx, function.as_python_constant())
     target = _target(function.as_python_constant(), _real_spec(tx, spec), specs)
     made = tx.call_operation(target, leaves.unpack(tx), {})
     return tx.wrap_items(tuple, [made, tx.wrap_held(specs[0], "how the result is made")])

@@ -18,6 +18,7 @@ from ..variables.constant import ConstantVariable
 from ..variables.contexts import (
     AUTOCAST_CACHE,
     DEFAULT_DTYPE,
+    DETERMINISM,
     GRAD_MODE,
     SDP_SETTINGS,
     GlobalStateVariable,
@@ -200,6 +201,14 @@ def set_default_dtype(
     kwargs: Kwargs,
 ) -> VariableTracker:
     return _set(tx, DEFAULT_DTYPE, args[0])
+
+
+@handles(torch._C._set_deterministic_algorithms)
+def set_deterministic_algorithms(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """`(mode, *, warn_only=False)`."""
+    warns = "warn_only" in kwargs and kwargs["warn_only"].as_python_constant()
+    mode = (1 if warns else 2) if args[0].as_python_constant() else 0
+    return _set(tx, DETERMINISM, ConstantVariable(mode))
 
 
 @handles(torch.set_autocast_enabled)

@@ -51,6 +51,8 @@ def refusal(
     for node in gm.graph.nodes:
         if not node.op.startswith("call_"):
             continue
+        if node.target is torch.set_deterministic_debug_mode:
+            return f"{node} is for what runs behind it"
         if node.kwargs.get("requires_grad") is True:
             return f"{node} is a leaf of autograd"
         name = _name(node)

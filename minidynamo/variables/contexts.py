@@ -56,6 +56,11 @@ AUTOCAST_CACHE = Setting(
 )
 
 
+DETERMINISM = Setting(
+    "deterministic algorithms",
+    torch.get_deterministic_debug_mode,
+    torch.set_deterministic_debug_mode,
+)
 DEFAULT_DTYPE = Setting("default dtype", torch.get_default_dtype, torch._C._set_default_dtype)
 
 
@@ -106,7 +111,13 @@ def _set_default_devices(wanted: tuple[torch.device, ...]) -> None:
         torch._C._push_on_torch_function_stack(DeviceContext(device))
 
 
+def _default_device() -> torch.device | None:
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device
+
+
 DEFAULT_DEVICES = Setting("default devices", _default_devices, _set_default_devices)
+DEFAULT_DEVICE = Setting("default device", _default_device, torch.set_default_device)
 
 
 class GlobalStateVariable(VariableTracker):

@@ -33,6 +33,7 @@ from .builtin_object import BuiltinObject
 from .constant import ConstantVariable, is_inert, is_value
 from .descriptors import GETTERS, bind, class_lookup
 from .functions import BaseFunctionVariable, UserFunctionVariable
+from .opaque import check_reads
 from .postponed import logging_call
 from .registry import handler_of
 from .symint import SymVariable
@@ -442,6 +443,7 @@ class Services:
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """`target(*args, **kwargs)` as one node of the graph."""
+        check_reads(self, target)  # type: ignore[arg-type]
         proxies = tuple(self.as_proxy(arg) for arg in args)
         named = {name: self.as_proxy(arg) for name, arg in kwargs.items()}
         return self.add_node("call_function", target, proxies, named)

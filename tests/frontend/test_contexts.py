@@ -423,7 +423,17 @@ def test_default_device_inside_and_outside():
             inside = torch.ones(3) + 1
         return before.device.type, inside.device.type, x.sin()
 
-    check(setting, X, graphs=None, breaks=2)
+    def kept(x):
+        torch.set_default_device("meta")
+        y = torch.ones(3)
+        minidynamo.graph_break()
+        z = torch.ones(2)
+        torch.set_default_device(None)
+        return y.device.type, z.device.type, torch.get_default_device(), x + 1
+
+    for backend in (None, "inductor"):
+        check(setting, X, fullgraph=True, graphs=None, backend=backend)
+        check(kept, X, graphs=None, backend=backend)
     check(entering, X, fullgraph=True)
     check(entering, X, backend="inductor", graphs=None)
     broken = []
@@ -502,6 +512,33 @@ def test_default_dtype_inside():
         check(fn, X, fullgraph=True, graphs=None, backend=backend)
         check(kept, X, graphs=None, backend=backend)
     assert torch.get_default_dtype() is torch.float32
+
+
+def test_deterministic_algorithms_inside():
+    def fn(x, index):
+        torch.use_deterministic_algorithms(True)
+        y = torch.zeros(3).index_put((index,), x, accumulate=True)
+        inside = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(False)
+        return y, inside
+
+    def kept(x, index):
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        minidynamo.graph_break()
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.set_deterministic_debug_mode("error")
+        return x + torch.get_deterministic_debug_mode(), warns
+
+    index = torch.tensor([0, 0, 2])
+    for backend in (None, "inductor"):
+        check(fn, X[0], index, fullgraph=True, graphs=None, backend=backend)
+    try:
+        for call in (kept, minidynamo.compile(kept, backend="eager")):
+            torch.use_deterministic_algorithms(False)
+            assert_same(call(X[0], index), (X[0] + 2, True))
+            assert torch.get_deterministic_debug_mode() == 2
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize(

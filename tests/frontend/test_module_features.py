@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.utils.parametrizations as parametrizations
 import torch.nn.utils.parametrize as parametrize
-from testing import CountingBackend, assert_same
+from testing import CountingBackend, assert_same, check
 from torch import nn
 from torch.func import functional_call
 
@@ -790,6 +790,35 @@ def test_parameters_change_their_type_inside():
         return first.item(), second.tolist(), model.weight.dtype
 
     assert run(lambda f: f) == run(lambda f: minidynamo.compile(f, backend="eager"))
+
+
+def _convert(model):
+    model.to(torch.float64)
+
+
+@pytest.mark.parametrize("convert", [nn.Module.double, nn.Module.half, _convert])
+def test_a_cast_inside_is_one_break(convert):
+    def f(x):
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        model.load_state_dict(state)
+        convert(model)
+        return x + 1, [p.dtype for p in model.parameters()]
+
+    def g(model, x):
+        y = x.sin()
+        convert(model)
+        return y, model.weight.sum().to(y.dtype) + y
+
+    state = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).state_dict()
+    check(f, X, graphs=None)
+    check(g, _linear(), X, graphs=2, breaks=1)
+
+
+def test_a_cast_that_changes_nothing_is_no_operation():
+    def f(model, x):
+        return model.to(torch.float32).to("cpu").to(x)(x)
+
+    check(f, _linear(), X, fullgraph=True, ops=2)
 
 
 def test_tensors_are_no_fake_tensors():

@@ -1,0 +1,139 @@
+"""Functions that are nodes of the graph without being looked at see what the frame has changed."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from testing import CountingBackend, assert_same
+
+import minidynamo
+
+X = torch.arange(6.0).reshape(2, 3)
+SCALE = 2.0
+ITEMS = [1.0]
+
+
+class Settings:
+    __slots__ = ("slot", "__dict__")
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.scale, self.slot, self.other = 3.0, 4.0, 0.0
+
+    @property
+    def twice(self):
+        return self.scale * 2
+
+
+SETTINGS = Settings()
+LAYER = torch.nn.Linear(1, 1)
+LAYER.settings = SETTINGS
+
+
+def reset():
+    global SCALE
+    SCALE = 2.0
+    ITEMS[:] = [1.0]
+    SETTINGS.reset()
+    counter.value = 0.0
+
+
+def counter():
+    return counter.value
+
+
+def _helper():
+    return SETTINGS.twice
+
+
+READERS = {
+    "global": lambda x: x * SCALE,
+    "attribute": lambda x: x * SETTINGS.scale,
+    "slot": lambda x: x * SETTINGS.slot,
+    "property by a helper": lambda x: x * _helper(),
+    "getattr": lambda x: x * getattr(SETTINGS, "scale"),  # noqa: B009
+    "items": lambda x: x * sum(ITEMS),
+    "of a module": lambda x: x * LAYER.settings.scale,
+    "of a function": lambda x: x * counter(),
+    "partial": functools.partial(lambda settings, x: x * settings.scale, SETTINGS),
+    "default": lambda x, settings=SETTINGS: x * settings.scale,
+    "closure": (lambda settings: lambda x: x * settings.scale)(SETTINGS),
+}
+
+
+def change():
+    global SCALE
+    SCALE += 1
+    ITEMS.append(4.0)
+    SETTINGS.scale += 1
+    SETTINGS.slot += 1
+    counter.value += 1
+
+
+def compare(fn, graphs, fullgraph=False):
+    backend = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=fullgraph)
+    for _ in range(2):
+        reset()
+        expected = fn(X)
+        reset()
+        assert_same(expected, compiled(X))
+    assert graphs in (None, len(backend.graphs))
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("mark", [minidynamo.allow_in_graph, minidynamo.nonstrict_trace])
+def test_an_opaque_function_sees_changes(name, mark):
+    reader = mark(READERS[name])
+
+    def fn(x):
+        before = reader(x)
+        change()
+        return before, reader(x.sin()), SCALE, SETTINGS.scale
+
+    compare(fn, None)
+
+
+@torch.library.custom_op("minidynamo_opaque::scaled", mutates_args=())
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * SETTINGS.scale
+
+
+@scaled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_an_operator_sees_changes():
+    def by_name(x):
+        SETTINGS.scale = 7.0
+        return torch.ops.minidynamo_opaque.scaled(x)
+
+    def by_function(x):
+        SETTINGS.scale = 7.0
+        return scaled(x)
+
+    def in_a_body(x):
+        SETTINGS.scale = 7.0
+        return torch.utils.checkpoint.checkpoint(
+            lambda y: scaled(y).sin(), x, use_reentrant=False
+        )
+
+    for fn in (by_name, by_function, in_a_body):
+        compare(fn, 0)
+
+
+def test_what_it_does_not_read_is_no_break():
+    unrelated, table = Settings(), []
+
+    def fn(x):
+        unrelated.scale = 9.0
+        SETTINGS.other = 5.0
+        table.append(1)
+        return scaled(x) * SETTINGS.scale
+
+    compare(fn, 1, fullgraph=True)
