@@ -377,6 +377,29 @@ def custom_op(
     return tx.call_operation(definition._opoverload, args[1:], kwargs)
 
 
+def _of_the_firsts_dtype(function: Callable[..., Any]) -> None:
+    """Results have the first argument's dtype, where the meta function promotes."""
+
+    def handler(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> VariableTracker:
+        result = tx.call_operation(function, args, kwargs)
+        first = (args[0] if args else kwargs.get("input", result)).realize()
+        if not isinstance(result, TensorVariable) or not isinstance(first, TensorVariable):
+            return result
+        if result.fake.dtype == first.fake.dtype:
+            return result
+        return result.call_method(tx, "to", [tx.wrap_constant(first.fake.dtype)], {})
+
+    handles(function)(handler)
+
+
+for _function in (torch.nn.functional.huber_loss, torch._C._nn.huber_loss):
+    _of_the_firsts_dtype(_function)
+
+
 # -- methods of Tensor written in Python -----------------------------------------------------------
 
 

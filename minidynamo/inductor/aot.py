@@ -23,6 +23,8 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedOperatorException,
 )
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
@@ -93,6 +95,34 @@ class _Boxed:
 
     def __call__(self, inputs: list[Any]) -> Any:
         return self._call(inputs)
+
+
+class _Unwatched:
+    """A compiled graph whose first call AOTAutograd does not watch for custom operators that share
+    memory: inside of a dispatch mode, operators that conjugate lazily (linalg.pinv) are wrong.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, compiled: Callable[[list[Any]], Any]) -> None:
+        self._compiled = compiled
+        self._call: Callable[[list[Any]], Any] = self._first
+
+    def _first(self, inputs: list[Any]) -> Any:
+        self._call = self._compiled
+        mode = _get_current_dispatch_mode()
+        if type(mode).__name__ != "_AnalyzeCustomOpInputOutputMode":
+            return self._compiled(inputs)
+        with _pop_mode_temporarily():
+            return self._compiled(inputs)
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        return self._call(inputs)
+
+
+def _has_complex(graph: torch.fx.GraphModule) -> bool:
+    values = tree_leaves([node.meta.get("val") for node in graph.graph.nodes])
+    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
 
 
 def without_tokens(graph: torch.fx.GraphModule) -> None:
@@ -241,7 +271,7 @@ def make_aot(
                 raise
             if kind == "backward":
                 return gradients.of_backward(graph, compiled)
-            return compiled
+            return _Unwatched(compiled) if _has_complex(graph) else compiled
 
         return compile_one
 

@@ -123,6 +123,27 @@ def _roll(
     return x
 
 
+def _embedding_bag(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    *options: Any,
+) -> Any:
+    """Sums of bfloat16 rows: which bag an index is in is not told by the kernel, though the meta
+    function says so; gradients need it.
+    """
+    if weight.dtype != torch.bfloat16 or weight.device.type != "cpu" or mode != 0:
+        return NotImplemented
+    args = (weight, indices, offsets, scale_grad_by_freq, mode, *options)
+    results = aten._embedding_bag_forward_only.default(*args)
+    order = torch.arange(indices.shape[0], dtype=offsets.dtype, device=indices.device)
+    bags = torch.searchsorted(offsets, order, right=True).to(offsets.dtype) - 1
+    counts = offsets.new_zeros(results[0].shape[:1])
+    return results[0], bags, counts, counts.clone()
+
+
 def _of_known_sizes(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Of floats, and where sizes are numbers: symbolic ones make long expressions of positions, and
     eager interpolates integers in fixed point.
@@ -145,7 +166,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table.update({op: _of_known_sizes(table[op]) for op in _INTERPOLATED})
     whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}
     table = {op: fn for op, fn in table.items() if op not in LOWERINGS and op not in whole}
-    return {**table, aten.roll.default: _roll}
+    return {**table, aten.roll.default: _roll, aten._embedding_bag.default: _embedding_bag}
 
 
 @cache

@@ -181,3 +181,41 @@ def test_vmap_over_a_number():
 
     x = torch.rand(3)
     torch.testing.assert_close(minidynamo.compile(scale, fullgraph=True)(x), scale(x))
+
+
+@pytest.mark.parametrize(
+    "dtypes", [(torch.bfloat16, torch.float32), (torch.float32, torch.float64)]
+)
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_huber_loss_has_its_first_arguments_dtype(dtypes, reduction):
+    def loss(x, y):
+        value = F.huber_loss(target=y, input=x, reduction=reduction)
+        return value, value.dtype, F.huber_loss(y, x, reduction=reduction)
+
+    x, y = (torch.randn(4, 3).to(dtype) for dtype in dtypes)
+    actual, expected = minidynamo.compile(loss, fullgraph=True)(x, y), loss(x, y)
+    assert actual[1] == expected[1] == dtypes[0]
+    torch.testing.assert_close(actual[::2], expected[::2])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_gradients_of_bags_of_bfloat16_rows(weighted, last):
+    def bags(weight, indices, offsets, factors):
+        return F.embedding_bag(
+            indices,
+            weight,
+            offsets,
+            mode="sum",
+            per_sample_weights=factors if weighted else None,
+            include_last_offset=last,
+        )
+
+    weight, factors = (torch.randn(shape).bfloat16() for shape in ((10, 5), (6,)))
+    given = weight.requires_grad_(), torch.tensor([1, 2, 3, 4, 5, 2])
+    given += torch.tensor([0, 0, 3, 3, 6][: 4 + last]), factors.requires_grad_()
+    results = [fn(*given) for fn in (bags, minidynamo.compile(bags, fullgraph=True))]
+    torch.testing.assert_close(results[1], results[0])
+    wanted = (weight, factors) if weighted else (weight,)
+    grads = [torch.autograd.grad(r.sum() * 2, wanted) for r in results]
+    torch.testing.assert_close(grads[1], grads[0])

@@ -47,6 +47,14 @@ def test_views_that_their_schemas_do_not_mention(fn):
     same(fn, torch.randn(2, 2, 2, dtype=torch.complex64))
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_operators_that_conjugate_lazily_in_a_training_graph(backend):
+    z = torch.randn(3, 3, dtype=torch.complex64)
+    run = minidynamo.compile(torch.linalg.pinv, backend=backend, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(run(z.requires_grad_()).detach() @ z, torch.eye(3) + 0j)
+
+
 def test_quantised_tensors():
     q = torch.quantize_per_tensor(torch.randn(6), 0.1, 0, torch.quint8)
     same(lambda q: torch.relu(q).dequantize() + 1, q)
