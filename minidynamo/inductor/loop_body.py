@@ -272,6 +272,10 @@ class BodyBuilder:
     def node(self, value: Value) -> Node:
         return self._list.nodes[value]
 
+    def add(self, node: Node) -> Value:
+        """A node as it is."""
+        return self._list.add(node)
+
     def dtype(self, value: Value) -> torch.dtype:
         return self._list.nodes[value].dtype
 
@@ -326,7 +330,24 @@ class BodyBuilder:
                 return node.args[0]
         if node.op == "index_expr" and dtype in (torch.int64, torch.int32):
             return self._list.add(replace(node, dtype=dtype))
+        if dtype in LOW_PRECISION and node.op == "where" and self._moves(value, dtype):
+            condition, *choices = node.args
+            own = [self.cast(choice, dtype) for choice in choices]
+            return self._list.add(replace(node, args=(condition, *own), dtype=dtype))
         return self._list.add(Node("cast", (value,), dtype))
+
+    def _moves(self, value: Value, dtype: torch.dtype) -> bool:
+        """Whether it is a choice among elements of `dtype` and constants: bits that are moved."""
+        kinds = self._chosen(value, dtype)
+        return "moved" in kinds and kinds <= {"moved", "constant"}
+
+    def _chosen(self, value: Value, dtype: torch.dtype) -> set[str]:
+        """What a choice is made among; `moved`: elements of `dtype`."""
+        node = self.node(value)
+        if node.op == "where":
+            return self._chosen(node.args[1], dtype) | self._chosen(node.args[2], dtype)
+        moved = node.op == "cast" and self.dtype(node.args[0]) == dtype
+        return {"moved" if moved else node.op}
 
     def compute(self, value: Value) -> Value:
         """The value in a dtype that arithmetic knows: float16 and bfloat16 widened to float32."""
@@ -348,7 +369,7 @@ class BodyBuilder:
             Node(name, args, torch.bool if row.dtype == "bool" else self.dtype(args[-1]))
         )
 
-    def _known(self, value: Value) -> Expr | None:
+    def known(self, value: Value) -> Expr | None:
         """What an int64 value is in terms of the loops, if that is known.
 
         Such a value is the same in all lanes but for a step, and its range is known.
@@ -365,7 +386,7 @@ class BodyBuilder:
         """
         if name not in _INDEX_OPS:
             return None
-        known = [self._known(arg) for arg in args]
+        known = [self.known(arg) for arg in args]
         if None in known or all(expr.is_const for expr in known):  # type: ignore[union-attr]
             return None
         index = _INDEX_OPS[name](*known)
@@ -405,7 +426,7 @@ class BodyBuilder:
         wrap: whether negative ones count from the end.
         """
         value = self.cast(value, torch.int64)
-        place = self._known(value)
+        place = self.known(value)
         if place is not None and not is_nonneg(place) and wrap:
             place = place + size
         if place is not None and is_nonneg(place) and is_less(place, as_expr(size)):

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minidynamo.inductor.codegen.code import Code
+from minidynamo.inductor.codegen.cpp_parts import parts_of
 from minidynamo.inductor.codegen.cpp_reduce import FLUSH_EVERY, Accumulator
 from minidynamo.inductor.codegen.cpp_stages import (
     LANES,
@@ -39,8 +40,8 @@ from minidynamo.inductor.codegen.cpp_stages import (
 )
 from minidynamo.inductor.codegen.cpp_values import ValuePrinter
 from minidynamo.inductor.codegen.cpp_vec import MEMORY_TYPE
-from minidynamo.inductor.codegen.kernel import KernelSpec
-from minidynamo.inductor.codegen.narrow import narrow_integers
+from minidynamo.inductor.codegen.kernel import KernelSpec, failure_texts
+from minidynamo.inductor.codegen.narrow import bytes_of_bools, narrow_integers, stays_small
 from minidynamo.inductor.loop_body import LoopBody
 from minidynamo.inductor.ops import OPS
 from minidynamo.inductor.origins import operators
@@ -91,34 +92,47 @@ class CppKernel:
         by_row: whether that is a reduction symbol.
         by_element: whether its loop, for all that, takes one element at a time.
         outer: the other symbols that are not reduced, in loop order.
+        parts: the kernels of the parts that its loop is cut into, if it is.
     """
 
-    def __init__(self, spec: KernelSpec, name: str, threads: int, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        spec: KernelSpec,
+        name: str,
+        threads: int,
+        tuning: Tuning,
+        whole: CppKernel | None = None,
+        vec: Symbol | None = None,
+    ) -> None:
         self.spec = spec
         self.tuning = tuning
         self.name = name
         self.threads = threads
-        self.code = Code()
-        self.body = narrow_integers(spec.body)
+        self.code = Code() if whole is None else whole.code
+        self.parts: list[CppKernel] = []
+        self.body = bytes_of_bools(narrow_integers(spec.body))
         self.nodes = self.body.nodes
         self.reduces = self.body.reduces
         if self.body.has_scan():
             # Scans go on along the reduction symbols, so these are never vectorised.
             alone = loop_symbol("alone", 1)
             self.body = LoopBody((*self.body.iters, alone), self.body.reduces, self.body.nodes)
-        self.vec = choose_vector_symbol(self.body, tuning.vector)
+        self.vec = vec or choose_vector_symbol(self.body, tuning.vector)
         self.by_row = self.vec in self.reduces
         self.outer = [s for s in self.body.iters if s != self.vec]
         self.stages = plan_stages(self.body, self._scratch_limit())
         self.by_element = self._parts_lanes()
         lanes = None if self.by_element else self.vec
-        self.values = ValuePrinter(self.body, lanes, self.code, frozenset(self.stages.scratch))
+        kept = frozenset(self.stages.scratch)
+        failures = failure_texts((whole or self).spec.body)
+        self.values = ValuePrinter(self.body, lanes, self.code, kept, failures)
         self.emitted: set[int] = set()
         self.accumulators: dict[int, Accumulator] = {}
 
     # -- decisions ---------------------------------------------------------------------------------
     def _lane_bytes(self) -> int:
-        sizes = [4]
+        small = self.vec is not None and find_transposition(self.body, self.vec) is None
+        sizes = [1 if small and stays_small(self.body, self.values.is_vec) else 4]
         for node, is_vec in zip(self.nodes, self.values.is_vec, strict=True):
             if is_vec or node.op == "reduction":
                 sizes.append(
@@ -197,7 +211,7 @@ class CppKernel:
         parameters = "void** ptrs, const i64* sizes, i64* failure"
         with self.code.block(f'extern "C" void {self.name}({parameters})'):
             self.code.line("using namespace md;")
-            self.code.line(f"constexpr int N = BYTES / {self._lane_bytes()};")
+            self._lanes()
             for position, arg in enumerate(self.spec.args):
                 ctype = ("const " if arg.role == "in" else "") + MEMORY_TYPE[arg.dtype]
                 self.code.line(f"{ctype}* __restrict {arg.name} = ({ctype}*)ptrs[{position}];")
@@ -205,6 +219,9 @@ class CppKernel:
                 self.code.line(f"const i64 {size} = sizes[{position}];")
             self._nest()
         return self.code.text()
+
+    def _lanes(self) -> None:
+        self.code.line(f"constexpr int N = BYTES / {self._lane_bytes()};")
 
     def _nest(self) -> None:
         least = 1 if self.spec.sizes else PARALLEL_WORK
@@ -266,7 +283,9 @@ class CppKernel:
         return depth
 
     def _emit_known(self, known: set[Symbol]) -> None:
-        """Numbers of the first stage that depend on no more than `known`."""
+        """Numbers of the first stage that depend on no more than `known`; parts have their own."""
+        if self.parts:
+            return
         for position in self.stages.numbers[0]:
             is_number = (
                 not self.values.is_vec[position] and self.nodes[position].op not in STORES
@@ -307,16 +326,38 @@ class CppKernel:
             chunk = max(1024 // max(inside, 1) // 64 * 64, 64, share)
             count = f"({size} + {chunk - 1}) / {chunk}"
             extra = [("chunk", str(-(-int(size) // chunk)) if size.isdigit() else count)]
+        elif not self.by_element:
+            self._cut()
         with self._outer_loops(parallel, extra, first):
-            if chunk is None:
-                low, high = "0", size
-            else:
+            if self.parts:
+                for part in self.parts:
+                    part.row()
+                return
+            low, high = "0", size
+            if chunk is not None:
                 low, high = "low", "high"
                 self.code.line(f"const i64 low = chunk * {chunk};")
                 self.code.line(
                     f"const i64 high = low + {chunk} < {size} ? low + {chunk} : {size};"
                 )
             self._vector_loop(low, high, lambda: self._rest_of(self.stages.numbers[0]))
+
+    def _cut(self) -> None:
+        """Find the parts of the vectorised loop."""
+        assert self.vec is not None
+        for symbol, body in parts_of(self.spec.body, self.vec):
+            spec = replace(self.spec, body=body)
+            part = CppKernel(spec, self.name, self.threads, self.tuning, self, symbol)
+            self.parts.append(part)
+
+    def row(self) -> None:
+        """The vectorised loop of a part."""
+        assert self.vec is not None
+        with self.code.block(""):
+            self._lanes()
+            self._emit_known(set(self.outer))
+            rest = self.stages.numbers[0]
+            self._vector_loop("0", self._count(self.vec), lambda: self._rest_of(rest))
 
     def _vector_loop(
         self, low: str, high: str, body: Callable[[], None], unroll: int = 1

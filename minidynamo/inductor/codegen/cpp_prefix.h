@@ -99,6 +99,14 @@ template <int N, class T> MD_INLINE V<T, N> ld(const T* p, Some w) {
   } else if constexpr (N == 8 && sizeof(T) == 8) {
     typedef V<double, 8> D;
     return (V<T, N>)__builtin_ia32_loadupd512_mask((const double*)p, D{}, (u8)((1u << w.n) - 1));
+  } else if constexpr (N == 16 && sizeof(T) == 2) {
+    return (V<T, N>)__builtin_ia32_loaddquhi256_mask((const short*)p, V<short, 16>{}, (u16)((1u << w.n) - 1));
+  } else if constexpr (N == 32 && sizeof(T) == 2) {
+    return (V<T, N>)__builtin_ia32_loaddquhi512_mask((const short*)p, V<short, 32>{}, (1u << w.n) - 1);
+  } else if constexpr (N == 16 && sizeof(T) == 1) {
+    return (V<T, N>)__builtin_ia32_loaddquqi128_mask((const char*)p, V<char, 16>{}, (u16)((1u << w.n) - 1));
+  } else if constexpr (N == 64 && sizeof(T) == 1) {
+    return (V<T, N>)__builtin_ia32_loaddquqi512_mask((const char*)p, V<char, 64>{}, (1ull << w.n) - 1);
   }
 #endif
   for (int i = 0; i < w.n; i++) r[i] = p[i];
@@ -112,6 +120,14 @@ template <class T, class F> MD_INLINE void st(T* p, F x, Some w) {
     return __builtin_ia32_storeups512_mask((float*)p, (V<float, 16>)x, (u16)((1u << w.n) - 1));
   } else if constexpr (N == 8 && sizeof(T) == 8) {
     return __builtin_ia32_storeupd512_mask((double*)p, (V<double, 8>)x, (u8)((1u << w.n) - 1));
+  } else if constexpr (N == 16 && sizeof(T) == 2) {
+    return __builtin_ia32_storedquhi256_mask((short*)p, (V<short, 16>)x, (u16)((1u << w.n) - 1));
+  } else if constexpr (N == 32 && sizeof(T) == 2) {
+    return __builtin_ia32_storedquhi512_mask((short*)p, (V<short, 32>)x, (1u << w.n) - 1);
+  } else if constexpr (N == 16 && sizeof(T) == 1) {
+    return __builtin_ia32_storedquqi128_mask((char*)p, (V<char, 16>)x, (u16)((1u << w.n) - 1));
+  } else if constexpr (N == 64 && sizeof(T) == 1) {
+    return __builtin_ia32_storedquqi512_mask((char*)p, (V<char, 64>)x, (1ull << w.n) - 1);
   }
 #endif
   for (int i = 0; i < w.n; i++) p[i] = x[i];
@@ -159,26 +175,29 @@ template <int N, class T, class W> MD_INLINE V<T, N> ld_if(V<i32, N> mask, const
 }
 // Elements STEP apart. Where that is little, STEP loads and shuffles are faster than the machine's gather.
 template <int... LANE> struct Lanes {};
+template <int N, int... LANE> struct Counted : Counted<N - 1, N - 1, LANE...> {};
+template <int... LANE> struct Counted<0, LANE...> { typedef Lanes<LANE...> type; };
 template <i64 STEP, int PART, class F, int... LANE> MD_INLINE F merged_step(F a, F b, Lanes<LANE...>) {
   // To the lanes that `a` has already, those of the PARTth vector of memory, `b`.
-  return __builtin_shufflevector(a, b, (LANE * STEP / 16 == PART             ? 16 + LANE * STEP % 16
-                                        : PART == 1 && LANE * STEP / 16 == 0 ? LANE * STEP
-                                                                             : LANE)...);
+  constexpr int N = MD_LANES(F);
+  return __builtin_shufflevector(a, b, (LANE * STEP / N == PART             ? N + LANE * STEP % N
+                                        : PART == 1 && LANE * STEP / N == 0 ? LANE * STEP
+                                                                            : LANE)...);
 }
 template <int N, i64 STEP, int PART, class T, class F> MD_INLINE F merge_steps(F r, const T* p, i64 n) {
   if constexpr (PART == STEP) {
     return r;
   } else {
-    F next = n >= 16 * (PART + 1) ? ld<N>(p + 16 * PART, All{})
-             : n > 16 * PART      ? ld<N>(p + 16 * PART, Some{n - 16 * PART})
-                                  : F{};
-    r = merged_step<STEP, PART>(r, next, Lanes<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15>{});
+    F next = n >= N * (PART + 1) ? ld<N>(p + N * PART, All{})
+             : n > N * PART      ? ld<N>(p + N * PART, Some{n - N * PART})
+                                 : F{};
+    r = merged_step<STEP, PART>(r, next, typename Counted<N>::type{});
     return merge_steps<N, STEP, PART + 1>(r, p, n);
   }
 }
 template <int N, i64 STEP, class T, class W> MD_INLINE V<T, N> ld_step(const T* p, W w) {
 #if MD_AVX512
-  if constexpr (N == 16 && STEP >= 2 && STEP <= 12 && sizeof(T) == 4) {
+  if constexpr (N * sizeof(T) == 64 && STEP >= 2 && STEP <= (sizeof(T) >= 4 ? 12 : 4)) {
     const i64 n = STEP * (lanes<N>(w) - 1) + 1;
     return merge_steps<N, STEP, 1>(n >= N ? ld<N>(p, All{}) : ld<N>(p, Some{n}), p, n);
   }

@@ -7,6 +7,8 @@ additions need not wait for each other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from minidynamo.inductor.codegen.code import Code
@@ -23,7 +25,6 @@ from minidynamo.inductor.codegen.cpp_vec import (
     scalar_cast,
     vector_cast,
 )
-from minidynamo.inductor.codegen.kernel import failure_texts
 from minidynamo.inductor.loop_body import LoopBody, Node
 from minidynamo.inductor.ops import SCAN_STEPS, SCANS, SCATTERS
 from minidynamo.inductor.symbolic import (
@@ -69,6 +70,7 @@ class ValuePrinter:
         vec: Symbol | None,
         code: Code,
         scratch: frozenset[int],
+        failures: Sequence[str],
     ) -> None:
         self.nodes = body.nodes
         self.reduces = body.reduces
@@ -78,7 +80,7 @@ class ValuePrinter:
         self.depends = dependencies(body)
         self.is_vec = [vec in symbols for symbols in self.depends]
         self.by_column = bool(body.reduces) and vec not in body.reduces
-        self.failures = {text: number for number, text in enumerate(failure_texts(body), 1)}
+        self.failures = {text: number for number, text in enumerate(failures, 1)}
         self.kept: set[int] = set()
         self.tiled: dict[int, str] = {}
 
@@ -207,6 +209,8 @@ class ValuePrinter:
             text = self.tiled.get(position) or self._vector_load(node)
             return f"from_bytes({text})" if node.dtype == torch.bool else text
         args = [self.lanes(arg) for arg in node.args]
+        if node.op == "where" and not self.is_vec[node.args[0]]:
+            return f"(v{node.args[0]} ? {args[1]} : {args[2]})"
         if node.op == "cast":
             return vector_cast(args[0], self.nodes[node.args[0]].dtype, node.dtype)
         if node.op == "check":

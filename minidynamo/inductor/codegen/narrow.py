@@ -1,4 +1,4 @@
-"""Integers as 32-bit values where they fit.
+"""Integers as 32-bit values where they fit, and bools as bytes, where that is all there is.
 
 Positions are int64. When all that is done with one is arithmetic whose results fit, comparing it
 and converting it, int32 gives the same result and twice the lanes.
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from minidynamo.inductor.loop_body import LoopBody, Node
+from minidynamo.inductor.loop_body import LOW_PRECISION, LoopBody, Node, NodeList
 from minidynamo.inductor.symbolic import upper
 
 _LIMIT = 1 << 31
@@ -127,3 +127,86 @@ def narrow_integers(body: LoopBody) -> LoopBody:
         for position, node in enumerate(nodes)
     ]
     return LoopBody(body.iters, body.reduces, changed)
+
+
+_LOGIC = {
+    "bitwise_and": "bitwise_and",
+    "bitwise_or": "bitwise_or",
+    "bitwise_xor": "bitwise_xor",
+}
+_LOGIC |= {"ne": "bitwise_xor", "bitwise_not": "bitwise_xor"}
+_BYTES = _LOGIC | {"load": "load", "store": "store", "where": "where", "constant": "constant"}
+
+
+def bytes_of_bools(body: LoopBody) -> LoopBody:
+    """The body with bools that are loaded, combined and stored as bytes 0 and 1, which are four
+    times as many lanes as the masks that comparisons make and choices take.
+    """
+    nodes = body.nodes
+    if body.reduces or not any(n.op == "store" and n.dtype == torch.bool for n in nodes):
+        return body
+    logic = {p for p, node in enumerate(nodes) if _is_logic(node, nodes)}
+    while logic:
+        wrong: set[int] = set()
+        for position, node in enumerate(nodes):
+            taken = (
+                node.args[1:] if node.op == "where" else () if node.op == "load" else node.args
+            )
+            refused = (
+                set(node.operands()) - set(taken) if position in logic else node.operands()
+            )
+            if position in logic and not logic.issuperset(taken):
+                wrong.add(position)
+            wrong.update(logic.intersection(refused))
+        if not wrong:
+            break
+        logic -= wrong
+    if not logic or not any(nodes[p].op == "load" for p in logic):
+        return body
+    return _as_bytes(body, logic)
+
+
+def _is_logic(node: Node, nodes: Sequence[Node]) -> bool:
+    if node.dtype != torch.bool or node.op not in _BYTES:
+        return False
+    return node.op not in _LOGIC or all(nodes[arg].dtype == torch.bool for arg in node.args)
+
+
+def _as_bytes(body: LoopBody, logic: set[int]) -> LoopBody:
+    """`logic`: the nodes that become bytes."""
+    builder = NodeList()
+    computes = any(body.nodes[p].op in _LOGIC for p in logic)
+    one = Node("constant", (), torch.uint8, value=1)
+    for position, node in enumerate(body.nodes):
+        if position not in logic:
+            builder.copy(node, position)
+            continue
+        own = replace(node, op=_BYTES[node.op], dtype=torch.uint8)
+        if node.op == "constant":
+            own = replace(own, value=int(bool(node.value)))
+        builder.copy(own, position)
+        at = builder.renumbered
+        if node.op == "bitwise_not":
+            last = replace(own, args=(at[node.args[0]], builder.add(one)))
+            at[position] = builder.add(last)
+        elif node.op == "load" and computes:
+            # Bytes other than 0 and 1 count as true.
+            last = Node("minimum", (at[position], builder.add(one)), torch.uint8)
+            at[position] = builder.add(last)
+    return LoopBody(body.iters, body.reduces, builder.nodes).without_dead_nodes()
+
+
+_MOVES = frozenset(["load", "store", "where"])
+_SMALL_OPS = _MOVES | {"add", "sub", "minimum", "maximum", *_LOGIC.values()}
+
+
+def stays_small(body: LoopBody, is_vec: Sequence[bool]) -> bool:
+    """Whether all that varies along the vectorised loop are elements that are moved, or integers
+    that are computed with as they are: a vector then has as many lanes as fit.
+    """
+    nodes = [node for node, varies in zip(body.nodes, is_vec, strict=True) if varies]
+    return not body.reduces and all(
+        node.op in (_MOVES if node.dtype in LOW_PRECISION else _SMALL_OPS)
+        and node.dtype != torch.bool
+        for node in nodes
+    )

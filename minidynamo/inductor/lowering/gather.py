@@ -27,6 +27,8 @@ OUTSIDE = "index {} is out of bounds for dimension %s with size %s"
 OUT_OF_ALL = "IndexError: out of range: tried to access index {} on a tensor of %s elements."
 # Computing a value again for every time it is read is dearer than this: give it memory.
 SOURCE_COST = 6
+# Arithmetic of a position that is not counted where it depends on nothing but the position.
+FREE_POSITION = 8
 
 
 def prepared(
@@ -133,7 +135,9 @@ def _lower_index(kind: str | None) -> Callable[..., Any]:
             source = places.source(x, index, lambda d, own: lookup(b, x, places, d, own, kind))
             return x.load(b, source)
 
-        return g.lazy(inner, (x, *tensors), cost=2)
+        # Positions that are no elements of memory are computed once a row, or tested nowhere.
+        free = sum(t.cost for t in tensors if not t.reads and t.cost <= FREE_POSITION)
+        return g.lazy(inner, (x, *tensors), cost=2 - free)
 
     return lower
 

@@ -177,6 +177,10 @@ def lower_slice_scatter(
         place = lambda b, i: [*i[:at], i[at] * step + first, *i[at + 1 :]]  # noqa: E731
         return write_part(g, buffer, source.size, place, source.load, False)
 
+    begin = _own_part(g.node, at, extent) if step == 1 else None
+    if begin is not None:
+        return _copied_within(g, x, at, (first, last), begin)
+
     def inner(b: BodyBuilder, index: Index) -> Value:
         mask = in_bounds(b, index[at], first, last)
         distance = index[at] - first
@@ -195,6 +199,33 @@ def lower_slice_scatter(
         )
 
     return g.lazy(inner, (x, source), cost=3)
+
+
+def _own_part(node: torch.fx.Node, dim: int, extent: int) -> int | None:
+    """Where the part begins, if what is written is a part of the same tensor along `dim`."""
+    x, source = node.args[:2]
+    if not isinstance(source, torch.fx.Node) or source.target is not aten.slice.Tensor:
+        return None
+    base, *rest = source.args
+    own, start, end, step = [*rest, *(0, None, None, 1)[len(rest) :]]
+    if base is not x or step != 1 or own not in (dim, dim - x.meta["val"].dim()):  # type: ignore[union-attr]
+        return None
+    return range(extent)[slice(start, end)].start  # type: ignore[misc]
+
+
+def _copied_within(
+    g: GraphLowering, x: TensorValue, dim: int, bounds: tuple[int, int], begin: int
+) -> TensorValue:
+    """The positions `bounds` along `dim` have what is from `begin` on: one read, of either."""
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        mask, here = in_bounds(b, index[dim], *bounds), b.index_expr(index[dim])
+        there = b.index_expr(index[dim] - bounds[0] + begin)
+        place = there if mask is None else b.op("where", mask, there, here)
+        own = b.indirect(place, x.size[dim], wrap=False)
+        return x.load(b, [*index[:dim], own, *index[dim + 1 :]])
+
+    return g.lazy(inner, (x,))
 
 
 @register(aten.diagonal_scatter.default)

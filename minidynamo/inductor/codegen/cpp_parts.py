@@ -1,0 +1,244 @@
+"""Loops cut where tests of positions change: `parts_of(body, x)`.
+
+A pad, a roll or a choice among pieces tests the position of each element. Such a test is true on
+one side of a place and false on the other, so the loop over x is cut there, and each part has a
+body without it: the inside of a pad is a copy. The distance to a mirror (`abs`) is cut likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from minidynamo.inductor.loop_body import BodyBuilder, LoopBody, Node, Value
+from minidynamo.inductor.symbolic import (
+    Expr,
+    FloorDiv,
+    Mod,
+    Symbol,
+    ValueRef,
+    is_nonneg,
+    loop_symbol,
+    symbol_expr,
+)
+
+# So many parts, nodes in all of them, and elements in the longest one pay.
+MOST_PARTS, MOST_NODES, LONG = 8, 400, 32
+
+
+def parts_of(body: LoopBody, x: Symbol) -> list[tuple[Symbol, LoopBody]]:
+    """Neighbouring parts of the loop over `x`, in order, each with its own symbol from 0; empty
+    where there is nothing to cut, or it does not pay.
+    """
+    if not isinstance(x.size, int) or x.size < LONG or not _may_be_cut(body):
+        return []
+    parts: list[tuple[Symbol, LoopBody]] = []
+    work = [(0, x.size)]
+    while work:
+        low, high = work.pop()
+        part = _Part(body, x, low, high)
+        cut = part.trace()
+        if cut is None:
+            parts.append((part.symbol, part.builder.finish()))
+        else:
+            work += [(low + cut, high), (low, low + cut)]
+        if len(parts) + len(work) > MOST_PARTS:
+            return []
+    nodes = sum(len(own.nodes) for _, own in parts)
+    longest = max(symbol.size for symbol, _ in parts)  # type: ignore[type-var]
+    pays = len(parts) > 1 and nodes <= MOST_NODES and longest >= LONG  # type: ignore[operator]
+    return parts if pays else []
+
+
+def _may_be_cut(body: LoopBody) -> bool:
+    ops = {node.op for node in body.nodes}
+    tested = "index_expr" in ops and not ops.isdisjoint(_CUT)
+    jumps = any(
+        isinstance(atom, (FloorDiv, Mod))
+        for node in body.nodes
+        if node.index is not None
+        for atom in node.index.atoms()
+    )
+    return (tested or jumps) and ops.isdisjoint(["scatter", "scan", "reduction"])
+
+
+class _Part:
+    """The body for x in [low, high), traced anew with what is known there."""
+
+    def __init__(self, body: LoopBody, x: Symbol, low: int, high: int) -> None:
+        self.body = body
+        self.x, self.low, self.high = x, low, high
+        self.symbol = loop_symbol(x.name, high - low)
+        self.place = symbol_expr(self.symbol) + low
+        iters = [self.symbol if s == x else s for s in body.iters]
+        self.builder = BodyBuilder(iters)
+        self.values: list[Value] = []
+        self.cut: int | None = None
+
+    def trace(self) -> int | None:
+        """Write the part's nodes, or say where (from its start) it has to be cut before."""
+        for node in self.body.nodes:
+            self.values.append(self._traced(node))
+            if self.cut is not None:
+                return self.cut
+        return None
+
+    # -- nodes -------------------------------------------------------------------------------------
+    def _traced(self, node: Node) -> Value:
+        args = tuple(self.values[arg] for arg in node.args)
+        moved = replace(node, args=args, index=self._moved(node.index))
+        own = _FOLDED.get(node.op)
+        return self.builder.add(moved) if own is None else own(self, moved)
+
+    def _moved(self, index: Expr | None) -> Expr | None:
+        if index is None:
+            return None
+        places = {
+            ref: self._position(ref) for ref in index.atoms() if isinstance(ref, ValueRef)
+        }
+        moved = index.subs({self.x: self.place, **places})
+        for atom in moved.atoms():
+            if isinstance(atom, (FloorDiv, Mod)):
+                self._cut_at_jump(atom)
+        return moved
+
+    def _cut_at_jump(self, atom: FloorDiv | Mod) -> None:
+        """Cut where a quotient grows, if that is so seldom that the parts are long."""
+        first = atom.num - symbol_expr(self.symbol)
+        if first.is_const and atom.den.is_const and atom.den.const >= LONG:
+            place = -first.const % atom.den.const
+            self.cut = place if 0 < place < self.high - self.low else self.cut
+
+    def _position(self, ref: ValueRef) -> Expr:
+        value = self.values[ref.node]
+        known = self.builder.known(value)
+        return symbol_expr(ValueRef(value, ref.size)) if known is None else known
+
+    def _known_bool(self, value: Value) -> bool | None:
+        node = self.builder.node(value)
+        return bool(node.value) if node.op == "constant" else None
+
+    def _load(self, node: Node) -> Value:
+        reads = self._known_bool(node.args[0]) if node.args else True
+        if reads is None:
+            return self.builder.add(node)
+        if reads:
+            return self.builder.add(replace(node, args=()))
+        return self.builder.add(Node("constant", (), node.dtype, value=0))
+
+    def _where(self, node: Node) -> Value:
+        condition, first, second = node.args
+        chosen = self._known_bool(condition)
+        if chosen is None:
+            return first if first == second else self.builder.add(node)
+        return first if chosen else second
+
+    def _check(self, node: Node) -> Value:
+        return node.args[0] if self._known_bool(node.args[1]) else self.builder.add(node)
+
+    def _cast(self, node: Node) -> Value:
+        return self.builder.cast(node.args[0], node.dtype)
+
+    def _logic(self, node: Node) -> Value:
+        """`and` and `or` of bools one of which is known."""
+        if node.dtype != torch.bool:
+            return self._arithmetic(node)
+        for value, other in (node.args, node.args[::-1]):
+            known = self._known_bool(value)
+            if known is not None:
+                return value if known == (node.op == "bitwise_or") else other
+        return self.builder.add(node)
+
+    def _arithmetic(self, node: Node) -> Value:
+        if node.dtype != torch.int64:
+            return self.builder.add(node)
+        return self.builder.op(node.op, *node.args)
+
+    def _index(self, node: Node) -> Value:
+        assert node.index is not None
+        return self.builder.index_expr(node.index, node.dtype)
+
+    # -- tests -------------------------------------------------------------------------------------
+    def _abs(self, node: Node) -> Value:
+        known = self.builder.known(node.args[0])
+        if known is None:
+            return self.builder.add(node)
+        sign = self._decided(known)
+        if sign is None:
+            return self.builder.add(node)
+        return self.builder.index_expr(known if sign else -known)
+
+    def _extreme(self, node: Node) -> Value:
+        x, y = (self.builder.known(arg) for arg in node.args)
+        if x is None or y is None:
+            return self.builder.add(node)
+        larger = self._decided(x - y)
+        if larger is None:
+            return self.builder.add(node)
+        return node.args[0 if larger == (node.op == "maximum") else 1]
+
+    def _test(self, node: Node) -> Value:
+        x, y = (self.builder.known(arg) for arg in node.args)
+        if x is None or y is None:
+            return self.builder.add(node)
+        holds = _HOLDS[node.op](self, x - y)
+        return (
+            self.builder.add(node)
+            if holds is None
+            else self.builder.constant(holds, torch.bool)
+        )
+
+    def _decided(self, distance: Expr) -> bool | None:
+        """Whether distance >= 0, if that is so everywhere or nowhere; otherwise the part may be
+        cut there.
+        """
+        if is_nonneg(distance):
+            return True
+        if is_nonneg(-distance - 1):
+            return False
+        step = distance.coeff(self.symbol)
+        if step is not None and step.is_const and step.const:
+            rest = distance - symbol_expr(self.symbol) * step
+            if rest.is_const:
+                a, c = step.const, rest.const
+                # a * x + c >= 0 begins at the first x >= -c / a, or ends behind the last
+                # x <= c / -a.
+                place = -(c // a) if a > 0 else c // -a + 1
+                self.cut = place if 0 < place < self.high - self.low else None
+        return None
+
+    def _equal(self, distance: Expr) -> bool | None:
+        at_least = self._decided(distance)
+        at_most = self._decided(-distance) if self.cut is None else None
+        if at_least is None or at_most is None:
+            return False if False in (at_least, at_most) else None
+        return at_least and at_most
+
+
+def _negated(holds: bool | None) -> bool | None:
+    return None if holds is None else not holds
+
+
+_HOLDS: dict[str, Callable[[_Part, Expr], bool | None]] = {
+    "ge": lambda part, d: part._decided(d),
+    "lt": lambda part, d: _negated(part._decided(d)),
+    "le": lambda part, d: part._decided(-d),
+    "gt": lambda part, d: _negated(part._decided(-d)),
+    "eq": lambda part, d: part._equal(d),
+    "ne": lambda part, d: _negated(part._equal(d)),
+}
+_CUT = [*_HOLDS, "abs", "maximum", "minimum"]
+_FOLDED: dict[str, Callable[[_Part, Node], Value]] = {
+    **dict.fromkeys(_HOLDS, _Part._test),
+    **dict.fromkeys(["bitwise_and", "bitwise_or"], _Part._logic),
+    **dict.fromkeys(["add", "sub", "mul", "neg", "floordiv", "remainder"], _Part._arithmetic),
+    **dict.fromkeys(["maximum", "minimum"], _Part._extreme),
+    "abs": _Part._abs,
+    "load": _Part._load,
+    "where": _Part._where,
+    "check": _Part._check,
+    "cast": _Part._cast,
+    "index_expr": _Part._index,
+}
