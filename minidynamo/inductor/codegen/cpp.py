@@ -108,7 +108,7 @@ class CppKernel:
         self.tuning = tuning
         self.name = name
         self.threads = threads
-        self.code = Code() if whole is None else whole.code
+        self.code: Code = Code() if whole is None else whole.code
         self.parts: list[CppKernel] = []
         self.body = bytes_of_bools(narrow_integers(spec.body))
         self.nodes = self.body.nodes

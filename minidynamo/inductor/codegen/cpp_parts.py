@@ -14,8 +14,10 @@ import torch
 
 from minidynamo.inductor.loop_body import BodyBuilder, LoopBody, Node, Value
 from minidynamo.inductor.symbolic import (
+    Atom,
     Expr,
     FloorDiv,
+    IntLike,
     Mod,
     Symbol,
     ValueRef,
@@ -95,10 +97,11 @@ class _Part:
     def _moved(self, index: Expr | None) -> Expr | None:
         if index is None:
             return None
-        places = {
-            ref: self._position(ref) for ref in index.atoms() if isinstance(ref, ValueRef)
-        }
-        moved = index.subs({self.x: self.place, **places})
+        places: dict[Atom, IntLike] = {self.x: self.place}
+        for atom in index.atoms():
+            if isinstance(atom, ValueRef):
+                places[atom] = self._position(atom)
+        moved = index.subs(places)
         for atom in moved.atoms():
             if isinstance(atom, (FloorDiv, Mod)):
                 self._cut_at_jump(atom)

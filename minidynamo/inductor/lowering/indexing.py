@@ -206,15 +206,15 @@ def _own_part(node: torch.fx.Node, dim: int, extent: int) -> int | None:
     x, source = node.args[:2]
     if not isinstance(source, torch.fx.Node) or source.target is not aten.slice.Tensor:
         return None
-    base, *rest = source.args
-    own, start, end, step = [*rest, *(0, None, None, 1)[len(rest) :]]
-    if base is not x or step != 1 or own not in (dim, dim - x.meta["val"].dim()):  # type: ignore[union-attr]
+    given: Sequence[Any] = source.args
+    own, start, end, step = [*given[1:], *(0, None, None, 1)[len(given) - 1 :]]
+    if given[0] is not x or step != 1 or own not in (dim, dim - source.meta["val"].dim()):
         return None
-    return range(extent)[slice(start, end)].start  # type: ignore[misc]
+    return range(extent)[slice(start, end)].start
 
 
 def _copied_within(
-    g: GraphLowering, x: TensorValue, dim: int, bounds: tuple[int, int], begin: int
+    g: GraphLowering, x: TensorValue, dim: int, bounds: tuple[IntLike, IntLike], begin: int
 ) -> TensorValue:
     """The positions `bounds` along `dim` have what is from `begin` on: one read, of either."""
 
