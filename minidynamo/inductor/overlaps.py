@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import Node, map_arg
 from torch.utils._pytree import tree_leaves
 
@@ -194,7 +195,7 @@ def _collide(
     if _geometry(written) == _geometry(other):
         return name not in _POINTWISE and f"{name}_" not in _POINTWISE  # with `out`
     if not (_is_static(written) and _is_static(other)):
-        return True
+        return not _known_apart(written, other)
     if not written.numel() or not other.numel() or written.itemsize != other.itemsize:
         return bool(written.numel() and other.numel())
     (first, last), (other_first, other_last) = _span(written), _span(other)
@@ -206,6 +207,39 @@ def _collide(
     if max(written.numel(), other.numel()) > _LARGE:
         return True
     return not _places(written).isdisjoint(_places(other))
+
+
+def _known_apart(
+    written: torch.Tensor,
+    other: torch.Tensor,
+) -> bool:
+    """Whether no place of one is one of the other's, whatever the symbolic sizes: modulo some
+    step, what is between the two is more than either reaches by its steps of no multiple of it.
+    """
+    if written.itemsize != other.itemsize:
+        return False
+    distance = other.storage_offset() - written.storage_offset()
+    for unit in (*written.stride(), *other.stride()):
+        if not statically_known_true(unit > 0):
+            continue
+        rest = distance % unit
+        below = statically_known_true(_reach(written, unit) < rest)
+        if below and statically_known_true(rest < unit - _reach(other, unit)):
+            return True
+    is_before = statically_known_true(_reach(written) < distance)
+    return is_before or statically_known_true(_reach(other) < -distance)
+
+
+def _reach(
+    tensor: torch.Tensor,
+    unit: Any = None,
+) -> Any:
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return sum(
+        (size - 1) * step
+        for size, step in pairs
+        if unit is None or not statically_known_true(step % unit == 0)
+    )
 
 
 def _lists_collide(

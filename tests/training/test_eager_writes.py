@@ -246,3 +246,44 @@ def test_functional_forms_of_another_overload(write):
     metrics.reset()
     assert torch.allclose(minidynamo.compile(fn, fullgraph=True)(x), fn(x))
     assert metrics.uncompiled_graphs == 0 and metrics.capture_fallbacks == 0
+
+
+def swept(x):
+    pairs = x.clone().view(x.size(0), 3, 4, 2, 5)
+    pairs[:, :, :, 1].mul_(pairs[:, :, :, 0])
+    pairs[:, :, 1:, 0].add_(pairs[:, :, :-1, 1])
+    return pairs
+
+
+def halves(x):
+    y = x * 2
+    n = y.shape[0] // 2
+    y[:n].add_(y[n : 2 * n])
+    return y
+
+
+def rows_added(x):
+    y = x * 2
+    y[1:].add_(y[:-1])
+    return y
+
+
+@pytest.mark.parametrize("fn", [swept, halves])
+def test_apart_whatever_the_symbolic_sizes(fn):
+    """What is apart for every batch is compiled for every batch."""
+    minidynamo.reset()
+    metrics.reset()
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    for batch in (4, 6, 9):
+        x = torch.randn(batch, 3, 8, 5)
+        assert torch.equal(compiled(x), fn(x))
+    assert metrics.uncompiled_graphs == 0 and metrics.compiled_graphs == 2
+
+
+def test_collisions_of_symbolic_sizes():
+    minidynamo.reset()
+    compiled = minidynamo.compile(rows_added, dynamic=True)
+    for batch in (3, 6):
+        for fn in (rows_added, compiled):
+            with pytest.raises(RuntimeError, match="single memory location"):
+                fn(torch.randn(batch, 4))
