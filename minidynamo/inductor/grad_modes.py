@@ -47,11 +47,20 @@ def escaping_view(
     gm: torch.fx.GraphModule,
 ) -> str:
     """Why the graph has to run as it is; "" if nothing is against compiling it."""
+    is_inference = torch.is_inference_mode_enabled()
+    if not (torch.is_grad_enabled() or is_inference or _switches_grad(gm)):
+        return ""  # what is made anew is made without gradients too
     for node in gm.graph.nodes:
         is_cut_off = node.op.startswith("call_") and _is_cut_off(node)
         if is_cut_off and any(map(_has_history, node.users)):
             return f"{node} is a view that was made without gradients"
     return ""
+
+
+def _switches_grad(
+    gm: torch.fx.GraphModule,
+) -> bool:
+    return any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes)
 
 
 def _is_cut_off(

@@ -6,6 +6,7 @@ from torch import nn
 from training_testing import gradients, noise, scenario, state
 
 import minidynamo
+from minidynamo.inductor import metrics
 
 
 @scenario()
@@ -374,3 +375,42 @@ def test_a_recompile_names_what_overlaps():
         compiled(x[:2], torch.ones(2))
         compiled(x[:2], x[1:3])
     assert "a, b now overlap in memory" in str(reasons[0])
+
+
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
+def test_views_of_parameters_where_nothing_has_gradients(guard):
+    w = nn.Parameter(noise(4, 6))
+
+    def f(x):
+        return w.view(6, 4), w.t()[1:], x.view(-1), x + w
+
+    minidynamo.reset()
+    metrics.reset()
+    with guard():
+        x = noise(4, 6)
+        found, want = minidynamo.compile(f, fullgraph=True)(x), f(x)
+    for got, expected in zip(found, want, strict=True):
+        assert torch.equal(got, expected) and got._is_view() == expected._is_view()
+        assert got.requires_grad == expected.requires_grad and got._base is expected._base
+    if guard is torch.no_grad:
+        assert metrics.uncompiled_graphs == 0
+    for view in (found[0], want[0]):
+        with pytest.raises(RuntimeError, match="A view was created in"):
+            view.mul_(2)
+
+
+def test_views_of_parameters_where_gradients_are_switched_on():
+    w = nn.Parameter(noise(4, 6))
+
+    def f(x):
+        view = w.view(6, 4)
+        with torch.enable_grad():
+            return view, (view * 2).sum() + (w * x).sum()
+
+    with torch.no_grad():
+        view, loss = minidynamo.compile(f, fullgraph=True)(noise(4, 6))
+        want, expected = f(noise(4, 6))
+    assert view.requires_grad == want.requires_grad
+    assert torch.allclose(loss, expected)
+    (got,) = torch.autograd.grad(loss, w)
+    assert torch.equal(got, torch.autograd.grad(expected, w)[0])
