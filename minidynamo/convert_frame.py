@@ -9,6 +9,7 @@ what was learnt.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import random
 import sys
@@ -417,7 +418,10 @@ def _attempt(
     finally:
         for context in reversed(output.open_contexts):
             context.abandon()
+        meets_finalizers = output.side_effects.meets_finalizers
         output.release()
+        if meets_finalizers:
+            gc.collect()  # reference cycles of the tracer would put off the end of such objects
 
 
 def _capture(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import types
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
 )
@@ -79,3 +82,74 @@ def describe_failure(
         f"{name}({', '.join(map(_operand, operands))}): {type(error).__name__}: {error}",
         f"{name} raised {type(error).__name__} on these inputs while tracing; eager runs it",
     )
+
+
+# -- what eager refuses though fake tensors do not -------------------------------------------------
+
+# What is raised for such arguments, or None.
+_on_ones: dict[tuple[Any, ...], Exception | None] = {}
+_REFUSALS = ("not implemented for", "not supported", "only supported")
+# Greater numbers may be sizes.
+_LARGEST = 16
+
+
+def run_on_ones(target: Any, args: Any, kwargs: dict[str, Any], value: Any) -> None:
+    """Raise what an operator of the CPU raises for the dtypes of its arguments: its kernel is
+    written for few, which fake tensors do not know. The operator runs once on tensors of one item.
+
+    value: its result on the fake arguments.
+    """
+    given = [*args, *kwargs.values()]
+    tensors = [item for item in given if isinstance(item, torch.Tensor)]
+    if not (tensors and _is_alike(target, tensors, value)):
+        return
+    key = tuple(map(_kind, given))
+    if None in key or torch.is_autocast_enabled("cpu"):
+        return
+    key = (target, len(args), *kwargs, *key)
+    if key not in _on_ones:
+        _on_ones[key] = _error_on_ones(target, args, kwargs)
+    error = _on_ones[key]
+    if error is not None:
+        raise type(error)(*error.args)
+
+
+def _is_alike(target: Any, tensors: list[torch.Tensor], value: Any) -> bool:
+    """Whether the result is as large as an argument, of an operator of torch's."""
+    is_torch = getattr(target, "__module__", None) == "torch.nn.functional"
+    if not is_torch and not isinstance(target, (str, types.BuiltinFunctionType)):
+        return False
+    if any(type(t) is not FakeTensor or t.device.type != "cpu" for t in (*tensors, value)):
+        return False
+    return value.dim() == max(tensor.dim() for tensor in tensors)
+
+
+def _kind(item: Any) -> Any:
+    """What of an argument tells whether the operator refuses it; None where that is not known."""
+    if isinstance(item, torch.Tensor):
+        return item.dtype, item.dim()
+    if type(item) is float:
+        return float
+    is_small = type(item) is int and -_LARGEST <= item <= _LARGEST
+    is_plain = is_small or type(item) in (bool, str, type(None), torch.dtype)
+    return (type(item), item) if is_plain else None
+
+
+def _error_on_ones(target: Any, args: Any, kwargs: dict[str, Any]) -> Exception | None:
+    def ones(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return item
+        return torch.ones((1,) * item.dim(), dtype=item.dtype, device="cpu")
+
+    real = [ones(item) for item in args]
+    function = getattr(torch.Tensor, target) if isinstance(target, str) else target
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            function(*real, **{name: ones(item) for name, item in kwargs.items()})
+    except (RuntimeError, NotImplementedError) as error:
+        text = str(error)
+        return error.with_traceback(None) if any(part in text for part in _REFUSALS) else None
+    except Exception:
+        return None  # of one item, another error
+    return None

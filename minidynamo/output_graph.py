@@ -36,7 +36,7 @@ from .data_parallel import Writes, active_ddp, compile_in_buckets
 from .deferred_torch import defer, fake_mode
 from .draws import Draws, is_drawn
 from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported, plain_stack
-from .fake_failures import describe_failure, quietly
+from .fake_failures import describe_failure, quietly, run_on_ones
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
@@ -223,11 +223,9 @@ class OutputGraph:
             if isinstance(argument, torch.dtype) and argument in _QUANTIZED:
                 why = "fake tensors do not know that they are quantized"
                 raise Unsupported("tensor kind", f"{target}: {argument}", why)
-        if active_ddp() is None:
-            value = self._run_fake(op, target, args, kwargs)
-            return self._add(op, target, args, kwargs, value, stack)
         given: list[Node] = []
-        map_arg((args, kwargs), given.append)
+        if active_ddp() is not None:
+            map_arg((args, kwargs), given.append)
         writes = Writes(given)
         value = self._run_fake(op, target, args, kwargs)
         node = self._add(op, target, args, kwargs, value, stack)
@@ -416,9 +414,12 @@ class OutputGraph:
                     refuse_out(target, fake_args, fake_kwargs, kwargs["out"])
                     self.shape_env.pending_fresh_unbacked_symbols.clear()
                 if op == "call_method":
-                    return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
-                with moving_versions(target, args, fake_args, fake_kwargs):
-                    return target(*fake_args, **fake_kwargs)
+                    value = getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
+                else:
+                    with moving_versions(target, args, fake_args, fake_kwargs):
+                        value = target(*fake_args, **fake_kwargs)
+            run_on_ones(target, fake_args, fake_kwargs, value)
+            return value
         except MinidynamoError:
             raise
         except Exception as error:
@@ -426,9 +427,7 @@ class OutputGraph:
             raise describe_failure(target, error, fake_args) from error
 
     def _decomposing(self) -> contextlib.AbstractContextManager[None]:
-        """With symbolic sizes, composite operators run as torch's Python decompositions, which keep
-        them symbolic.
-        """
+        """With symbolic sizes, composite operators run as torch's decompositions: symbolic."""
         if self.shapes.is_empty:
             return contextlib.nullcontext()
         return enable_python_dispatcher()

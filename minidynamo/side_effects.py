@@ -10,9 +10,11 @@ nothing has to be undone.
 from __future__ import annotations
 
 import enum
+import types
 from typing import TYPE_CHECKING, Any
 
 from .exc import Unsupported
+from .finalizers import ends_with_code
 
 if TYPE_CHECKING:
     from .source import Source
@@ -44,6 +46,33 @@ class _Deleted:
 DELETED = _Deleted()
 
 
+def _attribute(real: Any, variable: Any, name: str) -> Any:
+    """What an attribute of an object of the frame holds, if it is stored there as it is; no code of
+    the program is run.
+    """
+    if isinstance(real, types.CellType):
+        return real.cell_contents if name == "cell_contents" and is_full(real) else None
+    table: Any = getattr(variable, "dict", None)
+    if isinstance(real, type):
+        table = vars(real)
+    if table is not None and name in table:
+        return table[name]
+    slots = (vars(base).get(name) for base in type(real).__mro__)
+    slot = next((raw for raw in slots if type(raw) is types.MemberDescriptorType), None)
+    try:
+        return None if slot is None else slot.__get__(real)
+    except AttributeError:
+        return None
+
+
+def is_full(cell: types.CellType) -> bool:
+    """Whether a closure cell has contents."""
+    try:
+        return bool(cell.cell_contents is cell.cell_contents)
+    except ValueError:
+        return False
+
+
 class SideEffects:
     """Mutations by object, in the order in which objects were first touched.
 
@@ -57,6 +86,8 @@ class SideEffects:
         self._real: dict[VariableTracker, Any] = {}
         # The objects of the frame by the id of their instance dicts.
         self.owners: dict[int, Any] = {}
+        # Values of which others are parts, that the log does not know as such.
+        self.frozen: set[VariableTracker] = set()
         self.attributes: dict[VariableTracker, dict[str, VariableTracker | _Deleted]] = {}
         self.contents: dict[VariableTracker, None] = {}
         self.recreated: set[tuple[VariableTracker, str]] = set()
@@ -68,6 +99,8 @@ class SideEffects:
         self.lasting = 0
         # Values that were mutated, while somebody asks for them.
         self.mutated: set[VariableTracker] = set()
+        # Whether there are objects whose end runs code.
+        self.meets_finalizers = False
         # Tensors that stand for one of several, as (step that made it, fake, version).
         self.choices: list[tuple[int, Any, int]] = []
 
@@ -118,15 +151,42 @@ class SideEffects:
             raise Unsupported(
                 "mutation", repr(variable), f"{variable!r} can't be mutated while tracing"
             )
+        self._check_dropped(variable)
         self.mutated.add(variable)
         self.version += 1
         self.lasting += variable.replay_rank != 0
         if variable.mutation is Mutation.EXISTING:
             self.contents[variable] = None
 
+    def _check_dropped(self, variable: VariableTracker) -> None:
+        """What a container holds may come to its end when its items change."""
+        self._check_frozen(variable)
+        is_first = variable.mutation is Mutation.EXISTING and variable not in self.contents
+        real = self._real.get(variable) if is_first and variable.replay_rank else None
+        if real is not None and ends_with_code(real, self._by_id):
+            raise self._finalizer(variable.describe())
+
+    def _check_replaced(self, variable: VariableTracker, name: str) -> None:
+        """What an attribute held may come to its end when it is stored to."""
+        self._check_frozen(variable)
+        is_first = self.load_attr(variable, name) is None
+        held = _attribute(self._real.get(variable), variable, name) if is_first else None
+        if variable.mutation is Mutation.EXISTING and ends_with_code(held, self._by_id):
+            raise self._finalizer(f"{variable.describe()}.{name}")
+
+    def _check_frozen(self, variable: VariableTracker) -> None:
+        if variable in self.frozen:
+            why = "the frame reached it also as the instance dict of an object"
+            raise Unsupported("instance dict", variable.describe(), why)
+
+    def _finalizer(self, where: str) -> Unsupported:
+        self.meets_finalizers = True
+        return Unsupported("finalizer", where, "the end of the object may run code")
+
     # -- attributes (of objects, modules' dicts, cells) -----------------------------------------
 
     def store_attr(self, variable: VariableTracker, name: str, value: VariableTracker) -> None:
+        self._check_replaced(variable, name)
         self.mutated.add(variable)
         self.version += 1
         self.lasting += 1
@@ -143,6 +203,7 @@ class SideEffects:
         """existed: whether the real object has the attribute, so that it has to
         be deleted there.
         """
+        self._check_replaced(variable, name)
         self.mutated.add(variable)
         self.version += 1
         self.lasting += 1

@@ -96,10 +96,15 @@ class StoppedFrame:
         self.live = live_locals(self.instructions)
         self.slots, self.stack = _describe_stack(tx)
         self.first = self._super_argument()
-        # The program may see all of its locals, also those that it does not use any more.
-        self.shows_all = _looks_at_locals(tx) or any(
-            inst.opname == "LOAD_GLOBAL" and inst.arg in _NAMES_OF_LOOKING
-            for inst in self.instructions
+        # The program may see all of its locals, or their ends, also where it does not use them any
+        # more.
+        self.shows_all = (
+            bool(tx.root.mortal)
+            or _looks_at_locals(tx)
+            or any(
+                inst.opname == "LOAD_GLOBAL" and inst.arg in _NAMES_OF_LOOKING
+                for inst in self.instructions
+            )
         )
         self.held = {name for name in tx.locals if _may_be_watched(tx, tx.locals[name])}
         names = [name for name in tx.locals if name != self.first and not is_made_name(name)]
@@ -187,10 +192,19 @@ def _may_be_watched(tx: Translator, value: VariableTracker) -> bool:
         if not value.is_user_defined:
             return False
         made = value.source is None and value not in tx.output.watched
-        if made and not any(value is other for other in tx.stack):
+        if made and not any(value is other for other in [*tx.stack, *_below(tx)]):
             return False
         kind = value.python_type()
     return bool(kind.__flags__ & _HEAP_TYPE) and not issubclass(kind, torch.Tensor)
+
+
+def _below(tx: Translator) -> list[VariableTracker]:
+    """What the functions hold that this frame is calling."""
+    found: list[VariableTracker] = []
+    for frame in tx.output.frames:
+        if frame.depth > tx.depth and frame.result is None:
+            found += [*frame.stack, *frame.locals.values()]
+    return found
 
 
 def _describe_stack(tx: Translator) -> tuple[str, list[VariableTracker]]:

@@ -39,6 +39,7 @@ from .variables.exceptions import (
     set_context,
     traceback_of,
 )
+from .variables.finalizers import check_dropped, find_mortal
 from .variables.functions import (
     BaseFunctionVariable,
     CellVariable,
@@ -177,6 +178,8 @@ class Translator(Protocol):
         checkpoint = (self.output.checkpoint(), self.output.guards_mark())
         try:
             self.execute()
+            if root.mortal:
+                check_dropped(self, root.mortal)
         except Unsupported as reason:
             self.back_to(saved, checkpoint, reason)
         except ObservedException as error:
@@ -547,6 +550,8 @@ class RootTranslator(Translator):
             )
             output.side_effects.track(cell, variable)
             self.cells[name] = variable
+        self.mortal = find_mortal(self.locals)
+        output.side_effects.meets_finalizers = bool(self.mortal)
 
     def make_cell(self, name: str) -> None:
         """The generated code makes the cell too, with the argument in it, so only later stores
@@ -560,6 +565,7 @@ class RootTranslator(Translator):
         super().release()
         self.__dict__.pop("root", None)
         self.__dict__.pop("frame", None)
+        self.mortal.clear()
 
     def run(self) -> VariableTracker:
         """Interpret to the return value. Raises `GraphBreak` where the graph has to break."""

@@ -27,6 +27,7 @@ LAYERS = [
         "compile_options",
         "comptime",
         "deferred_torch",
+        "finalizers",
         "size_nodes",
         "stances",
         "transform_levels",

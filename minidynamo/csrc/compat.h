@@ -122,10 +122,10 @@ static inline void md_frame_release_locals(MdFrame* frame) {
 
 // Drops the local variables of a frame that has returned, where it is still there: the evaluator
 // pops its frame itself from 3.12 on, before that the caller does. A frame that somebody looks at
-// through a frame object keeps them.
+// through a frame object keeps them; one that only the frame itself refers to does not count.
 static inline void md_frame_returned(MdFrame* frame) {
 #if !MD_PY312
-  if (frame->frame_obj == NULL) {
+  if (frame->frame_obj == NULL || Py_REFCNT(frame->frame_obj) == 1) {
     md_frame_release_locals(frame);
   }
 #else

@@ -22,7 +22,6 @@ from ..variables.base import (
     VariableTracker,
     unsupported,
 )
-from ..variables.finalizers import check_dropped
 from ..variables.functions import BoundMethodVariable, CellVariable
 from ..variables.generators import end_dropped
 from ..variables.iterators import IteratorVariable
@@ -70,15 +69,11 @@ def store_fast(tx: Translator, inst: Instruction) -> None:
     if value is NULL:
         tx.locals.pop(inst.arg, None)
     else:
-        if tx.parent is None:
-            check_dropped(tx, tx.locals.get(inst.arg))
         tx.locals[inst.arg] = value
 
 
 @op("DELETE_FAST")
 def delete_fast(tx: Translator, inst: Instruction) -> None:
-    if tx.parent is None:
-        check_dropped(tx, tx.locals.get(inst.arg))
     if tx.locals.pop(inst.arg, None) is None:
         message = (
             f"cannot access local variable '{inst.arg}' where it is not associated with a value"

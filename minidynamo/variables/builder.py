@@ -92,12 +92,22 @@ def wrap(
     return variable
 
 
+_TWICE = "the dict was changed before the frame reached it as that of this object"
+
+
 def _own_dict(tx: Translator, value: Any, variable: VariableTracker) -> None:
     """Let the instance dict of an object be known as such where the frame reaches it later."""
     own, effects = getattr(variable, "dict", None), tx.output.side_effects
-    is_new = type(own) is dict and own is not value and effects.variable_of(own) is None
-    if is_new and not isinstance(value, types.ModuleType):
+    if type(own) is not dict or own is value or isinstance(value, types.ModuleType):
+        return
+    known = effects.variable_of(own) or effects.owners.get(id(own))
+    if known is None:
         effects.owners[id(own)] = variable
+        return
+    # The log would keep two of them apart: they can be read, and written to in eager alone.
+    if known in effects.mutated:
+        unsupported("instance dict", variable.describe(), _TWICE)
+    effects.frozen.update((known, variable))
 
 
 def _alias(tx: Translator, known: VariableTracker, source: Source) -> VariableTracker:

@@ -1,50 +1,40 @@
-"""Objects of the frame whose end runs code: `__del__`, callbacks of weak references.
+"""Arguments of the frame whose end runs code: `__del__`, callbacks of weak references.
 
-That code is not traced. Where the traced code lets go of such an object, by a local or an
-attribute, the graph breaks, so that eager does it at that moment.
+That code is not traced. The graph breaks at the instruction behind which nothing leads to such an
+argument any more, so that eager does it at that moment. Where a container or an attribute lets go
+of such an object, the log of side effects breaks the graph.
 """
 
 from __future__ import annotations
 
-import types
-import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+from ..exc import Unsupported
+from ..finalizers import ends_with_code
+from .base import LazyVariable, VariableTracker
+from .reach import is_held
 
-from ..source import LocalSource
-from .base import LazyVariable, VariableTracker, unsupported
-
-# Others know them by weak references, and their ends are torch's or Python's own business.
-_COMMON = (torch.Tensor, torch.nn.Module, types.FunctionType, type)
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
 
 
-def _has_finalizer(value: Any) -> bool:
-    cls = type(value)
-    if not cls.__flags__ & _HEAP_TYPE or isinstance(value, _COMMON):
-        return False
-    if any(isinstance(vars(base).get("__del__"), types.FunctionType) for base in cls.__mro__):
-        return True
-    if not weakref.getweakrefcount(value):
-        return False
-    return any(ref.__callback__ is not None for ref in weakref.getweakrefs(value))
+def find_mortal(values: dict[str, VariableTracker]) -> dict[str, LazyVariable]:
+    """Those of the frame's arguments, by name, whose end may run code."""
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, LazyVariable) and ends_with_code(value.value)
+    }
 
 
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
-
-
-def check_dropped(tx: Any, value: VariableTracker | None) -> None:
-    """To be called before a local of the outermost frame lets go of `value`. What was found in
-    another object is held there.
-    """
-    if value is None or not isinstance(value.source, LocalSource):
+def check_dropped(tx: Translator, mortal: dict[str, LazyVariable]) -> None:
+    """To be called behind an instruction of `tx` at which the graph may break."""
+    frame: Any = tx if tx.result is None else [tx.parent, tx.result]
+    if tx.result is not None and tx.parent is None:
         return
-    lazy = isinstance(value, LazyVariable)
-    real = value.value if lazy else tx.output.side_effects.real_of(value)  # type: ignore[attr-defined]
-    check_replaced(real, value.source.name)
-
-
-def check_replaced(real: Any, where: str) -> None:
-    """The same for an object that an attribute held."""
-    if _has_finalizer(real):
-        unsupported("finalizer", where, "the end of the object may run code")
+    for name, value in mortal.items():
+        wanted = (value, value.realize()) if value.is_realized else (value,)
+        if not is_held(tx, wanted, frame):
+            reason = Unsupported("finalizer", name, "the end of the object may run code")
+            reason.user_stack = tx.user_stack()
+            raise reason

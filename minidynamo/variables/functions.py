@@ -11,7 +11,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from ..side_effects import DELETED, Mutation
+from ..side_effects import DELETED, Mutation, is_full
 from ..source import (
     CellContentsSource,
     FuncClosureCellSource,
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from ..codegen import PyCodegen
     from ..source import Source
     from ..symbolic_convert import Translator
-
-
-def _is_full(cell: Any) -> bool:
-    """Whether a real cell has contents."""
-    try:
-        return cell is not None and cell.cell_contents is cell.cell_contents
-    except ValueError:
-        return False
 
 
 class CellVariable(VariableTracker):
@@ -80,7 +72,8 @@ class CellVariable(VariableTracker):
         tx.output.side_effects.store_attr(self, "cell_contents", value)
 
     def delete(self, tx: Translator) -> None:
-        existed = self.initial is not None or _is_full(self.real)
+        is_full_now = self.real is not None and is_full(self.real)
+        existed = self.initial is not None or is_full_now
         tx.output.side_effects.delete_attr(self, "cell_contents", existed=existed)
 
     def python_type(self) -> type:

@@ -18,6 +18,7 @@ from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import NONE, builtin_method, is_none
 from .exceptions import ExceptionVariable, stop_iteration_error
 from .iterators import IteratorVariable
+from .reach import is_held
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -300,34 +301,6 @@ def end_dropped(tx: Translator) -> None:
         if (
             generator.pending_cleanup()
             and not generator.running
-            and not _is_held(tx, generator)
+            and not is_held(tx, (generator,))
         ):
             generator.end(tx)
-
-
-# Of values: real objects, which hold no traced ones.
-_REAL = frozenset(("real", "value", "source"))
-
-
-def _is_held(tx: Translator, wanted: VariableTracker) -> bool:
-    """Whether the running frames or the log lead to a value, by whatever way."""
-    effects = tx.output.side_effects
-    todo: list[Any] = [tx, *effects.attributes.values(), *effects.contents, *effects.made]
-    seen: set[int] = set()
-    while todo:
-        item = todo.pop()
-        if item is wanted:
-            return True
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        if isinstance(item, dict):
-            todo += [*item, *item.values()]
-        elif isinstance(item, (list, tuple, set, frozenset)):
-            todo += item
-        elif isinstance(item, VariableTracker):
-            todo += [part for name, part in vars(item).items() if name not in _REAL]
-            todo.append(effects.stored_attrs(item))
-        elif hasattr(item, "step_number"):  # a frame
-            todo += [item.stack, item.locals, item.cells, item.exc_info, item.parent]
-    return False

@@ -24,7 +24,6 @@ from .descriptors import (
     guard_class,
     lookup_special,
 )
-from .finalizers import check_replaced
 from .functions import CallableVariable, MethodOfVariable
 from .instance_dict import InstanceDictVariable
 from .instance_state import InstanceState, instance_dict, is_hidden
@@ -156,14 +155,7 @@ class UserDefinedObjectVariable(InstanceState):
     def generic_setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
         """`PyObject_GenericSetAttr` with a value."""
         if not self._descriptor_store(tx, name, value):
-            self._check_replaced(tx, name)
             tx.output.side_effects.store_attr(self, name, value)
-
-    def _check_replaced(self, tx: Translator, name: str) -> None:
-        """What the attribute held may have come to its end."""
-        is_first = tx.output.side_effects.load_attr(self, name) is None
-        if is_first and self.dict is not None and name in self.dict:
-            check_replaced(self.dict[name], f"{self.describe()}.{name}")
 
     def generic_delattr(self, tx: Translator, name: str) -> None:
         """`PyObject_GenericSetAttr` with NULL."""
@@ -171,7 +163,6 @@ class UserDefinedObjectVariable(InstanceState):
             return
         if not self.has_stored(tx, name):
             self.no_attribute(tx, name)
-        self._check_replaced(tx, name)
         self.delete_item(tx, name)
 
     def _descriptor_store(

@@ -1,0 +1,93 @@
+"""Which objects run code when they come to their end: those with a `__del__`, those whose weak
+references have callbacks, and whatever leads to such an object.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+import weakref
+from collections.abc import Container
+from typing import Any
+
+import torch
+
+# Others know them by weak references, and their ends are torch's or Python's own business.
+_COMMON = (
+    torch.Tensor,
+    torch.nn.Module,
+    torch.UntypedStorage,
+    torch.TypedStorage,
+    types.FunctionType,
+    types.CodeType,
+    types.ModuleType,
+    type,
+)
+_PLAIN = frozenset((int, float, complex, str, bytes, bool, type(None), torch.dtype))
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+# More objects than this are not looked at.
+_MAX_OBJECTS = 4096
+
+
+def has_finalizer(value: Any) -> bool:
+    """Whether the end of this very object runs code of the program."""
+    cls = type(value)
+    if not cls.__flags__ & _HEAP_TYPE or isinstance(value, _COMMON):
+        return False
+    if any(isinstance(vars(base).get("__del__"), types.FunctionType) for base in cls.__mro__):
+        return True
+    if not weakref.getweakrefcount(value):
+        return False
+    return any(ref.__callback__ is not None for ref in weakref.getweakrefs(value))
+
+
+def ends_with_code(value: Any, looked_at: Container[int] = ()) -> bool:
+    """Whether letting go of `value` runs code of the program: it has a finalizer, or all that
+    leads to an object with one.
+
+    looked_at: the ids of objects whose parts the tracer itself holds, too.
+    """
+    if type(value) in _PLAIN or isinstance(value, _COMMON):
+        return False
+    reached = _Reached(value, looked_at)
+    found = {id(item) for item in reached.items if has_finalizer(item)}
+    return bool(found) and not found <= reached.held_elsewhere()
+
+
+class _Reached:
+    """The objects that `value` leads to, itself first, and how often they lead to each other."""
+
+    def __init__(self, value: Any, looked_at: Container[int]) -> None:
+        self.items = [value]
+        self.references: dict[int, int] = {id(value): 1}
+        # Those that more may hold than is known, by id.
+        self.exempt = {id(value)}
+        for item in self.items:
+            is_seen = item is value or id(item) in looked_at
+            for part in gc.get_referents(item) if len(self.items) < _MAX_OBJECTS else ():
+                if type(part) in _PLAIN or isinstance(part, _COMMON):
+                    continue
+                count = self.references.get(id(part), 0)
+                self.references[id(part)] = count + 1
+                if count == 0:
+                    self.items.append(part)
+                if is_seen:
+                    self.exempt.add(id(part))
+
+    def held_elsewhere(self) -> set[int]:
+        """The ids of those that something else holds, and of what these lead to."""
+        items = self.items
+        todo = []
+        for index in range(len(items)):
+            # One reference more is that of `items`, one that of the call.
+            outer = sys.getrefcount(items[index]) - self.references[id(items[index])] - 2
+            if outer > 0 and id(items[index]) not in self.exempt:
+                todo.append(items[index])
+        alive: set[int] = set()
+        while todo:
+            item = todo.pop()
+            if id(item) in self.references and id(item) not in alive:
+                alive.add(id(item))
+                todo += gc.get_referents(item)
+        return alive
