@@ -219,6 +219,10 @@ def compute(
         return _computed_outside(tx, function, args)
     if function in _INTEGERS_ONLY and any(arg.python_type() is float for arg in args):
         return _computed_outside(tx, function, args)
+    if function in _ROUNDINGS and _is_of_floats(tx, args[0]):
+        number = _computed_outside(tx, function, args)
+        if number is not None:  # else plans, which compute with integers, run by operators
+            return number
     if function in _DIVISIONS and isinstance(args[1], SymVariable):
         divisor = args[1].value
         if decide(tx, lambda: bool(divisor == 0), args[1]):
@@ -238,6 +242,14 @@ def compute(
     if isinstance(result, SYM_TYPES):
         return wrap_number(tx, result, made=(row, args))
     return tx.wrap_constant(result) if type(result) in _NUMBERS else None
+
+
+def _is_of_floats(tx: Translator, value: VariableTracker) -> bool:
+    """Whether a number is made of floats of the frame, or that were computed outside."""
+    if not isinstance(value, SymVariable):
+        return False
+    symbols, known = value.value.node.expr.free_symbols, tx.output.shapes.sources
+    return any(not s.is_integer for s in symbols) and all(s in known for s in symbols)
 
 
 def _computed_outside(
@@ -361,12 +373,17 @@ _INTEGERS_ONLY = frozenset(
     {operator.floordiv, operator.mod, operator.pow, pow, divmod, round}
     | {operator.ifloordiv, operator.imod, operator.ipow}
 )
+_ROUNDINGS = frozenset({int, torch.sym_int, math.floor, math.ceil, math.trunc})
 # What has no effects and depends on its arguments alone.
-_OUTSIDE = _INTEGERS_ONLY | {
-    function
-    for name, function in vars(math).items()
-    if callable(function) and not name.startswith("_")
-}
+_OUTSIDE = (
+    _INTEGERS_ONLY
+    | _ROUNDINGS
+    | {
+        function
+        for name, function in vars(math).items()
+        if callable(function) and not name.startswith("_")
+    }
+)
 _EXTREMES = frozenset({min, max, torch.sym_min, torch.sym_max})
 _ITSELF = frozenset({"real", "numerator"})
 _METHODS: dict[str, Callable[..., Any]] = {

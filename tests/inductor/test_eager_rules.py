@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from inductor_testing import CLOSE, check
 
 import minidynamo
+from minidynamo.inductor import metrics
 
 ZEROS, ONES = torch.zeros(6, 6), torch.ones(6, 6)
 
@@ -67,12 +68,23 @@ def numbers_from_floats(x):
     return x.view(int(n / 2), 2) + ceil, x * ((n * 1.5) // 4), x + round(n / 3, 1)
 
 
-@pytest.mark.parametrize("fn", [numbers_beside_booleans, numbers_alone, numbers_from_floats])
+def numbers_from_powers(x):
+    n = x.shape[0]
+    rows = x.repeat(int(n**0.5), 1)
+    return rows.view(-1, math.ceil(n**1.5) // n), x[: max(1, math.floor(n ** (1 / 3)))] * 2
+
+
+NUMBERS = [numbers_beside_booleans, numbers_alone, numbers_from_floats, numbers_from_powers]
+
+
+@pytest.mark.parametrize("fn", NUMBERS)
 def test_symbolic_numbers_are_operands(fn):
+    metrics.reset()
     run = minidynamo.compile(fn, dynamic=True, fullgraph=True)
-    for size in (6, 8, 10):
+    for size in (4, 16, 64) if fn is numbers_from_powers else (6, 8, 10):
         x = torch.randn(size)
         torch.testing.assert_close(run(x), fn(x))
+    assert metrics.uncompiled_graphs == 0
 
 
 def test_symbolic_sizes_from_a_factor():

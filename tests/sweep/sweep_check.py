@@ -309,7 +309,7 @@ class Compiler:
         return self(function, False)
 
     def is_break(self, error):
-        return type(error).__name__ in _BREAKS
+        return any(kind.__name__ in _BREAKS for kind in type(error).__mro__)
 
 
 def _failure(error):
