@@ -86,6 +86,9 @@ void run_view(const ViewStep& step, const Program& program, RunState& state) {
   set_tensor(step.slot, std::move(view), program, state);
 }
 
+// As inductor/runtime/triton_launch.py has it.
+constexpr uintptr_t kGpuAlignment = 16;
+
 bool same_strides(const at::Tensor& tensor, const Numbers& stride) {
   for (size_t i = 0; i < stride.size(); ++i) {
     if (tensor.size(i) != 1 && tensor.stride(i) != stride[i]) {
@@ -105,7 +108,10 @@ void run_restride(const RestrideStep& step, const Program& program, RunState& st
                     c10::IntArrayRef(size), " but gave ",
                     source.defined() ? c10::toString(source.scalar_type()) : "nothing",
                     source.defined() ? source.sizes() : c10::IntArrayRef());
-  if (same_strides(source, stride)) {
+  // slice_scatter and its kin keep their argument's offset: GPU kernels count on 16 bytes.
+  bool in_place = source.is_cpu() || source.numel() == 0 ||
+                  reinterpret_cast<uintptr_t>(source.const_data_ptr()) % kGpuAlignment == 0;
+  if (in_place && same_strides(source, stride)) {
     set_tensor(step.slot, at::Tensor(source), program, state);
     return;
   }

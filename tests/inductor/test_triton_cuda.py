@@ -148,3 +148,8 @@ def test_random_state_may_be_on_either_device(gpu_lowering):
     assert [item.size for item in passed_on.inputs] == [(64,), None]
     read = gpu_lowering(lambda x, state: (x + 1, state + 1), ((64,), "cuda"), state)
     assert [item.size for item in read.inputs] == [(64,), (2,)]
+
+
+def test_numbers_in_constants_are_text_in_gpu_kernels(gpu_lowering):
+    plan = gpu_lowering(lambda x: torch.add(x, torch.tensor(1.5)), ((64, 64), "cuda"))
+    assert not any(isinstance(step, Extern) for step in plan.steps) and not plan.constants

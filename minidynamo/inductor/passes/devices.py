@@ -4,12 +4,14 @@ dimensions, and positions.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 import torch.fx
 
 from minidynamo.inductor.lowering.registry import LOWERINGS
+from minidynamo.inductor.passes import simplify
 
 aten = torch.ops.aten
 _BETWEEN_DEVICES = {aten._to_copy.default, aten.copy.default, aten.copy_.default}
@@ -18,9 +20,10 @@ _BETWEEN_DEVICES = {aten._to_copy.default, aten.copy.default, aten.copy_.default
 def bring_to_gpu(gm: torch.fx.GraphModule) -> None:
     """Give operators on a GPU that become kernels copies of their CPU operands, one for all users.
 
+    Numbers in constants become part of the kernels, other constants are copied when compiling.
     Operators that are called through the dispatcher deal with such operands themselves.
     """
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    copies: dict[tuple[torch.fx.Node, torch.device], torch.fx.Node] = {}
     for node in list(gm.graph.nodes):
         if node.target not in LOWERINGS or node.target in _BETWEEN_DEVICES:
             continue
@@ -31,9 +34,11 @@ def bring_to_gpu(gm: torch.fx.GraphModule) -> None:
         for operand in node.all_input_nodes:
             value = operand.meta["val"]
             if isinstance(value, torch.Tensor) and value.device.type == "cpu":
-                if operand not in copies:
-                    copies[operand] = _copy(gm.graph, operand, gpu)
-                node.replace_input_with(operand, copies[operand])
+                if (operand, gpu) not in copies:
+                    copies[operand, gpu] = _copy(gm, operand, gpu)
+                node.replace_input_with(operand, copies[operand, gpu])
+    if copies:
+        simplify.remove_dead_nodes(gm)
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
@@ -43,15 +48,29 @@ def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
-def _copy(graph: torch.fx.Graph, node: torch.fx.Node, gpu: torch.device) -> torch.fx.Node:
+def _copy(gm: torch.fx.GraphModule, node: torch.fx.Node, gpu: torch.device) -> torch.fx.Node:
     """The node's value on a GPU, computed right behind it."""
     behind = node
     while behind.next.op == "placeholder":
         behind = behind.next
-    with graph.inserting_after(behind):
-        copy = graph.call_function(aten._to_copy.default, (node,), {"device": gpu})
+    with gm.graph.inserting_after(behind):
+        if node.op != "get_attr":
+            copy = gm.graph.call_function(aten._to_copy.default, (node,), {"device": gpu})
+        else:
+            copy = _constant(gm, operator.attrgetter(str(node.target))(gm), gpu)
     fake = node.meta["val"]
     with fake.fake_mode:
         moved = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=gpu)
     copy.meta = {**node.meta, "val": moved}
     return copy
+
+
+def _constant(
+    gm: torch.fx.GraphModule, value: torch.Tensor, gpu: torch.device
+) -> torch.fx.Node:
+    if value.dim() == 0:
+        facts = {"dtype": value.dtype, "device": gpu}
+        return gm.graph.call_function(aten.full.default, ([], value.item()), facts)
+    name = f"_gpu_constant{len(gm.graph.nodes)}"
+    gm.register_buffer(name, value.to(gpu), persistent=False)
+    return gm.graph.get_attr(name)
