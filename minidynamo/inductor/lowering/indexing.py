@@ -207,7 +207,8 @@ def _own_part(node: torch.fx.Node, dim: int, extent: int) -> int | None:
     if not isinstance(source, torch.fx.Node) or source.target is not aten.slice.Tensor:
         return None
     given: Sequence[Any] = source.args
-    own, start, end, step = [*given[1:], *(0, None, None, 1)[len(given) - 1 :]]
+    defaults: Sequence[Any] = (0, None, None, 1)
+    own, start, end, step = [*given[1:], *defaults[len(given) - 1 :]]
     if given[0] is not x or step != 1 or own not in (dim, dim - source.meta["val"].dim()):
         return None
     return range(extent)[slice(start, end)].start
