@@ -64,7 +64,9 @@ def _aligned(first: LoopBody, second: LoopBody) -> Iterator[tuple[LoopBody, Loop
     if _sizes(first) == _sizes(second):
         pairs_of = zip(_symbols(second), _symbols(first), strict=True)
         mapping: Mapped = {own: symbol_expr(other) for own, other in pairs_of}
-        yield first, second.reindex(first.iters, first.reduces, mapping)
+        moved = second.reindex(first.iters, first.reduces, mapping)
+        if _meet(first, moved):
+            yield first, moved
     pairs = list(_shared_indices(first, second))
     if first.reduces or not second.reduces:
         for known, own in pairs:
@@ -76,6 +78,19 @@ def _aligned(first: LoopBody, second: LoopBody) -> Iterator[tuple[LoopBody, Loop
             moved = _moved(first, second, known, own)
             if moved is not None:
                 yield moved, second
+
+
+def _meet(first: LoopBody, second: LoopBody) -> bool:
+    """Whether bodies over the same loops access what they share at the same points, or at a fixed
+    distance: rows and columns of one square matrix are of one size and have nothing in common.
+    What depends on most loops counts.
+    """
+    near: dict[int, bool] = {}
+    loops = {*first.iters, *first.reduces}
+    for known, own in _shared_indices(first, second):
+        depth = len((known.symbols() | own.symbols()) & loops)
+        near[depth] = near.get(depth, False) or not (known - own).uses(loops)
+    return near[max(near)] if near else True
 
 
 def _symbols(body: LoopBody) -> tuple[Symbol, ...]:

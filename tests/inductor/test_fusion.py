@@ -149,3 +149,18 @@ def test_points_that_share_an_index_are_not_identified():
     symbols = {s.name for s in (merged.iters if merged else ())}
     for node in merged.stores() if merged else ():
         assert {s.name for s in node.index.symbols()} == symbols
+
+
+def test_rows_and_columns_of_a_square_matrix_stay_apart():
+    x, r = loop_symbol("x0", 64), loop_symbol("r0", 64)
+
+    def sums(index, store):
+        b = BodyBuilder([x], [r])
+        b.store(store, symbol_expr(x), b.reduction("sum", b.load("a", index, F32)), F32)
+        return b.finish()
+
+    rows = sums(symbol_expr(x) * 64 + symbol_expr(r), "b")
+    columns = sums(symbol_expr(r) * 64 + symbol_expr(x), "c")
+    below = sums(symbol_expr(x) * 64 + symbol_expr(r) + 64, "d")
+    assert join(rows, columns) is None
+    assert join(rows, below) is not None

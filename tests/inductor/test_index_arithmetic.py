@@ -90,3 +90,20 @@ def test_what_fits_is_narrow():
     large = lambda b, x: b.op("mul", b.op("abs", x), number(b, 1 << 30))  # noqa: E731
     assert narrowed(large) == {torch.int64}
     assert narrowed(lambda b, x: b.op("lshift", b.op("abs", x), number(b, 2))) == {torch.int64}
+
+
+def test_a_number_that_positions_are_compared_with_is_clamped():
+    big = 1 << 40
+
+    def fn(numbers):
+        places = torch.arange(70)
+        compared = [places == numbers, places < numbers, places >= numbers, numbers > places]
+        return (
+            *compared,
+            (places != numbers).float().sum(1),
+            torch.where(places <= numbers, 1.5, 2),
+        )
+
+    check(
+        fn, torch.tensor([[5], [-1], [0], [69], [70], [71], [-2], [big], [-big], [2**63 - 1]])
+    )

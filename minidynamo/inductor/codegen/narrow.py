@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import torch
 
+from minidynamo.inductor.codegen.cpp_stages import dependencies
 from minidynamo.inductor.loop_body import LOW_PRECISION, LoopBody, Node, NodeList
 from minidynamo.inductor.symbolic import upper
 
@@ -93,22 +94,80 @@ def _fits(bounds: Range) -> bool:
     return bounds is not None and bounds[0] > -_LIMIT and bounds[1] < _LIMIT
 
 
+class _Clamped:
+    """The body where positions that are compared with a number that stays the same along their
+    loops are compared with that number clamped: to what holds all of them and one more on each
+    side, which fits. `ranges` are those of the new nodes.
+    """
+
+    def __init__(self, body: LoopBody, ranges: Sequence[Range]) -> None:
+        self._nodes = body.nodes
+        self._old = ranges
+        self._depends = dependencies(body)
+        self._list = NodeList()
+        self.ranges: list[Range] = []
+        for position, node in enumerate(body.nodes):
+            self._copy(position, node)
+        self.body = LoopBody(body.iters, body.reduces, self._list.nodes)
+
+    def _add(self, node: Node, bounds: Range = None) -> int:
+        at = self._list.add(node)
+        if at == len(self.ranges):
+            self.ranges.append(bounds)
+        return at
+
+    def _copy(self, position: int, node: Node) -> None:
+        ends = None
+        if node.op in _COMPARISONS:
+            first, second = node.args
+            ends = self._ends(first, second)
+            if ends is None:
+                first, second = second, first
+                ends = self._ends(first, second)
+        at = self._list.renumbered
+        if ends is None:
+            self._list.copy(node, position)
+            self.ranges += [self._old[position]] * (len(self._list.nodes) - len(self.ranges))
+            return
+        number = self._clamp(at[second], *ends)
+        args = [number if arg == second else at[arg] for arg in node.args]
+        at[position] = self._add(replace(node, args=tuple(args)))
+
+    def _ends(self, position: int, number: int) -> Range:
+        """What to clamp the number to, if that is to be done."""
+        bounds, own = self._old[position], self._depends[position]
+        if bounds is None or not own or own & self._depends[number]:
+            return None
+        wide = self._nodes[number].dtype == torch.int64 and self._old[number] is None
+        ends = bounds[0] - 1, bounds[1] + 1
+        return ends if wide and _fits(ends) else None
+
+    def _clamp(self, value: int, low: int, high: int) -> int:
+        for op, end in (("maximum", low), ("minimum", high)):
+            limit = self._add(Node("constant", (), torch.int64, value=end), (end, end))
+            value = self._add(Node(op, (value, limit), torch.int64))
+        value = self._add(Node("cast", (value,), torch.int32))
+        return self._add(Node("cast", (value,), torch.int64), (low, high))
+
+
 def narrow_integers(body: LoopBody) -> LoopBody:
     """The body with int32 in place of int64 for such values.
 
     Where one operand of a comparison, or of arithmetic, stays wide, the others do, and so does
     what somebody else wants as it is: a store, a reduction.
     """
-    nodes = body.nodes
     ranges: list[Range] = []
-    for node in nodes:
-        ranges.append(_range(node, ranges, nodes))
+    for node in body.nodes:
+        ranges.append(_range(node, ranges, body.nodes))
+    clamped = _Clamped(body, ranges)
+    body, ranges = clamped.body, clamped.ranges
+    nodes = body.nodes
     narrow = {position for position, bounds in enumerate(ranges) if _fits(bounds)}
     while narrow:
         wrong: set[int] = set()
         for position, node in enumerate(nodes):
             # An address takes any integer.
-            operands = node.args if node.buffer is not None else node.operands()
+            operands = node.args if node.index is not None else node.operands()
             wide = any(
                 nodes[arg].dtype == torch.int64 and arg not in narrow for arg in operands
             )
