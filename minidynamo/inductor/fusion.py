@@ -64,9 +64,9 @@ def _aligned(first: LoopBody, second: LoopBody) -> Iterator[tuple[LoopBody, Loop
     if _sizes(first) == _sizes(second):
         pairs_of = zip(_symbols(second), _symbols(first), strict=True)
         mapping: Mapped = {own: symbol_expr(other) for own, other in pairs_of}
-        moved = second.reindex(first.iters, first.reduces, mapping)
-        if _meet(first, moved):
-            yield first, moved
+        same = second.reindex(first.iters, first.reduces, mapping)
+        if _meet(first, same):
+            yield first, same
     pairs = list(_shared_indices(first, second))
     if first.reduces or not second.reduces:
         for known, own in pairs:
