@@ -32,6 +32,7 @@ from ..variables.constant import ConstantVariable
 from ..variables.contexts import GRAD_MODE, GlobalStateVariable
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
+from ..variables.transforms import OpenLevel
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -42,6 +43,7 @@ Kwargs = dict[str, VariableTracker]
 # The context's own methods only store what they are given.
 for _name in (
     "save_for_backward",
+    "save_for_forward",
     "mark_dirty",
     "mark_non_differentiable",
     "set_materialize_grads",
@@ -59,6 +61,8 @@ def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
     cls, values = args[0], args[1:]
     if not isinstance(cls, ClassVariable) or kwargs:
         return NotImplemented
+    if any(isinstance(c, OpenLevel) and c.kind.is_forward for c in tx.output.open_contexts):
+        _refuse(cls, "its jvp is called by eager")
     wanted = [isinstance(v, TensorVariable) and _requires_grad(v.fake) for v in values]
     if not (torch.is_grad_enabled() and any(wanted)):
         result, context = _forward(tx, cls, values, [False] * len(values))

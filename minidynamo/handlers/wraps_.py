@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..side_effects import DELETED
 from ..variables.base import ObservedException, VariableTracker
-from ..variables.functions import UserFunctionVariable
+from ..variables.functions import BoundMethodVariable, UserFunctionVariable
 from ..variables.nested_functions import NestedFunctionVariable
 from ..variables.registry import handles
 from .caches import NewCacheVariable
@@ -68,12 +68,18 @@ def _copy(tx: Translator, to: VariableTracker, source: VariableTracker, name: st
 def _copy_annotations(
     tx: Translator, wrapper: VariableTracker, wrapped: VariableTracker
 ) -> None:
+    if isinstance(wrapped, BoundMethodVariable):
+        wrapped = wrapped.function.realize()
     if isinstance(wrapped, (UserFunctionVariable, NestedFunctionVariable)):
         wrapper.setattr(tx, "__annotations__", wrapped.getattr(tx, "__annotations__"))
 
 
 def _dict_of(tx: Translator, wrapped: VariableTracker) -> dict[str, VariableTracker] | None:
-    """The attributes that a function was given; None where they are not known."""
+    """The attributes that a function was given (a method has those of its function); None where
+    they are not known.
+    """
+    if isinstance(wrapped, BoundMethodVariable):
+        return _dict_of(tx, wrapped.function.realize())
     stored = {
         name: value
         for name, value in tx.output.side_effects.stored_attrs(wrapped).items()

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
-from ..source import AttrSource, DictItemSource, DictKeySource, DictValueSource
+from ..source import AttrSource, ConstSource, DictItemSource, DictKeySource, DictValueSource
 from .base import NotConstant, ObservedException, VariableTracker, unsupported
 from .builder import builds
 from .builtin_object import (
@@ -127,7 +127,7 @@ class DictVariable(BuiltinObject):
     def _guard_key(self, tx: Translator, key: Any) -> None:
         if self._keys_are_guarded or key in self._touched or self.source is None:
             return
-        if not is_value(key):
+        if not (is_value(key) or _is_known_by_identity(key)):
             self.guard_keys(tx)
             return
         tx.guard(self.source, "DICT_HAS" if key in self.original else "DICT_LACKS", key)
@@ -327,13 +327,16 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
     tx.guard(source, "TYPE_IS", cls)
     raw = cls.__getitem__ is not dict.__getitem__
     entries: Entries = {}
-    all_values = all(is_value(key) for key in dict.keys(value))
+    by_key = all(is_value(key) or _is_known_by_identity(key) for key in dict.keys(value))
     for index, (key, item) in enumerate(_own_items(value)):
         if is_value(key):
             entries[key] = (
                 ConstantVariable(key),
                 tx.lazy(item, DictItemSource(source, key, raw)),
             )
+        elif by_key:
+            known = tx.lazy(key, ConstSource(key, getattr(key, "__name__", "")))
+            entries[key] = known, tx.lazy(item, DictItemSource(source, key, raw))
         else:
             variable, hash_key = _wrap_key(tx, key, DictKeySource(source, index))
             entries[hash_key] = variable, tx.lazy(item, DictValueSource(source, index))
@@ -349,7 +352,7 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
         real=value,
         default_factory=factory,
     )
-    if not all_values:
+    if not by_key:
         result.guard_keys(tx)
     return result
 
@@ -359,6 +362,15 @@ def _own_items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, collections.OrderedDict):
         return collections.OrderedDict.items(value)
     return dict.items(value)
+
+
+def _is_known_by_identity(key: Any) -> bool:
+    """Whether it is a class or a function that lasts, found in dicts by what it is."""
+    if isinstance(key, types.FunctionType):
+        return key.__closure__ is None
+    if isinstance(key, types.BuiltinFunctionType):
+        return isinstance(key.__self__, (types.ModuleType, type, types.NoneType))
+    return isinstance(key, type) and type(key).__hash__ is type.__hash__
 
 
 def _wrap_key(tx: Translator, key: Any, source: Source) -> tuple[VariableTracker, Any]:

@@ -365,6 +365,8 @@ def _refuse_kinds(value: torch.Tensor, source: Source) -> None:
         unsupported(
             "tensor kind", f"{source.name}: {value.layout}", "only strided tensors are captured"
         )
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        unsupported("tensor kind", source.name, "it belongs to a transform of torch.func")
     base = value._base
     if base is not None and base.layout is not torch.strided:
         unsupported("tensor kind", f"{source.name}: a view", "it is a part of a sparse tensor")

@@ -31,6 +31,11 @@ class LevelKind:
     enter: Callable[..., Any]
     leave: Callable[..., Any]
 
+    @property
+    def is_forward(self) -> bool:
+        """Whether derivatives are computed along with the values."""
+        return self.name in ("jvp", "forward-mode AD")
+
 
 class OpenLevel:
     """One open level, as the list of open contexts of an `OutputGraph` holds it."""

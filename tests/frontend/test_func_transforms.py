@@ -289,3 +289,70 @@ def test_numbers_of_samples_stay_symbolic(name, backend):
             x = torch.linspace(0, 1, 3 * size).view(size, 3)
             torch.testing.assert_close(compiled(x), fn(x))
     assert len(found) == 2
+
+
+class Scaled(torch.autograd.Function):
+    """Its derivatives are not those of its forward."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0].cos() * 5
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return tangent * ctx.saved_tensors[0].cos() * 7
+
+
+FUNCTION_CASES = {
+    "grad": (lambda x: grad(lambda a: Scaled.apply(a).sum())(x), True),
+    "vmap of grad": (lambda x: vmap(grad(lambda a: Scaled.apply(a).sum()))(x), True),
+    "jacrev": (lambda x: jacrev(Scaled.apply)(x[0]), True),
+    "jvp": (lambda x: torch.func.jvp(Scaled.apply, (x,), (x,)), False),
+    "jacfwd": (lambda x: jacfwd(Scaled.apply)(x[0]), False),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTION_CASES)
+def test_derivatives_of_autograd_functions_are_theirs(name):
+    fn, is_whole = FUNCTION_CASES[name]
+    check(fn, X, graphs=1 if is_whole else None, fullgraph=is_whole)
+
+
+def test_a_vjp_whose_forward_ran_in_eager():
+    def fn(x):
+        def inner(a):
+            minidynamo.graph_break()
+            return Scaled.apply(a)
+
+        out, pull = torch.func.vjp(inner, x)
+        return out, pull(torch.ones_like(out)), jacrev(inner)(x[0])
+
+    check(fn, X, graphs=None)
+    check(fn, X, graphs=None, backend="inductor")
+
+
+def test_tensors_of_a_transform_that_is_over():
+    held = []
+
+    def keep(x):
+        held.append(x * 2)
+        return x.sum()
+
+    def fn(x):
+        return x.sin() + 1
+
+    grad(keep)(X)
+    compiled = minidynamo.compile(fn, backend="inductor")
+    for value in (X, held[0], X):
+        torch.testing.assert_close(fn(value).tolist(), compiled(value).tolist())

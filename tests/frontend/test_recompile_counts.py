@@ -345,3 +345,31 @@ def test_new_marks_make_a_new_compilation(first, then, graphs):
     for x in (first, then, first, then):
         assert_same(x * 2, compiled(x))
     assert len(counter.graphs) == graphs
+
+
+def test_tables_by_class_and_function_may_grow():
+    class A:
+        pass
+
+    class B:
+        pass
+
+    x, table = torch.ones(2, 3), {A: 1.0, int: 2.0, torch.sin: 3.0}
+
+    def fn(x, kind):
+        return x * table.get(kind, 5.0) + (B in table) + table[torch.sin]
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter)
+
+    def run(kind, graphs):
+        assert_same(fn(x, kind), compiled(x, kind))
+        assert len(counter.graphs) == graphs
+
+    run(A, 1)
+    table[str] = 4.0
+    run(A, 1)
+    table[B] = 6.0
+    run(A, 2)
+    del table[A]
+    run(A, 3)
