@@ -59,6 +59,15 @@ def _mapped(function: Any, prefix: tuple[Any, ...], buffers: Any) -> Any:
     return at
 
 
+@markers.force_inline
+def _laid_out_as(out: Any, strides: Any) -> Any:
+    """`out` in memory whose dimensions are ordered as those of the queries, the last one last."""
+    rows = sorted([(stride, -dim) for dim, stride in enumerate(strides[:-1])], reverse=True)
+    order = [-dim for _, dim in rows] + [len(rows)]
+    places = [order.index(dim) for dim in range(len(order))]
+    return out.permute(order).contiguous().permute(places)
+
+
 def _dense_attention(
     query: Any,
     key: Any,
@@ -84,7 +93,7 @@ def _dense_attention(
     is_empty = torch.all(scores == -math.inf, dim=-1)
     total = torch.where(is_empty, -math.inf, scores.logsumexp(dim=-1))
     weights = torch._safe_softmax(scores, dim=-1)
-    out = weights.to(query.dtype) @ value.to(query.dtype)
+    out = _laid_out_as(weights.to(query.dtype) @ value.to(query.dtype), query.stride())
     return out, total / math.log(2), scores.max(dim=-1)[0] / math.log(2)
 
 

@@ -67,6 +67,18 @@ def test_attention(fn):
     check(fn, Q, K, V, graphs=1, fullgraph=True)
 
 
+@pytest.mark.parametrize("order", [(0, 2, 1, 3), (2, 0, 1, 3), (0, 1, 3, 2)])
+def test_the_result_is_laid_out_as_the_queries(order):
+    def fn(q, k, v):
+        out = flex_attention(*(x.permute(order) for x in (q, k, v)))
+        return out.transpose(1, 2).flatten(2), out.stride()
+
+    q, k, v = torch.randn(3, 2, 4, 8, 16)
+    actual, expected = minidynamo.compile(fn, fullgraph=True)(q, k, v), fn(q, k, v)
+    assert actual[1] == expected[1]
+    torch.testing.assert_close(actual[0], expected[0])
+
+
 def test_attention_with_fewer_heads_and_other_backends():
     def fn(q, k, v):
         return flex_attention(q, k, v, block_mask=CAUSAL, enable_gqa=True)
