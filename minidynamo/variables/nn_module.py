@@ -14,6 +14,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from .. import markers
+from ..guards import Predicate
 from ..source import (
     ConstSource,
     DictItemSource,
@@ -36,12 +37,9 @@ if TYPE_CHECKING:
 TABLES = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _FORWARD_HOOKS = _HOOKS[:2]
-# The ids of those that take keywords, or are called after errors.
-_SPECIAL_HOOKS = (
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-)
+# The ids of those that take keywords, and of those that are called after errors.
+_KEYWORD_HOOKS = tuple(f"{name}_with_kwargs" for name in _FORWARD_HOOKS)
+_SPECIAL_HOOKS = (*_KEYWORD_HOOKS, "_forward_hooks_always_called")
 _GLOBAL_HOOKS = (
     "_global_backward_pre_hooks",
     "_global_backward_hooks",
@@ -55,20 +53,40 @@ _SETATTR = _Module.__dict__["__setattr__"]
 _MODULE_GLOBALS = vars(torch_module)
 
 
-def _hooks_of(module: Any, name: str) -> tuple[Any, ...]:
-    """The hooks in a table; the table's keys, which are never the same, are not looked at."""
-    return tuple(getattr(module, name).values())
+def _hooks_of(module: Any, name: str) -> tuple[tuple[Any, bool], ...]:
+    """The hooks in a table, and whether they take keywords; the table's keys, which are never the
+    same, are not looked at.
+    """
+    special = getattr(module, f"{name}_with_kwargs")
+    return tuple((hook, key in special) for key, hook in getattr(module, name).items())
+
+
+def _take_keywords(tables: dict[str, Any], name: str) -> tuple[bool, ...]:
+    special = tables[f"{name}_with_kwargs"]
+    return tuple(key in special for key in tables[name])
 
 
 def _call_with_hooks(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Traced in place of `nn.Module._call_impl` for hooks around `forward` without keywords."""
-    for hook in _hooks_of(module, "_forward_pre_hooks"):
+    """Traced in place of `nn.Module._call_impl` for hooks around `forward`."""
+    for hook, takes_keywords in _hooks_of(module, "_forward_pre_hooks"):
+        if takes_keywords:
+            changed = hook(module, args, kwargs)
+            if changed is not None:
+                if not isinstance(changed, tuple) or len(changed) != 2:
+                    expected = "None or a tuple of (new_args, new_kwargs)"
+                    raise RuntimeError(
+                        f"forward pre-hook must return {expected}, but got {changed}."
+                    )
+                args, kwargs = changed
+            continue
         changed = hook(module, args)
         if changed is not None:
             args = changed if isinstance(changed, tuple) else (changed,)
     result = module.forward(*args, **kwargs)
-    for hook in _hooks_of(module, "_forward_hooks"):
-        changed = hook(module, args, result)
+    for hook, takes_keywords in _hooks_of(module, "_forward_hooks"):
+        changed = (
+            hook(module, args, kwargs, result) if takes_keywords else hook(module, args, result)
+        )
         if changed is not None:
             result = changed
     return result
@@ -171,7 +189,9 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return super().call(tx, args, kwargs)
 
     def forward_hooks(self, tx: Translator, name: str) -> VariableTracker | None:
-        """The hooks in a table that the traced code did not change, as a tuple."""
+        """The hooks in a table that the traced code did not change, each with whether it takes
+        keywords.
+        """
         table = self.dict.get(name) if self.dict is not None else None
         effects = tx.output.side_effects
         if table is None or self.source is None or name in effects.stored_attrs(self):
@@ -180,11 +200,17 @@ class NNModuleVariable(UserDefinedObjectVariable):
             return None
         source = InstanceAttrSource(self.source, name)
         tx.guard(source, "LEN_EQ", len(table))
-        hooks = [
-            tx.lazy(hook, DictValueSource(source, index))
+        assert self.dict is not None
+        takes = _take_keywords(self.dict, name)
+        if any(takes):
+            text = f"which hooks in {name} take keywords is unchanged"
+            check = Predicate(lambda module: _take_keywords(vars(module), name) == takes, text)
+            tx.guard(self.source, "PREDICATE", check)
+        pairs = [
+            (tx.lazy(hook, DictValueSource(source, index)), ConstantVariable(takes[index]))
             for index, hook in enumerate(table.values())
         ]
-        return tx.wrap_items(tuple, hooks)
+        return tx.wrap_items(tuple, [tx.wrap_items(tuple, pair) for pair in pairs])
 
     def _refuse_backward_hooks(self) -> None:
         """They hang on autograd nodes, which exist only at run time."""
@@ -205,9 +231,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return self.cls.__call__ is _CALL
 
     def _has_plain_hooks(self, tx: Translator) -> bool:
-        """Whether `__call__` is nothing but calls of `forward` and of hooks around it that take no
-        keywords; guarded.
-        """
+        """Whether `__call__` is nothing but calls of `forward` and of hooks around it; guarded."""
         if (
             self.dict is None
             or self.source is None
@@ -223,7 +247,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         ]
         everywhere = ConstSource(_MODULE_GLOBALS, "vars(torch.nn.modules.module)")
         hooks += [(_MODULE_GLOBALS[n], DictItemSource(everywhere, n)) for n in _GLOBAL_HOOKS]
-        plain = [self.dict.get(name) for name in _FORWARD_HOOKS]
+        plain = [self.dict.get(name) for name in (*_FORWARD_HOOKS, *_KEYWORD_HOOKS)]
         for table, _ in hooks:
             if table is None or effects.variable_of(table) in effects.contents:
                 return False

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from testing import CountingBackend, assert_same
+from testing import CountingBackend, assert_same, check
 from torch import nn
 from torch.nn.modules import module as torch_module
 
@@ -418,3 +418,52 @@ def test_modules_with_backward_hooks_run_in_eager():
         seen.clear()
     assert torch.equal(results[0][0], results[1][0])
     assert results[0][1] == results[1][1]
+
+
+class _Outer(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_hooks_that_take_keywords_are_compiled_once():
+    def hooked(extra):
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 3)
+        if extra:
+            layer.register_forward_hook(lambda module, args, out: out * 2)
+        layer.register_forward_hook(lambda module, args, kwargs, out: out + 1, with_kwargs=True)
+        layer.register_forward_pre_hook(
+            lambda module, args, kwargs: ((args[0] * 2,), kwargs), with_kwargs=True
+        )
+        return layer
+
+    def call(layer, x):
+        return layer(input=x), layer(x)
+
+    def by_position(layer, x):
+        return layer(x)
+
+    x, counter = torch.ones(2, 3), CountingBackend()
+    compiled = minidynamo.compile(by_position, backend=counter)
+    for extra, graphs in ((False, 1), (False, 1), (True, 2), (True, 2), (False, 2)):
+        layer = hooked(extra)
+        assert_same(by_position(layer, x), compiled(layer, x))
+        assert len(counter.graphs) == graphs
+    layer = hooked(False)
+    layer.register_forward_hook(lambda module, args, kwargs, out: len(kwargs), with_kwargs=True)
+    assert_same(by_position(layer, x), compiled(layer, x))
+    with pytest.raises(IndexError):
+        minidynamo.compile(call, backend=counter)(hooked(False), x)
+
+
+@pytest.mark.parametrize("result", [3, (1, 2, 3), ()])
+def test_pre_hooks_with_keywords_that_return_something_else(result):
+    layer = nn.Linear(3, 3)
+    layer.register_forward_pre_hook(lambda module, args, kwargs: result, with_kwargs=True)
+    check(_Outer([layer]), torch.ones(2, 3), graphs=None)
