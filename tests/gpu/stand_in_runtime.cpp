@@ -1,0 +1,234 @@
+// A CUDA runtime for machines without a GPU: device memory is host memory, streams are names,
+// kernels of libraries do nothing. stand_in_gpu.py adds a function that gives 0 for every other
+// one that torch wants.
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+namespace {
+
+constexpr int kDevices = 2;
+thread_local int current_device = 0;
+
+long nothing() { return 0; }
+
+cudaError_t allocate(void** pointer, size_t bytes) {
+  if (posix_memalign(pointer, 512, bytes + 1) != 0) {
+    return cudaErrorMemoryAllocation;
+  }
+  std::memset(*pointer, 0xAB, bytes);  // nobody may count on zeros
+  return cudaSuccess;
+}
+
+cudaError_t stamp(cudaEvent_t event) {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  *reinterpret_cast<double*>(event) = now.tv_sec * 1e3 + now.tv_nsec * 1e-6;
+  return cudaSuccess;
+}
+
+}  // namespace
+
+#undef cudaGetDeviceProperties
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = kDevices;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  current_device = device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  std::memset(properties, 0, sizeof *properties);
+  std::strcpy(properties->name, "stand-in GPU");
+  properties->major = 9;
+  properties->multiProcessorCount = 132;
+  properties->totalGlobalMem = 80ull << 30;
+  properties->warpSize = 32;
+  properties->maxThreadsPerBlock = 1024;
+  properties->maxThreadsPerMultiProcessor = 2048;
+  properties->sharedMemPerBlock = 48 << 10;
+  properties->sharedMemPerBlockOptin = 227 << 10;
+  properties->regsPerMultiprocessor = 65536;
+  properties->maxGridSize[0] = 2147483647;
+  properties->maxGridSize[1] = properties->maxGridSize[2] = 65535;
+  properties->l2CacheSize = 50 << 20;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrMultiProcessorCount      ? 132
+           : attribute == cudaDevAttrComputeCapabilityMajor ? 9
+           : attribute == cudaDevAttrWarpSize               ? 32
+                                                            : 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) { return allocate(pointer, bytes); }
+
+cudaError_t cudaFree(void* pointer) {
+  std::free(pointer);
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+  return allocate(pointer, bytes);
+}
+
+cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = 70ull << 30;
+  *total = 80ull << 30;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  std::memmove(to, from, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t) {
+  return cudaMemcpy(to, from, bytes, kind);
+}
+
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t) {
+  return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+}
+
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  return cudaMemset(to, value, bytes);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  static long last = 0x1000;
+  *stream = reinterpret_cast<cudaStream_t>(last += 16);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithPriority(stream, 0, 0);
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = static_cast<cudaEvent_t>(std::calloc(1, sizeof(double)));
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  std::free(event);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) { return stamp(event); }
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t, unsigned) {
+  return stamp(event);
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  *milliseconds = static_cast<float>(*reinterpret_cast<double*>(end) -
+                                     *reinterpret_cast<double*>(start));
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 0;
+  return cudaSuccess;
+}
+
+const char* cudaGetErrorString(cudaError_t) { return "stand-in error"; }
+
+const char* cudaGetErrorName(cudaError_t) { return "cudaErrorStandIn"; }
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void*) {
+  std::memset(attributes, 0, sizeof *attributes);
+  attributes->type = cudaMemoryTypeUnregistered;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  static void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  *function = driver == nullptr ? nullptr : dlsym(driver, name);
+  if (*function == nullptr) {
+    *function = reinterpret_cast<void*>(nothing);
+  }
+  if (result != nullptr) {
+    *result = cudaDriverEntryPointSuccess;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* text, int room, int device) {
+  std::snprintf(text, room, "0000:%02x:00.0", device);
+  return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int,
+                                                                   size_t, unsigned) {
+  *blocks = 2;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  std::memset(attributes, 0, sizeof *attributes);
+  attributes->maxThreadsPerBlock = 1024;
+  attributes->numRegs = 32;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetSymbolAddress(void** address, const void*) {
+  static char room[1 << 16];
+  *address = room;
+  return cudaSuccess;
+}
+
+void** __cudaRegisterFatBinary(void*) {
+  static void* handle = nullptr;
+  return &handle;
+}
+
+}  // extern "C"
