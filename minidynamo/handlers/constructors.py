@@ -22,7 +22,12 @@ from ..variables.classes import instantiate
 from ..variables.deques import DequeVariable
 from ..variables.dict_views import MappingProxyVariable
 from ..variables.dicts import DictVariable
-from ..variables.exceptions import BUILTIN_EXCEPTIONS, OPAQUE_EXCEPTIONS, ExceptionVariable
+from ..variables.exceptions import (
+    BUILTIN_EXCEPTIONS,
+    OPAQUE_EXCEPTIONS,
+    ExceptionVariable,
+    exception_with_state,
+)
 from ..variables.lists import ListVariable, TupleVariable, is_structseq, tuple_mutation
 from ..variables.registry import handles
 from ..variables.sets import SetVariable, operand
@@ -111,8 +116,10 @@ def _new_structseq(tx: Translator, cls: Any, *args: Values, **kwargs: Values) ->
 
 @_constructs(*(class_.__new__ for class_ in BUILTIN_EXCEPTIONS))
 def _new_exception(tx: Translator, cls: Any, *args: Values, **kwargs: Values) -> Values:
-    if issubclass(cls, OPAQUE_EXCEPTIONS) or cls.__flags__ & (1 << 20):
+    if issubclass(cls, BaseExceptionGroup) or cls.__flags__ & (1 << 20):
         unsupported("exception class", cls.__name__, f"making a {cls.__name__} is not traced")
+    if issubclass(cls, OPAQUE_EXCEPTIONS) or (kwargs and cls in BUILTIN_EXCEPTIONS):
+        return exception_with_state(tx, cls, list(args), kwargs)
     return ExceptionVariable(cls, list(args))
 
 

@@ -50,10 +50,11 @@ class DictViewVariable(BuiltinObject):
         return SetVariable(table, known, set)
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        construct(codegen, _dict_view, self.mapping, self.kind)
+        construct(codegen, dict_view, self.mapping, self.kind)
 
 
-def _dict_view(mapping: Any, kind: str) -> Any:
+def dict_view(mapping: Any, kind: str) -> Any:
+    """Run by generated code: a view of a dict."""
     return getattr(mapping, kind)()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import types
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from ..side_effects import DELETED, Mutation
@@ -54,9 +55,16 @@ class ExceptionVariable(BuiltinObject):
         source: Source | None = None,
         mutation: Mutation = Mutation.NEW,
         real: Any = None,
+        sample: BaseException | None = None,
+        made_with: tuple[list[VariableTracker], dict[str, Any]] | None = None,
     ) -> None:
+        """sample: one like it, for what it keeps beside `args`; made_with: its arguments if these
+        are others than `args`, and constant keywords.
+        """
         super().__init__(cls, source=source, mutation=mutation, real=real)
         self.args = args
+        self.sample = sample
+        self.made_with = made_with or (None, {})
 
     def describe(self) -> str:
         if self.source is not None:
@@ -84,9 +92,22 @@ class ExceptionVariable(BuiltinObject):
                 return self.args[position] if self.args else NONE
         if name == "__traceback__" and (self.source is None or self.raised_at is not None):
             return NONE if self.raised_at is None else traceback_of(self)
-        if name == "__traceback__" or issubclass(self.cls, OPAQUE_EXCEPTIONS):
+        if name == "__traceback__":
             unsupported("exception attribute", name, f"{name!r} of exceptions is not traced")
         return super().getattr(tx, name)
+
+    def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        name = descriptor.__name__
+        if self.source is not None:
+            return tx.wrap(getattr(self.real, name), AttrSource(self.source, name))
+        if self.sample is None:
+            unsupported("exception attribute", name, f"{name!r} of exceptions is not traced")
+        return tx.wrap_constant(getattr(self.sample, name))
+
+    def load_getset(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        if descriptor.__name__ == "characters_written":
+            return self.load_slot(tx, descriptor)
+        return super().load_getset(tx, descriptor)
 
     def setattr(
         self,
@@ -111,6 +132,8 @@ class ExceptionVariable(BuiltinObject):
             effects.store_attr(self, name, value)
         elif name == "__traceback__":
             self.set_traceback(value)
+        elif self.sample is not None:
+            unsupported("attribute store", name, "its class keeps more than args")
         else:
             super().setattr(tx, name, value)
 
@@ -132,6 +155,8 @@ class ExceptionVariable(BuiltinObject):
 
     def set_args(self, tx: Translator, args: list[VariableTracker]) -> None:
         """`BaseException.args = args`."""
+        if self.sample is not None:
+            unsupported("attribute store", "args", "its class keeps more than args")
         tx.output.side_effects.mutate(self)
         self.args = args
 
@@ -146,11 +171,16 @@ class ExceptionVariable(BuiltinObject):
         return True if defined == [None, None] else super().truth(tx)
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        def push_args() -> None:
-            codegen.sequence(self.args)
-            codegen.emit("BUILD_TUPLE", len(self.args))
+        given, named = self.made_with
 
-        construct(codegen, _new_exception, lambda: codegen.load_const(self.cls), push_args)
+        def push_args() -> None:
+            args = self.args if given is None else given
+            codegen.sequence(args)
+            codegen.emit("BUILD_TUPLE", len(args))
+
+        construct(
+            codegen, _new_exception, lambda: codegen.load_const(self.cls), push_args, named
+        )
         stored = codegen.side_effects.stored_attrs(self)
         if stored:
             codegen.save_temp(self)
@@ -191,17 +221,39 @@ def traceback_of(error: VariableTracker) -> TracebackVariable:
     return known
 
 
-def _new_exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+def _new_exception(
+    cls: type[BaseException], args: tuple[Any, ...], named: dict[str, Any]
+) -> BaseException:
     """The exception without the `__init__` that Python subclasses define: it was traced."""
     base: Any = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
-    result = base.__new__(cls, *args)
-    base.__init__(result, *args)
+    result = base.__new__(cls, *args, **named)
+    base.__init__(result, *args, **named)
     return result
 
 
 def build_exception(tx: Any, error: BaseException) -> VariableTracker:
     """The traced value of an exception that Python raised while the tracer computed."""
-    return ExceptionVariable(type(error), [tx.wrap_constant(arg) for arg in error.args])
+    args = [tx.wrap_constant(arg) for arg in error.args]
+    sample = error.with_traceback(None) if isinstance(error, OPAQUE_EXCEPTIONS) else None
+    return ExceptionVariable(type(error), args, sample=sample)
+
+
+def exception_with_state(
+    tx: Any, cls: Any, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> VariableTracker:
+    """`cls(*args, **kwargs)` of a class of Python's own that keeps more than `args`: it is made of
+    constants.
+    """
+    given = [*args, *kwargs.values()]
+    if cls.__flags__ & _HEAP_TYPE or not all(item.is_python_constant() for item in given):
+        unsupported("exception class", cls.__name__, f"making a {cls.__name__} is not traced")
+    named = {name: item.as_python_constant() for name, item in kwargs.items()}
+    try:
+        sample = cls(*(item.as_python_constant() for item in args), **named)
+    except Exception as error:
+        tx.raise_observed(type(error), *error.args)
+    own = [tx.wrap_constant(arg) for arg in sample.args]
+    return ExceptionVariable(type(sample), own, sample=sample, made_with=(args, named))
 
 
 EXCEPTION_BUILDER.append(build_exception)
@@ -266,7 +318,14 @@ def _wrap_exception(tx: Translator, value: BaseException, source: Source) -> Var
 
 
 @builtin_method(BaseException, "__init__")
-def _exception_init(tx: Translator, self: ExceptionVariable, /, *args: VariableTracker) -> None:
+def _exception_init(
+    tx: Translator, self: ExceptionVariable, /, *args: VariableTracker, **named: VariableTracker
+) -> None:
+    given = self.made_with[0] or []
+    if self.sample is not None and len(given) == len(args) and all(map(is_, given, args)):
+        return  # its `__new__` has done that
+    if named:
+        unsupported("call does not fit", "__init__", "eager will raise the TypeError")
     if self.source is not None and issubclass(self.cls, _WITH_STATE):
         unsupported("exception class", self.cls.__name__, "its __init__ does more than args")
     self.set_args(tx, list(args))
@@ -276,6 +335,8 @@ def _exception_init(tx: Translator, self: ExceptionVariable, /, *args: VariableT
 def _exception_str(tx: Translator, self: ExceptionVariable, /) -> VariableTracker:
     if issubclass(self.cls, OPAQUE_EXCEPTIONS) and self.source is not None:
         unsupported("exception attribute", "__str__", "it shows what is not in its args")
+    if self.sample is not None:
+        return ConstantVariable(str(self.sample))
     if issubclass(self.cls, UnicodeError):
         values = [arg.realize().as_python_constant() for arg in self.args]
         return tx.fold(lambda: str(self.cls(*values)), (), {})

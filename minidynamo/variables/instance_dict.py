@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .instance_state import InstanceState
 
 NONE = ConstantVariable(None)
+# "view" and "iterator": (tx, dict, kind) -> a value; see instance_views.
+GOING_OVER: dict[str, Callable[..., VariableTracker]] = {}
 
 
 class InstanceDictVariable(VariableTracker):
@@ -88,8 +90,7 @@ class InstanceDictVariable(VariableTracker):
         return bool(self.length(tx).as_python_constant())
 
     def iter(self, tx: Translator) -> VariableTracker:
-        names = [ConstantVariable(name) for name in self.owner.instance_names(tx)]
-        return tx.sequence_iterator(names)
+        return GOING_OVER["iterator"](tx, self, "keys")
 
     def call_method(
         self,
@@ -171,6 +172,10 @@ def _delitem(
     return NONE
 
 
+def _view(kind: str) -> Callable[..., VariableTracker]:
+    return lambda tx, self: GOING_OVER["view"](tx, self, kind)
+
+
 _METHODS: dict[str, Callable[..., VariableTracker]] = {
     "get": _get,
     "setdefault": _setdefault,
@@ -183,8 +188,11 @@ _METHODS: dict[str, Callable[..., VariableTracker]] = {
     "__contains__": lambda tx, self, key: self.contains(tx, key),
     "__len__": lambda tx, self: self.length(tx),
     "__iter__": lambda tx, self: self.iter(tx),
+    "keys": _view("keys"),
+    "values": _view("values"),
+    "items": _view("items"),
 }
 # What only reads gives the same on a copy.
-_ON_COPY = frozenset({"keys", "values", "items", "__eq__", "__ne__", "__or__", "__reversed__"})
+_ON_COPY = frozenset({"__eq__", "__ne__", "__or__", "__reversed__"})
 
 __all__ = ["DELETED", "InstanceDictVariable"]

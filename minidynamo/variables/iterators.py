@@ -365,7 +365,7 @@ class DictIterator(IteratorVariable):
             refuse_changed(self, self.made_in)
         if self.mapping.key_changes:
             refuse_stale(self, self.mapping, self.made_in)
-        construct(codegen, _dict_iterator, self.mapping, self.kind, self.backwards, count)
+        construct(codegen, new_dict_iterator, self.mapping, self.kind, self.backwards, count)
 
 
 DICT_ITERATOR_TYPES: dict[tuple[str, bool], type] = {
@@ -377,12 +377,13 @@ DICT_ITERATOR_TYPES: dict[tuple[str, bool], type] = {
 }
 
 
-def _dict_iterator(
+def new_dict_iterator(
     mapping: Any,
     kind: str,
     backwards: bool,
     attempts: int,
 ) -> Any:
+    """Run by generated code: an iterator over a view, advanced so often."""
     view = getattr(mapping, kind)()
     iterator = reversed(view) if backwards else iter(view)
     advance(iterator, attempts)

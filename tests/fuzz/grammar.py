@@ -7,7 +7,7 @@ A row's place matters: a failing program is shrunk towards the first rows. Loops
 from __future__ import annotations
 
 PRELUDE = '''
-import collections, contextlib, functools, itertools
+import collections, contextlib, functools, itertools, operator
 import torch, minidynamo
 
 TOTAL = 0
@@ -146,6 +146,75 @@ def logged(log, swallow=False):
         log.append(11)
 
 
+class Point:
+    __match_args__ = ("across", "down")
+
+    def __init__(self, across, down):
+        self.across = across
+        self.down = down
+
+    def __iadd__(self, other):
+        LOG.append(("iadd", other))
+        self.across += other
+        return self
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Point(len(name), self)
+
+    def __setitem__(self, key, value):
+        LOG.append(("set", key, value))
+
+    def __getitem__(self, key):
+        LOG.append(("get", key))
+        return key
+
+    def __bool__(self):
+        return self.across > 0
+
+
+class Loud:
+    """A descriptor that logs what is done through it."""
+
+    def __set_name__(self, owner, name):
+        self.name = "_" + name
+
+    def __get__(self, instance, owner):
+        LOG.append(("get", self.name))
+        return self if instance is None else getattr(instance, self.name, 0)
+
+    def __set__(self, instance, value):
+        LOG.append(("set", self.name, value))
+        if value == 7:
+            raise ValueError("seven")
+        setattr(instance, self.name, value)
+
+    def __delete__(self, instance):
+        LOG.append(("delete", self.name))
+        delattr(instance, self.name)
+
+
+class Watched(Node):
+    level = Loud()
+    depth = 0
+
+    def __init__(self, value, items):
+        super().__init__(value, items)
+        self.level = value
+
+    def __init_subclass__(cls, **options):
+        cls.depth = len(options)
+
+    @functools.cached_property
+    def once(self):
+        LOG.append("once")
+        return self.value + 1
+
+    def __iter__(self):
+        return (item for item in self.items)
+
+
 def echo(first):
     while True:
         try:
@@ -272,6 +341,14 @@ EXPRESSIONS = {
         "hash(<INT>)",
         "<PAIR>[0]",
         "(lambda p, /, q=<INT>, *r, k=1: p + q + k + len(r))(*<LIST>)",
+        "(lambda *p, **n: len(p) + sum(n.values()))(*<LIST>, <INT>, *<TUPLE>, k=<INT>, **<DICT>)",
+        "Point(<INT>, 1).some.name.across",
+        "Watched(<INT>, <LIST>).level",
+        "(lambda w: w.once + w.once)(Watched(<INT>, <LIST>))",
+        "min(<LIST>, key=<FUNCTION>)",
+        "<GEN>.throw(<ERROR>)",
+        "operator.attrgetter('value')(<NODE>)",
+        "operator.itemgetter(<INT>)(<LIST>)",
     ],
     "BOOL": [
         "True",
@@ -413,6 +490,7 @@ EXPRESSIONS = {
         "Child.make(<INT>)",
         "(<NODE> if <BOOL> else <NODE>)",
         "(<NODE> or <NODE>)",
+        "Watched(<INT>, <LIST>)",
     ],
     "ITER": [
         "iter(<LIST>)",
@@ -484,6 +562,10 @@ EXPRESSIONS = {
         "<SET>",
         "<GEN>",
         "<INT> / 2",
+        "Point(<INT>, <INT>)",
+        "collections.deque(<LIST>, 3)",
+        "collections.Counter(<STR>)",
+        "<ERROR>",
     ],
 }
 
@@ -608,4 +690,44 @@ STATEMENTS = [
     "<LIST>.append(<LIST>)",
     "<+LIST> = [<+INT> := <INT>, <INT>]",
     "del <INT!>",
+    "for <+INT> in <LIST>:\n    fuel()\n    try:\n        <LOOP>\n    finally:\n        <LOOP>",
+    "try:\n    return <ANY>\nfinally:\n    <BLOCK>",
+    "for <+INT> in <LIST>:\n    fuel()\n    with <MANAGER>:\n        <LOOP>\n        break",
+    "for <+INT> in <LIST>:\n    fuel()\n    with <MANAGER>:\n        <LOOP>\n        continue",
+    "with <MANAGER>:\n    <BLOCK>\n    return <ANY>",
+    "<p:=INT>def f($p):\n    def inner():\n        nonlocal <INT!>\n        <BODY>\n"
+    "        return <INT>\n    return inner() + $p\n<+FUNCTION> = f",
+    "def f(v):\n    global TOTAL\n    TOTAL = v\n    return TOTAL + 1\n<+FUNCTION> = f",
+    "<NODE>.items[bump(<INT>) % 3] += <INT>",
+    "<LIST>[bump(<INT>)] -= bump(<INT>)",
+    "<NODE>.double += <INT>",
+    "<DICT>[<STR>] = <DICT>[<STR>] = bump(<INT>)",
+    "<p=ANY>point = Point(<INT>, $p)\npoint += <INT>\npoint[<INT>] += 1\npoint.down = <ANY>\n"
+    "LOG.append((point.across, bool(point)))",
+    "<p=DICT>changing = $p\nfor key in changing:\n    fuel()\n    changing[<STR>] = <INT>\n"
+    "    <LOOP>",
+    "<p=DICT>changing = $p\nfor key in changing:\n    fuel()\n    changing.pop(key)",
+    "<p=SET>growing = $p\nfor member in growing:\n    fuel()\n    growing.add(<INT>)",
+    "<p=LIST>queue = collections.deque($p)\nfor member in queue:\n    fuel()\n"
+    "    queue.append(<INT>)",
+    "raise <ERROR> from <ERROR>",
+    "try:\n    <BLOCK>\nexcept <CAUGHT> as error:\n"
+    "    LOG.append((error, error.__cause__, error.__context__, error.__suppress_context__))",
+    "try:\n    raise <ERROR>\nexcept <CAUGHT> as error:\n    try:\n        <BLOCK>\n"
+    "    except Exception as other:\n        raise other from error",
+    "class Local:\n    field = <INT>\n    def method(self, v):\n"
+    "        return v + <INT> + self.field\n<+FUNCTION> = Local().method",
+    "<v:=INT><+LIST> = [last := $v for $v in <LIST> if (last := $v) < <INT>]\nLOG.append(last)",
+    "match <ANY>:\n    case Point(1 | 2 as v, Point()):\n        LOG.append(v)\n"
+    "    case Point(down=v):\n        LOG.append(v)\n"
+    "    case Node(value=int() as v) | Point(v):\n        LOG.append((1, v))\n"
+    "    case [1, 2] | (1, *_):\n        LOG.append(2)\n"
+    "    case {**rest}:\n        LOG.append(rest)",
+    "watched = Watched(<INT>, <LIST>)\n<BLOCK>\nwatched.level = <INT>\nwatched = None\n"
+    "LOG.append('behind')",
+    "<+NODE> = Watched(<INT>, <LIST>)\ndel <NODE!>\nLOG.append('deleted')",
+    "del <NODE>.level",
+    "<GEN>.close()\nLOG.append('closed')",
+    "<p=GEN>stepped = $p\ntry:\n    LOG.append(stepped.send(None))\n"
+    "    LOG.append(stepped.throw(<ERROR>))\nfinally:\n    stepped.close()",
 ]

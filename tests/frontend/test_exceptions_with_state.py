@@ -1,0 +1,217 @@
+"""Exceptions that keep more than their arguments, and `functools.singledispatch`."""
+
+import functools
+
+import pytest
+import torch
+from testing import CountingBackend, assert_same, check
+
+import minidynamo
+
+x = torch.arange(3.0)
+
+
+def os_errors(a):
+    plain = OSError("plain")
+    found = [(plain.errno, plain.strerror, str(plain), plain.args)]
+    error = OSError(13, "denied", "file")
+    found.append((type(error).__name__, error.errno, error.filename, str(error), repr(error)))
+    error = ConnectionError(1, "b", "c", None, "d")
+    found.append((error.args, error.filename, error.filename2, str(error)))
+    try:
+        raise FileNotFoundError(2, "missing", "a.txt")
+    except PermissionError:
+        a = a * 2
+    except OSError as error:
+        found.append((error.strerror, error.args, a + error.errno))
+    return found
+
+
+def errors_that_leave(a):
+    error = OSError(13, "denied", "file")
+    module = ImportError("text", name="module", path="path")
+    shown = (error.filename, error.filename2, module.name, module.path, module.msg)
+    return a + 1, error, module, shown, str(error), type(error)
+
+
+def keywords(a):
+    try:
+        raise NameError("text", name="word")
+    except NameError as error:
+        return a + 1, error.name, error.args
+
+
+def wrong_keywords(a):
+    try:
+        return ImportError("text", names="word")
+    except TypeError as error:
+        return a + 1, str(error)
+
+
+def unicode_errors(a):
+    try:
+        b"\xff".decode("utf8")
+    except UnicodeDecodeError as error:
+        found = (error.encoding, error.start, error.end, error.reason, error.object, str(error))
+    try:
+        "\xff".encode("ascii")
+    except UnicodeError as error:
+        return a + error.start, found, str(error)
+
+
+def syntax_error(a):
+    try:
+        raise SyntaxError("bad", ("file", 1, 2, "text"))
+    except SyntaxError as error:
+        return a + error.lineno, error.msg, error.filename, str(error)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [os_errors, errors_that_leave, keywords, wrong_keywords, unicode_errors, syntax_error],
+    ids=lambda function: function.__name__,
+)
+def test_captured(function):
+    check(function, x, fullgraph=True)
+    error = minidynamo.compile(function, backend=CountingBackend())(x)
+    assert_same(error, function(x))
+    for left, right in zip(error, function(x), strict=True):
+        if isinstance(right, (OSError, ImportError)):
+            for name in ("errno", "filename", "name", "path", "args"):
+                assert getattr(left, name, None) == getattr(right, name, None)
+
+
+def changed(a):
+    error = OSError(13, "denied")
+    error.errno = 5
+    first = str(error)
+    error.args = (1,)
+    return a + 1, first, str(error), error.args
+
+
+def made_by_a_subclass(a):
+    class_ = Own
+    try:
+        raise class_(1, "text")
+    except OSError as error:
+        return a + error.mark, error.errno, str(error)
+
+
+class Own(OSError):
+    def __init__(self, number, text):
+        super().__init__(number, text)
+        self.mark = number + 1
+
+
+def test_what_eager_makes():
+    for function in (changed, made_by_a_subclass):
+        check(function, x, graphs=1)
+
+
+def test_uncaught():
+    def f(a):
+        raise FileNotFoundError(2, "missing", str(a.shape[0]))
+
+    for call in (f, minidynamo.compile(f, backend=CountingBackend())):
+        with pytest.raises(FileNotFoundError) as raised:
+            call(x)
+        assert (raised.value.errno, raised.value.filename) == (2, "3")
+
+
+class Number(int):
+    pass
+
+
+def test_singledispatch():
+    @functools.singledispatch
+    def scale(value):
+        return 2
+
+    @scale.register
+    def _of_int(value: int):
+        return value + 1
+
+    @scale.register(torch.Tensor)
+    def _of_tensor(value):
+        return value * 2
+
+    class Owner:
+        factor = 3
+
+        @functools.singledispatchmethod
+        def scaled(self, value):
+            return 0
+
+        @scaled.register
+        def _of_int(self, value: int):
+            return value * self.factor
+
+    owner = Owner()
+
+    def f(a, number):
+        return scale(a) * scale(number) + scale("text") + owner.scaled(number)
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(f, backend=counter, fullgraph=True, dynamic=False)
+    for number, graphs in ((3, 1), (True, 2), (2.5, 3), (3, 3)):
+        assert_same(compiled(x, number), f(x, number))
+        assert len(counter.graphs) == graphs
+    scale.register(int, lambda value: value + 100)
+    assert_same(compiled(x, 3), f(x, 3))
+    scale.register(Number, lambda value: value + 1000)
+    assert_same(compiled(x, Number(3)), f(x, Number(3)))
+    assert scale.dispatch(Number)(1) == 1001
+
+
+class Box:
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+def views_are_live(a):
+    box = Box(first=1, second=2)
+    items, keys = vars(box).items(), vars(box).keys()
+    box.third = 3
+    shown = list(items), len(keys), "third" in keys, keys & {"first"}
+    seen = []
+    for name, value in vars(box).items():
+        if name == "first":
+            box.second = 20
+        seen.append((name, value))
+    return a + len(vars(box)), shown, seen, {**vars(box)}, list(reversed(vars(box)))
+
+
+def changes_while_iterating(a):
+    texts = []
+    for change in ("add", "delete"):
+        box = Box(first=1, second=2)
+        try:
+            for name in vars(box):
+                if change == "add":
+                    setattr(box, name + change, 1)
+                else:
+                    delattr(box, name)
+        except RuntimeError as error:
+            texts.append(str(error))
+        texts.append(list(vars(box)))
+    return a + 1, texts
+
+
+def broken_loop(a, box):
+    made = Box(first=1, second=2)
+    for name, value in vars(made).items():
+        minidynamo.graph_break()
+        a = a + value
+        setattr(made, name, value + 5)
+    for value in vars(box).values():
+        minidynamo.graph_break()
+        a = a * value
+    rest = iter(vars(box).items())
+    next(rest)
+    return a, vars(made), list(rest), list(vars(box).keys())
+
+
+def test_going_over_instance_dicts():
+    check(views_are_live, x, fullgraph=True)
+    check(changes_while_iterating, x, fullgraph=True)
+    check(broken_loop, x, Box(third=3, fourth=4), graphs=None)
