@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
+from minidynamo.inductor.decompositions import interpolation_whole
 from minidynamo.inductor.gradients import Gradients
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 from minidynamo.inductor.passes.simplify import merge_equal_nodes
@@ -276,15 +277,16 @@ def make_aot(
         return compile_one
 
     try:
-        compiled = aot_module_simplified(
-            gm,
-            inputs,
-            fw_compiler=guarded("forward"),
-            bw_compiler=guarded("backward"),
-            inference_compiler=guarded("inference"),
-            partition_fn=gradients.partition,
-            **options,
-        )
+        with interpolation_whole(inputs):
+            compiled = aot_module_simplified(
+                gm,
+                inputs,
+                fw_compiler=guarded("forward"),
+                bw_compiler=guarded("backward"),
+                inference_compiler=guarded("inference"),
+                partition_fn=gradients.partition,
+                **options,
+            )
     except CannotTrace:
         raise
     except Exception as error:

@@ -4,12 +4,14 @@ call whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 import torch._decomp
+from torch._C import DispatchKey
 from torch._prims_common import suggest_memory_format
 
 from minidynamo.inductor.lowering.registry import LOWERINGS
@@ -88,6 +90,13 @@ _LAID_OUT = [
 ]
 
 
+# Interpolation with a gradient of its own.
+_WITH_GRADIENT = [
+    aten.upsample_nearest2d,
+    aten.upsample_bilinear2d,
+]
+
+
 # Interpolation whose positions are computed for each element.
 _INTERPOLATED = [
     aten.upsample_bicubic2d.default,
@@ -155,6 +164,54 @@ def _of_known_sizes(decompose: Callable[..., torch.Tensor]) -> Callable[..., tor
         return decompose(x, *args, **kwargs)
 
     return run
+
+
+def _nearest_backward(
+    gradient: torch.Tensor,
+    size: Sequence[int],
+    given: Sequence[int],
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> torch.Tensor:
+    """Where elements were repeated 1, 2, 4, .. times, a gradient is the sum over the copies."""
+    if has_symbols((gradient, size, given)) or not gradient.numel():
+        return NotImplemented
+    times = [to // own for to, own in zip(size, given[2:], strict=True)]
+    for to, own, n, scale in zip(size, given[2:], times, (scales_h, scales_w), strict=True):
+        plain = scale in (None, n) or (n <= 2 and gradient.device.type == "cpu")
+        if to != own * n or n & (n - 1) or not plain:
+            return NotImplemented
+    layout = suggest_memory_format(gradient)
+    parts = (
+        gradient.float().unflatten(3, (given[3], times[1])).unflatten(2, (given[2], times[0]))
+    )
+    summed = parts.sum((3, 5)).to(gradient.dtype)
+    return summed.contiguous(memory_format=layout)
+
+
+@contextmanager
+def interpolation_whole(inputs: Sequence[Any]) -> Iterator[None]:
+    """Within, autograd sees interpolation on the CPU as operators. Otherwise torch takes it apart
+    before, into reads at computed positions, whose gradient is a scatter: the operators' own is
+    several times as fast.
+    """
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    if has_symbols(inputs) or any(x.device.type != "cpu" for x in tensors):
+        yield
+        return
+    keys = DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd
+    ops = [getattr(op, name) for op in _WITH_GRADIENT for name in ("default", "vec")]
+    taken = [
+        (op, key, op.py_kernels.pop(key)) for op in ops for key in keys if key in op.py_kernels
+    ]
+    for op in ops:
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, key, kernel in taken:
+            op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
 
 
 @cache

@@ -60,3 +60,12 @@ def test_rounding_to_bfloat16():
         same = result.view(torch.int16) == wanted.view(torch.int16)
         assert bool((same | wanted.isnan()).all())
     assert expected.isnan().sum() == 1
+
+
+def test_repeated_elements_of_every_dtype():
+    def fn(x):
+        y = x.repeat_interleave(2, 1), x.repeat_interleave(4, 1), x.repeat_interleave(8, 1)
+        return *y, x[:, :, None].expand(-1, -1, 2).flatten()
+
+    for dtype in (*DTYPES, torch.float16):
+        check(fn, values(dtype, 3, 71))

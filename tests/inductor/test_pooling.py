@@ -160,3 +160,33 @@ def test_padding_reads_nothing_outside(dtype, width):
 def test_strided_loads(step):
     check(lambda x: x[:, ::step] * 2 + x[:, step - 1 :: step], torch.randn(3, 48 * step))
     check(lambda x: x.flip(1)[:, ::step] + 1, torch.randn(3, 48 * step))
+
+
+def test_a_doubled_plane_has_no_scale():
+    x = torch.randn(1, 2, 6, 8)
+    check(
+        lambda x: (F.interpolate(x, scale_factor=2.05), F.interpolate(x, scale_factor=1.04)), x
+    )
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_gradients_of_interpolation(layout):
+    def fn(x):
+        doubled = F.interpolate(x, scale_factor=2), F.interpolate(x, scale_factor=(2.05, 4))
+        other = F.interpolate(x, size=(9, 24)), F.interpolate(x, size=(3, 4))
+        return *doubled, *other, F.interpolate(x * 2, scale_factor=2, mode="bilinear")
+
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.randn(2, 4, 6, 8).to(dtype).contiguous(memory_format=layout)
+        found = []
+        for run in (fn, minidynamo.compile(fn, dynamic=False)):
+            own = x.clone(memory_format=torch.preserve_format).requires_grad_()
+            results = run(own)
+            torch.manual_seed(0)
+            weights = [torch.randn_like(y) for y in results]
+            (gradient,) = torch.autograd.grad(results, own, weights)
+            found.append((*results, gradient))
+        for eager, ours in zip(*found, strict=True):
+            assert eager.stride() == ours.stride()
+            close = {"rtol": 0.02, "atol": 0.05} if dtype == torch.bfloat16 else {}
+            torch.testing.assert_close(ours, eager, **close)

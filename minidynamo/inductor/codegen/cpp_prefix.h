@@ -236,14 +236,11 @@ template <class F> MD_INLINE F interleave_low(F a, F b) {
     return __builtin_shufflevector(a, b, 0, 2);
 }
 // Every lane twice, in a vector of twice as many.
+template <class F, int... LANE> MD_INLINE auto doubled(F x, Lanes<LANE...>) {
+  return __builtin_shufflevector(x, x, LANE / 2 ...);
+}
 template <class F> MD_INLINE auto doubled(F x) {
-  constexpr int N = MD_LANES(F);
-  if constexpr (N == 8)
-    return __builtin_shufflevector(x, x, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-  else if constexpr (N == 4)
-    return __builtin_shufflevector(x, x, 0, 0, 1, 1, 2, 2, 3, 3);
-  else
-    return __builtin_shufflevector(x, x, 0, 0, 1, 1);
+  return doubled(x, typename Counted<2 * MD_LANES(F)>::type{});
 }
 template <int N, class F> MD_INLINE auto repeated(F x) {
   if constexpr (MD_LANES(F) == N) return x;
