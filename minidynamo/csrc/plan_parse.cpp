@@ -110,8 +110,11 @@ class PlanParser {
         throw py::type_error("constants must be tensors");
       }
       reader_.define(py::int_(slot++), SlotKind::Constant);
-      program_.constants.push_back(
-          THPVariable_Unpack(item.ptr()).resolve_conj().resolve_neg());
+      at::Tensor constant = THPVariable_Unpack(item.ptr());
+      if (constant.is_conj() || constant.is_neg()) {  // torch's modes would see these calls
+        constant = constant.resolve_conj().resolve_neg();
+      }
+      program_.constants.push_back(std::move(constant));
       check_constant(specs[i], program_.constants.back());
     }
   }

@@ -26,6 +26,7 @@ from ..variables.descriptors import lookup_special
 from ..variables.identity import IdVariable
 from ..variables.lists import SequenceVariable, as_sequence
 from ..variables.registry import handles
+from ..variables.symint import SymVariable
 from ..variables.tensor import TensorVariable
 from ..variables.torch_overrides import dispatched
 from ..variables.user_values import UserValueVariable
@@ -150,8 +151,30 @@ def _tensor_node(
         and base.fake.requires_grad
     ):
         args = [base, args[1].specialized(tx)]  # autograd has no formula for symbolic exponents
+    if tx.output.transform_levels and function in _ARITHMETIC:
+        args = _without_sizes(tx, args)
     args = [_bool_as_float(arg) for arg in args]
     return tx.call_operation(function, args, {})
+
+
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv)
+
+
+def _without_sizes(tx: Translator, args: list[VariableTracker]) -> list[VariableTracker]:
+    """Symbolic ints beside a tensor without dimensions as tensors of its dtype: vmap's rules for
+    such tensors take no symbols.
+    """
+    fakes = [arg.fake for arg in args if isinstance(arg, TensorVariable)]
+    dtype = fakes[0].dtype
+    if fakes[0].dim() or not (dtype.is_floating_point or dtype == torch.int64):
+        return args
+    kwargs: dict[str, VariableTracker] = {"dtype": ConstantVariable(dtype)}
+    return [
+        tx.call_operation(torch.scalar_tensor, [arg], kwargs)
+        if isinstance(arg, SymVariable) and arg.python_type() is int
+        else arg
+        for arg in args
+    ]
 
 
 def _number_of(value: VariableTracker) -> VariableTracker:

@@ -31,7 +31,7 @@ from minidynamo import _C, events
 from minidynamo.inductor.decompositions import interpolation_whole
 from minidynamo.inductor.gradients import Gradients
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
-from minidynamo.inductor.passes.simplify import merge_equal_nodes
+from minidynamo.inductor.passes.simplify import may_share_memory, merge_equal_nodes
 
 # The shape of a gradient's parts depends on data, an operator has no fake implementation, or there
 # are tensors of layouts that AOTAutograd does not know.
@@ -61,6 +61,32 @@ def keep_random_numbers(joint: torch.fx.GraphModule) -> None:
             part.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         if parts:
             del node.meta["recompute"]
+
+
+def keep_overwritten(
+    joint: torch.fx.GraphModule,
+    positions: Collection[int],
+) -> None:
+    """What is computed from inputs that the graph writes to is saved for the backward pass, which
+    would compute it again from their new values.
+
+    positions: of inputs that are written to after the graph; of the others its `copy_` tell.
+    """
+    inputs = [n for n in joint.graph.find_nodes(op="placeholder") if "primals" in n.name]
+    calls = joint.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    written = {call.args[0] for call in calls}
+    written.update(node for i, node in enumerate(inputs) if i in positions)
+    memory = [node for node in inputs if node in written]
+    for node in memory:
+        for user in node.users:
+            if user.op != "call_function" or user.target is torch.ops.aten.copy_.default:
+                continue
+            if user.target is operator.getitem or may_share_memory(user):
+                memory.append(user)
+            elif isinstance(user.meta.get("val"), (tuple, list)):
+                memory.append(user)  # its parts are saved
+            else:
+                user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def drop_detached(joint: torch.fx.GraphModule) -> None:
@@ -322,6 +348,7 @@ def compile_aot(
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):
             return default_partition(joint, *args, **kwargs)
+        keep_overwritten(joint, gm.meta.get(WRITTEN, ()))
         return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
     def compiler(kind: str) -> Callable[..., Any]:

@@ -274,6 +274,8 @@ BATCHES = {
     "columns": lambda x: torch.vmap(lambda c: c.cos() * c.shape[0], in_dims=1, out_dims=1)(x),
     "nested": lambda x: torch.vmap(lambda a: torch.vmap(lambda b: (a * b).sum())(x))(x),
     "gradients of samples": lambda x: torch.vmap(torch.func.grad(lambda r: (r**3).sum()))(x),
+    "numbers": lambda x: torch.vmap(lambda row: row.sum() * x.shape[0] + row.shape[0] / 2)(x),
+    "means": lambda x: torch.vmap(torch.func.grad(lambda r: r.sum() ** 2 / x.shape[0]))(x),
     "jacobian": lambda x: torch.func.jacrev(lambda t: (t.sin() * t.sum()).sum(0))(x),
 }
 

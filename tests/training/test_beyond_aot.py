@@ -306,3 +306,69 @@ def test_a_parameter_of_which_a_view_was_saved_is_changed_before_backward(comp):
         model[2].weight.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def _factor(x, b):
+    y = x * b.sin()
+    b.add_(1)
+    return y
+
+
+def _views_of_factors(x, b):
+    y = (x * b.t().exp()).tanh() + b[0].view(-1).cos()
+    b.mul_(2)
+    return y
+
+
+def _zeroed(x, b):
+    y = (x * 2).sigmoid() * b.abs()
+    b.zero_()
+    return y
+
+
+def _replaced(x, b):
+    return x.nan_to_num_() * b, x.abs_()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("f", [_factor, _views_of_factors, _zeroed, _replaced])
+def test_what_backward_needs_of_an_input_that_is_overwritten(f, backend, dynamic):
+    def run(g):
+        w, b = noise(4, 4, requires_grad=True), noise(4, 4)
+        result = g(w * 1, b)
+        parts = result if isinstance(result, tuple) else (result,)
+        sum(part.sum() for part in parts).backward()
+        return w.grad, b
+
+    minidynamo.reset()
+    torch.manual_seed(0)
+    want = run(f)
+    torch.manual_seed(0)
+    got = run(minidynamo.compile(f, backend=backend, dynamic=dynamic))
+    torch.testing.assert_close(got, want)
+
+
+@scenario(graphs=None, breaks=None)
+def test_a_constant_in_a_graph_that_writes_in_inference_mode(comp):
+    def f(a, b):
+        d = a.detach()
+        d[0] = 0
+        return a, d
+
+    x = torch.ones(3, 4, requires_grad=True) * 2
+    with torch.inference_mode():
+        return comp(f)(x, x[0])
+
+
+@scenario(graphs=None, breaks=None)
+def test_copies_to_a_narrower_dtype_round(comp):
+    def f(a, b):
+        t = a.clone()
+        a.copy_(b)
+        b.copy_(t)
+        return a - b, torch.empty_like(a).copy_(b * 1.1).float() - b
+
+    x = torch.linspace(0, 1, 24)
+    a, b = x.bfloat16(), x.sin()
+    return comp(f)(a, b), a, b

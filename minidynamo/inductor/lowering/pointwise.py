@@ -579,4 +579,6 @@ def lower_copy(
 ) -> Any:
     if isinstance(y, TensorValue) and x.device != y.device:
         return DECLINED
+    if isinstance(y, TensorValue) and y.dtype != x.dtype:
+        y = convert(g, y, x.dtype)
     return g.pointwise(lambda a: a, (y,), x.dtype, cost=0)
