@@ -253,19 +253,23 @@ class SetIterator(ItemsIterator):
         self.container = container
         self.keys = list(container.table)
         self.made_in = tx.last_step()
+        self.exhausted = False
 
     def step(self, tx: Translator) -> VariableTracker | None:
-        if self.index < len(self.items) and len(self.container.table) != len(self.items):
+        if self.exhausted:
+            return None
+        if len(self.container.table) != len(self.items):
             tx.raise_observed(RuntimeError, "Set changed size during iteration")
-        return super().step(tx)
+        item = super().step(tx)
+        self.exhausted = item is None
+        return item
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        exhausted = self.index >= len(self.items)
-        if not exhausted and list(self.container.table) != self.keys:
+        if not self.exhausted and list(self.container.table) != self.keys:
             refuse_changed(self, self.made_in)
         if self.container.operations:
             refuse_stale(self, self.container, self.made_in)
-        construct(codegen, _set_iterator, self.container, self.index + exhausted)
+        construct(codegen, _set_iterator, self.container, self.index + self.exhausted)
 
 
 def refuse_changed(iterator: IteratorVariable, step: int) -> NoReturn:

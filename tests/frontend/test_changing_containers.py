@@ -8,6 +8,8 @@ import pytest
 import testing
 import torch
 
+import minidynamo
+
 X = torch.arange(3.0)
 
 
@@ -288,3 +290,46 @@ def test_iter_of_a_function_that_ends_itself():
         return x + 1, ended, next(spam.iterator, "end")
 
     check(f, X, graphs=1)
+
+
+def grow_at_the_last_item(a, members):
+    texts = []
+    made = {1}
+    queue, table = collections.deque([1]), {1: 1}
+    for container, grow in (
+        (made, lambda: made.add(2)),
+        (members, lambda: members.add(5)),
+        (queue, lambda: queue.append(2)),
+        (table, lambda: table.update({2: 2})),
+    ):
+        try:
+            for _ in container:
+                grow()
+        except RuntimeError as error:
+            texts.append(str(error))
+    return a + len(texts), texts
+
+
+def advance_behind_the_end(a, members):
+    iterator = iter(members)
+    first, second, end = next(iterator), next(iterator), next(iterator, None)
+    members.add(9)
+    behind = next(iterator, None)
+    other = iter({1, 2})
+    next(other)
+    next(other)
+    return a + first + second, end, behind, list(other)
+
+
+def broken_loop_over_a_set(a, members):
+    for member in members:
+        minidynamo.graph_break()
+        members.add(member + 10)
+        a = a + member
+    return a
+
+
+def test_sets_that_grow_when_the_last_item_was_given():
+    check(grow_at_the_last_item, X, {1})
+    check(advance_behind_the_end, X, {1, 2})
+    check(broken_loop_over_a_set, X, {1})

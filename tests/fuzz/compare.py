@@ -33,7 +33,8 @@ class Snapshot:
         if isinstance(value, tuple):
             return type(value).__name__, [self.take(item) for item in value]
         known = self.reference(value)
-        return known or (type(value).__qualname__, self.parts(value))
+        name = "NameError" if isinstance(value, NameError) else type(value).__qualname__
+        return known or (name, self.parts(value))
 
     def reference(self, value: Any) -> Any:
         found = self.seen.get(id(value))
@@ -46,6 +47,8 @@ class Snapshot:
         return "tensor", value.dtype, tuple(value.shape), repr(value.detach().tolist())
 
     def parts(self, value: Any) -> Any:
+        if isinstance(value, NameError) and str(value).startswith("cannot access"):
+            return "unbound"  # see runner.call
         if isinstance(value, BaseException):
             return self.exception(value)
         items: Any = []
