@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 try:
     import numpy
@@ -259,9 +260,35 @@ def lookup(fn: Callable[..., Any]) -> Rule:
     if is_operation(fn):
         return Rule.GRAPH
     if isinstance(fn, types.FunctionType):
+        package = (fn.__module__ or "").partition(".")[0]
+        if package in _FIRST_USES:
+            _prepare(package)
         is_skipped = is_skipped_module(fn.__module__) and fn not in _TRACED_FUNCTIONS
         return Rule.BREAK if is_skipped else Rule.INLINE
     return Rule.BREAK
+
+
+def _prepare_einops() -> None:
+    """It looks for the backend of a type of tensors once: were that seen while tracing, the guard
+    that none is known would fail at the next call.
+    """
+    rearrange = getattr(sys.modules["einops"], "rearrange", None)
+    if rearrange is None:
+        return  # a module of that name
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        tensor = torch.empty(1)
+        for value in (tensor, torch.nn.Parameter(tensor)):
+            rearrange(value, "i -> i")
+
+
+# What libraries do at their first use, done before that is traced.
+_FIRST_USES = {"einops": _prepare_einops}
+
+
+@functools.cache
+def _prepare(package: str) -> None:
+    if package in sys.modules:
+        _FIRST_USES[package]()
 
 
 @functools.cache
