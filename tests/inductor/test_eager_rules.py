@@ -231,3 +231,33 @@ def test_gradients_of_bags_of_bfloat16_rows(weighted, last):
     wanted = (weight, factors) if weighted else (weight,)
     grads = [torch.autograd.grad(r.sum() * 2, wanted) for r in results]
     torch.testing.assert_close(grads[1], grads[0])
+
+
+def of_numbers_in_16_bits(x, y, k):
+    number = torch.tensor(k)
+    sums = x + k, x - k, k - x, x + number
+    rests = x % k, k % x, torch.fmod(x, k), x % number
+    powers = x.abs() ** k, k**x, torch.atan2(x, number)
+    parts = (torch.div(x, d, rounding_mode="trunc") for d in (k, number, y, y[:1]))
+    return *sums, *rests, *powers, *parts, x * k, x / k, x // k
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_numbers_are_rounded_as_eager_does(dtype, dynamic):
+    """Some operators round a number to the tensor's dtype first, some do not."""
+    x, y = (torch.randn(500) * 5).to(dtype), torch.randn(500).to(dtype)
+    for k in (0.3, 1.1):
+        actual = minidynamo.compile(of_numbers_in_16_bits, dynamic=dynamic)(x, y, k)
+        torch.testing.assert_close(
+            actual, of_numbers_in_16_bits(x, y, k), rtol=0, atol=0, equal_nan=True
+        )
+
+
+def test_gradient_of_hardsigmoid_in_float64():
+    x = torch.randn(50, dtype=torch.float64, requires_grad=True)
+    grads = [
+        torch.autograd.grad(fn(x).sum(), x)[0]
+        for fn in (F.hardsigmoid, minidynamo.compile(F.hardsigmoid, fullgraph=True))
+    ]
+    assert torch.equal(*grads)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from minidynamo.inductor.ir import OVERWRITTEN, Index, TensorValue
-from minidynamo.inductor.loop_body import BodyBuilder, Value
+from minidynamo.inductor.loop_body import LOW_PRECISION, BodyBuilder, Value
 from minidynamo.inductor.lowering.pointwise_table import (
     FLOAT,
     SAME,
@@ -17,6 +17,8 @@ from minidynamo.inductor.lowering.pointwise_table import (
     at_least,
     at_most,
     compute_dtype,
+    of_stored,
+    stored,
 )
 from minidynamo.inductor.lowering.promotion import float_type, result_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
@@ -35,6 +37,7 @@ from minidynamo.inductor.lowering.scalar import (
     trunc,
     where,
 )
+from minidynamo.inductor.symbolic import product
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -61,7 +64,8 @@ def lower_add(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
     compute = compute_dtype(SAME, (x, y))
     if compute == torch.bool:
         return DECLINED if alpha not in (1, True) else g.pointwise(add, (x, y), compute)
-    return g.pointwise(lambda a, b: _plus(a, b, alpha), (x, y), compute)
+    alpha = stored(alpha, compute)
+    return of_stored(g, lambda a, b: _plus(a, b, alpha), (x, y), compute)
 
 
 def _difference(
@@ -71,7 +75,8 @@ def _difference(
     alpha: Number,
 ) -> Any:
     compute = compute_dtype(SAME, (x, y))
-    return g.pointwise(lambda a, b: _plus(a, b, -alpha), (x, y), compute)
+    alpha = stored(alpha, compute)
+    return of_stored(g, lambda a, b: _plus(a, b, -alpha), (x, y), compute)
 
 
 @register(aten.sub)
@@ -123,7 +128,17 @@ def lower_div(g: GraphLowering, x: Any, y: Any, rounding_mode: str | None = None
         return DECLINED
     if rounding_mode is None:
         return g.pointwise(divide, (x, y), compute_dtype(FLOAT, (x, y)), cost=4)
-    return _divided(g, _ROUNDED[rounding_mode], x, y, lambda a: -a)
+    compute = result_type((x, y))
+    if not compute.is_floating_point:
+        return _divided(g, _ROUNDED[rounding_mode], x, y, lambda a: -a)
+    fn = _ROUNDED[rounding_mode]
+    is_one = not isinstance(y, TensorValue) or product(y.size) == 1
+    if rounding_mode == "trunc" and compute in LOW_PRECISION and not is_one:
+
+        def fn(x: Scalar, y: Scalar) -> Scalar:  # eager truncates what it rounded
+            return trunc((x / y).to(compute).to(torch.float32))
+
+    return g.pointwise(fn, (x, y), compute, cost=12)
 
 
 def _divided(
@@ -146,7 +161,7 @@ def _divided(
         fn = _checked_division(fn, by_minus_one)
     elif not compute.is_floating_point and y in (0, -1):
         return DECLINED
-    return g.pointwise(fn, (x, y), compute, cost=12)
+    return of_stored(g, fn, (x, y), compute, cost=12)
 
 
 def _checked_division(
@@ -241,6 +256,7 @@ def lower_pow_scalar(g: GraphLowering, x: TensorValue, exponent: Any) -> Any:
     special = None if compute == torch.float16 else _SPECIAL_POWERS.get(float(exponent))
     if special is not None:
         return g.pointwise(special, (x,), compute, cost=6)
+    exponent = stored(exponent, compute)
     return g.pointwise(lambda a: a.op("pow", exponent), (x,), compute, cost=40)
 
 
@@ -249,7 +265,7 @@ def lower_pow(g: GraphLowering, x: Any, exponent: TensorValue) -> Any:
     compute = compute_dtype(SAME, (x, exponent))
     if not compute.is_floating_point or isinstance(x, complex):
         return DECLINED
-    return g.pointwise(lambda a, b: a.op("pow", b), (x, exponent), compute, cost=40)
+    return of_stored(g, lambda a, b: a.op("pow", b), (x, exponent), compute, cost=40)
 
 
 # -- selection and bounds --------------------------------------------------------------------------

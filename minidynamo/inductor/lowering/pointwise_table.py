@@ -76,8 +76,10 @@ def register_row(row: Row) -> None:
         compute = compute_dtype(row.promotion, operands)
         formula = row.formula
         if row.op.__name__ in _COMPARISONS and compute in LOW_PRECISION:
-            operands = tuple(_stored(value, compute) for value in operands)
+            operands = tuple(stored(value, compute) for value in operands)
             formula = _of_rounded(formula, compute)
+        elif row.op is aten.atan2:
+            return of_stored(g, formula, operands, compute, row.cost)
         return g.pointwise(formula, operands, compute, cost=row.cost)
 
     lower.__name__ = f"lower_{row.op}"
@@ -97,10 +99,36 @@ def _of_rounded(
     return lambda *args: formula(*map(rounded, args))
 
 
-def _stored(value: Any, dtype: torch.dtype) -> Any:
-    """A number as a tensor of that dtype holds it."""
+def stored(value: Any, dtype: torch.dtype) -> Any:
+    """A number as a tensor of that dtype, if it is one of 16 bits, holds it."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return torch.tensor(value, dtype=dtype).item() if is_number else value
+    if dtype not in LOW_PRECISION or not is_number:
+        return value
+    return torch.tensor(value, dtype=dtype).item()
+
+
+def of_stored(
+    g: GraphLowering,
+    formula: Callable[..., Scalar],
+    operands: tuple[Any, ...],
+    dtype: torch.dtype,
+    cost: int = 1,
+) -> Any:
+    """`formula` of operands as eager converts them on CPU: numbers and tensors of other dtypes are
+    first rounded to `dtype`, which for products and quotients is not so.
+    """
+    if dtype not in LOW_PRECISION or g.meta_device().type != "cpu":
+        return g.pointwise(formula, operands, dtype, cost=cost)
+    operands = tuple(stored(value, dtype) for value in operands)
+    is_kept = [
+        isinstance(v, (int, float)) or getattr(v, "dtype", None) == dtype for v in operands
+    ]
+
+    def rounded(*args: Scalar) -> Scalar:
+        pairs = zip(args, is_kept, strict=True)
+        return formula(*(x if kept else x.to(dtype).to(torch.float32) for x, kept in pairs))
+
+    return g.pointwise(formula if all(is_kept) else rounded, operands, dtype, cost=cost)
 
 
 # -- formulas of more than one operation -----------------------------------------------------------
@@ -254,7 +282,8 @@ def log_sigmoid_backward(grad: Scalar, x: Scalar, _buffer: Scalar) -> Scalar:
 
 
 def hardsigmoid_backward(grad: Scalar, x: Scalar) -> Scalar:
-    return where((x > -3) & (x < 3), grad / 6, 0)
+    sixth = torch.tensor(1 / 6).item() if grad.dtype == torch.float64 else 1 / 6
+    return where((x > -3) & (x < 3), grad * sixth, 0)  # of float32 in eager
 
 
 def hardswish_backward(grad: Scalar, x: Scalar) -> Scalar:
@@ -353,6 +382,8 @@ __all__ = [
     "erf",
     "expm1",
     "floor",
+    "of_stored",
     "rsqrt",
     "sqrt",
+    "stored",
 ]
