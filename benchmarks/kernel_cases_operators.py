@@ -111,3 +111,41 @@ def _short_norm(g: Make) -> Made:
 @case("argmin of 10")
 def _short_argmin(g: Make) -> Made:
     return lambda x: x.argmin(-1), (g.randn(50_000, 10),)
+
+
+# -- elements that are moved -----------------------------------------------------------------------
+
+
+@case("pad as a torus")
+def _torus(g: Make) -> Made:
+    return lambda x: F.pad(x, (1, 1, 1, 1), mode="circular"), (g.randn(4, 16, 128, 128),)
+
+
+@case("pad with mirrors, bf16")
+def _mirror(g: Make) -> Made:
+    given = g.randn(4, 16, 128, 128, dtype=torch.bfloat16)
+    return lambda x: F.pad(x, (2, 2, 2, 2), mode="reflect"), (given,)
+
+
+@case("pad and roll, bf16")
+def _moved(g: Make) -> Made:
+    given = g.randn(512, 1000, dtype=torch.bfloat16)
+    return lambda x: F.pad(x, (8, 8)).roll(3, 1), (given,)
+
+
+@case("masks combined")
+def _masks(g: Make) -> Made:
+    def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return a & ~b | c
+
+    return run, tuple(g.rand(1024, 1024) > 0.5 for _ in range(3))
+
+
+@case("every second element, float64")
+def _halved(g: Make) -> Made:
+    return lambda x: x[:, ::2].contiguous(), (g.randn(512, 1024, dtype=torch.float64),)
+
+
+@case("index_select columns")
+def _columns(g: Make) -> Made:
+    return lambda x, i: x.index_select(1, i), (g.randn(1000, 1000), g.ints(1000, 1000))

@@ -167,8 +167,10 @@ class CppKernel:
         """
         if self.vec is None or self.reduces or sum(OPS[n.op].cost for n in self.nodes) > 32:
             return False
-        depends = dependencies(self.body)
-        places = [n.index.value_refs() for n in self.nodes if n.op == "scatter" and n.index]
+        depends, ops = dependencies(self.body), ["scatter"]
+        if sum(OPS[n.op].cost for n in self.nodes) <= 16 and self._keeps_failure():
+            ops.append("load")
+        places = [n.index.value_refs() for n in self.nodes if n.op in ops and n.index]
         return any(self.vec in depends[ref] for refs in places for ref in refs)
 
     def _rows(self) -> int:
@@ -208,7 +210,8 @@ class CppKernel:
         """The source text."""
         if self.spec.origins:
             self.code.line(f"// {', '.join(operators(self.spec.origins))}")
-        parameters = "void** ptrs, const i64* sizes, i64* failure"
+        own = self._keeps_failure()
+        parameters = f"void** ptrs, const i64* sizes, i64* {'reported' if own else 'failure'}"
         with self.code.block(f'extern "C" void {self.name}({parameters})'):
             self.code.line("using namespace md;")
             self._lanes()
@@ -217,8 +220,16 @@ class CppKernel:
                 self.code.line(f"{ctype}* __restrict {arg.name} = ({ctype}*)ptrs[{position}];")
             for position, size in enumerate(self.spec.sizes):
                 self.code.line(f"const i64 {size} = sizes[{position}];")
+            if own:
+                self.code.line("i64 failure[2] = {reported[0], reported[1]};")
             self._nest()
+            if own:
+                self.code.line("reported[0] = failure[0], reported[1] = failure[1];")
         return self.code.text()
+
+    def _keeps_failure(self) -> bool:
+        """Whether failures of checks are kept in registers: one thread alone may."""
+        return bool(self.spec.failures) and self.threads == 1
 
     def _lanes(self) -> None:
         self.code.line(f"constexpr int N = BYTES / {self._lane_bytes()};")
