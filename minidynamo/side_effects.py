@@ -101,7 +101,8 @@ class SideEffects:
         self.mutated: set[VariableTracker] = set()
         # Whether there are objects whose end runs code.
         self.meets_finalizers = False
-        # Tensors that stand for one of several, as (step that made it, fake, version).
+        # Tensors that stand for others (min() of several, say; the result of a function that is
+        # called once), as (step that made it, fake, version).
         self.choices: list[tuple[int, Any, int]] = []
 
     # -- identity -------------------------------------------------------------------------------
@@ -139,7 +140,8 @@ class SideEffects:
         """To be called after a tensor was written to: it must not be one of `choices`."""
         for step, fake, version in self.choices:
             if fake._version != version:
-                reason = Unsupported("choice of a tensor", "min() or max()", "it is written to")
+                what = "min(), max() or a constant result"
+                reason = Unsupported("choice of a tensor", what, "it is written to")
                 reason.made_at = step  # type: ignore[attr-defined]
                 raise reason
 

@@ -7,7 +7,7 @@ hooks, modules made inside) torch's own Python code is traced.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,7 +61,7 @@ def _hooks_of(module: Any, name: str) -> tuple[tuple[Any, bool], ...]:
     return tuple((hook, key in special) for key, hook in getattr(module, name).items())
 
 
-def _take_keywords(tables: dict[str, Any], name: str) -> tuple[bool, ...]:
+def _take_keywords(tables: Mapping[str, Any], name: str) -> tuple[bool, ...]:
     special = tables[f"{name}_with_kwargs"]
     return tuple(key in special for key in tables[name])
 

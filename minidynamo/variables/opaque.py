@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 # With more objects than these in reach it is taken for a reader of all of them.
-_MOST = 5000
+_MOST = 20_000
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 # Who calls these may name an attribute by a text.

@@ -418,7 +418,12 @@ class Services:
             result = fn(*values, **named)
         except Exception as error:
             raise ObservedException(self.wrap_exception(error)) from error
-        return self.wrap_held(result, f"{fn.__qualname__}(...)")
+        held = self.wrap_held(result, f"{fn.__qualname__}(...)").realize()
+        if isinstance(held, TensorVariable):
+            # Eager may give a new one each time: a write to it must not last.
+            row = (self.last_step(), held.fake, held.fake._version)  # type: ignore[attr-defined]
+            self.output.side_effects.choices.append(row)
+        return held
 
     def _real(self, fn: Any, argument: VariableTracker) -> Any:
         if argument.is_python_constant():

@@ -132,6 +132,15 @@ def test_constant_results():
     assert (first.calls, second.calls) == (1, 1)
 
 
+def test_constant_results_that_are_written_to_break():
+    def fn(x):
+        made = constant_tensor(3)
+        made.add_(1)
+        return x * made
+
+    check(fn, X, graphs=2, breaks=1, calls=3)
+
+
 def test_constant_result_of_a_changed_object_breaks():
     def fn(x, which):
         which.z = 7
