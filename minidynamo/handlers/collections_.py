@@ -43,7 +43,7 @@ def _count_elements(
     iterable: Values,
     /,
 ) -> None:
-    for item in iterable.unpack(tx):
+    for item in iterable.each(tx):
         key = item.realize()
         count = mapping.call_method(tx, "get", [key, ConstantVariable(0)], {}).realize()
         total = tx.call_operator(operator.add, [count, ConstantVariable(1)])

@@ -114,7 +114,10 @@ def _call_in_tail(
 @op("CALL_FUNCTION_EX")
 def call_function_ex(tx: Translator, inst: Instruction) -> None:
     kwargs = tx.unpack_keywords(tx.pop()) if inst.arg else {}
-    args = tx.pop().unpack(tx)
+    given = tx.pop()
+    if not any(hasattr(given.python_type(), name) for name in ("__iter__", "__getitem__")):
+        unsupported("call does not fit", "*", "eager will raise the TypeError")
+    args = given.unpack(tx)
     second, first = tx.pop_raw(), tx.pop_raw()
     tx.push(_call_in_tail(tx, second if first is NULL else first, args, kwargs))
 

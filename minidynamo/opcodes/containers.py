@@ -110,10 +110,12 @@ def dict_update(tx: Translator, inst: Instruction) -> None:
 def dict_merge(tx: Translator, inst: Instruction) -> None:
     mapping = tx.pop()
     container = tx.stack[-inst.arg].realize()
+    if not hasattr(mapping.python_type(), "keys"):
+        unsupported("call does not fit", "**", "eager will raise the TypeError")
     for name, value in tx.unpack_keywords(mapping).items():
         key = ConstantVariable(name)
         if container.contains(tx, key).truth(tx):
-            tx.raise_observed(TypeError, f"got multiple values for keyword argument '{name}'")
+            unsupported("call does not fit", f"**: {name}", "eager will raise the TypeError")
         container.setitem(tx, key, value)
 
 

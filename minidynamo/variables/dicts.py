@@ -54,6 +54,16 @@ def key_of(tx: Translator, key: VariableTracker) -> Any:
     return found
 
 
+def are_hashable(tx: Translator, items: list[VariableTracker]) -> bool:
+    """Whether all of these can be keys."""
+    try:
+        for item in items:
+            key_of(tx, item)
+    except ObservedException:
+        return False
+    return True
+
+
 def _note_identity(tx: Translator, key: VariableTracker) -> None:
     """Objects that were hashed by identity have to be different ones in each call."""
     if tx.output.side_effects.real_of(key) is not None and key.source is not None:

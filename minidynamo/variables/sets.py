@@ -27,7 +27,7 @@ from .builtin_object import (
     observed,
 )
 from .constant import ConstantVariable, is_value
-from .dicts import key_of, raise_key_error
+from .dicts import are_hashable, key_of, raise_key_error
 from .lists import SequenceVariable
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
@@ -466,7 +466,8 @@ def _register_algebra(name: str, method: str, update: str) -> None:
 
     def update_row(tx: Translator, self: SetVariable, /, *others: VariableTracker) -> None:
         for other in others:
-            if update in _ONE_BY_ONE and other.runs_code():
+            is_whole = not other.runs_code() and are_hashable(tx, other.unpack(tx))
+            if update in _ONE_BY_ONE and not is_whole:
                 for item in other.each(tx):
                     _ONE_BY_ONE[update](tx, self, item)
             else:

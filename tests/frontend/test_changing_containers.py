@@ -333,3 +333,53 @@ def test_sets_that_grow_when_the_last_item_was_given():
     check(grow_at_the_last_item, X, {1})
     check(advance_behind_the_end, X, {1, 2})
     check(broken_loop_over_a_set, X, {1})
+
+
+def updates_that_fail_halfway(a, members):
+    made, texts = {0}, []
+
+    def failing():
+        yield 70
+        raise ValueError("in the middle")
+
+    counts = collections.Counter()
+    for update in (
+        lambda: members.update([5, 6, [1], 7]),
+        lambda: made.update([50], [[8]], [51]),
+        lambda: made.update(failing()),
+        lambda: made.difference_update([0, [1], 70]),
+        lambda: made.intersection_update([0, [1], 5]),
+        lambda: made.symmetric_difference_update([70, [1]]),
+        lambda: counts.update(failing()),
+    ):
+        try:
+            update()
+        except (TypeError, ValueError) as error:
+            texts.append(str(error))
+    return a + len(texts), texts, made, counts
+
+
+def test_what_was_added_before_an_update_failed():
+    check(updates_that_fail_halfway, X, {1, 2}, graphs=1)
+
+
+def calls_that_do_not_fit(a):
+    def target(a=1, b=2):
+        return 0
+
+    texts = []
+    for call in (
+        lambda: target(*3),
+        lambda: target(**3),
+        lambda: target(a=1, **{"a": 2}),
+        lambda: target(*[1], *4),
+    ):
+        try:
+            call()
+        except TypeError as error:
+            texts.append(str(error))
+    return a + len(texts), texts
+
+
+def test_calls_that_do_not_fit():
+    check(calls_that_do_not_fit, X)
