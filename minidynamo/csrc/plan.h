@@ -125,6 +125,7 @@ struct TritonStep {
   std::shared_ptr<CudaFunction> function;
   Size grid[3];
   unsigned threads = 0;
+  size_t device = 0;  // in Program::cuda_devices
   std::vector<TritonArg> args;
   std::vector<int32_t> writes;
 };
@@ -275,7 +276,7 @@ struct RunState {
   std::vector<LaunchValue> launch_values;
   bool holds_inputs = false;             // some of `tensors` are inputs
   uint64_t last_use = 0;
-  void* stream = nullptr;                // CUstream, for launches
+  std::vector<void*> streams;            // a CUstream for each of Program::cuda_devices
 };
 
 class Program {
@@ -317,7 +318,7 @@ class Program {
   bool dispatches = false;   // some step goes through the dispatcher
   bool runs_kernels = false;
   bool runs_python = false;
-  int cuda_device = kNone;  // of the launches
+  std::vector<int> cuda_devices;  // of the launches
   bool releases_gil = false;
   void* library = nullptr;
 

@@ -402,10 +402,12 @@ class PlanParser {
     if (!device.has_index()) {
       index = py::module_::import("torch").attr("cuda").attr("current_device")().cast<int>();
     }
-    if (program_.cuda_device != kNone && program_.cuda_device != index) {
-      fail("a plan's GPU kernels must all be on one device");
+    std::vector<int>& devices = program_.cuda_devices;
+    auto known = std::find(devices.begin(), devices.end(), index);
+    step.device = static_cast<size_t>(known - devices.begin());
+    if (known == devices.end()) {
+      devices.push_back(index);
     }
-    program_.cuda_device = index;
     auto grid = reader_.sizes(item["grid"]);
     if (grid.size() != 3) {
       fail("the grid must have three dimensions");

@@ -141,8 +141,9 @@ PyObject* run_program(const Program& program, RunState& state, PyObject* const* 
   if (!program.keeps_memory) {
     attach_memory(program, state);
   }
-  if (program.cuda_device != kNone) {
-    state.stream = current_stream(program.cuda_device);
+  state.streams.clear();
+  for (int device : program.cuda_devices) {
+    state.streams.push_back(current_stream(device));
   }
   {
     std::optional<c10::impl::ExcludeDispatchKeyGuard> below_autograd;

@@ -203,7 +203,7 @@ void run_triton(const TritonStep& step, const Program& program, RunState& state)
     grid[i] = static_cast<unsigned>(blocks);
   }
   Profiled profiled(step.name);
-  step.function->launch(grid, step.threads, state.stream, params);
+  step.function->launch(grid, step.threads, state.streams[step.device], params);
 }
 
 // --- Python -----------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def flatten_outputs(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Any
 def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
     """Compile a functional aten graph, or find on disk what it compiles to; in pieces where numbers
     depend on data. One with symbolic sizes that plans cannot deal with runs node by node, and so
-    does one on other devices, or on several GPUs.
+    does one on other devices.
 
     kind: `inference`, `forward` or `backward`.
     """
@@ -242,13 +242,10 @@ def _run(
 
 
 def _has_known_devices(graph: torch.fx.GraphModule) -> bool:
-    """Whether all tensors are on the CPU and one GPU: there are no kernels for meta tensors, say,
-    and a plan launches on one GPU.
-    """
+    """Whether all tensors are on CPU or GPUs: there are no kernels for meta tensors, say."""
     values = torch.utils._pytree.tree_leaves([n.meta.get("val") for n in graph.graph.nodes])
-    devices = {value.device for value in values if isinstance(value, torch.Tensor)}
-    types = [device.type for device in devices]
-    return {*types} <= {"cpu", "cuda"} and types.count("cuda") <= 1
+    types = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+    return types <= {"cpu", "cuda"}
 
 
 def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:

@@ -29,6 +29,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 from minidynamo.inductor import config
 from minidynamo.inductor.codegen.cpp_stages import choose_vector_symbol, find_transposition
 from minidynamo.inductor.fusion import join
@@ -63,9 +65,14 @@ class Group:
 
 def device_of(group: Group) -> str:
     """Type of the device that a group of loops runs on."""
+    return place_of(group).type
+
+
+def place_of(group: Group) -> torch.device:
+    """The device that a group of loops runs on."""
     operation = group.operations[0]
     assert isinstance(operation, ComputedOp)
-    return operation.outputs[0].device.type
+    return operation.outputs[0].device
 
 
 class FusionScore:
@@ -111,7 +118,7 @@ class FusionScore:
 
     def _refusal(self, first: Group, second: Group) -> str:
         assert first.body is not None and second.body is not None
-        if device_of(first) != device_of(second):
+        if place_of(first) != place_of(second):
             return "different devices"
         if len(first.body.nodes) + len(second.body.nodes) > config.max_fusion_nodes:
             return "the kernel would be too long"

@@ -20,7 +20,7 @@ from minidynamo.inductor.codegen.kernel import Kernel, KernelArg, KernelSpec
 from minidynamo.inductor.dependencies import Dependencies, is_effectful, roots, writes_of
 from minidynamo.inductor.dependencies import overwritten as overwritten_by
 from minidynamo.inductor.fusion import merge_loops
-from minidynamo.inductor.fusion_score import FusionScore, Group, device_of
+from minidynamo.inductor.fusion_score import FusionScore, Group, device_of, place_of
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation, View
 from minidynamo.inductor.loop_body import LoopBody
@@ -112,7 +112,7 @@ class Scheduler:
             sizes = [s.size for s in (*group.body.iters, *group.body.reduces)]
             if not uses_triton(device_of(group)) or hint_of(product(sizes)) > LAUNCH_POINTS:  # type: ignore[arg-type]
                 continue
-            key = (device_of(group), len(group.body.reduces), *sizes)
+            key = (place_of(group), len(group.body.reduces), *sizes)
             sibling = latest.get(key)
             joined = self._try(sibling, group) if sibling is not None else None
             latest[key] = joined or group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -41,7 +42,7 @@ class TritonSteps:
 
     def __init__(self) -> None:
         self.kernels: dict[str, TritonKernel] = {}
-        self.binaries: dict[tuple[str, tuple[int, ...]], Binary] = {}
+        self.binaries: dict[tuple[Any, ...], Binary] = {}
         self.callables: dict[str, Callable[..., None]] = {}
         self.launched_inputs: set[str] = set()
 
@@ -82,8 +83,8 @@ class TritonSteps:
         names = [buffer.name for buffer in buffers]
         aligned = tuple(i for i, name in enumerate(names) if name not in misaligned)
         self.launched_inputs.update(names[i] for i in aligned if buffers[i].kind == "input")
-        key = symbol, aligned
         device = buffers[0].device
+        key = symbol, aligned, device
         if key not in self.binaries:
             self.binaries[key] = compile_kernel(kernel, device_target(device), aligned)
         binary = self.binaries[key]
