@@ -261,3 +261,11 @@ def test_gradient_of_hardsigmoid_in_float64():
         for fn in (F.hardsigmoid, minidynamo.compile(F.hardsigmoid, fullgraph=True))
     ]
     assert torch.equal(*grads)
+
+
+def test_of_equal_zeros_fmax_takes_the_first():
+    x, y = torch.tensor([0.0, -0.0, 0.0, math.nan]), torch.tensor([-0.0, 0.0, math.nan, -0.0])
+    for fn in (torch.fmax, torch.fmin):
+        actual, expected = minidynamo.compile(fn)(x, y), fn(x, y)
+        assert torch.equal(actual.signbit(), expected.signbit())
+        assert torch.equal(actual, expected)

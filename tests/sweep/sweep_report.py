@@ -19,9 +19,11 @@ dtype; of no elements.
 """
 
 WHY = """Differences that stay: results of 16-bit floats are rounded once, where eager rounds each
-step (`cross`) and overflows in between (gradients of `pow`); bicubic interpolation of uint8 rounds
-in float32, eager in fixed point. Breaks stay where the result or its size depends on data, where a
-generator is an argument, on sparse tensors, and where `out=` is resized or of another dtype.
+step (`cross`, `addr`) and overflows in between (gradients of `pow`, `masked.normalize`); bicubic
+interpolation of uint8 to symbolic sizes rounds in float32, eager in fixed point; `normal_` of a
+tensor with holes draws as for one without. Breaks stay where the result or its size depends on
+data, where a generator is an argument, on sparse tensors, and where `out=` is resized or of another
+dtype.
 """
 
 

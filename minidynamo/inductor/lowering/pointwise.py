@@ -57,6 +57,12 @@ def _plus(x: Scalar, y: Scalar, alpha: Number) -> Scalar:
     return y.op("fma", alpha, x) if x.dtype.is_floating_point else x + y * alpha
 
 
+def _sum(g: GraphLowering, x: Any, y: Any, alpha: Number) -> Any:
+    compute = compute_dtype(SAME, (x, y))
+    alpha = stored(alpha, compute)
+    return of_stored(g, lambda a, b: _plus(a, b, alpha), (x, y), compute)
+
+
 @register(aten.add)
 def lower_add(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
     if any(isinstance(v, complex) for v in (x, y, alpha)):
@@ -64,31 +70,19 @@ def lower_add(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
     compute = compute_dtype(SAME, (x, y))
     if compute == torch.bool:
         return DECLINED if alpha not in (1, True) else g.pointwise(add, (x, y), compute)
-    alpha = stored(alpha, compute)
-    return of_stored(g, lambda a, b: _plus(a, b, alpha), (x, y), compute)
-
-
-def _difference(
-    g: GraphLowering,
-    x: Any,
-    y: Any,
-    alpha: Number,
-) -> Any:
-    compute = compute_dtype(SAME, (x, y))
-    alpha = stored(alpha, compute)
-    return of_stored(g, lambda a, b: _plus(a, b, -alpha), (x, y), compute)
+    return _sum(g, x, y, alpha)
 
 
 @register(aten.sub)
 def lower_sub(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
     if any(isinstance(v, complex) for v in (x, y, alpha)):
         return DECLINED
-    return _difference(g, x, y, alpha)
+    return _sum(g, x, y, -alpha)
 
 
 @register(aten.rsub)
 def lower_rsub(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
-    return _difference(g, y, x, alpha)
+    return _sum(g, y, x, -alpha)
 
 
 # -- division --------------------------------------------------------------------------------------

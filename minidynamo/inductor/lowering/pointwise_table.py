@@ -231,13 +231,13 @@ def signbit(x: Scalar) -> Scalar:
 def fmax(x: Scalar, y: Scalar) -> Scalar:
     if not _is_float(x):
         return maximum(x, y)
-    return where(isnan(x), y, where(isnan(y), x, maximum(x, y)))
+    return where(isnan(x), y, where(isnan(y), x, maximum(y, x)))  # x of equal ones
 
 
 def fmin(x: Scalar, y: Scalar) -> Scalar:
     if not _is_float(x):
         return minimum(x, y)
-    return where(isnan(x), y, where(isnan(y), x, minimum(x, y)))
+    return where(isnan(x), y, where(isnan(y), x, minimum(y, x)))
 
 
 def xlogy(x: Scalar, y: Scalar) -> Scalar:
