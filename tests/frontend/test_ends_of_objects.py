@@ -129,7 +129,9 @@ def a_global(a):
     return a + 1
 
 
-def a_cell(a, cell):
+def a_cell(a, things):
+    cell = things.pop()
+
     def inner():
         nonlocal cell
         cell = None
@@ -186,7 +188,7 @@ CASES = [
     (object_that_an_attribute_held, lambda: (Box(box=nest()),)),
     (loop_over_what_is_cleared, lambda: ([Mortal(5)],)),
     (a_global, lambda: ()),
-    (a_cell, lambda: (Mortal(1),)),
+    (a_cell, lambda: ([Mortal(1)],)),
     (weak_set, lambda: (weakref.WeakSet(),)),
     (weak_dicts, lambda: (weakref.WeakKeyDictionary(), weakref.WeakValueDictionary())),
     (finalize, lambda: ()),
