@@ -83,8 +83,6 @@ def keep_overwritten(
                 continue
             if user.target is operator.getitem or may_share_memory(user):
                 memory.append(user)
-            elif isinstance(user.meta.get("val"), (tuple, list)):
-                memory.append(user)  # its parts are saved
             else:
                 user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 

@@ -326,13 +326,19 @@ def _zeroed(x, b):
     return y
 
 
+def _parts(x, b):
+    y = x * b.sort(0).values + (x * b.split(2)[1].sin().sum()).relu()
+    b.zero_()
+    return y
+
+
 def _replaced(x, b):
     return x.nan_to_num_() * b, x.abs_()
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("f", [_factor, _views_of_factors, _zeroed, _replaced])
+@pytest.mark.parametrize("f", [_factor, _views_of_factors, _zeroed, _parts, _replaced])
 def test_what_backward_needs_of_an_input_that_is_overwritten(f, backend, dynamic):
     def run(g):
         w, b = noise(4, 4, requires_grad=True), noise(4, 4)
