@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _functorch as C
 from torch._functorch import apis, eager_transforms, predispatch
+from torch.fx.node import Node, map_arg
 
 from .. import markers
+from ..exc import Unsupported
 from ..output_graph import example_value
 from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.contexts import FORWARD_GRAD_MODE, GlobalStateVariable
+from ..variables.lists import SequenceVariable
 from ..variables.null_blocks import null_block
 from ..variables.registry import handles
 from ..variables.symint import SymVariable
@@ -211,10 +214,28 @@ def load_forward_decompositions(tx: Translator, args: Args, kwargs: Kwargs) -> V
 
 @handles(torch.autograd.grad)
 def autograd_grad(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Inside of a level it is an operation; elsewhere eager runs the backward pass."""
+    """Inside of a level it is an operation; elsewhere eager runs the backward pass. What it
+    differentiates by is made in front of the graph of what depends on it: of two results of one
+    compiled graph, autograd sees none depend on the other.
+    """
     if not tx.output.transform_levels:
-        unsupported("autograd call", "torch.autograd.grad", "the backward pass is run by eager")
+        why = "the backward pass is run by eager"
+        reason = Unsupported("autograd call", "torch.autograd.grad", why)
+        inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+        reason.made_at = _first_step(tx, inputs)  # type: ignore[attr-defined]
+        raise reason
     return tx.call_operation(torch.autograd.grad, args, kwargs)
+
+
+def _first_step(tx: Translator, inputs: VariableTracker | None) -> int | None:
+    """The step that made the first of `inputs` in this graph; None if it made none of them."""
+    value = None if inputs is None else inputs.realize()
+    if not isinstance(value, (TensorVariable, SequenceVariable)):
+        return None
+    nodes: list[Node] = []
+    map_arg(tx.as_proxy(value), nodes.append)
+    steps = [node.meta["step"] for node in nodes if "step" in node.meta]
+    return min(steps, default=None)
 
 
 def _grad_of_transform(*args: Any, **kwargs: Any) -> Any:

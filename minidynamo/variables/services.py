@@ -124,6 +124,9 @@ class Services:
     def user_stack(self) -> list[traceback.FrameSummary]:
         raise NotImplementedError
 
+    def last_step(self) -> int:
+        raise NotImplementedError
+
     # -- computing --------------------------------------------------------------------------------
 
     def fold(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -155,6 +158,7 @@ class Services:
     ) -> VariableTracker:
         """Add an operation to the graph and wrap its result."""
         node = self.output.create_node(op, target, args, kwargs, self.user_stack())
+        node.meta["step"] = self.last_step()
         if _is_inplace(op, target) or "out" in kwargs:
             self.output.side_effects.version += 1
             self.output.side_effects.check_choices()

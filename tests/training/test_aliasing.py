@@ -414,3 +414,25 @@ def test_views_of_parameters_where_gradients_are_switched_on():
     assert torch.allclose(loss, expected)
     (got,) = torch.autograd.grad(loss, w)
     assert torch.equal(got, torch.autograd.grad(expected, w)[0])
+
+
+@scenario(graphs=None, breaks=None, backends=("eager", "aot_eager", "inductor"))
+def test_gradients_by_what_the_function_makes_itself(comp):
+    def inner(x, w):
+        h = (x * w).sin()
+        return h, h.exp()
+
+    def f(x, w):
+        x = x + 1
+        h, y = inner(x, w)
+        (first,) = torch.autograd.grad(y, h, torch.ones_like(y), retain_graph=True)
+        second = torch.autograd.grad(y, inputs=[h, w], grad_outputs=y, retain_graph=True)
+        return y + first, second[1]
+
+    compiled, found = comp(f), []
+    for _ in range(2):
+        w = torch.ones(3, requires_grad=True)
+        y, second = compiled(noise(3), w)
+        y.sum().backward()
+        found += [y.detach(), second, w.grad]
+    return found
