@@ -135,10 +135,12 @@ MdModuleCall md_module_call(PyObject* object, MdModuleClass* known, int within) 
   if (type != known->type || type->tp_version_tag != known->version || known->version == 0) {
     known->forward = plain_forward(type, globals);
     known->type = type;
-    known->version = type->tp_version_tag;  // the look-ups gave it one, if it can have one
+    // The look-ups gave it one. CPython 3.13 gives a class no more than 1000: then it is looked at
+    // each time.
+    known->version = type->tp_version_tag;
   }
   MdModuleCall call = MD_OTHER_CALL;
-  if (known->forward != NULL && known->version != 0 && !md_torch_is_tracing()) {
+  if (known->forward != NULL && !md_torch_is_tracing()) {
     call = instance_call(object, globals, within);
   }
   if (PyErr_Occurred()) {

@@ -32,6 +32,17 @@ def compiled_module(module, fn=Module.forward):
     return compiler.compiled(module), compiler
 
 
+def test_classes_that_changed_often():
+    class Often(Module):
+        pass
+
+    for Often.count in range(1100):  # CPython 3.13 numbers no more than 1000 states of a class
+        assert Often().count == Often.count
+    fast, compiler = compiled_module(Often())
+    assert [fast(1), fast(a=1)] == [("new", 3, 1, 2)] * 2
+    assert compiler.names == ["forward"]
+
+
 def test_forward_is_dispatched_to():
     module = Module()
     fast, compiler = compiled_module(module)
