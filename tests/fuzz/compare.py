@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import re
 import types
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 ATOMS = (int, float, complex, str, bytes, bool, type(None), type(...), range, slice)
 MOST_ITEMS = 50
+ADDRESS = re.compile("0x[0-9a-f]{8,}")  # in a repr: of another object in the other run
 
 
 class Snapshot:
@@ -25,7 +27,7 @@ class Snapshot:
 
     def take(self, value: Any) -> Any:
         if isinstance(value, ATOMS):
-            return type(value).__name__, repr(value)
+            return type(value).__name__, ADDRESS.sub("0x", repr(value))
         if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
             return "named", getattr(value, "__qualname__", value.__name__)
         if isinstance(value, torch.Tensor):
