@@ -116,12 +116,19 @@ def test_a_compiler_that_fails_is_an_error_with_its_words(monkeypatch, tmp_path)
     assert os.path.exists(error.value.inner_exception.source_path)
 
 
-def test_a_compiler_that_cannot_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo internal compiler error >&2; exit 4", "internal compiler error"),
+        ("exit 0", "wrote no .*kernels.so"),
+    ],
+)
+def test_a_compiler_that_cannot_run(tmp_path, monkeypatch, script, message):
     fake = tmp_path / "g++"
-    fake.write_text("#!/bin/sh\necho internal compiler error >&2\nexit 4\n")
+    fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CXX", str(fake))
-    with pytest.raises(CppCompileError, match="internal compiler error"):
+    with pytest.raises(CppCompileError, match=message):
         compile_library({"k": KERNEL.format(name="k", plus=0)}, HEADER)
 
 

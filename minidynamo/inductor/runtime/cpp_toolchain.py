@@ -196,6 +196,9 @@ def _build(
                 ]
             )
             run_command([*command, *objects, *tail])
+        if not library.exists():
+            text = f"it reported no error and wrote no {library}"
+            raise CppCompileError(compiler.command, text, sources[0])
     except CppCompileError:
         _kept.add(str(folder))
         raise
