@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.fx
 from torch.fx.node import Node, map_arg
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+
+class NodeArithmetic(PythonReferenceAnalysis):
+    """Appends what Python's numbers would compute; conversions need functions to do so."""
+
+    @staticmethod
+    def trunc_to_int(x: Any, dtype: Any) -> Any:
+        return _node_of(torch.sym_int, x)
+
+    @staticmethod
+    def floor_to_int(x: Any, dtype: Any) -> Any:
+        return _node_of(math.floor, x)
+
+    @staticmethod
+    def ceil_to_int(x: Any, dtype: Any) -> Any:
+        return _node_of(math.ceil, x)
+
+    @staticmethod
+    def round_to_int(x: Any, dtype: Any) -> Any:
+        return _node_of(round, x)
+
+    @staticmethod
+    def to_dtype(x: Any, dtype: Any) -> Any:
+        assert dtype == torch.float64, dtype
+        return _node_of(torch.sym_float, x)
+
+
+def _node_of(function: Any, x: Any) -> Any:
+    if not isinstance(x, torch.fx.Proxy):
+        return function(x)
+    return x.tracer.create_proxy("call_function", function, (x,), {})
 
 
 def expression_node(
@@ -26,7 +59,7 @@ def expression_node(
         for symbol in sorted(expr.free_symbols, key=str)
     }
     last = next(iter(reversed(graph.nodes)), None)
-    node = sympy_interp(PythonReferenceAnalysis, symbols, expr).node
+    node = sympy_interp(NodeArithmetic, symbols, expr).node
     fresh = []
     for added in reversed(graph.nodes):
         if added is last:

@@ -8,6 +8,8 @@ import pytest
 import torch
 from testing import check_recompiles
 
+import minidynamo
+
 X = torch.ones(4, 2)
 FLOATS = (2.5, 3.5, 4.75, 5.9, 7.25, 9.1)
 PROGRAMS = {
@@ -36,6 +38,21 @@ def test_sizes():
 
     calls = [(torch.ones(n, 2),) for n in (3, 4, 5, 9)]
     check_recompiles(fn, calls, graphs=1, dynamic=True)
+
+
+@pytest.mark.parametrize("to_int", [int, math.floor, math.ceil])
+def test_sizes_of_results_that_were_cut_by_floats(to_int):
+    """What is asked of such a size is computed from the inputs' sizes anew."""
+
+    def fn(x):
+        longer = torch.cat([x[: to_int(0.4 * x.shape[0])], x])
+        return longer.narrow(0, 0, to_int(0.3 * longer.shape[0])) + longer.shape[0]
+
+    calls = [(torch.arange(float(n)),) for n in (9, 14, 23, 40)]
+    check_recompiles(fn, calls, graphs=1, dynamic=True)
+    compiled = minidynamo.compile(fn, dynamic=True)
+    for (x,) in calls:
+        assert torch.equal(compiled(x), fn(x))
 
 
 def test_branch_that_goes_the_other_way():
