@@ -1,4 +1,4 @@
-"""`functools.singledispatch`: its Python code is traced, without its cache."""
+"""`functools.singledispatch` and its methods: their Python code is traced, without their caches."""
 
 from __future__ import annotations
 
@@ -17,17 +17,23 @@ Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
 
 
+# CPython 3.13 keeps methods of instances, too.
+_WITH_CACHES = ("singledispatch.<locals>.dispatch", "singledispatchmethod.__get__")
+
+
 def _is_dispatch(tx: Translator) -> bool:
     code = tx.code
-    is_its_name = code.co_qualname == "singledispatch.<locals>.dispatch"
-    return is_its_name and code.co_filename == functools.singledispatch.__code__.co_filename
+    return (
+        code.co_qualname in _WITH_CACHES
+        and code.co_filename == functools.singledispatch.__code__.co_filename
+    )
 
 
 @handles(weakref.WeakKeyDictionary.__getitem__)
 def _cached(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     if not _is_dispatch(tx):
         return NotImplemented
-    tx.raise_observed(KeyError, args[1].as_python_constant())
+    tx.raise_observed(KeyError)
 
 
 @handles(weakref.WeakKeyDictionary.__setitem__)
