@@ -23,6 +23,8 @@ from torch.autograd.graph import increment_version
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
+from minidynamo.inductor.sizes import has_symbols
+
 # In the meta of a placeholder that the graph writes to: how often its version counter moves.
 WRITES = "writes"
 
@@ -73,6 +75,9 @@ class Gradients:
         if any(info.mutates_data and info.mutates_metadata for info in metadata.input_info):
             # torch would take the offset of the new values' memory for the input's.
             return "an input is written to and laid out anew"
+        if has_symbols(inputs) and _gives_part_of_written(metadata):
+            # torch would take the offset that the part has in the new values' memory.
+            return "a part of an input that is written to is a result"
         # Kernels do not write to saved tensors: backward may run again (`retain_graph`).
         metadata.bw_donated_idxs = []
         if self._differ:
@@ -269,3 +274,12 @@ def _zeros(
         tuple(sizes), tuple(strides), dtype=fake.dtype, device=fake.device
     )
     return made.zero_()
+
+
+def _gives_part_of_written(metadata: Any) -> bool:
+    """Whether torch is to make a result anew as a part of an input that the graph writes to."""
+    return any(
+        info.output_type.name == "alias_of_input"
+        and metadata.input_info[info.base_idx].mutates_data
+        for info in metadata.output_info
+    )

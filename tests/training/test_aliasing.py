@@ -436,3 +436,22 @@ def test_gradients_by_what_the_function_makes_itself(comp):
         y.sum().backward()
         found += [y.detach(), second, w.grad]
     return found
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_parts_of_written_inputs_of_any_size(offset):
+    """Where the input begins in its memory tells where its part does."""
+
+    def fn(x):
+        x[0] = 3
+        return x.unflatten(0, (1, -1)), x[1:], x.signbit()
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(fn, dynamic=True)
+    for size in (9, 14):
+        given = [torch.arange(float(size + offset))[offset:] for _ in range(2)]
+        expected, found = fn(given[0]), compiled(given[1])
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        for part, other in zip(found[:2], expected[:2], strict=True):
+            assert part.storage_offset() == other.storage_offset()
+            assert part.untyped_storage().data_ptr() == given[1].untyped_storage().data_ptr()
