@@ -8,6 +8,7 @@ import torch
 from torch.overrides import get_default_nowrap_functions
 
 from ..variables.base import VariableTracker, unsupported
+from ..variables.builtin_object import is_none
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable, tensor_method
 from ..variables.tensor_subclass import TensorSubclassVariable, of_class
@@ -36,7 +37,7 @@ def default_torch_function(
     values = [_plain(tx, item) for item in items]
     named: Kwargs = {}
     extra = given.get("kwargs")
-    if extra is not None and not extra.is_python_constant():
+    if extra is not None and not is_none(extra.realize()):
         keywords = tx.unpack_keywords(extra)
         named = {name: _plain(tx, item) for name, item in keywords.items()}
         items = [*items, *keywords.values()]

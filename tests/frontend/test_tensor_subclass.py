@@ -40,6 +40,11 @@ class Plain(torch.Tensor):
     pass
 
 
+class Summing(torch.Tensor):
+    def sum(self, dim=None, keepdim=False):
+        return super().sum(dim=dim, keepdim=keepdim).as_subclass(Summing)
+
+
 def set_attribute(x):
     y = x * 2
     y.note = 3
@@ -62,6 +67,9 @@ CASES = {
     "x.add": lambda x: x.add(1),
     "x.sum": lambda x: x.sum(),
     "x.max": lambda x: x.max(0)[0],
+    "keywords that are constants": lambda x: (x.sum(dim=1), torch.sum(x, dim=0), x.to(dtype=int)),
+    "keywords of super()": lambda x: x.as_subclass(Summing).sum(dim=1),
+    "a keyword that is a tensor": lambda x: torch.add(x, other=x, alpha=3),
     "x.to": lambda x: x.to(torch.float64),
     "x.add_": lambda x: x.add_(1),
     "x.shape": lambda x: (x.shape, x * x.shape[0]),
