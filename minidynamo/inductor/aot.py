@@ -29,9 +29,10 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
 from minidynamo.inductor.decompositions import interpolation_whole
-from minidynamo.inductor.gradients import Gradients
+from minidynamo.inductor.gradients import WRITTEN, Gradients
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 from minidynamo.inductor.passes.simplify import may_share_memory, merge_equal_nodes
+from minidynamo.inductor.written_parts import take_out
 
 # The shape of a gradient's parts depends on data, an operator has no fake implementation, or there
 # are tensors of layouts that AOTAutograd does not know.
@@ -42,8 +43,6 @@ NOT_COMPILABLE = (
     NotImplementedError,
 )
 _TENSORIFY = "TENSORIFY_PYTHON_SCALARS"
-# In the meta of a GraphModule: by position, how often it moves the version counter of an input.
-WRITTEN = "written_inputs"
 CompileGraph = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
 Compilers = Mapping[str, Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]]
 
@@ -278,6 +277,7 @@ def make_aot(
     refusal = _refusal(inputs, written or ())
     if refusal:
         raise CannotTrace(refusal)
+    parts = take_out(gm, inputs)
     failures: list[Exception] = []
     gradients = Gradients(options.pop("partition_fn"), written)
 
@@ -303,7 +303,7 @@ def make_aot(
     try:
         with interpolation_whole(inputs):
             compiled = aot_module_simplified(
-                gm,
+                gm if parts is None else parts.rest,
                 inputs,
                 fw_compiler=guarded("forward"),
                 bw_compiler=guarded("backward"),
@@ -317,7 +317,8 @@ def make_aot(
         if failures:
             raise
         raise CannotTrace(f"{type(error).__name__}: {error}") from error
-    return gradients.of_forward(compiled)
+    compiled = gradients.of_forward(compiled)
+    return compiled if parts is None else parts.attach(compiled)
 
 
 def compile_aot(

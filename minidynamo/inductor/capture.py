@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minidynamo.inductor.sizes import has_floats, has_symbols, is_composed, is_in_plans
@@ -186,8 +187,10 @@ class _Recorder(TorchDispatchMode):
     def _is_private(self, tensor: torch.Tensor) -> bool:
         if not isinstance(tensor, FakeTensor) or tensor.layout != torch.strided:
             return False
-        whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
-        return whole and _storage(tensor) not in self._outside
+        if _storage(tensor) in self._outside:
+            return False
+        memory = tensor.untyped_storage().nbytes()
+        return statically_known_true(memory == tensor.numel() * tensor.itemsize)
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of running `func` as what it is made of, if it is taken apart."""

@@ -25,6 +25,8 @@ from torch.utils._pytree import tree_leaves
 
 from minidynamo.inductor.sizes import has_symbols
 
+# In the meta of a GraphModule: by position, how often it moves the version counter of an input.
+WRITTEN = "written_inputs"
 # In the meta of a placeholder that the graph writes to: how often its version counter moves.
 WRITES = "writes"
 

@@ -35,7 +35,7 @@ _POINTWISE = frozenset(
 _OPERATORS = frozenset(
     "iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
 )
-_RESHAPING = frozenset(
+RESHAPING = frozenset(
     "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ resize_ resize_as_ set_"
     " detach_ requires_grad_".split()
 )
@@ -56,7 +56,7 @@ def refusal(
             return f"{node} is for what runs behind it"
         if node.kwargs.get("requires_grad") is True:
             return f"{node} is a leaf of autograd"
-        name = _name(node)
+        name = call_name(node)
         if "foreach" in name and name.endswith("_") and _lists_collide(node):
             return f"{node} writes to a list whose tensors share memory"
         for written, others in _writes(node, name):
@@ -93,13 +93,22 @@ def with_eager_strides(
     return changed
 
 
-def _name(
+def call_name(
     node: Node,
 ) -> str:
+    """The name of the function or method that a node calls."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     # `operator.or_` is no method in place.
     is_operator = getattr(node.target, "__module__", None) == "_operator"
     return name.rstrip("_") if is_operator else name.partition(".")[0]
+
+
+def is_in_place(
+    name: str,
+) -> bool:
+    """Whether a call of this name changes its first argument."""
+    is_method = name.endswith("_") and not name.endswith("__")
+    return is_method or name in _OPERATORS or name == "setitem"
 
 
 def _writes(
@@ -112,8 +121,7 @@ def _writes(
         for written in _tensors(node.kwargs["out"]):
             yield written, given
         return
-    is_method = name.endswith("_") and not name.endswith("__") and name not in _RESHAPING
-    if not (is_method or name in _OPERATORS or name == "setitem") or "foreach" in name:
+    if not is_in_place(name) or name in RESHAPING or "foreach" in name:
         return
     written = _value(node.args[0]) if node.args else None
     if not isinstance(written, torch.Tensor):
@@ -190,7 +198,7 @@ def _collide(
     other: torch.Tensor,
     name: str,
 ) -> bool:
-    if not _is_strided(written) or _storage(written) != _storage(other):
+    if not _is_strided(written) or storage_of(written) != storage_of(other):
         return False
     if _geometry(written) == _geometry(other):
         return name not in _POINTWISE and f"{name}_" not in _POINTWISE  # with `out`
@@ -251,7 +259,7 @@ def _lists_collide(
     for position, values in enumerate(lists):
         for index, value in enumerate(values):
             if _is_strided(value):
-                sharing.setdefault(_storage(value), []).append((position, index, value))
+                sharing.setdefault(storage_of(value), []).append((position, index, value))
     for group in sharing.values():
         for _, index, written in (item for item in group if item[0] == 0):
             for position, later, other in group:
@@ -269,9 +277,10 @@ def _geometry(
     return f"{tuple(tensor.shape)} {tensor.stride()} {tensor.storage_offset()} {tensor.dtype}"
 
 
-def _storage(
+def storage_of(
     tensor: torch.Tensor,
 ) -> int:
+    """What tensors that share memory have in common."""
     return tensor.untyped_storage()._cdata
 
 
@@ -309,7 +318,7 @@ def _changes_strides(
     tensor = _value(node.args[0])
     functional = getattr(torch.Tensor, name[:-1], None)
     is_apart = _is_strided(tensor) and not tensor.is_contiguous()
-    if not is_apart or functional is None or name in _RESHAPING:
+    if not is_apart or functional is None or name in RESHAPING:
         return False
     try:
         with torch.no_grad():

@@ -1,0 +1,130 @@
+"""Views that a graph returns of inputs that it writes to.
+
+Where sizes are symbolic AOTAutograd makes such a view anew by `as_strided`, from the offset that it
+has in the memory of the input's new values; this is not its offset in the input. Where an input is
+written to several times its version moves behind that, and autograd refuses one of several views.
+
+`take_out(gm, inputs)` divides the graph: what is compiled computes the rest, and the operations
+that make the views are done again on the inputs, after the writes, as eager does them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.node import Node
+from torch.utils._pytree import tree_leaves
+
+from minidynamo.inductor.grad_modes import enters_inference_mode, switches_grad
+from minidynamo.inductor.gradients import WRITTEN
+from minidynamo.inductor.overlaps import RESHAPING, call_name, is_in_place, storage_of
+from minidynamo.inductor.sizes import has_symbols
+
+
+class WrittenParts:
+    """A graph without some of its results, and the graph of these."""
+
+    def __init__(self, gm: torch.fx.GraphModule, positions: Sequence[int]) -> None:
+        (output,) = gm.graph.find_nodes(op="output")
+        results = list(output.args[0])
+        self.positions = positions
+        self.rest = _with_results(gm, [v for i, v in enumerate(results) if i not in positions])
+        self.views = _with_results(gm, [results[i] for i in positions], only_needed=True)
+
+    def attach(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """A callable of the whole graph, from one of `rest`."""
+        views = self.views.forward
+        places = list(enumerate(self.positions))
+
+        def call(*args: Any) -> tuple[Any, ...]:
+            results = list(compiled(*args))
+            made = views(*args)
+            for index, position in places:
+                results.insert(position, made[index])
+            return tuple(results)
+
+        return call
+
+
+def take_out(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> WrittenParts | None:
+    """The graph divided, or None where no result is such a view, or one that cannot be made from
+    the inputs alone.
+    """
+    counts = gm.meta.get(WRITTEN, {})
+    is_needed = has_symbols(inputs) or max(counts.values(), default=0) > 1
+    if not is_needed or enters_inference_mode(gm) or switches_grad(gm):
+        return None
+    given = gm.graph.find_nodes(op="placeholder")
+    memory = {_memory_of(node): node for node in given}
+    memory.pop(None, None)
+    written = {_memory_of(given[i]) for i in counts if i < len(given)}
+    (output,) = gm.graph.find_nodes(op="output")
+    positions = [
+        i
+        for i, result in enumerate(output.args[0])
+        if isinstance(result, Node)
+        and result.op.startswith("call_")
+        and _memory_of(result) in written & memory.keys()
+        and _is_remade(result, memory)
+    ]
+    return WrittenParts(gm, positions) if positions else None
+
+
+def _is_remade(result: Node, memory: dict[Any, Node]) -> bool:
+    """Whether nothing but views of inputs, and their sizes, are needed to make it."""
+    pending, seen = [result], set()
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if any(call_name(user) in RESHAPING for user in node.users):
+            return False
+        if node.op == "placeholder":
+            continue
+        is_call = node.op in ("call_function", "call_method")
+        if not is_call or is_in_place(call_name(node)) or "out" in node.kwargs:
+            return False
+        values = tree_leaves(node.meta.get("example_value"))
+        if not all(_is_size(value) or _storage(value) in memory for value in values):
+            return False
+        pending.extend(node.all_input_nodes)
+    return True
+
+
+def _is_size(value: Any) -> bool:
+    if isinstance(value, torch.SymInt):
+        return not free_unbacked_symbols(value)
+    return isinstance(value, int)
+
+
+def _memory_of(node: Node) -> int | None:
+    return _storage(node.meta.get("example_value"))
+
+
+def _storage(value: Any) -> int | None:
+    """Of a plain tensor; None for what has no memory."""
+    is_plain = isinstance(value, FakeTensor) and value.layout is torch.strided
+    return storage_of(value) if is_plain else None
+
+
+def _with_results(
+    gm: torch.fx.GraphModule, results: Sequence[Any], only_needed: bool = False
+) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    copied: dict[Node, Node] = {}
+    graph.graph_copy(gm.graph, copied)
+    made = tuple(copied[v] if isinstance(v, Node) else v for v in results)
+    graph.output(made)
+    if only_needed:
+        for node in reversed(list(graph.nodes)):
+            if not node.users and node.op not in ("placeholder", "output"):
+                graph.erase_node(node)
+    part = torch.fx.GraphModule(gm, graph)
+    part.meta.update(gm.meta)
+    return part
