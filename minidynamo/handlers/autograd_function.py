@@ -6,16 +6,22 @@ read and refuses what changes state outside; the node then calls the class's own
 halves the backend traces as autograd runs them. Where the class's own code would not see what the
 trace saw (arguments that no graph can hold, tensors from elsewhere, state that the frame has
 changed and that is stored only behind the graph), the node runs the traced halves.
+
+Under vmap a class that has a rule of its own is only asked for that: it is what is tried then.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch._C import _functorch
+from torch._functorch.autograd_function import VmapInfo
+from torch._functorch.pyfunctorch import VmapInterpreter
 from torch.autograd.function import FunctionCtx, _is_setup_context_defined
 from torch.fx.node import Node, map_aggregate
 
@@ -25,11 +31,12 @@ from ..output_graph import example_value
 from ..side_effects import Mutation
 from ..subgraphs import Body, add_submodule, scope
 from ..variables.base import VariableTracker, unsupported
-from ..variables.bodies import new_tensor
+from ..variables.bodies import new_tensor, trace_body
 from ..variables.builtin_object import NONE, is_none
 from ..variables.classes import ClassVariable, new_object
 from ..variables.constant import ConstantVariable
 from ..variables.contexts import GRAD_MODE, GlobalStateVariable
+from ..variables.opaque import check_reads
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 from ..variables.transforms import OpenLevel
@@ -52,6 +59,8 @@ for _name in (
 
 
 _apply = vars(torch.autograd.Function)["apply"]
+# Before, `apply` of C refused keywords.
+_TAKES_KEYWORDS = torch.__version__ >= (2, 13)
 
 
 # A class method; from torch 2.14 on it is one of C.
@@ -59,10 +68,16 @@ _apply = vars(torch.autograd.Function)["apply"]
 def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
     """`cls.apply(*args)`."""
     cls, values = args[0], args[1:]
-    if not isinstance(cls, ClassVariable) or kwargs:
+    if not isinstance(cls, ClassVariable) or (kwargs and not _TAKES_KEYWORDS):
         return NotImplemented
     if any(isinstance(c, OpenLevel) and c.kind.is_forward for c in tx.output.open_contexts):
         _refuse(cls, "its jvp is called by eager")
+    values = _positional(tx, cls, values, kwargs)
+    if markers.decision(cls.value) is markers.Decision.ALLOW:
+        check_reads(tx, cls.value)
+        return tx.call_operation(_apply_of(cls.value), values, {})
+    if _has_own_rule(tx, cls):
+        return _call_by_rule(tx, cls, values)
     wanted = [isinstance(v, TensorVariable) and _requires_grad(v.fake) for v in values]
     if not (torch.is_grad_enabled() and any(wanted)):
         result, context = _forward(tx, cls, values, [False] * len(values))
@@ -73,13 +88,113 @@ def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
     traced = _try_out(tx, cls, values, wanted)
     if not all(isinstance(variable, GlobalStateVariable) for variable in traced.mutated):
         _refuse(cls, "it changes state outside of itself")
-    if _sees_the_same(tx, values, traced):
+    if _sees_the_same(tx, values, traced.forward):
         return tx.call_operation(_apply_of(cls.value), values, {})
     return _call_traced(tx, cls, values, traced)
 
 
 def _refuse(cls: ClassVariable, why: str) -> NoReturn:
     unsupported("autograd function", cls.value.__qualname__, why)
+
+
+def _positional(tx: Translator, cls: ClassVariable, values: Values, kwargs: Kwargs) -> Values:
+    """The arguments as `apply` hands them on: by position; with defaults where the context is
+    made by setup_context.
+    """
+    if not (kwargs or _has_setup(cls)):
+        return values
+    if not _has_setup(cls):
+        return _named(tx, cls, values, kwargs)
+    forward = cls.value.forward  # type: ignore[attr-defined]
+    parameters = inspect.signature(forward).parameters
+    required = [p.replace(default=p.empty) for p in parameters.values()]
+    if any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in required):
+        _refuse(cls, "its forward takes arguments by keyword only")
+    try:
+        inspect.signature(forward).bind(*values, **kwargs)
+    except TypeError as error:
+        tx.raise_observed(TypeError, *error.args)
+    bound = inspect.Signature(required).bind_partial(*values, **kwargs)
+    optional = [p.name for p in parameters.values() if p.default is not p.empty]
+    missing = [name for name in optional if name not in bound.arguments]
+    if not (missing or kwargs):
+        return values
+    if hasattr(forward, "__wrapped__") or hasattr(forward, "__signature__"):
+        _refuse(cls, "its forward is wrapped, and not called with all of its arguments")
+    if missing:
+        defaults = cls.getattr(tx, "forward").getattr(tx, "__defaults__").unpack(tx)
+        kept = dict(zip(optional, defaults, strict=True))
+        bound.arguments.update((name, kept[name]) for name in missing)
+    return list(bound.args)
+
+
+def _named(tx: Translator, cls: ClassVariable, values: Values, kwargs: Kwargs) -> Values:
+    """`apply` of C finds the places of keywords in the code of forward, and takes no defaults."""
+    code = getattr(cls.value.forward, "__code__", None)  # type: ignore[attr-defined]
+    if code is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        _refuse(cls, "its forward is called with keywords")
+    names = code.co_varnames[1 : code.co_argcount]
+    places = names[len(values) : len(values) + len(kwargs)]
+    if set(places) != set(kwargs):
+        _refuse(cls, "the keywords do not fit its forward")
+    return [*values, *(kwargs[name] for name in places)]
+
+
+def _has_own_rule(tx: Translator, cls: ClassVariable) -> bool:
+    """Whether the class is asked for its rule for vmap. Raises Unsupported where eager raises."""
+    levels = _functorch.get_interpreter_stack() or []
+    if not any(level.key() == _functorch.TransformType.Vmap for level in levels):
+        return False
+    if not _has_setup(cls):
+        _refuse(cls, "vmap needs its setup_context")
+    is_made = cls.getattr(tx, "generate_vmap_rule").realize().truth(tx)
+    cls.getattr(tx, "vmap").realize()
+    is_own = cls.value.vmap is not torch.autograd.Function.vmap  # type: ignore[attr-defined]
+    if is_made == is_own:
+        _refuse(cls, "vmap needs either its rule or generate_vmap_rule")
+    return is_own
+
+
+def _call_by_rule(tx: Translator, cls: ClassVariable, values: Values) -> VariableTracker:
+    """The rule is traced on trial, as the halves are elsewhere."""
+    top = _functorch.peek_interpreter_stack()
+    if top.key() != _functorch.TransformType.Vmap:
+        _refuse(cls, "its rule for vmap is called below of another transform")
+    level = VmapInterpreter(top)
+    parts = [_unbatched(cls, value, level.level()) for value in values]
+    if all(dim is None for _, dim in parts):
+        _refuse(cls, "vmap does not go over any of its arguments")
+    info = VmapInfo(level.batch_size(), level.randomness())
+    if type(info.batch_size) is not int:
+        _refuse(cls, "its rule for vmap is given a symbolic size")
+    dims = tx.wrap_items(tuple, [ConstantVariable(dim) for _, dim in parts])
+    first = tx.wrap_items(VmapInfo, [ConstantVariable(item) for item in info])
+
+    def call(body: Body) -> VariableTracker:
+        given = [
+            new_tensor(tx, body, part) if part is not None else value
+            for (part, _), value in zip(parts, values, strict=True)
+        ]
+        return tx.call_function(cls.getattr(tx, "vmap"), [first, dims, *given], {})
+
+    traced = trace_body(tx, "vmap", call)
+    if not _sees_the_same(tx, values, traced.body):
+        _refuse(cls, "its rule for vmap reads what no node can give it")
+    return tx.call_operation(_apply_of(cls.value), values, {})
+
+
+def _unbatched(
+    cls: ClassVariable, value: VariableTracker, level: int
+) -> tuple[torch.Tensor | None, int | None]:
+    """What a rule for vmap is given for an argument (None: what it is), and its dimension."""
+    if isinstance(value, TensorVariable):
+        fake = value.fake
+        if _functorch.is_batchedtensor(fake) and _functorch.maybe_get_level(fake) == level:
+            return _functorch.get_unwrapped(fake), _functorch.maybe_get_bdim(fake)
+        return fake, None
+    if not value.is_python_constant():
+        _refuse(cls, "its rule for vmap is given other objects than tensors")
+    return None, None
 
 
 def _requires_grad(fake: torch.Tensor) -> bool:
@@ -174,6 +289,8 @@ def _try_out(tx: Translator, cls: ClassVariable, values: Values, wanted: list[bo
     number = VariableTracker(mutation=Mutation.NEW).number
     effects.version += 1
     outer, effects.mutated = effects.mutated, set()
+    before = {v: dict(stores) for v, stores in effects.attributes.items()}
+    changed, effects.changed_items = effects.changed_items, set()
     try:
         with torch.no_grad(), scope(output) as forward:
             result, context = _forward(tx, cls, values, wanted)
@@ -189,11 +306,48 @@ def _try_out(tx: Translator, cls: ClassVariable, values: Values, wanted: list[bo
             variable
             for variable in effects.mutated
             if variable.mutation is Mutation.EXISTING or variable.number < number
+            if not _put_back(tx, variable, before.get(variable, {}))
         ]
     finally:
         effects.mutated |= outer
+        effects.changed_items |= changed
     grads = [item.realize() for item in _outputs(tx, found)]
     return _Halves(forward, backward, result, context, grads, mutated)
+
+
+def _put_back(
+    tx: Translator, variable: VariableTracker, before: dict[str, VariableTracker | Any]
+) -> bool:
+    """Whether attributes of an object are again what they were; then the log forgets them."""
+    effects = tx.output.side_effects
+    after = effects.attributes.get(variable)
+    if isinstance(variable, GlobalStateVariable) or variable in effects.changed_items:
+        return False
+    if after is None or not after.keys() >= before.keys():
+        return False
+    if any((variable, name) in effects.recreated for name in after):
+        return False
+    effects.attributes[variable] = before
+    if all(_is_again(tx, variable, name, value) for name, value in after.items()):
+        return True
+    effects.attributes[variable] = after
+    return False
+
+
+def _is_again(tx: Translator, variable: VariableTracker, name: str, value: Any) -> bool:
+    """Whether `value` is what the attribute was."""
+    stored = tx.output.side_effects.load_attr(variable, name)
+    if stored is None and hasattr(tx.output.side_effects.real_of(variable), name):
+        stored = variable.getattr(tx, name)
+    if not isinstance(stored, VariableTracker) or not isinstance(value, VariableTracker):
+        return stored is value and stored is not None
+    old, new = stored.realize(), value.realize()
+    if old is new:
+        return True
+    if not (old.is_python_constant() and new.is_python_constant()):
+        return False
+    first, second = old.as_python_constant(), new.as_python_constant()
+    return type(first) is type(second) and first == second and repr(first) == repr(second)
 
 
 def _outputs(tx: Translator, result: VariableTracker) -> list[VariableTracker]:
@@ -211,8 +365,8 @@ def _gradient(tx: Translator, body: Body, item: VariableTracker) -> VariableTrac
         return new_tensor(tx, body, torch.zeros_like(item.fake))
 
 
-def _sees_the_same(tx: Translator, values: Values, traced: _Halves) -> bool:
-    """Whether the class's own halves, run by the graph, find what the trace found."""
+def _sees_the_same(tx: Translator, values: Values, body: Body) -> bool:
+    """Whether the class's own code, run by the graph, finds what the trace found."""
     effects = tx.output.side_effects
     changed = [v for v in effects.contents if not isinstance(v, GlobalStateVariable)]
     if changed or effects.pending_attributes():
@@ -230,7 +384,7 @@ def _sees_the_same(tx: Translator, values: Values, traced: _Halves) -> bool:
     given = set(_here(tx, list(given)))
     return all(
         node in given or not isinstance(example_value(node), torch.Tensor)
-        for node in traced.forward.lifted
+        for node in body.lifted
     )
 
 

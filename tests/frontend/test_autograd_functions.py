@@ -2,6 +2,7 @@
 modules, tensors from elsewhere, and state that the frame has changed.
 """
 
+import contextlib
 import dataclasses
 import types
 
@@ -232,3 +233,196 @@ def test_what_the_halves_do_not_do_breaks_the_graph():
         testing.assert_same(with_gradient(fn)(x3()), run(x3()))
         with pytest.raises(minidynamo.exc.Unsupported, match="autograd function"):
             minidynamo.compile(fn, backend="eager", fullgraph=True)(x3())
+
+
+class Scaled(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, scale=2.0, bias=1.0):
+        return x * scale + bias
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.scale, ctx.count = inputs[1], len(inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.scale * ctx.count, None, None
+
+
+class BySelf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale=2.0, bias=1.0):
+        ctx.scale, ctx.needed = scale, ctx.needs_input_grad
+        return x * scale + bias
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.scale * len(ctx.needed), *(None for _ in ctx.needed[1:])
+
+
+def test_defaults_of_forward_reach_setup_context():
+    def fn(x):
+        return Scaled.apply(x) + Scaled.apply(x, 5.0)
+
+    run, counter = compiled_run(fn, fullgraph=True)
+    testing.assert_same(with_gradient(fn)(x3()), run(x3()))
+    old = Scaled.forward.__defaults__
+    try:
+        Scaled.forward.__defaults__ = (7.0, 0.0)
+        testing.assert_same(with_gradient(fn)(x3()), run(x3()))
+    finally:
+        Scaled.forward.__defaults__ = old
+    assert len(counter.graphs) == 2
+
+
+KEYWORDS = {
+    "default kept": lambda x: Scaled.apply(x, bias=4.0),
+    "all by keyword": lambda x: Scaled.apply(bias=4.0, scale=3.0, x=x),
+    "context": lambda x: BySelf.apply(x, scale=3.0),
+    "context, in another order": lambda x: BySelf.apply(x, bias=4.0, scale=3.0),
+    "no such name": lambda x: Scaled.apply(x, factor=4.0),
+    "a place left out": lambda x: BySelf.apply(x, bias=4.0),
+    "twice": lambda x: Scaled.apply(x, x=x),
+    "caught": lambda x: caught(x),
+}
+
+
+def caught(x):
+    try:
+        return Scaled.apply(x, factor=1.0)
+    except TypeError as error:
+        return x * len(error.args)
+
+
+@pytest.mark.skipif(torch.__version__ < (2, 13), reason="apply takes no keywords")
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_arguments_by_keyword(name):
+    fn = KEYWORDS[name]
+    run, counter = compiled_run(fn)
+    try:
+        expected = with_gradient(fn)(x3())
+    except TypeError:
+        with pytest.raises(TypeError):
+            run(x3())
+    else:
+        testing.assert_same(expected, run(x3()))
+        assert len(counter.graphs) == 1
+
+
+def test_a_class_that_is_allowed_in_the_graph():
+    @minidynamo.allow_in_graph
+    class Breaks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            minidynamo.graph_break()
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 5
+
+    def fn(x):
+        return Breaks.apply(x) + 1
+
+    run, counter = compiled_run(fn, fullgraph=True)
+    testing.assert_same(with_gradient(fn)(x3()), run(x3()))
+    assert len(counter.graphs) == 1
+
+
+@contextlib.contextmanager
+def other(mode, *, is_undone):
+    old, STATE.mode = STATE.mode, mode
+    STATE.depth += 1
+    yield
+    STATE.depth -= 1
+    if is_undone:
+        STATE.mode = old
+
+
+STATE = types.SimpleNamespace(mode="usual", depth=0)
+
+
+@pytest.mark.parametrize("is_undone", [True, False])
+def test_state_that_backward_puts_back(is_undone):
+    class Switches(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, grad):
+            with other("special", is_undone=is_undone):
+                return grad * (2 if STATE.mode == "special" else 3)
+
+    def fn(x):
+        return Switches.apply(x)
+
+    STATE.mode = "usual"
+    expected = with_gradient(fn)(x3()), STATE.mode
+    STATE.mode = "usual"
+    run, _ = compiled_run(fn, fullgraph=is_undone)
+    testing.assert_same(expected, (run(x3()), STATE.mode))
+    assert STATE.depth == 0
+    if not is_undone:
+        STATE.mode = "usual"
+        with pytest.raises(minidynamo.exc.Unsupported, match="state outside"):
+            minidynamo.compile(fn, backend="eager", fullgraph=True)(x3())
+
+
+class WithRule(torch.autograd.Function):
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(x, weight):
+        return x * 3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3, None
+
+    @staticmethod
+    def vmap(info, in_dims, x, weight):
+        assert in_dims[1] is None
+        return x * weight * info.batch_size * SETTINGS.scale, in_dims[0]
+
+
+@pytest.mark.parametrize("backend", [None, "inductor"])
+def test_the_rule_of_a_class_for_vmap(backend):
+    def fn(x, needs_grad):
+        x = x if needs_grad else x.detach()
+        y = torch.vmap(lambda row: WithRule.apply(row, WEIGHT))(torch.stack((x, x * 2)))
+        return y + x3()
+
+    counter = testing.CountingBackend()
+    run = minidynamo.compile(fn, backend=backend or counter, fullgraph=True)
+    for scale in (2.0, 4.0):
+        SETTINGS.scale = scale
+        testing.assert_same(with_gradient(fn)(x3(), True), with_gradient(run)(x3(), True))
+        testing.assert_same(fn(x3(), False), run(x3(), False))
+
+
+def test_rules_for_vmap_are_guarded():
+    class Changes(WithRule):
+        pass
+
+    def fn(x):
+        return torch.vmap(Changes.apply)(x, x)
+
+    run = minidynamo.compile(fn, backend="eager")
+    Changes.vmap = staticmethod(lambda info, in_dims, x, weight: (x * 5, in_dims[0]))
+    x = torch.ones(2, 3)
+    testing.assert_same(fn(x), run(x))
+    Changes.vmap = staticmethod(lambda info, in_dims, x, weight: (x * 7, in_dims[1]))
+    testing.assert_same(fn(x), run(x))
+    Changes.generate_vmap_rule = True
+    for call in (fn, run):
+        with pytest.raises(RuntimeError, match="generate_vmap_rule"):
+            call(x)
+    Changes.vmap = torch.autograd.Function.vmap
+    testing.assert_same(fn(x), run(x))
