@@ -98,6 +98,13 @@ class NumpyNumberVariable(VariableTracker):
             result = compute(tx, function, [_as_double(arg) for arg in args])
             if result is not None:
                 return ConstantVariable(numpy.bool_(result.truth(tx)))
+        if function in _EXACT | _COMPARED and all(_is_exact(tx, arg) for arg in args):
+            result = compute(tx, function, [_plain(arg) for arg in args])
+            if result is not None and function in _COMPARED:
+                return ConstantVariable(numpy.bool_(result.truth(tx)))
+            if isinstance(result, SymVariable) and result.python_type() in (int, float):
+                is_whole = result.python_type() is int
+                return NumpyNumberVariable(result, numpy.int64 if is_whole else numpy.float64)
         return tx.call_function(called, [arg.specialized(tx) for arg in args], {})
 
     # -- leaving the trace ----------------------------------------------------------------------
@@ -116,6 +123,9 @@ _COMPUTED = frozenset(
     | {operator.iadd, operator.isub, operator.imul, operator.itruediv}
 )
 _COMPARED = frozenset(getattr(operator, name) for name in "lt le gt ge eq ne".split())
+# Of int64 that are small, where nothing overflows and doubles are exact, what Python computes.
+_EXACT = _COMPUTED | {operator.floordiv, operator.mod, operator.ifloordiv, operator.imod}
+_SMALL = 2**31
 _DOUBLES = (float, numpy.float64) if numpy is not None else ()
 
 
@@ -123,6 +133,17 @@ def _is_double(value: VariableTracker) -> bool:
     if isinstance(value, ConstantVariable) and type(value.value) is int:
         return abs(value.value) <= 2**53
     return value.python_type() in _DOUBLES
+
+
+def _is_exact(tx: Translator, value: VariableTracker) -> bool:
+    """Whether it is an integer that is small (a guard), or a double."""
+    if isinstance(value, ConstantVariable) and type(value.value) in (int, numpy.int64):
+        return abs(int(value.value)) < _SMALL
+    if value.python_type() not in (int, numpy.int64):
+        return value.python_type() in _DOUBLES
+    bounds = ((operator.lt, _SMALL), (operator.gt, -_SMALL))
+    found = [compute(tx, f, [_plain(value), ConstantVariable(bound)]) for f, bound in bounds]
+    return all(answer is not None and answer.truth(tx) for answer in found)
 
 
 def _plain(value: VariableTracker) -> VariableTracker:

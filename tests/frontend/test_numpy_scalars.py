@@ -72,6 +72,25 @@ def test_arithmetic_of_doubles(fn):
     assert graphs_for(fn, DOUBLES) == 2
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda s: (s / 2, X + s),
+        lambda s: (s * 3 - 1, 2 - s, -s, X + s),
+        lambda s: (s // 4, s % 4, 7 // s, X + s),
+        lambda s: (s * 0.5 + s, s / 3.0, X + s),
+        lambda s: (X + 1 if s < 1000 else X) * (s + s),
+        lambda s: (s == 2**20, s > 1000, s > -50.5, X + s),
+    ],
+)
+def test_arithmetic_of_integers(fn):
+    small = [np.int64(v) for v in (2, 3, 5, 7, -9, 12)]
+    assert graphs_for(fn, small) == 2
+    graphs_for(fn, [*small[:3], *map(np.int64, (2**62, 2**31, -(2**31), 2**53 + 1))])
+    graphs_for(fn, [np.int32(2), np.int32(3), np.int32(2**31 - 1), np.uint8(200)])
+
+
 def test_a_branch_is_a_guard():
     def fn(s):
         return X + 1 if s > 1 else X - s
