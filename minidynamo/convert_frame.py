@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._dynamo import eval_frame as torch_frames
+from torch.autograd import forward_ad
 
 from . import config, events, stances, trace_rules
 from ._C import ONCE, SKIP, SKIP_RECURSIVE, SKIP_RUN_ONLY, Entry, entries, on_made_code
@@ -202,12 +203,16 @@ def _frame_of(code: types.CodeType) -> traceback.FrameSummary:
 
 
 def _is_below_a_tracer() -> bool:
-    """Inside of a torch.func transform, or of a mode of a tracer: such calls are left alone."""
+    """Inside of a torch.func transform, of a level of forward-mode AD, or of a tracer: such calls
+    are left alone.
+    """
     return (
         not are_traceable()
         or is_next_call_skipped()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._is_tracing()
+        or forward_ad._current_level >= 0
     )
 
 

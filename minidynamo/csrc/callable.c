@@ -453,11 +453,31 @@ static PyMemberDef compiled_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(MdCompiled, vectorcall), READONLY, NULL},
     {NULL}};
 
+// As functions are pickled: by name, which has to be that of this object.
+static PyObject* compiled_reduce(PyObject* self, PyObject* unused) {
+  return PyObject_GetAttrString(self, "__qualname__");
+}
+
+// The code that a call begins with, as who looks for argument names asks for it.
+static PyObject* compiled_code(MdCompiled* self, void* closure) {
+  PyObject* code = PyObject_GetAttrString(self->fn, "__code__");
+  if (code == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+    PyErr_Clear();
+    PyObject* forward = PyObject_GetAttrString(self->fn, "forward");
+    code = forward != NULL ? PyObject_GetAttrString(forward, "__code__") : NULL;
+    Py_XDECREF(forward);
+  }
+  return code;
+}
+
 static PyMethodDef compiled_methods[] = {
-    {"__deepcopy__", (PyCFunction)compiled_deepcopy, METH_O, NULL}, {NULL}};
+    {"__deepcopy__", (PyCFunction)compiled_deepcopy, METH_O, NULL},
+    {"__reduce__", compiled_reduce, METH_NOARGS, NULL},
+    {NULL}};
 
 static PyGetSetDef compiled_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"__code__", (getter)compiled_code, NULL, NULL, NULL},
     {"__wrapped__", (getter)compiled_wrapped, (setter)compiled_set_wrapped, NULL, NULL},
     {NULL}};
 

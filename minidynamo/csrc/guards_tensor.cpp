@@ -6,6 +6,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Layout.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/TensorImpl.h>
@@ -75,6 +76,10 @@ const c10::TensorImpl& unpack(PyObject* object) {
 [[gnu::always_inline]] inline bool metadata_matches(const TensorSpec& spec,
                                                     const c10::TensorImpl& tensor,
                                                     bool unusual) {
+  const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(tensor.autograd_meta());
+  if (meta != nullptr && meta->fw_grad_ != nullptr && !meta->fw_grad_->empty()) {
+    return false;  // a dual number of forward-mode AD
+  }
   if (tensor.dtype() != spec.dtype || tensor.device() != spec.device ||
       tensor.requires_grad() != spec.requires_grad) {
     return false;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +41,8 @@ def _isinstance(
 ) -> Values:
     checked_classes = class_of(tx, classes)
     real = tx.output.side_effects.real_of(value)
+    if value.python_type() in weakref.ProxyTypes:
+        unsupported("isinstance", repr(value), "it asks what a proxy of weakref stands for")
     with observed(tx):
         flat = _flat(checked_classes)
         if any(_is_instance(value, real, c) for c in flat):

@@ -62,7 +62,7 @@ def text_of(
     if isinstance(value, BuiltinObject):
         found = value.lookup(special)
         if found is not None and (found[2] or isinstance(found[1], types.FunctionType)):
-            return value.call_method(tx, special, [], {}).realize().as_python_constant()
+            return _checked(tx, special, value.call_method(tx, special, [], {}))
         if special != "__repr__" or value.is_visited:
             return None
         value.is_visited = True
@@ -73,8 +73,16 @@ def text_of(
     function = lookup_special(tx, value, special)
     if function is None or value.python_type().__dict__.get("__repr__") is object.__repr__:
         return None
-    result = tx.call_function(function, [], {}).realize()
-    return result.as_python_constant() if result.is_python_constant() else None
+    return _checked(tx, special, tx.call_function(function, [], {}))
+
+
+def _checked(tx: Translator, special: str, text: Values) -> str | None:
+    """What the special method gave; TypeError as the program sees it where it is no text."""
+    text = text.realize()
+    if not issubclass(text.python_type(), str):
+        kind = type_name(text.python_type())
+        tx.raise_observed(TypeError, f"{special} returned non-string (type {kind})")
+    return text.as_python_constant() if text.is_python_constant() else None
 
 
 def container_repr(

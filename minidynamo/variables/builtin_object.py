@@ -175,6 +175,9 @@ def index_of(tx: Translator, value: VariableTracker) -> int:
         with observed(tx):
             return operator.index(value.as_python_constant())
     result = tx.call_function(tx.getattr(value, "__index__"), [], {}).realize()
+    if not issubclass(kind := result.python_type(), int):
+        text = f"__index__ returned non-int (type {kind.__name__})"
+        tx.raise_observed(TypeError, text)
     if not result.is_python_constant():
         unsupported("data-dependent value", repr(value), "an index depends on a tensor's data")
     return index_of(tx, result)

@@ -80,16 +80,20 @@ def is_inert(value: Any) -> bool:
     return is_value(value) or isinstance(value, (types.BuiltinFunctionType, types.UnionType))
 
 
-def _without_numpy(value: Any) -> Any:
-    """numpy's numbers as Python's: operators take them alike, and graphs print them."""
+def _plain_number(value: Any) -> Any:
+    """numpy's numbers, and sets of flags, as Python's numbers: operators take them alike, and
+    graphs print them.
+    """
     if type(value) is trace_rules.NUMPY_BOOL:
         unsupported("numpy call", repr(value), "a bool of numpy is a float to torch")
     if isinstance(value, trace_rules.NUMPY_SCALARS):
         return value.item()  # type: ignore[attr-defined]
+    if isinstance(value, enum.IntFlag):
+        return int(value)
     if type(value) is tuple:
-        return tuple(map(_without_numpy, value))
+        return tuple(map(_plain_number, value))
     if type(value) is slice:
-        return slice(*map(_without_numpy, (value.start, value.stop, value.step)))
+        return slice(*map(_plain_number, (value.start, value.stop, value.step)))
     return value
 
 
@@ -131,7 +135,7 @@ class ConstantVariable(VariableTracker):
         return self.value
 
     def as_proxy(self) -> Any:
-        return _without_numpy(self.value)
+        return _plain_number(self.value)
 
     def identity(self) -> Any:
         return self.value
@@ -150,7 +154,7 @@ class ConstantVariable(VariableTracker):
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
         if callable(self.value):
-            return super().call(tx, args, kwargs)
+            return tx.call_function(self.getattr(tx, "__call__"), args, kwargs)
         kind = type(self.value).__name__
         tx.raise_observed(TypeError, f"'{kind}' object is not callable")
 

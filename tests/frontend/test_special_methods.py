@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import sys
 import types
+import weakref
 
 import pytest
 import torch
@@ -205,3 +206,84 @@ def test_property_of_an_enum_is_guarded():
         SCALE[0] = "value" if index == 9 else (1, 1, 2)[index]
 
     check_recompiles(fn, [(X,)] * 3, graphs=2, change=change)
+
+
+class Louder(str):
+    def __add__(self, other):
+        return Louder("<" + str.__add__(self, other))
+
+
+class Above(int):
+    def __add__(self, other):
+        return Above(int.__add__(self, other) + 100)
+
+    def __lt__(self, other):
+        return not int.__lt__(self, other)
+
+    def __str__(self):
+        return "above " + int.__repr__(self)
+
+
+def test_methods_of_the_base_called_by_name():
+    def fn(x, number):
+        found = Louder("a") + "b", number + 3, number < 3, str(number)
+        return x * (Above(1) + 1), [str(part) for part in found]
+
+    assert check(fn, X, Above(2), graphs=1).op_count == 1
+    check_recompiles(fn, [(X, Above(2)), (X, Above(3))], graphs=2)
+
+
+class Liar:
+    def __index__(self):
+        return "x"
+
+    def __str__(self):
+        return 3
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda liar: [1][liar],
+        lambda liar: (1, 2)[liar],
+        lambda liar: range(liar),
+        lambda liar: [1] * liar,
+        lambda liar: [1].pop(liar),
+        str,
+        "{}".format,
+    ],
+)
+def test_special_methods_that_return_the_wrong_type(use):
+    def fn(x):
+        try:
+            return use(Liar())
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(fn, X, graphs=1)
+
+
+class Bits(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+    RUN = 4
+
+    def __call__(self, x):
+        return x * self.value
+
+
+def test_sets_of_flags_in_the_graph():
+    def fn(x, bits):
+        return x * (Bits.READ | bits), bits(x), ~Bits.READ & bits
+
+    check_recompiles(fn, [(X, Bits.RUN), (X, Bits.RUN | Bits.WRITE)], graphs=2)
+
+
+def test_isinstance_of_a_proxy():
+    def fn(x):
+        return isinstance(weakref.proxy(SUBJECT), Liar), x + 1
+
+    check(fn, X, graphs=None)
+
+
+SUBJECT = Liar()
