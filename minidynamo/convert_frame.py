@@ -503,8 +503,8 @@ def _report_break(output: OutputGraph, reason: Unsupported) -> None:
     if reason.kind in ("exception", LOOP_GOES_ON):
         return
     if _are_breaks_errors(output):
-        if reason.kind == "operator raised":
-            cause = reason.__cause__
+        cause = reason.__cause__
+        if reason.kind == "operator raised" and not isinstance(cause, NotImplementedError):
             raise TorchRuntimeError(reason.context, user_stack=reason.user_stack) from cause
         raise reason if reason.hints else _with_hint(reason)
     counters["graph_break"][reason.message] += 1

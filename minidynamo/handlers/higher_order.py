@@ -10,6 +10,7 @@ import functools
 import importlib
 import itertools
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -396,20 +397,26 @@ def _in_graph(
         return tx.call_function(function, values, named)
 
     traced = trace_body(tx, name, call)
-    inside = [i for i, node in enumerate(traced.nodes()) if node.op != "placeholder"]
-    if not inside:
+    nodes = _computed(traced)
+    if not nodes:
         return traced.rebuild(list(traced.results))
     free = _free([traced])
-    nodes = [traced.nodes()[i] for i in inside]
-    module = traced.body.module(tx.output, nodes, free)
-    node = add_submodule(tx.output, f"{name}_body", module)
-    fakes = fresh_results(tx, [traced.fakes[i] for i in inside], _needs_grad(free))
+    node = add_submodule(tx.output, f"{name}_body", traced.body.module(tx.output, nodes, free))
+    fakes = fresh_results(tx, [example_value(n) for n in nodes], _needs_grad(free))
     arguments = arrange(node, _operands(tx, free))
-    computed = add_call(tx, target, arguments, options, fakes)
-    leaves = list(traced.results)
-    for index, value in zip(inside, computed, strict=True):
-        leaves[index] = value
-    return traced.rebuild(leaves)
+    return _given_back(traced, nodes, add_call(tx, target, arguments, options, fakes))
+
+
+def _computed(traced: TracedBody) -> list[Node]:
+    """What the body returns of its own, each once."""
+    return list(dict.fromkeys(n for n in traced.nodes() if n.op != "placeholder"))
+
+
+def _given_back(traced: TracedBody, nodes: Sequence[Node], values: Args) -> VariableTracker:
+    """The result of the function, with the values of a call in place of the nodes."""
+    outside = dict(zip(nodes, values, strict=True))
+    pairs = zip(traced.nodes(), traced.results, strict=True)
+    return traced.rebuild([outside.get(node, leaf) for node, leaf in pairs])
 
 
 @handles(wrap)
@@ -458,6 +465,13 @@ _register("torch._higher_order_ops.foreach_map.foreach_map", _foreach_map)
 _register("torch._higher_order_ops.scan.scan", _scan)
 _register("torch._higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder", _region)
 
+
+@handles(torch._higher_order_ops.BaseHOP.__call__)
+def _operator(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """`operator(function, *operands, **options)`: the function is traced through."""
+    return tx.call_function(args[1], list(args[2:]), {})
+
+
 # -- activation checkpointing ----------------------------------------------------------------------
 
 _CHECKPOINT_OPTIONS = frozenset(
@@ -487,33 +501,55 @@ def checkpoint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     named = {name: value for name, value in kwargs.items() if name not in options}
     constants = {name: _real(tx, value) for name, value in options.items()}
     reentrant = constants.pop("use_reentrant", None)
+    if reentrant is None:
+        reentrant = _default_of_reentrant(tx)
     if not torch.is_grad_enabled():
         return tx.call_function(function, values, named)
-    if reentrant is None or (reentrant and not any(map(_wants_grad, values))):
+    if reentrant and not any(map(_wants_grad, values)):
         unsupported(
             "reentrant checkpoint",
             "torch.utils.checkpoint.checkpoint",
-            "use_reentrant=True needs an argument that requires grad; None warns",
+            "use_reentrant=True needs an argument that requires grad",
             ["pass use_reentrant=False"],
         )
     traced = trace_body(
         tx, "checkpoint", lambda body: tx.call_function(function, values, named)
     )
-    inside = [i for i, node in enumerate(traced.nodes()) if node.op != "placeholder"]
-    free = _free([traced])
-    if not inside or not free:
+    nodes, free = _computed(traced), _free([traced])
+    if not nodes or not free:
         unsupported("checkpoint", "no operations", "the function computes nothing")
-    nodes = [traced.nodes()[i] for i in inside]
     body = traced.body.module(tx.output, nodes, free)
     if "context_fn" in constants:
         body.meta[_CONTEXT_FN] = constants.pop("context_fn")
     module = add_submodule(tx.output, "checkpoint_body", body)
-    fakes = fresh_results(tx, [traced.fakes[i] for i in inside], needs_grad=True)
-    computed = add_call(tx, checkpointed, (module, *_operands(tx, free)), constants, fakes)
-    leaves = list(traced.results)
-    for index, value in zip(inside, computed, strict=True):
-        leaves[index] = value
-    return traced.rebuild(leaves)
+    fakes = fresh_results(tx, [example_value(node) for node in nodes], needs_grad=True)
+    operands = _operands(tx, free)
+    computed = add_call(tx, checkpointed, (module, *operands), constants, fakes)
+    return _given_back(traced, nodes, computed)
+
+
+def _default_of_reentrant(tx: Translator) -> bool:
+    """What eager takes where `use_reentrant` is not given, with its warning (while tracing)."""
+    text = _warning_without_reentrant()
+    if text is None:
+        unsupported("checkpoint", "use_reentrant", "this torch wants it to be given")
+    frame = tx.user_stack()[-1]
+    warnings.warn_explicit(text, UserWarning, frame.filename, frame.lineno or 0)
+    return True
+
+
+@functools.cache
+def _warning_without_reentrant() -> str | None:
+    """None: this torch raises, or takes another default."""
+    leaf = torch.zeros(1, requires_grad=True)
+    with warnings.catch_warnings(record=True) as caught, torch._C.DisableTorchFunction():
+        warnings.simplefilter("always")
+        try:
+            torch.utils.checkpoint.checkpoint(torch.neg, leaf, preserve_rng_state=False)
+        except (TypeError, ValueError, RuntimeError):
+            return None
+    texts = [str(warning.message) for warning in caught]
+    return next((text for text in texts if "use_reentrant" in text), None)
 
 
 def _real(tx: Translator, value: VariableTracker) -> Any:

@@ -14,7 +14,9 @@ from ..side_effects import Mutation
 from ..subgraphs import Body, scope
 from .base import VariableTracker, unsupported
 from .contexts import GlobalStateVariable
+from .dicts import DictVariable
 from .tensor import TensorVariable
+from .user_defined import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -43,10 +45,11 @@ class TracedBody:
 
 
 def flatten(
-    tx: Translator, value: VariableTracker
+    tx: Translator, value: VariableTracker, *, in_place: bool = False
 ) -> tuple[list[VariableTracker], Rebuild, Any]:
     """The tensors in a nest of tuples, lists, dicts and constants; how to put others in their
-    place; and a description of the nest.
+    place; and a description of the nest. in_place: objects made in traced code belong to
+    it, and get the others themselves.
     """
     value = value.realize()
     if isinstance(value, TensorVariable):
@@ -55,26 +58,31 @@ def flatten(
         constant = value.as_python_constant()
         return [], lambda leaves: value, ("constant", repr(constant))
     kind = value.python_type()
-    if issubclass(kind, dict) and kind is dict:
+    is_object = isinstance(value, (DictVariable, UserDefinedObjectVariable))
+    if in_place and is_object and kind is not dict and value.mutation is Mutation.NEW:
+        return _flatten_object(tx, value)
+    if kind is dict:
         keys = [key.realize() for key in value.unpack(tx)]
         names = [key.as_python_constant() for key in keys]
         items = [value.getitem(tx, key) for key in keys]
         if not all(isinstance(name, str) for name in names):
             unsupported("result of a body", repr(value), "keys of dicts have to be strings")
-        leaves, rebuilds, shape = _flatten_items(tx, items)
+        leaves, rebuilds, shape = _flatten_items(tx, items, in_place)
         return (
             leaves,
             lambda new: tx.wrap_keywords(dict(zip(names, rebuilds(new), strict=True))),
             (dict, tuple(names), shape),
         )
     if issubclass(kind, (tuple, list)):
-        leaves, rebuilds, shape = _flatten_items(tx, value.unpack(tx))
+        leaves, rebuilds, shape = _flatten_items(tx, value.unpack(tx), in_place)
         return leaves, lambda new: tx.wrap_items(kind, rebuilds(new)), (kind, shape)
     unsupported("result of a body", repr(value), "it is no nest of tuples, lists and dicts")
 
 
-def _flatten_items(tx: Translator, items: Sequence[VariableTracker]) -> tuple[Any, Any, Any]:
-    parts = [flatten(tx, item) for item in items]
+def _flatten_items(
+    tx: Translator, items: Sequence[VariableTracker], in_place: bool
+) -> tuple[Any, Any, Any]:
+    parts = [flatten(tx, item, in_place=in_place) for item in items]
     counts = [len(leaves) for leaves, _, _ in parts]
 
     def rebuild(new: list[VariableTracker]) -> list[VariableTracker]:
@@ -89,6 +97,31 @@ def _flatten_items(tx: Translator, items: Sequence[VariableTracker]) -> tuple[An
         rebuild,
         tuple(shape for _, _, shape in parts),
     )
+
+
+def _flatten_object(tx: Translator, value: Any) -> tuple[Any, Any, Any]:
+    """A new object: its attributes, and the values of a dict."""
+    effects = tx.output.side_effects
+    stored: dict[str, Any] = dict(effects.stored_attrs(value))
+    entries = dict(value.entries) if isinstance(value, DictVariable) else {}
+    items = [*stored.values(), *(pair[1] for pair in entries.values())]
+    if value.is_visited or not all(isinstance(item, VariableTracker) for item in items):
+        unsupported("result of a body", repr(value), "it contains itself")
+    value.is_visited = True
+    try:
+        leaves, rebuilds, shape = _flatten_items(tx, items, in_place=True)
+    finally:
+        value.is_visited = False
+
+    def rebuild(new: list[VariableTracker]) -> VariableTracker:
+        made = iter(rebuilds(new))
+        for name in stored:
+            effects.store_attr(value, name, next(made))
+        for key, _ in entries.values():
+            value.put(tx, key, next(made))
+        return value
+
+    return leaves, rebuild, (value.python_type(), *stored, *map(repr, entries), shape)
 
 
 def new_tensor(tx: Translator, body: Body, fake: torch.Tensor) -> TensorVariable:
@@ -113,7 +146,7 @@ def trace_body(
     try:
         with scope(tx.output) as body:
             result = call(body)
-            leaves, rebuild, shape = flatten(tx, result)
+            leaves, rebuild, shape = flatten(tx, result, in_place=True)
             traced = TracedBody(body, leaves, rebuild, shape)
             traced.nodes()
         for variable in effects.mutated:

@@ -16,6 +16,7 @@ from .builtin_object import (
     builtin_method,
     construct,
     follows_base,
+    is_none,
     type_name,
 )
 from .constant import ConstantVariable
@@ -150,6 +151,9 @@ class ExceptionVariable(BuiltinObject):
     def set_traceback(self, traceback: VariableTracker) -> None:
         """Its own is nothing new: who looks at it makes the program raise for real."""
         own = isinstance(traceback, TracebackVariable) and traceback.made_at == self.raised_at
+        if self.source is None and is_none(traceback):
+            self.raised_at = None  # as of one that was not raised yet
+            return
         if not own or self.raised_at is None:
             unsupported("exception attribute", "__traceback__", "tracebacks are not traced")
 
