@@ -502,9 +502,14 @@ _NOT_BELOW_MODES = tuple(
     for name in "autograd_function functorch higher_order nn_modules numpy_ torch_distributions"
     " torch_optim torch_parameters torch_rnn".split()
 )
+# Modes do not see how levels of `torch.func` are opened and tensors wrapped for them.
+_UNSEEN_BY_MODES = ("torch._functorch.predispatch", "torch._C._functorch")
 
 
 def _refuse_below_modes(handler: Callable[..., Any], value: Any) -> None:
+    is_unseen = getattr(value, "__module__", None) in _UNSEEN_BY_MODES
+    if is_unseen and value.__name__ not in ("_make_dual", "_unpack_dual"):
+        return
     if handler.__module__ in _NOT_BELOW_MODES:
         name = getattr(value, "__qualname__", repr(value))
         unsupported("function mode", name, "a torch function mode sees what it calls")

@@ -63,6 +63,8 @@ CASES = {
     "in place": in_place,
     "modules": lambda x: LAYERS(x),
     "operators": lambda x: (torch.ops.aten.add(x, 1), torch.ops.aten.add.Tensor(x, x)),
+    "vmap": lambda x: torch.vmap(lambda a, b: (a + b).sin().sum(), in_dims=(1, 0))(x, x),
+    "vmap twice": lambda x: torch.vmap(torch.vmap(lambda a: a * 2), in_dims=-1, out_dims=1)(x),
     "questions": lambda x: (torch.is_tensor(x), torch.numel(x), x + 1),
 }
 
@@ -232,6 +234,19 @@ def test_gradients_and_symbolic_sizes():
             assert torch.equal(want, got)
             assert torch.equal(*(torch.autograd.grad(y, x)[0] for y in (want, got)))
     assert len(counter.graphs) == 1
+
+
+def test_transforms_that_modes_see_stay_right():
+    """`torch.autograd.grad` and dual numbers are seen by modes: such transforms break."""
+
+    def fn(x, mode):
+        with mode:
+            gradient = torch.func.grad(lambda a: (a * a).sum())(x)
+            return gradient, torch.func.jvp(torch.sin, (x,), (x,))
+
+    mine, theirs = Noting(), Noting()
+    assert_same(fn(X, mine), minidynamo.compile(fn, backend="eager")(X, theirs))
+    assert mine.seen == theirs.seen
 
 
 def test_data_dependent_code_breaks():
