@@ -1,7 +1,7 @@
 """From the front end's graph to a graph of aten operators, for the case that needs no AOTAutograd.
 
 `capture_inference(gm, inputs, ...)` runs the graph once on fake tensors under a dispatch mode that
-writes down every operator. That is enough whenever nothing is differentiated, nothing is mutated
+writes down every operator. That is enough whenever nothing is differentiated, no input is mutated
 and no output is a view of an input; `NotCapturable` says that one of these does not hold, and the
 caller takes AOTAutograd, which handles all of them but costs an import of a second, several passes
 over the graph, and a wrapper around every call.
@@ -26,6 +26,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minidynamo.inductor.sizes import has_floats, has_symbols, is_composed, is_in_plans
+from minidynamo.inductor.views import View, rebuild
 from minidynamo.size_nodes import SizeFunction, expression_node
 
 aten = torch.ops.aten
@@ -71,7 +72,9 @@ class _Recorder(TorchDispatchMode):
         self._alive: list[torch.Tensor] = []  # ids of tensors are keys above
         self._constant_of: dict[int, FakeTensor] = {}
         self._sharing: dict[int, list[int]] = {}  # storage -> ids of tensors on it
+        self._views: dict[int, View] = {}
         self._outside: set[int] = set()  # storages of inputs and constants
+        self._fresh: set[int] = set()  # of these, of constants that each call makes anew
         self._symbols: dict[Any, torch.fx.Node] = {}
         self.composes_floats = False  # so sizes of floats are not what their expressions are
 
@@ -102,10 +105,22 @@ class _Recorder(TorchDispatchMode):
     def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
         found = self._nodes.get(id(tensor))
         if found is None:
-            raise NotCapturable(
-                "a tensor that no operator gave, or one changed through an alias"
-            )
+            view = self._views.get(id(tensor))
+            if view is None:
+                raise NotCapturable("a tensor that no operator gave, or one changed elsewhere")
+            found = self._nodes[id(tensor)] = self._view_again(view, tensor)
         return found
+
+    def _view_again(self, view: View, tensor: torch.Tensor) -> torch.fx.Node:
+        """A node for a view of what has been written to."""
+        if view.func is None:
+            return self.node_of(view.parent)
+        node = self._call(view.func, view.args, view.kwargs)
+        if view.index is not None:
+            node.meta["val"] = view.func(*view.args, **view.kwargs)
+            node = self.graph.call_function(operator.getitem, (node, view.index))
+        node.meta["val"] = tensor
+        return node
 
     def number_node(self, number: torch.SymInt) -> torch.fx.Node:
         """A node that computes a symbolic size."""
@@ -149,40 +164,95 @@ class _Recorder(TorchDispatchMode):
         result = self._decomposed(func, args, kwargs)
         if result is not NotImplemented:
             return result
+        if func is aten.as_strided_.default and isinstance(args[0], FakeTensor):
+            return self._restride(args[0], args, kwargs)
         if func._schema.is_mutable and self._update_in_place(func, args, kwargs):
             return args[0]
         if func._schema.is_mutable or _writes_statistics(func, args):
             raise NotCapturable(f"{func} mutates its arguments")
+        given = args
         args, kwargs = _map_tensors((args, kwargs), self._faked)
         result = func(*args, **kwargs)
         if func in IDENTITIES:
+            if func is aten.lift_fresh.default and not isinstance(given[0], FakeTensor):
+                self._fresh.add(_storage(args[0]))
             self.bind(result, self.node_of(args[0]))
+            self._note_view(result, View(None, args, kwargs, args[0]))
             return result
         self._record(func, args, kwargs, result)
         return result
 
-    def _update_in_place(self, func: Any, args: Any, kwargs: Any) -> bool:
-        """Do `x.op_()` as `x = x.op()`, if x is a value of the graph of its own.
+    def _restride(self, tensor: torch.Tensor, args: Any, kwargs: Any) -> torch.Tensor:
+        """`as_strided_`, by which torch's own code gives results their layout: a view of what the
+        tensor was.
+        """
+        if _storage(tensor) in self._outside:
+            raise NotCapturable("an input gets other strides")
+        former, node = aten.detach.default(tensor), self.node_of(tensor)
+        self.bind(former, node)
+        node.meta["val"] = former
+        if id(tensor) in self._views:
+            self._views[id(former)] = self._views[id(tensor)]
+        func, args = aten.as_strided.default, (former, *args[1:])
+        self._nodes[id(tensor)] = new = self._call(func, args, kwargs)
+        self._views[id(tensor)] = View(func, args, kwargs, former)
+        new.meta["val"] = aten.as_strided_.default(tensor, *args[1:], **kwargs)
+        return tensor
 
-        Other tensors on the same memory no longer stand for a node: a graph that uses one of them
-        later is not capturable.
+    def _update_in_place(self, func: Any, args: Any, kwargs: Any) -> bool:
+        """Do `x.op_()` as `x = x.op()`, if x is a value of the graph of its own or a view of one:
+        then that is made anew. Other views of it are, when they are used next.
         """
         functional = _functional_variant(func)
         target = args[0]
-        if functional is None or not self._is_private(target):
+        if functional is None or not isinstance(target, FakeTensor):
+            return False
+        base = self.own(target)
+        if not self._is_private(base):
             return False
         with self:
             result = functional(*args, **kwargs)
-        same = result.dtype == target.dtype and result.shape == target.shape
-        if not same or result.stride() != target.stride():
+            if result.dtype != target.dtype or result.shape != target.shape:
+                return False
+            for view in self._views_below(target):
+                result = rebuild(view, result)
+                if result is None:
+                    return False
+        if result.shape != base.shape or result.stride() != base.stride():
             return False
-        old, new = self.node_of(target), self.node_of(result)
-        for alias in self._sharing[_storage(target)]:
+        self._replace(base, result)
+        return True
+
+    def _views_below(self, tensor: torch.Tensor) -> list[View]:
+        """How it was made of a whole: the last step first."""
+        views = []
+        while id(tensor) in self._views:
+            views.append(self._views[id(tensor)])
+            tensor = views[-1].parent
+        return views
+
+    def own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What `tensor` is a view of; a constant that each call makes anew gets memory here."""
+        views = self._views_below(tensor)
+        base = views[-1].parent if views else tensor
+        storage = _storage(base)
+        if storage in self._fresh:
+            with self:
+                copy = aten.clone.default(base)
+            if copy.stride() == base.stride():
+                self._fresh.discard(storage)
+                self._outside.discard(storage)
+                self._replace(base, copy)
+        return base
+
+    def _replace(self, base: torch.Tensor, result: torch.Tensor) -> None:
+        """`base` is now what `result` is, and what lies on its memory is no longer what it was."""
+        old, new = self.node_of(base), self.node_of(result)
+        for alias in self._sharing[_storage(base)]:
             if self._nodes.get(alias) is old:
                 self._nodes[alias] = new
             else:
                 self._nodes.pop(alias, None)
-        return True
 
     def _is_private(self, tensor: torch.Tensor) -> bool:
         if not isinstance(tensor, FakeTensor) or tensor.layout != torch.strided:
@@ -211,9 +281,21 @@ class _Recorder(TorchDispatchMode):
         return tensor if isinstance(tensor, FakeTensor) else self.fake_of(tensor)
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        self._bind_result(self._call(func, args, kwargs), result)
+        if args and isinstance(args[0], torch.Tensor):
+            several = isinstance(result, (tuple, list))
+            for index, value in enumerate(result if several else [result]):
+                view = View(func, args, kwargs, args[0], index if several else None)
+                self._note_view(value, view)
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> torch.fx.Node:
         node_args, node_kwargs = _map_tensors((args, kwargs), self.node_of, self.number_node)
-        node = self.graph.create_node("call_function", func, node_args, node_kwargs)
-        self._bind_result(node, result)
+        return self.graph.create_node("call_function", func, node_args, node_kwargs)
+
+    def _note_view(self, value: Any, view: View) -> None:
+        is_other = isinstance(value, torch.Tensor) and value is not view.parent
+        if is_other and _storage(value) == _storage(view.parent):
+            self._views[id(value)] = view
 
     def _bind_result(self, node: torch.fx.Node, result: Any) -> None:
         node.meta["val"] = result
@@ -333,6 +415,8 @@ def _check_outputs(outputs: Sequence[Any], inputs: Sequence[Any], recorder: _Rec
             continue
         if value.requires_grad and id(value) not in given:
             raise NotCapturable("an output requires grad")
+        if id(value) not in given:
+            recorder.own(value)
         if id(value) not in given and _storage(value) in recorder._outside:
             raise NotCapturable("an output is a view of an input")
         if first.setdefault(recorder.node_of(value), value) is not value:
