@@ -18,6 +18,9 @@ where `saved` counts bytes and `repeated` machine operations (the costs of `ops.
             - bytes of what the others have to read besides
     repeated = cost of an element x elements x kernels that read it
                - the same once, where the kernel that filled it does nothing else with them
+
+On a GPU a launch takes longer than most arithmetic: there it is done where a whole kernel
+disappears for at most LAUNCH_OPERATIONS, however little traffic that saves.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ from minidynamo.inductor.targets import uses_triton
 # Below this the caches hold what is saved.
 LEAST_BYTES = 1 << 22
 OPERATIONS_PER_BYTE = 2
+# What a large GPU computes in a few microseconds.
+LAUNCH_OPERATIONS = 1 << 26
 
 
 class Recompute:
@@ -63,7 +68,7 @@ class Recompute:
         """Sentences about what is computed again."""
         notes = []
         for group in self.groups:
-            if not group.alive or group.body is None or uses_triton(device_of(group)):
+            if not group.alive or group.body is None:
                 continue
             for name in sorted(group.writes - self.kept):
                 note = self._try(group, name)
@@ -86,8 +91,11 @@ class Recompute:
         bodies = [_inlined(other.body, group.body, name, made) for other in others]  # type: ignore[arg-type]
         rest = group.body.without_dead_nodes(lambda node: node.buffer != name)
         saved, repeated = self._balance(group, rest, name, made, others)
-        too_dear = saved < LEAST_BYTES or repeated > OPERATIONS_PER_BYTE * saved
-        if too_dear or not all(map(self._is_small, bodies)):
+        if uses_triton(device_of(group)):
+            is_worth = _dies(rest) and saved >= 0 and repeated <= LAUNCH_OPERATIONS
+        else:
+            is_worth = saved >= LEAST_BYTES and repeated <= OPERATIONS_PER_BYTE * saved
+        if not is_worth or not all(map(self._is_small, bodies)):
             return ""
         for other, body in zip([group, *others], [rest, *bodies], strict=True):
             assert body is not None
@@ -131,10 +139,9 @@ class Recompute:
         saved = (1 + len(others)) * nbytes(name)
         saved += sum(map(nbytes, group.reads - rest.reads()))
         saved -= sum(nbytes(source) for other in others for source in sources - other.reads)
-        dies = not any(node.op in ("store", "scatter") for node in rest.nodes)
         cost = sum(OPS[node.op].cost for node in made if node.op != "load")
         elements = hint_of(product(self.buffers[name].size))
-        return saved, cost * elements * (len(others) - dies)
+        return saved, cost * elements * (len(others) - _dies(rest))
 
     def _is_small(self, body: LoopBody | None) -> bool:
         if body is None or len(body.nodes) > config.max_fusion_nodes:
@@ -151,6 +158,11 @@ class Recompute:
         for source in group.reads:
             if group not in self.touching[source]:
                 self.touching[source].append(group)
+
+
+def _dies(rest: LoopBody) -> bool:
+    """Whether a kernel that is left with this does nothing."""
+    return not any(node.op in ("store", "scatter") for node in rest.nodes)
 
 
 def _names(operation: object) -> set[str]:

@@ -58,12 +58,21 @@ def split(
         or 0 in sizes
     ):
         return inner, size, dims
-    at = max(dims, key=lambda d: sizes[d])
-    pieces = count_pieces(sizes, dims, at)
+    at, pieces = choose_cut(sizes, dims)
     if pieces < 2:
         return inner, size, dims
     partial = _reduce_pieces(g, kind, inner, sizes, dims, at, pieces, device, origins)
     return partial.load, partial.size, dims
+
+
+def choose_cut(size: Sequence[int], dims: Sequence[int]) -> tuple[int, int]:
+    """The dimension that is cut, and into how many pieces (1: it is not worth it): of those with
+    pieces enough the outermost, whose pieces are long runs of memory.
+    """
+    pieces = {d: count_pieces(size, dims, d) for d in sorted(dims)}
+    most = max(pieces.values())
+    at = next(d for d, count in pieces.items() if 2 * count >= most)
+    return at, pieces[at]
 
 
 def count_pieces(size: Sequence[int], dims: Sequence[int], at: int) -> int:

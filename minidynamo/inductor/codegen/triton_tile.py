@@ -23,6 +23,8 @@ from minidynamo.inductor.symbolic import Expr, IntLike, Symbol, as_expr, product
 POINTWISE_ELEMENTS = 1024
 REDUCTION_ELEMENTS = 4096
 BUSY = 1024
+# Fewer programs than this leave multiprocessors idle, so each of them gets all the threads it can.
+FEW = 264
 # Rows that stay in registers: up to the first length where one walk reads them, up to the second
 # where several do.
 PERSISTENT = 1024
@@ -143,12 +145,15 @@ def _count(symbols: Sequence[Symbol], unknown: int) -> int:
 
 
 def _neighbours(body: LoopBody, symbol: Symbol) -> int:
-    """Accesses whose next element belongs to the next value of `symbol`."""
+    """Accesses whose next element belongs to the next value of `symbol`; in a reduction, of those
+    that it does again for every element of a row.
+    """
     count = 0
     for node in body.nodes:
         if node.buffer is not None and node.index is not None:
             factor = node.index.coeff(symbol)
-            count += factor is not None and factor == 1
+            again = not body.reduces or node.index.uses(body.reduces)
+            count += again and factor is not None and factor == 1
     return count
 
 
@@ -170,7 +175,12 @@ def _second_axis(body: LoopBody) -> Symbol | None:
     innermost = body.iters[-1]
     best = max(body.iters[:-1], key=lambda s: _neighbours(body, s))
     large = all(_count((s,), TRANSPOSE_SIZE) >= TRANSPOSE_SIZE for s in (innermost, best))
-    return best if large and _neighbours(body, best) and _neighbours(body, innermost) else None
+    turned = any(
+        node.index.coeff(best) == 1 and node.index.uses([innermost])
+        for node in body.nodes
+        if node.buffer is not None and node.index is not None
+    )
+    return best if large and turned and _neighbours(body, innermost) else None
 
 
 def _reduction(body: LoopBody) -> Tiling:
@@ -181,17 +191,15 @@ def _reduction(body: LoopBody) -> Tiling:
     by_column = bool(body.iters) and (
         _neighbours(body, body.iters[-1]) > _neighbours(body, body.reduces[-1])
     )
+    walked = 64 if by_column else 2048 if rows >= BUSY else 4096 if rows >= FEW else 8192
     r_block = next_power_of_two(length)
-    persistent = r_block <= (limit if not by_column else 64)
+    persistent = r_block <= (64 if by_column else limit if rows >= FEW else max(limit, walked))
     if not persistent:
-        r_block = 64 if by_column else 2048
+        r_block = walked
     x_block = max(1, min(next_power_of_two(rows // BUSY), REDUCTION_ELEMENTS // r_block, 64))
     if by_column:
         x_block = max(x_block, 32)
     x_block = min(x_block, next_power_of_two(rows))
     warps = next_power_of_two(max(1, x_block * r_block // 512))
-    return Tiling(
-        (Axis("x", body.iters, x_block), Axis("r", body.reduces, r_block)),
-        persistent,
-        min(warps, 16 if persistent else 8),
-    )
+    axes = Axis("x", body.iters, x_block), Axis("r", body.reduces, r_block)
+    return Tiling(axes, persistent, min(warps, 16))

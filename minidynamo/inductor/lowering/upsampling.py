@@ -4,7 +4,7 @@ Nearest: a power of two repeats elements; other factors look positions up in a t
 
 Bilinear, rows first: where a plane grows, each of its rows is interpolated once, into memory, and
 the rows of the result are mixed from those with contiguous loads. With channels innermost, or where
-the plane shrinks, a result is computed from its four neighbours.
+the plane shrinks, a result is computed from its four neighbours. So it is on a GPU, in one kernel.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Scalar, maximum, minimum
 from minidynamo.inductor.symbolic import Expr
+from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -71,16 +72,22 @@ class _Axis:
         return value
 
     def mix(self, g: GraphLowering) -> Callable[[BodyBuilder, Expr, Element], Scalar]:
-        """A function of a result's position and of what gives the elements: the mixture of two."""
-        places = self.table(g, self.first, torch.int64)
-        weights = self.table(g, self.weight, self.compute)
+        """A function of a result's position and of what gives the elements: the mixture of two. On
+        a GPU positions and weights are cheaper to compute again than two more kernels.
+        """
+        first: Callable[[BodyBuilder, Expr], Value] = self.first
+        weight: Callable[[BodyBuilder, Expr], Value] = self.weight
+        if not uses_triton(g.meta.device.type):
+            places = self.table(g, self.first, torch.int64)
+            weights = self.table(g, self.weight, self.compute)
+            first, weight = lambda b, i: places.load(b, [i]), lambda b, i: weights.load(b, [i])
 
         def mixed(b: BodyBuilder, i: Expr, element: Element) -> Scalar:
-            place = places.load(b, [i])
+            place = first(b, i)
             after = minimum(Scalar(b, place) + 1, self.given - 1).value
             left = element(b, b.indirect(place, self.given, wrap=False))
             right = element(b, b.indirect(after, self.given, wrap=False))
-            share = Scalar(b, weights.load(b, [i]))
+            share = Scalar(b, weight(b, i))
             return left * (1 - share) + right * share
 
         return mixed
@@ -112,7 +119,8 @@ def lower_upsample_bilinear2d(
         return across(b, index[3], pixel).value
 
     source = along_row
-    if x.stride[1] != 1 and rows.wanted >= rows.given:
+    in_memory = x.stride[1] != 1 and rows.wanted >= rows.given
+    if in_memory and not uses_triton(x.device.type):
         each = (*x.size[:3], wanted[3])
         stride = contiguous_strides(each)
         wide = TensorValue(
@@ -155,6 +163,8 @@ def _nearest(
         exact = Scalar(b, b.cast(b.index_expr(index[0]), torch.float32)) * step
         return minimum(exact.to(torch.int64), given - 1).value
 
+    if uses_triton(g.meta.device.type):
+        return lambda b, i: b.indirect(place(b, [i]), given, wrap=False)
     data = Lazy(place, (1,), 8)
     table = TensorValue(
         data,

@@ -1,0 +1,115 @@
+"""How work is shared out on a GPU: which elements a program's threads read side by side, where long
+reductions are cut, and which small kernels are not worth a launch.
+"""
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+import torch.nn.functional as F
+from inductor_testing import as_tuple, assert_same, compiled
+
+from minidynamo import events
+from minidynamo.inductor.codegen import triton_steps
+from minidynamo.inductor.codegen.triton import codegen_triton
+from minidynamo.inductor.codegen.triton_tile import choose_tiling
+from minidynamo.inductor.split_reductions import choose_cut
+
+
+def specs_of(monkeypatch, fn, *args, **tolerance):
+    """The kernels of `fn`, run in Triton's interpreter and compared with eager."""
+    specs = []
+
+    def keep(spec, symbol, *rest):
+        specs.append(spec)
+        return codegen_triton(spec, symbol, *rest)
+
+    monkeypatch.setattr(triton_steps, "codegen_triton", keep)
+    run = compiled(fn, *args, cpu_backend="triton")
+    for left, right in zip(as_tuple(run(*args)), as_tuple(fn(*args)), strict=True):
+        assert_same(left, right, **tolerance)
+    return specs
+
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def blocks(spec):
+    return {axis.name: axis.block for axis in choose_tiling(spec).axes}
+
+
+def test_rows_with_many_results_are_read_along(monkeypatch):
+    """Stores of the results lie side by side, but there is only one for a whole row of loads."""
+    x = torch.randn(256, 3000)
+    fn = lambda x: (x.amax(-1), x.amin(-1), x.any(-1), x.sum(-1))  # noqa: E731
+    (spec,) = specs_of(monkeypatch, fn, x, **CLOSE)
+    assert blocks(spec) == {"x": 1, "r": 4096} and choose_tiling(spec).persistent
+
+
+def test_columns_are_read_across(monkeypatch):
+    x = torch.randn(300, 4096)
+    (spec,) = specs_of(monkeypatch, lambda x: (x.amax(0), x.sum(0)), x, **CLOSE)
+    assert blocks(spec) == {"x": 32, "r": 64}
+
+
+def test_few_rows_get_more_threads(monkeypatch):
+    (few,) = specs_of(monkeypatch, lambda x: x.amax(-1), torch.randn(8, 9000))
+    (many,) = specs_of(monkeypatch, lambda x: x.amax(-1), torch.randn(1100, 1500))
+    assert (blocks(few)["r"], choose_tiling(few).num_warps) == (8192, 16)
+    assert (blocks(many)["r"], choose_tiling(many).num_warps) == (2048, 4)
+
+
+def test_a_broadcast_is_no_transposition(monkeypatch):
+    x, y = torch.randn(64, 1), torch.randn(64, 64)
+    (spec,) = specs_of(monkeypatch, lambda x, y: x * y, x, y)
+    assert list(blocks(spec)) == ["x"]
+    (spec,) = specs_of(monkeypatch, lambda x, y: x * y + y.t(), x, y)
+    assert list(blocks(spec)) == ["y", "x"]
+
+
+@pytest.mark.parametrize(
+    "size, dims, cut",
+    [
+        ((512, 4096), [0, 1], (0, 512)),
+        ((4, 1 << 20), [0, 1], (1, 1024)),
+        ((32, 64, 3136), [0, 2], (0, 16)),
+        ((3, 4, 1 << 16), [0, 1, 2], (2, 256)),
+        ((4096, 8192), [0], (0, 1)),
+    ],
+    ids=str,
+)
+def test_pieces_are_long_runs_of_memory(size, dims, cut):
+    at, pieces = choose_cut(size, dims)
+    assert pieces == cut[1]
+    assert at == cut[0] or pieces == 1
+
+
+def test_row_statistics_join_the_pieces_of_a_sum(monkeypatch):
+    x, y = torch.randn(32, 2048), torch.randn(32, 2048)
+
+    def fn(x, y):
+        return F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction="batchmean")
+
+    assert len(specs_of(monkeypatch, fn, x, y, **CLOSE)) == 2
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear"),
+        lambda x: F.interpolate(x, size=(5, 4), mode="bilinear", align_corners=True),
+        lambda x: F.interpolate(x, size=(13, 7), mode="nearest"),
+    ],
+)
+def test_positions_and_weights_are_computed_where_they_are_used(monkeypatch, fn):
+    assert len(specs_of(monkeypatch, fn, torch.randn(2, 3, 9, 8), **CLOSE)) == 1
+
+
+def test_a_small_kernel_becomes_part_of_its_reader(monkeypatch):
+    notes = []
+    with events.subscribe(lambda event: notes.extend(event.notes), events.ScheduleEvent):
+        fn = lambda x: F.avg_pool2d(x.exp() * x.sin(), 2)  # noqa: E731
+        specs = specs_of(monkeypatch, fn, torch.randn(2, 3, 8, 6), **CLOSE)
+    assert len(specs) == 1
+    assert any("computed again in 1 kernel " in note for note in notes)
