@@ -225,11 +225,20 @@ class Meta:
 
 def simplified(size: torch.SymInt) -> Any:
     """The expression of a size, by what the guards say. Broadcasting makes a guard of every size
-    being 1 or not, which torch's own simplification leaves out for `s // 4`.
+    being 1 or not, which torch's own simplification leaves out for `s // 4`. What depends on data
+    stays a symbol also where assertions leave one value to it.
     """
     env, expr = size.node.shape_env, size.node.expr
     expr = env.simplify(expr)
-    if expr.is_Atom or not size.node.has_hint() or size.node.hint != 1:
+    if expr.is_number:
+        return expr
+    if not size.node.has_hint():
+        bounds = env.bound_sympy(expr)
+        if bounds.is_singleton():
+            return bounds.lower
+        if not (bounds.lower <= 1 <= bounds.upper):
+            return expr
+    elif expr.is_Atom or size.node.hint != 1:
         return expr
     known = env._maybe_evaluate_static(sympy.Eq(expr, 1))
     return sympy.S.One if known is not None and bool(known) else expr

@@ -55,3 +55,25 @@ def test_a_leaf_made_inside(wants_grad, backend):
     total.backward()
     torch.testing.assert_close(leaf.grad, x.detach() * x.detach().cos())
     assert (x.grad is not None) == wants_grad
+
+
+@pytest.mark.parametrize("wants_grad", [True, False])
+@pytest.mark.parametrize(
+    "one",
+    [
+        lambda x: torch.ones(4).unique().view(1),
+        lambda x: torch.ones(4).unique()[:1].view(1),
+        lambda x: x.detach()[x.detach() > 5].reshape(1).squeeze(),
+    ],
+)
+def test_a_size_that_can_only_be_one_is_broadcast(one, wants_grad):
+    def fn(x):
+        return one(x) * x
+
+    x = torch.arange(1.0, 7.0, requires_grad=wants_grad)
+    with config.patch(capture_dynamic_output_shape_ops=True):
+        actual = minidynamo.compile(fn, fullgraph=True)(x)
+    torch.testing.assert_close(actual, fn(x))
+    if wants_grad:
+        (grad,), (expected,) = (torch.autograd.grad(y.sum(), x) for y in (actual, fn(x)))
+        torch.testing.assert_close(grad, expected)
