@@ -9,6 +9,7 @@ methods of the values. So subclasses written in Python need nothing more.
 from __future__ import annotations
 
 import collections
+import datetime
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -137,6 +138,14 @@ for _family in (int, float, str):
 @_constructs(bool.__new__)
 def _new_bool(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
     return tx.call_function(tx.wrap_constant(bool), list(args), kwargs)
+
+
+@_constructs(datetime.timedelta.__new__)
+def _new_timedelta(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+    if cls is not datetime.timedelta:
+        unsupported("new object", cls.__qualname__, "its timedelta is not known")
+    named = {name: value.as_python_constant() for name, value in kwargs.items()}
+    return tx.fold(cls, tuple(value.as_python_constant() for value in args), named)
 
 
 @builtin(types.MappingProxyType)

@@ -16,11 +16,13 @@ from ..guards import Predicate
 from ..side_effects import Mutation
 from ..source import AttrSource, ConstSource, Source
 from ..variables.base import VariableTracker, unsupported
+from ..variables.builtin_object import is_none
 from ..variables.constant import ConstantVariable
 from ..variables.contexts import ManagerVariable
 from ..variables.identity import IdVariable
 from ..variables.null_blocks import null_block
 from ..variables.registry import handles, wraps
+from ..variables.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -66,6 +68,9 @@ def deep_copy(
     module = None if value is None else tx.output.side_effects.real_of(value)
     if isinstance(module, torch.nn.Module) and next(module.parameters(), None) is not None:
         unsupported("call of an untraced function", "copy.deepcopy", "it copies parameters")
+    if isinstance(value, TensorVariable) and len(args) < 3 and not kwargs:
+        memo = tx.wrap_keywords({}) if is_none(args[1] if args[1:] else None) else args[1]
+        return value.call_method(tx, "__deepcopy__", [memo], {})
     if not isinstance(value, ConstantVariable) or value.python_type() not in _ATOMIC:
         return NotImplemented
     return value

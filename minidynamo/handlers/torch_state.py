@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import types
 import warnings
 from collections.abc import Callable
@@ -79,6 +80,7 @@ _GUARDED_READS = (
     torch.distributed.is_initialized,
     torch.fx._symbolic_trace.is_fx_tracing,
     torch.autograd._is_checkpoint_valid,
+    abc.get_cache_token,  # functools.singledispatch looks whether a class was registered
 )
 # What tells whether the program runs in eager, is compiled or exported: the answers while
 # compiling.
@@ -326,7 +328,7 @@ def torch_compiler_settings(tx: Translator, args: Args, kwargs: Kwargs) -> Varia
     return null_block(tx)
 
 
-@handles_named("torch.compile")
+@handles_named("torch.compile", "minidynamo.eval_frame.compile")
 def torch_compile(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """What is compiled already gains nothing; without a function it is a decorator."""
     given = dict(kwargs)
@@ -334,8 +336,8 @@ def torch_compile(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker
     if model is None or (model.is_python_constant() and model.as_python_constant() is None):
         return tx.wrap_constant(_unchanged)
     kind = model.python_type()
-    if kind is not types.FunctionType:
-        unsupported("call of an untraced function", "torch.compile", f"of a {kind.__name__}")
+    if kind not in (types.FunctionType, types.MethodType):
+        unsupported("call of an untraced function", "compile", f"of a {kind.__name__}")
     return model
 
 

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
+from ..guards import Predicate
 from ..source import AttrSource
 from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
+from ..variables.dicts import DictVariable
 from ..variables.functions import MethodOfVariable
+from ..variables.identity import IdVariable, guard_distinct
 from ..variables.services import TENSOR_GETATTR
 from ..variables.tensor import TensorVariable, subscript_proxy, tensor_method
 from .torch_symbolic import number_of
@@ -69,7 +73,7 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
         for name in "data_ptr storage untyped_storage _typed_storage storage_type share_memory_"
         " set_ resize_ resize_as_ is_set_to pin_memory __dlpack__ __dlpack_device__"
         " __cuda_array_interface__"
-        " __deepcopy__ __reduce_ex__ module_load rename refine_names align_to".split()
+        " __reduce_ex__ module_load rename refine_names align_to".split()
         if hasattr(torch.Tensor, name)
     },
 }
@@ -89,6 +93,39 @@ def _breaks(name: str) -> None:
 
 for _name in _BREAKS:
     _breaks(_name)
+
+
+def _owns_just_its_elements(tensor: torch.Tensor) -> bool:
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return whole and not vars(tensor) and tensor.grad is None
+
+
+@tensor_method("__deepcopy__")
+def deepcopy(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    """A clone, for tensors that have neither a history nor memory or attributes beyond it."""
+    fake, memo = self.fake, args[0].realize() if args else NONE
+    simple = type(fake) is FakeTensor and self.python_type() is torch.Tensor
+    simple = simple and not (fake.requires_grad or fake._is_view() or fake.is_conj())
+    simple = simple and not (fake.is_neg() or fake.is_inference())
+    simple = simple and not tx.output.side_effects.stored_attrs(self)
+    is_new = isinstance(memo, DictVariable) and memo.source is None and not kwargs
+    if not simple or not is_new or not torch.ops.aten.is_non_overlapping_and_dense(fake):
+        unsupported(
+            "tensor storage",
+            f"{self.describe()}.__deepcopy__()",
+            "it is more than its elements",
+        )
+    real = None if self.source is None else real_tensor(tx, self)
+    if real is not None:
+        if not _owns_just_its_elements(real):
+            unsupported("tensor storage", self.describe(), "it is more than its elements")
+        check = Predicate(_owns_just_its_elements, "it is not more than its elements")
+        tx.guard(self.source, "PREDICATE", check)  # type: ignore[arg-type]
+    guard_distinct(tx, self)
+    key = IdVariable(self)
+    if not memo.contains(tx, key).truth(tx):
+        memo.setitem(tx, key, self.call_method(tx, "clone", [], {}))
+    return memo.getitem(tx, key)
 
 
 @tensor_method("__bool__")

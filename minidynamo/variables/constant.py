@@ -5,6 +5,7 @@ Operations whose operands are all constants are done by Python itself, so they n
 
 from __future__ import annotations
 
+import datetime
 import enum
 import operator
 import re
@@ -45,6 +46,7 @@ VALUE_TYPES: tuple[type, ...] = (
     torch.iinfo,
     torch.Size,
     TorchVersion,
+    datetime.timedelta,
     re.Pattern,
     re.Match,
 )

@@ -1,7 +1,10 @@
 """Functions of the library that call code of the program, sets in order, ends of objects."""
 
 import bisect
+import collections.abc
 import copy
+import dataclasses
+import datetime
 import functools
 import heapq
 import itertools
@@ -429,3 +432,114 @@ def test_a_module_is_copied_by_eager_in_one_break():
         return copied(a) + 1, copied.weight is layer.weight
 
     check(function, x, graphs=1, breaks=1)
+
+
+@dataclasses.dataclass
+class Record:
+    values: object
+    count: int = 2
+
+
+class Copied:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __deepcopy__(self, memo):
+        return Copied(copy.deepcopy(self.tensor, memo))
+
+
+def copied_once(a):
+    given = [a, a, a + 1, Copied(a)]
+    made = copy.deepcopy(given)
+    made[0].mul_(3)
+    same = made[0] is made[1], made[3].tensor is made[0], made[0] is a
+    return same, made[0], made[1], made[2], a, given[2]
+
+
+def records(a):
+    made = dataclasses.asdict(Record([a, {"inner": a.sin()}]))
+    made["values"][0].add_(1)
+    return made, dataclasses.astuple(Record(a)), a
+
+
+@pytest.mark.parametrize("fn", [copied_once, records])
+def test_deep_copies_of_tensors(fn):
+    check(fn, x, graphs=1)
+    check_recompiles(fn, [(x,), (x.clone(),), (x + 1,)], graphs=1)
+
+
+def test_tensors_that_are_more_than_their_elements():
+    def fn(a):
+        try:
+            return copy.deepcopy(a), copy.deepcopy(a).storage_offset()
+        except RuntimeError as error:
+            return type(error)
+
+    tagged = x.clone()
+    tagged.tag = "kept"
+    leaf = x.clone().requires_grad_()
+    for given in (x[1:], x.t(), x.expand(2, 2, 3), leaf):
+        check(fn, given, graphs=None)
+    compiled = minidynamo.compile(lambda a: copy.deepcopy(a), backend="eager")
+    assert not hasattr(compiled(x), "tag")
+    assert compiled(tagged).tag == "kept"
+    assert not hasattr(compiled(x), "tag")
+
+
+SPAN = datetime.timedelta(hours=2)
+
+
+def test_spans_of_time():
+    def fn(a, span):
+        day = datetime.timedelta(days=1, seconds=2)
+        found = day.days, day * 2, day > span, str(day), {day: 1}, divmod(day, span), -day
+        return a * span.total_seconds() + SPAN.seconds, found, span
+
+    spans = [datetime.timedelta(minutes=m) for m in (1, 1, 2)]
+    check_recompiles(fn, [(x, span) for span in spans], graphs=2)
+
+    def wrong(a):
+        try:
+            return datetime.timedelta("day")
+        except TypeError as error:
+            return a + 1, str(error)
+
+    check(wrong, x, graphs=1)
+
+
+@functools.singledispatch
+def measured(value):
+    return 1
+
+
+@measured.register
+def _(value: collections.abc.Sized):
+    return len(value)
+
+
+def test_dispatch_over_abstract_classes():
+    class Late:
+        pass
+
+    def fn(a, value):
+        return a * measured(value), measured([1, 2]), measured(2)
+
+    def register(index):
+        if index == 2:
+            collections.abc.Sized.register(Late)
+            Late.__len__ = lambda self: 5
+
+    late = Late()
+    check_recompiles(fn, [(x, late)] * 3, graphs=2, change=register)
+
+
+def test_compile_inside_of_compiled_code():
+    def fn(a):
+        @minidynamo.compile(backend="eager")
+        def inner(b):
+            return b.sin()
+
+        return inner(a) + minidynamo.compile(Copied(a).__deepcopy__)({}).tensor
+
+    check(fn, x, graphs=1)
+    check_recompiles(fn, [(x,), (x + 1,)], graphs=1)
