@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .exc import DataDependentError, RunInEager, Unsupported
 
@@ -88,7 +89,7 @@ def describe_failure(
 
 # What is raised for such arguments, or None.
 _on_ones: dict[tuple[Any, ...], Exception | None] = {}
-_REFUSALS = ("not implemented for", "not supported", "only supported")
+_REFUSALS = ("not implemented for", "not supported", "only supported", "can't be cast")
 # Greater numbers may be sizes.
 _LARGEST = 16
 
@@ -100,7 +101,8 @@ def run_on_ones(target: Any, args: Any, kwargs: dict[str, Any], value: Any) -> N
     value: its result on the fake arguments.
     """
     given = [*args, *kwargs.values()]
-    tensors = [item for item in given if isinstance(item, torch.Tensor)]
+    items = tree_leaves(given) if _is_of_lists(target) else given
+    tensors = [item for item in items if isinstance(item, torch.Tensor)]
     if not (tensors and _is_alike(target, tensors, value)):
         return
     key = tuple(map(_kind, given))
@@ -115,13 +117,21 @@ def run_on_ones(target: Any, args: Any, kwargs: dict[str, Any], value: Any) -> N
 
 
 def _is_alike(target: Any, tensors: list[torch.Tensor], value: Any) -> bool:
-    """Whether the result is as large as an argument, of an operator of torch's."""
+    """Whether the result is as large as an argument, of an operator of torch's or one of lists."""
     is_torch = getattr(target, "__module__", None) == "torch.nn.functional"
     if not is_torch and not isinstance(target, (str, types.BuiltinFunctionType)):
         return False
-    if any(type(t) is not FakeTensor or t.device.type != "cpu" for t in (*tensors, value)):
+    if any(type(t) is not FakeTensor or t.device.type != "cpu" for t in tensors):
+        return False
+    if _is_of_lists(target):
+        return True
+    if type(value) is not FakeTensor or value.device.type != "cpu":
         return False
     return value.dim() == max(tensor.dim() for tensor in tensors)
+
+
+def _is_of_lists(target: Any) -> bool:
+    return getattr(target, "__name__", "").startswith("_foreach_")
 
 
 def _kind(item: Any) -> Any:
@@ -130,6 +140,9 @@ def _kind(item: Any) -> Any:
         return item.dtype, item.dim()
     if type(item) is float:
         return float
+    if isinstance(item, list):  # of tensors or numbers: sizes are tuples
+        kinds = tuple(map(_kind, item))
+        return None if None in kinds else kinds
     is_small = type(item) is int and -_LARGEST <= item <= _LARGEST
     is_plain = is_small or type(item) in (bool, str, type(None), torch.dtype)
     return (type(item), item) if is_plain else None
@@ -141,12 +154,12 @@ def _error_on_ones(target: Any, args: Any, kwargs: dict[str, Any]) -> Exception 
             return item
         return torch.ones((1,) * item.dim(), dtype=item.dtype, device="cpu")
 
-    real = [ones(item) for item in args]
+    real, named = tree_map(ones, (list(args), kwargs))
     function = getattr(torch.Tensor, target) if isinstance(target, str) else target
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            function(*real, **{name: ones(item) for name, item in kwargs.items()})
+            function(*real, **named)
     except (RuntimeError, NotImplementedError) as error:
         text = str(error)
         return error.with_traceback(None) if any(part in text for part in _REFUSALS) else None

@@ -1,5 +1,7 @@
 """Writes, aliases and gradients that AOTAutograd alone would get wrong: all as in eager."""
 
+import re
+
 import pytest
 import torch
 from training_testing import noise, scenario
@@ -378,3 +380,23 @@ def test_copies_to_a_narrower_dtype_round(comp):
     x = torch.linspace(0, 1, 24)
     a, b = x.bfloat16(), x.sin()
     return comp(f)(a, b), a, b
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: torch._foreach_mul_([x, x + 0], 2.0),
+        lambda x: torch._foreach_mul_([x], [2.0]),
+        lambda x: torch._foreach_mul_([x], [x * 0.5]),
+        lambda x: torch._foreach_sub_([x], True),
+        lambda x: torch._foreach_clamp_min_([x > 0], True),
+    ],
+)
+def test_lists_that_a_foreach_operator_refuses(f, backend):
+    given = torch.ones(2, dtype=torch.int64), torch.ones(2, dtype=torch.int64)
+    with pytest.raises((RuntimeError, NotImplementedError)) as expected:
+        f(given[0])
+    with pytest.raises(expected.type, match=re.escape(str(expected.value).splitlines()[0])):
+        minidynamo.compile(f, backend=backend)(given[1])
+    assert torch.equal(*given)
