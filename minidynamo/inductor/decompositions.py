@@ -90,10 +90,13 @@ _LAID_OUT = [
 ]
 
 
-# Interpolation with a gradient of its own.
+# Operators with a gradient of their own, on the CPU.
 _WITH_GRADIENT = [
-    aten.upsample_nearest2d,
-    aten.upsample_bilinear2d,
+    aten.softshrink.default,
+    aten.upsample_nearest2d.default,
+    aten.upsample_nearest2d.vec,
+    aten.upsample_bilinear2d.default,
+    aten.upsample_bilinear2d.vec,
 ]
 
 
@@ -193,18 +196,20 @@ def _nearest_backward(
 def interpolation_whole(inputs: Sequence[Any]) -> Iterator[None]:
     """Within, autograd sees interpolation on the CPU as operators. Otherwise torch takes it apart
     before, into reads at computed positions, whose gradient is a scatter: the operators' own is
-    several times as fast.
+    several times as fast. `softshrink` keeps its gradient at NaN.
     """
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     if has_symbols(inputs) or any(x.device.type != "cpu" for x in tensors):
         yield
         return
     keys = DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd
-    ops = [getattr(op, name) for op in _WITH_GRADIENT for name in ("default", "vec")]
     taken = [
-        (op, key, op.py_kernels.pop(key)) for op in ops for key in keys if key in op.py_kernels
+        (op, key, op.py_kernels.pop(key))
+        for op in _WITH_GRADIENT
+        for key in keys
+        if key in op.py_kernels
     ]
-    for op in ops:
+    for op in _WITH_GRADIENT:
         op._dispatch_cache.clear()
     try:
         yield

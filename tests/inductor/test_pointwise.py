@@ -214,3 +214,72 @@ def test_comparisons_are_of_what_is_stored(dtype):
     minidynamo.compile(lambda x: F.gelu(x).amax())(leaf).backward()
     F.gelu(other).amax().backward()
     assert torch.equal(leaf.grad != 0, other.grad != 0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gradients_of_activations_where_their_pieces_meet(dtype):
+    functions = [
+        F.hardswish,
+        F.hardsigmoid,
+        F.relu6,
+        F.hardtanh,
+        F.hardshrink,
+        lambda x: F.softshrink(x, 0.3),
+        lambda x: F.softshrink(x, 1.0),
+        F.elu,
+        F.selu,
+    ]
+    ends = [
+        -6.0,
+        -3.0,
+        -1.0,
+        -0.3,
+        -0.0,
+        0.0,
+        0.3,
+        0.5,
+        1.0,
+        3.0,
+        6.0,
+        torch.nan,
+        0.301,
+        torch.inf,
+    ]
+    given = torch.tensor(ends, dtype=dtype)
+
+    def run(x):
+        return tuple(fn(x) for fn in functions)
+
+    results = []
+    for fn in (run, minidynamo.compile(run)):
+        x = given.clone().requires_grad_()
+        values = fn(x)
+        gradients = [torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for y in values]
+        results.append([*values, *gradients])
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, equal_nan=True, **TOLERANCE[dtype])
+
+
+def test_powers_of_doubles():
+    """Within two units in the last place of the C library's; what is not ordinary as that."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.exp(torch.randn(4000, dtype=torch.float64, generator=generator) * 60)
+    y = torch.randn(4000, dtype=torch.float64, generator=generator) * 6
+    near = 1 + torch.randn(4000, dtype=torch.float64, generator=generator) * 1e-3
+    run = minidynamo.compile(lambda x, y: x**y)
+    for base, power in (
+        (x, y),
+        (near, y * 4e4),
+        (1e-300 * x.clamp(1e-8, 1), y.clamp(-1, 1.05)),
+    ):
+        expected = base**power
+        unit = torch.nextafter(expected, torch.full_like(expected, torch.inf)) - expected
+        error = (run(base, power) - expected).abs()
+        assert (error <= 2 * unit)[expected.isfinite() & (expected < 1e308)].all()
+    ends = [0.0, 1.0, 2.0, 0.5, 3.0, 7.0, torch.inf, 1e308, 5e-324, 2000.0, 1e300]
+    ends = torch.tensor([*ends, *(-x for x in ends), torch.nan], dtype=torch.float64)
+    base, power = (x.contiguous() for x in torch.meshgrid(ends, ends, indexing="ij"))
+    for given in (base, base.abs().clamp(5e-324, 1e308)):
+        torch.testing.assert_close(
+            run(given, power), given**power, equal_nan=True, rtol=4e-16, atol=0
+        )

@@ -71,6 +71,28 @@ def test_sizes():
         check(lambda x: (torch.cumsum(x, 0), torch.cumprod(x, -1)), x, **CLOSE)
 
 
+@pytest.mark.parametrize("size", [3, 16, 37, 1000])
+def test_extremes_along_rows_are_those_of_eager(size):
+    """Positions of equal values, zeros' signs, NaN, rows that grow, and integers of every width."""
+    x = torch.randn(6, size)
+    x[0, size // 2] = torch.nan
+    x[1] = x[1].sort()[0]
+    x[2] = x[2].round()
+    x[3] = torch.where(x[3] > 0, 0.0, -0.0)
+    x[4] = -torch.inf
+    x[5, ::2] = torch.inf
+    run = check(lambda x: (*x.cummax(-1), *x.cummin(-1)), x, externs=0, rtol=0, atol=0)
+    values, _, smallest, _ = run(x)
+    assert torch.equal(values[3].signbit(), x[3].cummax(-1)[0].signbit())
+    assert torch.equal(smallest[3].signbit(), x[3].cummin(-1)[0].signbit())
+    for dtype in (torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8):
+        given = x.nan_to_num(0, 90, -90).mul(9).clamp(-100, 100).to(dtype)
+        check(lambda x: (*x.cummax(-1), *x.cummin(-1)), given, externs=0, rtol=0, atol=0)
+        if not dtype.is_floating_point:
+            check(lambda x: (x.cumsum(-1), x.cumprod(-1)), given, externs=0)
+            check(lambda x: x.cumsum(-1, dtype=x.dtype), given, externs=0)
+
+
 def test_long_rows_are_exact():
     x = torch.rand(200_000)
     (result,) = compiled(lambda x: torch.cumsum(x, 0), x)(x)

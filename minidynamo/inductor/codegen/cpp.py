@@ -114,7 +114,7 @@ class CppKernel:
         self.nodes = self.body.nodes
         self.reduces = self.body.reduces
         if self.body.has_scan():
-            # Scans go on along the reduction symbols, so these are never vectorised.
+            # Sums of floats go on along the reduction symbols, which are then not vectorised.
             alone = loop_symbol("alone", 1)
             self.body = LoopBody((*self.body.iters, alone), self.body.reduces, self.body.nodes)
         self.vec = vec or choose_vector_symbol(self.body, tuning.vector)

@@ -293,10 +293,11 @@ template <class F> MD_INLINE F erf(F x) {
     return copysign(fma(expm1_poly(r), power, power - 1.f), x);
   }
 }
-// x ** y through double precision; lanes that are not ordinary are left to the C library.
+// x ** y, of float32 through double precision; lanes that are not ordinary are left to the C library.
 template <class F> MD_INLINE F pow(F x, F y) {
   if constexpr (!is_f32<F>) {
-    return pow_lanes(x, y);
+    if (any<F>(mask(~((x > 0) & (x < __builtin_inf()) & (abs(y) < 1e300))))) return pow_lanes(x, y);
+    return pow64(x, y);
   } else {
     constexpr int N = MD_LANES(F);
     if (any<F>(~((x > 1.17549435e-38f) & (x < __builtin_inff()) & (abs(y) < __builtin_inff())))) return pow_lanes(x, y);

@@ -130,6 +130,25 @@ template <class F> MD_INLINE F log1p64(F x) {
   y = x < -1 ? F{} + __builtin_nan("") : y;
   return x == 0 ? x : (x == x ? y : x);
 }
+// x ** y = exp(y log x), x positive and finite, |y| < 1e300: the logarithm is the sum of two numbers, as an error
+// of it is multiplied by y. log(1 + f) = 2 s + s ** 3 (2/3 + 2/5 s ** 2 + ...), s = f / (2 + f).
+template <class F> MD_INLINE F pow64(F x, F y) {
+  F e, f = split64(x, e);
+  F d = f + 2.0, s = f / d, s_low = (fma(-s, d, f) - s * (f - (d - 2.0))) / d;
+  F z = s * s, z_low = fma(s, s, -z) + 2.0 * s * s_low;
+  F q = poly64(z, 0.4, 0.2857142857142857, 0.2222222222222222, 0.18181818181818182, 0.15384615384615385,
+               0.13333333333333333, 0.11764705882352941, 0.10526315789473684, 0.09523809523809523,
+               0.08695652173913043, 0.08, 0.07407407407407407);
+  F k = fma(z, q, F{} + 0.6666666666666666), k_low = fma(z, q, 0.6666666666666666 - k) + 3.700743415417188e-17;
+  F w = z * s, w_low = fma(z, s, -w) + (z_low * s + z * s_low);
+  F c = w * k, c_low = fma(w, k, -c) + (w * k_low + w_low * k);
+  F whole = e * 0x1.62e42fefa3800p-1, part = 2.0 * s + whole, sum = part + c;  // ln 2 in two parts
+  F low = (2.0 * s - (part - whole)) + (c - (sum - part)) + (c_low + fma(e, F{} + 0x1.ef35793c76730p-45, 2.0 * s_low));
+  F t = y * sum, t_low = fma(y, sum, -t) + y * low;
+  t_low = abs(t) < 746.0 ? t_low : F{};
+  F n, r = reduced_exp64(clamped(t, -746.f, 711.f), n), p = expm1_poly64(r);
+  return scaled64(fma(t_low, p + 1.0, p) + 1.0, n);
+}
 // x = n pi/2 + r, for |x| below 2 ** 19
 template <class F> MD_INLINE bool large_angle64(F x) { return __builtin_expect(any<F>(mask(abs(x) > 524288.0)), 0); }
 template <class F> MD_INLINE F reduced_angle64(F x, Int64Of<F>& n) {

@@ -622,8 +622,15 @@ struct Add { template <class F> static F both(F a, F b) { return a + b; } };
 struct Mul { template <class F> static F both(F a, F b) { return a * b; } };
 struct Or { template <class F> static F both(F a, F b) { return a | b; } };
 struct And { template <class F> static F both(F a, F b) { return a & b; } };
-struct Max { template <class F> static F both(F a, F b) { return maximum(a, b); } };
-struct Min { template <class F> static F both(F a, F b) { return minimum(a, b); } };
+// Of equal numbers the second, which is the one that has been seen last.
+struct Max {
+  template <class F> static F both(F a, F b) { return maximum(a, b); }
+  template <class F> static auto takes(F a, F b) { return (b >= a) | (b != b); }
+};
+struct Min {
+  template <class F> static F both(F a, F b) { return minimum(a, b); }
+  template <class F> static auto takes(F a, F b) { return (b <= a) | (b != b); }
+};
 template <class Op, class F> MD_INLINE auto fold(F x) {
   constexpr int N = MD_LANES(F);
   if constexpr (N == 2) {
@@ -631,6 +638,28 @@ template <class Op, class F> MD_INLINE auto fold(F x) {
   } else {
     return fold<Op>(Op::both(low_half(x), high_half(x)));
   }
+}
+// Each lane combined with those before it: first with the neighbour, then with two, four, ... of them.
+template <class Op, int STEP, class F, int... LANE> MD_INLINE F scan_lanes(F x, F identity, Lanes<LANE...> all) {
+  constexpr int N = MD_LANES(F);
+  if constexpr (STEP >= N) {
+    return x;
+  } else {
+    F before = __builtin_shufflevector(x, identity, (LANE < STEP ? N : LANE - STEP)...);
+    return scan_lanes<Op, 2 * STEP>(Op::both(before, x), identity, all);
+  }
+}
+// N steps of a scan along a row. Extremes that stay what they are, as they mostly do, take one comparison.
+template <class Op, class W, class F, class T> MD_INLINE F scan_row(W w, F x, T& run, T identity) {
+  constexpr int N = MD_LANES(F);
+  F sofar = splat<N>(run), none = splat<N>(identity);
+  x = only(w, x, none);
+  if constexpr (__is_same(Op, Max) || __is_same(Op, Min)) {
+    if (!lane_bits(mask(Op::takes(sofar, x)))) return sofar;
+  }
+  x = Op::both(sofar, scan_lanes<Op, 1>(x, none, typename Counted<N>::type{}));
+  run = x[N - 1];
+  return x;
 }
 // The extreme value with its position; lanes that have seen nothing are at -1.
 template <class T, class I, int N, bool LARGEST> struct Extreme {

@@ -10,13 +10,19 @@ import torch
 
 from minidynamo.inductor.codegen.cpp_stages import size_of
 from minidynamo.inductor.codegen.cpp_values import ValuePrinter
-from minidynamo.inductor.codegen.cpp_vec import CTYPE, LANE_TYPE, SCALAR, literal, operation
+from minidynamo.inductor.codegen.cpp_vec import (
+    COMBINE,
+    CTYPE,
+    LANE_TYPE,
+    SCALAR,
+    literal,
+    operation,
+)
 from minidynamo.inductor.symbolic import contiguous_strides, dot, product, symbol_expr
 
 # A partial sum is moved on after so many additions, so that the error does not grow with the
 # length.
 FLUSH_EVERY = 64
-COMBINE = {"sum": "Add", "prod": "Mul", "max": "Max", "min": "Min", "any": "Or", "all": "And"}
 _NUMBERS = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}", "all": "{0} & {1}"}
 _ROW, _COLUMN, _NUMBER = "row", "column", "number"
 

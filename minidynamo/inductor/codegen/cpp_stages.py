@@ -26,6 +26,7 @@ from minidynamo.inductor.symbolic import (
 # A value that costs this much and is wanted in several walks is kept.
 SCRATCH_COST = 8
 STORES = ("store", "scatter")
+EXTREMES = ("max", "min")
 # Lanes of the widest vectors, for decisions; the text itself says N.
 LANES = 16
 # Rows of no more elements are read with steps between the lanes.
@@ -83,8 +84,7 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
     """
     scored: list[tuple[float, int, Symbol]] = []
     weights = _access_weights(body)
-    alone = body.has_scan() or _has_tiny_rows(body)
-    symbols = body.iters if alone else (*body.iters, *body.reduces)
+    symbols = (*body.iters, *_row_symbols(body))
     for rank, symbol in enumerate(symbols):
         score = 0.0
         for node, weight in weights:
@@ -99,6 +99,23 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
         scored.append((score, rank, symbol))
     scored.sort(key=lambda row: row[:2], reverse=True)
     return scored[min(place, len(scored) - 1)][2] if scored else None
+
+
+def _row_symbols(body: LoopBody) -> tuple[Symbol, ...]:
+    """The reduction symbols that may be vectorised: where there is a scan, that of neighbours, if
+    its results are the same in any grouping.
+    """
+    if _has_tiny_rows(body):
+        return ()
+    scans = [node for node in body.nodes if node.op == "scan"]
+    if all(node.value in EXTREMES or is_whole(node) for node in scans):
+        return body.reduces[-1:] if scans else body.reduces
+    return ()
+
+
+def is_whole(node: Node) -> bool:
+    """Whether sums and products of such values are exact, as they wrap around."""
+    return node.value in ("sum", "prod") and not node.dtype.is_floating_point
 
 
 def _has_tiny_rows(body: LoopBody) -> bool:

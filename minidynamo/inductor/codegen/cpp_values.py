@@ -14,6 +14,7 @@ import torch
 from minidynamo.inductor.codegen.code import Code
 from minidynamo.inductor.codegen.cpp_stages import STORES, dependencies, size_of
 from minidynamo.inductor.codegen.cpp_vec import (
+    COMBINE,
     CTYPE,
     LANE_TYPE,
     MEMORY_TYPE,
@@ -98,19 +99,27 @@ class ValuePrinter:
     def declare_scan(self, position: int) -> None:
         """The running value of a scan, before the loops that it goes along."""
         node = self.nodes[position]
-        start = literal(_scan_start(str(node.value), node.dtype), node.dtype)
-        ctype = CTYPE[node.dtype]
-        if not self.is_vec[position]:
+        start, ctype = self._start(node), CTYPE[node.dtype]
+        if not (self.is_vec[position] and self.by_column):
             self.code.line(f"{ctype} run{position} = {start};")
             return
         self.code.line(f"V<{ctype}, N> run{position}[T];")
         self.for_columns(f"run{position}[t] = splat<N>(({ctype}){start});")
+
+    def _start(self, node: Node) -> str:
+        return literal(_scan_start(str(node.value), node.dtype), node.dtype)
 
     def _scan(
         self,
         position: int,
         node: Node,
     ) -> None:
+        if self.is_vec[position] and not self.by_column:
+            step = COMBINE[str(node.value)]
+            given = f"{self.lanes(node.args[0])}, run{position}, {self._start(node)}"
+            text = f"scan_row<{step}>(w, {given})"
+            self.code.line(f"const V<{CTYPE[node.dtype]}, N> v{position} = {text};")
+            return
         at = "[t]" if self.is_vec[position] else ""
         ctype = f"V<{CTYPE[node.dtype]}, N>" if at else CTYPE[node.dtype]
         table, run = (VECTOR if at else SCALAR), f"run{position}{at}"

@@ -34,6 +34,8 @@ CTYPE = {
 MEMORY_TYPE = CTYPE | {torch.bool: "u8"}
 # Lanes: a bool is a mask.
 LANE_TYPE = CTYPE | {torch.bool: "i32"}
+# Reductions and scans -> the functions of `cpp_prefix.h` that combine two vectors.
+COMBINE = {"sum": "Add", "prod": "Mul", "max": "Max", "min": "Min", "any": "Or", "all": "And"}
 _HALVES = {torch.float16: "half", torch.bfloat16: "bfloat"}
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from minidynamo.inductor.codegen.cpp_stages import dependencies
+from minidynamo.inductor.codegen.cpp_stages import EXTREMES, dependencies
 from minidynamo.inductor.loop_body import LOW_PRECISION, LoopBody, Node, NodeList
 from minidynamo.inductor.symbolic import upper
 
@@ -41,6 +41,8 @@ def _range(node: Node, ranges: Sequence[Range], nodes: Sequence[Node]) -> Range:
         if source not in _SMALL:
             return None
         return (0, 1) if source == torch.bool else _limits(source)
+    if node.op == "scan":
+        return ranges[node.args[0]] if node.value in EXTREMES else None
     rule = _RULES.get(node.op)
     args = [ranges[arg] for arg in (node.args[1:] if node.op == "where" else node.args)]
     if rule is None or any(arg is None for arg in args):

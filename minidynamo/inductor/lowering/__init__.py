@@ -3,6 +3,7 @@ of this package.
 """
 
 from minidynamo.inductor.lowering import (
+    activations,
     composites,
     convolution,
     factory,
@@ -23,6 +24,7 @@ from minidynamo.inductor.lowering import (
 )
 
 __all__ = [
+    "activations",
     "composites",
     "convolution",
     "factory",

@@ -203,6 +203,11 @@ def sinc(x: Scalar) -> Scalar:
     return where(x.eq(0), 1, angle.op("sin") / angle)
 
 
+def scaled_by(y: Scalar, alpha: bool | int | float) -> Scalar:
+    """y * alpha."""
+    return y if alpha == 1 and not isinstance(alpha, bool) else y * alpha
+
+
 def add(x: Scalar, y: Scalar) -> Scalar:
     return x | y if x.dtype == torch.bool else x + y
 
@@ -287,7 +292,7 @@ def hardsigmoid_backward(grad: Scalar, x: Scalar) -> Scalar:
 
 
 def hardswish_backward(grad: Scalar, x: Scalar) -> Scalar:
-    return where(x < -3, 0, where(x <= 3, grad * (x / 3 + 0.5), grad))
+    return where(x <= -3, 0, where(x < 3, grad * (x / 3 + 0.5), grad))
 
 
 def mish_backward(grad: Scalar, x: Scalar) -> Scalar:

@@ -96,6 +96,8 @@ def _extreme(name: str) -> Callable[..., Any]:
         if not _runs(x) or x.dtype == torch.bool:
             return DECLINED
         at, compute = wrap(dim, x.ndim), compute_type(x.dtype)
+        size = x.size[at]
+        places = torch.int32 if isinstance(size, int) and size < 1 << 31 else torch.int64
         g.keep(x)
 
         def value(b: BodyBuilder, index: Index) -> Value:
@@ -106,8 +108,9 @@ def _extreme(name: str) -> Callable[..., Any]:
             hit = b.op("eq", own, b.scan(name, own))
             if compute.is_floating_point:
                 hit = b.op("bitwise_or", hit, b.op("isnan", own))
-            behind = b.constant(-1, torch.int64)
-            return b.scan("max", b.op("where", hit, b.index_expr(index[at]), behind))
+            own_place = b.cast(b.index_expr(index[at]), places)
+            seen = b.scan("max", b.op("where", hit, own_place, b.constant(-1, places)))
+            return b.cast(seen, torch.int64)
 
         values, indices = g.meta
         return _scan(g, x, dim, value, values), _scan(g, x, dim, place, indices)
