@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from . import config
+from . import config, markers
 from .backends.registry import get_default_backend, list_backends, set_default_backend
 from .decorators import nonstrict_trace, substitute_in_graph
 from .eval_frame import compile, disable, reset, set_stance
@@ -89,8 +89,9 @@ def wrap_numpy(fn: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+@markers.force_inline
 def _as_tensor(value: Any) -> Any:
-    is_array = type(value).__module__ == "numpy" and hasattr(value, "__array__")
+    is_array = type(value).__module__ == "numpy" and hasattr(value, "nbytes")
     return torch.as_tensor(value) if is_array else value
 
 

@@ -103,8 +103,20 @@ def test_functions_of_numpy_arrays(x):
         for name, value in expected.items():
             torch.testing.assert_close(torch.as_tensor(found[name]), value)
     assert counter.frame_count == 1
+    inside = minidynamo.compile(lambda x: program(x, 2)["all"] * 3, backend=counter)
+    torch.testing.assert_close(inside(x), expected["all"] * 3)
+    assert counter.frame_count == 2
     with pytest.raises(TypeError, match="fn must be callable, not int 3"):
         compiler.wrap_numpy(3)
+
+
+def test_the_inductor_by_its_names(x):
+    graph = torch.fx.symbolic_trace(lambda x: (x.sin() + 1,))
+    for compile_fx in (
+        minidynamo.inductor.compile_fx,
+        minidynamo.inductor.compile_fx.compile_fx,
+    ):
+        torch.testing.assert_close(compile_fx(graph, [x])(x)[0], x.sin() + 1)
 
 
 def test_torchs_guard_filters(x):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 import logging
 import operator
+import sys
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -310,3 +312,12 @@ def _fake(value: Any, mode: FakeTensorMode) -> Any:
     if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
         return mode.from_tensor(value, static_shapes=True)
     return value
+
+
+class _CallableModule(types.ModuleType):
+    """This module: `inductor.compile_fx(gm, inputs)` is its function's name, too."""
+
+    __call__ = staticmethod(compile_fx)
+
+
+sys.modules[__name__].__class__ = _CallableModule
