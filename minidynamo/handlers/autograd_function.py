@@ -88,6 +88,7 @@ def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
     traced = _try_out(tx, cls, values, wanted)
     if not all(isinstance(variable, GlobalStateVariable) for variable in traced.mutated):
         _refuse(cls, "it changes state outside of itself")
+    _check_written(tx, cls, traced)
     if _sees_the_same(tx, values, traced.forward):
         return tx.call_operation(_apply_of(cls.value), values, {})
     return _call_traced(tx, cls, values, traced)
@@ -313,6 +314,31 @@ def _try_out(tx: Translator, cls: ClassVariable, values: Values, wanted: list[bo
         effects.changed_items |= changed
     grads = [item.realize() for item in _outputs(tx, found)]
     return _Halves(forward, backward, result, context, grads, mutated)
+
+
+def _check_written(tx: Translator, cls: ClassVariable, traced: _Halves) -> None:
+    """AOTAutograd writes a second time where an output shares its memory with an argument that
+    forward writes to, and does not mark as dirty.
+    """
+    dirty = tx.output.side_effects.load_attr(traced.context, "dirty_tensors")
+    marked = dirty.unpack(tx) if isinstance(dirty, VariableTracker) else []
+    given = {v: example_value(v) for v in traced.forward.lifted.values()}
+    written = {
+        fake.untyped_storage()._cdata
+        for node, fake in given.items()
+        if _is_plain(fake) and traced.forward.wrote_to(node)
+    }
+    for item in _outputs(tx, traced.result):
+        if isinstance(item, TensorVariable) and _is_plain(item.fake):
+            is_marked = any(item is other.realize() for other in marked)
+            if not is_marked and item.fake.untyped_storage()._cdata in written:
+                _refuse(cls, "it returns memory of an argument that it writes to")
+
+
+def _is_plain(fake: Any) -> bool:
+    """Whether it is a tensor with memory of its own to ask for."""
+    is_strided = isinstance(fake, torch.Tensor) and fake.layout is torch.strided
+    return is_strided and not _functorch.is_functorch_wrapped_tensor(fake)
 
 
 def _put_back(

@@ -331,6 +331,27 @@ def test_a_class_that_is_allowed_in_the_graph():
     assert len(counter.graphs) == 1
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("is_view", [True, False])
+def test_what_forward_writes_to_and_returns_is_written_once(is_view, backend):
+    class Grows(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            x.add_(1)
+            return x.view(-1) if is_view else x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    def fn(x):
+        return Grows.apply(x)
+
+    compiled, x, y = minidynamo.compile(fn, backend=backend), x3(), x3()
+    testing.assert_same(with_gradient(fn)(x), with_gradient(compiled)(y))
+    testing.assert_same(x, y)
+
+
 @contextlib.contextmanager
 def other(mode, *, is_undone):
     old, STATE.mode = STATE.mode, mode
