@@ -89,7 +89,7 @@ def _convert(
     if isinstance(value, TensorVariable):
         known = instances.get(value)
         if known is None and value.source is not None:
-            unsupported("tensor subclass", repr(value), "an input is returned as it is")
+            return _alias(tx, value, tx.wrap_constant(cls))  # an input stays as it is
         return known if known is not None else TensorSubclassVariable(value, cls)
     kind = value.python_type()
     if issubclass(kind, (list, tuple)) and not value.is_python_constant():

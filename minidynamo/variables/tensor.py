@@ -170,7 +170,8 @@ class TensorVariable(VariableTracker):
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
-        if tx.output.overrides.has_modes and callable(getattr(torch.Tensor, name, None)):
+        is_method = callable(getattr(torch.Tensor, name, None))
+        if is_method and tx.is_overridden([*args, *kwargs.values()]):
             return TENSOR_ACCESS[0](tx, self, name, args, kwargs)
         handler = TENSOR_METHODS.get(name)
         if handler is not None:

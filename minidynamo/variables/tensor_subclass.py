@@ -212,7 +212,7 @@ def of_class(tx: Translator, plain: VariableTracker, cls: type) -> VariableTrack
     """A new tensor of the graph as an instance of `cls`."""
     if cls is torch.Tensor:
         return plain
-    if issubclass(cls, torch.nn.Parameter):
+    if issubclass(cls, torch.nn.Parameter) and cls.__module__.startswith("torch."):
         unsupported("tensor subclass", cls.__name__, "a parameter made inside")
     refuse_class(cls, "made inside")
     guard_class(tx, cls)
@@ -229,7 +229,9 @@ def wrap_subclass(tx: Translator, value: torch.Tensor, source: Source) -> Variab
         return wrap_wrapper(tx, value, source)
     refuse_class(cls, source.name)
     tx.guard(source, "TYPE_IS", cls)
-    plain = tx.wrap(as_plain(value), CallSource(source, as_plain, "{base}.as_subclass(Tensor)"))
+    same = CallSource(source, as_plain, "{base}.as_subclass(Tensor)")
+    with torch._C.DisableTorchFunctionSubclass():  # its base, the instance, is looked at
+        plain = tx.wrap(as_plain(value), same)
     assert isinstance(plain, TensorVariable)
     return TensorSubclassVariable(plain, cls, value, source=source)
 

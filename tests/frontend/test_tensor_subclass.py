@@ -355,3 +355,69 @@ def test_attributes_are_known_by_their_getters():
         results.append((result, list(Watching.seen[1:])))  # without as_subclass itself
     assert_same(results[0][0], results[1][0])
     assert results[0][1] == results[1][1] == results[2][1]
+
+
+METHODS = {
+    "add": lambda a, w: a.add(w),
+    "add_ of an input": lambda a, w: (a.add_(w), a),
+    "add_, then more": lambda a, w: (a * 2).add_(w).mul_(3),
+    "keyword": lambda a, w: a.mul(other=w),
+    "out": lambda a, w: (torch.add(a, w, out=a), a),
+    "in a list": lambda a, w: torch.cat([a, w]),
+    "identity": lambda a, w: (a.add_(w) is a, w.add_(a) is w),
+}
+
+
+@pytest.mark.parametrize("cls", [Passing, Scaling, Plain])
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_of_plain_tensors_with_an_instance(name, cls):
+    fn = METHODS[name]
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for _ in range(2):
+        mine, theirs = ((X.clone(), X.clone().as_subclass(cls)) for _ in range(2))
+        want, got = fn(*mine), compiled(*theirs)
+        assert same(want, got), (want, got)
+        assert same(mine, theirs)
+    assert len(counter.graphs) == 1
+
+
+class Quantized(nn.Parameter):
+    """A parameter with notes that its results keep."""
+
+    def __new__(cls, data, requires_grad=False, kind=None):
+        return torch.Tensor._make_subclass(cls, data, requires_grad)
+
+    def __init__(self, *args, kind=None, **kwargs):
+        self.kind = kind
+
+    def as_tensor(self):
+        return torch.Tensor._make_subclass(torch.Tensor, self, self.requires_grad)
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        kind = next((arg.kind for arg in args if isinstance(arg, Quantized)), None)
+        if isinstance(result, torch.Tensor):
+            return cls(result, kind=kind)
+        if type(result) is tuple:
+            return tuple(cls(item, kind=kind) for item in result)
+        return result
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: ((x * 2) + x.kind).as_tensor() * 3,
+        lambda x: (x * 2, (x * 2).kind, x.chunk(2), isinstance(x + 1, nn.Parameter), x.shape),
+        lambda x: F.linear(torch.ones(1, 3), x.as_tensor()),
+    ],
+)
+def test_parameters_of_a_class_of_the_program_made_inside(fn):
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for kind, graphs in ((4, 1), (4, 1), (5, 2)):
+        x = Quantized(X.clone(), kind=kind)
+        want, got = fn(x), compiled(x)
+        assert same(want, got), (want, got)
+        assert len(counter.graphs) in (1, graphs)
