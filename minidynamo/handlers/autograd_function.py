@@ -129,7 +129,12 @@ def _positional(tx: Translator, cls: ClassVariable, values: Values, kwargs: Kwar
     return list(bound.args)
 
 
-def _named(tx: Translator, cls: ClassVariable, values: Values, kwargs: Kwargs) -> Values:
+def _named(
+    tx: Translator,
+    cls: ClassVariable,
+    values: Values,
+    kwargs: Kwargs,
+) -> Values:
     """`apply` of C finds the places of keywords in the code of forward, and takes no defaults."""
     code = getattr(cls.value.forward, "__code__", None)  # type: ignore[attr-defined]
     if code is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
@@ -156,7 +161,11 @@ def _has_own_rule(tx: Translator, cls: ClassVariable) -> bool:
     return is_own
 
 
-def _call_by_rule(tx: Translator, cls: ClassVariable, values: Values) -> VariableTracker:
+def _call_by_rule(
+    tx: Translator,
+    cls: ClassVariable,
+    values: Values,
+) -> VariableTracker:
     """The rule is traced on trial, as the halves are elsewhere."""
     top = _functorch.peek_interpreter_stack()
     if top.key() != _functorch.TransformType.Vmap:
@@ -168,8 +177,14 @@ def _call_by_rule(tx: Translator, cls: ClassVariable, values: Values) -> Variabl
     info = VmapInfo(level.batch_size(), level.randomness())
     if type(info.batch_size) is not int:
         _refuse(cls, "its rule for vmap is given a symbolic size")
-    dims = tx.wrap_items(tuple, [ConstantVariable(dim) for _, dim in parts])
-    first = tx.wrap_items(VmapInfo, [ConstantVariable(item) for item in info])
+    dims = tx.wrap_items(
+        tuple,
+        [ConstantVariable(dim) for _, dim in parts],
+    )
+    first = tx.wrap_items(
+        VmapInfo,
+        [ConstantVariable(item) for item in info],
+    )
 
     def call(body: Body) -> VariableTracker:
         given = [
@@ -316,7 +331,11 @@ def _try_out(tx: Translator, cls: ClassVariable, values: Values, wanted: list[bo
     return _Halves(forward, backward, result, context, grads, mutated)
 
 
-def _check_written(tx: Translator, cls: ClassVariable, traced: _Halves) -> None:
+def _check_written(
+    tx: Translator,
+    cls: ClassVariable,
+    traced: _Halves,
+) -> None:
     """AOTAutograd writes a second time where an output shares its memory with an argument that
     forward writes to, and does not mark as dirty.
     """
@@ -360,7 +379,12 @@ def _put_back(
     return False
 
 
-def _is_again(tx: Translator, variable: VariableTracker, name: str, value: Any) -> bool:
+def _is_again(
+    tx: Translator,
+    variable: VariableTracker,
+    name: str,
+    value: Any,
+) -> bool:
     """Whether `value` is what the attribute was."""
     stored = tx.output.side_effects.load_attr(variable, name)
     if stored is None and hasattr(tx.output.side_effects.real_of(variable), name):
@@ -372,7 +396,8 @@ def _is_again(tx: Translator, variable: VariableTracker, name: str, value: Any) 
         return True
     if not (old.is_python_constant() and new.is_python_constant()):
         return False
-    first, second = old.as_python_constant(), new.as_python_constant()
+    first = old.as_python_constant()
+    second = new.as_python_constant()
     return type(first) is type(second) and first == second and repr(first) == repr(second)
 
 

@@ -141,7 +141,10 @@ def _is_exact(tx: Translator, value: VariableTracker) -> bool:
         return abs(int(value.value)) < _SMALL
     if value.python_type() not in (int, numpy.int64):
         return value.python_type() in _DOUBLES
-    bounds = ((operator.lt, _SMALL), (operator.gt, -_SMALL))
+    bounds = (
+        (operator.lt, _SMALL),
+        (operator.gt, -_SMALL),
+    )
     found = [compute(tx, f, [_plain(value), ConstantVariable(bound)]) for f, bound in bounds]
     return all(answer is not None and answer.truth(tx) for answer in found)
 
