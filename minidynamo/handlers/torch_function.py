@@ -109,7 +109,11 @@ def _plain_of(value: VariableTracker) -> TensorVariable:
     return plain
 
 
-def _alias(tx: Translator, value: VariableTracker, cls: VariableTracker) -> VariableTracker:
+def _alias(
+    tx: Translator,
+    value: VariableTracker,
+    cls: VariableTracker,
+) -> VariableTracker:
     """The same memory and history as a new tensor of a class."""
     kind = cls.as_python_constant()
     if not issubclass(kind, torch.Tensor):

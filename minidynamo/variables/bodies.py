@@ -45,7 +45,10 @@ class TracedBody:
 
 
 def flatten(
-    tx: Translator, value: VariableTracker, *, in_place: bool = False
+    tx: Translator,
+    value: VariableTracker,
+    *,
+    in_place: bool = False,
 ) -> tuple[list[VariableTracker], Rebuild, Any]:
     """The tensors in a nest of tuples, lists, dicts and constants; how to put others in their
     place; and a description of the nest. in_place: objects made in traced code belong to
@@ -80,7 +83,9 @@ def flatten(
 
 
 def _flatten_items(
-    tx: Translator, items: Sequence[VariableTracker], in_place: bool
+    tx: Translator,
+    items: Sequence[VariableTracker],
+    in_place: bool,
 ) -> tuple[Any, Any, Any]:
     parts = [flatten(tx, item, in_place=in_place) for item in items]
     counts = [len(leaves) for leaves, _, _ in parts]
@@ -124,7 +129,11 @@ def _flatten_object(tx: Translator, value: Any) -> tuple[Any, Any, Any]:
     return leaves, rebuild, (value.python_type(), *stored, *map(repr, entries), shape)
 
 
-def new_tensor(tx: Translator, body: Body, fake: torch.Tensor) -> TensorVariable:
+def new_tensor(
+    tx: Translator,
+    body: Body,
+    fake: torch.Tensor,
+) -> TensorVariable:
     """A tensor that the operator gives to the body."""
     variable = TensorVariable(body.parameter(fake))
     tx.output.side_effects.track(fake, variable)
@@ -172,7 +181,9 @@ def trace_body(
 
 
 def fresh_results(
-    tx: Translator, fakes: Sequence[torch.Tensor], needs_grad: bool
+    tx: Translator,
+    fakes: Sequence[torch.Tensor],
+    needs_grad: bool,
 ) -> tuple[Any, ...]:
     """Fake values like those that a body returned, for the node that stands for its call."""
     results = []

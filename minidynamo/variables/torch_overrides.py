@@ -217,7 +217,11 @@ def call_overrides(
     unsupported("torch function override", repr(func), "all say NotImplemented")
 
 
-def _override(tx: Translator, cls: type, instance: VariableTracker) -> VariableTracker:
+def _override(
+    tx: Translator,
+    cls: type,
+    instance: VariableTracker,
+) -> VariableTracker:
     found = class_lookup(tx, cls, "__torch_function__")
     if found is not None and isinstance(found.raw, types.FunctionType):
         return instance.getattr(tx, "__torch_function__")
@@ -247,7 +251,11 @@ def function_value(func: Any) -> VariableTracker:
 
 
 def access(
-    tx: Translator, tensor: VariableTracker, name: str, args: Args, kwargs: Kwargs
+    tx: Translator,
+    tensor: VariableTracker,
+    name: str,
+    args: Args,
+    kwargs: Kwargs,
 ) -> VariableTracker:
     """A method, or an attribute (no arguments, `name` is no method), of a tensor under modes."""
 
