@@ -45,12 +45,7 @@ Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
 
 
-def _named(
-    args: Args,
-    kwargs: Kwargs,
-    names: str,
-    *defaults: Any,
-) -> list[Any]:
+def _named(args: Args, kwargs: Kwargs, names: str, *defaults: Any) -> list[Any]:
     """The arguments of a call in the order of `names`; those not given are taken of `defaults`."""
     wanted = names.split()
     given = dict(zip(wanted, args, strict=False))
@@ -90,12 +85,7 @@ def _described(fake: torch.Tensor) -> str:
     return f"{str(fake.dtype).removeprefix('torch.')}{list(fake.shape)} on {fake.device}"
 
 
-def _module(
-    tx: Translator,
-    stem: str,
-    traced: TracedBody,
-    free: Sequence[Node],
-) -> Node:
+def _module(tx: Translator, stem: str, traced: TracedBody, free: Sequence[Node]) -> Node:
     for node in free:
         if isinstance(example_value(node), (torch.SymFloat, torch.SymBool)):
             why = "its operands are tensors and integers"
@@ -116,11 +106,7 @@ def _refuse_aliases(name: str, traced: TracedBody) -> None:
 
 
 @handles(torch.cond, torch.ops.higher_order.cond)
-def cond(
-    tx: Translator,
-    args: Args,
-    kwargs: Kwargs,
-) -> VariableTracker:
+def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """With a condition known while tracing the branch is called, as torch.compile does."""
     none = tx.wrap_items(tuple, [])
     pred, true_fn, false_fn, operands = _named(
@@ -170,9 +156,7 @@ def _is_nest_of_tensors(tx: Translator, value: VariableTracker) -> bool:
 
 
 def _given(
-    tx: Translator,
-    body: Any,
-    leaves: Sequence[VariableTracker],
+    tx: Translator, body: Any, leaves: Sequence[VariableTracker]
 ) -> list[VariableTracker]:
     """Parameters of a body that are like these tensors."""
     with tx.output.fake_mode:
@@ -180,11 +164,7 @@ def _given(
     return [new_tensor(tx, body, fake) for fake in fakes]
 
 
-def _while_loop(
-    tx: Translator,
-    args: Args,
-    kwargs: Kwargs,
-) -> VariableTracker:
+def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     cond_fn, body_fn, carried = _named(args, kwargs, "cond_fn body_fn carried_inputs")[:3]
     leaves, rebuild, shape = flatten(tx, carried)
     if any(leaf.fake.requires_grad for leaf in leaves) and torch.is_grad_enabled():  # type: ignore[attr-defined]
@@ -218,11 +198,7 @@ def _while_loop(
     return rebuild(add_call(tx, torch.ops.higher_order.while_loop, arguments, {}, results))
 
 
-def _scan(
-    tx: Translator,
-    args: Args,
-    kwargs: Kwargs,
-) -> VariableTracker:
+def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """(last carry, results of all steps)."""
     combine, init, xs, dim, reverse = _named(
         args,
@@ -285,11 +261,7 @@ def _moves_back() -> bool:
     return any("movedim" in code.co_names for code in codes)
 
 
-def _scanned_dim(
-    dim: VariableTracker,
-    carry: Args,
-    items: Args,
-) -> int:
+def _scanned_dim(dim: VariableTracker, carry: Args, items: Args) -> int:
     """The dimension that is scanned, counted from the first one.
 
     All tensors of xs must have it; where it counts from the last one, they
@@ -337,12 +309,7 @@ def _is_differentiable(fake: torch.Tensor) -> bool:
     return fake.is_floating_point() or fake.is_complex()
 
 
-def _moved(
-    tx: Translator,
-    leaf: VariableTracker,
-    source: int,
-    target: int,
-) -> VariableTracker:
+def _moved(tx: Translator, leaf: VariableTracker, source: int, target: int) -> VariableTracker:
     """A tensor with one dimension at another position."""
     if source == target or max(source, target) >= leaf.realize().fake.dim():  # type: ignore[attr-defined]
         return leaf
@@ -355,11 +322,7 @@ def _flipped(tx: Translator, leaf: VariableTracker) -> VariableTracker:
     return leaf.realize().call_method(tx, "flip", [tx.wrap_constant((0,))], {})
 
 
-def _map(
-    tx: Translator,
-    args: Args,
-    kwargs: Kwargs,
-) -> VariableTracker:
+def _map(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     if kwargs or len(args) < 2:
         unsupported("arguments", "map", "keywords are not traced")
     function, mapped, *others = args
@@ -392,11 +355,7 @@ def _map(
     return traced.rebuild(add_call(tx, torch.ops.higher_order.map_impl, arguments, {}, results))
 
 
-def _region(
-    tx: Translator,
-    args: Args,
-    kwargs: Kwargs,
-) -> VariableTracker:
+def _region(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """A `torch.compiler.nested_compile_region`: the marked function is traced through."""
     return tx.call_function(args[0], list(args[1:]), kwargs)
 
@@ -414,11 +373,7 @@ def _row_by_row(op: Any, *operands: Any) -> Any:
 _ROW_BY_ROW: Any = _row_by_row
 
 
-def _foreach_map(
-    tx: Translator,
-    args: Args,
-    kwargs: Kwargs,
-) -> Any:
+def _foreach_map(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     """`foreach_map`: kernels join what calls for single tensors have in common."""
     return NotImplemented if kwargs else tx.inline(UserFunctionVariable(_ROW_BY_ROW), args, {})
 
@@ -457,11 +412,7 @@ def _computed(traced: TracedBody) -> list[Node]:
     return list(dict.fromkeys(n for n in traced.nodes() if n.op != "placeholder"))
 
 
-def _given_back(
-    traced: TracedBody,
-    nodes: Sequence[Node],
-    values: Args,
-) -> VariableTracker:
+def _given_back(traced: TracedBody, nodes: Sequence[Node], values: Args) -> VariableTracker:
     """The result of the function, with the values of a call in place of the nodes."""
     outside = dict(zip(nodes, values, strict=True))
     pairs = zip(traced.nodes(), traced.results, strict=True)
@@ -469,11 +420,7 @@ def _given_back(
 
 
 @handles(wrap)
-def wrapped(
-    tx: Translator,
-    args: Args,
-    kwargs: Kwargs,
-) -> VariableTracker:
+def wrapped(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """The function with its arguments."""
 
     def arrange(module: Node, operands: tuple[Node, ...]) -> tuple[Any, ...]:
@@ -483,11 +430,7 @@ def wrapped(
 
 
 @handles(hints_wrapper)
-def hinted(
-    tx: Translator,
-    args: Args,
-    kwargs: Kwargs,
-) -> VariableTracker:
+def hinted(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """The function with a tuple of arguments, and notes for backends."""
     function, values, named, hints = _named(args, kwargs, "body_fn args kwargs hints")
     notes = hints.realize()
@@ -524,11 +467,7 @@ _register("torch._higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder",
 
 
 @handles(torch._higher_order_ops.BaseHOP.__call__)
-def _operator(
-    tx: Translator,
-    args: Args,
-    kwargs: Kwargs,
-) -> VariableTracker:
+def _operator(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """`operator(function, *operands, **options)`: the function is traced through."""
     return tx.call_function(args[1], list(args[2:]), {})
 
@@ -542,11 +481,7 @@ _CHECKPOINT_OPTIONS = frozenset(
 _CONTEXT_FN = "_checkpoint_context_fn"
 
 
-def checkpointed(
-    module: torch.fx.GraphModule,
-    *args: Any,
-    **options: Any,
-) -> Any:
+def checkpointed(module: torch.fx.GraphModule, *args: Any, **options: Any) -> Any:
     """A node of the graph: `torch.utils.checkpoint.checkpoint(module, *args, **options)`.
 
     Below a tracer (AOTAutograd) it is torch's operator that tags what is to be recomputed.
@@ -559,11 +494,7 @@ def checkpointed(
 
 
 @handles(torch.utils.checkpoint.checkpoint)
-def checkpoint(
-    tx: Translator,
-    args: Args,
-    kwargs: Kwargs,
-) -> VariableTracker:
+def checkpoint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """Without gradients it is a call of the function."""
     function, values = args[0], args[1:]
     options = {name: kwargs[name] for name in kwargs if name in _CHECKPOINT_OPTIONS}
