@@ -46,6 +46,7 @@ from minidynamo.inductor.passes import (
     devices,
     foreach,
     in_place,
+    masked_writes,
     pieces,
     simplify,
 )
@@ -138,6 +139,7 @@ def _compile_flat(
     gm: torch.fx.GraphModule, inputs: Sequence[Any], settings: _Settings
 ) -> Callable[..., Any]:
     data_checks.keep_checks(gm)
+    masked_writes.choose(gm)
     mode = _fake_mode(inputs)
     fakes = [_fake(value, mode) for value in inputs]
     is_static = not has_symbols(fakes) and has_symbols(_values(gm))

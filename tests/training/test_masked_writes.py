@@ -1,0 +1,84 @@
+"""`x[mask] = value` with gradients of the value: compiled where it does not depend on how many
+elements the mask has, and equal to eager's.
+"""
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.inductor import metrics
+
+
+def tokens(x, value, mask):
+    y = x * 2
+    y[mask] = value
+    return y.sin()
+
+
+def one_number(x, value, mask):
+    y = x * 2
+    y[mask] = value[0]
+    return y.sin()
+
+
+def rows(x, value, mask):
+    y = x * 2
+    y[mask[:, 0]] = value
+    return y.sin()
+
+
+def wider(x, value, mask):
+    y = (x * 2).double()
+    y[mask, ...] = value[None].double()
+    y[mask, :] = y.mean((0, 1)) + value
+    return y.sin()
+
+
+def turned(x, value, mask):
+    y = (x * 2).transpose(0, 2)
+    y.transpose(0, 2)[mask] = value
+    return y.sin()
+
+
+def selected(x, value, mask):
+    y = x * 2
+    y[mask] = y[mask] * value
+    y[:, mask[0]] = value
+    return y.sin()
+
+
+def step(fn, shape, fill):
+    torch.manual_seed(0)
+    x, value = torch.randn(*shape, requires_grad=True), torch.randn(5, requires_grad=True)
+    mask = torch.full(shape[:2], fill) if fill is not None else torch.rand(*shape[:2]) > 0.5
+    result = fn(x, value, mask)
+    result.sum().backward()
+    return result, x.grad, value.grad
+
+
+@pytest.mark.parametrize("fn", [tokens, one_number, rows, wider, turned, selected])
+@pytest.mark.filterwarnings("ignore:Error detected")
+def test_gradients(fn):
+    metrics.reset()
+    compiled = minidynamo.compile(fn, fullgraph=fn is not selected)
+    for shape, fill in (((3, 4, 5), None), ((3, 4, 5), False), ((2, 6, 5), True)):
+        torch.testing.assert_close(step(compiled, shape, fill), step(fn, shape, fill))
+    # The gradient of a selection has the size of the data.
+    assert (metrics.uncompiled_graphs == 0) is (fn is not selected)
+
+
+def test_writes_to_an_input():
+    def fn(x, value, mask):
+        x[mask] = value
+        return x * value
+
+    def run(call):
+        x, value = torch.ones(2, 3, 4), torch.arange(4.0, requires_grad=True)
+        call(
+            x, value, torch.tensor([[True, False, True], [False, False, True]])
+        ).sum().backward()
+        return x, x._version, value.grad
+
+    wanted, actual = run(fn), run(minidynamo.compile(fn))
+    assert wanted[1] == actual[1]
+    torch.testing.assert_close(wanted[::2], actual[::2])
