@@ -6,6 +6,7 @@ tensors while tracing and in the backend (AOTAutograd takes it apart) afterwards
 
 from __future__ import annotations
 
+import copy
 import inspect
 import types
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ..exc import InternalError
 from ..guards import Predicate
 from ..side_effects import Mutation
 from ..source import AttrSource
@@ -110,7 +112,8 @@ def guard_wrapper(
     tx.guard(source, "TENSOR_MATCH", value)
     guard_class(tx, type(value))
     names, context = value.__tensor_flatten__()  # type: ignore[attr-defined]
-    own = getattr(type(value), "__metadata_guard__", None)
+    context = _kept(context, source)
+    own = _metadata_guard(type(value))
 
     def check(now: Any) -> bool:
         names_now, context_now = now.__tensor_flatten__()
@@ -127,6 +130,33 @@ def guard_wrapper(
             tx.guard(inner_source, "TENSOR_MATCH", inner)
         else:
             unsupported("tensor subclass", inner_source.name, f"it is a {type(inner).__name__}")
+
+
+def _kept(context: Any, source: Source) -> Any:
+    """Metadata as they are now: the program may change them in place."""
+    try:
+        copied = copy.deepcopy(context)
+    except Exception as error:
+        why = f"its metadata cannot be copied: {error}"
+        unsupported("tensor subclass", source.name, why)
+    # Objects without an order of their own are equal to themselves alone.
+    return copied if bool(copied == context) else context
+
+
+def _metadata_guard(cls: type) -> Any:
+    """`cls.__metadata_guard__(metadata, others)`, None if it has none.
+
+    Raises InternalError where it cannot be called so, as torch.compile does.
+    """
+    own = getattr(cls, "__metadata_guard__", None)
+    if own is None:
+        return None
+    text = f"{cls.__name__}: Tensor subclass method __metadata_guard__ must"
+    if getattr(own, "__self__", None) is not cls:
+        raise InternalError(f"{text} be a classmethod")
+    if len(inspect.signature(own).parameters) != 2:
+        raise InternalError(f"{text} take exactly two subclass metadata arguments")
+    return own
 
 
 def wrap_wrapper(

@@ -185,3 +185,68 @@ def test_what_is_not_traced_breaks():
 
     compiled = minidynamo.compile(fn, backend=CountingBackend())
     assert same(fn(torch.ones(3)), compiled(torch.ones(3)))
+
+
+class Noted(Shifted):
+    """Its metadata is a list that the program may change."""
+
+    @property
+    def shift(self):
+        return self.notes[0]
+
+    @shift.setter
+    def shift(self, value):
+        self.notes = value if isinstance(value, list) else [value]
+
+    def __tensor_flatten__(self):
+        return ["inner"], self.notes
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, meta, size, stride):
+        return cls(inner["inner"], meta)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_metadata_that_change_in_place_are_looked_at(backend):
+    x = Noted(torch.ones(3), [2])
+    compiled = minidynamo.compile(lambda x: x * 3, backend=backend, fullgraph=True)
+    for shift in (2, 2, 5):
+        x.notes[0] = shift
+        assert torch.equal(compiled(x).inner, torch.full((3,), 3.0 + shift))
+
+
+class Identity:
+    """Equal to itself alone."""
+
+
+@pytest.mark.parametrize("meta", [Identity(), {"a": [Identity]}])
+def test_metadata_without_an_order_of_their_own_do_not_recompile(meta):
+    class Tagged(Shifted):
+        def __tensor_flatten__(self):
+            return ["inner"], meta
+
+        @staticmethod
+        def __tensor_unflatten__(inner, meta, size, stride):
+            return Tagged(inner["inner"], 0)
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(lambda x: x + 1, backend=counter, fullgraph=True)
+    for _ in range(3):
+        compiled(Tagged(torch.ones(3), 0))
+    assert len(counter.graphs) == 1
+
+
+def test_a_metadata_guard_that_cannot_be_called_is_an_error():
+    class NoMethod(Shifted):
+        def __metadata_guard__(self, one, other):
+            return True
+
+    class OneArgument(Shifted):
+        @classmethod
+        def __metadata_guard__(cls, one):
+            return True
+
+    for cls, text in ((NoMethod, "be a classmethod"), (OneArgument, "take exactly two")):
+        compiled = minidynamo.compile(lambda x: x + 1, backend="eager")
+        with pytest.raises(minidynamo.exc.InternalTorchDynamoError, match=text):
+            compiled(cls(torch.ones(3), 1))
