@@ -7,6 +7,8 @@ that a program leaves out (`guard_filter_fn`), with the cache and with numpy.
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -81,18 +83,21 @@ def wrap_numpy(fn: F) -> F:
     if not callable(fn):
         raise TypeError(f"wrap_numpy: fn must be callable, not {type(fn).__name__} {fn!r}")
 
+    if importlib.util.find_spec("numpy") is None:
+        return fn
+    numpy = importlib.import_module("numpy")
+    arrays = (numpy.ndarray, numpy.generic)
+
+    @markers.force_inline
+    def as_tensor(value: Any) -> Any:
+        return torch.as_tensor(value) if isinstance(value, arrays) else value
+
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.numpy, (args, kwargs))
-        return pytree.tree_map(_as_tensor, fn(*args, **kwargs))
+        return pytree.tree_map(as_tensor, fn(*args, **kwargs))
 
     return wrapped  # type: ignore[return-value]
-
-
-@markers.force_inline
-def _as_tensor(value: Any) -> Any:
-    is_array = type(value).__module__ == "numpy" and hasattr(value, "nbytes")
-    return torch.as_tensor(value) if is_array else value
 
 
 def __getattr__(name: str) -> NoReturn:

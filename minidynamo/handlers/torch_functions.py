@@ -325,8 +325,10 @@ def as_tensor(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
-    """An array's memory is shared where dtype and device stay."""
-    if args and isinstance(args[0], NdarrayVariable) and not args[0].is_scalar:
+    """An array's memory is shared where dtype and device stay; a number has none."""
+    if args and isinstance(args[0], NdarrayVariable):
+        if args[0].is_scalar:
+            return torch_tensor(tx, args, kwargs)
         tensor = args[0].tensor
         if len(args) == 1 and not kwargs:
             return tensor

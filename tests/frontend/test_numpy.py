@@ -34,7 +34,7 @@ np.linalg.inv(x[:, :2] + np.eye(2) * 9) | np.fft.fft(x).real
 x.shape, x.ndim, x.size, x.dtype, x.nbytes, x.itemsize, x.strides | len(x) | [r * 2 for r in x]
 isinstance(x, np.ndarray) | type(x) is np.ndarray | x.dtype == np.float64
 torch.from_numpy(x) + 1 | torch.from_numpy(x).sin().numpy() | torch.tensor(x) | torch.as_tensor(x)
-torch.as_tensor(x, dtype=torch.float32) | torch.ones(3).numpy() * x
+torch.as_tensor(x, dtype=torch.float32) | torch.as_tensor(x.sum()) | torch.ones(3).numpy() * x
 torch.tensor(i, dtype=torch.int8)
 T + x | T * b[:2, :1] | T @ b | T - i[:, None] | np.add(T, x) | np.exp(T) | np.isnan(T)
 T ** x | (T > 0) & (x > 0) | T == x | K + b[0, :1]
