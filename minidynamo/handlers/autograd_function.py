@@ -88,7 +88,7 @@ def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
     traced = _try_out(tx, cls, values, wanted)
     if not all(isinstance(variable, GlobalStateVariable) for variable in traced.mutated):
         _refuse(cls, "it changes state outside of itself")
-    _check_written(tx, cls, traced)
+    _check_memory(tx, cls, traced)
     if _sees_the_same(tx, values, traced.forward):
         return tx.call_operation(_apply_of(cls.value), values, {})
     return _call_traced(tx, cls, values, traced)
@@ -331,13 +331,14 @@ def _try_out(tx: Translator, cls: ClassVariable, values: Values, wanted: list[bo
     return _Halves(forward, backward, result, context, grads, mutated)
 
 
-def _check_written(
+def _check_memory(
     tx: Translator,
     cls: ClassVariable,
     traced: _Halves,
 ) -> None:
     """AOTAutograd writes a second time where an output shares its memory with an argument that
-    forward writes to, and does not mark as dirty.
+    forward writes to, and does not mark as dirty; and where an output is a view of another one, its
+    gradient goes there, and not to backward.
     """
     dirty = tx.output.side_effects.load_attr(traced.context, "dirty_tensors")
     marked = dirty.unpack(tx) if isinstance(dirty, VariableTracker) else []
@@ -347,11 +348,18 @@ def _check_written(
         for node, fake in given.items()
         if _is_plain(fake) and traced.forward.wrote_to(node)
     }
-    for item in _outputs(tx, traced.result):
-        if isinstance(item, TensorVariable) and _is_plain(item.fake):
-            is_marked = any(item is other.realize() for other in marked)
-            if not is_marked and item.fake.untyped_storage()._cdata in written:
-                _refuse(cls, "it returns memory of an argument that it writes to")
+    outputs = [
+        item
+        for item in _outputs(tx, traced.result)
+        if isinstance(item, TensorVariable) and _is_plain(item.fake)
+    ]
+    for item in outputs:
+        is_marked = any(item is other.realize() for other in marked)
+        if not is_marked and item.fake.untyped_storage()._cdata in written:
+            _refuse(cls, "it returns memory of an argument that it writes to")
+        base = item.fake._base
+        if base is not None and any(base is other.fake for other in outputs):
+            _refuse(cls, "it returns a tensor and a view of that")
 
 
 def _is_plain(fake: Any) -> bool:

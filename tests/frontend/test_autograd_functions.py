@@ -352,6 +352,32 @@ def test_what_forward_writes_to_and_returns_is_written_once(is_view, backend):
     testing.assert_same(x, y)
 
 
+@pytest.mark.parametrize("graphs", [0, 1])
+def test_a_result_and_a_view_of_it_have_gradients_of_their_own(graphs):
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x * 3
+            return (y.view(3, 1), y.view(1, 3)) if graphs else (y, y[1:])
+
+        @staticmethod
+        def backward(ctx, first, second):
+            return first.view(3) * 2 + second.sum() * 7
+
+    def fn(x):
+        first, second = Both.apply(x)
+        return first.sum() + second.sum()
+
+    run = with_gradient(minidynamo.compile(fn, backend="aot_eager"))
+    testing.assert_same(with_gradient(fn)(x3()), run(x3()))
+    fullgraph = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    if graphs:
+        testing.assert_same(fn(x3()), fullgraph(x3()))
+    else:
+        with pytest.raises(minidynamo.exc.Unsupported, match="a view of that"):
+            fullgraph(x3())
+
+
 @contextlib.contextmanager
 def other(mode, *, is_undone):
     old, STATE.mode = STATE.mode, mode
