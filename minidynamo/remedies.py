@@ -17,7 +17,7 @@ import torch
 
 from . import config, markers
 from .guards import Check, Guard, GuardFailure
-from .shapes import chain
+from .shapes import chain, is_kept_by_class
 from .source import (
     ClosureSource,
     FuncDefaultsSource,
@@ -117,7 +117,8 @@ def _of_number(failure: GuardFailure, dynamic: bool | None, f_locals: Mapping[st
 def _is_variable(source: Source | None) -> bool:
     links = list(chain(source))
     has_default = any(isinstance(x, (FuncDefaultsSource, FuncKwDefaultsSource)) for x in links)
-    return not has_default and isinstance(links[-1], (LocalSource, ClosureSource))
+    is_reached = isinstance(links[-1], (LocalSource, ClosureSource)) or is_kept_by_class(links)
+    return not has_default and is_reached
 
 
 def _is_kept(tensor: torch.Tensor, source: Source | None) -> bool:

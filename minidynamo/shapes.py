@@ -41,7 +41,9 @@ from .guard_expr import from_sympy
 from .guards import Check, Guard, GuardSet, Predicate, TensorSpec, UserStack
 from .shape_history import History
 from .source import (
+    ClassAttrSource,
     ClosureSource,
+    ConstSource,
     FuncDefaultsSource,
     FuncKwDefaultsSource,
     LocalSource,
@@ -278,7 +280,9 @@ class Shapes:
             return False
         links = list(chain(source))
         if not isinstance(links[-1], (LocalSource, ClosureSource)):
-            return False
+            # Of globals only those of classes, which keep counters.
+            counts = is_kept_by_class(links) and self.automatic
+            return counts and self.history.number(source.name, value)
         if any(isinstance(link, (FuncDefaultsSource, FuncKwDefaultsSource)) for link in links):
             return False
         of_module = not self.modules.keys().isdisjoint(links)
@@ -512,6 +516,15 @@ def chain(source: Source | None, end: Container[Source] = ()) -> Iterator[Source
     while link is not None and link not in end:
         yield link
         link = getattr(link, "base", None)
+
+
+def is_kept_by_class(links: list[Source]) -> bool:
+    """Whether a class, other than of nn.Modules, leads to what these links load."""
+    if not isinstance(links[-1], ConstSource) or len(links) == 1:
+        return False
+    cls = links[-1].value
+    is_attribute = isinstance(links[-2], ClassAttrSource) and isinstance(cls, type)
+    return is_attribute and not issubclass(cls, torch.nn.Module)
 
 
 def _places(source: Source, fake: torch.Tensor) -> Iterator[tuple[Source, Any]]:

@@ -141,7 +141,12 @@ def _new_bool(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Val
 
 
 @_constructs(datetime.timedelta.__new__)
-def _new_timedelta(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
+def _new_timedelta(
+    tx: Translator,
+    cls: type,
+    *args: Values,
+    **kwargs: Values,
+) -> Values:
     if cls is not datetime.timedelta:
         unsupported("new object", cls.__qualname__, "its timedelta is not known")
     named = {name: value.as_python_constant() for name, value in kwargs.items()}

@@ -76,7 +76,11 @@ def text_of(
     return _checked(tx, special, tx.call_function(function, [], {}))
 
 
-def _checked(tx: Translator, special: str, text: Values) -> str | None:
+def _checked(
+    tx: Translator,
+    special: str,
+    text: Values,
+) -> str | None:
     """What the special method gave; TypeError as the program sees it where it is no text."""
     text = text.realize()
     if not issubclass(text.python_type(), str):

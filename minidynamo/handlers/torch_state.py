@@ -329,7 +329,11 @@ def torch_compiler_settings(tx: Translator, args: Args, kwargs: Kwargs) -> Varia
 
 
 @handles_named("torch.compile", "minidynamo.eval_frame.compile")
-def torch_compile(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def torch_compile(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     """What is compiled already gains nothing; without a function it is a decorator."""
     given = dict(kwargs)
     model = args[0] if args else given.get("model")

@@ -101,7 +101,12 @@ def _owns_just_its_elements(tensor: torch.Tensor) -> bool:
 
 
 @tensor_method("__deepcopy__")
-def deepcopy(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+def deepcopy(
+    tx: Translator,
+    self: TensorVariable,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """A clone, for tensors that have neither a history nor memory or attributes beyond it."""
     fake, memo = self.fake, args[0].realize() if args else NONE
     simple = type(fake) is FakeTensor and self.python_type() is torch.Tensor

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 _TRACED = (types.FunctionType, property, classmethod, staticmethod)
+_FIXED = frozenset("_value_ _name_ _sort_order_ __objclass__".split())
+_SHARED = (
+    types.BuiltinFunctionType,
+    types.MethodType,
+    type,
+)
 
 
 def _getattr(tx: Translator, self: ConstantVariable, name: str) -> VariableTracker:
@@ -26,9 +32,8 @@ def _getattr(tx: Translator, self: ConstantVariable, name: str) -> VariableTrack
         value = getattr(member, name)
     except AttributeError as error:
         raise ObservedException(tx.wrap_exception(error)) from None
-    if is_value(value) or isinstance(
-        value, (types.BuiltinFunctionType, types.MethodType, type)
-    ):
+    is_own = name in vars(member) and name not in _FIXED
+    if not is_own and (is_value(value) or isinstance(value, _SHARED)):
         return tx.wrap_constant(value)
     return tx.wrap(value, AttrSource(ConstSource(member, str(member)), name))
 

@@ -373,3 +373,32 @@ def test_tables_by_class_and_function_may_grow():
     run(A, 2)
     del table[A]
     run(A, 3)
+
+
+class Tallied:
+    """Counts its objects and its calls."""
+
+    objects = 0
+
+    def __init__(self):
+        type(self).objects += 1
+
+    def call(self, x):
+        self.__class__.objects += 2
+        return x * self.objects
+
+
+def test_counters_of_classes_become_symbolic():
+    def makes(x):
+        Tallied()
+        return x * Tallied.objects
+
+    for fn in (makes, Tallied().call):
+        minidynamo.reset()
+        counter = CountingBackend()
+        compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+        Tallied.objects = 5
+        expected = [fn(t(2)) for _ in range(5)]
+        Tallied.objects = 5
+        assert_same([compiled(t(2)) for _ in range(5)], expected)
+        assert len(counter.graphs) == 2

@@ -13,6 +13,8 @@ import pytest
 import torch
 from testing import check, check_recompiles
 
+import minidynamo
+
 X = torch.arange(3.0)
 SCALE = [1]
 
@@ -287,3 +289,28 @@ def test_isinstance_of_a_proxy():
 
 
 SUBJECT = Liar()
+
+
+class Phase(enum.Enum):
+    WARM = 1
+
+    def __init__(self, value):
+        self.hits = 0
+
+
+def test_attributes_of_enum_members_are_guarded():
+    def fn(x):
+        return x + Phase.WARM.hits, Phase.WARM.value
+
+    def change(index):
+        Phase.WARM.hits = 0 if index == 9 else (1, 1, 2)[index]
+
+    check_recompiles(fn, [(X,)] * 3, graphs=2, change=change)
+
+    def counting(x):
+        Phase.WARM.hits += 1
+        return x * Phase.WARM.hits
+
+    compiled = minidynamo.compile(counting, backend="eager")
+    Phase.WARM.hits = 0
+    assert [compiled(X)[1].item() for _ in range(3)] == [1, 2, 3]
