@@ -94,7 +94,12 @@ _REFUSALS = ("not implemented for", "not supported", "only supported", "can't be
 _LARGEST = 16
 
 
-def run_on_ones(target: Any, args: Any, kwargs: dict[str, Any], value: Any) -> None:
+def run_on_ones(
+    target: Any,
+    args: Any,
+    kwargs: dict[str, Any],
+    value: Any,
+) -> None:
     """Raise what an operator of the CPU raises for the dtypes of its arguments: its kernel is
     written for few, which fake tensors do not know. The operator runs once on tensors of one item.
 
@@ -130,11 +135,15 @@ def _is_alike(target: Any, tensors: list[torch.Tensor], value: Any) -> bool:
     return value.dim() == max(tensor.dim() for tensor in tensors)
 
 
-def _is_of_lists(target: Any) -> bool:
+def _is_of_lists(
+    target: Any,
+) -> bool:
     return getattr(target, "__name__", "").startswith("_foreach_")
 
 
-def _kind(item: Any) -> Any:
+def _kind(
+    item: Any,
+) -> Any:
     """What of an argument tells whether the operator refuses it; None where that is not known."""
     if isinstance(item, torch.Tensor):
         return item.dtype, item.dim()
@@ -148,7 +157,11 @@ def _kind(item: Any) -> Any:
     return (type(item), item) if is_plain else None
 
 
-def _error_on_ones(target: Any, args: Any, kwargs: dict[str, Any]) -> Exception | None:
+def _error_on_ones(
+    target: Any,
+    args: Any,
+    kwargs: dict[str, Any],
+) -> Exception | None:
     def ones(item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
             return item

@@ -48,7 +48,7 @@ def escaping_view(
 ) -> str:
     """Why the graph has to run as it is; "" if nothing is against compiling it."""
     is_inference = torch.is_inference_mode_enabled()
-    if not (torch.is_grad_enabled() or is_inference or switches_grad(gm)):
+    if not (torch.is_grad_enabled() or is_inference or _switches_grad(gm)):
         return ""  # what is made anew is made without gradients too
     for node in gm.graph.nodes:
         is_cut_off = node.op.startswith("call_") and _is_cut_off(node)
@@ -57,10 +57,9 @@ def escaping_view(
     return ""
 
 
-def switches_grad(
+def _switches_grad(
     gm: torch.fx.GraphModule,
 ) -> bool:
-    """Whether the graph itself switches gradients on or off."""
     return any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes)
 
 

@@ -93,7 +93,9 @@ class Gradients:
             count = self._written.get(position, 0)
             if not info.mutates_data:
                 continue
-            is_hidden = count == 0 or info.mutations_hidden_from_autograd
+            is_apart = info.mutations_hidden_from_autograd
+            is_apart = is_apart or info.mutations_under_no_grad_or_inference_mode
+            is_hidden = count == 0 or is_apart
             if is_hidden and _has_history(inputs[position]) and not _is_in_graph(info):
                 return "a tensor with a history is written to without its knowledge"
             if count == 0:

@@ -1,8 +1,9 @@
 """Views that a graph returns of inputs that it writes to.
 
-Where sizes are symbolic AOTAutograd makes such a view anew by `as_strided`, from the offset that it
-has in the memory of the input's new values; this is not its offset in the input. Where an input is
-written to several times its version moves behind that, and autograd refuses one of several views.
+AOTAutograd makes such a view anew, and gets some wrong. Where sizes are symbolic it does so by
+`as_strided`, from the offset that the view has in the memory of the input's new values; this is not
+its offset in the input. Where an input is written to several times its version moves behind that,
+and autograd refuses one of several views. One of `chunk`, `split` or `unbind` may become a copy.
 
 `take_out(gm, inputs)` divides the graph: what is compiled computes the rest, and the operations
 that make the views are done again on the inputs, after the writes, as eager does them.
@@ -20,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import Node
 from torch.utils._pytree import tree_leaves
 
-from minidynamo.inductor.grad_modes import enters_inference_mode, switches_grad
+from minidynamo.inductor.grad_modes import enters_inference_mode
 from minidynamo.inductor.gradients import WRITTEN
 from minidynamo.inductor.overlaps import RESHAPING, call_name, is_in_place, storage_of
 from minidynamo.inductor.sizes import has_symbols
@@ -29,19 +30,28 @@ from minidynamo.inductor.sizes import has_symbols
 class WrittenParts:
     """A graph without some of its results, and the graph of these."""
 
-    def __init__(self, gm: torch.fx.GraphModule, positions: Sequence[int]) -> None:
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        positions: Sequence[int],
+    ) -> None:
         (output,) = gm.graph.find_nodes(op="output")
         results = list(output.args[0])
         self.positions = positions
         self.rest = _with_results(gm, [v for i, v in enumerate(results) if i not in positions])
         self.views = _with_results(gm, [results[i] for i in positions], only_needed=True)
 
-    def attach(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def attach(
+        self,
+        compiled: Callable[..., Any],
+    ) -> Callable[..., Any]:
         """A callable of the whole graph, from one of `rest`."""
         views = self.views.forward
         places = list(enumerate(self.positions))
 
-        def call(*args: Any) -> tuple[Any, ...]:
+        def call(
+            *args: Any,
+        ) -> tuple[Any, ...]:
             results = list(compiled(*args))
             made = views(*args)
             for index, position in places:
@@ -51,70 +61,108 @@ class WrittenParts:
         return call
 
 
-def take_out(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> WrittenParts | None:
+def take_out(
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+) -> WrittenParts | None:
     """The graph divided, or None where no result is such a view, or one that cannot be made from
     the inputs alone.
     """
     counts = gm.meta.get(WRITTEN, {})
-    is_needed = has_symbols(inputs) or max(counts.values(), default=0) > 1
-    if not is_needed or enters_inference_mode(gm) or switches_grad(gm):
+    if not counts or enters_inference_mode(gm):
         return None
+    is_needed = has_symbols(inputs) or max(counts.values()) > 1
     given = gm.graph.find_nodes(op="placeholder")
     memory = {_memory_of(node): node for node in given}
     memory.pop(None, None)
     written = {_memory_of(given[i]) for i in counts if i < len(given)}
+    cut_off = _of_other_mode(gm)
+    positions = []
     (output,) = gm.graph.find_nodes(op="output")
-    positions = [
-        i
-        for i, result in enumerate(output.args[0])
-        if isinstance(result, Node)
-        and result.op.startswith("call_")
-        and _memory_of(result) in written & memory.keys()
-        and _is_remade(result, memory)
-    ]
+    for i, result in enumerate(output.args[0]):
+        if not isinstance(result, Node) or not result.op.startswith("call_"):
+            continue
+        if _memory_of(result) not in written & memory.keys():
+            continue
+        made_of = _remade(result, memory)
+        is_one_of_several = any(_is_list(node) for node in made_of)
+        if (is_needed or is_one_of_several) and cut_off.isdisjoint(made_of):
+            positions += [i] if made_of else []
     return WrittenParts(gm, positions) if positions else None
 
 
-def _is_remade(result: Node, memory: dict[Any, Node]) -> bool:
-    """Whether nothing but views of inputs, and their sizes, are needed to make it."""
-    pending, seen = [result], set()
+def _of_other_mode(
+    gm: torch.fx.GraphModule,
+) -> set[Node]:
+    """What is called in another grad mode than the one at the graph's end."""
+    mode = torch.is_grad_enabled()
+    modes: dict[Node, bool] = {}
+    for node in gm.graph.nodes:
+        if node.target is torch._C._set_grad_enabled:
+            mode = node.args[0]
+        elif node.op.startswith("call_"):
+            modes[node] = mode
+    return {node for node, its in modes.items() if its != mode}
+
+
+def _is_list(
+    node: Node,
+) -> bool:
+    value = node.meta.get("example_value")
+    return isinstance(value, (list, tuple)) and not isinstance(value, torch.Size)
+
+
+def _remade(
+    result: Node,
+    memory: dict[Any, Node],
+) -> set[Node]:
+    """What it is made of, if that is nothing but views of inputs, and their sizes; else empty."""
+    pending, seen = [result], set[Node]()
     while pending:
         node = pending.pop()
         if node in seen:
             continue
         seen.add(node)
         if any(call_name(user) in RESHAPING for user in node.users):
-            return False
+            return set()
         if node.op == "placeholder":
             continue
         is_call = node.op in ("call_function", "call_method")
         if not is_call or is_in_place(call_name(node)) or "out" in node.kwargs:
-            return False
+            return set()
         values = tree_leaves(node.meta.get("example_value"))
         if not all(_is_size(value) or _storage(value) in memory for value in values):
-            return False
+            return set()
         pending.extend(node.all_input_nodes)
-    return True
+    return seen
 
 
-def _is_size(value: Any) -> bool:
+def _is_size(
+    value: Any,
+) -> bool:
     if isinstance(value, torch.SymInt):
         return not free_unbacked_symbols(value)
     return isinstance(value, int)
 
 
-def _memory_of(node: Node) -> int | None:
+def _memory_of(
+    node: Node,
+) -> int | None:
     return _storage(node.meta.get("example_value"))
 
 
-def _storage(value: Any) -> int | None:
+def _storage(
+    value: Any,
+) -> int | None:
     """Of a plain tensor; None for what has no memory."""
     is_plain = isinstance(value, FakeTensor) and value.layout is torch.strided
     return storage_of(value) if is_plain else None
 
 
 def _with_results(
-    gm: torch.fx.GraphModule, results: Sequence[Any], only_needed: bool = False
+    gm: torch.fx.GraphModule,
+    results: Sequence[Any],
+    only_needed: bool = False,
 ) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     copied: dict[Node, Node] = {}

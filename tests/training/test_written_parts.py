@@ -144,3 +144,46 @@ def test_writing_to_a_view_keeps_sizes_symbolic():
         (_, (x,)), (_, (other,)) = (given((rows, columns), 0, 1, False) for _ in "ab")
         assert torch.equal(compiled(other), f(x))
     assert metrics.compiled_graphs == 1
+
+
+def last(x):
+    x[0] = 2
+    return x.unbind(0)[-1]
+
+
+def last_of_two(x):
+    view = x.expand(2, *x.shape)
+    with torch.no_grad():
+        x[0] = 2
+    return view.chunk(2)[1]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("function", [last, last_of_two])
+def test_one_of_several_views_shares_memory(function, backend):
+    leaf = torch.ones(2, 3, requires_grad=True)
+    x = (leaf * 1).view(2, 3)
+    found = minidynamo.compile(function, backend=backend)(x)
+    assert memory([x], found) == [0]
+    (found.sum() + x.sum()).backward()
+    with torch.no_grad():
+        x.fill_(7)
+    assert (found == 7).all()
+    other = torch.ones(2, 3, requires_grad=True)
+    y = (other * 1).view(2, 3)
+    (function(y).sum() + y.sum()).backward()
+    assert torch.equal(leaf.grad, other.grad)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_writes_without_gradients_leave_the_history_of_an_input(backend):
+    def f(x):
+        with torch.no_grad():
+            x.zero_()
+        return x[1:]
+
+    leaf = torch.ones(3, requires_grad=True)
+    x = leaf * 2
+    found = minidynamo.compile(f, backend=backend)(x)
+    (found.sum() + x.sum()).backward()
+    assert leaf.grad.tolist() == [2, 4, 4]
