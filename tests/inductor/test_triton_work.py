@@ -53,6 +53,12 @@ def test_columns_are_read_across(monkeypatch):
     assert blocks(spec) == {"x": 32, "r": 64}
 
 
+def test_looked_up_rows_are_read_across(monkeypatch):
+    table, places = torch.randn(50, 64), torch.randint(50, (100, 80))
+    (spec,) = specs_of(monkeypatch, lambda t, i: t[i].sum(1), table, places, **CLOSE)
+    assert blocks(spec) == {"x": 32, "r": 64}
+
+
 def test_few_rows_get_more_threads(monkeypatch):
     (few,) = specs_of(monkeypatch, lambda x: x.amax(-1), torch.randn(8, 9000))
     (many,) = specs_of(monkeypatch, lambda x: x.amax(-1), torch.randn(1100, 1500))

@@ -152,8 +152,9 @@ def _neighbours(body: LoopBody, symbol: Symbol) -> int:
     for node in body.nodes:
         if node.buffer is not None and node.index is not None:
             factor = node.index.coeff(symbol)
-            again = not body.reduces or node.index.uses(body.reduces)
-            count += again and factor is not None and factor == 1
+            moves = node.index.uses(body.reduces) or node.index.value_refs()
+            again = not body.reduces or moves
+            count += bool(again) and factor is not None and factor == 1
     return count
 
 
@@ -176,7 +177,8 @@ def _second_axis(body: LoopBody) -> Symbol | None:
     best = max(body.iters[:-1], key=lambda s: _neighbours(body, s))
     large = all(_count((s,), TRANSPOSE_SIZE) >= TRANSPOSE_SIZE for s in (innermost, best))
     turned = any(
-        node.index.coeff(best) == 1 and node.index.uses([innermost])
+        node.index.coeff(best) == 1
+        and (node.index.uses([innermost]) or node.index.value_refs())
         for node in body.nodes
         if node.buffer is not None and node.index is not None
     )
