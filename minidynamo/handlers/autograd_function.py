@@ -338,7 +338,7 @@ def _check_memory(
 ) -> None:
     """AOTAutograd writes a second time where an output shares its memory with an argument that
     forward writes to, and does not mark as dirty; and where an output is a view of another one, its
-    gradient goes there, and not to backward.
+    gradient goes there, and not to backward. What is marked needs a gradient after the call.
     """
     dirty = tx.output.side_effects.load_attr(traced.context, "dirty_tensors")
     marked = dirty.unpack(tx) if isinstance(dirty, VariableTracker) else []
@@ -357,6 +357,8 @@ def _check_memory(
         is_marked = any(item is other.realize() for other in marked)
         if not is_marked and item.fake.untyped_storage()._cdata in written:
             _refuse(cls, "it returns memory of an argument that it writes to")
+        if is_marked and not item.fake.requires_grad:
+            _refuse(cls, "it writes to an argument that had no gradient, and has one then")
         base = item.fake._base
         if base is not None and any(base is other.fake for other in outputs):
             _refuse(cls, "it returns a tensor and a view of that")

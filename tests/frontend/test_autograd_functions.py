@@ -378,6 +378,27 @@ def test_a_result_and_a_view_of_it_have_gradients_of_their_own(graphs):
             fullgraph(x3())
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_buffer_that_forward_writes_to_has_a_gradient_then(backend):
+    class Counts(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, buffer):
+            ctx.mark_dirty(buffer)
+            return x * 2, buffer.add_(1)
+
+        @staticmethod
+        def backward(ctx, grad, of_buffer):
+            return grad + of_buffer * 5, None
+
+    def fn(x):
+        buffer = torch.ones(3)
+        first, second = Counts.apply(x, buffer)
+        return first + 2 * buffer, second.requires_grad
+
+    run = with_gradient(minidynamo.compile(fn, backend=backend))
+    testing.assert_same(with_gradient(fn)(x3()), run(x3()))
+
+
 @contextlib.contextmanager
 def other(mode, *, is_undone):
     old, STATE.mode = STATE.mode, mode
