@@ -260,11 +260,11 @@ def reduction_inputs(dtypes, rows, length):
 
 
 # Whole rows in a tile, a full one and one that stands over; rows in a loop.
-@pytest.mark.parametrize("length", [1, 16, 37, 2500])
+@pytest.mark.parametrize("length", [1, 16, 37, 2500, 9000])
 def test_reductions(length):
     body, args, cases, dtypes = reduction_body(5, length)
     kernel = kernel_of(body, args)
-    assert ("for " in kernel.source) == (length > 1024)
+    assert ("for " in kernel.source) == (length > 8192)
     inputs = reduction_inputs(dtypes, 5, length)
     outputs = [torch.empty(5, dtype=dtype) for dtype, _, role in args if role == "out"]
     run(kernel, *inputs, *outputs)
@@ -273,7 +273,7 @@ def test_reductions(length):
         same(output, reference.to(output.dtype), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("length", [37, 2500])
+@pytest.mark.parametrize("length", [37, 9000])
 def test_reductions_compile(length):
     body, args, _, _ = reduction_body(5, length, [torch.float32, torch.bool, torch.int64])
     assemble(kernel_of(body, args))

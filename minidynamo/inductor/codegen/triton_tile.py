@@ -145,16 +145,15 @@ def _count(symbols: Sequence[Symbol], unknown: int) -> int:
 
 
 def _neighbours(body: LoopBody, symbol: Symbol) -> int:
-    """Accesses whose next element belongs to the next value of `symbol`; in a reduction, of those
-    that it does again for every element of a row.
-    """
+    """How often an access is made whose next element belongs to the next value of `symbol`."""
+    loops = (*body.iters, *body.reduces)
     count = 0
     for node in body.nodes:
-        if node.buffer is not None and node.index is not None:
-            factor = node.index.coeff(symbol)
-            moves = node.index.uses(body.reduces) or node.index.value_refs()
-            again = not body.reduces or moves
-            count += bool(again) and factor is not None and factor == 1
+        index = node.index if node.buffer is not None else None
+        if index is not None and index.coeff(symbol) == 1:
+            everywhere = bool(index.value_refs())
+            used = [s for s in loops if everywhere or index.uses([s])]
+            count += _count(used, 1 << 20)
     return count
 
 
