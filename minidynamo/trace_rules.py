@@ -207,7 +207,8 @@ _TRACED_TORCH = frozenset(
     "torch.func torch._functorch.apis torch._functorch.vmap torch._functorch.eager_transforms"
     " torch._functorch.functional_call torch._functorch.utils"
     " torch._higher_order_ops.associative_scan torch._higher_order_ops.invoke_subgraph"
-    " torch.cuda.amp.autocast_mode torch._dynamo.external_utils".split()
+    " torch.cuda.amp.autocast_mode torch._dynamo.external_utils"
+    " torch._dynamo._trace_wrapped_higher_order_op".split()
 )
 
 

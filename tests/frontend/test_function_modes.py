@@ -236,6 +236,30 @@ def test_gradients_and_symbolic_sizes():
     assert len(counter.graphs) == 1
 
 
+def test_masks_below_torchs_own_mode_of_subscripts():
+    """As attention masks are made: nothing but the subscripts of tensors is changed by the mode."""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    def below(positions, start):
+        def one(row, column):
+            return (row >= column) & (column > row - start)
+
+        with TransformGetItemToIndex():
+            rows = torch.vmap(one, in_dims=(None, 0))
+            return torch.vmap(rows, in_dims=(0, None))(positions, positions)
+
+    def subscripts(positions, start):
+        with TransformGetItemToIndex():
+            return torch.vmap(lambda row: X[row, 0] + start)(positions)
+
+    for fn, graphs in ((below, 1), (subscripts, None)):
+        counter = CountingBackend()
+        compiled = minidynamo.compile(fn, backend=counter, fullgraph=graphs == 1)
+        for positions, start in ((torch.tensor([0, 2, 1]), 2), (torch.tensor([1, 2]), 2)):
+            assert_same(fn(positions, start), compiled(positions, start))
+        assert graphs is None or len(counter.graphs) == graphs + 1  # of symbolic sizes
+
+
 def test_transforms_that_modes_see_stay_right():
     """`torch.autograd.grad` and dual numbers are seen by modes: such transforms break."""
 
