@@ -41,7 +41,7 @@ def _isinstance(
 ) -> Values:
     checked_classes = class_of(tx, classes)
     real = tx.output.side_effects.real_of(value)
-    if value.python_type() in weakref.ProxyTypes:
+    if any(value.python_type() is kind for kind in weakref.ProxyTypes):
         unsupported("isinstance", repr(value), "it asks what a proxy of weakref stands for")
     with observed(tx):
         flat = _flat(checked_classes)

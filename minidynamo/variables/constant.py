@@ -52,12 +52,17 @@ VALUE_TYPES: tuple[type, ...] = (
 )
 
 
+# Sets: a metaclass may say that its classes equal all others, but has hashes of its own.
+_VALUE_TYPES = frozenset(VALUE_TYPES)
+_NESTS = frozenset({tuple, frozenset, torch.Size})
+
+
 def is_value(value: Any) -> bool:
     """Whether `value` is immutable through and through and known by its value alone."""
-    if type(value) in (tuple, frozenset, torch.Size):
-        return all(is_value(item) for item in value)
     kind = type(value)
-    return kind in VALUE_TYPES or (issubclass(kind, enum.Enum) and _is_member(value))
+    if kind in _NESTS:
+        return all(is_value(item) for item in value)
+    return kind in _VALUE_TYPES or (issubclass(kind, enum.Enum) and _is_member(value))
 
 
 def _is_member(value: enum.Enum) -> bool:

@@ -314,3 +314,25 @@ def test_attributes_of_enum_members_are_guarded():
     compiled = minidynamo.compile(counting, backend="eager")
     Phase.WARM.hits = 0
     assert [compiled(X)[1].item() for _ in range(3)] == [1, 2, 3]
+
+
+class EqualToAll(type):
+    def __eq__(cls, other):
+        return True
+
+    def __hash__(cls):
+        return 1
+
+
+class Chameleon(metaclass=EqualToAll):
+    scale = 2
+
+
+def test_class_that_equals_all_others():
+    def fn(x, given):
+        made = Chameleon()
+        same = isinstance(made, Chameleon), type(made) is Chameleon, Chameleon == int
+        minidynamo.graph_break()
+        return x * made.scale * given.scale, same, isinstance(given, Chameleon)
+
+    check(fn, X, Chameleon(), graphs=1)
