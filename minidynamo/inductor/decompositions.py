@@ -156,6 +156,31 @@ def _embedding_bag(
     return results[0], bags, counts, counts.clone()
 
 
+def _addr(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Of 16 bits each product is rounded, as the operator does on the CPU."""
+
+    def run(
+        x: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *,
+        beta: float = 1,
+        alpha: float = 1,
+    ) -> torch.Tensor:
+        dtype = x.dtype
+        if {dtype, a.dtype, b.dtype} - {dtype} or dtype.itemsize != 2 or x.device.type != "cpu":
+            return decompose(x, a, b, beta=beta, alpha=alpha)
+        if not dtype.is_floating_point or beta == 0:
+            return decompose(x, a, b, beta=beta, alpha=alpha)
+        own_beta, own_alpha = (torch.tensor(v, dtype=dtype).item() for v in (beta, alpha))
+        scaled = (a.float() * own_alpha).to(dtype).float()
+        product = (scaled.unsqueeze(1) * b.float()).to(dtype).float()
+        kept = (x.float() * own_beta).to(dtype).float()
+        return (kept + product).to(dtype)
+
+    return run
+
+
 def _of_known_sizes(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Of floats, and where sizes are numbers: symbolic ones make long expressions of positions, and
     eager interpolates integers in fixed point.
@@ -226,6 +251,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table.update(torch._decomp.get_decompositions(_EXTRA))
     table.update({op: _laid_out(table[op]) for op in _LAID_OUT if op in table})
     table.update({op: _of_known_sizes(table[op]) for op in _INTERPOLATED})
+    table[aten.addr.default] = _addr(table[aten.addr.default])
     whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}
     table = {op: fn for op, fn in table.items() if op not in LOWERINGS and op not in whole}
     return {**table, aten.roll.default: _roll, aten._embedding_bag.default: _embedding_bag}

@@ -283,3 +283,17 @@ def test_powers_of_doubles():
         torch.testing.assert_close(
             run(given, power), given**power, equal_nan=True, rtol=4e-16, atol=0
         )
+
+
+def test_products_of_16_bits_are_rounded_within_cross_and_addr():
+    generator = torch.Generator().manual_seed(0)
+    for dtype in (torch.bfloat16, torch.float16):
+        a, b = (torch.randn(50, 3, generator=generator).to(dtype) for _ in range(2))
+        column, row = (torch.randn(n, generator=generator).to(dtype) for n in (30, 40))
+        start = torch.randn(30, 40, generator=generator).to(dtype)
+        exact = {"rtol": 0, "atol": 0}
+        check(lambda a, b: torch.linalg.cross(a, b), a, b, **exact)
+        check(lambda x, a, b: torch.addr(x, a, b), start, column, row, **exact)
+        check(lambda x, a, b: torch.addr(x, a, b, beta=0.3, alpha=1.7), start, column, row, **exact)
+    wide = start.double(), column.double(), row.double()
+    check(lambda x, a, b: torch.addr(x, a, b, beta=0.3, alpha=1.7), *wide)

@@ -525,8 +525,10 @@ def lower_cross(
             own = [*index[:at], (index[at] + by) % 3, *index[at + 1 :]]
             return _scalar(b, x, broadcast_index(x, own), compute)
 
-        left = turned(a, 1) * turned(other, 2)
-        return (left - turned(a, 2) * turned(other, 1)).value
+        def product(first: int, second: int) -> Scalar:  # rounded, as eager's
+            return (turned(a, first) * turned(other, second)).to(a.dtype).to(compute)
+
+        return (product(1, 2) - product(2, 1)).value
 
     g.keep(a)
     g.keep(other)
