@@ -294,6 +294,12 @@ def test_products_of_16_bits_are_rounded_within_cross_and_addr():
         exact = {"rtol": 0, "atol": 0}
         check(lambda a, b: torch.linalg.cross(a, b), a, b, **exact)
         check(lambda x, a, b: torch.addr(x, a, b), start, column, row, **exact)
-        check(lambda x, a, b: torch.addr(x, a, b, beta=0.3, alpha=1.7), start, column, row, **exact)
+        check(
+            lambda x, a, b: torch.addr(x, a, b, beta=0.3, alpha=1.7),
+            start,
+            column,
+            row,
+            **exact,
+        )
     wide = start.double(), column.double(), row.double()
     check(lambda x, a, b: torch.addr(x, a, b, beta=0.3, alpha=1.7), *wide)

@@ -297,3 +297,30 @@ def test_triton_scatters_sums_and_leaves_the_rest_to_the_operator(how):
     args = torch.ones(4, 6), torch.randint(0, 4, (9, 6)), torch.randn(9, 6)
     (actual,) = compiled(run, *args, cpu_backend="triton")(*args)
     torch.testing.assert_close(actual, run(*args))
+
+
+@pytest.mark.parametrize(
+    ("size", "window", "step", "padding"),
+    [(64, 4, 2, 0), (32, 8, 8, 0), (35, 5, 3, 0), (20, 3, 2, 1), (9, 2, 1, 0)],
+)
+def test_folds_of_overlapping_and_distant_windows(size, window, step, padding):
+    """Short and long windows beside each other are added in either loop."""
+    image = torch.randn(2, 3, size, size)
+    columns = F.unfold(image, window, stride=step, padding=padding)
+
+    def run(c):
+        return [F.fold(c, (size, size), window, stride=step, padding=padding)]
+
+    check(run, columns)
+    check(run, columns.bfloat16(), rtol=2e-2, atol=4e-2)
+
+
+def test_columns_are_added_at_positions():
+    at = torch.randint(0, 100, (500,))
+    start = torch.zeros(64, 100)
+    check(
+        lambda z, x, i: [z.t().index_put((i,), x, accumulate=True)],
+        start,
+        torch.randn(500, 64),
+        at,
+    )

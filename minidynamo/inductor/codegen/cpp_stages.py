@@ -80,25 +80,34 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
     """The loop symbol with most accesses to neighbouring elements; ties go to the inner loop.
     `place`: 1 for the second best, where there is one.
 
-    Stores count more than loads, which can be turned; what happens once a row hardly counts.
+    Stores count more than loads, which can be turned; what happens once a row hardly counts. To
+    add to memory lane by lane costs no more than in short vectors.
     """
     scored: list[tuple[float, int, Symbol]] = []
     weights = _access_weights(body)
     symbols = (*body.iters, *_row_symbols(body))
     for rank, symbol in enumerate(symbols):
-        score = 0.0
+        score, filled = 0.0, _filled(symbol)
+        added = 4.0 if filled > 0.5 else filled
         for node, weight in weights:
             assert node.index is not None
             factor = node.index.coeff(symbol)
             if factor is None or not factor.is_const:
                 score -= weight
+            elif factor.const == 1:
+                score += min(added, weight) if node.op == "scatter" else weight
             elif factor.const != 0:
-                score += weight if factor.const == 1 else -weight
-        if isinstance(symbol.size, int) and score > 0:
-            score *= symbol.size / (-(-symbol.size // LANES) * LANES)
-        scored.append((score, rank, symbol))
+                score -= 1.0 if node.op == "scatter" else weight
+        scored.append((score * filled if score > 0 else score, rank, symbol))
     scored.sort(key=lambda row: row[:2], reverse=True)
     return scored[min(place, len(scored) - 1)][2] if scored else None
+
+
+def _filled(symbol: Symbol) -> float:
+    """Which part of the lanes of all vectors of a loop are in use."""
+    if not isinstance(symbol.size, int) or not symbol.size:
+        return 1.0
+    return symbol.size / (-(-symbol.size // LANES) * LANES)
 
 
 def _row_symbols(body: LoopBody) -> tuple[Symbol, ...]:

@@ -41,7 +41,11 @@ def gelu_tanh(x: Scalar) -> Scalar:
 
 
 @register(aten.gelu)
-def lower_gelu(g: GraphLowering, x: TensorValue, approximate: str = "none") -> Any:
+def lower_gelu(
+    g: GraphLowering,
+    x: TensorValue,
+    approximate: str = "none",
+) -> Any:
     return g.pointwise(gelu_tanh if approximate == "tanh" else gelu_erf, (x,), x.dtype, cost=30)
 
 
@@ -70,7 +74,11 @@ def lower_gelu_backward(
 
 
 @register(aten.leaky_relu)
-def lower_leaky_relu(g: GraphLowering, x: TensorValue, slope: Number = 0.01) -> Any:
+def lower_leaky_relu(
+    g: GraphLowering,
+    x: TensorValue,
+    slope: Number = 0.01,
+) -> Any:
     return g.pointwise(lambda a: where(a > 0, a, a * slope), (x,), x.dtype, cost=3)
 
 
@@ -162,7 +170,11 @@ def lower_log_sigmoid(g: GraphLowering, x: TensorValue) -> Any:
 
 
 @register(aten.logit)
-def lower_logit(g: GraphLowering, x: TensorValue, eps: float | None = None) -> Any:
+def lower_logit(
+    g: GraphLowering,
+    x: TensorValue,
+    eps: float | None = None,
+) -> Any:
     def fn(a: Scalar) -> Scalar:
         bounded = a if eps is None else minimum(maximum(a, eps), 1 - eps)
         return (bounded / (1 - bounded)).op("log")
@@ -171,7 +183,11 @@ def lower_logit(g: GraphLowering, x: TensorValue, eps: float | None = None) -> A
 
 
 @register(aten.softshrink.default)
-def lower_softshrink(g: GraphLowering, x: TensorValue, limit: Number = 0.5) -> Any:
+def lower_softshrink(
+    g: GraphLowering,
+    x: TensorValue,
+    limit: Number = 0.5,
+) -> Any:
     def fn(a: Scalar) -> Scalar:
         return where(a > limit, a - limit, where(a < -limit, a + limit, a * 0))
 

@@ -41,21 +41,35 @@ aten = torch.ops.aten
 Number = bool | int | float
 
 
-def _plus(x: Scalar, y: Scalar, alpha: Number) -> Scalar:
+def _plus(
+    x: Scalar,
+    y: Scalar,
+    alpha: Number,
+) -> Scalar:
     """x + alpha * y; of floats rounded once, as eager's vectors have it."""
     if alpha in (1, -1):
         return x + y if alpha == 1 else x - y
     return y.op("fma", alpha, x) if x.dtype.is_floating_point else x + y * alpha
 
 
-def _sum(g: GraphLowering, x: Any, y: Any, alpha: Number) -> Any:
+def _sum(
+    g: GraphLowering,
+    x: Any,
+    y: Any,
+    alpha: Number,
+) -> Any:
     compute = compute_dtype(SAME, (x, y))
     alpha = stored(alpha, compute)
     return of_stored(g, lambda a, b: _plus(a, b, alpha), (x, y), compute)
 
 
 @register(aten.add)
-def lower_add(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
+def lower_add(
+    g: GraphLowering,
+    x: Any,
+    y: Any,
+    alpha: Number = 1,
+) -> Any:
     if any(isinstance(v, complex) for v in (x, y, alpha)):
         return DECLINED
     compute = compute_dtype(SAME, (x, y))
@@ -65,14 +79,24 @@ def lower_add(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
 
 
 @register(aten.sub)
-def lower_sub(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
+def lower_sub(
+    g: GraphLowering,
+    x: Any,
+    y: Any,
+    alpha: Number = 1,
+) -> Any:
     if any(isinstance(v, complex) for v in (x, y, alpha)):
         return DECLINED
     return _sum(g, x, y, -alpha)
 
 
 @register(aten.rsub)
-def lower_rsub(g: GraphLowering, x: Any, y: Any, alpha: Number = 1) -> Any:
+def lower_rsub(
+    g: GraphLowering,
+    x: Any,
+    y: Any,
+    alpha: Number = 1,
+) -> Any:
     return _sum(g, y, x, -alpha)
 
 
@@ -108,7 +132,12 @@ _ROUNDED: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
 
 
 @register(aten.div, aten.true_divide)
-def lower_div(g: GraphLowering, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+def lower_div(
+    g: GraphLowering,
+    x: Any,
+    y: Any,
+    rounding_mode: str | None = None,
+) -> Any:
     if isinstance(y, complex):
         return DECLINED
     if rounding_mode is None:
@@ -164,17 +193,30 @@ def _checked_division(
 
 
 @register(aten.remainder)
-def lower_remainder(g: GraphLowering, x: Any, y: Any) -> Any:
+def lower_remainder(
+    g: GraphLowering,
+    x: Any,
+    y: Any,
+) -> Any:
     return _divided(g, lambda a, b: a.op("remainder", b), x, y, lambda a: a - a)
 
 
 @register(aten.fmod)
-def lower_fmod(g: GraphLowering, x: Any, y: Any) -> Any:
+def lower_fmod(
+    g: GraphLowering,
+    x: Any,
+    y: Any,
+) -> Any:
     return _divided(g, lambda a, b: a.op("fmod", b), x, y, lambda a: a - a)
 
 
 @register(aten.round.decimals)
-def lower_round_decimals(g: GraphLowering, x: TensorValue, *, decimals: int = 0) -> Any:
+def lower_round_decimals(
+    g: GraphLowering,
+    x: TensorValue,
+    *,
+    decimals: int = 0,
+) -> Any:
     if not x.dtype.is_floating_point or abs(decimals) > 30:
         return DECLINED if x.dtype.is_floating_point else x
     scale = 10.0 ** abs(decimals)
@@ -188,7 +230,11 @@ def lower_round_decimals(g: GraphLowering, x: TensorValue, *, decimals: int = 0)
 
 
 @register(aten.nextafter)
-def lower_nextafter(g: GraphLowering, x: Any, y: Any) -> Any:
+def lower_nextafter(
+    g: GraphLowering,
+    x: Any,
+    y: Any,
+) -> Any:
     compute = result_type((x, y))
     if compute not in (torch.float32, torch.float64):
         return DECLINED
@@ -196,7 +242,11 @@ def lower_nextafter(g: GraphLowering, x: Any, y: Any) -> Any:
 
 
 @register(aten.floor_divide)
-def lower_floor_divide(g: GraphLowering, x: Any, y: Any) -> Any:
+def lower_floor_divide(
+    g: GraphLowering,
+    x: Any,
+    y: Any,
+) -> Any:
     return lower_div(g, x, y, "floor")
 
 
@@ -225,7 +275,11 @@ _SPECIAL_POWERS: dict[float, Callable[[Scalar], Scalar]] = {
 
 
 @register(aten.pow.Tensor_Scalar)
-def lower_pow_scalar(g: GraphLowering, x: TensorValue, exponent: Any) -> Any:
+def lower_pow_scalar(
+    g: GraphLowering,
+    x: TensorValue,
+    exponent: Any,
+) -> Any:
     if isinstance(exponent, complex):
         return DECLINED
     compute = compute_dtype(SAME, (x, exponent))
@@ -246,7 +300,11 @@ def lower_pow_scalar(g: GraphLowering, x: TensorValue, exponent: Any) -> Any:
 
 
 @register(aten.pow.Tensor_Tensor, aten.pow.Scalar)
-def lower_pow(g: GraphLowering, x: Any, exponent: TensorValue) -> Any:
+def lower_pow(
+    g: GraphLowering,
+    x: Any,
+    exponent: TensorValue,
+) -> Any:
     compute = compute_dtype(SAME, (x, exponent))
     if not compute.is_floating_point or isinstance(x, complex):
         return DECLINED
@@ -257,13 +315,23 @@ def lower_pow(g: GraphLowering, x: Any, exponent: TensorValue) -> Any:
 
 
 @register(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
-def lower_where(g: GraphLowering, condition: TensorValue, x: Any, y: Any) -> Any:
+def lower_where(
+    g: GraphLowering,
+    condition: TensorValue,
+    x: Any,
+    y: Any,
+) -> Any:
     compute = compute_dtype(SAME, (x, y))
     return g.pointwise(where, (condition, x, y), (torch.bool, compute, compute))
 
 
 @register(aten.masked_fill)
-def lower_masked_fill(g: GraphLowering, x: TensorValue, mask: TensorValue, value: Any) -> Any:
+def lower_masked_fill(
+    g: GraphLowering,
+    x: TensorValue,
+    mask: TensorValue,
+    value: Any,
+) -> Any:
     if isinstance(value, complex):
         return DECLINED
     dtypes = (torch.bool, x.dtype, x.dtype)
@@ -296,17 +364,30 @@ def lower_clamp(
 
 
 @register(aten.clamp_min)
-def lower_clamp_min(g: GraphLowering, x: TensorValue, low: Any) -> Any:
+def lower_clamp_min(
+    g: GraphLowering,
+    x: TensorValue,
+    low: Any,
+) -> Any:
     return lower_clamp(g, x, low)
 
 
 @register(aten.clamp_max)
-def lower_clamp_max(g: GraphLowering, x: TensorValue, high: Any) -> Any:
+def lower_clamp_max(
+    g: GraphLowering,
+    x: TensorValue,
+    high: Any,
+) -> Any:
     return lower_clamp(g, x, None, high)
 
 
 @register(aten.hardtanh)
-def lower_hardtanh(g: GraphLowering, x: TensorValue, low: Number = -1, high: Number = 1) -> Any:
+def lower_hardtanh(
+    g: GraphLowering,
+    x: TensorValue,
+    low: Number = -1,
+    high: Number = 1,
+) -> Any:
     return g.pointwise(lambda a: at_most(at_least(a, low), high), (x,), x.dtype, cost=3)
 
 
@@ -345,7 +426,12 @@ def lower_nan_to_num(
 
 
 @register(aten.threshold)
-def lower_threshold(g: GraphLowering, x: TensorValue, threshold: Number, value: Number) -> Any:
+def lower_threshold(
+    g: GraphLowering,
+    x: TensorValue,
+    threshold: Number,
+    value: Number,
+) -> Any:
     return g.pointwise(lambda a: where(a <= threshold, value, a), (x,), x.dtype, cost=2)
 
 
@@ -364,7 +450,13 @@ def lower_threshold_backward(
 
 
 @register(aten.addcmul)
-def lower_addcmul(g: GraphLowering, x: Any, y: Any, z: Any, value: Number = 1) -> Any:
+def lower_addcmul(
+    g: GraphLowering,
+    x: Any,
+    y: Any,
+    z: Any,
+    value: Number = 1,
+) -> Any:
     compute = result_type((x, y, z))
     if compute == torch.bool:
         return DECLINED
@@ -372,13 +464,24 @@ def lower_addcmul(g: GraphLowering, x: Any, y: Any, z: Any, value: Number = 1) -
 
 
 @register(aten.addcdiv)
-def lower_addcdiv(g: GraphLowering, x: Any, y: Any, z: Any, value: Number = 1) -> Any:
+def lower_addcdiv(
+    g: GraphLowering,
+    x: Any,
+    y: Any,
+    z: Any,
+    value: Number = 1,
+) -> Any:
     compute = float_type(result_type((x, y, z)))
     return g.pointwise(lambda a, b, c: a + scaled_by(b, value) / c, (x, y, z), compute, cost=6)
 
 
 @register(aten.lerp)
-def lower_lerp(g: GraphLowering, x: TensorValue, y: TensorValue, weight: Any) -> Any:
+def lower_lerp(
+    g: GraphLowering,
+    x: TensorValue,
+    y: TensorValue,
+    weight: Any,
+) -> Any:
     def fn(a: Scalar, b: Scalar, w: Scalar) -> Scalar:
         near = a + w * (b - a)
         far = b - (b - a) * (1 - w)
@@ -396,7 +499,11 @@ def lower_alias(g: GraphLowering, x: TensorValue) -> Any:
 
 
 @register(aten.clone, aten.lift_fresh_copy, aten.alias_copy, aten.detach_copy)
-def lower_clone(g: GraphLowering, x: TensorValue, memory_format: Any = None) -> Any:
+def lower_clone(
+    g: GraphLowering,
+    x: TensorValue,
+    memory_format: Any = None,
+) -> Any:
     value = g.pointwise(lambda a: a, (x,), x.dtype, cost=0)
     if OVERWRITTEN in g.node.meta:
         value.data = g.eager_layout(value)
@@ -404,7 +511,11 @@ def lower_clone(g: GraphLowering, x: TensorValue, memory_format: Any = None) -> 
 
 
 @register(aten._to_copy)
-def lower_to_copy(g: GraphLowering, x: TensorValue | float, **options: Any) -> Any:
+def lower_to_copy(
+    g: GraphLowering,
+    x: TensorValue | float,
+    **options: Any,
+) -> Any:
     if not isinstance(x, TensorValue):
         return DECLINED
     if options.get("layout") not in (None, torch.strided) or g.meta.device != x.device:
@@ -413,11 +524,19 @@ def lower_to_copy(g: GraphLowering, x: TensorValue | float, **options: Any) -> A
 
 
 @register(torch.ops.prims.convert_element_type.default)
-def lower_convert_element_type(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> Any:
+def lower_convert_element_type(
+    g: GraphLowering,
+    x: TensorValue,
+    dtype: torch.dtype,
+) -> Any:
     return convert(g, x, dtype)
 
 
-def convert(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> TensorValue:
+def convert(
+    g: GraphLowering,
+    x: TensorValue,
+    dtype: torch.dtype,
+) -> TensorValue:
     """x in `dtype`; an explicit conversion to a 16-bit float rounds, unlike operators' results
     inside a kernel.
     """
