@@ -68,6 +68,7 @@ keep_portable_guards_unsafe = torch.compiler.keep_portable_guards_unsafe
 # What torch.compiler has besides, and what there is instead.
 _ELSEWHERE = {
     "load_compiled_function": "compiled functions are not stored; save_cache_artifacts() is",
+    "PrecompileError": "compiled functions are not stored; save_cache_artifacts() is",
     "precompile": "compiled functions are not stored; save_cache_artifacts() is",
     "set_enable_guard_collectives": "ranks compile independently of each other",
     "cudagraph_mark_warmup_incomplete": "there are no CUDA graphs yet",

@@ -33,6 +33,7 @@ def T():
 
 # Not offered: the error says why.
 REFUSED = {"load_compiled_function", "precompile", "set_enable_guard_collectives"}
+REFUSED |= {"PrecompileError"}
 
 
 def parameters(function):

@@ -215,6 +215,34 @@ for _name in _QUESTIONS:
         _asks(getattr(symbolic_shapes, _name))
 
 
+def _traced_as(tx: Translator, value: VariableTracker) -> Any:
+    """What a trace has for a value: a fake tensor, a symbol, a constant, tuples of them."""
+    value = value.realize()
+    if isinstance(value, TensorVariable):
+        return value.fake
+    if isinstance(value, SymVariable) or value.is_python_constant():
+        return value.value if isinstance(value, SymVariable) else value.as_python_constant()
+    if value.python_type() in (tuple, list, torch.Size):
+        return tuple(_traced_as(tx, item) for item in value.unpack(tx))
+    return NotImplemented
+
+
+def _asks_trace(function: Any) -> None:
+    """A question about the trace: its answer is no fact of the program's, nothing is guarded."""
+
+    def ask(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        given = NotImplemented if kwargs or len(args) != 1 else _traced_as(tx, args[0])
+        if any(leaf is NotImplemented for leaf in torch.utils._pytree.tree_leaves(given)):
+            return NotImplemented
+        return ConstantVariable(function(given))
+
+    handles(function)(ask)
+
+
+_asks_trace(symbolic_shapes.has_free_symbols)
+_asks_trace(symbolic_shapes.has_free_unbacked_symbols)
+
+
 def _combines(function: Any) -> None:
     """A function on conditions, in the table of `symint`."""
 

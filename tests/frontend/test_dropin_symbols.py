@@ -6,6 +6,8 @@ from testing import CountingBackend, assert_same, check, outcome
 from torch.fx.experimental.symbolic_shapes import (
     guard_or_false,
     guard_or_true,
+    has_free_symbols,
+    has_free_unbacked_symbols,
     has_static_value,
     statically_known_true,
     sym_and,
@@ -96,6 +98,21 @@ def test_questions_about_symbols():
         y, (_, static) = fast(x)
         assert torch.equal(y, ask(x)[0]) and not static, known
     assert len(counter.graphs) == 3
+
+
+def test_questions_about_the_trace():
+    """Eager has no symbols; a trace says what it has, and guards nothing."""
+
+    def ask(x):
+        found = has_free_symbols(x), has_free_symbols((x.shape[0], 2)), has_free_symbols(3)
+        return x + 1, *found, has_free_unbacked_symbols(x), has_free_unbacked_symbols([x.shape])
+
+    check(ask, torch.ones(4), fullgraph=True, graphs=1)
+    counter = CountingBackend()
+    fast = minidynamo.compile(ask, backend=counter, fullgraph=True, dynamic=True)
+    for size in (4, 5, 9):
+        assert fast(torch.ones(size))[1:] == (True, True, False, False, False)
+    assert len(counter.graphs) == 1
 
 
 def test_defaults_where_the_answer_depends_on_data():

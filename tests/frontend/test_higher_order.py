@@ -308,7 +308,7 @@ def test_foreach_map():
 
 
 def test_scripted_functions_are_traced_as_python():
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns((DeprecationWarning, FutureWarning)):
         scripted = torch.jit.script(_plus_one)
 
     def fn(x):
