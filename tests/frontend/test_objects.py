@@ -241,9 +241,11 @@ def test_class_attribute_change_is_seen():
         return x * obj.factor
 
     def change(i):
-        Local.factor = [2, 3, 3, 4][i]
+        Local.factor = [2, 3, 3, 4, "no", 2.5][i]
 
-    check_recompiles(fn, [(X,)] * 4, graphs=3, change=change)
+    # A number that changed is symbolic from then on.
+    check_recompiles(fn, [(X,)] * 4, graphs=2, change=change)
+    check_recompiles(fn, [(X,)] * 6, graphs=None, change=change)
 
 
 def test_changing_class_does_not_recompile_for_ever():
