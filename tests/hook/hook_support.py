@@ -89,13 +89,18 @@ def blocks_grown(action, warm: int = 30, rounds: int = 200) -> int:
     for _ in range(warm):
         action()
     counts = []
-    for _ in range(3):
-        gc.collect()
-        gc.collect()
-        before = sys.getallocatedblocks()
-        for _ in range(rounds):
-            action()
-        gc.collect()
-        gc.collect()  # what a code object holds is only seen when the code is gone
-        counts.append(sys.getallocatedblocks() - before)
+    gc.collect()
+    gc.freeze()  # collections look at what is made from here on, not at all that tests have left
+    try:
+        for _ in range(3):
+            gc.collect()
+            gc.collect()
+            before = sys.getallocatedblocks()
+            for _ in range(rounds):
+                action()
+            gc.collect()
+            gc.collect()  # what a code object holds is only seen when the code is gone
+            counts.append(sys.getallocatedblocks() - before)
+    finally:
+        gc.unfreeze()
     return min(counts)
