@@ -82,3 +82,32 @@ def test_writes_to_an_input():
     wanted, actual = run(fn), run(minidynamo.compile(fn))
     assert wanted[1] == actual[1]
     torch.testing.assert_close(wanted[::2], actual[::2])
+
+
+@pytest.mark.filterwarnings("ignore:Error detected")
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [(), (1,), (5,)])
+def test_a_value_of_another_dtype(size, kind):
+    """A single number is converted; eager refuses others."""
+
+    def fn(x, value, mask):
+        y = x * 1
+        y[mask] = value
+        return y * 2
+
+    def run(call):
+        value = torch.full(size, 2.5, dtype=kind, requires_grad=True)
+        x, mask = torch.ones(2, 5, dtype=torch.bfloat16), torch.tensor([True, False])
+        try:
+            result = call(x, value, mask)
+        except RuntimeError as error:
+            return str(error)
+        result.sum().backward()
+        return result, value.grad
+
+    wanted, actual = run(fn), run(minidynamo.compile(fn))
+    assert isinstance(wanted, str) is (size == (5,))
+    if isinstance(wanted, str):
+        assert actual == wanted
+    else:
+        torch.testing.assert_close(actual, wanted, rtol=0, atol=0)

@@ -61,5 +61,7 @@ def _is_choice(written: Any, mask: Any, value: Any) -> bool:
         return False
     if not written.device == mask.device == value.device or value.is_complex():
         return False
+    if value.dim() and value.dtype != written.dtype:  # which eager refuses
+        return False
     behind = written.dim() - mask.dim()
     return value.dim() <= behind or (value.dim() == behind + 1 and value.shape[0] == 1)
