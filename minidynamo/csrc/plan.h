@@ -122,7 +122,7 @@ struct TritonArg {
 
 struct TritonStep {
   std::string name;
-  std::shared_ptr<CudaFunction> function;
+  const CudaFunction* function = nullptr;
   Size grid[3];
   unsigned threads = 0;
   size_t device = 0;  // in Program::cuda_devices

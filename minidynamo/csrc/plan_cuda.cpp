@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <stdexcept>
+#include <tuple>
 #include <vector>
 
 namespace minidynamo {
@@ -24,12 +27,10 @@ struct Driver {
   int (*init)(unsigned);
   int (*error_string)(int, const char**);
   int (*retain)(void** context, int device);
-  int (*release)(int device);
   int (*push)(void* context);
   int (*pop)(void** context);
   int (*current)(void** context);
   int (*load)(void** module, const void* image);
-  int (*unload)(void* module);
   int (*get_function)(void** function, void* module, const char* name);
   int (*set_attribute)(void* function, int attribute, int value);
   int (*launch)(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
@@ -54,12 +55,10 @@ Driver open_driver() {
   find(library, "cuInit", driver.init);
   find(library, "cuGetErrorString", driver.error_string);
   find(library, "cuDevicePrimaryCtxRetain", driver.retain);
-  find(library, "cuDevicePrimaryCtxRelease_v2", driver.release);
   find(library, "cuCtxPushCurrent_v2", driver.push);
   find(library, "cuCtxPopCurrent_v2", driver.pop);
   find(library, "cuCtxGetCurrent", driver.current);
   find(library, "cuModuleLoadData", driver.load);
-  find(library, "cuModuleUnload", driver.unload);
   find(library, "cuModuleGetFunction", driver.get_function);
   find(library, "cuFuncSetAttribute", driver.set_attribute);
   find(library, "cuLaunchKernel", driver.launch);
@@ -119,36 +118,31 @@ std::vector<char> read_file(const std::string& path) {
 
 }  // namespace
 
-std::shared_ptr<CudaFunction> CudaFunction::load(const std::string& path, const std::string& name,
-                                                 int device, unsigned shared) {
+const CudaFunction* CudaFunction::load(const std::string& path, const std::string& name, int device,
+                                       unsigned shared) {
+  static std::mutex mutex;
+  static auto& loaded = *new std::map<std::tuple<std::string, std::string, int>, CudaFunction>();
+  std::lock_guard<std::mutex> lock(mutex);
+  auto key = std::make_tuple(path, name, device);
+  if (auto known = loaded.find(key); known != loaded.end()) {
+    return &known->second;
+  }
   std::vector<char> image = read_file(path);
   check(driver().init(0), "cuInit");
-  std::shared_ptr<CudaFunction> loaded(new CudaFunction());
-  loaded->name_ = name;
-  loaded->shared_ = shared;
-  check(driver().retain(&loaded->context_, device), "cuDevicePrimaryCtxRetain");
-  loaded->device_ = device;
-  ContextGuard guard(loaded->context_);
-  check(driver().load(&loaded->module_, image.data()), "loading " + path);
-  check(driver().get_function(&loaded->function_, loaded->module_, name.c_str()),
+  CudaFunction made;
+  made.name_ = name;
+  made.shared_ = shared;
+  check(driver().retain(&made.context_, device), "cuDevicePrimaryCtxRetain");
+  ContextGuard guard(made.context_);
+  void* module = nullptr;
+  check(driver().load(&module, image.data()), "loading " + path);
+  check(driver().get_function(&made.function_, module, name.c_str()),
         "finding " + name + " in " + path);
   if (shared > kSharedWithoutAsking) {
-    check(driver().set_attribute(loaded->function_, kMaxDynamicSharedSize, static_cast<int>(shared)),
+    check(driver().set_attribute(made.function_, kMaxDynamicSharedSize, static_cast<int>(shared)),
           name + " needs " + std::to_string(shared) + " bytes of shared memory");
   }
-  return loaded;
-}
-
-CudaFunction::~CudaFunction() {
-  // At interpreter exit the context may be gone already: failures here mean just that.
-  if (module_ != nullptr && driver().push(context_) == 0) {
-    void* ignored = nullptr;
-    driver().unload(module_);
-    driver().pop(&ignored);
-  }
-  if (context_ != nullptr) {
-    driver().release(device_);
-  }
+  return &loaded.emplace(key, made).first->second;
 }
 
 void CudaFunction::launch(const unsigned grid[3], unsigned threads, void* stream,

@@ -11,7 +11,8 @@ and in that program, before anything else:
 
 Device memory is host memory, so copies, views and pointers are real. A launch is checked for what a
 GPU would only answer with a broken context: pointers that are less aligned than the kernel was
-compiled for, another grid, block or shared memory than the kernel wants. Operators that exist for
+compiled for or lead out of device memory, other parameters than the cubin takes, another grid, block
+or shared memory than the kernel wants. Operators that exist for
 CUDA alone (cuDNN, fused attention) compute nothing.
 """
 
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cubin import launch_facts
 from torch.utils._pytree import tree_map
 
 HERE = Path(__file__).parent
@@ -258,6 +260,8 @@ class StandIn:
             module.compile_kernel = self._compile_kernel
         self._callback = LAUNCH(self._quiet(self._launch))
         ctypes.CDLL("libcuda.so.1").stand_in_set_launch(self._callback)
+        self.room = ctypes.CDLL(None).stand_in_room
+        self.room.restype, self.room.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
 
     def _quiet(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Without modes, autograd and compilation of the function itself."""
@@ -288,6 +292,7 @@ class StandIn:
     def _compile_kernel(self, kernel: Any, target: Any, aligned: Any = ()) -> Any:
         binary = self._compile(kernel, target, aligned)
         image = binary.cubin.read_bytes().partition(b"\nmd:sum1:")[0]
+        _check_parameters(kernel, binary, image)
         run = partial(self._run, kernel, aligned, binary, self.triton.interpreted(kernel))
         self.kernels[hashlib.sha256(image).digest()] = run
         return binary
@@ -328,6 +333,7 @@ class StandIn:
             if kind.startswith("*"):
                 address = _pointer(slots[i])
                 assert i not in aligned or address % self.triton.ALIGNMENT == 0, (name, i)
+                assert address == 0 or self.room(address) > 0, (name, i, "is no device memory")
                 values[parameter] = _element(address, ELEMENTS[kind[1:]])
             else:
                 values[parameter] = NUMBERS[kind].from_address(slots[i]).value
@@ -335,6 +341,16 @@ class StandIn:
         assert grid == (self.triton.evaluate(kernel.grid, sizes), 1, 1)
         self.launches.append((name, grid, stream or 0))
         interpreted(*values.values())
+
+
+def _check_parameters(kernel: Any, binary: Any, image: bytes) -> None:
+    """The launch gives eight bytes for each of what the cubin says that it takes."""
+    facts = launch_facts(image, binary.function)
+    kinds = [*kernel.signature.values()]
+    assert all(kind == "i64" or kind.startswith("*") for kind in kinds), kinds
+    count = len(kinds) + binary.scratch
+    assert facts.parameters == tuple((8 * i, 8) for i in range(count)), (facts, kinds)
+    assert facts.threads in (0, 32 * binary.num_warps), (facts, binary)
 
 
 def _element(address: int, dtype: torch.dtype) -> torch.Tensor:

@@ -9,6 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <iterator>
+#include <map>
+#include <mutex>
 
 namespace {
 
@@ -16,6 +19,12 @@ constexpr int kDevices = 2;
 thread_local int current_device = 0;
 
 long nothing() { return 0; }
+
+std::mutex mutex;
+std::map<char*, size_t>& live() {
+  static auto& instance = *new std::map<char*, size_t>();  // address -> bytes of device memory
+  return instance;
+}
 
 cudaError_t allocate(void** pointer, size_t bytes) {
   if (posix_memalign(pointer, 512, bytes + 1) != 0) {
@@ -86,9 +95,30 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void** pointer, size_t bytes) { return allocate(pointer, bytes); }
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  cudaError_t result = allocate(pointer, bytes);
+  std::lock_guard<std::mutex> lock(mutex);
+  live()[static_cast<char*>(*pointer)] = bytes;
+  return result;
+}
+
+// Bytes from this address to the end of the device memory that it is in; 0 if it is in none.
+size_t stand_in_room(void* pointer) {
+  std::lock_guard<std::mutex> lock(mutex);
+  auto at = static_cast<char*>(pointer);
+  auto next = live().upper_bound(at);
+  if (next == live().begin()) {
+    return 0;
+  }
+  auto [start, bytes] = *std::prev(next);
+  return at < start + bytes ? start + bytes - at : 0;
+}
 
 cudaError_t cudaFree(void* pointer) {
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    live().erase(static_cast<char*>(pointer));
+  }
   std::free(pointer);
   return cudaSuccess;
 }
@@ -97,7 +127,10 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   return allocate(pointer, bytes);
 }
 
-cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
+cudaError_t cudaFreeHost(void* pointer) {
+  std::free(pointer);
+  return cudaSuccess;
+}
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *free = 70ull << 30;
