@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import _C
 from .exc import UserError
@@ -270,6 +271,14 @@ def _dims(t: Any, index: Any, what: str) -> list[int]:
     return [dim % t.dim() for dim in dims]
 
 
+def _parts_alike(t: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that a wrapper holds, of as many dimensions: they are marked with it."""
+    if not is_traceable_wrapper_subclass(t):
+        return []
+    parts = [getattr(t, name) for name in t.__tensor_flatten__()[0]]
+    return [part for part in parts if part.dim() == t.dim()]
+
+
 def _check_bounds(what: str, **bounds: Any) -> None:
     for name, value in bounds.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
@@ -329,6 +338,8 @@ def mark_dynamic(
     Raises TypeError or IndexError for a bad index.
     """
     dims = _dims(t, index, "mark_dynamic")
+    for part in _parts_alike(t):
+        mark_dynamic(part, dims, min=min, max=max)
     _check_bounds("mark_dynamic", hint_override=hint_override, min=min, max=max)
     _add(t, _DYNAMIC, dims, (_STATIC,))
     _set_criteria(t, dims, specialize_on, "mark_dynamic")
@@ -339,7 +350,10 @@ def mark_dynamic(
 
 def maybe_mark_dynamic(t: Any, index: Any) -> None:
     """As `mark_dynamic`, but the dimension may still be specialised without an error."""
-    _add(t, _WEAK, _dims(t, index, "maybe_mark_dynamic"), (_STATIC,))
+    dims = _dims(t, index, "maybe_mark_dynamic")
+    for part in _parts_alike(t):
+        maybe_mark_dynamic(part, dims)
+    _add(t, _WEAK, dims, (_STATIC,))
 
 
 def mark_unbacked(
@@ -390,6 +404,8 @@ def mark_static(t: Any, index: Any = None) -> Any:
         return t
     if index is None and isinstance(t, torch.Tensor):
         index = list(range(t.dim()))
+    for part in _parts_alike(t):
+        mark_static(part, index)
     _add(t, _STATIC, _dims(t, index, "mark_static"), (_DYNAMIC, _WEAK, _UNBACKED, _STRICT))
     return None
 

@@ -2,8 +2,7 @@
 
 One `OutputGraph` belongs to one attempt at one frame. Operations are added by `create_node`, which
 runs the operation on fake tensors (torch's `FakeTensorMode`) to learn shapes and dtypes; tensors of
-the
-frame become placeholders by `add_input`. `compile` hands the finished GraphModule to the backend.
+the frame become placeholders by `add_input`. `call_backend` hands on the finished GraphModule.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.fx.node import Node, map_arg
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import config, events
 from .data_parallel import Writes, active_ddp, compile_in_buckets
@@ -170,15 +170,14 @@ class OutputGraph:
     def add_input(
         self, value: torch.Tensor, source: Source, context: Any = None, stack: UserStack = ()
     ) -> Node:
-        """A placeholder for a tensor of the frame. `context` says which sizes are symbolic (None:
-        none).
-        """
+        """A placeholder for a tensor of the frame. context: which sizes are symbolic (None: none)."""
         known_as = TorchSource(source)
         if context is None:
             fake = self.fake_mode.from_tensor(value, static_shapes=True, source=known_as)
         else:
             fake = self.fake_mode.from_tensor(value, source=known_as, symbolic_context=context)
-            self.shapes.track_tensor(source, value, fake, stack)
+            if not is_traceable_wrapper_subclass(fake):
+                self.shapes.track_tensor(source, value, fake, stack)
         return self._placeholder(source, value, fake, f"l_{_stem(source)}_")
 
     def _placeholder(self, source: Source, value: Any, fake: Any, stem: str) -> Node:
@@ -547,7 +546,9 @@ class OutputGraph:
             return
         for item in list(self.inputs):
             if isinstance(item.value, torch.Tensor) and item.node.users:
-                for symbol in free_symbols(example_value(item.node)):
+                fake = example_value(item.node)
+                parts = [part for _, part, _ in memory_leaves(item.source, fake, False)]
+                for symbol in free_symbols([fake, *parts]):
                     if symbol in self.shapes.sources:
                         self._sizes.add(self._symbol_node(symbol))
         first = next(iter(self.graph.nodes))

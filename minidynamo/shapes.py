@@ -30,7 +30,9 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     StatelessSymbolicContext,
     StrictMinMaxConstraint,
+    SubclassSymbolicContext,
 )
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
@@ -170,7 +172,7 @@ class Shapes:
             dynamic_sizes=kinds,
             dynamic_strides=moving,
             constraint_sizes=[_constraint(value, dim, dynamic) for dim in range(value.dim())],
-            view_base_context=None if base is None else _static_context(base),
+            view_base_context=None if base is None else static_context(base),
         )
 
     def track_tensor(
@@ -506,8 +508,29 @@ def _constraint(value: torch.Tensor, dim: int, dynamic: frozenset[int]) -> Any:
     )
 
 
-def _static_context(base: torch.Tensor) -> StatelessSymbolicContext[..., Any]:
-    return StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * base.dim())
+def static_context(value: torch.Tensor, *, outer_only: bool = False) -> Any:
+    """All sizes are constants. outer_only: without those of the tensors that it wraps."""
+    base = value._base
+    plain: StatelessSymbolicContext[..., Any] = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.STATIC] * value.dim(),
+        view_base_context=None if base is None else static_context(base),
+    )
+    if outer_only or not is_traceable_wrapper_subclass(value):
+        return plain
+    names = value.__tensor_flatten__()[0]
+    inner = {name: static_context(getattr(value, name)) for name in names}
+    return of_wrapper(plain, inner, ConstSource(None))
+
+
+def of_wrapper(
+    outer: StatelessSymbolicContext[..., Any], inner: dict[str, Any], source: Source
+) -> SubclassSymbolicContext:
+    """The context of a tensor that wraps others, by the names of these."""
+    fields = "dynamic_sizes dynamic_strides constraint_sizes constraint_strides"
+    own = {name: getattr(outer, name) for name in (*fields.split(), "view_base_context")}
+    return SubclassSymbolicContext(
+        **own, tensor_source=TorchSource(source), inner_contexts=inner
+    )
 
 
 def chain(source: Source | None, end: Container[Source] = ()) -> Iterator[Source]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import types
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..exc import InternalError
 from ..guards import Predicate
+from ..shapes import of_wrapper, static_context
 from ..side_effects import Mutation
 from ..source import AttrSource
 from .base import VariableTracker, unsupported
@@ -24,6 +26,8 @@ from .descriptors import bind, class_lookup, guard_class
 from .tensor import TENSOR_CLASS, TensorVariable
 
 if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import StatelessSymbolicContext
+
     from ..source import Source
     from ..symbolic_convert import Translator
 
@@ -35,20 +39,26 @@ _LOOKUP = ("__getattribute__", "__getattr__", "__setattr__")
 
 
 def is_wrapper(value: torch.Tensor) -> bool:
-    """Whether it is an instance that graphs can take. Those of torch's own libraries are not."""
+    """Whether it is an instance that graphs can take. Those of torch.distributed are not."""
     cls = type(value)
-    module = str(cls.__module__)
-    if module.startswith("torch.") and not module.startswith("torch.testing."):
-        return False
-    function = inspect.getattr_static(cls, "__torch_function__")
-    function = getattr(function, "__func__", function)
     bases = cls.__mro__[: cls.__mro__.index(torch.Tensor)]
     return (
-        any(function is known for known in _TORCH_FUNCTIONS)
+        is_traceable_wrapper_subclass(value)
+        and not str(cls.__module__).startswith("torch.distributed.")
         and not any(name in vars(base) for name in _LOOKUP for base in bases)
-        and is_traceable_wrapper_subclass(value)
-        and value.layout is torch.strided
+        and value.layout in (torch.strided, torch.jagged)
     )
+
+
+def has_own_function(value: VariableTracker) -> bool:
+    """Whether it is an instance with a `__torch_function__` of its own, which nodes call."""
+    value = value.realize()
+    if not isinstance(value, WrapperTensorVariable):
+        items = getattr(value, "items", None)
+        return type(items) is list and any(map(has_own_function, items))
+    function = inspect.getattr_static(type(value.fake), "__torch_function__")
+    function = getattr(function, "__func__", function)
+    return all(function is not known for known in _TORCH_FUNCTIONS)
 
 
 class WrapperTensorVariable(TensorVariable):
@@ -103,13 +113,37 @@ class WrapperTensorVariable(TensorVariable):
         unsupported("tensor subclass", f"del {self.describe()}.{name}", "it is not traced")
 
 
-def guard_wrapper(
-    tx: Translator,
-    value: torch.Tensor,
-    source: Source,
-) -> None:
-    """The class, the tensors inside and what else `__tensor_flatten__` tells are as they are."""
-    tx.guard(source, "TENSOR_MATCH", value)
+def _parts(value: torch.Tensor, source: Source) -> Iterator[tuple[str, torch.Tensor, Source]]:
+    """The names, the tensors that it wraps, and their sources."""
+    for name in value.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+        yield name, getattr(value, name), AttrSource(source, name)
+
+
+def _context(
+    tx: Translator, value: torch.Tensor, source: Source, *, static: bool
+) -> StatelessSymbolicContext[..., Any] | None:
+    """Which sizes of an instance and of the tensors inside are symbolic; None if none is.
+
+    Those of views of wrappers are constants: how they were made is replayed with their numbers.
+    """
+    if value._base is not None and is_wrapper(value._base):
+        return None
+    outer = tx.output.shapes.tensor_context(value, source, static=static)
+    if not is_wrapper(value):
+        return outer
+    inner = {
+        name: (part, _context(tx, part, at, static=static))
+        for name, part, at in _parts(value, source)
+    }
+    if outer is None and all(context is None for _, context in inner.values()):
+        return None
+    outer = outer or static_context(value, outer_only=True)
+    known = {name: context or static_context(part) for name, (part, context) in inner.items()}
+    return of_wrapper(outer, known, source)
+
+
+def _guard_metadata(tx: Translator, value: torch.Tensor, source: Source) -> None:
+    """Its class, the names of what it wraps, and what else `__tensor_flatten__` tells."""
     guard_class(tx, type(value))
     names, context = value.__tensor_flatten__()  # type: ignore[attr-defined]
     context = _kept(context, source)
@@ -122,14 +156,29 @@ def guard_wrapper(
 
     text = f"{source.name} has the same inner tensors and metadata"
     tx.guard(source, "PREDICATE", Predicate(check, text))
-    for name in names:
-        inner, inner_source = getattr(value, name), AttrSource(source, name)
-        if is_wrapper(inner):
-            guard_wrapper(tx, inner, inner_source)
-        elif type(inner) in (torch.Tensor, torch.nn.Parameter):
-            tx.guard(inner_source, "TENSOR_MATCH", inner)
-        else:
-            unsupported("tensor subclass", inner_source.name, f"it is a {type(inner).__name__}")
+
+
+def _guard_parts(
+    tx: Translator, value: torch.Tensor, fake: Any, source: Source, *, tracked: bool
+) -> None:
+    """An instance and all that it wraps are as they are. tracked: sizes are symbolic."""
+    if tracked:
+        tx.output.shapes.track_tensor(source, value, fake, tx.user_stack())
+    else:
+        tx.guard(source, "TENSOR_MATCH", value)
+    if not is_wrapper(value):
+        return
+    _guard_metadata(tx, value, source)
+    for name, part, at in _parts(value, source):
+        _guard_parts(tx, part, getattr(fake, name), at, tracked=tracked)
+
+
+def _refuse_parts(value: torch.Tensor, source: Source) -> None:
+    for _, part, at in _parts(value, source):
+        if is_wrapper(part):
+            _refuse_parts(part, at)
+        elif type(part) not in (torch.Tensor, torch.nn.Parameter):
+            unsupported("tensor subclass", at.name, f"it is a {type(part).__name__}")
 
 
 def _kept(context: Any, source: Source) -> Any:
@@ -165,11 +214,15 @@ def wrap_wrapper(
     source: Source,
 ) -> VariableTracker:
     """An instance of the frame as graph input."""
-    guard_wrapper(tx, value, source)
-    node = tx.output.add_input(value, source)
+    _refuse_parts(value, source)
+    static = tx.output.shapes.is_static(value, source)
+    context = _context(tx, value, source, static=static)
+    node = tx.output.add_input(value, source, context)
+    fake = node.meta["example_value"]
+    _guard_parts(tx, value, fake, source, tracked=context is not None)
     variable = WrapperTensorVariable(node, source=source)
     variable.mutation = Mutation.EXISTING
-    tx.output.side_effects.track(node.meta["example_value"], variable)
+    tx.output.side_effects.track(fake, variable)
     return variable
 
 
