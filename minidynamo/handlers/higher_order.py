@@ -167,8 +167,6 @@ def _given(
 def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     cond_fn, body_fn, carried = _named(args, kwargs, "cond_fn body_fn carried_inputs")[:3]
     leaves, rebuild, shape = flatten(tx, carried)
-    if any(leaf.fake.requires_grad for leaf in leaves) and torch.is_grad_enabled():  # type: ignore[attr-defined]
-        unsupported("while_loop in training", "while_loop", "its backward pass is run by eager")
 
     def call(fn: VariableTracker) -> TracedBody:
         def run(body: Any) -> VariableTracker:
@@ -185,16 +183,19 @@ def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     if step.shape != shape or [fake.dtype for fake in test.fakes] != [torch.bool]:
         unsupported("carried values differ", "while_loop", "or the condition is no bool tensor")
     free = _free([test, step])
-    if _needs_grad(free):
-        unsupported("while_loop in training", "while_loop", "its backward pass is run by eager")
+    carried_nodes = tuple(leaf.as_proxy() for leaf in leaves)
+    needs_grad = _needs_grad([*carried_nodes, *free])
     test_module = test.body.module(tx.output, test.nodes(), free, is_single=True)
     modules = (
         add_submodule(tx.output, "while_cond", test_module),
         _module(tx, "while_body", step, free),
     )
-    carried_nodes = tuple(leaf.as_proxy() for leaf in leaves)
     arguments = (*modules, _operands(tx, carried_nodes), _operands(tx, free))
-    results = fresh_results(tx, step.fakes, needs_grad=False)
+    with tx.output.fake_mode, torch.no_grad():
+        alike = [fake.detach() for fake in step.fakes]
+    for fake in alike:
+        fake.requires_grad_(needs_grad and _is_differentiable(fake))
+    results = fresh_results(tx, alike, needs_grad)
     return rebuild(add_call(tx, torch.ops.higher_order.while_loop, arguments, {}, results))
 
 

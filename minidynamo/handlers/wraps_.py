@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..side_effects import DELETED
 from ..variables.base import ObservedException, VariableTracker
 from ..variables.functions import BoundMethodVariable, UserFunctionVariable
+from ..variables.instance_state import InstanceState
 from ..variables.nested_functions import NestedFunctionVariable
 from ..variables.registry import handles
 from .caches import NewCacheVariable
@@ -80,17 +81,19 @@ def _dict_of(tx: Translator, wrapped: VariableTracker) -> dict[str, VariableTrac
     """
     if isinstance(wrapped, BoundMethodVariable):
         return _dict_of(tx, wrapped.function.realize())
-    stored = {
-        name: value
-        for name, value in tx.output.side_effects.stored_attrs(wrapped).items()
-        if value is not DELETED and not (name.startswith("__") and name != "__wrapped__")
-    }
     if isinstance(wrapped, UserFunctionVariable):
+        found = tx.output.side_effects.stored_attrs(wrapped)
+        stored = {name: value for name, value in found.items() if _is_own(name, value)}
         names = [name for name in vars(wrapped.fn) if name not in stored]
         return {**{name: wrapped.getattr(tx, name) for name in names}, **stored}  # type: ignore[dict-item]
-    if isinstance(wrapped, NestedFunctionVariable):
-        return stored  # type: ignore[return-value]
+    if isinstance(wrapped, InstanceState):
+        names = list(wrapped.instance_names(tx))
+        return {name: wrapped.load_instance(tx, name) for name in names}  # type: ignore[misc]
     constant = wrapped.is_python_constant() and not hasattr(
         wrapped.as_python_constant(), "__dict__"
     )
     return {} if constant else None
+
+
+def _is_own(name: str, value: object) -> bool:
+    return value is not DELETED and not (name.startswith("__") and name != "__wrapped__")

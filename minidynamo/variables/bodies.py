@@ -15,6 +15,7 @@ from ..subgraphs import Body, scope
 from .base import VariableTracker, unsupported
 from .contexts import GlobalStateVariable
 from .dicts import DictVariable
+from .symint import SymVariable
 from .tensor import TensorVariable
 from .user_defined import UserDefinedObjectVariable
 
@@ -60,6 +61,8 @@ def flatten(
     if value.is_python_constant():
         constant = value.as_python_constant()
         return [], lambda leaves: value, ("constant", repr(constant))
+    if isinstance(value, SymVariable) and tx.output.computed_from(value.value)[0] is not None:
+        return [], lambda leaves: value, ("number", str(value.value))
     kind = value.python_type()
     is_object = isinstance(value, (DictVariable, UserDefinedObjectVariable))
     if in_place and is_object and kind is not dict and value.mutation is Mutation.NEW:

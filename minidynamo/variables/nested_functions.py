@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..side_effects import Mutation
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
 from .functions import BaseFunctionVariable, CellVariable
+from .instance_dict import InstanceDictVariable
+from .instance_state import InstanceState
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -23,11 +26,12 @@ _PARTS: dict[str, type | None] = {
 }
 
 
-class NestedFunctionVariable(BaseFunctionVariable):
+class NestedFunctionVariable(BaseFunctionVariable, InstanceState):
     """A function that the traced code made (def, lambda, comprehension)."""
 
     def __init__(self, code: types.CodeType, globals_: dict[str, Any], name: str = "") -> None:
         super().__init__(mutation=Mutation.NEW)
+        self.cls, self.dict = types.FunctionType, None
         self.code = code
         self.globals = globals_
         self.name = name or code.co_name
@@ -83,6 +87,8 @@ class NestedFunctionVariable(BaseFunctionVariable):
             return ConstantVariable(self.code)
         if name in _PARTS:
             return self._part(tx, name[2:-2])
+        if name == "__dict__":
+            return InstanceDictVariable(self)
         if name == "__globals__" and self.globals is tx.globals:
             return tx.globals_variable().view
         if not hasattr(types.FunctionType, name):
@@ -147,6 +153,10 @@ class NestedFunctionVariable(BaseFunctionVariable):
         self.parts.pop(name[2:-2], None)
         if not is_none:
             self.parts[name[2:-2]] = value
+
+    def instance_names(self, tx: Translator) -> Iterator[str]:
+        """What the function was given beyond its own attributes."""
+        return (n for n in super().instance_names(tx) if not hasattr(self.cls, n))
 
     def delattr(
         self,

@@ -155,6 +155,7 @@ CASES = {
         lambda x: functional_call(LINEAR, {"weight": LINEAR.weight * 2}, (x,)),
         X,
     ),
+    "jacfwd of a module": (lambda x: vmap(jacfwd(LINEAR))(x), X),
     "gradients of each sample": (per_sample_gradients, X, Y[:, :2]),
     "ensemble": (ensemble, X),
 }

@@ -113,6 +113,24 @@ def test_gradients_through_cond(backend):
     assert_same(*grads)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_gradients_through_while_loop(backend):
+    def fn(x, w):
+        start = (torch.tensor(0), x)
+        n, y = while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, (a @ w).sin()), start)
+        return y * 2 if y.requires_grad and not n.requires_grad else y
+
+    grads = []
+    for function in (fn, minidynamo.compile(fn, backend=backend, fullgraph=True)):
+        x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+        result = function(x, w)
+        result.sum().backward()
+        grads.append((result, x.grad, w.grad))
+        with torch.no_grad():
+            grads[-1] += (function(x, w),)
+    assert_same(*grads)
+
+
 def refused(fn, *args):
     with pytest.raises(minidynamo.exc.Unsupported) as caught:
         minidynamo.compile(fn, backend="eager", fullgraph=True)(*args)

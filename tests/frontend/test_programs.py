@@ -305,6 +305,51 @@ def test_wraps_decorator():
     check(lambda x: a.f(x), X, fullgraph=True)
 
 
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x):
+        return x * self.factor
+
+
+def test_wraps_takes_the_attributes_of_objects():
+    scale, linear = Scale(3), nn.Linear(3, 3)
+
+    def fn(x, wrapped):
+        @functools.wraps(wrapped)
+        def wrapper(*args):
+            return wrapped(*args)
+
+        known = [n for n in ("factor", "in_features") if n in wrapper.__dict__]
+        return wrapper(x), [wrapper.__dict__[n] for n in known], wrapper.__wrapped__ is wrapped
+
+    for wrapped in (scale, linear, functools.partial(torch.add, alpha=2, other=1)):
+        check(lambda x, wrapped=wrapped: fn(x, wrapped), torch.ones(2, 3), fullgraph=True)
+
+    def change(index):
+        scale.factor = (2, 2, 5)[index]
+
+    check_recompiles(lambda x: fn(x, scale), [(X,)] * 3, 2, change, fullgraph=True)
+
+
+def test_the_dict_of_a_new_function():
+    def fn(x):
+        def inner(a):
+            return a * inner.factor
+
+        inner.__dict__["factor"] = 3
+        inner.__dict__.update(other=x.sin(), more=1)
+        del inner.__dict__["more"]
+        inner.__doc__ = "text"
+        other = vars(inner)["other"]
+        return inner(x), list(inner.__dict__), other, hasattr(inner, "more"), inner
+
+    check(fn, X, fullgraph=True)
+    inner = minidynamo.compile(fn, backend="eager", fullgraph=True)(X)[-1]
+    assert list(vars(inner)) == ["factor", "other"] and inner.__doc__ == "text"
+
+
 def test_total_ordering():
     @functools.total_ordering
     class A:

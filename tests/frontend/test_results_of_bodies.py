@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 import torch
-from testing import CountingBackend, assert_same, check
+from testing import CountingBackend, assert_same, check, check_recompiles
 from torch._higher_order_ops import BaseHOP
 from torch._higher_order_ops.wrap import wrap
 from torch.utils.checkpoint import checkpoint
@@ -105,6 +105,15 @@ def test_an_object_that_contains_itself_breaks_the_graph():
     assert_same(fn(x), minidynamo.compile(fn, backend="eager")(x))
     with pytest.raises(minidynamo.exc.Unsupported, match="contains itself"):
         minidynamo.compile(fn, backend="eager", fullgraph=True)(x)
+
+
+def test_numbers_that_sizes_give():
+    def fn(x, n):
+        y, more, size = run(lambda a, k: (a.sin() * k, k + 1, a.shape[0] * 2), x, n)
+        return y * more, size
+
+    calls = [(torch.ones(n + 2, requires_grad=True), n) for n in (2, 3, 4, 5)]
+    check_recompiles(fn, calls, 2, fullgraph=True)
 
 
 def test_checkpoint_without_use_reentrant_warns_where_it_is_called():
