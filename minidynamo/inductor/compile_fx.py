@@ -50,7 +50,7 @@ from minidynamo.inductor.passes import (
     pieces,
     simplify,
 )
-from minidynamo.inductor.runtime import plan_store
+from minidynamo.inductor.runtime import cudagraphs, plan_store
 from minidynamo.inductor.segments import needs_segments, split
 from minidynamo.inductor.sizes import has_symbols
 from minidynamo.inductor.symbolic import Undecided
@@ -280,6 +280,8 @@ def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]
         compiled.plan, compiled.library, constants, dict(compiled.callables)
     )
     executor.runs_no_python = not compiled.callables
+    if config.triton_cudagraphs:
+        return cudagraphs.graphed(executor, compiled.plan, constants, kind)
     return executor
 
 

@@ -22,7 +22,7 @@ epilogue_fusion: bool = field(True, "Fuse elementwise operators into templates o
 max_autotune: bool = field(False, "Time variants of each kernel when compiling (on CPUs also the libraries' matrix products), and keep the fastest. Sums may differ in the last bits.")
 freezing: bool = field(False, "Without gradients: fold batch norm into convolutions, pack weights, compute what depends on parameters alone once; again when those change (not through `.data`).")
 shape_padding: bool = field(False, "Pad matrix products to aligned sizes. No effect: libraries for CPUs pad their blocks, and GPUs' do not need it in float32.")
-triton_cudagraphs: bool = field(False, "Replay what a graph launches as one CUDA graph. No effect yet.", aliases=("triton.cudagraphs",))
+triton_cudagraphs: bool = field(False, "On GPUs: record what a graph launches as a CUDA graph, and replay that; not where sizes are symbolic, inputs that move are written to, or something waits for the GPU.", aliases=("triton.cudagraphs",))
 trace_enabled: bool = field(False, "Write a folder for each compiled graph: its FX graphs, loops, fusion, code and times.", aliases=("trace.enabled",))
 trace_graph_diagram: bool = field(False, "With trace.enabled, also diagram.dot: kernels and the memory between them, for Graphviz.", aliases=("trace.graph_diagram",))
 trace_debug_dir: str = field("minidynamo_trace", "Where trace.enabled makes its folders.", aliases=("trace.debug_dir",))

@@ -4,7 +4,8 @@ generated_kernel_count: kernels that plans call (equal ones counted once a graph
 places where plans call one; extern_calls: operators called through the dispatcher;
 ir_nodes_pre_fusion: loop nests before fusion; compiled_graphs; capture_fallbacks: graphs that had
 to take AOTAutograd; uncompiled_graphs: those that run node by
-node, because of symbolic sizes or since they cannot be described without running them.
+node, because of symbolic sizes or since they cannot be described without running them;
+cudagraph_recordings, cudagraph_replays: of all graphs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ ir_nodes_pre_fusion = 0
 compiled_graphs = 0
 capture_fallbacks = 0
 uncompiled_graphs = 0
+cudagraph_recordings = 0
+cudagraph_replays = 0
 
 _COUNTERS = (
     "generated_kernel_count",
@@ -25,6 +28,8 @@ _COUNTERS = (
     "compiled_graphs",
     "capture_fallbacks",
     "uncompiled_graphs",
+    "cudagraph_recordings",
+    "cudagraph_replays",
 )
 
 

@@ -230,6 +230,126 @@ OPTIMIZERS = {
 }
 
 
+# -- CUDA graphs -------------------------------------------------------------------------------
+
+CALLS = 12
+WITH_GRAPHS = {"mode": "reduce-overhead"}
+
+
+def graphs_of_results(keep: bool) -> int:
+    """Results that are dropped, or all kept, and an input that is given back with a part of it."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return ((x @ w).relu() * 2).sum(-1), x, x[1:]
+
+    compiled, w, results = minidynamo.compile(fn, **WITH_GRAPHS), randn(8, 8), []
+    for _ in range(CALLS):
+        x = randn(4, 8)
+        found = compiled(x, w)
+        assert found[1] is x and found[2].data_ptr() == x[1:].data_ptr()
+        results.append((found[0] if keep else found[0].cpu(), fn(x, w)[0]))
+        del found
+    for found, expected in results:
+        compare(expected.cpu(), found.cpu())
+    return CALLS - 4 if keep else CALLS - 2
+
+
+def graphs_of_training() -> int:
+    """Forward and backward; what the one saves stays where it is."""
+    torch.manual_seed(2)
+    model = nn.Sequential(
+        nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)
+    ).cuda()
+    other = copy.deepcopy(model)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, other)]
+    compiled = minidynamo.compile(model, **WITH_GRAPHS)
+    inputs = []  # no two in one place
+    for _ in range(CALLS):
+        inputs.append(randn(4, 8))
+        losses = []
+        for module, optimizer in zip((compiled, other), optimizers, strict=True):
+            optimizer.zero_grad()
+            losses.append(module(inputs[-1]).square().mean())
+            losses[-1].backward()
+            optimizer.step()
+        compare(*(loss.detach() for loss in losses))
+    compare([*model.parameters()], [*other.parameters()])
+    return 2 * CALLS - 6
+
+
+def graphs_of_writes() -> int:
+    """A buffer is written to once a call, and no two calls draw the same numbers."""
+
+    def fn(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        count.add_(1)
+        return F.dropout(x, 0.5) + count
+
+    compiled, count, seen = minidynamo.compile(fn, **WITH_GRAPHS), randn(64) * 0, set()
+    for i in range(CALLS):
+        version = count._version
+        kept = compiled(randn(64) * 0 + 1, count) - count
+        assert count._version > version and count[0].item() == i + 1
+        seen.add(tuple(kept.cpu().tolist()))
+    assert len(seen) == CALLS and {v for kept in seen for v in kept} == {0.0, 2.0}
+    return CALLS - 3
+
+
+def graphs_of_addresses() -> int:
+    """A written input that moves, other streams, and sizes of other calls: right, if slower."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2) + 1
+
+    compiled, kept = minidynamo.compile(fn, **WITH_GRAPHS), []
+    for _ in range(CALLS):
+        kept.append(randn(8))
+        before = kept[-1].clone()
+        compare(before * 2 + 1, compiled(kept[-1]))
+        compare(before * 2, kept[-1])
+    assert metrics.cudagraph_replays == 0
+    compiled, x, stream = minidynamo.compile(lambda x: x * 2, **WITH_GRAPHS), randn(8), None
+    for call in range(CALLS):
+        stream = torch.cuda.Stream() if call > CALLS // 2 else torch.cuda.current_stream()
+        with torch.cuda.stream(stream):
+            stream.wait_stream(torch.cuda.default_stream())
+            found = compiled(x)
+        stream.synchronize()
+        compare(x * 2, found)
+    return 3
+
+
+def graphs_of_host_work() -> int:
+    """What reads from or gives to the host has no graph."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).cpu() + 1
+
+    compiled = minidynamo.compile(fn, **WITH_GRAPHS)
+    for _ in range(CALLS):
+        x = randn(8)
+        compare(x.cpu() * 2 + 1, compiled(x))
+    assert metrics.cudagraph_recordings == 0
+    return 0
+
+
+def check_graphs(run: Callable[[], int]) -> None:
+    minidynamo.reset()
+    metrics.reset()
+    torch.manual_seed(1)
+    replays = run()
+    assert metrics.cudagraph_replays >= replays, (metrics.cudagraph_replays, replays)
+
+
+GRAPHS: dict[str, Callable[[], int]] = {
+    "graphs, results dropped": lambda: graphs_of_results(False),
+    "graphs, results kept": lambda: graphs_of_results(True),
+    "graphs, training": graphs_of_training,
+    "graphs, writes": graphs_of_writes,
+    "graphs, addresses and streams": graphs_of_addresses,
+    "graphs, host": graphs_of_host_work,
+}
+
+
 # -- running -----------------------------------------------------------------------------------
 
 
@@ -295,6 +415,7 @@ def main() -> int:
         gpu = StandIn()
     wrong = 0
     tasks = [(check, name) for name in PROGRAMS] + [(check_optimizer, n) for n in OPTIMIZERS]
+    tasks += [(lambda name: check_graphs(GRAPHS[name]), name) for name in GRAPHS]
     for run, name in tasks:
         try:
             run(name)

@@ -11,9 +11,9 @@ and in that program, before anything else:
 
 Device memory is host memory, so copies, views and pointers are real. A launch is checked for what a
 GPU would only answer with a broken context: pointers that are less aligned than the kernel was
-compiled for or lead out of device memory, other parameters than the cubin takes, another grid, block
-or shared memory than the kernel wants. Operators that exist for
-CUDA alone (cuDNN, fused attention) compute nothing.
+compiled for or lead out of device memory, other parameters than the cubin takes, another grid,
+block or shared memory than the kernel wants. What is done while a stream is captured is done when
+the graph is launched. Operators that exist for CUDA alone (cuDNN, fused attention) compute nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 from cubin import launch_facts
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 HERE = Path(__file__).parent
 
@@ -139,7 +139,12 @@ def device_copy(tensor: torch.Tensor, device: Any) -> torch.Tensor:
 
 
 class _Call:
-    """One call of an operator, carried out on the CPU."""
+    """One call of an operator, carried out on the CPU.
+
+    graph: what is being captured, as functions to call; None outside of a capture.
+    """
+
+    graph: list[Callable[[], Any]] | None = None
 
     def __init__(self) -> None:
         self.seen: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -170,6 +175,8 @@ class _Call:
             torch.tensor(a) if kind == "Tensor" and isinstance(a, (int, float, complex)) else a
             for a, kind in zip(args, wants, strict=False)
         ]
+        if _Call.graph is not None:
+            return self.capture(op, args, kwargs)
         result = op(*args, **kwargs)
         for original, alias in self.seen:
             if original.shape != alias.shape:  # an out= that was too small
@@ -177,9 +184,37 @@ class _Call:
                 host(original).copy_(alias)
         return tree_map(self.outward, result)
 
+    def capture(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """Nothing is computed but the results' sizes; that is left to the graph's launch."""
+        clones = [(alias, alias.clone()) for _, alias in self.seen]
+
+        def swap(value: Any, here: int) -> Any:
+            return next((pair[1 - here] for pair in clones if pair[here] is value), value)
+
+        trial = tree_map(lambda value: swap(value, 0), (args, kwargs))
+        result = tree_map(lambda value: swap(value, 1), op(*trial[0], **trial[1]))
+        outward = tree_map(self.outward, result)
+        places = [
+            host(out) if isinstance(out, torch.Tensor) and out is not value else None
+            for out, value in zip(tree_leaves(outward), tree_leaves(result), strict=True)
+        ]
+        inputs = [alias for _, alias in self.seen]
+
+        def launch() -> None:
+            for place, value in zip(places, tree_leaves(op(*args, **kwargs)), strict=True):
+                if place is not None and not any(value is alias for alias in inputs):
+                    place.copy_(value)
+
+        assert _Call.graph is not None
+        _Call.graph.append(launch)
+        return outward
+
 
 def _copy_(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     ends = [host(tensor) if tensor.device.type == "cuda" else tensor for tensor in (to, source)]
+    if _Call.graph is not None:
+        _Call.graph.append(lambda: ends[0].copy_(ends[1]))
+        return to
     ends[0].copy_(ends[1])
     return to
 
@@ -188,7 +223,14 @@ def _to_copy(tensor: torch.Tensor, *, device: Any = None, **how: Any) -> torch.T
     source = host(tensor) if tensor.device.type == "cuda" else tensor
     device = torch.device(device or tensor.device)
     how.pop("pin_memory", None)
-    result: torch.Tensor = torch.ops.aten._to_copy.default(source, **how)
+    convert = partial(torch.ops.aten._to_copy.default, source, **how)
+    result: torch.Tensor = convert()
+    if _Call.graph is not None:
+        assert device.type == "cuda", "a copy to the host waits for the GPU"
+        made = device_copy(result, device)
+        place = host(made)
+        _Call.graph.append(lambda: place.copy_(convert()))
+        return made
     return result if device.type == "cpu" else device_copy(result, device)
 
 
@@ -231,6 +273,7 @@ LAUNCH = ctypes.CFUNCTYPE(
     *[ctypes.c_uint] * 5,
     *(ctypes.c_void_p, ctypes.c_void_p),
 )
+CAPTURE = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_ulong)
 
 
 def _pointer(address: int) -> int:
@@ -240,7 +283,8 @@ def _pointer(address: int) -> int:
 class StandIn:
     """Makes this process' CUDA devices compute. There is one for a process.
 
-    launches: (kernel, grid, stream) of every launch.
+    launches: (kernel, grid, stream) of every launch, but for those of CUDA graphs.
+    replays: how many CUDA graphs were launched.
     errors: what was wrong with launches; they fail, too.
     """
 
@@ -260,6 +304,10 @@ class StandIn:
             module.compile_kernel = self._compile_kernel
         self._callback = LAUNCH(self._quiet(self._launch))
         ctypes.CDLL("libcuda.so.1").stand_in_set_launch(self._callback)
+        self.replays = 0
+        self.graphs: dict[int, list[Callable[[], Any]]] = {}
+        self._capture_callback = CAPTURE(self._quiet(self._capture))
+        ctypes.CDLL(None).stand_in_set_capture(self._capture_callback)
         self.room = ctypes.CDLL(None).stand_in_room
         self.room.restype, self.room.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
 
@@ -309,6 +357,16 @@ class StandIn:
             return 1
         return 0
 
+    def _capture(self, what: int, graph: int) -> None:
+        if what == 0:
+            self.graphs[graph] = _Call.graph = []
+        elif what == 1:
+            _Call.graph = None
+        else:
+            self.replays += 1
+            for launch in self.graphs[graph]:
+                launch()
+
     def _run(
         self,
         kernel: Any,
@@ -339,6 +397,9 @@ class StandIn:
                 values[parameter] = NUMBERS[kind].from_address(slots[i]).value
         sizes = {n: v for n, v in values.items() if not isinstance(v, torch.Tensor)}
         assert grid == (self.triton.evaluate(kernel.grid, sizes), 1, 1)
+        if _Call.graph is not None:
+            _Call.graph.append(lambda: interpreted(*values.values()))
+            return
         self.launches.append((name, grid, stream or 0))
         interpreted(*values.values())
 

@@ -41,6 +41,13 @@ cudaError_t stamp(cudaEvent_t event) {
   return cudaSuccess;
 }
 
+// What a program does while a stream is captured, it writes down itself.
+enum { kBegin, kEnd, kLaunch };
+using Capture = void (*)(int what, unsigned long graph);
+Capture capture = nullptr;
+cudaStream_t captured = nullptr;
+unsigned long graphs = 0;
+
 }  // namespace
 
 #undef cudaGetDeviceProperties
@@ -171,8 +178,51 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return cudaStreamCreateWithPriority(stream, 0, 0);
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
+void stand_in_set_capture(Capture function) { capture = function; }
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  captured = stream;
+  capture(kBegin, ++graphs);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  captured = nullptr;
+  *graph = reinterpret_cast<cudaGraph_t>(graphs);
+  capture(kEnd, graphs);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  bool active = captured != nullptr && stream == captured;
+  *status = active ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+#if CUDART_VERSION >= 13000
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t*, const cudaGraphNode_t**,
+                                     const cudaGraphEdgeData**, size_t*) {
+  if (id != nullptr) {
+    *id = graphs;
+  }
+  return cudaStreamIsCapturing(stream, status);
+}
+#endif
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                          unsigned long long) {
+  *exec = reinterpret_cast<cudaGraphExec_t>(graph);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
+  capture(kLaunch, reinterpret_cast<unsigned long>(exec));
   return cudaSuccess;
 }
 

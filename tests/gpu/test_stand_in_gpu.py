@@ -31,4 +31,4 @@ def test_programs_on_a_gpu(tmp_path):
     lines = result.stdout.splitlines()
     assert result.returncode == 0, result.stderr
     assert [line for line in lines if not line.startswith("ok ")] == []
-    assert len(lines) >= 60
+    assert len(lines) >= 70
