@@ -42,11 +42,12 @@ from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
 from .out_tensors import moving_versions, refuse_out, version_of
 from .shape_history import history_of
-from .shapes import Shapes, TorchSource, expr_function
+from .shapes import Shapes, expr_function
 from .side_effects import SideEffects
 from .size_nodes import expression_node
 from .source import LocalSource, ModuleItemSource
 from .subgraphs import Body, graphs_of
+from .symbolic_contexts import TorchSource
 from .tensor_storage import Restrided, memory_leaves
 from .transform_levels import close_transforms
 from .utils import counters
@@ -170,7 +171,7 @@ class OutputGraph:
     def add_input(
         self, value: torch.Tensor, source: Source, context: Any = None, stack: UserStack = ()
     ) -> Node:
-        """A placeholder for a tensor of the frame. context: which sizes are symbolic (None: none)."""
+        """A placeholder for a tensor of the frame. context: its symbolic sizes, if any."""
         known_as = TorchSource(source)
         if context is None:
             fake = self.fake_mode.from_tensor(value, static_shapes=True, source=known_as)

@@ -22,7 +22,6 @@ from typing import Any
 
 import sympy
 import torch
-import torch._guards
 from torch.fx.experimental.symbolic_shapes import (
     SYMPY_INTERP,
     ConstraintViolationError,
@@ -30,9 +29,7 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     StatelessSymbolicContext,
     StrictMinMaxConstraint,
-    SubclassSymbolicContext,
 )
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
@@ -54,6 +51,7 @@ from .source import (
     TensorPropertySource,
     TupleItemSource,
 )
+from .symbolic_contexts import TorchSource, place_of, static_context
 
 UNBACKED = getattr(DimDynamic, "UNBACKED", None) or DimDynamic.SIZE_LIKE_UNBACKED
 _INT64 = 2**63
@@ -62,27 +60,6 @@ _INT64 = 2**63
 def _unbacked_dims(value: torch.Tensor, source: Source) -> frozenset[int]:
     listed = listed_sources.is_unbacked(source.name)
     return frozenset(range(value.dim())) if listed else markers.unbacked_dims(value)
-
-
-@dataclass(frozen=True, eq=False)
-class TorchSource(torch._guards.Source):
-    """One of our sources as torch's ShapeEnv wants them: it needs the name."""
-
-    source: Source
-
-    def __hash__(self) -> int:
-        return hash(self.source)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TorchSource) and other.source == self.source
-
-    @property
-    def _name_template(self) -> str:
-        return self.source.name
-
-    @functools.cached_property
-    def guard_source(self) -> Any:
-        return torch._guards.GuardSource.LOCAL
 
 
 @dataclass(slots=True)
@@ -193,6 +170,15 @@ class Shapes:
                 self.sources.setdefault(expr, place)
         for dim in sorted(self._unbacked.get(source, ())):
             self._note_unbacked(value, fake.shape[dim], dim, source)
+
+    def locate_symbols(self) -> None:
+        """Find the places of symbols that no fake shows: a wrapper may take its sizes from what it
+        wraps, whose symbols stand for those that torch made for it.
+        """
+        for symbol, known_as in self.env.var_to_sources.items():
+            place = place_of(known_as[0]) if symbol not in self.sources else None
+            if place is not None:
+                self.sources[symbol] = place
 
     def _is_chosen(self, value: int, size: Any, checks: Any, stack: UserStack) -> bool:
         """Whether a size meets one of the user's criteria; that, or that it meets none, is a
@@ -505,31 +491,6 @@ def _constraint(value: torch.Tensor, dim: int, dynamic: frozenset[int]) -> Any:
     return StrictMinMaxConstraint(
         vr=ValueRanges(max(low or 0, 2), upper),  # type: ignore[arg-type]
         warn_only=False,
-    )
-
-
-def static_context(value: torch.Tensor, *, outer_only: bool = False) -> Any:
-    """All sizes are constants. outer_only: without those of the tensors that it wraps."""
-    base = value._base
-    plain: StatelessSymbolicContext[..., Any] = StatelessSymbolicContext(
-        dynamic_sizes=[DimDynamic.STATIC] * value.dim(),
-        view_base_context=None if base is None else static_context(base),
-    )
-    if outer_only or not is_traceable_wrapper_subclass(value):
-        return plain
-    names = value.__tensor_flatten__()[0]
-    inner = {name: static_context(getattr(value, name)) for name in names}
-    return of_wrapper(plain, inner, ConstSource(None))
-
-
-def of_wrapper(
-    outer: StatelessSymbolicContext[..., Any], inner: dict[str, Any], source: Source
-) -> SubclassSymbolicContext:
-    """The context of a tensor that wraps others, by the names of these."""
-    fields = "dynamic_sizes dynamic_strides constraint_sizes constraint_strides"
-    own = {name: getattr(outer, name) for name in (*fields.split(), "view_base_context")}
-    return SubclassSymbolicContext(
-        **own, tensor_source=TorchSource(source), inner_contexts=inner
     )
 
 

@@ -53,6 +53,7 @@ LAYERS = [
         "side_effects",
         "source",
         "source_calls",
+        "symbolic_contexts",
         "trace_rules",
     ],
     ["output_graph", "subgraphs", "tensor_storage"],

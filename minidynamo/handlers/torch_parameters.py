@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..new_parameters import NewParameter, fill, is_alone
-from ..shapes import TorchSource
 from ..source import ConstSource
+from ..symbolic_contexts import TorchSource
 from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.registry import handles

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from minidynamo.inductor.sizes import has_floats, has_symbols, is_composed, is_in_plans
 from minidynamo.inductor.views import View, rebuild
@@ -383,6 +383,8 @@ class _Runner(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         self.recorder.origin = n
         result = super().run_node(n)
+        if any(map(is_traceable_wrapper_subclass, _leaves(result))):
+            raise NotCapturable(f"{n} wraps other tensors")
         operands = [self.env[arg] for arg in n.all_input_nodes]
         self.recorder.composes_floats |= is_composed(result, operands)
         return result

@@ -16,7 +16,7 @@ from .base import VariableTracker, unsupported
 from .contexts import GlobalStateVariable
 from .dicts import DictVariable
 from .symint import SymVariable
-from .tensor import TensorVariable
+from .tensor import TensorVariable, new_variable
 from .user_defined import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
@@ -138,9 +138,7 @@ def new_tensor(
     fake: torch.Tensor,
 ) -> TensorVariable:
     """A tensor that the operator gives to the body."""
-    variable = TensorVariable(body.parameter(fake))
-    tx.output.side_effects.track(fake, variable)
-    return variable
+    return new_variable(tx, body.parameter(fake))
 
 
 def trace_body(

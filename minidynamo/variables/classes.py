@@ -21,7 +21,6 @@ from .base import ObservedException, VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable, is_value
 from .descriptors import (
-    ClassAttribute,
     bind,
     class_lookup,
     class_source,
@@ -267,11 +266,7 @@ class ClassVariable(VariableTracker):
         for base, constructor in CONSTRUCTORS:
             if issubclass(cls, base):
                 return constructor(tx, self, args, kwargs)
-        found = class_lookup(tx, type(cls), "__call__")
-        assert found is not None
-        if found.raw is not type.__dict__["__call__"]:
-            return tx.call_for(self, bind(tx, found, self, type(cls)), args, kwargs)
-        return instantiate(tx, self, args, kwargs)
+        return call_type(tx, self, args, kwargs)
 
 
 def _is_class_name(value: VariableTracker) -> bool:
@@ -297,6 +292,21 @@ def _realized(
     return [arg.realize() for arg in args], {
         name: arg.realize() for name, arg in kwargs.items()
     }
+
+
+def call_type(
+    tx: Translator,
+    cls_variable: ClassVariable,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
+    """The `__call__` of the metaclass."""
+    cls = cls_variable.value
+    found = class_lookup(tx, type(cls), "__call__")
+    assert found is not None
+    if found.raw is not type.__dict__["__call__"]:
+        return tx.call_for(cls_variable, bind(tx, found, cls_variable, type(cls)), args, kwargs)
+    return instantiate(tx, cls_variable, args, kwargs)
 
 
 def instantiate(
@@ -387,4 +397,4 @@ def build_class(tx: Translator, value: type) -> VariableTracker:
     return tx.output.side_effects.track(value, variable)
 
 
-__all__ = ["CONSTRUCTORS", "ClassAttribute", "ClassVariable", "constructs", "instantiate"]
+__all__ = ["CONSTRUCTORS", "ClassVariable", "call_type", "constructs", "instantiate"]

@@ -332,8 +332,7 @@ def wrap_node(tx: Translator, node: Node) -> VariableTracker:
         known = tx.output.side_effects.variable_of(value)
         if known is not None:
             return known
-        kind = TensorVariable if type(value) in _FAKE else TENSOR_CLASS[0](value)
-        return tx.output.side_effects.track(value, kind(node))
+        return new_variable(tx, node)
     if is_value(value):
         return ConstantVariable(value)
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -345,6 +344,15 @@ def wrap_node(tx: Translator, node: Node) -> VariableTracker:
         f"{node}: {type(value).__name__}",
         "the operation's result is not a tensor",
     )
+
+
+def new_variable(tx: Translator, node: Node) -> TensorVariable:
+    """The value of a tensor that has none yet."""
+    value = example_value(node)
+    kind = TensorVariable if type(value) in _FAKE else TENSOR_CLASS[0](value)
+    variable = kind(node)
+    tx.output.side_effects.track(value, variable)
+    return variable
 
 
 def _wrap_sequence(tx: Translator, node: Node, value: Any) -> VariableTracker:

@@ -13,14 +13,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import (
+    is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
+)
 
 from ..exc import InternalError
 from ..guards import Predicate
-from ..shapes import of_wrapper, static_context
 from ..side_effects import Mutation
 from ..source import AttrSource
+from ..symbolic_contexts import of_wrapper, static_context
 from .base import VariableTracker, unsupported
+from .classes import CONSTRUCTORS, call_type
 from .constant import is_value
 from .descriptors import bind, class_lookup, guard_class
 from .tensor import TENSOR_CLASS, TensorVariable
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
     from ..source import Source
     from ..symbolic_convert import Translator
+    from .classes import ClassVariable
 
 _TORCH_FUNCTIONS = (
     torch.Tensor.__torch_function__.__func__,
@@ -174,7 +179,13 @@ def _guard_parts(
 
 
 def _refuse_parts(value: torch.Tensor, source: Source) -> None:
-    for _, part, at in _parts(value, source):
+    """Raises Unsupported where it wraps what no graph can take."""
+    try:
+        parts = list(_parts(value, source))
+    except Exception as error:  # its `__init__` is not done, say
+        why = f"it cannot be taken apart: {type(error).__name__}: {error}"
+        unsupported("tensor subclass", source.name, why)
+    for _, part, at in parts:
         if is_wrapper(part):
             _refuse_parts(part, at)
         elif type(part) not in (torch.Tensor, torch.nn.Parameter):
@@ -220,6 +231,8 @@ def wrap_wrapper(
     node = tx.output.add_input(value, source, context)
     fake = node.meta["example_value"]
     _guard_parts(tx, value, fake, source, tracked=context is not None)
+    if context is not None:
+        tx.output.shapes.locate_symbols()
     variable = WrapperTensorVariable(node, source=source)
     variable.mutation = Mutation.EXISTING
     tx.output.side_effects.track(fake, variable)
@@ -231,4 +244,27 @@ def variable_class(fake: torch.Tensor) -> type[TensorVariable]:
     return WrapperTensorVariable if is_wrapper(fake) else TensorVariable
 
 
+def make_wrapper(
+    tx: Translator,
+    cls_variable: ClassVariable,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
+    """A call of a class of wrappers is a node, which runs its `__new__` and `__init__`."""
+    cls = cls_variable.value
+    if not is_traceable_wrapper_subclass_type(cls):
+        return call_type(tx, cls_variable, args, kwargs)
+    if str(cls.__module__).startswith("torch.distributed."):
+        unsupported("tensor subclass", cls.__name__, "instances are not made inside")
+    guard_class(tx, cls)
+    made = tx.call_operation(cls, args, kwargs)
+    fake = made.fake if isinstance(made, TensorVariable) else None
+    if fake is None or made.python_type() is not cls:
+        unsupported("tensor subclass", cls.__name__, "its call gives something else")
+    if fake.requires_grad and fake.is_leaf and torch.is_grad_enabled():
+        unsupported("tensor subclass", cls.__name__, "a leaf that requires grad")
+    return made
+
+
+CONSTRUCTORS.append((torch.Tensor, make_wrapper))
 TENSOR_CLASS.append(variable_class)

@@ -143,6 +143,18 @@ def test_marks_concern_the_tensors_inside(mark):
     assert len(counter.graphs[-1].graph.find_nodes(op="placeholder")) == 1
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_only_a_part_is_marked(dynamic):
+    counter = CountingBackend()
+    fn = lambda x: x * x.shape[1]  # noqa: E731
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True, dynamic=dynamic)
+    for columns in (3, 4, 5):
+        x = two(2, columns)
+        minidynamo.maybe_mark_dynamic(x.a, 1)
+        assert same(compiled(x), fn(x))
+    assert len(counter.graphs) <= 2
+
+
 class Int8Weight(torch.Tensor):
     """A matrix of int8 with a scale for each row, which `linear` multiplies by."""
 
@@ -243,3 +255,101 @@ def test_training_steps_of_wrapped_parameters(backend):
     for mine, theirs in zip(plain.parameters(), other.parameters(), strict=True):
         assert type(theirs.data) is TwoTensor
         assert same(mine.data, theirs.data)
+
+
+class Wrap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return TwoTensor(x.clone(), x * 2)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.a + g.b
+
+
+class Unwrap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.a + x.b
+
+    @staticmethod
+    def backward(ctx, g):
+        return TwoTensor(g * 2, g * 3)
+
+
+def written(x):
+    y = TwoTensor(x, x + 0)
+    y.mul_(2)
+    return y, x
+
+
+def attributes(x):
+    y = Shifted(x * 2, 3)
+    return y * 2, y.shift, y.inner, y.twice, y.doubled(), y.shape[0]
+
+
+def kinds(x):
+    y = TwoTensor(x, x)
+    return isinstance(y * 2, TwoTensor), type(y) is TwoTensor, y.a is x, y.view(-1).a
+
+
+def contained(x):
+    held = {"a": [TwoTensor(x, b=x + 1)]}
+    return held["a"][0].sin(), TwoTensor.__name__
+
+
+MADE = {
+    "returned": (lambda x: TwoTensor(x, x + 1) * 2, False),
+    "taken apart": (lambda x: (TwoTensor(x, x + 1) * 2).b + 1, False),
+    "attributes": (attributes, False),
+    "kinds": (kinds, False),
+    "written": (written, False),
+    "contained": (contained, False),
+    "by a function": (lambda x: Wrap.apply(x) * 2, True),
+    "by functions": (lambda x: Unwrap.apply(Wrap.apply(x.sin()) * 2), True),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("name", MADE)
+def test_made_in_captured_code(name, backend):
+    fn, grad = MADE[name]
+    counter = CountingBackend(backend=backend)
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True, dynamic=True)
+    for size in (4, 5):
+        mine, theirs = ([torch.arange(size * 3.0).view(size, 3)] for _ in range(2))
+        mine[0].requires_grad_(grad), theirs[0].requires_grad_(grad)
+        want, got = fn(*mine), compiled(*theirs)
+        assert same(want, got)
+        assert same(mine, theirs)
+        assert same(gradients(want, mine), gradients(got, theirs))
+    assert len(counter.graphs) == 1
+
+
+def test_made_leaves_that_require_grad_break():
+    def fn(x):
+        y = Shifted(x, 3)
+        return (y * 2).sum(), y
+
+    x = torch.ones(3, requires_grad=True)
+    total, leaf = minidynamo.compile(fn, backend="aot_eager")(x)
+    total.backward()
+    assert leaf.is_leaf and leaf.requires_grad
+    assert torch.equal(leaf.grad.inner, torch.full((3,), 5.0))
+    with pytest.raises(minidynamo.exc.Unsupported, match="a leaf that requires grad"):
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(x)
+
+
+def test_a_class_that_changed_is_compiled_again():
+    class Own(Shifted):
+        step = 1
+
+        def __init__(self, inner, shift):
+            super().__init__(inner, shift + type(self).step)
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(lambda x: Own(x, 1) * 2, backend=counter, fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2)).inner, torch.full((2,), 4.0))
+    Own.step = 3
+    assert torch.equal(compiled(torch.ones(2)).inner, torch.full((2,), 6.0))
+    assert len(counter.graphs) == 2

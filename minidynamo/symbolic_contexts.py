@@ -1,0 +1,78 @@
+"""What torch is told of tensors of the frame when it makes fakes of them.
+
+A symbolic context says which sizes are symbolic; a source where the tensor comes from; it
+comes back with the symbols that torch makes for it (`place_of`).
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._guards
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    StatelessSymbolicContext,
+    SubclassSymbolicContext,
+)
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from .source import AttrSource, ConstSource, Source, TensorPropertySource
+
+
+@dataclass(frozen=True, eq=False)
+class TorchSource(torch._guards.Source):
+    """One of our sources as torch's ShapeEnv wants them: it needs the name."""
+
+    source: Source
+
+    def __hash__(self) -> int:
+        return hash(self.source)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TorchSource) and other.source == self.source
+
+    @property
+    def _name_template(self) -> str:
+        return self.source.name
+
+    @functools.cached_property
+    def guard_source(self) -> Any:
+        return torch._guards.GuardSource.LOCAL
+
+
+def static_context(value: torch.Tensor, *, outer_only: bool = False) -> Any:
+    """All sizes are constants. outer_only: without those of the tensors that it wraps."""
+    base = value._base
+    plain: StatelessSymbolicContext[..., Any] = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.STATIC] * value.dim(),
+        view_base_context=None if base is None else static_context(base),
+    )
+    if outer_only or not is_traceable_wrapper_subclass(value):
+        return plain
+    names = value.__tensor_flatten__()[0]
+    inner = {name: static_context(getattr(value, name)) for name in names}
+    return of_wrapper(plain, inner, ConstSource(None))
+
+
+def of_wrapper(
+    outer: StatelessSymbolicContext[..., Any], inner: dict[str, Any], source: Source
+) -> SubclassSymbolicContext:
+    """The context of a tensor that wraps others, by the names of these."""
+    fields = "dynamic_sizes dynamic_strides constraint_sizes constraint_strides"
+    own = {name: getattr(outer, name) for name in (*fields.split(), "view_base_context")}
+    return SubclassSymbolicContext(
+        **own, tensor_source=TorchSource(source), inner_contexts=inner
+    )
+
+
+def place_of(known_as: Any) -> Source | None:
+    """Our source for one that torch made of ours; None for those of values that it computed."""
+    if isinstance(known_as, TorchSource):
+        return known_as.source
+    base = place_of(known_as.base) if hasattr(known_as, "base") else None
+    if base is not None and hasattr(known_as, "prop"):
+        return TensorPropertySource(base, known_as.prop.name.lower(), known_as.idx)
+    return AttrSource(base, known_as.member) if base is not None else None
