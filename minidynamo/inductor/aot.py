@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
+from minidynamo.inductor.autograd_call import DirectCall
 from minidynamo.inductor.decompositions import interpolation_whole
 from minidynamo.inductor.gradients import WRITTEN, Gradients
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
@@ -280,12 +281,10 @@ def make_aot(
     parts = take_out(gm, inputs)
     failures: list[Exception] = []
     gradients = Gradients(options.pop("partition_fn"), written)
+    direct = DirectCall(inputs)
 
     def guarded(kind: str) -> Callable[..., Any]:
-        def compile_one(
-            graph: torch.fx.GraphModule,
-            given: Sequence[Any],
-        ) -> Any:
+        def compile_one(graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
             why = gradients.note_metadata(graph, inputs) if kind != "backward" else ""
             if why:
                 raise CannotTrace(why)
@@ -295,7 +294,9 @@ def make_aot(
                 failures.append(error)
                 raise
             if kind == "backward":
-                return gradients.of_backward(graph, compiled)
+                return direct.complete(graph, gradients.of_backward(graph, compiled))
+            if kind == "forward":
+                direct.begin(compiled, gradients.found, gradients.differ)
             return _Unwatched(compiled) if _has_complex(graph) else compiled
 
         return compile_one
@@ -317,7 +318,7 @@ def make_aot(
         if failures:
             raise
         raise CannotTrace(f"{type(error).__name__}: {error}") from error
-    compiled = gradients.of_forward(compiled)
+    compiled = direct.attach(gradients.of_forward(compiled))
     return compiled if parts is None else parts.attach(compiled)
 
 

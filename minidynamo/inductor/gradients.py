@@ -36,6 +36,10 @@ class Gradients:
 
     partition: how AOTAutograd divides the joint graph; written: by their positions, the inputs
     whose version counters it moves, and how often (None: not known).
+
+    Attributes:
+        found: what torch found out about inputs and outputs, once it tells.
+        differ: whether some gradients need some tangents only.
     """
 
     def __init__(
@@ -47,8 +51,9 @@ class Gradients:
         self._written = written
         self._unseen: list[int] = []
         self._repeated: dict[int, int] = {}
-        self._differ = False
+        self.differ = False
         self._metadata: Any = None
+        self.found: Any = None
 
     def partition(
         self,
@@ -59,7 +64,7 @@ class Gradients:
         """Divides the joint graph, and sees whether some gradients need some tangents only."""
         (output,) = joint.graph.find_nodes(op="output")
         results = tree_leaves(output.args)[kwargs["num_fwd_outputs"] :]
-        self._differ = len(set(_tangents_of(joint.graph.nodes, results).values())) > 1
+        self.differ = len(set(_tangents_of(joint.graph.nodes, results).values())) > 1
         return self._partition(joint, *args, **kwargs)
 
     def note_metadata(
@@ -80,9 +85,10 @@ class Gradients:
         if has_symbols(inputs) and _gives_part_of_written(metadata):
             # torch would take the offset that the part has in the new values' memory.
             return "a part of an input that is written to is a result"
+        self.found = metadata
         # Kernels do not write to saved tensors: backward may run again (`retain_graph`).
         metadata.bw_donated_idxs = []
-        if self._differ:
+        if self.differ:
             self._metadata = metadata
         if self._written is None:
             return ""

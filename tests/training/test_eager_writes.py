@@ -220,7 +220,7 @@ def test_views_of_hidden_memory_are_compiled():
     metrics.reset()
     with torch.no_grad():
         compiled = minidynamo.compile(lambda x: layer(x.tanh()), fullgraph=True)
-        assert torch.allclose(compiled(x), layer(x.tanh()))
+        assert torch.allclose(compiled(x), layer(x.tanh()), atol=1e-6)
     assert metrics.uncompiled_graphs == 0 and metrics.compiled_graphs == 1
 
 
