@@ -161,8 +161,10 @@ def _bound(run: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], objec
 
 
 def copy_rate(device: str) -> float:
-    """Bytes per second that a copy of 64 MiB reads and writes."""
-    source = torch.empty(1 << 24, device=device)
+    """Bytes per second that a copy of 64 MiB (on a GPU 1 GiB: more than its caches) reads and
+    writes.
+    """
+    source = torch.empty(1 << (28 if device.startswith("cuda") else 24), device=device)
     target = torch.empty_like(source)
     timing = interleaved({"copy": lambda: target.copy_(source)}, rounds=9, round_seconds=0.05)
     return 2 * source.numel() * source.itemsize / timing["copy"].best
@@ -286,9 +288,15 @@ def run(options: argparse.Namespace, rate: float) -> dict[int, list[Result]]:
         torch.set_num_threads(threads)
         some = results[threads] = []
         for name in CASES:
-            if options.only in name:
+            if options.only not in name or time.perf_counter() > options.end:
+                continue
+            try:
                 some.append(measure(name, options, CLOCKS[_clock(options, threads)]))
-                print("  ".join(row(some[-1], rate)), flush=True)
+            except Exception as error:  # the other cases are worth having
+                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                options.failed.append(name)
+                continue
+            print("  ".join(row(some[-1], rate)), flush=True)
     return results
 
 
@@ -308,11 +316,14 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--keep-caches", action="store_true", help="do not start with empty ones"
     )
+    budget_help = "no case is begun after so many seconds"
+    parser.add_argument("--budget", type=float, default=math.inf, help=budget_help)
     parser.add_argument("--write", action="store_true", help="write page and plots")
     options = parser.parse_args(argv)
+    options.failed, options.end = [], time.perf_counter() + options.budget
     with fresh_caches(options.keep_caches), torch.no_grad():
         rate = copy_rate(options.device)
-        results = run(options, rate)
+        results = {k: some for k, some in run(options, rate).items() if some}
     for threads, some in results.items():
         print(f"\n{threads} thread{'s' * (threads > 1)}")
         print(table(HEADER, [row(result, rate) for result in some]))
@@ -322,6 +333,8 @@ def main(argv: list[str]) -> None:
         (RESULTS / f"kernels-{kind}.md").write_text(page(results, rate, options))
         for threads, some in results.items():
             _plot_path(kind, threads).write_text(plot(some))
+    if options.failed:
+        sys.exit(f"failed: {', '.join(options.failed)}")
 
 
 if __name__ == "__main__":

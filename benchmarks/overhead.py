@@ -1,6 +1,6 @@
 """What a call costs beside the kernels: eager, torch.compile and minidynamo in turns.
 
-    python benchmarks/overhead.py [--rounds 15] [--no-torch-compile] [--json FILE]
+    python benchmarks/overhead.py [--rounds 15] [--no-torch-compile] [--device cuda] [--json FILE]
 
 1. five pointwise operations on 8 elements, default backends
 2. the same with a backend that returns a stored result: hook, guards and glue alone
@@ -55,9 +55,9 @@ def fib(n: int) -> int:
     return n if n < 2 else fib(n - 1) + fib(n - 2)
 
 
-def pointwise(backend: str | Callable, with_torch: bool) -> Subjects:
+def pointwise(backend: str | Callable, with_torch: bool, device: str = "cpu") -> Subjects:
     """The function in eager and compiled with `backend` by each compiler."""
-    x = torch.randn(8)
+    x = torch.randn(8, device=device)
     ours = minidynamo.compile(five_ops, backend=backend)
     subjects: Subjects = {"eager": lambda: five_ops(x), "minidynamo": lambda: ours(x)}
     if with_torch:
@@ -123,12 +123,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--no-torch-compile", action="store_true")
+    parser.add_argument("--device", default="cpu", help="of the first group's tensors")
     parser.add_argument("--json", type=Path, help="write the rounds, in seconds, to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with_torch = not args.no_torch_compile
     groups: dict[str, Callable[[], Subjects]] = {
-        "five pointwise ops, 8 elements": lambda: pointwise("inductor", with_torch),
+        "five pointwise ops, 8 elements": lambda: pointwise(
+            "inductor", with_torch, args.device
+        ),
         "the same, stored result": lambda: pointwise(stored_result, with_torch),
         "nn.Module, stored result": lambda: modules(with_torch),
         "fib(12), not captured": unhooked,
