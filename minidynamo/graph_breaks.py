@@ -196,7 +196,11 @@ class _Finisher:
         made = list(self.output.made)
         new = {item.node for item in made}
         own = [node for node in outputs if node not in new]
-        module, inputs = self.output.finish([*own, *(node for node, _ in checks)])
+        wanted = [*own, *(node for node, _ in checks)]
+        for node in reversed(self.output.graph.nodes):
+            if "for_text" in node.meta and not (node.users or node in wanted):
+                self.output.graph.erase_node(node)
+        module, inputs = self.output.finish(wanted)
         is_mutating = any(item.is_mutated for item in inputs)
         draws = self.output.draws
         if checks and (is_mutating or draws.calls):

@@ -159,6 +159,31 @@ def torch_assert(
     return NONE
 
 
+@handles(torch._check_tensor_all)
+def check_tensor_all(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    """Checked by the graph too; where it fails, eager makes the error and its message."""
+    if not args or not isinstance(args[0], TensorVariable):
+        return NotImplemented
+    if args[0].fake.dtype is not torch.bool:
+        return NotImplemented
+    held = args[0].call_method(tx, "_is_all_true", [], {})
+    return NONE if expect(tx, held, True) else NotImplemented
+
+
+@handles(torch._check_tensor_all_with)
+def check_tensor_all_with(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    """The same with a type of error before the tensor."""
+    return check_tensor_all(tx, args[1:], kwargs)
+
+
 @handles(expect_true)
 def _expect_true(
     tx: Translator,

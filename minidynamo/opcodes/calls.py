@@ -174,14 +174,14 @@ def _set_part(
 @op("FORMAT_SIMPLE")
 def format_simple(tx: Translator, inst: Instruction) -> None:
     value = tx.pop()
-    tx.push(postponed_text(value, "") or tx.format_value(value, ""))
+    tx.push(postponed_text(tx, value, "") or tx.format_value(value, ""))
 
 
 @op("FORMAT_WITH_SPEC")
 def format_with_spec(tx: Translator, inst: Instruction) -> None:
     value, spec = tx.popn(2)
     text = spec.as_python_constant()
-    tx.push(postponed_text(value, text) or tx.format_value(value, text))
+    tx.push(postponed_text(tx, value, text) or tx.format_value(value, text))
 
 
 @op("CONVERT_VALUE")

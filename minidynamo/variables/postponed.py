@@ -11,6 +11,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .. import config
 from .._C import disabled
 from ..side_effects import Mutation
@@ -80,7 +82,9 @@ class PostponedText(VariableTracker):
 
 
 class PrintedText(PostponedText):
-    """The same as argument of such a call: made behind the graph."""
+    """The same as argument of such a call, or of tensors that nothing changes: made behind the
+    graph.
+    """
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         tensors = [part[0] for part in self.parts if not isinstance(part, str)]
@@ -96,11 +100,26 @@ class PrintedText(PostponedText):
         codegen.end_call(len(tensors))
 
 
-def postponed_text(value: VariableTracker, spec: str) -> PostponedText | None:
-    """`format(value, spec)` of a tensor, while there are functions whose calls are postponed."""
-    if isinstance(value, TensorVariable) and config.reorderable_logging_functions:
-        return PostponedText([(value, spec)])
-    return None
+def postponed_text(tx: Translator, value: VariableTracker, spec: str) -> PostponedText | None:
+    """`format(value, spec)` of a tensor: of one number, made behind the graph if it is needed at
+    all; of others, for functions whose calls are postponed.
+    """
+    if isinstance(value, PrintedText) and not spec:
+        return value
+    if not isinstance(value, TensorVariable):
+        return None
+    output = tx.output
+    is_inside = output.body is not None or output.transform_levels
+    if type(value) is TensorVariable and not (
+        value.fake.dim() or value.fake.is_meta or is_inside
+    ):
+        detached = value.call_method(tx, "detach", [], {})
+        copy = tx.call_operation(torch.clone, [detached], {})
+        assert isinstance(copy, TensorVariable)
+        # Left out of the graph if nothing needs the text.
+        detached.as_proxy().meta["for_text"] = copy.node.meta["for_text"] = True
+        return PrintedText([(copy, spec)])
+    return PostponedText([(value, spec)]) if config.reorderable_logging_functions else None
 
 
 def joined_texts(values: Args) -> PostponedText | None:
@@ -108,10 +127,14 @@ def joined_texts(values: Args) -> PostponedText | None:
     if not any(isinstance(value, PostponedText) for value in values):
         return None
     parts: list[str | tuple[TensorVariable, str]] = []
+    made: type[PostponedText] = PrintedText
     for value in values:
-        own = isinstance(value, PostponedText)
-        parts += value.parts if own else [value.as_python_constant()]  # type: ignore[attr-defined]
-    return PostponedText(parts)
+        if isinstance(value, PostponedText):
+            parts += value.parts
+            made = made if isinstance(value, PrintedText) else PostponedText
+        else:
+            parts.append(value.as_python_constant())
+    return made(parts)
 
 
 def logging_call(
