@@ -34,7 +34,6 @@ from .generator_frames import rebuild
 from .new_parameters import making
 from .resume_execution import (
     SUPER_NAME,
-    VALUE,
     ContinuationKey,
     closure_names,
     continuation,
@@ -279,7 +278,7 @@ class _BreakFinisher(_Finisher):
         frames = [innermost]
         while frames[0].parent is not None:
             frames.insert(0, frames[0].parent)
-        self.frame, *inlined = map(StoppedFrame, frames)
+        self.frame, *inlined = (StoppedFrame(f, calls=f is not innermost) for f in frames)
         self.stops = StopFunctions(inlined) if inlined else None
 
     def run(self) -> CompiledFrame:
@@ -328,8 +327,7 @@ class _BreakFinisher(_Finisher):
             return tail, stopped
         call = self.stops.call()
         call.handler = stopped.handler
-        returned = WayOn([], frame.index + 1, frame.slots + VALUE)
-        plain = [Instruction("LOAD_FAST", RESULT_NAME), *self._leave(returned)]
+        plain = frame.returned(copies, self._leave)
         block = [call, *check_suspended(plain[0])]
         for number, exit_ in enumerate(self.stops.exits):
             following = Instruction("NOP")

@@ -33,6 +33,7 @@ SUPER_NAME = "__md_self"
 # In front of the names of what a continuation passes on to the callee's continuation.
 INNER_PREFIX = "__md_in_"
 INNER_FUNCTION = INNER_PREFIX + "__md_fn"
+RESULT_NAME = "__md_result"
 # What a slot of the stack holds: a value, a NULL, or what PUSH_EXC_INFO put there (in its place an
 # argument has the exception that is being handled).
 VALUE, NULL_SLOT, HANDLED = "v", "n", "e"
@@ -64,7 +65,8 @@ class ContinuationKey:
     """Where a continuation starts (index in the base code) and what it is given.
 
     With `inner` the instruction at `index` is being executed: it called the function that `inner`
-    goes on with, and pushes what that returns.
+    goes on with, and pushes what that returns; if it `makes` an object, that is on the stack, and
+    the function its `__init__`.
     """
 
     index: int
@@ -73,6 +75,7 @@ class ContinuationKey:
     # The local that has to be in slot 0, where `super()` looks for its object; None: none has to.
     first: str | None = None
     inner: InnerCall | None = None
+    makes: bool = False
 
     def arguments(self) -> tuple[str, ...]:
         """The names of all arguments in order."""
@@ -210,11 +213,37 @@ def entered_at(
             function = Instruction("LOAD_CONST", failure.callee)
         call = Instruction("CALL", CallArg(len(arguments)), origin=target.origin)
         call.handler = target.handler
-        following = Instruction("JUMP", target=copies[key.index + 1])
-        prelude += [*current.emit_callable([function]), *arguments, *forget, call, following]
+        after = drop_result(target) if key.makes else []
+        after.append(Instruction("JUMP", target=copies[key.index + 1]))
+        prelude += [*current.emit_callable([function]), *arguments, *forget, call, *after]
     for inst in prelude:
         inst.positions = target.positions
     return [*prelude, *copies]
+
+
+def drop_result(target: Instruction) -> list[Instruction]:
+    """Pop what the `__init__` returned that the instruction called, as `type.__call__` does."""
+    load = Instruction("LOAD_FAST", RESULT_NAME)
+    forget = Instruction("DELETE_FAST", RESULT_NAME)
+    error = current.emit_call([Instruction("LOAD_CONST", init_error)], [load], 1)
+    raises = Instruction("RAISE_VARARGS", 1)
+    for inst in (*error, raises):
+        inst.handler = target.handler
+    return [
+        Instruction("STORE_FAST", RESULT_NAME),
+        Instruction("LOAD_FAST", RESULT_NAME),
+        Instruction("LOAD_CONST", None),
+        Instruction("IS_OP", False),
+        Instruction("POP_JUMP_IF_TRUE", target=forget),
+        *error,
+        raises,
+        forget,
+    ]
+
+
+def init_error(returned: Any) -> TypeError:
+    """What is raised where `__init__` returned something."""
+    return TypeError(f"__init__() should return None, not '{type(returned).__name__}'")
 
 
 def make_function_code(

@@ -36,6 +36,7 @@ from .resume_execution import (
     INNER_FUNCTION,
     INNER_PREFIX,
     NULL_SLOT,
+    RESULT_NAME,
     STACK_NAME,
     SUPER_NAME,
     VALUE,
@@ -44,6 +45,7 @@ from .resume_execution import (
     base_code,
     closure_names,
     continuation,
+    drop_result,
     entered_at,
     is_made_name,
     make_function_code,
@@ -61,7 +63,6 @@ NONE = ConstantVariable(None)
 _LOOK_AT_LOCALS = (locals, vars, dir, eval, exec, sys._getframe)
 _NAMES_OF_LOOKING = frozenset(function.__name__ for function in _LOOK_AT_LOCALS)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
-RESULT_NAME = "__md_result"
 STOP_NAME = "__md_stop{}"
 
 
@@ -83,9 +84,13 @@ class Exit:
 
 
 class StoppedFrame:
-    """One of the frames: its code, where in it, the pattern of its stack, its live locals."""
+    """One of the frames: its code, where in it, the pattern of its stack, its live locals.
 
-    def __init__(self, tx: Translator) -> None:
+    calls: whether it waits for the next one; makes: which is the `__init__` of an object that is
+    on its stack.
+    """
+
+    def __init__(self, tx: Translator, *, calls: bool = False) -> None:
         self.tx = tx
         self.base = base_code(tx.code)
         self.instructions = decode(self.base)
@@ -95,6 +100,10 @@ class StoppedFrame:
         self.index = position
         self.live = live_locals(self.instructions)
         self.slots, self.stack = _describe_stack(tx)
+        self.makes = (calls and tx.made is not None) or _goes_on_making(tx)
+        if calls and tx.made is not None:
+            self.slots += VALUE
+            self.stack.append(tx.made)
         self.first = self._super_argument()
         # The program may see all of its locals, or their ends, also where it does not use them any
         # more.
@@ -131,7 +140,8 @@ class StoppedFrame:
     def key(self, index: int, slots: str, inner: InnerCall | None = None) -> ContinuationKey:
         """The continuation at `index` with a stack of `slots`."""
         names = self.names if index == self.index else self._used(self.names, index)
-        return ContinuationKey(index, slots, names, self.first, inner)
+        makes = self.makes and inner is not None
+        return ContinuationKey(index, slots, names, self.first, inner, makes)
 
     def arguments(self) -> tuple[str, ...]:
         """The arguments of the stop function, without what it passes on."""
@@ -149,6 +159,18 @@ class StoppedFrame:
             first = [tx.locals[self.first]]
         stack = [value for value in self.stack if value is not NULL]
         return [*first, *stack, *(tx.locals[name] for name in self.names)]
+
+    def returned(
+        self,
+        copies: list[Instruction],
+        leave: Callable[[WayOn], list[Instruction]],
+    ) -> list[Instruction]:
+        """How to go on with what the callee returned, which is in RESULT_NAME."""
+        load = Instruction("LOAD_FAST", RESULT_NAME)
+        if self.makes:
+            way = WayOn([], self.index + 1, self.slots)
+            return [load, *drop_result(copies[self.index]), *leave(way)]
+        return [load, *leave(WayOn([], self.index + 1, self.slots + VALUE))]
 
     def push_stack(self, codegen: PyCodegen) -> None:
         """Rebuild the stack in the generated code, with the exceptions that are being handled."""
@@ -171,6 +193,13 @@ class StoppedFrame:
             stopped.handler = again[self.index].handler
             copies += again
         return copies, stopped
+
+
+def _goes_on_making(tx: Translator) -> bool:
+    """Whether what a continuation calls first is the rest of an `__init__`."""
+    index = tx.instructions.index(tx.current) + 1
+    following = tx.instructions[index] if index < len(tx.instructions) else tx.current
+    return (following.opname, following.arg) == ("STORE_FAST", RESULT_NAME)
 
 
 def _looks_at_locals(tx: Translator) -> bool:
@@ -241,11 +270,12 @@ def patch_ways_on(
     leave: Callable[[WayOn], list[Instruction]],
 ) -> list[Instruction]:
     """`listing`, which holds `copies`, such that `leave` follows the instruction that stops."""
-    after = _method_as_attribute(stopped)
+    after = drop_result(stopped) if frame.makes else _method_as_attribute(stopped)
     op = OPS[stopped.opname]
     if not op.ends:
         slots = _after(frame.slots, *op.io(stopped.arg))
-        way = WayOn(after, frame.index + 1, _with_nulls(slots, after))
+        slots = slots[:-1] if frame.makes else _with_nulls(slots, after)
+        way = WayOn(after, frame.index + 1, slots)
         block = [*after, *leave(way)]
         set_positions(block, stopped)
         behind = len(listing) - len(copies) + frame.index + 1
@@ -363,8 +393,7 @@ class StopFunctions:
         copies = copy_instructions(frame.instructions)
         listing = entered_at(copies, frame.base, key)
         own = frame.arguments()
-        returned = WayOn([], frame.index + 1, frame.slots + VALUE)
-        plain = [Instruction("LOAD_FAST", RESULT_NAME), *self._suspend(level, returned)]
+        plain = frame.returned(copies, lambda way: self._suspend(level, way))
         block = [
             *check_suspended(plain[0]),
             *store_stack(frame.slots),
@@ -376,8 +405,9 @@ class StopFunctions:
             *plain,
         ]
         set_positions(block, copies[frame.index])
-        behind_call = len(listing) - len(copies) - 1
-        listing[behind_call : behind_call + 1] = block
+        end = len(listing) - len(copies)
+        ends = 1 + len(drop_result(copies[frame.index])) * frame.makes
+        listing[end - ends : end] = block
         patch_handler(frame, copies, listing, lambda way: self._suspend(level, way))
         return listing
 

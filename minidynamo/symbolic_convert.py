@@ -208,7 +208,7 @@ class Translator(Protocol):
         """
         inst = self.current = self.instructions[self.ip]
         self.ip += 1
-        self.in_tail = None
+        self.in_tail = self.made = None
         self.output.idle_instructions += 1
         handler = OPCODES.get(inst.opname)
         try:

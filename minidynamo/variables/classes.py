@@ -316,7 +316,7 @@ def instantiate(
     kwargs: dict[str, VariableTracker],
 ) -> VariableTracker:
     """`type.__call__`."""
-    cls = cls_variable.value
+    cls, tail = cls_variable.value, tx.in_tail
     new = class_lookup(tx, cls, "__new__")
     init = class_lookup(tx, cls, "__init__")
     assert new is not None and init is not None
@@ -335,9 +335,10 @@ def instantiate(
     assert init is not None
     if init.raw is object.__init__:
         return result
-    returned = tx.call_function(
-        bind(tx, init, result, result.python_type()), args, kwargs
-    ).realize()
+    function = bind(tx, init, result, result.python_type())
+    tx.in_tail, tx.made = tail, result
+    returned = tx.call_for(cls_variable, function, args, kwargs).realize()
+    tx.made = None
     if not (returned.is_python_constant() and returned.as_python_constant() is None):
         kind = returned.python_type().__name__
         tx.raise_observed(TypeError, f"__init__() should return None, not '{kind}'")

@@ -61,6 +61,8 @@ class Services:
     # instruction: a function called for it with nothing to do afterwards can be resumed after a
     # graph break.
     in_tail: VariableTracker | AttributeOf | None = None
+    # The object that the running instruction pushes, whose `__init__` it calls, which returns None.
+    made: VariableTracker | None = None
 
     # -- wrapping ---------------------------------------------------------------------------------
 
