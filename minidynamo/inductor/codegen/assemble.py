@@ -91,6 +91,7 @@ class PlanAssembler:
                 self._kernel(step)
             else:
                 self._extern(step)
+        self.triton.complete(self.builder.steps)
         outputs = [self._output(value) for value in self.lowered.outputs]
         self.builder.mutated_inputs = [self.slots[name] for name in self.lowered.written]
         inputs = self.builder.inputs

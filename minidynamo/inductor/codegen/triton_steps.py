@@ -1,8 +1,14 @@
-"""Triton kernels in a plan: launches on a GPU, or for CPU tensors calls of Triton's interpreter."""
+"""Triton kernels in a plan: launches on a GPU, or for CPU tensors calls of Triton's interpreter.
+
+Triton and its assembler compile several kernels at a time, beside the rest of the plan's assembly:
+steps are made with what is known at once, and completed at the end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,11 +27,13 @@ from minidynamo.inductor.codegen.plan_steps import (
 from minidynamo.inductor.codegen.triton import TritonKernel, codegen_triton
 from minidynamo.inductor.ir import Buffer
 from minidynamo.inductor.origins import operators
+from minidynamo.inductor.runtime.compile_pool import submit
 from minidynamo.inductor.runtime.triton_launch import (
     Binary,
     compile_kernel,
     device_target,
     interpreted,
+    triton_version,
 )
 from minidynamo.inductor.runtime.triton_tune import fastest
 from minidynamo.inductor.sizes import plan_size
@@ -42,7 +50,8 @@ class TritonSteps:
 
     def __init__(self) -> None:
         self.kernels: dict[str, TritonKernel] = {}
-        self.binaries: dict[tuple[Any, ...], Binary] = {}
+        self.binaries: dict[tuple[Any, ...], Future[Binary]] = {}
+        self.launches: list[tuple[TritonLaunch, Future[Binary]]] = []
         self.callables: dict[str, Callable[..., None]] = {}
         self.launched_inputs: set[str] = set()
 
@@ -68,13 +77,13 @@ class TritonSteps:
         misaligned: set[str],
         sizes: Sequence[Size] = (),
     ) -> PyCall | TritonLaunch:
-        """The step that runs a generated kernel on these slots.
+        """The step that runs a generated kernel on these slots; `complete` has to see it.
 
         misaligned: names of buffers whose memory may begin anywhere. sizes: values of the spec's
         size symbols.
 
         Raises:
-            TritonCompileError: Triton is missing, or refused the kernel.
+            TritonCompileError: Triton is missing.
         """
         kernel = self.kernels[symbol]
         origin = ", ".join(operators(spec.origins))
@@ -86,22 +95,44 @@ class TritonSteps:
         device = buffers[0].device
         key = symbol, aligned, device
         if key not in self.binaries:
-            self.binaries[key] = compile_kernel(kernel, device_target(device), aligned)
-        binary = self.binaries[key]
+            triton_version()
+            self.binaries[key] = submit(compile_kernel, kernel, device_target(device), aligned)
         pointers = [("ptr", Ref(slot)) for slot in slots]
         numbers = [("i64", _number(size)) for size in sizes]
-        return TritonLaunch(
+        step = TritonLaunch(
             symbol,
-            binary.function,
-            str(binary.cubin),
+            kernel.name,
+            "",
             str(device),
             (plan_size(kernel.grid), 1, 1),
-            binary.num_warps,
-            binary.shared,
-            (*pointers, *numbers, *[("null", None)] * binary.scratch),
+            kernel.num_warps,
+            0,
+            (*pointers, *numbers),
             tuple(slots[position] for position in kernel.writes),
             origin,
         )
+        self.launches.append((step, self.binaries[key]))
+        return step
+
+    def complete(self, steps: list[Any]) -> None:
+        """Gives the launches among these steps what compiling told.
+
+        Raises:
+            TritonCompileError: Triton refused a kernel.
+        """
+        wait(self.binaries.values())
+        compiled = {id(step): binary.result() for step, binary in self.launches}
+        for at, step in enumerate(steps):
+            binary = compiled.get(id(step))
+            if binary is not None:
+                steps[at] = replace(
+                    step,
+                    function=binary.function,
+                    cubin=str(binary.cubin),
+                    num_warps=binary.num_warps,
+                    shared=binary.shared,
+                    args=(*step.args, *[("null", None)] * binary.scratch),
+                )
 
     def aligned_inputs(self, inputs: Sequence[Buffer | None]) -> list[int]:
         """Positions of the inputs that have to be aligned when the plan runs."""
