@@ -227,7 +227,16 @@ def _of_dict(fails: Failure) -> Failure:
 
 
 def _length_failure(name: str, size: int, found: Any) -> str:
-    return f"length of {name}: expected {size}, found {_or_error(lambda: len(found))}"
+    return f"length of {name}: expected {size}, found {_or_error(lambda: _length(found))}"
+
+
+def _length(value: Any) -> int:
+    """The number of items, of a container also where its class says another."""
+    bases: tuple[Any, ...] = (tuple, list, dict, set, frozenset)
+    for base in bases:
+        if isinstance(value, base):
+            return int(base.__len__(value))
+    return len(value)
 
 
 def _keys_failure(name: str, expected: tuple[Any, ...], found: dict[Any, Any]) -> str:

@@ -91,16 +91,16 @@ Result id_is(Walk& walk, const Check& check, PyObject* object) {
   return kPass;
 }
 
+// Of a container its own number of items, also where a subclass has a `__len__` that says another.
 Result length_is(const Check& check, PyObject* object, bool careful) {
   Py_ssize_t size;
-  PyTypeObject* type = Py_TYPE(object);
-  if (type == &PyTuple_Type || type == &PyList_Type) {
+  if (PyTuple_Check(object) || PyList_Check(object)) {
     size = Py_SIZE(object);
-  } else if (has_dict_length(object)) {
+  } else if (PyDict_Check(object)) {
     size = PyDict_GET_SIZE(object);
-  } else if (PyAnySet_CheckExact(object)) {
+  } else if (PyAnySet_Check(object)) {
     size = PySet_GET_SIZE(object);
-  } else if (type == &PyUnicode_Type) {
+  } else if (PyUnicode_CheckExact(object)) {
     size = PyUnicode_GET_LENGTH(object);
   } else if (!careful) {
     return kLater;

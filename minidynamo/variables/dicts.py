@@ -246,8 +246,7 @@ class DictVariable(BuiltinObject):
         The entries that stay are the longest start of the new order that is in the old order.
         """
         if any(isinstance(key, UserKey) for key in (*self.original, *self.entries)):
-            # Nothing is compared any more.
-            return list(self.original.values()), list(self.entries.items())
+            return self._changes_by_identity()
         kept: set[Any] = set()
         old = iter(self.original)
         for key in self.entries:
@@ -260,6 +259,19 @@ class DictVariable(BuiltinObject):
             item for item in self.entries.items() if item[0] not in kept or item[0] in touched
         ]
         return deleted, stored
+
+    def _changes_by_identity(self) -> tuple[list[VariableTracker], list[tuple[Any, Any]]]:
+        """`changes` of a dict whose keys are not compared any more: the program's `__eq__`
+        would run. What stays is not deleted first, since iterators of the dict stand at it.
+        """
+        kept: set[int] = set()
+        old = iter(self.original)
+        for key in self.entries:
+            if not any(key is candidate for candidate in old):
+                break
+            kept.add(id(key))
+        deleted = [variable for key, variable in self.original.items() if id(key) not in kept]
+        return deleted, list(self.entries.items())
 
     def push_contents(self, codegen: PyCodegen) -> None:
         deleted, stored = self.changes()

@@ -142,7 +142,7 @@ class ExistingListVariable(ListVariable):
     def _first_items(self) -> list[VariableTracker]:
         tx, source, value = self._tx, self.source, self.real
         assert source is not None
-        tx.guard(source, "LEN_EQ", len(value))
+        tx.guard(source, "LEN_EQ", list.__len__(value))
         return [
             tx.lazy(item, ListItemSource(source, index))
             for index, item in enumerate(list.__iter__(value))
@@ -334,7 +334,7 @@ def _wrap_list(tx: Translator, value: list[Any], source: Source) -> VariableTrac
 @wraps_instances(tuple)
 def _wrap_tuple(tx: Translator, value: tuple[Any, ...], source: Source) -> VariableTracker:
     tx.guard(source, "TYPE_IS", type(value))
-    tx.guard(source, "LEN_EQ", len(value))
+    tx.guard(source, "LEN_EQ", tuple.__len__(value))
     items = [
         tx.lazy(item, TupleItemSource(source, index))
         for index, item in enumerate(tuple.__iter__(value))

@@ -261,7 +261,7 @@ def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
         tx.guard(in_order, "CONST_EQ", _ordered_elements(value))
         table = value
     else:
-        tx.guard(source, "LEN_EQ", len(value))
+        tx.guard(source, "LEN_EQ", family.__len__(value))
         items = [
             tx.wrap(item, TupleItemSource(in_order, index))
             for index, item in enumerate(_ordered_elements(value))

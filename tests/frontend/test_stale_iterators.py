@@ -75,6 +75,47 @@ def test_changed_before_it_is_iterated_over(fn, name):
     check(fn, X, CONTAINERS[name], graphs=None)
 
 
+class Key:
+    def __init__(self, name):
+        self.name = name
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def __eq__(self, other):
+        return isinstance(other, Key) and self.name == other.name
+
+
+def summed(x, table):
+    for key, values in table.items():
+        table[key] = sum(values)
+        minidynamo.graph_break()
+    return x + 1, [(key.name, value) for key, value in table.items()]
+
+
+def test_values_stored_at_keys_of_user_classes_while_iterating():
+    def made(x, names):
+        table = {}
+        for name in names:
+            table.setdefault(Key(name), []).append(1)
+        return summed(x, table)
+
+    check(summed, X, {Key("a"): [1], Key("b"): [2], Key("c"): [3, 4]}, graphs=None)
+    check(made, X, ["a", "b", "a", "c"], graphs=None)
+
+
+def test_order_of_keys_of_user_classes_that_come_and_go():
+    def fn(x, table):
+        table[Key("d")] = table.pop(Key("a"))
+        del table[Key("b")]
+        table[Key("b")] = 7
+        table[Key("c")] = 8
+        minidynamo.graph_break()
+        return x + 1, [(key.name, value) for key, value in table.items()]
+
+    check(fn, X, {Key("a"): 1, Key("b"): 2, Key("c"): 3, 4: 5}, graphs=2)
+
+
 def test_modules_that_are_exchanged():
     class Pair(torch.nn.Module):
         def __init__(self):
