@@ -95,3 +95,18 @@ class BoxedPlan:
 
 def plan_memory_limit(nbytes: int | None, /) -> int: ...
 def plan_memory_kept() -> tuple[int, int]: ...
+
+class DifferentiableGraph:
+    """A compiled graph with a backward graph, joined by a node of autograd."""
+
+    is_armed: bool
+    def __init__(self, wrapped: Callable[..., Any], /) -> None: ...
+    def arm(
+        self,
+        spec: dict[str, Any],
+        forward: PlanExecutor,
+        backward: Callable[[list[Any]], Any],
+        partial: Callable[[list[Any]], Any],
+        /,
+    ) -> None: ...
+    def __call__(self, *args: Any) -> Any: ...

@@ -9,6 +9,8 @@ int md_init_guards(PyObject* module) { return 0; }
 
 int md_init_plan(PyObject* module) { return 0; }
 
+int md_init_differentiable(PyObject* module) { return 0; }
+
 int md_guard_program_check(PyObject* object) { return 0; }
 
 int md_guard_is_dead(PyObject* program) { return 0; }

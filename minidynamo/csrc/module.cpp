@@ -6,6 +6,7 @@ extern "C" {
 int md_init_eval_frame(PyObject* module);
 int md_init_guards(PyObject* module);
 int md_init_plan(PyObject* module);
+int md_init_differentiable(PyObject* module);
 }
 
 static PyModuleDef module_def = {
@@ -25,7 +26,8 @@ PyMODINIT_FUNC PyInit__C(void) {
   if (module == nullptr) {
     return nullptr;
   }
-  if (md_init_eval_frame(module) < 0 || md_init_guards(module) < 0 || md_init_plan(module) < 0) {
+  if (md_init_eval_frame(module) < 0 || md_init_guards(module) < 0 || md_init_plan(module) < 0 ||
+      md_init_differentiable(module) < 0) {
     Py_DECREF(module);
     return nullptr;
   }

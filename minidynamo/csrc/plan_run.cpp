@@ -31,7 +31,9 @@ PyObject* output_object(const Output& output, const Program& program, RunState& 
     return PyLong_FromLongLong(state.integers[output.index]);
   }
   if (kind == SlotKind::Value && output.last) {
-    return THPVariable_Wrap(std::move(state.tensors[output.index]));
+    // Where the tensor has a Python object already, wrapping it leaves it where it is.
+    at::Tensor tensor = std::move(state.tensors[output.index]);
+    return THPVariable_Wrap(std::move(tensor));
   }
   return THPVariable_Wrap(*state.refs[output.index]);
 }

@@ -28,8 +28,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
-from minidynamo.inductor.autograd_call import DirectCall
 from minidynamo.inductor.decompositions import interpolation_whole
+from minidynamo.inductor.differentiable import Boxed, Joined
 from minidynamo.inductor.gradients import WRITTEN, Gradients
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 from minidynamo.inductor.passes.simplify import may_share_memory, merge_equal_nodes
@@ -105,21 +105,6 @@ def has_higher_order(graph: torch.fx.GraphModule) -> bool:
     """
     targets = (node.target for node in graph.graph.nodes)
     return any(isinstance(target, torch._ops.HigherOrderOperator) for target in targets)
-
-
-class _Boxed:
-    """A compiled graph by AOTAutograd's calling convention: one list of inputs, which the call may
-    empty.
-    """
-
-    _boxed_call = True
-
-    def __init__(self, compiled: Callable[..., Any]) -> None:
-        boxed = getattr(compiled, "boxed", None)
-        self._call = boxed if boxed is not None else (lambda inputs: compiled(*inputs))
-
-    def __call__(self, inputs: list[Any]) -> Any:
-        return self._call(inputs)
 
 
 class _Unwatched:
@@ -261,6 +246,53 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * tensor.itemsize if tensor.numel() else start
 
 
+class _Pair:
+    """The graphs that AOTAutograd makes of one, compiled."""
+
+    def __init__(
+        self, compilers: Compilers, gradients: Gradients, inputs: Sequence[Any]
+    ) -> None:
+        self.joined = Joined(self.compile_backward)
+        self.has_failed = False
+        self._compilers = compilers
+        self._gradients = gradients
+        self._inputs = inputs
+
+    def _compile(self, kind: str, graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
+        try:
+            return self._compilers[kind](graph, given)
+        except Exception:
+            self.has_failed = True
+            raise
+
+    def _check(self, graph: torch.fx.GraphModule) -> None:
+        reason = self._gradients.note_metadata(graph, self._inputs)
+        if reason:
+            raise CannotTrace(reason)
+
+    def compile_forward(self, graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
+        self._check(graph)
+        gradients = self._gradients
+        backward = gradients.backward_module
+        if backward is not None and not gradients.repeated:
+            self.joined.note_parts(graph, backward, self._inputs, gradients.unseen)
+        compiled = self._compile("forward", graph, given)
+        self.joined.note_forward(compiled)
+        return _Unwatched(compiled) if _has_complex(graph) else compiled
+
+    def compile_inference(self, graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
+        self._check(graph)
+        compiled = self._compile("inference", graph, given)
+        return _Unwatched(compiled) if _has_complex(graph) else compiled
+
+    def compile_backward(self, graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
+        """May be asked for twice: by the graph's own node, and by AOTAutograd's."""
+        joined = self.joined
+        if joined.backward is None:
+            joined.note_backward(graph, self._compile("backward", graph, given))
+        return joined.partial if self._gradients.differ else joined.backward
+
+
 def make_aot(
     gm: torch.fx.GraphModule,
     inputs: Sequence[Any],
@@ -279,46 +311,26 @@ def make_aot(
     if refusal:
         raise CannotTrace(refusal)
     parts = take_out(gm, inputs)
-    failures: list[Exception] = []
     gradients = Gradients(options.pop("partition_fn"), written)
-    direct = DirectCall(inputs)
-
-    def guarded(kind: str) -> Callable[..., Any]:
-        def compile_one(graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
-            why = gradients.note_metadata(graph, inputs) if kind != "backward" else ""
-            if why:
-                raise CannotTrace(why)
-            try:
-                compiled = compilers[kind](graph, given)
-            except Exception as error:
-                failures.append(error)
-                raise
-            if kind == "backward":
-                return direct.complete(graph, gradients.of_backward(graph, compiled))
-            if kind == "forward":
-                direct.begin(compiled, gradients.found, gradients.differ)
-            return _Unwatched(compiled) if _has_complex(graph) else compiled
-
-        return compile_one
-
+    pair = _Pair(compilers, gradients, inputs)
     try:
         with interpolation_whole(inputs):
             compiled = aot_module_simplified(
                 gm if parts is None else parts.rest,
                 inputs,
-                fw_compiler=guarded("forward"),
-                bw_compiler=guarded("backward"),
-                inference_compiler=guarded("inference"),
+                fw_compiler=pair.compile_forward,
+                bw_compiler=pair.compile_backward,
+                inference_compiler=pair.compile_inference,
                 partition_fn=gradients.partition,
                 **options,
             )
     except CannotTrace:
         raise
     except Exception as error:
-        if failures:
+        if pair.has_failed:
             raise
         raise CannotTrace(f"{type(error).__name__}: {error}") from error
-    compiled = direct.attach(gradients.of_forward(compiled))
+    compiled = pair.joined.attach(gradients.of_forward(compiled))
     return compiled if parts is None else parts.attach(compiled)
 
 
@@ -361,8 +373,8 @@ def compile_aot(
             without_tokens(graph)
             inline_mutable_operators(graph)
             if has_higher_order(graph):
-                return _Boxed(_C.disabled(graph.forward))
-            return _Boxed(compile_graph(graph, kind))
+                return Boxed(_C.disabled(graph.forward))
+            return Boxed(compile_graph(graph, kind))
 
         return compile_one
 

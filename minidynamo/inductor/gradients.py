@@ -36,10 +36,6 @@ class Gradients:
 
     partition: how AOTAutograd divides the joint graph; written: by their positions, the inputs
     whose version counters it moves, and how often (None: not known).
-
-    Attributes:
-        found: what torch found out about inputs and outputs, once it tells.
-        differ: whether some gradients need some tangents only.
     """
 
     def __init__(
@@ -51,9 +47,9 @@ class Gradients:
         self._written = written
         self._unseen: list[int] = []
         self._repeated: dict[int, int] = {}
-        self.differ = False
+        self._differ = False
         self._metadata: Any = None
-        self.found: Any = None
+        self.backward_module: torch.fx.GraphModule | None = None
 
     def partition(
         self,
@@ -64,8 +60,9 @@ class Gradients:
         """Divides the joint graph, and sees whether some gradients need some tangents only."""
         (output,) = joint.graph.find_nodes(op="output")
         results = tree_leaves(output.args)[kwargs["num_fwd_outputs"] :]
-        self.differ = len(set(_tangents_of(joint.graph.nodes, results).values())) > 1
-        return self._partition(joint, *args, **kwargs)
+        self._differ = len(set(_tangents_of(joint.graph.nodes, results).values())) > 1
+        forward, self.backward_module = self._partition(joint, *args, **kwargs)
+        return forward, self.backward_module
 
     def note_metadata(
         self,
@@ -85,10 +82,9 @@ class Gradients:
         if has_symbols(inputs) and _gives_part_of_written(metadata):
             # torch would take the offset that the part has in the new values' memory.
             return "a part of an input that is written to is a result"
-        self.found = metadata
         # Kernels do not write to saved tensors: backward may run again (`retain_graph`).
         metadata.bw_donated_idxs = []
-        if self.differ:
+        if self._differ:
             self._metadata = metadata
         if self._written is None:
             return ""
@@ -141,13 +137,22 @@ class Gradients:
 
         return call
 
-    def of_backward(
-        self,
-        graph: torch.fx.GraphModule,
-        compiled: Callable[[list[Any]], Any],
-    ) -> Callable[[list[Any]], Any]:
-        """The callable of the backward graph, for tangents some of which may be None."""
-        return compiled if self._metadata is None else _Backward(graph, compiled)
+    @property
+    def unseen(self) -> Sequence[int]:
+        """The positions of inputs that are written to while their version counters stay."""
+        return self._unseen
+
+    @property
+    def repeated(self) -> bool:
+        """Whether `of_forward` moves version counters of inputs."""
+        return bool(self._repeated)
+
+    @property
+    def differ(self) -> bool:
+        """Whether there are gradients that some tangents have no part in, so that AOTAutograd's
+        backward is given None for these.
+        """
+        return self._metadata is not None
 
 
 def _keeping_versions(
@@ -214,8 +219,10 @@ def _tangents_of(
     return {position: needed for position, needed in known.items() if needed}
 
 
-class _Backward:
-    """A compiled backward graph by AOTAutograd's calling convention."""
+class PartialBackward:
+    """A compiled backward graph, by AOTAutograd's calling convention, for tangents some of which
+    are None: they count as zeros, and gradients that depend on no other are None.
+    """
 
     _boxed_call = True
 

@@ -1,0 +1,339 @@
+// A call of a DifferentiableGraph, and its node of autograd.
+#include "differentiable.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace minidynamo {
+
+namespace py = pybind11;
+namespace ag = torch::autograd;
+
+namespace {
+
+// Before torch 2.13 nodes are held by std::shared_ptr.
+using NodePtr = decltype(ag::Edge::function);
+
+template <typename T, typename... Args>
+auto make_node(Args&&... args) {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<ag::Node>>) {
+    return std::shared_ptr<T>(new T(std::forward<Args>(args)...), [](T* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<T>(std::forward<Args>(args)...);
+  }
+}
+
+constexpr const char* kInTransform =
+    "It looks like you're trying to call a compiled backward function within vmap/grad/vjp, which isn't "
+    "supported. Try wrapping vmap inside minidynamo.compile, or leave the backward function uncompiled.";
+constexpr const char* kDeterminism =
+    "This compiled backward function is being run with torch.use_deterministic_algorithms(True), but it "
+    "was generated while torch.use_deterministic_algorithms(False) was set.";
+constexpr const char* kTwice =
+    "torch.compile with aot_autograd does not currently support double backward";
+
+// The error that Python has set, for the engine to pass on to whoever called backward().
+[[noreturn]] void raise_python_error() {
+  python_error error;
+  error.persist();
+  throw error;
+}
+
+// Whether vmap, grad or another transform of torch.func is at work.
+bool in_transform() {
+  return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+// The tangent in the memory that the backward graph expects.
+at::Tensor fit(const Tangent& expected, const at::Tensor& tensor) {
+  if (expected.any) {
+    return tensor.contiguous(expected.format);
+  }
+  if (tensor.strides() == c10::IntArrayRef(expected.stride) &&
+      tensor.sizes() == c10::IntArrayRef(expected.size)) {
+    return tensor;
+  }
+  at::Tensor copy = at::empty_strided(expected.size, expected.stride, tensor.options());
+  return copy.copy_(tensor);
+}
+
+class CompiledFunctionBackward : public ag::Node {
+ public:
+  CompiledFunctionBackward(DifferentiableGraph* graph, ag::edge_list&& edges)
+      : ag::Node(std::move(edges)),
+        layouts_(*graph->layouts),
+        backward_(Py_NewRef(graph->backward)),
+        partial_(Py_NewRef(graph->partial)) {}
+
+  ~CompiledFunctionBackward() override {
+    if (Py_IsInitialized() != 0) {
+      py::gil_scoped_acquire gil;
+      Py_CLEAR(backward_);
+      Py_CLEAR(partial_);
+      numbers_.clear();
+    }
+  }
+
+  std::string name() const override { return "CompiledFunctionBackward"; }
+
+  void release_variables() override {
+    for (ag::SavedVariable& saved : saved_) {
+      saved.reset_data();
+    }
+  }
+
+  // Keeps what the backward graph reads. Outputs know their node already.
+  void save(PyObject* const* inputs, PyObject* results) {
+    saved_.reserve(layouts_->arguments.size());
+    for (const Argument& argument : layouts_->arguments) {
+      if (argument.kind == Argument::Kind::Tangent) {
+        continue;
+      }
+      PyObject* object = argument.kind == Argument::Kind::Input
+                             ? inputs[argument.index]
+                             : PyTuple_GET_ITEM(results, argument.index);
+      if (argument.number) {
+        numbers_.push_back(py::reinterpret_borrow<py::object>(object));
+        continue;
+      }
+      const at::Tensor& tensor = THPVariable_Unpack(object);
+      bool is_output = tensor.requires_grad() && tensor.grad_fn().get() == this;
+      saved_.emplace_back(tensor, is_output);
+    }
+  }
+
+  ag::variable_list apply(ag::variable_list&& tangents) override {
+    py::gil_scoped_acquire gil;
+    TORCH_CHECK(!in_transform(), kInTransform);
+    TORCH_CHECK(layouts_->deterministic || !at::globalContext().deterministicAlgorithms(),
+                kDeterminism);
+    bool differentiated = at::GradMode::is_enabled();
+    ag::edge_list edges;
+    if (differentiated) {
+      edges = next_edges();
+      for (const at::Tensor& tangent : tangents) {
+        if (tangent.defined() && tangent.requires_grad()) {
+          edges.push_back(ag::impl::gradient_edge(tangent));
+        }
+      }
+    }
+    ag::variable_list gradients = run(std::move(tangents));
+    if (differentiated) {
+      auto refuses = make_node<ag::Error>(kTwice, std::move(edges));
+      for (at::Tensor& gradient : gradients) {
+        if (gradient.defined()) {
+          // A tensor of its own: it may be a tangent or a saved one.
+          gradient = gradient.variable_data();
+          ag::set_history(gradient, refuses);
+        }
+      }
+    }
+    return gradients;
+  }
+
+ private:
+  ag::variable_list run(ag::variable_list&& tangents) {
+    at::NoGradGuard no_grad;
+    c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
+    bool missing = false;
+    THPObjectPtr list = arguments(std::move(tangents), missing);
+    THPObjectPtr results(PyObject_CallOneArg(missing ? partial_ : backward_, list.get()));
+    if (!results) {
+      raise_python_error();
+    }
+    THPObjectPtr items(PySequence_Fast(results.get(), "a backward graph returns a sequence"));
+    if (!items) {
+      raise_python_error();
+    }
+    results = nullptr;
+    TORCH_INTERNAL_ASSERT(PySequence_Fast_GET_SIZE(items.get()) ==
+                          static_cast<Py_ssize_t>(layouts_->inputs));
+    ag::variable_list gradients;
+    gradients.reserve(layouts_->gradients.size());
+    for (size_t position : layouts_->gradients) {
+      PyObject* item = PySequence_Fast_GET_ITEM(items.get(), static_cast<Py_ssize_t>(position));
+      gradients.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
+    }
+    return gradients;
+  }
+
+  // The list that the backward graph takes. What was saved is let go of here when nobody asked to
+  // keep it: the list holds it alone then, and the graph frees it after its last use.
+  THPObjectPtr arguments(ag::variable_list&& tangents, bool& missing) {
+    THPObjectPtr list(PyList_New(static_cast<Py_ssize_t>(layouts_->arguments.size())));
+    if (!list) {
+      raise_python_error();
+    }
+    size_t next_saved = 0;
+    Py_ssize_t place = 0;
+    size_t next_number = 0;
+    for (const Argument& argument : layouts_->arguments) {
+      PyObject* item;
+      if (argument.kind == Argument::Kind::Tangent) {
+        at::Tensor tangent = std::move(tangents.at(argument.index));
+        missing |= !tangent.defined();
+        item = tangent.defined()
+                   ? THPVariable_Wrap(fit(layouts_->tangents[argument.index], tangent))
+                   : Py_NewRef(Py_None);
+      } else if (argument.number) {
+        item = Py_NewRef(numbers_[next_number++].ptr());
+      } else {
+        item = THPVariable_Wrap(saved_[next_saved++].unpack(getptr()));
+      }
+      if (item == nullptr) {
+        raise_python_error();
+      }
+      PyList_SET_ITEM(list.get(), place++, item);
+    }
+    if (!ag::get_current_graph_task_keep_graph()) {
+      release_variables();
+    }
+    return list;
+  }
+
+  std::shared_ptr<Layouts> layouts_;
+  PyObject* backward_;
+  PyObject* partial_;
+  std::vector<ag::SavedVariable> saved_;
+  std::vector<py::object> numbers_;
+};
+
+
+// --- a call -----------------------------------------------------------------------------------
+
+// Whether a call of these inputs is an ordinary one.
+bool is_ordinary(const DifferentiableGraph* self, PyObject* const* args, Py_ssize_t count) {
+  if (self->forward == nullptr || count != static_cast<Py_ssize_t>((*self->layouts)->inputs) ||
+      in_transform() ||
+      c10::impl::TorchDispatchModeTLS::any_modes_set()) {
+    return false;
+  }
+  bool any = false;
+  for (size_t position : (*self->layouts)->gradients) {
+    if (!THPVariable_Check(args[position])) {
+      return false;
+    }
+    const at::Tensor& tensor = THPVariable_Unpack(args[position]);
+    if (tensor._fw_grad(0).defined()) {
+      return false;
+    }
+    any |= tensor.requires_grad();
+  }
+  return any;
+}
+
+const at::Tensor& result_at(PyObject* results, size_t index) {
+  PyObject* object = PyTuple_GET_ITEM(results, static_cast<Py_ssize_t>(index));
+  TORCH_INTERNAL_ASSERT(THPVariable_Check(object), "result ", index, " is no tensor");
+  return THPVariable_Unpack(object);
+}
+
+// Saved views of inputs and outputs notice when those are written to.
+void share_versions(const Layouts& layouts, PyObject* const* args, PyObject* results) {
+  for (const Shared& shared : layouts.shared) {
+    const at::Tensor& saved = result_at(results, shared.result);
+    const at::Tensor& origin = shared.of_input ? THPVariable_Unpack(args[shared.index])
+                                               : result_at(results, shared.index);
+    if (saved.unsafeGetTensorImpl() != origin.unsafeGetTensorImpl() && !origin.is_inference() &&
+        saved.is_alias_of(origin)) {
+      saved.unsafeGetTensorImpl()->set_version_counter(
+          origin.unsafeGetTensorImpl()->version_counter());
+    }
+  }
+}
+
+void connect(DifferentiableGraph* self, PyObject* const* args, PyObject* results) {
+  const Layouts& layouts = **self->layouts;
+  ag::edge_list edges;
+  edges.reserve(layouts.gradients.size());
+  for (size_t position : layouts.gradients) {
+    const at::Tensor& tensor = THPVariable_Unpack(args[position]);
+    edges.push_back(tensor.requires_grad() ? ag::impl::gradient_edge(tensor) : ag::Edge());
+  }
+  auto node = make_node<CompiledFunctionBackward>(self, std::move(edges));
+  share_versions(layouts, args, results);
+  for (size_t index : layouts.differentiable) {
+    const at::Tensor& output = result_at(results, index);
+    TORCH_INTERNAL_ASSERT(!output.requires_grad(), "output ", index, " has a history");
+    ag::set_history(output, node);
+  }
+  node->save(args, results);
+}
+
+// Puts version counters back to what they were.
+class KeptVersions {
+ public:
+  KeptVersions(const Layouts& layouts, PyObject* const* args) {
+    for (size_t position : layouts.kept) {
+      const at::Tensor& tensor = THPVariable_Unpack(args[position]);
+      if (!tensor.is_inference()) {
+        counters_.push_back(tensor.unsafeGetTensorImpl()->version_counter());
+        versions_.push_back(counters_.back().current_version());
+      }
+    }
+  }
+  ~KeptVersions() {
+    for (size_t i = 0; i < versions_.size(); ++i) {
+      counters_[i].set_version(versions_[i]);
+    }
+  }
+  KeptVersions(const KeptVersions&) = delete;
+  KeptVersions& operator=(const KeptVersions&) = delete;
+
+ private:
+  std::vector<c10::VariableVersion> counters_;
+  std::vector<int64_t> versions_;
+};
+
+}  // namespace
+
+PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t flags,
+                              PyObject* names) {
+  HANDLE_TH_ERRORS
+  auto* self = reinterpret_cast<DifferentiableGraph*>(object);
+  if (self->layouts == nullptr) {
+    PyErr_SetString(PyExc_RuntimeError, "the compiled graph was cleared by the garbage collector");
+    return nullptr;
+  }
+  Py_ssize_t count = PyVectorcall_NARGS(flags);
+  if (names != nullptr || !is_ordinary(self, args, count)) {
+    return PyObject_Vectorcall(self->wrapped, args, flags, names);
+  }
+  const Layouts& layouts = **self->layouts;
+  THPObjectPtr results;
+  {
+    KeptVersions kept(layouts, args);
+    for (size_t position : layouts.moved) {
+      THPVariable_Unpack(args[position]).unsafeGetTensorImpl()->bump_version();
+    }
+    at::NoGradGuard no_grad;
+    results = PyObject_Vectorcall(self->forward, args, static_cast<size_t>(count), nullptr);
+  }
+  if (!results) {
+    return nullptr;
+  }
+  TORCH_INTERNAL_ASSERT(PyTuple_CheckExact(results.get()));
+  connect(self, args, results.get());
+  return PyTuple_GetSlice(results.get(), 0, static_cast<Py_ssize_t>(layouts.outputs));
+  END_HANDLE_TH_ERRORS
+}
+
+}  // namespace minidynamo
