@@ -107,6 +107,25 @@ _INTERPOLATED = [
 ]
 
 
+# Their ends may be on a GPU and the result on the CPU, or the other way round.
+_SPACED = [
+    getattr(getattr(aten, name), f"{start}_{end}")
+    for name in ("linspace", "logspace")
+    for start, end in (("Tensor", "Tensor"), ("Tensor", "Scalar"), ("Scalar", "Tensor"))
+]
+
+
+def _brought_together(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """With numbers that are tensors on the result's device."""
+
+    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+        device = kwargs.get("device") or torch.device("cpu")
+        moved = [x.to(device) if isinstance(x, torch.Tensor) else x for x in args]
+        return decompose(*moved, **kwargs)
+
+    return run
+
+
 def _laid_out(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         result = decompose(x, *args, **kwargs)
@@ -250,6 +269,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table = dict(torch._decomp.core_aten_decompositions())
     table.update(torch._decomp.get_decompositions(_EXTRA))
     table.update({op: _laid_out(table[op]) for op in _LAID_OUT if op in table})
+    table.update({op: _brought_together(table[op]) for op in _SPACED if op in table})
     table.update({op: _of_known_sizes(table[op]) for op in _INTERPOLATED})
     table[aten.addr.default] = _addr(table[aten.addr.default])
     whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}

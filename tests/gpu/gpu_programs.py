@@ -170,6 +170,12 @@ add("positions on the CPU", lambda x, i: x[i], lambda: (randn(3), torch.tensor([
 add("constant of the CPU", lambda x: x + torch.tensor([1.0, 2, 3]).cuda(), plain((3,)))
 add("constant", lambda x: x + torch.tensor([1.0, 2, 3], device="cuda"), plain((3,)))
 add("arange", lambda x: x + torch.arange(3, device=x.device), plain((3,)))
+add("numbers on the GPU", lambda x: torch.linspace(x[0], x[1], 5), plain((3,)))
+add(
+    "numbers on the CPU",
+    lambda x, s: x + torch.logspace(s, 1.5, 3, device="cuda"),
+    lambda: (randn(3), torch.tensor(0.5)),
+)
 add("is_cuda", lambda x: x + 1 if x.is_cuda else x, plain((3,)))
 add("index of the device", lambda x: x * (x.device.index + 1), plain((3,)))
 add("capability", lambda x: x + torch.cuda.get_device_capability()[0], plain((3,)))
