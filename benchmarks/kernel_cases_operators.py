@@ -149,3 +149,15 @@ def _halved(g: Make) -> Made:
 @case("index_select columns")
 def _columns(g: Make) -> Made:
     return lambda x, i: x.index_select(1, i), (g.randn(1000, 1000), g.ints(1000, 1000))
+
+
+@case("products of rows, summed")
+def _row_products(g: Make) -> Made:
+    args = g.randn(64, 50, 60), g.randn(64, 50, 60)
+    return lambda a, b: torch.einsum("bij,bij->b", a, b), args
+
+
+@case("cross-entropy of 10 classes", bound="compute")
+def _few_classes(g: Make) -> Made:
+    args = g.randn(100_000, 10), g.ints(10, 100_000)
+    return lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1), args

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.inductor import metrics
 
 OPERANDS = {
     "every second row": lambda: (torch.randn(300, 400).t()[::2], torch.randn(300, 700)),
@@ -22,3 +23,40 @@ def test_strides(name, dynamic, backend):
     a, b = OPERANDS[name]()
     compiled = minidynamo.compile(torch.mm, dynamic=dynamic, options={"cpu_linear": backend})
     torch.testing.assert_close(compiled(a, b), a @ b, rtol=1e-4, atol=1e-4)
+
+
+READ_ONCE = {
+    "sums": (lambda a, b: torch.einsum("bij,bij->b", a, b), (5, 6, 7), (5, 6, 7)),
+    "sum": (lambda a, b: (a.exp() @ b).cos(), (1, 300), (300, 1)),
+    "products": (lambda a, b: (torch.bmm(a, b) + 1).relu(), (3, 20, 1), (3, 1, 30)),
+    "product": (lambda a, b: (a @ b.sin()).t(), (20, 1), (1, 30)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", READ_ONCE)
+def test_products_that_read_each_element_once(name, dtype):
+    fn, *sizes = READ_ONCE[name]
+    torch.manual_seed(0)
+    a, b = (torch.randn(size).to(dtype).requires_grad_() for size in sizes)
+    minidynamo.reset()
+    metrics.reset()
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    got, want = compiled(a, b), fn(a, b)
+    assert metrics.extern_calls == 0
+    exact = fn(a.double(), b.double())
+    tolerance = 4 * torch.finfo(dtype).eps * exact.abs().max().item() + 1e-12
+    torch.testing.assert_close(got.double(), exact, rtol=0, atol=4 * tolerance)
+    assert got.stride() == want.stride() and got.dtype == dtype
+    got = torch.autograd.grad(got.sum(), [a, b])
+    torch.testing.assert_close(
+        got, torch.autograd.grad(want.sum(), [a, b]), rtol=0.03, atol=0.05
+    )
+
+
+def test_what_is_not_finite_is_summed_as_in_eager():
+    a, b = torch.ones(2, 1, 40), torch.zeros(2, 40, 1)
+    a[0, 0, 3], a[1, 0, 5], b[1, 5, 0] = float("inf"), float("inf"), 2
+    minidynamo.reset()
+    got = minidynamo.compile(torch.bmm)(a, b)
+    assert got[0].isnan().all() and got[1].isposinf().all()

@@ -29,8 +29,11 @@ STORES = ("store", "scatter")
 EXTREMES = ("max", "min")
 # Lanes of the widest vectors, for decisions; the text itself says N.
 LANES = 16
-# Rows of no more elements are read with steps between the lanes.
+# Rows of no more elements are read with steps between the lanes: where one number comes out of a
+# row, where several do, and where a position does.
 TINY_ROW = 8
+TINY_ROW_OF_SEVERAL = 10
+TINY_ROW_OF_POSITIONS = 16
 
 
 @dataclass(slots=True)
@@ -130,11 +133,16 @@ def is_whole(node: Node) -> bool:
 def _has_tiny_rows(body: LoopBody) -> bool:
     """Whether rows are so short that many of them side by side are better than one at a time.
 
-    A vector along such a row would be mostly empty, and be folded to a number for each.
+    A vector along such a row would be mostly empty, and be folded to a number for each reduction.
     """
-    length = product(size_of(s) for s in body.reduces)
+    length, most = product(size_of(s) for s in body.reduces), TINY_ROW
+    folded = [node.value for node in body.nodes if node.op == "reduction"]
+    if len(folded) > 1:
+        most = TINY_ROW_OF_SEVERAL
+    if "argmax" in folded or "argmin" in folded:
+        most = TINY_ROW_OF_POSITIONS
     many = any(isinstance(s.size, int) and s.size >= LANES for s in body.iters)
-    return many and isinstance(length, int) and length <= TINY_ROW
+    return many and isinstance(length, int) and length <= most
 
 
 def _access_weights(body: LoopBody) -> list[tuple[Node, float]]:
