@@ -1,5 +1,7 @@
 """Kernels with checks, random numbers and scans, compiled by Triton for GPUs."""
 
+import os
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from triton_testing import assemble
 from minidynamo import events
 from minidynamo.inductor.codegen import assemble as assembling
 from minidynamo.inductor.codegen.triton import codegen_triton
+from minidynamo.inductor.runtime.triton_launch import find_triton_folder
 
 X = torch.randn(6, 5, 40)
 LONG = torch.randn(3, 5000)
@@ -28,6 +31,17 @@ CASES = {
     "largest": (lambda x: x.cummax(-1), X),
     "reflected": (lambda x: F.pad(x, (3, 2), mode="reflect"), X),
 }
+
+
+def test_without_a_folder_for_triton(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "below"))
+    find_triton_folder()
+    folder = os.environ["TRITON_CACHE_DIR"]
+    assert not folder.startswith(str(tmp_path))
+    find_triton_folder()
+    assert os.access(folder, os.W_OK)
+    assert os.environ["TRITON_CACHE_DIR"] == folder
 
 
 @pytest.mark.parametrize("name", CASES)

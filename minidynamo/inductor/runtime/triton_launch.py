@@ -11,6 +11,7 @@ can do both.
 from __future__ import annotations
 
 import linecache
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -176,6 +177,21 @@ def compile_kernel(kernel: TritonKernel, target: Target, aligned: Sequence[int] 
     return Binary(cubin, kernel.name, meta.num_warps, meta.shared, scratch)
 
 
+def find_triton_folder() -> None:
+    """Triton keeps what it compiles in the user's folder, and fails where it cannot: then it gets
+    one for this process.
+    """
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
+    folder = os.environ.get("TRITON_CACHE_DIR") or os.path.join(home, ".triton", "cache")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        usable = os.access(folder, os.W_OK)
+    except OSError:
+        usable = False
+    if not usable:
+        os.environ["TRITON_CACHE_DIR"] = os.path.join(private_folder(), "triton")
+
+
 def build(kernel: TritonKernel, target: Target, aligned: Sequence[int] = ()) -> Any:
     """Triton's own compiled kernel, with `asm` ("ptx", "cubin", ...) and `metadata`.
 
@@ -183,6 +199,7 @@ def build(kernel: TritonKernel, target: Target, aligned: Sequence[int] = ()) -> 
         TritonCompileError: as `compile_kernel`.
     """
     triton_version()
+    find_triton_folder()
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.compiler import compile as triton_compile
