@@ -47,7 +47,7 @@ from .side_effects import SideEffects
 from .size_nodes import expression_node
 from .source import LocalSource, ModuleItemSource
 from .subgraphs import Body, graphs_of
-from .symbolic_contexts import TorchSource
+from .symbolic_contexts import TorchSource, hint_of
 from .tensor_storage import Restrided, memory_leaves
 from .transform_levels import close_transforms
 from .utils import counters
@@ -351,9 +351,8 @@ class OutputGraph:
     def _number(self, symbol: sympy.Symbol) -> Any:
         hint = self.shape_env.backed_var_to_val.get(symbol)
         if symbol.is_integer:
-            return self.shape_env.create_symintnode(
-                symbol, hint=None if hint is None else int(hint)
-            )
+            known: Any = hint_of(hint)
+            return self.shape_env.create_symintnode(symbol, hint=known)
         return self.shape_env.create_symfloatnode(
             symbol, hint=None if hint is None else float(hint)
         )
@@ -495,6 +494,7 @@ class OutputGraph:
                 raise RunInEager("what a tensor wraps lies on memory that is written to")
             self.guards.add(None, Check.NOT_ALIASED_GROUP, group)
             self.guards.add(None, Check.MEMORY_LAYOUT, layout)
+        self.shapes.guard_offsets(self.guards, [(i.source, i.value) for i in tensors])
         if len(self.hashed) > 1:
             self.guards.add(None, Check.NOT_ALIASED_GROUP, tuple(self.hashed))
         effects = self.side_effects

@@ -51,10 +51,18 @@ from .source import (
     TensorPropertySource,
     TupleItemSource,
 )
-from .symbolic_contexts import TorchSource, place_of, static_context
+from .symbolic_contexts import (
+    TorchSource,
+    is_ragged_symbol,
+    parts_of,
+    place_in_nested,
+    place_of,
+    static_context,
+)
 
 UNBACKED = getattr(DimDynamic, "UNBACKED", None) or DimDynamic.SIZE_LIKE_UNBACKED
 _INT64 = 2**63
+_OFFSETS = (torch.int64, torch.int32)
 
 
 def _unbacked_dims(value: torch.Tensor, source: Source) -> frozenset[int]:
@@ -94,6 +102,9 @@ class Shapes:
         self.modules: dict[Source, type] = {}
         # Whether results of the graph gave symbols.
         self.has_data_dependent = False
+        # Nested tensors of the frame, and whether there are any in the graph.
+        self.nested: list[Source] = []
+        self.has_nested = False
         self._tensors: list[_Tensor] = []
         self._numbers: dict[Source, _Number] = {}
         self._stacks: list[UserStack] = []
@@ -177,6 +188,8 @@ class Shapes:
         """
         for symbol, known_as in self.env.var_to_sources.items():
             place = place_of(known_as[0]) if symbol not in self.sources else None
+            if isinstance(place, TensorPropertySource) and place.base in self.nested:
+                place = place_in_nested(place)
             if place is not None:
                 self.sources[symbol] = place
 
@@ -300,6 +313,21 @@ class Shapes:
         is_torchs = owner is not None and self.modules[owner].__module__.startswith("torch.nn.")
         return is_torchs and config.force_nn_module_property_static_shapes
 
+    def guard_offsets(self, guards: GuardSet, inputs: list[tuple[Source, Any]]) -> None:
+        """Ragged sizes of nested tensors are equal where their offsets are one object: which of
+        the tensors that may be offsets are one stays as it is.
+        """
+        if not self.has_nested:
+            return
+        parts = [part for source, value in inputs for part in parts_of(source, value)]
+        known = [part for part in parts if part[1].dim() == 1 and part[1].dtype in _OFFSETS]
+        places = tuple(source for source, _ in known)
+        pattern = _pattern([value for _, value in known])
+        text = f"the same of {', '.join(place.name for place in places)} are one object"
+        if len(known) > 1:
+            check = Predicate(lambda *now: _pattern(now) == pattern, text, places)
+            guards.add(None, Check.PREDICATE, check)
+
     # -- guards ----------------------------------------------------------------------------------
 
     @property
@@ -359,6 +387,8 @@ class Shapes:
         for number in self._numbers.values():
             first.setdefault(number.symbol, number.stack)
         for symbol, source in self.sources.items():
+            if is_ragged_symbol(env, symbol):
+                continue
             stack = self._stack_of(symbol, first.get(symbol, ()))
             known = env.replace(symbol)
             if known != symbol:
@@ -368,6 +398,8 @@ class Shapes:
                     yield condition, stack
         yield from self._said
         for position, guard in enumerate(env.guards):
+            if any(is_ragged_symbol(env, symbol) for symbol in guard.expr.free_symbols):
+                continue  # known from which offsets are one object
             if env._maybe_evaluate_static(guard.expr, axioms=()) is None:
                 stack = self._stacks[position] if position < len(self._stacks) else ()
                 yield guard.expr, stack
@@ -400,6 +432,8 @@ class Shapes:
             guards.add(None, Check.EXPR, from_sympy(condition, sources), stack)
         except ValueError:
             missing = [s for s in symbols if s not in sources]
+            if missing and self.has_nested:
+                raise RunInEager(f"a nested tensor's view needs {missing}") from None
             if missing:
                 raise UserError(
                     f"no place gives the value of {missing} in {condition}"
@@ -509,6 +543,12 @@ def is_kept_by_class(links: list[Source]) -> bool:
     cls = links[-1].value
     is_attribute = isinstance(links[-2], ClassAttrSource) and isinstance(cls, type)
     return is_attribute and not issubclass(cls, torch.nn.Module)
+
+
+def _pattern(values: Sequence[Any]) -> list[int]:
+    """Of each object the position of its first occurrence."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(value), at) for at, value in enumerate(values)]
 
 
 def _places(source: Source, fake: torch.Tensor) -> Iterator[tuple[Source, Any]]:

@@ -14,12 +14,14 @@ import torch
 import torch._guards
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
+    ShapeEnv,
     StatelessSymbolicContext,
     SubclassSymbolicContext,
 )
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._sympy.singleton_int import SingletonInt
 
-from .source import AttrSource, ConstSource, Source, TensorPropertySource
+from .source import AttrSource, CallSource, ConstSource, Source, TensorPropertySource
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,59 @@ def of_wrapper(
     return SubclassSymbolicContext(
         **own, tensor_source=TorchSource(source), inner_contexts=inner
     )
+
+
+def parts_of(source: Source, value: torch.Tensor) -> list[tuple[Source, torch.Tensor]]:
+    """A tensor, or those that it wraps, with their sources."""
+    if not is_traceable_wrapper_subclass(value):
+        return [(source, value)]
+    names = value.__tensor_flatten__()[0]
+    parts = [parts_of(AttrSource(source, name), getattr(value, name)) for name in names]
+    return [leaf for part in parts for leaf in part]
+
+
+def nested_context(value: torch.Tensor) -> StatelessSymbolicContext[..., Any]:
+    """Of a nested tensor itself: its sizes follow from those of the tensors inside."""
+    base = value._base
+
+    def moving(dims: int, inside: Any = None) -> StatelessSymbolicContext[..., Any]:
+        return StatelessSymbolicContext(
+            dynamic_sizes=[DimDynamic.DYNAMIC] * dims, view_base_context=inside
+        )
+
+    return moving(value.dim(), None if base is None else moving(base.dim()))
+
+
+@functools.cache
+def _reader(prop: str, dim: int) -> Any:
+    return lambda nested: getattr(nested, prop)()[dim]
+
+
+def place_in_nested(place: TensorPropertySource) -> Source:
+    """A size or a stride of a nested tensor, which C++ does not know."""
+    if place.dim is None:
+        return CallSource(place.base, torch.Tensor.storage_offset, f"{place.name}")
+    return CallSource(place.base, _reader(place.prop, place.dim), f"{place.name}")
+
+
+def hint_of(known: Any) -> Any:
+    """The int of this call that a symbol stands for."""
+    if isinstance(known, SingletonInt):
+        return torch._C._get_nested_int(known._val, known._coeff)
+    return None if known is None else int(known)
+
+
+def is_ragged_symbol(env: ShapeEnv, symbol: Any) -> bool:
+    """Whether a symbol stands for a nested int."""
+    return isinstance(env.backed_var_to_val.get(symbol), SingletonInt)
+
+
+def is_ragged(number: Any) -> bool:
+    """Whether a symbolic number depends on a nested int."""
+    node = number.node
+    if node.is_nested_int():
+        return True
+    return any(is_ragged_symbol(node.shape_env, symbol) for symbol in node.expr.free_symbols)
 
 
 def place_of(known_as: Any) -> Source | None:

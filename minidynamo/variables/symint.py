@@ -27,7 +27,8 @@ from torch.fx.experimental.symbolic_shapes import (
 from ..exc import DataDependentError
 from ..output_graph import constant_of
 from ..source import CallSource
-from .base import LazyVariable, NotConstant, VariableTracker
+from ..symbolic_contexts import is_ragged
+from .base import LazyVariable, NotConstant, VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable
 from .functions import MethodOfVariable
@@ -86,6 +87,8 @@ class SymVariable(VariableTracker):
 
     def specialized(self, tx: Translator) -> ConstantVariable:
         """The value of this call, which becomes a guard."""
+        if tx.output.shapes.has_nested and is_ragged(self.value):
+            unsupported("symbolic number", repr(self), "a ragged size is no constant")
         value = decide(tx, lambda: self.python_type()(self.value), self)
         node = self.value.node
         if tx.output.options.fullgraph and not self.is_python_constant():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..output_graph import example_value
 from ..side_effects import DELETED, Mutation
@@ -351,6 +352,7 @@ def new_variable(tx: Translator, node: Node) -> TensorVariable:
     value = example_value(node)
     kind = TensorVariable if type(value) in _FAKE else TENSOR_CLASS[0](value)
     variable = kind(node)
+    tx.output.shapes.has_nested |= value.layout is torch.jagged
     tx.output.side_effects.track(value, variable)
     return variable
 
@@ -370,6 +372,8 @@ def _wrap_sequence(tx: Translator, node: Node, value: Any) -> VariableTracker:
 
 
 def _refuse_kinds(value: torch.Tensor, source: Source) -> None:
+    if value.layout is torch.jagged and is_traceable_wrapper_subclass(value):
+        return
     if value.layout is not torch.strided or value.is_nested or value.is_quantized:
         unsupported(
             "tensor kind", f"{source.name}: {value.layout}", "only strided tensors are captured"

@@ -13,16 +13,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nested._internal import nested_tensor
 from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass,
     is_traceable_wrapper_subclass_type,
 )
 
+from .. import _C
 from ..exc import InternalError
 from ..guards import Predicate
 from ..side_effects import Mutation
-from ..source import AttrSource
-from ..symbolic_contexts import of_wrapper, static_context
+from ..source import AttrSource, ConstSource
+from ..symbolic_contexts import nested_context, of_wrapper, static_context
 from .base import VariableTracker, unsupported
 from .classes import CONSTRUCTORS, call_type
 from .constant import is_value
@@ -133,7 +135,10 @@ def _context(
     """
     if value._base is not None and is_wrapper(value._base):
         return None
-    outer = tx.output.shapes.tensor_context(value, source, static=static)
+    if value.layout is torch.jagged:
+        outer = nested_context(value)
+    else:
+        outer = tx.output.shapes.tensor_context(value, source, static=static)
     if not is_wrapper(value):
         return outer
     inner = {
@@ -167,7 +172,9 @@ def _guard_parts(
     tx: Translator, value: torch.Tensor, fake: Any, source: Source, *, tracked: bool
 ) -> None:
     """An instance and all that it wraps are as they are. tracked: sizes are symbolic."""
-    if tracked:
+    if value.layout is torch.jagged:
+        guard_nested(tx, value, source)
+    elif tracked:
         tx.output.shapes.track_tensor(source, value, fake, tx.user_stack())
     else:
         tx.guard(source, "TENSOR_MATCH", value)
@@ -176,6 +183,21 @@ def _guard_parts(
     _guard_metadata(tx, value, source)
     for name, part, at in _parts(value, source):
         _guard_parts(tx, part, getattr(fake, name), at, tracked=tracked)
+
+
+def guard_nested(tx: Translator, value: torch.Tensor, source: Source) -> None:
+    """What the tensors inside do not tell. The ragged size is another int for each tensor of
+    offsets: two are equal where these are one object, which `OutputGraph` guards.
+    """
+    kept = (type(value), value.requires_grad, _C.tensor_key_set(value))
+
+    def check(now: Any) -> bool:
+        return kept == (type(now), now.requires_grad, _C.tensor_key_set(now))
+
+    tx.guard(source, "TYPE_IS", type(value))
+    tx.guard(source, "PREDICATE", Predicate(check, f"{source.name} is as nested as before"))
+    tx.output.shapes.nested.append(source)
+    tx.output.shapes.has_nested = True
 
 
 def _refuse_parts(value: torch.Tensor, source: Source) -> None:
@@ -226,6 +248,10 @@ def wrap_wrapper(
 ) -> VariableTracker:
     """An instance of the frame as graph input."""
     _refuse_parts(value, source)
+    if value.layout is torch.jagged and value is not nested_tensor._nt_view_dummy():
+        # Views of jagged layout hold it: that it is an input must be known before.
+        dummy = nested_tensor._nt_view_dummy()
+        tx.wrap(dummy, ConstSource(dummy, "what views of jagged layout hold"))
     static = tx.output.shapes.is_static(value, source)
     context = _context(tx, value, source, static=static)
     node = tx.output.add_input(value, source, context)
