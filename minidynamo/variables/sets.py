@@ -76,7 +76,8 @@ class SetVariable(BuiltinObject):
     def element(self, key: Any) -> VariableTracker:
         if isinstance(key, UserKey):
             return key.variable
-        return ConstantVariable(key) if is_value(key) else self.known[key]
+        is_plain = is_value(key) and not (isinstance(key, tuple) and key in self.known)
+        return ConstantVariable(key) if is_plain else self.known[key]
 
     def elements(self) -> list[VariableTracker]:
         """The elements in any order."""

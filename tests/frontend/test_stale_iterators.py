@@ -116,6 +116,21 @@ def test_order_of_keys_of_user_classes_that_come_and_go():
     check(fn, X, {Key("a"): 1, Key("b"): 2, Key("c"): 3, 4: 5}, graphs=2)
 
 
+class Pair(tuple):
+    pass
+
+
+def test_sets_of_tuples_of_a_class_derived_from_tuple():
+    def fn(x, pair):
+        found = {(1, 2)}
+        found.add((pair, 1))
+        found.discard((1, 2))
+        minidynamo.graph_break()
+        return x + 1, [type(item[0]) for item in found]
+
+    check(fn, X, Pair((1, 2)), graphs=1)
+
+
 def test_modules_that_are_exchanged():
     class Pair(torch.nn.Module):
         def __init__(self):
