@@ -23,7 +23,11 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedOperatorException,
 )
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode,
+    _pop_mode_temporarily,
+    is_traceable_wrapper_subclass,
+)
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -247,16 +251,22 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 class _Pair:
-    """The graphs that AOTAutograd makes of one, compiled."""
+    """The graphs that AOTAutograd makes of one, compiled. may_join: by a node of our own."""
 
     def __init__(
-        self, compilers: Compilers, gradients: Gradients, inputs: Sequence[Any]
+        self,
+        compilers: Compilers,
+        gradients: Gradients,
+        inputs: Sequence[Any],
+        *,
+        may_join: bool,
     ) -> None:
         self.joined = Joined(self.compile_backward)
         self.has_failed = False
         self._compilers = compilers
         self._gradients = gradients
         self._inputs = inputs
+        self._may_join = may_join
 
     def _compile(self, kind: str, graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
         try:
@@ -274,7 +284,7 @@ class _Pair:
         self._check(graph)
         gradients = self._gradients
         backward = gradients.backward_module
-        if backward is not None and not gradients.repeated:
+        if self._may_join and backward is not None and not gradients.repeated:
             self.joined.note_parts(graph, backward, self._inputs, gradients.unseen)
         compiled = self._compile("forward", graph, given)
         self.joined.note_forward(compiled)
@@ -312,7 +322,7 @@ def make_aot(
         raise CannotTrace(refusal)
     parts = take_out(gm, inputs)
     gradients = Gradients(options.pop("partition_fn"), written)
-    pair = _Pair(compilers, gradients, inputs)
+    pair = _Pair(compilers, gradients, inputs, may_join=_is_of_plain_tensors(gm, inputs))
     try:
         with interpolation_whole(inputs):
             compiled = aot_module_simplified(
@@ -332,6 +342,20 @@ def make_aot(
         raise CannotTrace(f"{type(error).__name__}: {error}") from error
     compiled = pair.joined.attach(gradients.of_forward(compiled))
     return compiled if parts is None else parts.attach(compiled)
+
+
+def _is_of_plain_tensors(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether the graph neither takes nor gives tensors that wrap others, as far as is known: of
+    those AOTAutograd's metadata tell when its graphs are compiled, they are taken apart.
+    """
+    (output,) = gm.graph.find_nodes(op="output")
+    values = [*inputs]
+    for node in output.all_input_nodes:
+        value = node.meta.get("example_value", node.meta.get("val"))
+        if value is None:
+            return False
+        values.append(value)
+    return not any(map(is_traceable_wrapper_subclass, values))
 
 
 def compile_aot(
