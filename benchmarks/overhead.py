@@ -6,9 +6,10 @@
 2. the same with a backend that returns a stored result: hook, guards and glue alone
 3. an nn.Module with a stored result, by `compile(module)` and by `compile_(module)`
 4. plain recursive Python functions that are not captured: outside of a region, and inside of one
+5. the five operations with gradients: the forward pass alone, and with the backward pass
 
 Microseconds per call: fastest and median round, and the ratios of the fastest to eager's and to
-torch.compile's. One thread, no gradients.
+torch.compile's. One thread, no gradients but in the last group.
 """
 
 from __future__ import annotations
@@ -105,6 +106,23 @@ def unhooked() -> Subjects:
     }
 
 
+def training(with_torch: bool, device: str, *, backward: bool) -> Subjects:
+    """The five operations on a leaf with 8 elements."""
+    x = torch.randn(8, device=device, requires_grad=True)
+    ones = torch.ones(8, device=device)
+
+    def step(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], object]:
+        function(x).backward(ones)
+        if backward:
+            return lambda: torch.autograd.grad(function(x), x, ones)
+        return lambda: function(x)
+
+    subjects = {"eager": step(five_ops), "minidynamo": step(minidynamo.compile(five_ops))}
+    if with_torch:
+        subjects["torch.compile"] = step(torch.compile(five_ops))
+    return subjects
+
+
 def report(title: str, timings: dict[str, Timing]) -> str:
     """One table: microseconds and ratios."""
     eager = timings["eager"].best
@@ -135,11 +153,17 @@ def main() -> None:
         "the same, stored result": lambda: pointwise(stored_result, with_torch),
         "nn.Module, stored result": lambda: modules(with_torch),
         "fib(12), not captured": unhooked,
+        "with gradients: the forward pass": lambda: training(
+            with_torch, args.device, backward=False
+        ),
+        "with gradients: forward and backward": lambda: training(
+            with_torch, args.device, backward=True
+        ),
     }
     print(f"torch {torch.__version__}, Python {sys.version.split()[0]}, one thread\n")
     results = {}
-    with torch.no_grad():
-        for title, make in groups.items():
+    for title, make in groups.items():
+        with torch.set_grad_enabled("gradients" in title):
             timings = interleaved(make(), rounds=args.rounds)
             print(report(title, timings))
             results[title] = {name: timing.rounds for name, timing in timings.items()}
