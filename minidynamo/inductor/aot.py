@@ -35,6 +35,7 @@ from minidynamo import _C, events
 from minidynamo.inductor.decompositions import interpolation_whole
 from minidynamo.inductor.differentiable import Boxed, Joined
 from minidynamo.inductor.gradients import WRITTEN, Gradients
+from minidynamo.inductor.laid_out import LaidOut
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 from minidynamo.inductor.passes.simplify import may_share_memory, merge_equal_nodes
 from minidynamo.inductor.written_parts import take_out
@@ -387,6 +388,8 @@ def compile_aot(
         keep_overwritten(joint, gm.meta.get(WRITTEN, ()))
         return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
+    runs_forward = False
+
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_one(
             graph: torch.fx.GraphModule,
@@ -398,7 +401,13 @@ def compile_aot(
             inline_mutable_operators(graph)
             if has_higher_order(graph):
                 return Boxed(_C.disabled(graph.forward))
-            return Boxed(compile_graph(graph, kind))
+            nonlocal runs_forward
+            given = graph.graph.find_nodes(op="placeholder")
+            compiled = compile_graph(graph, kind)
+            runs_forward |= kind == "forward" and compiled == graph.forward
+            if kind == "backward" and runs_forward and compiled != graph.forward:
+                return Boxed(LaidOut(given, compiled))
+            return Boxed(compiled)
 
         return compile_one
 

@@ -52,6 +52,7 @@ from minidynamo.inductor.passes import (
 )
 from minidynamo.inductor.runtime import cudagraphs, plan_store
 from minidynamo.inductor.segments import needs_segments, split
+from minidynamo.inductor.size_floats import make_tensors
 from minidynamo.inductor.sizes import has_symbols
 from minidynamo.inductor.symbolic import Undecided
 from minidynamo.transform_levels import close_transforms
@@ -204,6 +205,7 @@ def compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
     """
     if not _has_known_devices(graph):
         return _run(graph, "there are no kernels for its devices", kind)
+    make_tensors(graph)
     try:
         if needs_segments(graph):
             return split(graph, lambda piece: _compile_or_run(piece, kind))

@@ -17,6 +17,7 @@ import torch.fx
 from torch.fx import Node
 
 from minidynamo.inductor.lowering.promotion import compute_type
+from minidynamo.inductor.size_floats import WITH_TENSOR, takes_tensor
 from minidynamo.inductor.sizes import (
     depends_on_data,
     is_composed,
@@ -30,19 +31,6 @@ aten = torch.ops.aten
 Compile = Callable[[torch.fx.GraphModule], Callable[..., Any]]
 _FLOATS = (torch.SymFloat, torch.SymBool)
 _FOR_SIZES = "for_sizes"
-# Operators whose second operand may be a 0-d tensor of the dtype that they compute in.
-_WITH_TENSOR = {
-    aten.add.Tensor: aten.add.Tensor,
-    aten.add.Scalar: aten.add.Tensor,
-    aten.sub.Tensor: aten.sub.Tensor,
-    aten.sub.Scalar: aten.sub.Tensor,
-    aten.mul.Tensor: aten.mul.Tensor,
-    aten.mul.Scalar: aten.mul.Tensor,
-    aten.div.Tensor: aten.div.Tensor,
-    aten.div.Scalar: aten.div.Tensor,
-    aten.rsub.Tensor: aten.rsub.Tensor,
-    aten.rsub.Scalar: aten.rsub.Tensor,
-}
 
 
 def needs_segments(graph: torch.fx.GraphModule) -> bool:
@@ -115,19 +103,15 @@ def _floats_to_tensors(graph: torch.fx.Graph) -> None:
     """Give operators that can take them 0-d tensors for symbolic floats."""
     made: dict[tuple[Node, torch.dtype], Node] = {}
     for node in list(graph.nodes):
-        if node.target not in _WITH_TENSOR or len(node.args) != 2 or node.kwargs:
+        if not takes_tensor(node):
             continue
         number, fake = node.args[1], node.meta["val"]
-        if not isinstance(_value(number), torch.SymFloat):
-            continue
-        if not fake.dtype.is_floating_point or not (fake.dim() or fake.dtype.itemsize >= 4):
-            continue
         assert isinstance(number, Node)
         key = number, compute_type(fake.dtype)
         if key not in made:
             made[key] = _as_tensor(graph, number, key[1], fake)
         node.update_arg(1, made[key])
-        node.target = _WITH_TENSOR[node.target]
+        node.target = WITH_TENSOR[node.target]
 
 
 def _as_tensor(
@@ -216,6 +200,8 @@ def split(
         given = list(
             dict.fromkeys(a for n in nodes for a in n.all_input_nodes if a not in inside)
         )
+        if number % 2:
+            given += _sizes_unknown(graph.graph, nodes, given)
         results = [n for n in nodes if any(user not in inside for user in n.users)]
         module = _module(graph, nodes, given, results)
         call = compile_piece(module) if number % 2 else module.forward
@@ -227,6 +213,25 @@ def split(
         ]
         pieces.append((call, given, results, dense))
     return Segments(graph, pieces)
+
+
+def _sizes_unknown(
+    graph: torch.fx.Graph,
+    nodes: Sequence[Node],
+    given: Sequence[Node],
+) -> list[Node]:
+    """The sizes among the graph's inputs that a piece needs besides what it is given."""
+    values = [_value(node) for node in (*nodes, *given)]
+    needed = {symbol for value in values for n in numbers_of(value) for symbol in _free(n)}
+    shown = {n.node.expr for node in given for n in numbers_of(_value(node))}
+    inputs = graph.find_nodes(op="placeholder")
+    sizes = [node for node in inputs if isinstance(_value(node), torch.SymInt)]
+    return [n for n in sizes if n not in given and _value(n).node.expr in needed - shown]
+
+
+def _free(number: Any) -> Iterable[Any]:
+    symbols: Iterable[Any] = number.node.expr.free_symbols
+    return symbols
 
 
 def _module(

@@ -272,7 +272,8 @@ def _updated(
         cost=3,
         meta=mean_fake,
     )
-    unbiased = g.drop_dims(squares, flat, lambda s: s / max(total - 1.0, 1.0), var_fake)
+    degrees = real(total - 1 if total > 1 else 1)
+    unbiased = g.drop_dims(squares, flat, lambda s: s / degrees, var_fake)
     new_var = g.pointwise(
         update(lambda v: v), (running_var, unbiased), compute, cost=3, meta=var_fake
     )

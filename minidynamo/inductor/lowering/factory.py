@@ -19,11 +19,13 @@ aten = torch.ops.aten
 Number = bool | int | float
 
 
-def constant(g: GraphLowering, value: Number) -> Any:
+def constant(g: GraphLowering, value: Number | Expr) -> Any:
     """The node's result, filled with `value`."""
+    dtype = g.meta.dtype
+    if isinstance(value, Expr) and compute_type(dtype) == dtype and not dtype.is_complex:
+        return g.lazy(lambda b, index: _position(b, value, dtype))
     if isinstance(value, complex) or not isinstance(value, (bool, int, float)):
         return DECLINED
-    dtype = g.meta.dtype
     return g.lazy(lambda b, index: b.constant(value, dtype))
 
 
@@ -72,7 +74,7 @@ def lower_ones(g: GraphLowering, *args: Any, **kwargs: Any) -> Any:
 
 
 @register(aten.scalar_tensor.default)
-def lower_scalar_tensor(g: GraphLowering, value: Number, **kwargs: Any) -> Any:
+def lower_scalar_tensor(g: GraphLowering, value: Number | Expr, **kwargs: Any) -> Any:
     return constant(g, value)
 
 
