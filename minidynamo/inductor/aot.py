@@ -359,6 +359,37 @@ def _is_of_plain_tensors(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> boo
     return not any(map(is_traceable_wrapper_subclass, values))
 
 
+class _AtenCompiler:
+    """Makes boxed callables of the graphs that AOTAutograd makes of one."""
+
+    def __init__(self, compile_graph: CompileGraph) -> None:
+        self._compile_graph = compile_graph
+        self._forward_runs = False  # operator by operator
+
+    def of(self, kind: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Boxed]:
+        """What compiles the `forward`, `backward` or `inference` graph."""
+        return lambda graph, _inputs: self._compile(graph, kind)
+
+    def _compile(self, graph: torch.fx.GraphModule, kind: str) -> Boxed:
+        if events.wants(events.AotGraphEvent):
+            events.emit(events.AotGraphEvent(graph, kind))
+        without_tokens(graph)
+        inline_mutable_operators(graph)
+        given = graph.graph.find_nodes(op="placeholder")
+        runs = has_higher_order(graph)
+        compiled: Callable[..., Any]
+        if runs:
+            compiled = _C.disabled(graph.forward)
+        else:
+            compiled = self._compile_graph(graph, kind)
+            runs = compiled == graph.forward
+        if kind == "forward":
+            self._forward_runs = runs
+        if kind == "backward" and self._forward_runs and not runs:
+            compiled = LaidOut(given, compiled)
+        return Boxed(compiled)
+
+
 def compile_aot(
     gm: torch.fx.GraphModule,
     inputs: Sequence[Any],
@@ -388,28 +419,7 @@ def compile_aot(
         keep_overwritten(joint, gm.meta.get(WRITTEN, ()))
         return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
-    runs_forward = False
-
-    def compiler(kind: str) -> Callable[..., Any]:
-        def compile_one(
-            graph: torch.fx.GraphModule,
-            _inputs: Sequence[Any],
-        ) -> Callable[..., Any]:
-            if events.wants(events.AotGraphEvent):
-                events.emit(events.AotGraphEvent(graph, kind))
-            without_tokens(graph)
-            inline_mutable_operators(graph)
-            if has_higher_order(graph):
-                return Boxed(_C.disabled(graph.forward))
-            nonlocal runs_forward
-            given = graph.graph.find_nodes(op="placeholder")
-            compiled = compile_graph(graph, kind)
-            runs_forward |= kind == "forward" and compiled == graph.forward
-            if kind == "backward" and runs_forward and compiled != graph.forward:
-                return Boxed(LaidOut(given, compiled))
-            return Boxed(compiled)
-
-        return compile_one
+    compiler = _AtenCompiler(compile_graph)
 
     # Tokens that order operators with effects are made in the graph, not passed in.
     with (
@@ -420,7 +430,7 @@ def compile_aot(
         return make_aot(
             gm,
             inputs,
-            {kind: compiler(kind) for kind in ("forward", "backward", "inference")},
+            {kind: compiler.of(kind) for kind in ("forward", "backward", "inference")},
             partition_fn=partition,
             decompositions=dict(decompositions),
             keep_inference_input_mutations=True,
