@@ -60,3 +60,17 @@ def test_what_is_not_finite_is_summed_as_in_eager():
     minidynamo.reset()
     got = minidynamo.compile(torch.bmm)(a, b)
     assert got[0].isnan().all() and got[1].isposinf().all()
+
+
+@pytest.mark.parametrize(
+    "multiply", [torch.mm, torch.matmul, torch.bmm], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_zeros_of_outer_products_have_the_signs_of_eager(multiply, dtype):
+    a = torch.tensor([[-0.0], [1.0], [-1.0]], dtype=dtype)
+    b = torch.tensor([[1.0, -1.0, -0.0, 0.0]], dtype=dtype)
+    if multiply is torch.bmm:
+        a, b = a[None], b[None]
+    expected, got = multiply(a, b), minidynamo.compile(lambda x, y: multiply(x, y))(a, b)
+    assert torch.equal(got, expected)
+    assert torch.equal(got.signbit(), expected.signbit())

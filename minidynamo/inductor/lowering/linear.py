@@ -126,6 +126,11 @@ def _linear(g: GraphLowering, a: TensorValue, b: TensorValue, bias: TensorValue 
 @register(aten.bmm.default)
 def lower_bmm(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
     """Rows times columns are sums, columns times rows are products: kernels, which join others."""
+    return _thin(g, a, b, signed=False)
+
+
+def _thin(g: GraphLowering, a: TensorValue, b: TensorValue, signed: bool) -> Any:
+    """`signed`: a single product keeps a zero's sign (ATen adds all others to zero)."""
     plain = category(a.dtype) == category(b.dtype) == 2 and a.device.type == "cpu"
     if not plain or 0 in (*a.size, *b.size):
         return DECLINED
@@ -135,9 +140,8 @@ def lower_bmm(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
         def inner(builder: BodyBuilder, index: Index) -> Value:
             row, column = [*index[:last], ZERO], [*index[: last - 1], ZERO, index[last]]
             left = Scalar(builder, builder.cast(a.load(builder, row), compute))
-            return (
-                left * Scalar(builder, builder.cast(b.load(builder, column), compute))
-            ).value
+            right = Scalar(builder, builder.cast(b.load(builder, column), compute))
+            return (left * right if signed else left * right + 0.0).value
 
         return g.lazy(inner, (a, b), cost=1)
     if a.size[-2] == 1 and b.size[-1] == 1:
@@ -149,7 +153,7 @@ def lower_bmm(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
 
 @register(aten.mm.default)
 def lower_mm(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
-    result = lower_bmm(g, a, b)
+    result = _thin(g, a, b, signed=a.dtype in (torch.float32, torch.float64))
     if result is not DECLINED:
         return result
     return _linear(g, a, b, None) if _prefers_onednn(a, b) else DECLINED
