@@ -89,6 +89,11 @@ class CompiledFunctionBackward : public ag::Node {
       Py_CLEAR(backward_);
       Py_CLEAR(partial_);
       numbers_.clear();
+    } else {
+      // Nothing can be freed any more: the interpreter is ending.
+      for (py::object& number : numbers_) {
+        number.release();
+      }
     }
   }
 

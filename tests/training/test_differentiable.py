@@ -1,6 +1,8 @@
 """Forward and backward plans joined by a node of autograd in C++: as in eager, and as before."""
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -297,6 +299,22 @@ def test_dropped_without_a_backward(made):
         gc.collect()
         assert watched() is None
     assert is_joined(made)
+
+
+def test_graphs_that_outlive_the_interpreter():
+    """A result in a cycle is freed when Python ends; its node holds a size."""
+    program = """
+import minidynamo, torch
+
+@minidynamo.compile(dynamic=True)
+def total(x):
+    return x.sum(0)
+
+kept = [total(torch.randn(3, 4, requires_grad=True))]
+kept.append(kept)
+del kept
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
 
 
 def test_statistics_are_written(made):
