@@ -16,7 +16,7 @@ from ..side_effects import Mutation
 from ..source import AttrSource
 from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import NONE, builtin_method, is_none
-from .exceptions import ExceptionVariable, stop_iteration_error
+from .exceptions import ExceptionVariable, set_context, stop_iteration_error
 from .iterators import IteratorVariable
 from .reach import is_held
 
@@ -77,10 +77,14 @@ class GeneratorVariable(IteratorVariable):
     def throw(self, tx: Translator, error: VariableTracker) -> VariableTracker | None:
         """Go on with an exception at the suspended yield (`_gen_throw`)."""
         self._check_idle(tx)
-        if not self.started:
-            self.finished = True
         raised = ObservedException(error)
-        if self.finished:
+        raised.is_chained = True
+        if error.raised_at is None and error.source is None:
+            error.raised_at = tx.last_step()
+        if not self.started and not self._replaces_stop_iteration():
+            self._fail(tx, raised)
+        if not self.started or self.finished:
+            self.finished = True
             raise raised
         if self._delegates():
             self.running = True
@@ -94,6 +98,9 @@ class GeneratorVariable(IteratorVariable):
                 is_yielded, value = answer
                 return value if is_yielded else self._leave_delegation(tx, value)
         frame = self.frame
+        # Its context is what the generator handles, not what its caller does.
+        if frame.exc_info:
+            set_context(tx, raised.value, frame.exc_info[-1].realize())
         frame.push(NONE)
         try:
             frame.unwind(frame.instructions[frame.ip - 1], raised)
@@ -153,7 +160,16 @@ class GeneratorVariable(IteratorVariable):
         self.finished = True
         if not issubclass(error.value.python_type(), StopIteration):
             raise error
-        raise ObservedException(stop_iteration_error(tx, error.value)) from error
+        replaced = ObservedException(stop_iteration_error(tx, error.value))
+        replaced.is_chained = True
+        raise replaced from error
+
+    def _replaces_stop_iteration(self) -> bool:
+        """Whether the body itself does what PEP 479 says, as it does from 3.12 on."""
+        return any(
+            inst.opname == "CALL_INTRINSIC_1" and inst.arg == "STOPITERATION_ERROR"
+            for inst in self.frame.instructions
+        )
 
     def close(self, tx: Translator) -> None:
         """`generator.close()`."""
@@ -199,7 +215,8 @@ class GeneratorVariable(IteratorVariable):
         Then it does not matter when it happens. Otherwise the trace is not to be used.
         """
         effects, last = tx.output.side_effects, tx.output.checkpoint()[1]
-        before = effects.version + 1  # closing counts as one mutation, of the generator itself
+        # Mutations that closing is: of the generator, and of GeneratorExit, which gets a context.
+        before = effects.version + 1 + bool(self.frame.exc_info)
         try:
             self.close(tx)
         except (ObservedException, Unsupported):
