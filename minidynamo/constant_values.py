@@ -44,6 +44,6 @@ def constant_text(value: Any) -> str:
     if kind in CONSTANT_TYPES:
         text = repr(value)
         return text if len(text) <= 80 else f"{text[:77]}..."
-    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+    if issubclass(kind, (type, types.FunctionType, types.BuiltinFunctionType)):
         return value.__qualname__
     return f"<{kind.__qualname__} object>"

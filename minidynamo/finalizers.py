@@ -33,7 +33,7 @@ _MAX_OBJECTS = 4096
 def has_finalizer(value: Any) -> bool:
     """Whether the end of this very object runs code of the program."""
     cls = type(value)
-    if not cls.__flags__ & _HEAP_TYPE or isinstance(value, _COMMON):
+    if not cls.__flags__ & _HEAP_TYPE or issubclass(cls, _COMMON):
         return False
     if any(isinstance(vars(base).get("__del__"), types.FunctionType) for base in cls.__mro__):
         return True
@@ -48,7 +48,7 @@ def ends_with_code(value: Any, looked_at: Container[int] = ()) -> bool:
 
     looked_at: the ids of objects whose parts the tracer itself holds, too.
     """
-    if type(value) in _PLAIN or isinstance(value, _COMMON):
+    if type(value) in _PLAIN or issubclass(type(value), _COMMON):
         return False
     reached = _Reached(value, looked_at)
     found = {id(item) for item in reached.items if has_finalizer(item)}
@@ -66,7 +66,7 @@ class _Reached:
         for item in self.items:
             is_seen = item is value or id(item) in looked_at
             for part in gc.get_referents(item) if len(self.items) < _MAX_OBJECTS else ():
-                if type(part) in _PLAIN or isinstance(part, _COMMON):
+                if type(part) in _PLAIN or issubclass(type(part), _COMMON):
                     continue
                 count = self.references.get(id(part), 0)
                 self.references[id(part)] = count + 1

@@ -259,9 +259,9 @@ class GuardSet:
 
 
 def _expected_key(expected: Any) -> Any:
-    if isinstance(expected, tuple):
+    if issubclass(type(expected), tuple):
         return tuple(_expected_key(item) for item in expected)
-    if isinstance(expected, (Source, TensorSpec, MemoryLayout)):
+    if issubclass(type(expected), (Source, TensorSpec, MemoryLayout)):
         return expected
     return constant_key(expected)
 
@@ -327,7 +327,7 @@ class _Builder:
     def _check_row(self, guard: Guard) -> tuple[int, str, Any]:
         assert guard.source is not None, f"{guard.kind} needs a source"
         expected = guard.expected
-        if isinstance(expected, TensorSpec):
+        if type(expected) is TensorSpec:
             expected = tuple(getattr(expected, field) for field in TensorSpec.__slots__)
         return self.node(guard.source, guard), guard.kind.value, expected
 

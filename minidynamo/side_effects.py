@@ -50,10 +50,10 @@ def _attribute(real: Any, variable: Any, name: str) -> Any:
     """What an attribute of an object of the frame holds, if it is stored there as it is; no code of
     the program is run.
     """
-    if isinstance(real, types.CellType):
+    if type(real) is types.CellType:
         return real.cell_contents if name == "cell_contents" and is_full(real) else None
     table: Any = getattr(variable, "dict", None)
-    if isinstance(real, type):
+    if issubclass(type(real), type):
         table = vars(real)
     if table is not None and name in table:
         return table[name]

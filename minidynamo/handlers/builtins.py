@@ -27,8 +27,6 @@ from ..variables.builtin_object import (
 )
 from ..variables.constant import ConstantVariable, is_value
 from ..variables.descriptors import class_variable, lookup_special
-from ..variables.dict_methods import merge
-from ..variables.dicts import DictVariable
 from ..variables.exceptions import ExceptionVariable
 from ..variables.functions import (
     BaseFunctionVariable,
@@ -117,10 +115,13 @@ def _callable(tx: Translator, value: Values, /) -> Values:
     return ConstantVariable(has_slot(value, "__call__"))
 
 
+_CONTAINERS = (list, tuple, dict, set)
+
+
 @builtin(id)
 def _id(tx: Translator, value: Values, /) -> Values:
     real = tx.output.side_effects.real_of(value)
-    if value.source is None or real is None or isinstance(real, (list, tuple, dict, set)):
+    if value.source is None or real is None or issubclass(type(real), _CONTAINERS):
         guard_distinct(tx, value)
         return IdVariable(value)
     tx.guard(value.source, "ID_IS", real)
@@ -466,13 +467,14 @@ def _reversed(tx: Translator, value: Values, /) -> Values:
             items = list(reversed(value.value))
         return tx.sequence_iterator([tx.wrap_constant(item) for item in items])
     function = lookup_special(tx, value, "__reversed__")
-    if function is not None:
+    if function is not None and not is_none(function):
         return tx.call_function(function, [], {})
     if isinstance(value, BuiltinObject) and value.lookup("__reversed__") is not None:
         return value.call_method(tx, "__reversed__", [], {})
     if isinstance(value, SequenceVariable) and not value.overrides("__getitem__"):
         return SEQUENCE_BUILDERS["live"](tx, value, True)
-    if not value.is_user_defined and not isinstance(value, TensorVariable):
+    is_sequence = value.is_user_defined and function is None
+    if not is_sequence and not isinstance(value, TensorVariable):
         tx.raise_observed(
             TypeError, f"'{type_name(value.python_type())}' object is not reversible"
         )
@@ -493,52 +495,9 @@ def _sorted(
     if isinstance(iterable, SetVariable) and is_none(key) and iterable.is_totally_ordered():
         items = iterable.elements()
     else:
-        items = iterable.unpack(tx)
+        items = list(iterable.each(tx, sized=True))
     sort_items(tx, items, key, reverse)
     return tx.wrap_items(list, items)
-
-
-# -- containers ---------------------------------------------------------------------------------
-
-
-@builtin(list)
-def _list(tx: Translator, iterable: Values | None = None, /) -> Values:
-    return tx.wrap_items(list, [] if iterable is None else iterable.unpack(tx))
-
-
-@builtin(tuple)
-def _tuple(tx: Translator, iterable: Values | None = None, /) -> Values:
-    if iterable is not None and iterable.python_type() is tuple:
-        return iterable
-    return tx.wrap_items(tuple, [] if iterable is None else iterable.unpack(tx))
-
-
-@builtin(set)
-def _set(tx: Translator, iterable: Values | None = None, /) -> Values:
-    return _make_set(tx, set, iterable)
-
-
-@builtin(frozenset)
-def _frozenset(tx: Translator, iterable: Values | None = None, /) -> Values:
-    if iterable is not None and iterable.python_type() is frozenset:
-        return iterable
-    return _make_set(tx, frozenset, iterable)
-
-
-def _make_set(tx: Translator, cls: type, iterable: Values | None) -> Values:
-    if isinstance(iterable, SetVariable) and not iterable.overrides("__iter__"):
-        return SetVariable(cls(iterable.table), dict(iterable.known), cls)
-    return tx.wrap_items(cls, [] if iterable is None else iterable.unpack(tx))
-
-
-@builtin(dict)
-def _dict(tx: Translator, other: Values | None = None, /, **named: Values) -> Values:
-    result = DictVariable({})
-    if other is not None:
-        merge(tx, result, other)
-    for name, value in named.items():
-        result.setitem(tx, ConstantVariable(name), value)
-    return result
 
 
 @builtin(slice)

@@ -11,16 +11,18 @@ from __future__ import annotations
 import collections
 import datetime
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..side_effects import Mutation
 from ..variables.base import VariableTracker, unsupported
-from ..variables.builtin_object import checked
+from ..variables.builtin_object import checked, has_slot
 from ..variables.classes import instantiate
+from ..variables.constant import ConstantVariable
 from ..variables.deques import DequeVariable
+from ..variables.dict_methods import merge
 from ..variables.dict_views import MappingProxyVariable
 from ..variables.dicts import DictVariable
 from ..variables.exceptions import (
@@ -100,7 +102,7 @@ def _new_frozenset(tx: Translator, cls: type, *args: Values, **kwargs: Values) -
 @_constructs(tuple.__new__)
 def _new_tuple(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
     _check_arguments(cls, args, kwargs)
-    items = args[0].unpack(tx) if args else []
+    items = list(args[0].each(tx, sized=True)) if args else []
     return TupleVariable(items, cls, mutation=tuple_mutation(cls, Mutation.NEW))
 
 
@@ -178,3 +180,70 @@ def _call_class(cls: type) -> Callable[..., Any]:
 
 for _class in (collections.deque, collections.OrderedDict, collections.defaultdict):
     handles(_class)(_call_class(_class))
+
+
+# -- calls of builtin types -----------------------------------------------------------------------
+
+
+@builtin(list)
+def _list(tx: Translator, iterable: Values | None = None, /) -> Values:
+    if iterable is None:
+        return tx.wrap_items(list, [])
+    if _ASKED_BEFORE and has_slot(iterable, "__len__"):
+        tx.ask_length(iterable)
+    return tx.wrap_items(list, list(iterable.each(tx, sized=True)))
+
+
+class _Asked:
+    """Whether `list` wants the length before it asks for an iterator, as on CPython 3.11."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    def __len__(self) -> int:
+        self.order.append("length")
+        return 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.order.append("iterator")
+        return iter(())
+
+
+list(_asked := _Asked())
+_ASKED_BEFORE = _asked.order[0] == "length"
+
+
+@builtin(tuple)
+def _tuple(tx: Translator, iterable: Values | None = None, /) -> Values:
+    if iterable is not None and iterable.python_type() is tuple:
+        return iterable
+    items = [] if iterable is None else list(iterable.each(tx, sized=True))
+    return tx.wrap_items(tuple, items)
+
+
+@builtin(set)
+def _set(tx: Translator, iterable: Values | None = None, /) -> Values:
+    return _make_set(tx, set, iterable)
+
+
+@builtin(frozenset)
+def _frozenset(tx: Translator, iterable: Values | None = None, /) -> Values:
+    if iterable is not None and iterable.python_type() is frozenset:
+        return iterable
+    return _make_set(tx, frozenset, iterable)
+
+
+def _make_set(tx: Translator, cls: type, iterable: Values | None) -> Values:
+    if isinstance(iterable, SetVariable) and not iterable.overrides("__iter__"):
+        return SetVariable(cls(iterable.table), dict(iterable.known), cls)
+    return tx.wrap_items(cls, [] if iterable is None else iterable.unpack(tx))
+
+
+@builtin(dict)
+def _dict(tx: Translator, other: Values | None = None, /, **named: Values) -> Values:
+    result = DictVariable({})
+    if other is not None:
+        merge(tx, result, other)
+    for name, value in named.items():
+        result.setitem(tx, ConstantVariable(name), value)
+    return result

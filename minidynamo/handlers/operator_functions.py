@@ -6,12 +6,8 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..variables.base import VariableTracker, unsupported
-from ..variables.builtin_object import (
-    checked,
-    index_of,
-    is_none,
-)
+from ..variables.base import ObservedException, VariableTracker, unsupported
+from ..variables.builtin_object import checked, has_slot, index_of, is_none, type_name
 from ..variables.constant import ConstantVariable
 from ..variables.functions import CallableVariable
 from ..variables.lists import SliceVariable, as_sequence
@@ -20,6 +16,8 @@ from .operators import binary_op1, rich_compare, special_method
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
+
+_ZERO = ConstantVariable(0)
 
 
 def _handles(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
@@ -117,6 +115,38 @@ def _iconcat(
 @_handles(operator.index)
 def _index(tx: Translator, value: VariableTracker, /) -> VariableTracker:
     return ConstantVariable(index_of(tx, value))
+
+
+@_handles(operator.length_hint)
+def _length_hint(
+    tx: Translator, value: VariableTracker, default: VariableTracker = _ZERO, /
+) -> VariableTracker:
+    if default.python_type() not in (int, bool):
+        unsupported("operator", "length_hint", "the default is no int")
+    try:
+        if has_slot(value, "__len__"):
+            return tx.call_function(tx.wrap_constant(len), [value], {})
+        if not has_slot(value, "__length_hint__"):
+            return default
+        if not value.is_user_defined:
+            unsupported(
+                "operator", "length_hint", "how much this iterator has left is not known"
+            )
+        function = special_method(tx, value, "__length_hint__")
+        assert function is not None
+        hint = tx.call_function(function, [], {}).realize()
+    except ObservedException as error:
+        if not issubclass(error.value.python_type(), TypeError):
+            raise
+        return default
+    if hint.is_python_constant() and hint.as_python_constant() is NotImplemented:
+        return default
+    if not issubclass(hint.python_type(), int):
+        kind = type_name(hint.python_type())
+        tx.raise_observed(TypeError, f"__length_hint__ must be an integer, not {kind}")
+    if hint.as_python_constant() < 0:
+        tx.raise_observed(ValueError, "__length_hint__() should return >= 0")
+    return hint
 
 
 @_handles(operator.indexOf)

@@ -117,7 +117,7 @@ def call_function_ex(tx: Translator, inst: Instruction) -> None:
     given = tx.pop()
     if not any(hasattr(given.python_type(), name) for name in ("__iter__", "__getitem__")):
         unsupported("call does not fit", "*", "eager will raise the TypeError")
-    args = given.unpack(tx)
+    args = list(given.each(tx, sized=True))
     second, first = tx.pop_raw(), tx.pop_raw()
     tx.push(_call_in_tail(tx, second if first is NULL else first, args, kwargs))
 

@@ -40,16 +40,18 @@ def match_keys(tx: Translator, inst: Instruction) -> None:
     subject, keys = (value.realize() for value in tx.stack[-2:])
     values: list[VariableTracker] = []
     seen: list[VariableTracker] = []
+    missing = tx.call_function(tx.wrap_constant(object), [], {}).realize()
     for key in keys.unpack(tx):
         key = key.realize()
         if any(tx.call_operator(operator.eq, [key, other]).truth(tx) for other in seen):
             text = f"mapping pattern checks duplicate key ({key.as_python_constant()!r})"
             tx.raise_observed(ValueError, text)
         seen.append(key)
-        if not subject.contains(tx, key).truth(tx):
+        value = subject.call_method(tx, "get", [key, missing], {})
+        if value.realize() is missing:
             tx.push(NONE)
             return
-        values.append(subject.getitem(tx, key))
+        values.append(value)
     tx.push(tx.wrap_items(tuple, values))
 
 
@@ -90,10 +92,10 @@ def _positional_names(tx: Translator, class_: type, count: int) -> list[str]:
         text = f"{class_.__name__}.__match_args__ must be a tuple (got {type(names).__name__})"
         tx.raise_observed(TypeError, text)
     if count > len(names):
-        text = (
-            f"{class_.__name__}() accepts {len(names)} positional sub-patterns ({count} given)"
-        )
-        tx.raise_observed(TypeError, text)
+        allowed = 1 if class_ in _MATCH_SELF else len(names)
+        plural = "" if allowed == 1 else "s"
+        text = f"accepts {allowed} positional sub-pattern{plural} ({count} given)"
+        tx.raise_observed(TypeError, f"{class_.__name__}() {text}")
     for name in names[:count]:
         if not isinstance(name, str):
             kind = type(name).__name__

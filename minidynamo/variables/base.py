@@ -274,12 +274,22 @@ class VariableTracker:
         """All items, as `list(value)` gives them. Items may be lazy."""
         return list(self._iterate(tx))
 
-    def each(self, tx: Translator) -> Iterator[VariableTracker]:
-        """The items one by one: code that gives the next sees what was done with the last."""
-        return self._iterate(tx) if self.runs_code() else iter(self.unpack(tx))
+    def each(self, tx: Translator, *, sized: bool = False) -> Iterator[VariableTracker]:
+        """The items one by one: code that gives the next sees what was done with the last.
 
-    def _iterate(self, tx: Translator) -> Iterator[VariableTracker]:
+        sized: who takes them asks for `operator.length_hint(value)`, as `list` does.
+        """
+        if self.runs_code():
+            return self._iterate(tx, sized=sized)
+        items = iter(self.unpack(tx))
+        if sized:
+            tx.ask_length(self)
+        return items
+
+    def _iterate(self, tx: Translator, *, sized: bool = False) -> Iterator[VariableTracker]:
         iterator = self.iter(tx)
+        if sized:
+            tx.ask_length(self)
         for _ in range(MAX_ITEMS):
             item = iterator.next(tx)
             if item is None:

@@ -98,7 +98,7 @@ _TWICE = "the dict was changed before the frame reached it as that of this objec
 def _own_dict(tx: Translator, value: Any, variable: VariableTracker) -> None:
     """Let the instance dict of an object be known as such where the frame reaches it later."""
     own, effects = getattr(variable, "dict", None), tx.output.side_effects
-    if type(own) is not dict or own is value or isinstance(value, types.ModuleType):
+    if type(own) is not dict or own is value or issubclass(type(value), types.ModuleType):
         return
     known = effects.variable_of(own) or effects.owners.get(id(own))
     if known is None:

@@ -191,7 +191,9 @@ class ConstantVariable(VariableTracker):
     ) -> VariableTracker:
         """The few methods of constants that take iterables of other values."""
         if name == "join" and isinstance(self.value, (str, bytes)) and len(args) == 1:
-            parts = [item.realize().as_python_constant() for item in args[0].unpack(tx)]
+            parts = [
+                item.realize().as_python_constant() for item in args[0].each(tx, sized=True)
+            ]
             return tx.fold(self.value.join, (parts,), {})
         container = self.as_container(tx)
         if container is not None:

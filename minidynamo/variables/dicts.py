@@ -381,8 +381,8 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
 
 def _own_items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
     """Pairs in the dict's own order, whatever a subclass overrides."""
-    if isinstance(value, collections.OrderedDict):
-        return collections.OrderedDict.items(value)
+    if issubclass(type(value), collections.OrderedDict):
+        return collections.OrderedDict.items(value)  # type: ignore[arg-type]
     return dict.items(value)
 
 

@@ -12,7 +12,7 @@ from ..side_effects import DELETED
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
 from .functions import MethodOfVariable
-from .instance_state import has_setter, is_hidden
+from .instance_state import has_setter, is_hidden, push_dict
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -107,8 +107,7 @@ class InstanceDictVariable(VariableTracker):
         unsupported("dict method", f"{self!r}.{name}", f"__dict__.{name} is not traced")
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        codegen(self.owner)
-        codegen.emit("LOAD_ATTR", "__dict__")
+        push_dict(codegen, self.owner.python_type(), lambda: codegen(self.owner))
 
 
 def _get(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..side_effects import DELETED
@@ -23,6 +23,17 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
         return object.__getattribute__(value, "__dict__")
     except AttributeError:
         return None
+
+
+def push_dict(codegen: PyCodegen, cls: type, push: Callable[[], None]) -> None:
+    """Push the instance dict of the object that `push` pushes; no code of the user is run."""
+    if cls.__getattribute__ is object.__getattribute__:
+        push()
+        codegen.emit("LOAD_ATTR", "__dict__")
+        return
+    codegen.begin_call(instance_dict)
+    push()
+    codegen.end_call(1)
 
 
 def _of_class(cls: type, name: str) -> Any:
@@ -103,8 +114,8 @@ class InstanceState(VariableTracker):
         codegen.emit("DELETE_SUBSCR")
 
     def _push_entry(self, codegen: PyCodegen, name: str) -> None:
-        codegen.emit("LOAD_FAST", codegen.preload(self))
-        codegen.emit("LOAD_ATTR", "__dict__")
+        local = codegen.preload(self)
+        push_dict(codegen, self.cls, lambda: codegen.emit("LOAD_FAST", local))
         codegen.load_const(name)
 
     # -- all names --------------------------------------------------------------------------------

@@ -38,9 +38,9 @@ def constant_of(item: VariableTracker) -> Any:
     """`as_python_constant` of an item, without looking at lazy objects that can't be constants."""
     if isinstance(item, LazyVariable) and not item.is_realized:
         value = item.value
-        if not (is_value(value) or callable(value) or isinstance(value, _CONTAINERS)):
+        if not (is_value(value) or callable(value) or issubclass(type(value), _CONTAINERS)):
             raise NotConstant(item)
-        if isinstance(value, torch.nn.Module):
+        if issubclass(type(value), torch.nn.Module):
             raise NotConstant(item)
     return item.realize().as_python_constant()
 

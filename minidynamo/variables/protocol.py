@@ -76,6 +76,14 @@ class Protocol(Services):
         if not issubclass(value.python_type(), BaseException):
             self.raise_observed(TypeError, "exceptions must derive from BaseException")
         if cause is not None:
+            is_class = issubclass(cause.python_type(), type)
+            if is_class and issubclass(cause.as_python_constant(), BaseException):
+                cause = self.call_function(cause, [], {})
+            kind = cause.python_type()
+            if kind is not type(None) and not issubclass(kind, BaseException):
+                self.raise_observed(
+                    TypeError, "exception causes must derive from BaseException"
+                )
             value.setattr(self, "__cause__", cause)  # type: ignore[arg-type]
         return value
 

@@ -92,7 +92,7 @@ def handler_of(target: Any) -> Handler | None:
     found = _HANDLERS.get(id(target))
     if found is not None:
         return found[1]
-    if isinstance(target, types.FunctionType) and _NAMED:
+    if type(target) is types.FunctionType and _NAMED:
         return _NAMED.get(f"{target.__module__}.{target.__qualname__}")
     return None
 

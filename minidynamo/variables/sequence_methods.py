@@ -261,11 +261,11 @@ def _list_extend(
     /,
 ) -> None:
     if iterable.runs_code():
-        for item in iterable.each(tx):
+        for item in iterable.each(tx, sized=True):
             _mutate(tx, self)
             self.items.append(item)
         return
-    items = iterable.unpack(tx)
+    items = list(iterable.each(tx, sized=True))
     _mutate(tx, self)
     self.items.extend(items)
 
@@ -465,7 +465,7 @@ def _list_init(
     iterable: VariableTracker | None = None,
     /,
 ) -> None:
-    items = [] if iterable is None else iterable.unpack(tx)
+    items = [] if iterable is None else list(iterable.each(tx, sized=True))
     _mutate(tx, self)
     self.items[:] = items
 

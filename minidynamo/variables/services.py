@@ -92,6 +92,15 @@ class Services:
         """A new tuple, list, set, namedtuple ... (by `type_`) of traced items."""
         return SEQUENCE_BUILDERS[_sequence_family(type_)](self, type_, list(items))
 
+    def ask_length(self, value: VariableTracker) -> None:
+        """`PyObject_LengthHint`, where a class of the program answers it."""
+        if isinstance(value, BuiltinObject):
+            own = value.overrides("__len__") or value.overrides("__length_hint__")
+        else:
+            own = value.is_user_defined
+        if own:
+            self.call_function(self.wrap_constant(operator.length_hint), [value], {})
+
     def wrap_keywords(self, items: dict[str, VariableTracker]) -> VariableTracker:
         """A new dict with string keys."""
         return SEQUENCE_BUILDERS[dict](self, dict, items)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..side_effects import Mutation
 from ..source import SlotSource, Source
 from .base import ObservedException, VariableTracker, unsupported
-from .builtin_object import as_iterator, name_at_slots, rich_equal, type_name
+from .builtin_object import as_iterator, is_none, name_at_slots, rich_equal, type_name
 from .classes import NEW_OBJECT, class_variable, has_object_layout
 from .constant import ConstantVariable, is_inert
 from .descriptors import (
@@ -252,9 +252,9 @@ class UserDefinedObjectVariable(InstanceState):
     def iter(self, tx: Translator) -> VariableTracker:
         """`PyObject_GetIter`: `__iter__`, or `__getitem__` with 0, 1, 2, ..."""
         function = lookup_special(tx, self, "__iter__")
-        if function is not None:
+        if function is not None and not is_none(function):
             return as_iterator(tx, tx.call_function(function, [], {}).realize())
-        if lookup_special(tx, self, "__getitem__") is not None:
+        if function is None and lookup_special(tx, self, "__getitem__") is not None:
             return SequenceProtocolIterator(self)
         tx.raise_observed(TypeError, _lacking("__iter__", self.cls.__name__))
 
@@ -270,6 +270,9 @@ class UserDefinedObjectVariable(InstanceState):
         """`PySequence_Contains`: `__contains__`, or a search with == along the iteration."""
         function = lookup_special(tx, self, "__contains__")
         if function is not None:
+            if is_none(function):
+                text = f"'{self.cls.__name__}' object is not a container"
+                tx.raise_observed(TypeError, text)
             return ConstantVariable(tx.call_function(function, [item], {}).realize().truth(tx))
         for candidate in self.each(tx):
             if rich_equal(tx, candidate, item):
@@ -479,7 +482,7 @@ def wrap_object(tx: Translator, value: Any, source: Source) -> VariableTracker:
     if _is_enum_member(value):
         tx.guard(source, "ID_IS", value)
         return ConstantVariable(value, source=source)
-    if isinstance(value, GETTERS):
+    if issubclass(type(value), GETTERS):
         tx.guard(source, "ID_IS", value)
         return OpaqueVariable(value, source=source)
     tx.guard(source, "TYPE_IS", type(value))

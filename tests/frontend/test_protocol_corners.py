@@ -1,0 +1,236 @@
+"""Corners of CPython's protocols: hints of length, unpacking, slots that are None, patterns."""
+
+import collections.abc
+import operator
+
+import pytest
+import torch
+from testing import check
+
+import minidynamo
+
+x = torch.linspace(-1, 1, 4)
+
+
+class Sized:
+    """Says what was asked of it, in order."""
+
+    def __init__(self, log, length=2):
+        self.log = log
+        self.answer = length
+
+    def __len__(self):
+        self.log.append("length")
+        return self._result()
+
+    def _result(self):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def __iter__(self):
+        self.log.append("iterator")
+        return iter([1, 2])
+
+
+class HintOnly:
+    def __init__(self, log, length=2):
+        self.log = log
+        self.answer = length
+
+    __iter__ = Sized.__iter__
+    _result = Sized._result
+
+    def __length_hint__(self):
+        self.log.append("hint")
+        return self._result()
+
+
+class Numbers(list):
+    def __len__(self):
+        raise ValueError("no length")
+
+
+TAKERS = {
+    "list": list,
+    "tuple": tuple,
+    "sorted": sorted,
+    "set": set,
+    "extend": lambda value: [].extend(value),
+    "star": lambda value: [0, *value],
+    "arguments": lambda value: max(*value),
+    "slice": lambda value: [5].__setitem__(slice(0, 1), value),
+    "unpacked": lambda value: operator.add(*value),
+    "hint": operator.length_hint,
+    "hint or": lambda value: operator.length_hint(value, 7),
+}
+ANSWERS = [2, -1, "many", NotImplemented, ValueError("v"), TypeError("t")]
+
+
+@pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS)
+@pytest.mark.parametrize("cls", [Sized, HintOnly])
+def test_lengths_are_asked_for(take, cls):
+    def fn(x):
+        out = []
+        for answer in ANSWERS:
+            log = []
+            try:
+                out.append((take(cls(log, answer)), log))
+            except (TypeError, ValueError) as error:
+                out.append((type(error), str(error), log))
+        return out, x + 1
+
+    check(fn, x)
+
+
+def test_length_of_a_subclass_of_list_is_asked_for():
+    def fn(x, make):
+        try:
+            return make(Numbers([1, 2])), x + 1
+        except ValueError as error:
+            return str(error), x - 1
+
+    for make in (list, tuple, sorted, set):
+        check(fn, x, make)
+
+
+def test_unpacking_takes_one_more_than_wanted():
+    def numbers(log):
+        for number in range(5):
+            log.append(number)
+            yield number
+
+    def fn(x):
+        log, out = [], []
+        listed = iter([1, 2, 3, 4])
+        pairs = iter({"a": 1, "b": 2, "c": 3}.items())
+        for iterator in (numbers(log), listed, pairs, map(log.append, "abcd")):
+            try:
+                _a, _b = iterator
+            except ValueError as error:
+                out.append(str(error))
+            out.append(list(iterator))
+        return log, out, x + 1
+
+    check(fn, x)
+
+
+class Refuses:
+    __iter__ = None
+    __contains__ = None
+    __reversed__ = None
+
+    def __getitem__(self, index):
+        return [1, 2][index]
+
+    def __len__(self):
+        return 2
+
+
+REFUSED = {
+    "iter": iter,
+    "list": list,
+    "in": lambda value: 1 in value,
+    "reversed": lambda value: list(reversed(value)),
+    "for": lambda value: [item for item in value],
+}
+
+
+@pytest.mark.parametrize("use", REFUSED.values(), ids=REFUSED)
+def test_slots_that_are_none(use):
+    def fn(x):
+        return x + 1, use(Refuses())
+
+    check(fn, x)
+
+
+def test_causes():
+    def fn(x):
+        out = []
+        for cause in (3, int, KeyError, KeyError("k"), None):
+            try:
+                raise ValueError("v") from cause
+            except (TypeError, ValueError) as error:
+                out.append((str(error), repr(error.__cause__), error.__suppress_context__))
+        return out, x + 1
+
+    check(fn, x)
+
+
+class Asked(collections.abc.Mapping):
+    """A mapping that says how it was asked."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def get(self, key, default=None):
+        self.log.append(key)
+        return {"a": 1, "none": None}.get(key, default)
+
+    def __getitem__(self, key):
+        raise AssertionError
+
+    def __len__(self):
+        return 2
+
+    def __iter__(self):
+        return iter("ab")
+
+
+def test_mapping_patterns_call_get():
+    def fn(x):
+        log = []
+        match Asked(log):
+            case {"a": 2}:
+                found = "two"
+            case {"a": 1, "b": _}:
+                found = "both"
+            case {"none": None, "a": one}:
+                found = one
+        return log, found, x + 1
+
+    check(fn, x)
+
+
+def test_too_many_patterns_for_a_builtin_class():
+    def fn(x):
+        try:
+            match 3:
+                case int(_, _):
+                    return x
+        except TypeError as error:
+            return str(error), x + 1
+
+    check(fn, x)
+
+
+class Watched:
+    """Notes each attribute that is looked up on it."""
+
+    seen = []
+
+    def __getattribute__(self, name):
+        type(self).seen.append(name)
+        return super().__getattribute__(name)
+
+    def __init__(self, value):
+        self.__dict__["value"] = value
+
+    value = property(lambda self: self.__dict__["value"])
+
+
+def test_looking_at_an_object_runs_nothing_of_it():
+    def fn(x, existing):
+        made = Watched(x * 2)
+        existing.first = [made]
+        made.second = existing.first[0].value + x
+        return made.second, {"made": made}
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    logs = []
+    for function in (fn, compiled, compiled):
+        Watched.seen = []
+        result, _ = function(x, Watched(3))
+        torch.testing.assert_close(result, x * 3)
+        logs.append(Watched.seen)
+    assert logs[0] == logs[1] == logs[2]
