@@ -144,7 +144,8 @@ def requires_grad_(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwa
     wanted = args[0] if args else kwargs.get("requires_grad", ConstantVariable(True))
     # A view made without gradients says what its base says, but has no gradient of its own.
     is_view_only = self.fake.is_leaf and self.fake._is_view()
-    if wanted.as_python_constant() == self.fake.requires_grad and not is_view_only:
+    value = bool(wanted.as_python_constant())
+    if value == self.fake.requires_grad and not (value and is_view_only):
         return self
     unsupported(
         "requires_grad_", self.describe(), "whether a tensor requires grad is fixed in a graph"

@@ -248,6 +248,8 @@ def wrap_wrapper(
 ) -> VariableTracker:
     """An instance of the frame as graph input."""
     _refuse_parts(value, source)
+    if value._is_view() and value._base.is_nested and not is_wrapper(value._base):  # type: ignore[union-attr]
+        unsupported("tensor kind", source.name, "it is a view of a tensor that has no sizes")
     if value.layout is torch.jagged and value is not nested_tensor._nt_view_dummy():
         # Views of jagged layout hold it: that it is an input must be known before.
         dummy = nested_tensor._nt_view_dummy()

@@ -169,3 +169,47 @@ def test_guards():
         for _ in range(2):
             assert same(compiled(x), fn(x))
         assert len(counter.graphs) == graphs
+
+
+def test_a_view_of_a_tensor_without_sizes_runs_in_eager():
+    """On a CPU, attention goes through tensors of strided layout, and gives a view of one."""
+
+    def fn(x):
+        heads = x.unflatten(-1, [5, 1]).transpose(1, 2)
+        return F.scaled_dot_product_attention(heads * 2, heads, heads).transpose(1, 2).values()
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter)
+    with minidynamo.config.patch(raise_internal_errors=True):
+        for lengths in LENGTHS:
+            assert same(compiled(nested(lengths)), fn(nested(lengths)))
+    assert len(counter.graphs) <= 3
+
+
+def test_nested_tensors_of_lists_and_padding():
+    def fn(x, y):
+        made = torch.nested.nested_tensor([x, y], layout=torch.jagged)
+        return made.values() * 2, torch.nested.to_padded_tensor(made, -1.0)
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for lengths in ((2, 3), (4, 3), (5, 6), (3, 3)):
+        parts = [torch.randn(length, 5) for length in lengths]
+        assert same(compiled(*parts), fn(*parts))
+    assert len(counter.graphs) <= 3
+
+
+def test_requires_grad_of_views_made_without_gradients():
+    def fn(x, wanted):
+        with torch.no_grad():
+            view = x[1:]
+        return view.requires_grad_(wanted) * 2
+
+    x, leaf = torch.randn(4), torch.randn(4, requires_grad=True)
+    for arguments, graphs in (((x, False), 1), ((x, True), 2), ((leaf, True), 2)):
+        counter = CountingBackend()
+        minidynamo.reset()
+        result = minidynamo.compile(fn, backend=counter)(*arguments)
+        assert result.requires_grad == fn(*arguments).requires_grad
+        assert same(result.detach(), fn(*arguments).detach())
+        assert len(counter.graphs) <= graphs
