@@ -34,6 +34,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from minidynamo import _C, events
 from minidynamo.inductor.decompositions import interpolation_whole
 from minidynamo.inductor.differentiable import Boxed, Joined
+from minidynamo.inductor.effects import keeping_calls
 from minidynamo.inductor.gradients import WRITTEN, Gradients
 from minidynamo.inductor.laid_out import LaidOut
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
@@ -426,6 +427,7 @@ def compile_aot(
         events.timed("aot_autograd"),
         functorch_config.patch(unlift_effect_tokens=True, cse=False),
         floats_stay_numbers(),
+        keeping_calls(gm),
     ):
         return make_aot(
             gm,

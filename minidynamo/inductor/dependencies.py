@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import torch
+
+from minidynamo.inductor.effects import has_effect
 from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation
 
 
@@ -40,13 +43,8 @@ def is_effectful(operation: Operation) -> bool:
         return False
     if operation.mutates:
         return True
-    schema = getattr(operation.op, "_schema", None)
-    tags = [str(tag) for tag in getattr(operation.op, "tags", ())]
-    return (
-        schema is None
-        or not schema.returns
-        or any("nondeterministic_seeded" in t for t in tags)
-    )
+    op = operation.op
+    return not isinstance(op, torch._ops.OpOverload) or has_effect(op)
 
 
 class Dependencies:

@@ -18,6 +18,7 @@ import torch._numpy as tnp
 from torch.utils._pytree import tree_map_only
 
 from .. import trace_rules
+from ..exc import SkipFrame
 from ..source import CallSource
 from .base import VariableTracker, unsupported
 from .builder import builds
@@ -84,7 +85,7 @@ class NdarrayVariable(VariableTracker):
             "ndim": fake.dim,
             "size": fake.numel,
             "itemsize": lambda: fake.itemsize,
-            "nbytes": lambda: fake.nbytes,
+            "nbytes": lambda: fake.numel() * fake.itemsize,
             "strides": lambda: tuple(step * fake.itemsize for step in fake.stride()),
         }
         if name in known:
@@ -93,6 +94,12 @@ class NdarrayVariable(VariableTracker):
             return DtypeVariable(self.dtype())
         if name in ("T", "real", "imag"):
             return call_numpy(tx, operator.attrgetter(name), name, [self], {})
+        if (
+            name in ("base", "flags")
+            and self.source is None
+            and not tx.output.options.fullgraph
+        ):
+            raise SkipFrame(f"ndarray.{name}: numpy's own array would tell something else")
         if name in _NOT_TRACED or not hasattr(tnp.ndarray, name):
             unsupported("numpy attribute", f"ndarray.{name}", "it is not traced")
         return MethodOfVariable(self, name)
@@ -240,7 +247,7 @@ def _as_double(tx: Translator, value: VariableTracker) -> VariableTracker:
 
 def _to_array(tensor: torch.Tensor) -> Any:
     """Run by generated code: the array that shares the tensor's memory."""
-    return tensor.detach().numpy()
+    return tensor.detach().numpy().view()  # its `base` is an array, not a tensor
 
 
 def _to_scalar(tensor: torch.Tensor) -> Any:

@@ -123,6 +123,32 @@ def test_views_share_memory_after_the_call():
     assert row[1] == 100 and turned[1, 0] == 100
 
 
+def test_arrays_know_nothing_of_tensors():
+    """What owns the memory of an array: never a tensor, and numpy's answer where it is asked."""
+
+    def made(x):
+        y = x + 1
+        return y.base is None, y.flags.owndata, x[:1].base is x, y
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(made, backend=counter)
+    assert_equal(made(A), compiled(A))
+    later = minidynamo.compile(lambda x: x * 2, backend=counter, fullgraph=True)(A)
+    assert later.base is None or later.base.size == A.size
+    assert later.flags.writeable and len(counter.graphs) == 1
+
+
+def test_bytes_of_arrays_with_symbolic_sizes():
+    def fn(x):
+        return x + 1, x.nbytes, x.itemsize
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for rows in range(2, 6):
+        assert_equal(fn(np.ones((rows, 3))), compiled(np.ones((rows, 3))))
+    assert len(counter.graphs) == 2
+
+
 def test_what_numpy_and_torch_do_otherwise_breaks():
     def fn(x):
         return np.median(x), np.percentile(x, 50), np.random.default_rng(3).random() < 2, x + 1

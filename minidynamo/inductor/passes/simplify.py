@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from minidynamo.inductor.effects import has_effect
 from minidynamo.inductor.ir import OVERWRITTEN
 
 aten = torch.ops.aten
@@ -23,11 +24,7 @@ def is_pure(node: torch.fx.Node) -> bool:
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return target.__module__ == "_operator"
-    if not target._schema.returns:
-        return False  # it is there to raise
-    return (
-        not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
-    )
+    return not (target._schema.is_mutable or has_effect(target))
 
 
 def remove_dead_nodes(gm: torch.fx.GraphModule) -> None:

@@ -1,0 +1,39 @@
+"""Operators that must run once and in order, also if nobody wants their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.fx
+from torch._library.simple_registry import singleton as registry
+from torch.fx.node import _side_effectful_functions as kept_by_torch
+
+
+def has_effect(op: Any) -> bool:
+    """`op`: an OpOverload. Without results it is there to raise, or to act; a random one moves the
+    generator on; others were registered as effectful.
+    """
+    return (
+        not op._schema.returns
+        or torch.Tag.nondeterministic_seeded in op.tags
+        or registry.find(op._name).effect.effect is not None
+    )
+
+
+@contextmanager
+def keeping_calls(gm: torch.fx.GraphModule) -> Iterator[None]:
+    """Keeps AOTAutograd from dropping gm's calls of operators that give nothing."""
+    called = {node.target for node in gm.graph.nodes if node.op == "call_function"}
+    acting: set[Any] = set()
+    for target in called - kept_by_torch:
+        op = getattr(target, "default", target)
+        if isinstance(op, torch._ops.OpOverload) and not op._schema.returns:
+            acting.add(op)
+    kept_by_torch.update(acting)
+    try:
+        yield
+    finally:
+        kept_by_torch.difference_update(acting)
