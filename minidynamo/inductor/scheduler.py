@@ -110,6 +110,8 @@ class Scheduler:
             if not group.alive or group.body is None or not group.body.nodes:
                 continue
             sizes = [s.size for s in (*group.body.iters, *group.body.reduces)]
+            if group.body.reduces and all(isinstance(size, int) for size in sizes):
+                continue  # beside each other they are faster: see codegen/triton_combine.py
             if not uses_triton(device_of(group)) or hint_of(product(sizes)) > LAUNCH_POINTS:  # type: ignore[arg-type]
                 continue
             key = (place_of(group), len(group.body.reduces), *sizes)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Programs that keep a large GPU busy, and how few of them are worth a second kernel.
 BUSY, FEW = 1024, 128
+# Of a large matrix' columns, whose programs have few threads, more are needed.
+FEW_COLUMNS, LARGE = 512, 1 << 22
 # Columns that one program reduces together (`codegen/triton_tile.py`).
 COLUMNS = 32
 # A piece has at least so many elements of a row, or of a column; and a whole row so many that a
@@ -82,7 +84,8 @@ def count_pieces(size: Sequence[int], dims: Sequence[int], at: int) -> int:
     last = max(d for d, extent in enumerate(size) if extent != 1 or d == 0)
     by_column = last not in dims
     programs = -(-rows // COLUMNS) if by_column else rows
-    if programs >= FEW or (not by_column and length < LONG_ROW):
+    few = FEW_COLUMNS if by_column and rows * length >= LARGE else FEW
+    if programs >= few or (not by_column and length < LONG_ROW):
         return 1
     shortest = COLUMN_PIECE if by_column else ROW_PIECE
     wanted = min(BUSY // programs, length // shortest, size[at])

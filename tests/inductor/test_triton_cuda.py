@@ -100,6 +100,22 @@ def test_one_kernel_is_compiled_once():
     assert aligned == [0]
 
 
+def launch_count(fn, *sizes):
+    plan, _ = plan_of(fn, *sizes)
+    launches = [step for step in plan.steps if isinstance(step, TritonLaunch)]
+    assert {launch.kernel for launch in launches} <= {kernel.symbol for kernel in plan.kernels}
+    return len(launches)
+
+
+def test_small_kernels_are_launched_together():
+    def unlike(x, y, z):
+        return x + 1, (y * 2).sum(-1), z.relu().t() - 1
+
+    assert launch_count(unlike, (300,), (70, 90), (40, 50)) == 1
+    assert launch_count(lambda x: (x.sum(0), x.sum(0).sum()), (30, 50)) == 2
+    assert launch_count(lambda x, y: (x + 1, y + 1), (1 << 11, 1 << 10), (1 << 22,)) == 2
+
+
 def _launched(plan):
     """What the plan runs, with the devices of the tensors that kernels take."""
     devices = {slot: item.device for slot, item in enumerate(plan.inputs)}

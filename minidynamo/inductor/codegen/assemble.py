@@ -91,7 +91,9 @@ class PlanAssembler:
                 self._kernel(step)
             else:
                 self._extern(step)
-        self.triton.complete(self.builder.steps)
+        self.builder.steps[:] = self.triton.complete(self.builder.steps)
+        for name, source in self.triton.joined.items():
+            self.builder.kernel(PlanKernel(name, source, (), "triton"))
         outputs = [self._output(value) for value in self.lowered.outputs]
         self.builder.mutated_inputs = [self.slots[name] for name in self.lowered.written]
         inputs = self.builder.inputs

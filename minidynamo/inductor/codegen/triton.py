@@ -13,7 +13,7 @@ Indices are 32 bits where their ranges allow, tile by tile and expression by exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +26,7 @@ from minidynamo.inductor.codegen.triton_ops import (
     TYPE,
     cast,
     constant,
+    has_exact_inverse,
     literal,
     operation,
 )
@@ -317,7 +318,28 @@ class TritonPrinter:
             return f"check({args[0]}, {good}, {str(node.value)!r})"
         if node.op == "philox":
             return f"philox{node.value}({args[0]}, {args[1]})"
+        if node.op == "truediv":
+            return self._quotient(node, args)
         return operation(node.op, args, self.nodes[node.args[-1]].dtype)
+
+    def _quotient(self, node: Node, args: Sequence[str]) -> str:
+        """A quotient: correctly rounded, but for those of softmax and of the logistic function,
+        where the last bit is not worth the ten instructions that it takes.
+        """
+        number, divisor = (self.nodes[arg] for arg in node.args)
+        if divisor.op == "constant":
+            assert isinstance(divisor.value, (int, float))
+            if has_exact_inverse(divisor.value, node.dtype):
+                return f"{args[0]} * {literal(1 / divisor.value, node.dtype)}"
+        if node.dtype == torch.float32 and divisor.op in ("reduction", "add"):
+            parts = [self.nodes[arg] for arg in divisor.args]
+            if divisor.value == "sum" and number.op == "exp" and parts == [number]:
+                return f"libdevice.fast_dividef({args[0]}, {args[1]})"
+            if {part.op for part in parts} == {"constant", "exp"} and 1.0 in {
+                part.value for part in parts
+            }:
+                return f"{args[0]} / {args[1]}"
+        return operation(node.op, args, node.dtype)
 
     def _load(self, position: int, node: Node) -> str:
         span = self.spans[position]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -151,6 +152,12 @@ def literal(value: bool | float, dtype: torch.dtype) -> str:
     if dtype == torch.float32:
         value = torch.tensor(value, dtype=torch.float32).item()
     return repr(float(value))
+
+
+def has_exact_inverse(value: Any, dtype: torch.dtype) -> bool:
+    """Whether to divide by `value` is to multiply by 1 / value: for not too large powers of two."""
+    parts = math.frexp(value)
+    return abs(parts[0]) == 0.5 and abs(parts[1]) < (1000 if dtype == torch.float64 else 120)
 
 
 def constant(value: bool | float, dtype: torch.dtype, shape: str) -> str:

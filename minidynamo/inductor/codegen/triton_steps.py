@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.inductor import config
+from minidynamo.inductor import config, metrics
 from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.codegen.plan_steps import (
     Arg,
@@ -25,6 +25,7 @@ from minidynamo.inductor.codegen.plan_steps import (
     TritonLaunch,
 )
 from minidynamo.inductor.codegen.triton import TritonKernel, codegen_triton
+from minidynamo.inductor.codegen.triton_combine import Launch, batches, joined, written_range
 from minidynamo.inductor.ir import Buffer
 from minidynamo.inductor.origins import operators
 from minidynamo.inductor.runtime.compile_pool import submit
@@ -37,7 +38,7 @@ from minidynamo.inductor.runtime.triton_launch import (
 )
 from minidynamo.inductor.runtime.triton_tune import fastest
 from minidynamo.inductor.sizes import plan_size
-from minidynamo.inductor.symbolic import Symbol
+from minidynamo.inductor.symbolic import Symbol, as_expr, product
 
 
 class TritonSteps:
@@ -45,13 +46,14 @@ class TritonSteps:
 
     Attributes:
         callables: what the executor has to be given for the interpreter's kernels, by their names.
+        joined: texts of kernels that others were put together in, by their names.
         launched_inputs: names of the graph's inputs that kernels were compiled to find aligned.
     """
 
     def __init__(self) -> None:
         self.kernels: dict[str, TritonKernel] = {}
-        self.binaries: dict[tuple[Any, ...], Future[Binary]] = {}
-        self.launches: list[tuple[TritonLaunch, Future[Binary]]] = []
+        self.joined: dict[str, str] = {}
+        self.launches: dict[int, Launch] = {}
         self.callables: dict[str, Callable[..., None]] = {}
         self.launched_inputs: set[str] = set()
 
@@ -92,18 +94,14 @@ class TritonSteps:
         names = [buffer.name for buffer in buffers]
         aligned = tuple(i for i, name in enumerate(names) if name not in misaligned)
         self.launched_inputs.update(names[i] for i in aligned if buffers[i].kind == "input")
-        device = buffers[0].device
-        key = symbol, aligned, device
-        if key not in self.binaries:
-            triton_version()
-            self.binaries[key] = submit(compile_kernel, kernel, device_target(device), aligned)
+        triton_version()
         pointers = [("ptr", Ref(slot)) for slot in slots]
         numbers = [("i64", _number(size)) for size in sizes]
         step = TritonLaunch(
             symbol,
             kernel.name,
             "",
-            str(device),
+            str(buffers[0].device),
             (plan_size(kernel.grid), 1, 1),
             kernel.num_warps,
             0,
@@ -111,28 +109,59 @@ class TritonSteps:
             tuple(slots[position] for position in kernel.writes),
             origin,
         )
-        self.launches.append((step, self.binaries[key]))
+        points = as_expr(product(s.size for s in (*spec.iters, *spec.reduces) if s.size))
+        known = points.const if points.is_const else None
+        ranges = {slots[i]: written_range(spec.body, spec.args[i]) for i in kernel.writes}
+        self.launches[id(step)] = Launch(step, kernel, aligned, known, ranges)
         return step
 
-    def complete(self, steps: list[Any]) -> None:
-        """Gives the launches among these steps what compiling told.
+    def complete(self, steps: Sequence[Any]) -> list[Any]:
+        """The steps with what compiling told about launches, small ones put together.
 
         Raises:
             TritonCompileError: Triton refused a kernel.
         """
-        wait(self.binaries.values())
-        compiled = {id(step): binary.result() for step, binary in self.launches}
-        for at, step in enumerate(steps):
-            binary = compiled.get(id(step))
-            if binary is not None:
-                steps[at] = replace(
-                    step,
-                    function=binary.function,
-                    cubin=str(binary.cubin),
-                    num_warps=binary.num_warps,
-                    shared=binary.shared,
-                    args=(*step.args, *[("null", None)] * binary.scratch),
+        found: list[Any] = []
+        for item in batches(steps, self.launches):
+            found.append(self._together(item) if isinstance(item, list) else item)
+        binaries: dict[tuple[Any, ...], Future[Binary]] = {}
+        for launch in found:
+            if isinstance(launch, Launch) and launch.compiled_as not in binaries:
+                target = device_target(torch.device(launch.step.device))
+                binaries[launch.compiled_as] = submit(
+                    compile_kernel, launch.kernel, target, launch.aligned
                 )
+        wait(binaries.values())
+        return [
+            _completed(item.step, binaries[item.compiled_as].result())
+            if isinstance(item, Launch)
+            else item
+            for item in found
+        ]
+
+    def _together(self, parts: Sequence[Launch]) -> Launch:
+        """One launch that does what these do."""
+        if len(parts) == 1:
+            return parts[0]
+        metrics.increment("kernel_calls", 1 - len(parts))
+        kernel = joined([part.kernel for part in parts])
+        self.joined[kernel.name] = kernel.source
+        args: list[tuple[str, Arg]] = []
+        aligned: list[int] = []
+        for part in parts:
+            aligned += [len(args) + position for position in part.aligned]
+            args += part.step.args
+        step = replace(
+            parts[0].step,
+            kernel=kernel.name,
+            function=kernel.name,
+            grid=(kernel.grid.const, 1, 1),
+            num_warps=kernel.num_warps,
+            args=tuple(args),
+            writes=tuple(slot for part in parts for slot in part.step.writes),
+            origin=", ".join(dict.fromkeys(part.step.origin for part in parts)),
+        )
+        return Launch(step, kernel, tuple(aligned))
 
     def aligned_inputs(self, inputs: Sequence[Buffer | None]) -> list[int]:
         """Positions of the inputs that have to be aligned when the plan runs."""
@@ -141,6 +170,17 @@ class TritonSteps:
             for position, buffer in enumerate(inputs)
             if buffer is not None and buffer.name in self.launched_inputs
         ]
+
+
+def _completed(step: TritonLaunch, binary: Binary) -> TritonLaunch:
+    return replace(
+        step,
+        function=binary.function,
+        cubin=str(binary.cubin),
+        num_warps=binary.num_warps,
+        shared=binary.shared,
+        args=(*step.args, *[("null", None)] * binary.scratch),
+    )
 
 
 def _number(size: Size) -> Arg:

@@ -29,6 +29,9 @@ FEW = 264
 # where several do.
 PERSISTENT = 1024
 PERSISTENT_SEVERAL_PASSES = 8192
+# Rows up to this length, and down to a quarter of it, are reduced by single warps, without memory
+# that is shared between warps: for shorter ones, several warps have rows of their own anyway.
+WARP_ROW = 1024
 # A transposition is worth two axes from this size on; the tile is a square.
 TRANSPOSE_SIZE = 16
 SQUARE = 32
@@ -159,13 +162,30 @@ def _neighbours(body: LoopBody, symbol: Symbol) -> int:
 
 def _pointwise(body: LoopBody) -> Tiling:
     other = _second_axis(body)
+    widths = _widths(body)
     if other is not None:
         rest = tuple(s for s in body.iters if s != other)
-        return Tiling((Axis("y", (other,), SQUARE), Axis("x", rest, SQUARE)), True, 4)
+        side, warps = (SQUARE, 4) if max(widths) > 2 else (2 * SQUARE, 8)
+        return Tiling((Axis("y", (other,), side), Axis("x", rest, side)), True, warps)
     count = _count(body.iters, BUSY * POINTWISE_ELEMENTS)
     block = min(next_power_of_two(count // BUSY), POINTWISE_ELEMENTS)
     block = min(max(block, 128), next_power_of_two(count))
-    return Tiling((Axis("x", body.iters, block),), True, max(1, min(4, block // 32)))
+    lanes = 16 // max(widths) if len(widths) > 1 else 8
+    warps = max(1, min(max(4, min(block // (32 * lanes), 8)), block // 32))
+    return Tiling((Axis("x", body.iters, min(block, 32 * lanes * warps)),), True, warps)
+
+
+def _widths(body: LoopBody) -> set[int]:
+    """Bytes of an element of the accesses to neighbours. Where they are not all of one width, a
+    thread has as many elements as 16 bytes have of the widest: with more of them, Triton sends the
+    narrower ones through shared memory.
+    """
+    innermost = body.iters[-1:]
+    return {
+        node.dtype.itemsize
+        for node in body.nodes
+        if node.buffer is not None and node.index is not None and node.index.uses(innermost)
+    } or {4}
 
 
 def _second_axis(body: LoopBody) -> Symbol | None:
@@ -197,10 +217,12 @@ def _reduction(body: LoopBody) -> Tiling:
     persistent = r_block <= (64 if by_column else limit if rows >= FEW else max(limit, walked))
     if not persistent:
         r_block = walked
-    x_block = max(1, min(next_power_of_two(rows // BUSY), REDUCTION_ELEMENTS // r_block, 64))
-    if by_column:
-        x_block = max(x_block, 32)
-    x_block = min(x_block, next_power_of_two(rows))
-    warps = next_power_of_two(max(1, x_block * r_block // 512))
+    if persistent and not by_column and WARP_ROW // 4 <= r_block <= WARP_ROW and rows >= BUSY:
+        x_block, warps = max(1, min(WARP_ROW // r_block, rows // BUSY)), 1
+    else:
+        x_block = max(1, min(rows // BUSY, REDUCTION_ELEMENTS // r_block, 64))
+        x_block = max(x_block, 32) if by_column else x_block
+        warps = x_block * r_block // (512 if rows >= FEW else 128)
+    x_block = min(next_power_of_two(x_block), next_power_of_two(rows))
     axes = Axis("x", body.iters, x_block), Axis("r", body.reduces, r_block)
-    return Tiling(axes, persistent, min(warps, 16))
+    return Tiling(axes, persistent, min(next_power_of_two(max(warps, 1)), 16))

@@ -24,6 +24,7 @@ _LIBDEVICE: dict[str, Callable[..., torch.Tensor]] = {
         ]
     },
     "rint": torch.round,
+    "fast_dividef": torch.div,
 }  # fmt: skip
 
 

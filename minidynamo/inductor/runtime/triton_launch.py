@@ -127,10 +127,16 @@ def _interpreted_namespace() -> dict[str, Any]:
 
 
 def _compiled_function(kernel: TritonKernel) -> FunctionType:
-    """The kernel with its source, which Triton's compiler reads."""
+    """The kernel with its source, which Triton's compiler reads; parts of it are for Triton too."""
+    from triton.runtime.jit import JITFunction
+
     source, filename = kernel.source, f"<minidynamo-triton-{content_key(kernel.source)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    return _functions(source, filename, dict(_compiled_namespace()))[kernel.name]
+    namespace = dict(_compiled_namespace())
+    functions = _functions(source, filename, namespace)
+    function = functions.pop(kernel.name)
+    namespace.update({name: JITFunction(part) for name, part in functions.items()})
+    return function
 
 
 def _interpreted_function(kernel: TritonKernel) -> FunctionType:
