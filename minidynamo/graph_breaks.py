@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch.fx import GraphModule, Node
 
 from . import config
 from ._C import disabled, tail_call
@@ -32,6 +33,7 @@ from .draws import is_drawn
 from .exc import Unsupported
 from .generator_frames import rebuild
 from .new_parameters import making
+from .output_graph import example_value
 from .resume_execution import (
     SUPER_NAME,
     ContinuationKey,
@@ -58,9 +60,11 @@ from .variables.base import VariableTracker
 from .variables.generators import REBUILD
 
 if TYPE_CHECKING:
+    from .output_graph import GraphInput
     from .symbolic_convert import RootTranslator, Translator
 
 INPUTS_NAME = "__md_inputs"
+MAX_PUT_BACK = 1 << 20
 REBUILD.append(rebuild)
 
 
@@ -200,9 +204,9 @@ class _Finisher:
             if "for_text" in node.meta and not (node.users or node in wanted):
                 self.output.graph.erase_node(node)
         module, inputs = self.output.finish(wanted)
-        is_mutating = any(item.is_mutated for item in inputs)
+        written = _written_inputs(module, inputs)
         draws = self.output.draws
-        if checks and (is_mutating or draws.calls):
+        if checks and (draws.calls or not _can_be_put_back([inputs[i] for i in written])):
             _refuse_checks(checks[0][1])
         draws.prepare(self.output)
         compiled = self.output.call_backend(module, inputs)
@@ -213,7 +217,7 @@ class _Finisher:
                 compiled = manager.protect(compiled)
             function = disabled(compiled)
         if checks:
-            function = disabled(_checked(compiled, len(own)))
+            function = disabled(_checked(compiled, len(own), written))
         if made:
             function = disabled(making(function, made, outputs))
         load_function = [Instruction("LOAD_CONST", function)]
@@ -225,7 +229,7 @@ class _Finisher:
             sources = []
         else:
             call = current.emit_call_ex(load_function, [Instruction("LOAD_FAST", INPUTS_NAME)])
-        if checks or (function is compiled and not is_mutating and not draws.calls):
+        if checks or (function is compiled and not written and not draws.calls):
             self._rerun_if_it_raises(call)
         return [*call, Instruction("STORE_FAST", OUT_NAME)], sources, module
 
@@ -385,24 +389,104 @@ class CheckFailed(Exception):
 
 
 def _refuse_checks(step: int) -> NoReturn:
-    """A graph that writes to its inputs, or follows calls of random number generators, cannot be
-    run and then forgotten.
+    """A graph that follows calls of random number generators, or writes to inputs that cannot be
+    put back, cannot be run and then forgotten.
     """
     reason = Unsupported(
         "data-dependent branch",
         "a branch that raises",
-        "the graph also writes to its inputs or takes random numbers, which cannot be undone",
+        "the graph also takes random numbers, or writes to inputs that cannot be put back",
     )
     reason.made_at = step  # type: ignore[attr-defined]
     raise reason
 
 
-def _checked(compiled: Callable[..., Any], count: int) -> Callable[..., Any]:
+def _writes_quietly(module: torch.nn.Module, node: Node) -> bool:
+    """Whether a step may write to arguments without their versions showing it, as batch norm does
+    to its statistics; `module` is that of its graph.
+    """
+    name = str(getattr(node.target, "__name__", ""))
+    bodies = [
+        getattr(module, str(n.target)) for n in node.all_input_nodes if n.op == "get_attr"
+    ]
+    return name.partition(".")[0].endswith(("batch_norm", "instance_norm")) or any(
+        _writes_quietly(body, inner)
+        for body in bodies
+        if isinstance(body, GraphModule)
+        for inner in body.graph.nodes
+    )
+
+
+def _written_inputs(module: GraphModule, inputs: list[GraphInput]) -> list[int]:
+    """The numbers of the inputs that a graph writes to, or may write to."""
+    storages: set[int] = set()
+    for node in module.graph.nodes:
+        if _writes_quietly(module, node):
+            values = [n.meta.get("example_value") for n in node.all_input_nodes[1:]]
+            tensors = [v for v in values if isinstance(v, torch.Tensor) and not v.requires_grad]
+            storages.update(t.untyped_storage()._cdata for t in tensors)
+    fakes = [example_value(item.node) for item in inputs]
+    return [
+        number
+        for number, (item, fake) in enumerate(zip(inputs, fakes, strict=True))
+        if item.is_mutated
+        or (
+            storages
+            and isinstance(fake, torch.Tensor)
+            and fake.untyped_storage()._cdata in storages
+        )
+    ]
+
+
+def _can_be_put_back(written: list[GraphInput]) -> bool:
+    """Whether what the graph writes to can be copied before each call: plain tensors, few items,
+    that autograd knows nothing of and that keep their layout.
+    """
+    for item in written:
+        value, left = item.value, example_value(item.node)
+        if type(value) is not torch.Tensor or value.layout is not torch.strided:
+            return False
+        if value.requires_grad or left.requires_grad:
+            return False
+        sizes = [*left.size(), *left.stride()]
+        hints = [s.node.hint if isinstance(s, torch.SymInt) else s for s in sizes]
+        if hints != [*value.size(), *value.stride()]:
+            return False
+    return sum(item.value.numel() for item in written) <= MAX_PUT_BACK
+
+
+class _Written:
+    """Tensors that a graph is about to write to, as they are before: values and versions."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors = [t for t in tensors if not t.is_inference()]
+        self.of_inference = [t for t in tensors if t.is_inference()]
+        self.versions = [t._version for t in self.tensors]
+        self.copies = [t.detach().clone() for t in self._all()]
+
+    def _all(self) -> list[torch.Tensor]:
+        return [*self.tensors, *self.of_inference]
+
+    def put_back(self) -> None:
+        with torch.no_grad():
+            for tensor, copy in zip(self._all(), self.copies, strict=True):
+                tensor.copy_(copy)
+        torch._C._autograd._unsafe_set_version_counter(
+            tuple(self.tensors), tuple(self.versions)
+        )
+
+
+def _checked(
+    compiled: Callable[..., Any],
+    count: int,
+    written: list[int],
+) -> Callable[..., Any]:
     """The graph whose outputs behind the first `count` have to be true; where one is not, random
-    states are as if it had not run.
+    states and the inputs of the numbers `written` are as if it had not run.
     """
 
     def call(*args: Any) -> tuple[Any, ...]:
+        before = _Written([args[i] for i in written]) if written else None
         state = torch.get_rng_state()
         on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
         try:
@@ -410,6 +494,8 @@ def _checked(compiled: Callable[..., Any], count: int) -> Callable[..., Any]:
             if not all(map(bool, results[count:])):
                 raise CheckFailed
         except Exception:
+            if before is not None:
+                before.put_back()
             torch.set_rng_state(state)
             if on_device is not None:
                 torch.cuda.set_rng_state(on_device)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributions as D
 from testing import CountingBackend, assert_same, check, outcome
+from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 
@@ -97,15 +98,115 @@ def test_the_traceback_is_the_programs_own():
     assert caught.traceback[-1].name == "asserting"
 
 
-def test_a_graph_that_writes_to_its_inputs_breaks_at_the_branch():
-    def fn(x):
-        x.add_(1)
+def written_first(x, saved):
+    x.add_(1)
+    x[0].mul_(2)
+    if x.sum() < 0:
+        raise ValueError("negative")
+    return x * 2
+
+
+def written_through_a_view(x, saved):
+    rows = x.view(2, 2)
+    rows[1].copy_(rows[0])
+    assert saved.sum() > 0
+    return rows + 1
+
+
+def written_behind(x, saved):
+    torch._assert(x.sum() > 0, "negative")
+    saved.copy_(x)
+    return x.sin()
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("fn", [written_first, written_through_a_view, written_behind])
+def test_what_a_graph_wrote_is_put_back_where_eager_has_to_raise(fn, backend):
+    minidynamo.reset()
+    graphs = CountingBackend() if backend == "eager" else backend
+    compiled = minidynamo.compile(fn, backend=graphs)
+    for sign in (1, -1, 1, -1):
+        results = []
+        for f in (fn, compiled):
+            x, saved = torch.arange(1.0, 5) * sign, torch.ones(4) * sign
+            results.append((outcome(f, (x, saved), {}), x, saved, x._version, saved._version))
+        assert_same(*results)
+    if backend == "eager":
+        assert len(graphs.graphs) == 1
+
+
+def test_batch_norm_in_training_with_a_check():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(3)
+
+        def forward(self, x):
+            y = self.norm(x)
+            if not torch.isfinite(y).all():
+                raise ValueError("not finite")
+            return y
+
+    backend = CountingBackend()
+    nets, results = [Net(), Net()], []
+    for net in nets:
+        f = net if net is nets[0] else minidynamo.compile(net, backend=backend)
+        row = []
+        for bad in (False, True, False):
+            x = torch.arange(12.0).view(4, 3)
+            x[0, 0] = float("nan") if bad else 1.0
+            row.append(outcome(f, (x,), {}))
+        results.append((row, [b.clone() for b in net.buffers()]))
+    assert_same(*results)
+    assert len(backend.graphs) == 1
+
+
+def statistics_of_a_function(x, saved):
+    y = torch.nn.functional.batch_norm(
+        x.view(2, 2), saved[:2], saved[2:].detach(), training=True
+    )
+    assert x.sum() > 0
+    return y
+
+
+def statistics_in_a_body(x, saved):
+    def body(x):
+        return torch.nn.functional.batch_norm(x.view(2, 2), saved[:2], saved[2:], training=True)
+
+    y = checkpoint(body, x, use_reentrant=False)
+    assert x.sum() > 0
+    return y
+
+
+@pytest.mark.parametrize("fn", [statistics_of_a_function, statistics_in_a_body])
+def test_statistics_whose_versions_do_not_show_writes(fn):
+    compiled = minidynamo.compile(fn, backend="eager")
+    for sign in (1, -1, 1):
+        results = []
+        for f in (fn, compiled):
+            x, saved = torch.arange(1.0, 5) * sign, torch.ones(4)
+            results.append((outcome(f, (x, saved), {}), saved, saved._version))
+        assert_same(*results)
+
+
+def test_what_cannot_be_put_back_breaks_at_the_branch():
+    def grown(x, w):
+        x.mul_(w)
         if x.sum() < 0:
             raise ValueError("negative")
         return x * 2
 
-    check(fn, ONES, graphs=2, breaks=1)
-    check(fn, -3 * ONES, graphs=None)
+    def turned(x, w):
+        x.t_()
+        if x.sum() < 0:
+            raise ValueError("negative")
+        return x * 2
+
+    square = torch.arange(1.0, 5).view(2, 2)
+    weight = torch.ones(2, 2, requires_grad=True)
+    for fn, w in ((grown, weight), (turned, ONES)):
+        for sign in (1, -1):
+            check(fn, square * sign, w, graphs=2 if sign == 1 and fn is grown else None)
 
 
 def test_branches_that_do_not_raise_still_break():
