@@ -142,7 +142,7 @@ def _answer(options: CompileOptions, frame: Any) -> Any:
         if reason is not None:
             _emit_frame(code, "skipped", reason)
             return SKIP_RECURSIVE if trace_rules.is_disabling(code) else SKIP
-    if _is_below_a_tracer():
+    if _is_below_a_tracer() or trace_rules.has_distributed_hooks(frame):
         return None
     stance = stances.current()
     if stance.name != "default" and _stays_eager(stance.name, options, frame):

@@ -147,6 +147,8 @@ def compile_in_buckets(
     pieces = keep_writes_together(pieces)
     if not any(pieces.values()):
         return None
+    for body in gm.graph.find_nodes(op="get_attr"):  # has no sizes to hand over
+        body.meta.pop("example_value", None)
     whole = split_module(
         gm, torch.nn.Module(), lambda node: pieces[node], keep_original_order=True
     )

@@ -278,7 +278,8 @@ def with_frame(fn: Any) -> Any:
         file = core.__code__.co_filename
         # What a decorator such as torch.no_grad() gives calls the program's own function.
         decorates = hasattr(core, "__wrapped__") and not trace_rules.is_transform_file(file)
-        if decorates or not trace_rules.is_skipped_file(file):
+        is_module_call = core is torch.nn.Module._call_impl  # `_C` knows how to call it
+        if decorates or is_module_call or not trace_rules.is_skipped_file(file):
             return fn
     elif isinstance(core, (_C.CompiledFunction, torch.nn.Module)):
         return fn
@@ -304,7 +305,7 @@ def _call_module_impl(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> 
 
 
 for _caller in (_call_module, _call_module_impl):
-    _caller.__code__ = _caller.__code__.replace(co_filename="<call of a module>")
+    _caller.__code__ = _caller.__code__.replace(co_filename=trace_rules.MODULE_CALLER)
 _C.set_module_callers(_call_module, _call_module_impl)
 
 

@@ -31,6 +31,7 @@ _SHARED = (
 )
 _OWN = frozenset(
     {
+        "__class__",
         "_orig_mod",
         "_compiled",
         "_recompile",

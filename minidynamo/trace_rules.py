@@ -209,6 +209,7 @@ _TRACED_TORCH = frozenset(
     " torch._functorch.functional_call torch._functorch.utils"
     " torch._higher_order_ops.associative_scan torch._higher_order_ops.invoke_subgraph"
     " torch.cuda.amp.autocast_mode torch._dynamo.external_utils"
+    " torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
     " torch._dynamo._trace_wrapped_higher_order_op".split()
 )
 
@@ -307,8 +308,34 @@ def is_skipped_module(name: str | None) -> bool:
     return parts[0] in _SKIPPED_PACKAGES or parts[0] == "minidynamo"
 
 
+# The file name of the functions that call a module with hooks.
+MODULE_CALLER = "<call of a module>"
+
+
+def has_distributed_hooks(frame: Any) -> bool:
+    """Whether a FrameInfo calls a module with hooks of torch.distributed (`fully_shard`). These run
+    in eager: what is captured is `forward`, in one piece.
+    """
+    if frame.code.co_filename != MODULE_CALLER:
+        return False
+    module = frame.f_locals["module"]
+    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    return any(map(_is_of_distributed, hooks))
+
+
+def _is_of_distributed(fn: Any) -> bool:
+    while isinstance(fn, (functools.partial, types.MethodType)):
+        fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
+    return (getattr(fn, "__module__", None) or "").startswith("torch.distributed.")
+
+
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_TORCH_FILES = (
+    "nn" + os.sep,
+    "optim" + os.sep,
+    os.path.join("distributed", "algorithms", "_checkpoint") + os.sep,
+)
 _TORCH_SKIPPED_FILES = (
     os.path.join("nn", "modules", "module.py"),
     os.path.join("nn", "modules", "_functions.py"),
@@ -333,7 +360,7 @@ def is_skipped_file(filename: str) -> bool:
         return True
     if filename.startswith(_TORCH):
         relative = filename[len(_TORCH) :]
-        is_traced = relative.startswith(("nn" + os.sep, "optim" + os.sep))
+        is_traced = relative.startswith(_TORCH_FILES)
         return not is_traced or relative.startswith(_TORCH_SKIPPED_FILES)
     if filename.startswith(_SITE):
         package = filename[len(next(s for s in _SITE if filename.startswith(s))) :].split(

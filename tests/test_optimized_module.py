@@ -228,6 +228,22 @@ def test_compile_in_place_captures_the_module(net, x):
     net(x)
     net(x)
     assert len(graphs) == 1
+    other = Net()  # of the same class: it is served by what there is
+    minidynamo.compile_(other, backend=backend, fullgraph=True)
+    assert torch.equal(other(x), Net.forward(other, x))
+    assert len(graphs) == 1
+
+
+def test_the_class_of_a_wrapper_is_its_own(net, x):
+    """Code that changes `__class__` of a compiled module changes the wrapper's."""
+
+    class Marked(OptimizedModule):
+        pass
+
+    fast = compile_eager(net)
+    fast.__class__ = Marked
+    assert type(fast) is Marked and type(net) is Net
+    assert torch.equal(fast(x), Net.forward(net, x))
 
 
 def test_compile_in_place_takes_modules_only():

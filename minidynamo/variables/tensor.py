@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ..exc import RunInEager
 from ..output_graph import example_value
 from ..side_effects import DELETED, Mutation
 from .base import ObservedException, VariableTracker, unsupported
@@ -385,6 +386,9 @@ def _refuse_kinds(value: torch.Tensor, source: Source) -> None:
         unsupported("tensor kind", f"{source.name}: a view", "it is a part of a sparse tensor")
     if base is not None and base.is_inference() != value.is_inference():
         unsupported("tensor kind", f"{source.name}: a view", "its data is not that of its base")
+    if value.is_leaf and value.grad is not None and value.grad.shape != value.shape:
+        # FSDP's are, until they are reduced. Fake tensors have gradients, too.
+        raise RunInEager(f"{source.name} has a gradient of another size")
 
 
 def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> VariableTracker:

@@ -8,8 +8,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 from minidynamo import events
@@ -92,6 +94,29 @@ def weights_are_equal(rank):
     assert torch.equal(*others)
 
 
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(64, 64) for _ in range(4)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(checkpoint(layer, x, use_reentrant=False))
+        return x
+
+
+def checkpointed():
+    torch.manual_seed(0)
+    return Checkpointed()
+
+
+def ddp_of_checkpoints(rank):
+    def buckets(module):
+        return DistributedDataParallel(module, bucket_cap_mb=0.02)
+
+    assert compare(buckets, rank, "aot_eager", checkpointed) == (1, 2, 0)
+
+
 def fsdp(rank):
     def shards(module):
         for layer in module[::2]:
@@ -102,22 +127,93 @@ def fsdp(rank):
     assert graphs >= 1
 
 
-def _worker(rank, program, folder):
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 32), nn.Linear(32, 64)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+def of_blocks(rank, wrap, comp):
+    """Losses and weights of a model with two blocks that `wrap` changes each."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), *[wrap(Block(), comp) for _ in range(2)])
+    fully_shard(model)
+    losses = train(model, lambda module: module, rank)
+    return losses, [parameter.full_tensor().detach() for parameter in model.parameters()]
+
+
+def compiled_in_place(module, comp):
+    if comp is not None:
+        minidynamo.compile_(module, backend=comp, fullgraph=True)
+    return fully_shard(module)
+
+
+def compiled_first(module, comp):
+    if comp is not None:
+        module = minidynamo.compile(module, backend=comp, fullgraph=True)
+    return fully_shard(module)
+
+
+def checkpointed_first(module, comp):
+    return compiled_in_place(checkpoint_wrapper(module), comp)
+
+
+def fsdp_of_compiled_blocks(rank):
+    """FSDP's hooks run around the compiled blocks, which share one graph."""
+    for wrap in (compiled_in_place, compiled_first, checkpointed_first):
+        minidynamo.reset()
+        want, graphs = of_blocks(rank, wrap, None), []
+        with events.subscribe(graphs.append, events.GraphEvent):
+            torch.testing.assert_close(of_blocks(rank, wrap, "aot_eager"), want)
+        assert len(graphs) == 1
+
+
+def fsdp_without_sync(rank):
+    """Gradients that are not reduced yet are of another size than the parameters they are of."""
+    model = FullyShardedDataParallel(
+        stack(), device_id=torch.device("cpu"), use_orig_params=True
+    )
+    results = []
+    for comp in (lambda module: module, minidynamo.compile):
+        step = comp(model)
+        model.zero_grad()
+        x = torch.ones(8, 64) * rank
+        for _ in range(2):
+            with model.no_sync():
+                step(x).sum().backward()
+        step(x).sum().backward()
+        results.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(*results)
+
+
+def _worker(rank, programs, folder):
     torch.set_num_threads(1)
     os.environ["MINIDYNAMO_CACHE_DIR"] = os.path.join(folder, "cache")
     store = dist.FileStore(os.path.join(folder, "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     try:
-        program(rank)
+        for program in programs:
+            program(rank)
     finally:
         dist.destroy_process_group()
 
 
 @needs_gloo
-@pytest.mark.parametrize("program", [ddp, weights_are_equal, fsdp], ids=lambda p: p.__name__)
-def test_two_processes(program):
+@pytest.mark.parametrize(
+    "programs",
+    [
+        (ddp, weights_are_equal, ddp_of_checkpoints),
+        (fsdp, fsdp_of_compiled_blocks, fsdp_without_sync),
+    ],
+    ids=["ddp", "fsdp"],
+)
+def test_two_processes(programs):
+    """One pair of processes runs them all: its start costs more than they do."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_worker, (program, folder), nprocs=2)
+        mp.spawn(_worker, (programs, folder), nprocs=2)
 
 
 class TestBuckets:
