@@ -75,8 +75,8 @@ _GRAPH_NAMESPACES: tuple[Any, ...] = (
 # Modules that define such functions; what those namespaces re-export from elsewhere is not one.
 _GRAPH_MODULES = frozenset(
     "torch torch.functional torch.nn.functional torch.linalg torch.fft torch.special torch._C._nn"
-    " torch._C._linalg torch._C._fft torch._C._special torch._C._nested torch._C._VariableFunctions torch._C"
-    " torch._VF torch.nn._reduction torch._jit_internal torch.signal.windows"
+    " torch._C._linalg torch._C._fft torch._C._special torch._C._nested torch._C._VariableFunctions"
+    " torch._C torch._VF torch.nn._reduction torch._jit_internal torch.signal.windows"
     " torch.masked._ops".split()
 )
 # Functions of those namespaces that are no operations: state, files, processes, types.

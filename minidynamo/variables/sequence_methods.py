@@ -13,6 +13,7 @@ from .base import MAX_ITEMS, ObservedException, VariableTracker, unsupported
 from .builtin_object import (
     NOT_IMPLEMENTED,
     builtin_method,
+    has_slot,
     index_of,
     is_none,
     observed,
@@ -439,6 +440,11 @@ def _list_setitem(
     index = sequence_key(tx, self, key.realize())
     new: Any = value
     if isinstance(index, slice):
+        if not (has_slot(value, "__iter__") or has_slot(value, "__getitem__")):
+            is_plain = index.step in (None, 1)
+            text = "can only assign an iterable"
+            extended = "must assign iterable to extended slice"
+            tx.raise_observed(TypeError, text if is_plain else extended)
         new = value.realize().unpack(tx)
     _mutate(tx, self)
     with observed(tx):

@@ -196,7 +196,7 @@ def test_nested_tensors_of_lists_and_padding():
     for lengths in ((2, 3), (4, 3), (5, 6), (3, 3)):
         parts = [torch.randn(length, 5) for length in lengths]
         assert same(compiled(*parts), fn(*parts))
-    assert len(counter.graphs) <= 3
+    assert len(counter.graphs) <= 4
 
 
 def test_requires_grad_of_views_made_without_gradients():
