@@ -201,7 +201,7 @@ def with_tensors(
     """
     args = [arg.realize() for arg in args]
     if any(isinstance(arg, NdarrayVariable) and arg.is_scalar for arg in args):
-        unsupported("numpy operator", repr(function), "an operand is a tensor")
+        return _with_number(tx, function, args)
     is_tensor = [isinstance(arg, TensorVariable) for arg in args]
     if function.__name__ in _INPLACE and not is_tensor[0]:
         unsupported("numpy operator", repr(function), "an operand is a tensor")
@@ -221,6 +221,40 @@ def with_tensors(
     if result.tensor.fake.dtype is like.dtype:
         return result.tensor
     return result.tensor.call_method(tx, "to", [tx.wrap_constant(like.dtype)], {})
+
+
+# What number torch takes a scalar of numpy for, by the kind of its dtype.
+_NUMBERS = {"i": 1, "u": 1, "b": 1.0, "f": 1.0, "c": 1j}
+_WITH_NUMBERS = frozenset(
+    "add sub mul truediv lt le gt ge eq ne iadd isub imul itruediv".split()
+)
+
+
+def _with_number(
+    tx: Translator, function: Callable[..., Any], args: list[VariableTracker]
+) -> VariableTracker:
+    """An operator on a tensor and a scalar of numpy, which torch takes for a number: here it is a
+    tensor without dimensions, of a dtype that gives the result its own.
+    """
+    name = function.__name__
+    tensors = [arg for arg in args if isinstance(arg, TensorVariable)]
+    scalars = [arg for arg in args if isinstance(arg, NdarrayVariable)]
+    if not len(tensors) == len(scalars) == 1 or name not in _WITH_NUMBERS:
+        unsupported("numpy operator", repr(function), "an operand is a tensor")
+    (tensor,), (scalar,) = tensors, scalars
+    number: VariableTracker = scalar.tensor
+    wanted = torch.result_type(tensor.fake, _NUMBERS[scalar.dtype().kind])
+    if torch.result_type(tensor.fake, scalar.tensor.fake) is not wanted:
+        if wanted.is_floating_point and wanted.itemsize < 4:
+            unsupported("numpy operator", repr(function), "the number would be rounded")
+        number = number.call_method(tx, "to", [tx.wrap_constant(wanted)], {})
+    if args[0] is tensor:
+        return tx.call_operator(function, [tensor, number])
+    if name.endswith("truediv"):  # as Tensor.__rtruediv__ has it
+        inverse = tensor.call_method(tx, "reciprocal", [], {})
+        return tx.call_operator(operator.mul, [inverse, number])
+    plain = name.removeprefix("i") if name in _INPLACE else name
+    return tx.call_operator(getattr(operator, plain), [number, tensor])
 
 
 class DtypeVariable(CallableVariable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import numpy as np
 import pytest
@@ -169,3 +170,40 @@ def test_bools_of_numpy_are_floats_to_torch():
         assert graphs_for(fn, [np.bool_(True), np.bool_(False), np.bool_(True)]) == 2
     for fn in (lambda b: torch.add(I, b), lambda b: I.add(b), lambda b: torch.full((2,), b)):
         graphs_for(fn, [np.bool_(True), np.bool_(False)], fullgraph=False)
+
+
+TAKING_NUMBERS = "add sub mul truediv lt le gt ge eq ne iadd isub imul itruediv".split()
+
+
+@pytest.mark.parametrize("name", TAKING_NUMBERS)
+def test_operators_on_tensors_and_scalars_that_are_computed(name):
+    """The scalar depends on an array: in a graph it is a tensor without dimensions."""
+    op = getattr(operator, name)
+
+    def fn(x, array):
+        return op(x.clone(), array.max()), op(array.sum(), x)
+
+    def result(function, *args):
+        try:
+            return function(*args)
+        except RuntimeError as error:  # a result that the left operand has no room for
+            return type(error)
+
+    for x in (X, X[0], I, I[1].to(torch.uint8), X.to(torch.complex64)):
+        for array in (np.array([0.1, 3.0]), np.array([1, 2, 4])):
+            minidynamo.reset()
+            counter = CountingBackend()
+            expected = result(fn, x, array)
+            assert_same(expected, result(minidynamo.compile(fn, backend=counter), x, array))
+            assert len(counter.graphs) == 1 or isinstance(expected, type)
+
+
+def test_scalars_that_torch_takes_for_other_numbers():
+    whole = minidynamo.compile(
+        lambda x: x + x.numpy().sum(), backend="eager", fullgraph=True, dynamic=False
+    )
+    assert_same(whole(X), X + X.numpy().sum())
+    rounds = lambda x, array: x[0] + array.sum()  # noqa: E731
+    for x, array in ((X.half(), np.array([0.1])), (I, np.array([True]).any(keepdims=True))):
+        compiled = minidynamo.compile(rounds, backend="eager")
+        assert_same(compiled(x, array), rounds(x, array))
