@@ -38,6 +38,12 @@ from minidynamo.inductor.codegen.cpp_stages import (
     plan_stages,
     size_of,
 )
+from minidynamo.inductor.codegen.cpp_turned import (
+    close_rows,
+    open_rows,
+    read_tiles,
+    short_rows,
+)
 from minidynamo.inductor.codegen.cpp_values import ValuePrinter
 from minidynamo.inductor.codegen.cpp_vec import MEMORY_TYPE
 from minidynamo.inductor.codegen.kernel import KernelSpec, failure_texts
@@ -46,7 +52,7 @@ from minidynamo.inductor.loop_body import LoopBody
 from minidynamo.inductor.ops import OPS
 from minidynamo.inductor.origins import operators
 from minidynamo.inductor.size_hints import hint_of
-from minidynamo.inductor.symbolic import Symbol, as_expr, loop_symbol, product, symbol_expr
+from minidynamo.inductor.symbolic import Symbol, as_expr, loop_symbol, product
 
 # Rows up to this length may be kept in scratch memory; by columns, N * T times as much is kept.
 SCRATCH_ELEMENTS = 8192
@@ -410,26 +416,11 @@ class CppKernel:
             line(f"const i64 low = xb * {block};")
             line(f"const i64 high = low + {block} < {width} ? low + {block} : {width};")
             line(f"const i64 {y}0 = yb * N, ys = {height} - {y}0 < N ? {height} - {y}0 : N;")
-            for position in turned.loads:
-                self._read_tiles(position, turned, block)
+            read_tiles(self.values, turned, self.body.iters, block)
             with self.code.block("for (int k = 0; k < ys; k++)"):
                 line(f"const i64 {y} = {y}0 + k;")
                 self._emit_known({*self.outer, turned.symbol})
                 self._vector_loop("low", "high", lambda: self._rest_of(self.stages.numbers[0]))
-
-    def _read_tiles(self, position: int, turned: Transposition, block: int) -> None:
-        assert self.vec is not None
-        node, x = self.nodes[position], self.vec.name
-        assert node.index is not None
-        first = symbol_expr(Symbol(f"{turned.symbol.name}0"))
-        index = self.values.index(node.index.subs({turned.symbol: first}))
-        source = f"{node.buffer} + {index}, {turned.strides[position]}"
-        tiles = f"t{position}"
-        self.code.line(f"V<{MEMORY_TYPE[node.dtype]}, N> {tiles}[{block} / N][N];")
-        with self.code.block(f"for (i64 {x} = low; {x} < high; {x} += N)"):
-            self.code.line(f"const i64 rows = high - {x} < N ? high - {x} : N;")
-            self.code.line(f"ld_turned<N>({tiles}[({x} - low) / N], {source}, rows, ys);")
-        self.values.tiled[position] = f"{tiles}[({x} - low) / N][k]"
 
     # -- reductions --------------------------------------------------------------------------------
     def _rowwise(self, parallel: bool, chunked: bool) -> None:
@@ -459,12 +450,18 @@ class CppKernel:
 
     def _reduction(self, chunked: bool) -> None:
         """All stages of one row (or of N * T columns)."""
+        turned = [] if chunked else short_rows(self.values)
+        for position in turned:
+            open_rows(self.values, position)
         if self.stages.scratch:
             self.values.declare_scratch(as_expr(product(size_of(s) for s in self.reduces)))
         for numbers, walk in zip(self.stages.numbers, self.stages.walks, strict=True):
             self._rest_of(numbers)
             if walk.nodes:
                 self._walk(walk, chunked)
+            for position in walk.nodes:
+                if position in turned:
+                    close_rows(self.values, position)
 
     def _walk(self, walk: Walk, chunked: bool) -> None:
         unroll = self._unroll()

@@ -268,22 +268,58 @@ template <class F> MD_INLINE F interleave_high(F a, F b) {
   else
     return __builtin_shufflevector(a, b, 1, 3);
 }
-template <int N, class T> MD_INLINE void ld_turned(V<T, N>* out, const T* p, i64 stride, i64 rows, i64 columns) {
-  V<T, N> a[N], b[N];
-  if (rows == N && columns == N) {
-    for (int i = 0; i < N; i++) a[i] = ld<N>(p + i * stride, All{});
-  } else {
-    for (int i = 0; i < N; i++) a[i] = i < rows ? ld<N>(p + i * stride, Some{columns}) : V<T, N>{};
-  }
+template <int N, class F> MD_INLINE void turn(F* a) {
   constexpr int H = N / 2;
   for (int width = 1; width < N; width *= 2) {
+    F b[N];
     for (int i = 0; i < H; i++) {
       b[2 * i] = interleave_low(a[i], a[i + H]);
       b[2 * i + 1] = interleave_high(a[i], a[i + H]);
     }
     for (int i = 0; i < N; i++) a[i] = b[i];
   }
+}
+template <int N, class T> MD_INLINE void ld_turned(V<T, N>* out, const T* p, i64 stride, i64 rows, i64 columns) {
+  V<T, N> a[N];
+  if (rows == N && columns == N) {
+    for (int i = 0; i < N; i++) a[i] = ld<N>(p + i * stride, All{});
+  } else {
+    for (int i = 0; i < N; i++) a[i] = i < rows ? ld<N>(p + i * stride, Some{columns}) : V<T, N>{};
+  }
+  turn<N>(a);
   for (int i = 0; i < N; i++) out[i] = a[i];
+}
+// Short rows side by side, each a lane: x[r] has the elements r of N rows of R elements, `stride` apart.
+template <int N, int R, class T, class W> MD_INLINE void ld_rows(V<T, N>* x, const T* p, i64 stride, W w) {
+  for (int c = 0; c < R; c += N) {
+    V<T, N> a[N];
+    const i64 columns = R - c < N ? R - c : N;
+    for (int i = 0; i < N; i++) {
+      const T* row = p + i * stride + c;
+      a[i] = i >= lanes<N>(w) ? V<T, N>{} : columns == N ? ld<N>(row, All{}) : ld<N>(row, Some{columns});
+    }
+    turn<N>(a);
+    for (int i = 0; i < columns; i++) x[c + i] = a[i];
+  }
+}
+template <int N, int R, class T, class W> MD_INLINE void st_rows(T* p, const V<T, N>* x, i64 stride, W w) {
+  for (int c = 0; c < R; c += N) {
+    V<T, N> a[N];
+    const i64 columns = R - c < N ? R - c : N;
+    for (int i = 0; i < N; i++) a[i] = c + i < R ? x[c + i] : V<T, N>{};
+    turn<N>(a);
+    for (int i = 0; i < lanes<N>(w); i++) {
+      T* row = p + i * stride + c;
+      if (columns == N) st(row, a[i], All{});
+      else st(row, a[i], Some{columns});
+    }
+  }
+}
+
+// Ask for rows of memory that are read or written soon; addresses outside of any memory do no harm.
+template <class T> MD_INLINE void prefetch(const T* p, i64 stride, i64 rows, i64 columns) {
+  for (i64 i = 0; i < rows; i++)
+    for (i64 j = 0; j < columns; j += 64 / sizeof(T)) __builtin_prefetch(p + i * stride + j);
 }
 
 // ---- conversions -------------------------------------------------------------------------------------------

@@ -29,11 +29,14 @@ STORES = ("store", "scatter")
 EXTREMES = ("max", "min")
 # Lanes of the widest vectors, for decisions; the text itself says N.
 LANES = 16
-# Rows of no more elements are read with steps between the lanes: where one number comes out of a
-# row, where several do, and where a position does.
+# Rows of no more elements are reduced each in a lane: where one number comes out of a row, where
+# several do, and where a position does. First rows that are read with steps between the lanes, then
+# (bytes) rows whose elements lie side by side, which are read whole and turned.
 TINY_ROW = 8
 TINY_ROW_OF_SEVERAL = 10
 TINY_ROW_OF_POSITIONS = 16
+TURNED_ROW = 64
+TURNED_ROW_OF_SEVERAL = 224
 
 
 @dataclass(slots=True)
@@ -137,12 +140,34 @@ def _has_tiny_rows(body: LoopBody) -> bool:
     """
     length, most = product(size_of(s) for s in body.reduces), TINY_ROW
     folded = [node.value for node in body.nodes if node.op == "reduction"]
+    finds = "argmax" in folded or "argmin" in folded
     if len(folded) > 1:
         most = TINY_ROW_OF_SEVERAL
-    if "argmax" in folded or "argmin" in folded:
+    if finds:
         most = TINY_ROW_OF_POSITIONS
+    if _lies_in_rows(body):
+        wide = any(node.dtype.itemsize == 8 for node in body.nodes if node.op != "reduction")
+        turned = TURNED_ROW_OF_SEVERAL if finds or len(folded) > 1 else TURNED_ROW
+        most = max(most, turned // (8 if wide else 4))
     many = any(isinstance(s.size, int) and s.size >= LANES for s in body.iters)
     return many and isinstance(length, int) and length <= most
+
+
+def _lies_in_rows(body: LoopBody) -> bool:
+    """Whether all that is read and written along the reduction symbol are neighbours."""
+    if len(body.reduces) != 1:
+        return False
+    for node, is_inner in zip(body.nodes, body.levels(), strict=True):
+        if is_inner and node.buffer is not None:
+            assert node.index is not None
+            if node.args[: node.op == "load"] or node.index.value_refs():
+                return False
+            steps = [node.index.coeff(symbol) for symbol in body.iters]
+            if any(step is None or not step.is_const for step in steps):
+                return False
+            if node.index.coeff(body.reduces[0]) != 1:
+                return False
+    return True
 
 
 def _access_weights(body: LoopBody) -> list[tuple[Node, float]]:

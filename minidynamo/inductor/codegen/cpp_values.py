@@ -62,7 +62,7 @@ class ValuePrinter:
         is_vec: for every node, whether its value changes with `vec`.
         by_column: whether `vec` is outside of reduction loops: vector values are arrays of T.
         scratch: values kept from one walk for the next; `kept`: those that the text so far made.
-        tiled: loads that were read beforehand -> where their vector is.
+        tiled: loads that are read before, stores that are written later -> where their vector is.
     """
 
     def __init__(
@@ -428,7 +428,9 @@ class ValuePrinter:
         text = self.lanes(value)
         if node.dtype == torch.bool:
             text = f"to_bytes({text})"
-        if self.step(node.index) == 1:
+        if position in self.tiled:
+            self.for_columns(f"{self.tiled[position]} = {text};")
+        elif self.step(node.index) == 1:
             self.for_columns(f"st({node.buffer} + {self._shifted(node.index, 1)}, {text}, w);")
         else:
             at = self._by_lane(f"{node.buffer} + ", node.index)
