@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
-from minidynamo.inductor.decompositions import interpolation_whole
+from minidynamo.inductor.decompositions import before_autograd
 from minidynamo.inductor.differentiable import Boxed, Joined
 from minidynamo.inductor.effects import keeping_calls
 from minidynamo.inductor.gradients import WRITTEN, Gradients
@@ -326,7 +326,7 @@ def make_aot(
     gradients = Gradients(options.pop("partition_fn"), written)
     pair = _Pair(compilers, gradients, inputs, may_join=_is_of_plain_tensors(gm, inputs))
     try:
-        with interpolation_whole(inputs):
+        with before_autograd(inputs):
             compiled = aot_module_simplified(
                 gm if parts is None else parts.rest,
                 inputs,

@@ -4,8 +4,8 @@ call whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch._C import DispatchKey
 from torch._prims_common import suggest_memory_format
 
 from minidynamo.inductor.lowering.registry import LOWERINGS
+from minidynamo.inductor.margin_losses import MARGIN_LOSSES
 from minidynamo.inductor.sizes import has_symbols
 
 aten = torch.ops.aten
@@ -237,23 +238,39 @@ def _nearest_backward(
 
 
 @contextmanager
-def interpolation_whole(inputs: Sequence[Any]) -> Iterator[None]:
+def before_autograd(inputs: Sequence[Any]) -> Iterator[None]:
     """Within, autograd sees interpolation on the CPU as operators. Otherwise torch takes it apart
     before, into reads at computed positions, whose gradient is a scatter: the operators' own is
-    several times as fast. `softshrink` keeps its gradient at NaN.
+    several times as fast. `softshrink` keeps its gradient at NaN. And it sees our margin losses.
     """
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     if has_symbols(inputs) or any(x.device.type != "cpu" for x in tensors):
+        ops: list[Any] = []
+    else:
+        ops = _WITH_GRADIENT
+    with own_margin_losses(), _in_place_of_torchs(dict.fromkeys(ops)):
         yield
-        return
+
+
+def own_margin_losses() -> AbstractContextManager[None]:
+    """Within, margin losses are taken apart as ours are, not as torch's."""
+    return _in_place_of_torchs(MARGIN_LOSSES)
+
+
+@contextmanager
+def _in_place_of_torchs(kernels: Mapping[Any, Any]) -> Iterator[None]:
+    """Within, operators have these decompositions before autograd; None: they stay whole."""
     keys = DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd
     taken = [
         (op, key, op.py_kernels.pop(key))
-        for op in _WITH_GRADIENT
+        for op in kernels
         for key in keys
         if key in op.py_kernels
     ]
-    for op in _WITH_GRADIENT:
+    for op, key, _ in taken:
+        if kernels[op] is not None:
+            op.py_kernels[key] = kernels[op]
+    for op in kernels:
         op._dispatch_cache.clear()
     try:
         yield
@@ -272,6 +289,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table.update({op: _brought_together(table[op]) for op in _SPACED if op in table})
     table.update({op: _of_known_sizes(table[op]) for op in _INTERPOLATED})
     table[aten.addr.default] = _addr(table[aten.addr.default])
+    table.update(MARGIN_LOSSES)
     whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}
     table = {op: fn for op, fn in table.items() if op not in LOWERINGS and op not in whole}
     return {**table, aten.roll.default: _roll, aten._embedding_bag.default: _embedding_bag}

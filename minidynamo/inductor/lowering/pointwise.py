@@ -10,6 +10,7 @@ import torch
 
 from minidynamo.inductor.ir import OVERWRITTEN, Index, TensorValue
 from minidynamo.inductor.loop_body import LOW_PRECISION, BodyBuilder, Value
+from minidynamo.inductor.lowering.gather import broadcast_index
 from minidynamo.inductor.lowering.pointwise_table import (
     FLOAT,
     SAME,
@@ -537,12 +538,12 @@ def convert(
     x: TensorValue,
     dtype: torch.dtype,
 ) -> TensorValue:
-    """x in `dtype`; an explicit conversion to a 16-bit float rounds, unlike operators' results
-    inside a kernel.
+    """x in `dtype`, broadcast; an explicit conversion to a 16-bit float rounds, unlike operators'
+    results inside a kernel.
     """
 
     def inner(b: BodyBuilder, index: Index) -> Value:
-        value = b.cast(x.load(b, index), dtype)
+        value = b.cast(x.load(b, broadcast_index(x, index)), dtype)
         return b.compute(value)
 
     return g.lazy(inner, (x,), cost=1)
