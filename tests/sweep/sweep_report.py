@@ -21,9 +21,16 @@ dtype; of no elements.
 WHY = """Differences that stay: results of 16-bit floats are rounded once, where eager rounds each
 step (`cross`, `addr`) and overflows in between (gradients of `pow`, `masked.normalize`); bicubic
 interpolation of uint8 to symbolic sizes rounds in float32, eager in fixed point; `normal_` of a
-tensor with holes draws as for one without. Breaks stay where the result or its size depends on
-data, where a generator is an argument, on sparse tensors, and where `out=` is resized or of another
-dtype.
+tensor with holes draws as for one without. With infinities, NaN and numbers next to overflow
+among the arguments: eager's vectorized `fmod` and `remainder` give NaN where the quotient
+overflows, its `gelu` of infinity is NaN, its mean in `var_mean` (and of `native_group_norm`,
+`native_layer_norm`) is NaN where an infinity is not the row's last element; `cross`,
+`avg_pool2d`, `instance_norm` with running statistics and linear interpolation may be NaN on one
+side alone. The mean of `multi_margin_loss` and `multilabel_margin_loss` over no examples is NaN,
+eager's is memory as it was. Run operator by operator: gradients of the value in `index_fill`,
+`fractional_max_pool3d` with symbolic sizes and gradients, `tensor_split` and `narrow` by tensors.
+Breaks stay where the result or its size depends on data, where a generator is an argument, on
+sparse tensors, and where `out=` is resized or of another dtype.
 """
 
 
