@@ -37,6 +37,18 @@ if TYPE_CHECKING:
 NONE = ConstantVariable(None)
 
 
+def _words_without_dict() -> str:
+    """What the interpreter adds where an attribute of an object without a dict is set."""
+    try:
+        object().missing = None  # type: ignore[attr-defined]
+    except AttributeError as error:
+        return str(error).partition("'missing'")[2]
+    raise AssertionError
+
+
+_NO_DICT = _words_without_dict()
+
+
 class UserDefinedObjectVariable(InstanceState):
     """An object of a class with the plain object layout. `value` is None for NEW ones."""
 
@@ -172,13 +184,14 @@ class UserDefinedObjectVariable(InstanceState):
         found = class_lookup(tx, self.cls, name)
         if found is None or not found.is_data_descriptor():
             if not self.has_dict():
-                self.no_attribute(tx, name)
+                text = f"'{type_name(self.cls)}' object has no attribute '{name}'"
+                tx.raise_observed(AttributeError, text + _NO_DICT)
             return False
         if isinstance(found.raw, property):
             self._property_store(tx, found, value)
         elif type(found.raw).__name__ == "member_descriptor":
             if value is None:
-                self.load_slot(tx, found.raw)
+                self._check_slot(tx, found.raw)
                 existed = self.source is not None and hasattr(self.value, name)
                 if self.source is not None:
                     tx.guard(self.source, "HAS_ATTR" if existed else "LACKS_ATTR", name)
@@ -193,6 +206,15 @@ class UserDefinedObjectVariable(InstanceState):
             function = bind(tx, setter, found.variable(tx), type(found.raw))
             tx.call_function(function, [self, value] if value is not None else [self], {})
         return True
+
+    def _check_slot(self, tx: Translator, descriptor: Any) -> None:
+        """AttributeError if the slot is empty: nothing can be deleted."""
+        try:
+            self.load_slot(tx, descriptor)
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), AttributeError):
+                raise
+            tx.raise_observed(AttributeError, descriptor.__name__)
 
     def _property_store(
         self, tx: Translator, found: ClassAttribute, value: VariableTracker | None

@@ -234,3 +234,53 @@ def test_looking_at_an_object_runs_nothing_of_it():
         torch.testing.assert_close(result, x * 3)
         logs.append(Watched.seen)
     assert logs[0] == logs[1] == logs[2]
+
+
+class Slotted:
+    __slots__ = ("first", "second")
+
+    def __eq__(self, other):
+        return (
+            type(other) is Slotted
+            and not hasattr(self, "first")
+            and not hasattr(other, "first")
+        )
+
+    __hash__ = None
+
+
+def test_empty_slots():
+    def fn(x, existing):
+        out = []
+        existing.first = 1
+        made = Slotted()
+        made.second = x
+        for target in (existing, made):
+            for name in ("first", "second", "first", "third"):
+                try:
+                    delattr(target, name)
+                except AttributeError as error:
+                    out.append(str(error))
+            try:
+                target.third = 3
+            except AttributeError as error:
+                out.append(str(error))
+        return out, x + 1
+
+    check(fn, x, Slotted())
+
+
+def test_slices_take_what_can_be_iterated_over():
+    def fn(x):
+        out = []
+        for key in (slice(0, 1), slice(None, None, 2)):
+            for value in (3, x.shape, {"a": 1, "b": 2}, None):
+                items = [1, 2, 3, 4]
+                try:
+                    items[key] = value
+                except (TypeError, ValueError) as error:
+                    out.append(str(error))
+                out.append(items)
+        return out, x + 1
+
+    check(fn, x)
