@@ -34,6 +34,8 @@ SIZES = [(2, 3, 9, 21), (1, 5, 16, 34)]
         lambda x: F.avg_pool2d(x, (4, 5), 3, (2, 1), ceil_mode=True),
         lambda x: F.adaptive_avg_pool2d(x[:, :, 1:9, :21], (4, 7)),
         lambda x: F.adaptive_avg_pool2d(x[:, :, :8, :16], (1, 2)),
+        lambda x: F.adaptive_max_pool2d(x[:, :, 1:9, :21], (4, 7)),
+        lambda x: F.adaptive_max_pool3d(x[:, :, :8, :16], (1, 4, 2)),
         lambda x: F.avg_pool3d(x[:, None], (3, 1, 2), 1, (1, 0, 1)),
         lambda x: F.max_pool3d(x.contiguous(), (2, 3, 4), (1, 2, 2), (1, 1, 2)),
         lambda x: F.local_response_norm(x, 3),
@@ -52,6 +54,8 @@ def test_windows(pool, size, channels_last):
         lambda x: F.max_pool2d(x, (1, 33), 1, (0, 16)),  # a large window
         lambda x: F.max_pool2d(x, 2, return_indices=True),
         lambda x: F.adaptive_avg_pool2d(x, (2, 5)),
+        lambda x: F.adaptive_max_pool2d(x, (2, 5)),
+        lambda x: F.adaptive_max_pool2d(x, 1, return_indices=True),
     ],
 )
 def test_what_is_called_whole(pool):

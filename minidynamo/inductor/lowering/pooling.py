@@ -378,22 +378,28 @@ def lower_average_pool_backward(
     return g.lazy(inner, (grad,), cost=8 * math.prod(covering))
 
 
-@register(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
-def lower_adaptive_average_pool(g: GraphLowering, x: TensorValue, size: Sequence[int]) -> Any:
+def _divided(x: TensorValue, size: Sequence[int]) -> _Window | None:
     """Windows of one size, where the results divide the input."""
     extents = x.size[-len(size) :]
     if not all(isinstance(n, int) for n in (*extents, *size)):
-        return DECLINED
+        return None
     if any(not out or given % out for given, out in zip(extents, size, strict=True)):
-        return DECLINED
+        return None
     kernel = tuple(given // out for given, out in zip(extents, size, strict=True))
     window = _Window(x, len(size), kernel)
-    if not window.may_be_written_out():
+    return window if window.may_be_written_out() else None
+
+
+@register(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+def lower_adaptive_average_pool(g: GraphLowering, x: TensorValue, size: Sequence[int]) -> Any:
+    window = _divided(x, size)
+    if window is None:
         return DECLINED
     compute = compute_type(x.dtype)
+    elements = math.prod(window.kernel)
 
     def mean(b: BodyBuilder, index: Index, total: Value) -> Value:
-        return b.op("truediv", total, b.constant(math.prod(kernel), compute))
+        return b.op("truediv", total, b.constant(elements, compute))
 
     return window.reduced(
         g,
@@ -402,3 +408,19 @@ def lower_adaptive_average_pool(g: GraphLowering, x: TensorValue, size: Sequence
         mean,
         g.meta,
     )
+
+
+@register(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
+def lower_adaptive_max_pool(g: GraphLowering, x: TensorValue, size: Sequence[int]) -> Any:
+    window = _divided(x, size)
+    if window is None or any(user.args[1] != 0 for user in g.node.users):
+        return DECLINED
+    fake: Sequence[torch.Tensor] = g.meta
+    out = window.reduced(
+        g,
+        float("-inf"),
+        "maximum",
+        lambda b, index, value: value,
+        fake[0],
+    )
+    return out, None
