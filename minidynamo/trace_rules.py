@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.hooks import BackwardHook
 
 try:
     import numpy
@@ -203,6 +204,8 @@ _TRACED_FUNCTIONS |= {
     for method in vars(class_).values()
     if isinstance(method, (types.FunctionType, property))
 }
+# Functions that look at the nodes of autograd that they make: graphs make others.
+_EAGER_FUNCTIONS = frozenset(filter(inspect.isfunction, vars(BackwardHook).values()))
 # Modules in them that are traced through all the same.
 _TRACED_TORCH = frozenset(
     "torch.func torch._functorch.apis torch._functorch.vmap torch._functorch.eager_transforms"
@@ -267,7 +270,7 @@ def lookup(fn: Callable[..., Any]) -> Rule:
         if package in _FIRST_USES:
             _prepare(package)
         is_skipped = is_skipped_module(fn.__module__) and fn not in _TRACED_FUNCTIONS
-        return Rule.BREAK if is_skipped else Rule.INLINE
+        return Rule.BREAK if is_skipped or fn in _EAGER_FUNCTIONS else Rule.INLINE
     return Rule.BREAK
 
 

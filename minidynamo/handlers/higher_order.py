@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils.checkpoint
 from torch._higher_order_ops.hints_wrap import hints_wrapper
+from torch._higher_order_ops.out_dtype import out_dtype
+from torch._higher_order_ops.print import print as hop_print
 from torch._higher_order_ops.wrap import wrap
 from torch.fx.node import Node
 
@@ -471,6 +473,15 @@ _register("torch._higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder",
 def _operator(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """`operator(function, *operands, **options)`: the function is traced through."""
     return tx.call_function(args[1], list(args[2:]), {})
+
+
+def _on_values(operator: Any) -> Callable[..., VariableTracker]:
+    """Of an operator that takes no function: a node."""
+    return lambda tx, args, kwargs: tx.call_operation(operator, args, kwargs)
+
+
+for _plain in (out_dtype, hop_print):
+    handles(_plain)(_on_values(_plain))
 
 
 # -- activation checkpointing ----------------------------------------------------------------------

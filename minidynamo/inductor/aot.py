@@ -154,14 +154,15 @@ def without_tokens(graph: torch.fx.GraphModule) -> None:
         with graph.graph.inserting_before(node):
             call = graph.graph.call_function(op, tuple(args), node.kwargs)
         results = node.meta["val"][1:]
-        returns = len(op._schema.returns)
-        call.meta["val"] = None if returns == 0 else results[0] if returns == 1 else results
+        schema = getattr(op, "_schema", None)
+        is_one = schema is not None and len(schema.returns) == 1
+        call.meta["val"] = results[0] if is_one else results or None
         for user in list(node.users):
             position = user.args[1]
-            if returns > 1 and position > 0:
-                user.args = (call, position - 1)
-            elif position > 0:
+            if position > 0 and is_one:
                 user.replace_all_uses_with(call)
+            elif position > 0:
+                user.args = (call, position - 1)
     for node in reversed(list(graph.graph.nodes)):
         is_token = str(node.target) in (
             "prims._make_token.default",

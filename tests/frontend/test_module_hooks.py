@@ -9,6 +9,7 @@ import torch
 from testing import CountingBackend, assert_same, check
 from torch import nn
 from torch.nn.modules import module as torch_module
+from torch.utils.hooks import BackwardHook
 
 import minidynamo
 
@@ -467,3 +468,21 @@ def test_pre_hooks_with_keywords_that_return_something_else(result):
     layer = nn.Linear(3, 3)
     layer.register_forward_pre_hook(lambda module, args, kwargs: result, with_kwargs=True)
     check(_Outer([layer]), torch.ones(2, 3), graphs=None)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_what_sets_up_backward_hooks_is_not_traced(backend):
+    """It looks for the node of autograd that it made."""
+
+    def fn(x):
+        seen = []
+        hooks = BackwardHook(torch.nn.ReLU(), [lambda m, given, got: seen.append(got[0])], [])
+        (given,) = hooks.setup_input_hook((x.sin(),))
+        result = hooks.setup_output_hook(given * 2)
+        result.sum().backward()
+        return seen, x.grad
+
+    compiled = minidynamo.compile(fn, backend=backend)
+    for size in (3, 3, 4):
+        mine, theirs = (torch.ones(size, requires_grad=True) for _ in range(2))
+        torch.testing.assert_close(compiled(mine), fn(theirs))

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch._higher_order_ops.out_dtype import out_dtype
+from torch._higher_order_ops.print import print as hop_print
 from torch._library.effects import EffectType
 
 import minidynamo
@@ -73,3 +75,22 @@ def test_effects(fn, needs_grad):
         *got, mine = run(compiled, size)
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
         assert mine == done
+
+
+def test_operators_of_torch_that_take_no_function(capsys):
+    """`print` of torch's operators prints at every call, `out_dtype` computes in another type."""
+
+    def fn(x, y):
+        total = out_dtype(torch.ops.aten.mm.default, torch.int32, x, y) + 1
+        hop_print("sum {} of {rows}", total.sum(), rows=x.shape[0])
+        total.mul_(2)
+        hop_print("then {}", total[0, 0])
+        return total
+
+    given = [torch.full((size, size), 100, dtype=torch.int8) for size in (2, 2, 3, 4)]
+    want = [fn(x, x) for x in given], capsys.readouterr().out
+    for backend in ("eager", "aot_eager", "inductor"):
+        compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+        got = [compiled(x, x) for x in given]
+        torch.testing.assert_close(got, want[0], rtol=0, atol=0)
+        assert capsys.readouterr().out == want[1]
