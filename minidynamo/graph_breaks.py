@@ -406,10 +406,13 @@ def _writes_quietly(module: torch.nn.Module, node: Node) -> bool:
     to its statistics; `module` is that of its graph.
     """
     name = str(getattr(node.target, "__name__", ""))
+    flags = [node.kwargs.get(flag, True) for flag in ("training", "use_input_stats")]
+    trains = all(flags) and not (len(node.args) > 5 and node.args[5] is False)
     bodies = [
         getattr(module, str(n.target)) for n in node.all_input_nodes if n.op == "get_attr"
     ]
-    return name.partition(".")[0].endswith(("batch_norm", "instance_norm")) or any(
+    is_norm = name.partition(".")[0].endswith(("batch_norm", "instance_norm"))
+    return (is_norm and trains) or any(
         _writes_quietly(body, inner)
         for body in bodies
         if isinstance(body, GraphModule)

@@ -189,6 +189,18 @@ def test_statistics_whose_versions_do_not_show_writes(fn):
         assert_same(*results)
 
 
+def test_batch_norm_in_evaluation_writes_nothing():
+    def looked_up(x, mean, var, index):
+        return torch.nn.functional.batch_norm(x, mean, var)[index]
+
+    compiled = minidynamo.compile(looked_up, backend="inductor")
+    args = torch.rand(4, 3), torch.zeros(3), torch.ones(3)
+    assert_same(compiled(*args, torch.tensor([1])), looked_up(*args, torch.tensor([1])))
+    with pytest.raises(IndexError) as caught:
+        compiled(*args, torch.tensor([9]))
+    assert caught.traceback[-1].name == "looked_up"
+
+
 def test_what_cannot_be_put_back_breaks_at_the_branch():
     def grown(x, w):
         x.mul_(w)
