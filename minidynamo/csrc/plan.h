@@ -262,6 +262,13 @@ struct Arena {
 
 // --- running ----------------------------------------------------------------------------------
 
+// What stands in for an input whose memory begins where kernels do not expect it.
+struct AlignedCopy {
+  int32_t slot;
+  at::Tensor original;
+  at::Tensor copy;
+};
+
 // What one run at a time uses. Entries of constants and planned slots are set once.
 struct RunState {
   std::vector<void*> data;               // by slot
@@ -275,6 +282,7 @@ struct RunState {
   std::vector<void*> pointers;           // arguments of the kernel that runs
   std::vector<LaunchValue> launch_values;
   bool holds_inputs = false;             // some of `tensors` are inputs
+  std::vector<AlignedCopy> copies;       // in place of inputs
   uint64_t last_use = 0;
   std::vector<void*> streams;            // a CUstream for each of Program::cuda_devices
 };
@@ -378,6 +386,8 @@ c10::DispatchKeySet excluded_keys();
 // Checks the inputs and sets their slots. The caller keeps `args` alive, or with `owned` the state
 // holds references of its own. Throws TypeError and ValueError for what does not fit.
 void take_inputs(const Program& program, RunState& state, PyObject* const* args, bool owned);
+// Gives the inputs back for which copies stood in, with what was written to those.
+void return_inputs(const Program& program, RunState& state);
 
 // plan_arena.cpp
 // The state of a new run; with its arenas, if those are kept.

@@ -233,7 +233,9 @@ class Inputs {
         refuse(input, *tensor, program_, state_);
       }
       if (!is_aligned(*tensor, input.alignment)) {
-        tensor = copied(slot, *tensor);
+        at::Tensor original = *tensor;
+        tensor = copied(slot, original);
+        state_.copies.push_back({slot, std::move(original), *tensor});
       }
     }
     if (owned_) {
@@ -274,7 +276,20 @@ DispatchKeySet excluded_keys() {
 }
 
 void take_inputs(const Program& program, RunState& state, PyObject* const* args, bool owned) {
+  state.copies.clear();
   Inputs(program, state, args, owned).take();
+}
+
+void return_inputs(const Program& program, RunState& state) {
+  c10::impl::ExcludeDispatchKeyGuard below_autograd(excluded_keys());
+  for (AlignedCopy& item : state.copies) {
+    if (program.inputs[item.slot].written) {
+      item.original.copy_(item.copy);
+    }
+    state.tensors[item.slot] = std::move(item.original);
+    state.refs[item.slot] = &state.tensors[item.slot];
+  }
+  state.copies.clear();
 }
 
 }  // namespace minidynamo

@@ -480,9 +480,6 @@ class PlanParser {
   void fixed_inputs() {
     for (size_t i = 0; i < program_.inputs.size(); ++i) {
       const InputSpec& input = program_.inputs[i];
-      if (input.alignment > 1 && input.written) {
-        fail("input " + input.name + " is written and cannot be a copy that is aligned");
-      }
       if (!input.has_layout || !input.layout.fixed) {
         program_.only_fixed_inputs = false;
         return;

@@ -120,6 +120,7 @@ void clear_state(const Program& program, RunState& state) {
     state.tensors[slot].reset();
   }
   state.holds_inputs = false;
+  state.copies.clear();
   if (!program.keeps_memory) {
     detach_memory(program, state);
   }
@@ -136,6 +137,11 @@ PyObject* run_program(const Program& program, RunState& state, PyObject* const* 
   }
   for (int32_t slot : program.mutated_inputs) {
     state.refs[slot]->unsafeGetTensorImpl()->bump_version();
+    for (const AlignedCopy& item : state.copies) {
+      if (item.slot == slot) {
+        item.original.unsafeGetTensorImpl()->bump_version();
+      }
+    }
   }
   if (program.runs_kernels) {
     prepare_thread();
@@ -157,6 +163,9 @@ PyObject* run_program(const Program& program, RunState& state, PyObject* const* 
       no_gil.emplace();
     }
     run_steps(program, state, list != nullptr);
+  }
+  if (!state.copies.empty()) {
+    return_inputs(program, state);
   }
   PyObject* result = build_outputs(program, state, args, single);
   if (state.holds_inputs || !program.keeps_memory) {

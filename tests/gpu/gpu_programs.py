@@ -134,6 +134,7 @@ def odd_offsets() -> tuple[Any, ...]:
 
 add("scattered parts", scattered, odd_offsets)
 add("odd offsets", lambda x, y: (x[:, 1:] * 2, y + 1), lambda: (randn(9, 9), randn(99)[3:]))
+add("odd offsets, in place", lambda x: x.add_(1), lambda: (randn(99)[3:],))
 add("in place", lambda x: x.add_(1).mul_(2), plain((8, 64)))
 add("copy_", lambda x, y: x.copy_(y * 2), plain((8, 64), (8, 64)))
 add("parts of inputs", lambda x: (x[1:], x.t()), plain((8, 64)))

@@ -85,7 +85,7 @@ class PlanAssembler:
     def build(self, steps: Sequence[Kernel | ExternOp]) -> Plan:
         self._inputs(steps)
         self.used = self._used(steps)
-        self.misaligned = self._misaligned(steps)
+        self.misaligned = self._misaligned()
         for step in steps:
             if isinstance(step, Kernel):
                 self._kernel(step)
@@ -190,21 +190,16 @@ class PlanAssembler:
                 used |= step.reads()
         return used
 
-    def _misaligned(self, steps: Sequence[Kernel | ExternOp]) -> set[str]:
+    def _misaligned(self) -> set[str]:
         """Buffers whose memory may begin anywhere.
 
-        An input is among them only where the plan writes to it or returns it: the others are
-        replaced by copies if need be.
+        An input is among them only where the plan returns a part of it: the others are replaced by
+        copies if need be.
         """
         found: set[str] = set()
-        for step in steps:
-            if isinstance(step, ExternOp):
-                found.update(step.mutates)
-            else:
-                pairs = zip(step.buffers, step.spec.args, strict=True)
-                found |= {buffer.name for buffer, arg in pairs if arg.role != "in"}
-        returned = [value.buffer for value in self.lowered.outputs if isinstance(value, View)]
-        found |= {root.name for buffer in returned for root in (buffer, *roots(buffer))}
+        for value in self.lowered.outputs:
+            if isinstance(value, View) and not (value.is_whole() and not value.buffer.alias_of):
+                found |= {root.name for root in (value.buffer, *roots(value.buffer))}
         buffers = self.lowered.buffers
         found = {name for name in found if buffers[name].kind == "input"}
         found |= {name for name, buffer in buffers.items() if buffer.alias_of}

@@ -161,7 +161,8 @@ class Input:
     A dimension given as an expression must have that value when the plan runs; strides of
     dimensions of size one are not looked at. `size=None` stands for "whatever comes" (only extern
     calls may then read the tensor). A tensor whose memory does not begin at a multiple of
-    `alignment` bytes (a power of two) is copied before the steps run; it must not be written.
+    `alignment` bytes (a power of two) is copied before the steps run, and back afterwards if they
+    write to it; parts of it must not be outputs.
     """
 
     name: str
