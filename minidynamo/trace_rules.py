@@ -187,6 +187,7 @@ _SKIPPED_TORCH = (
     " torch.autograd.functional torch.func torch._compile torch.compiler"
     " torch._vmap_internals torch._lowrank"
     " torch._meta_registrations torch.optim._multi_tensor"
+    " torch.nn.utils._per_sample_grad torch.nn.utils._expanded_weights"
 ).split()
 # Functions in them that are traced through all the same: they only ask what an object is.
 _TRACED_FUNCTIONS = {
@@ -345,6 +346,8 @@ _TORCH_SKIPPED_FILES = (
     os.path.join("nn", "init.py"),
     os.path.join("nn", "parameter.py"),
     os.path.join("nn", "parallel") + os.sep,
+    os.path.join("nn", "utils", "_per_sample_grad.py"),
+    os.path.join("nn", "utils", "_expanded_weights") + os.sep,
 )
 _HERE = os.path.dirname(__file__) + os.sep
 _SITE = tuple({sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep})

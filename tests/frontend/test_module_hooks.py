@@ -9,6 +9,7 @@ import torch
 from testing import CountingBackend, assert_same, check
 from torch import nn
 from torch.nn.modules import module as torch_module
+from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 from torch.utils.hooks import BackwardHook
 
 import minidynamo
@@ -486,3 +487,22 @@ def test_what_sets_up_backward_hooks_is_not_traced(backend):
     for size in (3, 3, 4):
         mine, theirs = (torch.ones(size, requires_grad=True) for _ in range(2))
         torch.testing.assert_close(compiled(mine), fn(theirs))
+
+
+def test_per_sample_gradients():
+    """`call_for_per_sample_grads` calls the module with weights that are tensors of its own."""
+    module = nn.Linear(3, 2)
+
+    def fn(x):
+        result = call_for_per_sample_grads(module, loss_reduction="sum", batch_first=True)(x)
+        result.sum().backward()
+        return [parameter.grad_sample for parameter in module.parameters()]
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for size in (4, 4, 5):
+        results = []
+        for run in (fn, compiled):
+            results.append(run(torch.ones(size, 3)))
+            for parameter in module.parameters():
+                del parameter.grad_sample
+        torch.testing.assert_close(*results)
