@@ -406,13 +406,15 @@ def _writes_quietly(module: torch.nn.Module, node: Node) -> bool:
     to its statistics; `module` is that of its graph.
     """
     name = str(getattr(node.target, "__name__", ""))
-    flags = [node.kwargs.get(flag, True) for flag in ("training", "use_input_stats")]
-    trains = all(flags) and not (len(node.args) > 5 and node.args[5] is False)
+    is_norm = name.partition(".")[0].endswith(("batch_norm", "instance_norm"))
+    # The sixth argument, which is False where batch norm is called without.
+    trains = node.kwargs.get("training", node.kwargs.get("use_input_stats", "instance" in name))
+    if len(node.args) > 5:
+        trains = node.args[5]
     bodies = [
         getattr(module, str(n.target)) for n in node.all_input_nodes if n.op == "get_attr"
     ]
-    is_norm = name.partition(".")[0].endswith(("batch_norm", "instance_norm"))
-    return (is_norm and trains) or any(
+    return (is_norm and trains is not False) or any(
         _writes_quietly(body, inner)
         for body in bodies
         if isinstance(body, GraphModule)
