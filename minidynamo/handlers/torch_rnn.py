@@ -1,5 +1,9 @@
 """Recurrent layers: their operators can't be differentiated in a graph. In training the graph
 breaks around them; with `fullgraph` they are captured step by step.
+
+Without gradients they are nodes. What has no kernel for the whole sequence is taken apart then, a
+step behind the other: a few steps take a fraction of eager's time, many take long to compile, and a
+number of steps that changes is compiled for each value. Around these the graph breaks, too.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 _VF = torch._C._VariableFunctions
+# Steps, over all layers and directions, that are taken apart.
+MOST_STEPS = 128
 
 
 def _needs_grad(values: list[VariableTracker]) -> bool:
@@ -150,12 +156,54 @@ def _rnn_relu(x: Any, state: Any, *args: Any) -> Any:
     return _layers(_relu_step, x, (state,), *args)
 
 
+def _has_kernel(target: Any, tensors: list[torch.Tensor], per_layer: int) -> bool:
+    """Whether an operator does a whole sequence: oneDNN's, an LSTM without projection."""
+    return (
+        target is _VF.lstm
+        and per_layer % 2 == 0
+        and torch._C._get_mkldnn_enabled()
+        and all(t.device.type == "cpu" for t in tensors)
+        and all(t.dtype in (torch.float32, torch.bfloat16) for t in tensors)
+    )
+
+
+def _refuse_many_steps(target: Any, args: list[Any]) -> None:
+    """args: the input, the state or states, the parameters, has_biases, num_layers, dropout, train,
+    bidirectional, batch_first.
+    """
+    x, parameters = args[0].realize(), [v.realize() for v in args[2].realize().items]
+    layers, bidirectional, batch_first = (args[i].as_python_constant() for i in (4, 7, 8))
+    tensors = [v.fake for v in (x, *parameters)]
+    runs = layers * (2 if bidirectional else 1)
+    if _has_kernel(target, tensors, len(parameters) // runs):
+        return
+    steps = x.fake.shape[1 if batch_first else 0]
+    if isinstance(steps, torch.SymInt) and steps.node.maybe_as_int() is None:
+        why = "their number changes"
+    elif x.fake.device.type != "cpu":
+        why = "the device has a kernel for all of them"
+    elif steps * runs > MOST_STEPS:
+        why = f"there are {steps * runs}"
+    else:
+        return
+    unsupported(
+        "recurrent layer with many steps",
+        target.__name__,
+        f"torch.{target.__name__} is compiled for one small number of steps, and {why}",
+        ["accept the graph break, or compile with fullgraph=True"],
+    )
+
+
 def _recurrent(target: Any, by_steps: Any) -> Handler:
     def handler(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> VariableTracker:
-        if not (torch.is_grad_enabled() and _needs_grad(args)):
-            return tx.call_operation(target, args, kwargs)
         # Packed sequences come as data and batch sizes, with the parameters in another place.
-        if tx.output.options.fullgraph and not kwargs and not _is_packed(args):
+        is_plain = not kwargs and len(args) == 9 and not _is_packed(args)
+        fullgraph = tx.output.options.fullgraph
+        if not (torch.is_grad_enabled() and _needs_grad(args)):
+            if is_plain and not fullgraph:
+                _refuse_many_steps(target, args)
+            return tx.call_operation(target, args, kwargs)
+        if fullgraph and is_plain:
             return tx.inline(UserFunctionVariable(by_steps), args, kwargs)
         unsupported(
             "recurrent layer in training",

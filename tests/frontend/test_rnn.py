@@ -5,6 +5,7 @@ import torch
 from testing import CountingBackend
 
 import minidynamo
+from minidynamo.handlers.torch_rnn import MOST_STEPS
 
 
 @pytest.mark.parametrize("layer", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
@@ -76,3 +77,49 @@ def test_training_in_one_graph_with_a_given_state():
     compiled = minidynamo.compile(module, backend="inductor", fullgraph=True)
     expected = torch.autograd.grad(module(x, h)[0].sum(), h)
     torch.testing.assert_close(torch.autograd.grad(compiled(x, h)[0].sum(), h), expected)
+
+
+class Tagger(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.first, self.layer, self.last = torch.nn.Linear(3, 4), layer, torch.nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.last(self.layer(self.first(x).relu())[0]).softmax(-1)
+
+
+# With a kernel for the whole sequence the second graph is symbolic. Otherwise it breaks, and what
+# follows is compiled twice: for a size that is new there, then for any.
+CHANGING = {
+    "lstm": (lambda: torch.nn.LSTM(4, 6, batch_first=True), 2),
+    "lstm, float64": (lambda: torch.nn.LSTM(4, 6, batch_first=True), 4),
+    "lstm, projection": (lambda: torch.nn.LSTM(4, 8, proj_size=6, batch_first=True), 4),
+    "gru": (lambda: torch.nn.GRU(4, 3, batch_first=True, bidirectional=True), 4),
+    "rnn": (lambda: torch.nn.RNN(4, 6, batch_first=True), 4),
+}
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_changing_numbers_of_steps_without_gradients(name):
+    make, graphs = CHANGING[name]
+    model = Tagger(make()).to(torch.float64 if "64" in name else torch.float32)
+    counter = CountingBackend()
+    compiled = minidynamo.compile(model, backend=counter)
+    with torch.no_grad():
+        for shape in ((2, 5, 3), (2, 6, 3), (2, 7, 3), (2, 9, 3), (2, 4, 3)):
+            x = torch.randn(shape, dtype=model.first.weight.dtype)
+            torch.testing.assert_close(compiled(x), model(x))
+    assert len(counter.graphs) == graphs
+
+
+@pytest.mark.parametrize(
+    ("steps", "fullgraph", "graphs"),
+    [(MOST_STEPS, False, 1), (MOST_STEPS + 1, False, 2), (MOST_STEPS + 1, True, 1)],
+)
+def test_many_steps_without_gradients(steps, fullgraph, graphs):
+    model, counter = Tagger(torch.nn.GRU(4, 6)), CountingBackend()
+    compiled = minidynamo.compile(model, backend=counter, fullgraph=fullgraph)
+    x = torch.randn(steps, 2, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+    assert len(counter.graphs) == graphs
