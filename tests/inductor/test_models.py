@@ -186,14 +186,25 @@ def test_convolutions_of_many_weights_keep_eagers_layout(channels_last):
         check(lambda x: narrow(F.max_pool2d(wide(x), 2)), x, **CLOSE)
 
 
-def test_convolutions_choose_their_layout():
+@pytest.mark.parametrize(
+    ("channels", "groups", "dtype"),
+    [
+        (3, 1, torch.float32),
+        (24, 24, torch.float32),
+        (24, 2, torch.float32),
+        (24, 1, torch.bfloat16),
+    ],
+)
+def test_convolutions_choose_their_layout(channels, groups, dtype):
     torch.manual_seed(0)
-    conv, x = torch.nn.Conv2d(3, 8, 3), torch.randn(2, 3, 16, 16)
+    conv = torch.nn.Conv2d(channels, 48, 3, groups=groups, dtype=dtype)
+    x = torch.randn(2, channels, 16, 16, dtype=dtype)
 
     def fn(x):
         y = conv(x)
         return y, y.relu(), y.reshape(2, -1), y.sum(1), torch.cat([y, y], 1), y.sort(1)[0]
 
+    close = CLOSE if dtype is torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
     with torch.no_grad():
-        check(fn, x, **CLOSE)
-        check(fn, x.to(memory_format=torch.channels_last), **CLOSE)
+        check(fn, x, **close)
+        check(fn, x.to(memory_format=torch.channels_last), **close)

@@ -3,8 +3,9 @@
 oneDNN convolves channels-last memory without reordering it. With few channels the difference is an
 order of magnitude (3 channels of 64 x 64: 4.4 ms against 0.3 ms on one core), and pooling gains as
 much. A convolution therefore asks for its input channels-last where that is free (the input has no
-memory yet, or has that layout already) or cheap (few channels); its result, and what elementwise
-operators make of it, keep the layout.
+memory yet, or has that layout already) or cheap (few channels), or where oneDNN's reordering costs
+more than a copy (bfloat16, and where each channel has a filter of its own); its result, and what
+elementwise operators make of it, keep the layout.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def channels_last(size: Size) -> Size:
     return (channels * height * width, 1, channels * width, channels)
 
 
-def _wants_channels_last(g: GraphLowering, x: TensorValue, transposed: bool) -> bool:
+def _wants_channels_last(
+    g: GraphLowering, x: TensorValue, transposed: bool, groups: int
+) -> bool:
     if not g.free_layout or transposed or x.ndim != 4 or x.device.type != "cpu":
         return False
     if x.dtype not in (torch.float32, torch.bfloat16) or not all(
@@ -37,8 +40,9 @@ def _wants_channels_last(g: GraphLowering, x: TensorValue, transposed: bool) -> 
     ):
         return False
     channels = x.size[1]
-    has_layout = x.stride == channels_last(x.size)
-    return isinstance(x.data, Lazy) or has_layout or channels <= FEW_CHANNELS  # type: ignore[operator]
+    if channels <= FEW_CHANNELS or groups == channels or x.dtype is torch.bfloat16:  # type: ignore[operator]
+        return True
+    return isinstance(x.data, Lazy) or x.stride == channels_last(x.size)
 
 
 def _weight_is_large(g: GraphLowering, x: TensorValue, weight: TensorValue) -> bool:
@@ -57,7 +61,7 @@ def lower_convolution(
     bias: Any,
     *rest: Any,
 ) -> Any:
-    if not _wants_channels_last(g, x, bool(rest[3])) or x.numel() == 0:
+    if not _wants_channels_last(g, x, bool(rest[3]), rest[5]) or x.numel() == 0:
         return DECLINED
     stride = x.layout if _weight_is_large(g, x, weight) else channels_last(x.size)
     x = _laid_out(g, x, stride)
