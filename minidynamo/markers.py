@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import _C
 from .exc import UserError
+from .utils import dropping
 
 __all__ = [
     "Decision",
@@ -93,7 +94,7 @@ def set_decision(fn: Any, choice: Decision, reason: str | None = None) -> None:
         raise TypeError(f"{choice.value} takes a callable, not {type(fn).__name__} {fn!r}")
     key = id(fn)
     try:
-        holder: Callable[[], Any] = weakref.ref(fn, lambda _dead: _decisions.pop(key, None))
+        holder: Callable[[], Any] = weakref.ref(fn, dropping(_decisions, key))
     except TypeError:
 
         def holder() -> Any:

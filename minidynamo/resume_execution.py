@@ -27,6 +27,7 @@ from .bytecode import (
     prime_cache,
     remove_unreachable,
 )
+from .utils import dropping
 
 STACK_NAME = "__md_stack{}"
 SUPER_NAME = "__md_self"
@@ -138,7 +139,7 @@ def _family(base: types.CodeType) -> _Family:
     row = _families.get(id(base))
     if row is None:
         key = id(base)
-        row = (weakref.ref(base, lambda _dead: _families.pop(key, None)), _Family())
+        row = (weakref.ref(base, dropping(_families, key)), _Family())
         _families[key] = row
     return row[1]
 
@@ -272,7 +273,7 @@ def _make(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
     prime_cache(code, instructions)
     key_of_code = id(code)
     _bases[key_of_code] = (
-        weakref.ref(code, lambda _dead: _bases.pop(key_of_code, None)),
+        weakref.ref(code, dropping(_bases, key_of_code)),
         weakref.ref(base),
     )
     return code

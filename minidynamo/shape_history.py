@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 
 from . import markers
+from .utils import dropping
 
 
 class _Changed:
@@ -118,7 +119,7 @@ def history_of(code: types.CodeType) -> History:
     key = id(code)
     found = _histories.get(key)
     if found is None or found[0]() is not code:
-        ref = weakref.ref(code, lambda _dead: _histories.pop(key, None))
+        ref = weakref.ref(code, dropping(_histories, key))
         found = _histories[key] = (ref, History())
     return found[1]
 

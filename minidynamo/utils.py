@@ -1,4 +1,5 @@
-"""Helpers that several layers need: error texts about names, one-time warnings, `counters`.
+"""Helpers that several layers need: error texts about names, one-time warnings, `counters`, entries
+that end with an object.
 
 A helper with one user lives beside that user, so this file stays under 100 lines.
 """
@@ -11,9 +12,10 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import Any
 
-__all__ = ["counters", "forget_warnings", "known_names", "plural", "warn_once"]
+__all__ = ["counters", "dropping", "forget_warnings", "known_names", "plural", "warn_once"]
 
 # What happened since the process started, or since counters.clear(), by torch's names:
 # "frames": total (offered to the front end), ok (compiled); "graph_break": by message;
@@ -24,6 +26,19 @@ counters = collections.defaultdict(collections.Counter)
 _PACKAGE = os.path.dirname(__file__) + os.sep
 _warned: set[str] = set()
 _warned_lock = threading.Lock()
+
+
+def dropping(entries: MutableMapping[int, Any], key: int) -> Callable[[object], None]:
+    """What a weak reference calls when its object is freed: takes `key` out of `entries`.
+
+    It holds `entries` itself: when the interpreter ends, names of modules are gone before the last
+    objects are.
+    """
+
+    def drop(_dead: object) -> None:
+        entries.pop(key, None)
+
+    return drop
 
 
 def known_names(name: object, known: Iterable[str]) -> str:

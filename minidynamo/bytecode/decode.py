@@ -6,6 +6,7 @@ import weakref
 from dataclasses import dataclass
 from types import CodeType
 
+from ..utils import dropping
 from .analysis import index_of
 from .current import dialect
 from .decoder import Decoder
@@ -46,7 +47,7 @@ def instruction_index(code: CodeType) -> dict[Instruction, int]:
 def prime_cache(code: CodeType, instructions: list[Instruction]) -> None:
     """Make ``decode(code)`` answer ``instructions``, the listing ``code`` was assembled from."""
     key = id(code)
-    _cache[key] = _Decoded(weakref.ref(code, lambda _: _cache.pop(key, None)), instructions)
+    _cache[key] = _Decoded(weakref.ref(code, dropping(_cache, key)), instructions)
 
 
 def _decoded(code: CodeType) -> _Decoded:
