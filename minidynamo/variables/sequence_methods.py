@@ -441,10 +441,8 @@ def _list_setitem(
     new: Any = value
     if isinstance(index, slice):
         if not (has_slot(value, "__iter__") or has_slot(value, "__getitem__")):
-            is_plain = index.step in (None, 1)
-            text = "can only assign an iterable"
-            extended = "must assign iterable to extended slice"
-            tx.raise_observed(TypeError, text if is_plain else extended)
+            with observed(tx):
+                [][index] = 0  # type: ignore[call-overload]  # raises in the interpreter's words
         new = value.realize().unpack(tx)
     _mutate(tx, self)
     with observed(tx):
