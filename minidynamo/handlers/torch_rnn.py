@@ -162,6 +162,7 @@ def _has_kernel(target: Any, tensors: list[torch.Tensor], per_layer: int) -> boo
         target is _VF.lstm
         and per_layer % 2 == 0
         and torch._C._get_mkldnn_enabled()
+        and not tensors[0].requires_grad
         and all(t.device.type == "cpu" for t in tensors)
         and all(t.dtype in (torch.float32, torch.bfloat16) for t in tensors)
     )

@@ -152,8 +152,8 @@ def _unpack(
     if not (has_slot(value, "__iter__") or has_slot(value, "__getitem__")):
         kind = type_name(value.python_type())
         tx.raise_observed(TypeError, f"cannot unpack non-iterable {kind} object")
-    # One more than wanted is taken of an iterator, and what is left is left.
-    most = count + 1 if exactly and has_slot(value, "__next__") else None
+    # One more than wanted is taken, and what is left is left.
+    most = count + 1 if exactly else None
     items = list(itertools.islice(value.each(tx), most))
     if len(items) < count:
         least = "" if exactly else "at least "

@@ -169,9 +169,7 @@ def check_exc_match(tx: Translator, inst: Instruction) -> None:
 
 @op("RERAISE")
 def reraise(tx: Translator, inst: Instruction) -> None:
-    error = ObservedException(tx.pop())
-    error.is_chained = True  # it has its context
-    raise error
+    raise ObservedException(tx.pop(), is_chained=True)
 
 
 @op("LOAD_ASSERTION_ERROR")

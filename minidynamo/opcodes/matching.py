@@ -130,9 +130,7 @@ def cleanup_throw(tx: Translator, inst: Instruction) -> None:
     """What a `yield from` went over raised: StopIteration ends it, all else goes on."""
     error = tx.stack[-1].realize()
     if not issubclass(error.python_type(), StopIteration):
-        again = ObservedException(error)
-        again.is_chained = True  # it has its context
-        raise again
+        raise ObservedException(error, is_chained=True)
     tx.popn_raw(3)
     tx.push(NONE)
     tx.push(tx.getattr(error, "value"))

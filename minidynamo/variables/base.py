@@ -31,13 +31,14 @@ class NotConstant(Exception):
 
 
 class ObservedException(Exception):
-    """An exception of the traced program. `value` is the exception's VariableTracker."""
+    """An exception of the traced program. `value` is the exception's VariableTracker;
+    `is_chained`: whether it got its `__context__`.
+    """
 
-    def __init__(self, value: VariableTracker) -> None:
+    def __init__(self, value: VariableTracker, *, is_chained: bool = False) -> None:
         super().__init__(value)
         self.value = value
-        # Whether the exception got its `__context__`.
-        self.is_chained = False
+        self.is_chained = is_chained
 
 
 def unsupported(

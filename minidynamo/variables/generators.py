@@ -77,8 +77,7 @@ class GeneratorVariable(IteratorVariable):
     def throw(self, tx: Translator, error: VariableTracker) -> VariableTracker | None:
         """Go on with an exception at the suspended yield (`_gen_throw`)."""
         self._check_idle(tx)
-        raised = ObservedException(error)
-        raised.is_chained = True
+        raised = ObservedException(error, is_chained=True)
         if error.raised_at is None and error.source is None:
             error.raised_at = tx.last_step()
         if not self.started and not self._replaces_stop_iteration():
@@ -160,9 +159,8 @@ class GeneratorVariable(IteratorVariable):
         self.finished = True
         if not issubclass(error.value.python_type(), StopIteration):
             raise error
-        replaced = ObservedException(stop_iteration_error(tx, error.value))
-        replaced.is_chained = True
-        raise replaced from error
+        replaced = stop_iteration_error(tx, error.value)
+        raise ObservedException(replaced, is_chained=True) from error
 
     def _replaces_stop_iteration(self) -> bool:
         """Whether the body itself does what PEP 479 says, as it does from 3.12 on."""
@@ -216,7 +214,9 @@ class GeneratorVariable(IteratorVariable):
         """
         effects, last = tx.output.side_effects, tx.output.checkpoint()[1]
         # Mutations that closing is: of the generator, and of GeneratorExit, which gets a context.
-        before = effects.version + 1 + bool(self.frame.exc_info)
+        handled = [value.realize() for value in self.frame.exc_info[-1:]]
+        before = effects.version + 1
+        before += any(isinstance(value, ExceptionVariable) for value in handled)
         try:
             self.close(tx)
         except (ObservedException, Unsupported):

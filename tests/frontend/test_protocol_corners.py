@@ -284,3 +284,23 @@ def test_slices_take_what_can_be_iterated_over():
         return out, x + 1
 
     check(fn, x)
+
+
+def test_unpacking_takes_one_item_more_than_wanted():
+    class Endless:
+        def __init__(self):
+            self.taken = []
+
+        def __iter__(self):
+            for i in range(1 << 30):
+                self.taken.append(i)
+                yield i
+
+    def fn(x):
+        items = Endless()
+        try:
+            a, b = items
+        except ValueError as error:
+            return x + 1, str(error), items.taken
+
+    check(fn, x)

@@ -123,3 +123,14 @@ def test_many_steps_without_gradients(steps, fullgraph, graphs):
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), model(x))
     assert len(counter.graphs) == graphs
+
+
+def test_an_input_with_gradients_that_are_not_wanted():
+    """oneDNN's operator is not used for it: taken apart, and not for each length."""
+    module, counter = torch.nn.LSTM(4, 6), CountingBackend()
+    compiled = minidynamo.compile(module, backend=counter)
+    with torch.no_grad():
+        for steps in (5, 6, 7, 9):
+            x = torch.randn(steps, 2, 4, requires_grad=True)
+            torch.testing.assert_close(compiled(x), module(x))
+    assert len(counter.graphs) <= 2

@@ -246,8 +246,12 @@ def lower_max_pool(
         padding,
         dilation,
     )
-    wants_positions = any(user.args[1] != 0 for user in g.node.users)
-    if wants_positions or not window.may_be_written_out():
+    return _maxima(g, window) if window.may_be_written_out() else DECLINED
+
+
+def _maxima(g: GraphLowering, window: _Window) -> Any:
+    """The maxima alone, where nobody wants their positions."""
+    if any(user.args[1] != 0 for user in g.node.users):
         return DECLINED
     fake: Sequence[torch.Tensor] = g.meta
     out = window.reduced(
@@ -413,14 +417,4 @@ def lower_adaptive_average_pool(g: GraphLowering, x: TensorValue, size: Sequence
 @register(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def lower_adaptive_max_pool(g: GraphLowering, x: TensorValue, size: Sequence[int]) -> Any:
     window = _divided(x, size)
-    if window is None or any(user.args[1] != 0 for user in g.node.users):
-        return DECLINED
-    fake: Sequence[torch.Tensor] = g.meta
-    out = window.reduced(
-        g,
-        float("-inf"),
-        "maximum",
-        lambda b, index, value: value,
-        fake[0],
-    )
-    return out, None
+    return DECLINED if window is None else _maxima(g, window)
