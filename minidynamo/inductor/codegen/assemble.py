@@ -176,6 +176,9 @@ class PlanAssembler:
         lines = tuple(source_lines(spec.origins))
         self.builder.kernel(PlanKernel(symbol, source, lines, language))
         metrics.increment("generated_kernel_count")
+        metrics.increment(
+            "generated_cpp_vec_kernel_count", language == "cpp" and "V<" in source
+        )
         if events.wants(events.KernelEvent):
             events.emit(events.KernelEvent(symbol, language, source, spec.origins))
 
