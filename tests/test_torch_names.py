@@ -389,7 +389,8 @@ def test_inert_flags_of_inductor_are_torchs():
         return value
 
     inert = inductor_config.__inert__
-    assert sum(theirs(name) != value for name, value in inert.items()) < 8
+    assert sum(theirs(name) is missing for name in inert) < 10
+    assert sum(theirs(name) not in (value, missing) for name, value in inert.items()) < 6
     assert not set(inert) & {*inductor_config.__fields__, *inductor_config.__aliases__}
 
 
