@@ -539,6 +539,7 @@ class RootTranslator(Translator):
         self.is_resumable = True
         # The exception in whose handler the frame runs.
         self.around: BaseException | None = None
+        self.mortal: dict[str, Any] = {}
         for name, value in frame.f_locals.items():
             self.locals[name] = self.lazy(value, LocalSource(name))
         for name, cell in zip(self.code.co_freevars, frame.closure or (), strict=True):

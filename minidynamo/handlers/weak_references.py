@@ -103,6 +103,10 @@ def new_weakref(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
         return NotImplemented
     if referent.source is None and not referent.is_user_defined:
         return NotImplemented
+    kind = referent.python_type()
+    if not kind.__weakrefoffset__:
+        text = f"cannot create weak reference to {kind.__name__!r} object"
+        tx.raise_observed(TypeError, text)
     tx.output.watched.add(referent)
     return NewWeakrefVariable(referent, tx.output.side_effects.version)
 

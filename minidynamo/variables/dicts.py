@@ -362,6 +362,8 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
         else:
             variable, hash_key = _wrap_key(tx, key, DictKeySource(source, index))
             entries[hash_key] = variable, tx.lazy(item, DictValueSource(source, index))
+    if len(entries) != dict.__len__(value):
+        unsupported("hash", source.name, "two of its keys are equal by now")
     factory = None
     if issubclass(cls, collections.defaultdict):
         found = value.default_factory  # type: ignore[attr-defined]

@@ -293,6 +293,7 @@ def stop_iteration_error(tx: Translator, error: VariableTracker) -> VariableTrac
     if not issubclass(error.python_type(), StopIteration):
         return error
     replaced = tx.wrap_exception(RuntimeError("generator raised StopIteration"))
+    replaced.raised_at = tx.last_step()
     for link in _LINKS:
         replaced.setattr(tx, link, error)
     return replaced

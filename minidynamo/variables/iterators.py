@@ -298,9 +298,6 @@ def _set_iterator(container: Any, attempts: int) -> Any:
     return iterator
 
 
-_END = object()
-
-
 class DictIterator(IteratorVariable):
     """Over a dict's keys, values or items, forwards or backwards."""
 
@@ -323,19 +320,21 @@ class DictIterator(IteratorVariable):
         # An iterator of the dict that models this one notices changes as the real one does.
         self.table = mapping.entries
         self.key_changes = mapping.key_changes
-        self.live = reversed(self.table) if backwards else iter(self.table)
+        # Of items: to look a key up would compare it again.
+        items = self.table.items()
+        self.live = reversed(items) if backwards else iter(items)
 
     def step(self, tx: Translator) -> VariableTracker | None:
         if self.exhausted:
             return None
         if self.mapping.entries is self.table and not self.is_ordered:
             with observed(tx):
-                key = next(self.live, _END)
-            if key is _END:
+                item = next(self.live, None)
+            if item is None:
                 self.exhausted = True
                 return None
             self.index += 1
-            return entry_part(tx, self.kind, self.table[key])
+            return entry_part(tx, self.kind, item[1])
         return self.step_by_key(tx)
 
     def step_by_key(self, tx: Translator) -> VariableTracker | None:

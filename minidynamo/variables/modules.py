@@ -12,10 +12,13 @@ from .base import ObservedException, VariableTracker, unsupported
 from .builder import builds
 from .globals_ import globals_of
 from .registry import wraps, wraps_instances
+from .user_defined import wrap_object
 
 if TYPE_CHECKING:
     from ..source import Source
     from ..symbolic_convert import Translator
+
+_PROTOCOL = ("__getattribute__", "__setattr__", "__delattr__", "__dict__")
 
 
 class PythonModuleVariable(VariableTracker):
@@ -115,12 +118,21 @@ def _refuse_slot(name: str) -> None:
         unsupported("attribute store", name, "it is no variable of the module")
 
 
+def _has_own_protocol(kind: type) -> bool:
+    """Whether code of the program runs where an attribute is read or written."""
+    defined = {name for base in kind.__mro__[:-2] for name in vars(base)}
+    return not defined.isdisjoint(_PROTOCOL)
+
+
 @wraps(types.ModuleType)
 @wraps_instances(types.ModuleType)
 def wrap_python_module(
     tx: Translator, value: types.ModuleType, source: Source
 ) -> VariableTracker:
-    """A module of the frame."""
+    """A module of the frame. Torch's own types of modules have no side effects."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] != "torch" and _has_own_protocol(kind):
+        return wrap_object(tx, value, source)
     tx.guard(source, "ID_IS", value)
     return PythonModuleVariable(value, source=source)
 

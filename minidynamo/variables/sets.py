@@ -263,11 +263,11 @@ def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
         table = value
     else:
         tx.guard(source, "LEN_EQ", family.__len__(value))
-        items = [
-            tx.wrap(item, TupleItemSource(in_order, index))
-            for index, item in enumerate(_ordered_elements(value))
-        ]
+        elements = enumerate(_ordered_elements(value))
+        items = [tx.wrap(item, TupleItemSource(in_order, index)) for index, item in elements]
         table, known = collect(tx, items)
+        if len(table) != len(items):
+            unsupported("hash", source.name, "two of its elements are equal by now")
         if all(map(_has_real_hash, table)):
             table = value
     has_state = isinstance(value, set) or type(value).__dictoffset__ != 0

@@ -96,3 +96,13 @@ def check_rebuilt_keys(keys: Iterable[Any]) -> None:
         pending = key.tx.output.side_effects.pending_attributes()
         if any(isinstance(variable, GlobalsVariable) for variable, _ in pending):
             unsupported("hash", repr(key.variable), "hashing it may read globals that changed")
+        names = _free_names(key.variable.python_type())
+        if any(getattr(variable, "root_name", None) in names for variable, _ in pending):
+            unsupported("hash", repr(key.variable), "hashing it may read cells of the frame")
+
+
+def _free_names(cls: type) -> set[str]:
+    """The variables of functions around it that hashing and comparing objects of `cls` may read."""
+    methods = (getattr(cls, name, None) for name in ("__hash__", "__eq__"))
+    codes = (getattr(method, "__code__", None) for method in methods)
+    return {name for code in codes if code is not None for name in code.co_freevars}

@@ -215,3 +215,26 @@ def test_going_over_instance_dicts():
     check(views_are_live, x, fullgraph=True)
     check(changes_while_iterating, x, fullgraph=True)
     check(broken_loop, x, Box(third=3, fourth=4), graphs=None)
+
+
+def test_context_manager_gets_the_traceback_of_what_a_generator_turned_stop_iteration_into():
+    class Swallow:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, kind, error, traceback):
+            minidynamo.graph_break()
+            self.seen = kind, str(error), traceback is not None, type(error.__cause__)
+            return True
+
+    def fn(x):
+        def generator():
+            raise StopIteration
+            yield
+
+        block = Swallow()
+        with block:
+            next(generator())
+        return x + 1, block.seen
+
+    check(fn, torch.ones(2))

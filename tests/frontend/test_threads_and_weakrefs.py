@@ -81,3 +81,18 @@ def test_range_of_the_profiler_as_decorator():
         return a.sin()
 
     check(lambda a: helper(a) + 1, x, fullgraph=True)
+
+
+class _Slots:
+    __slots__ = ("size",)
+
+
+def test_object_without_room_for_weak_references():
+    def fn(x):
+        made = _Slots()
+        try:
+            weakref.ref(made)
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(fn, torch.ones(2), fullgraph=True)
