@@ -440,11 +440,11 @@ class _StderrHandler(logging.StreamHandler[Any]):
 def set_logs(*names: str, **switches: bool) -> None:
     """Choose what is printed to stderr: `set_logs("graph_breaks")`, `set_logs(guards=True)`.
 
-    The call replaces the former choice: `set_logs()` is silence. "all" is every view. Names of
-    TORCH_LOGS for the same are taken too, and its "+" for more of a kind has no effect.
-    Raises ValueError for an unknown view.
+    The call replaces the former choice: `set_logs()` is silence. "all" is every view. Names may be
+    joined by commas, as in MINIDYNAMO_LOGS. Names of TORCH_LOGS for the same are taken too, and its
+    "+" for more of a kind has no effect. Raises ValueError for an unknown view.
     """
-    named = [_view_of(name) for name in names]
+    named = [_view_of(name) for text in names for name in _split(text)]
     wanted = {*named, *(_view_of(name) for name, on in switches.items() if on)}
     unknown = sorted({*named, *map(_view_of, switches)} - {*VIEWS, "all"}, key=str)
     if unknown:
@@ -456,6 +456,12 @@ def set_logs(*names: str, **switches: bool) -> None:
     _active_logs.clear()
     for name in VIEWS if "all" in wanted else sorted(wanted):
         _active_logs[name] = subscribe(_printer(name), VIEWS[name][0])
+
+
+def _split(text: str) -> list[str]:
+    if not isinstance(text, str):
+        return [text]
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _view_of(name: str) -> str:
@@ -481,10 +487,9 @@ def _printer(name: str) -> Listener:
 
 def _logs_from_environment() -> None:
     text = os.environ.get("MINIDYNAMO_LOGS", "")
-    names = [name.strip() for name in text.split(",") if name.strip()]
     try:
-        if names:
-            set_logs(*names)
+        if _split(text):
+            set_logs(text)
     except ValueError as error:
         raise ValueError(f"environment variable MINIDYNAMO_LOGS={text!r}: {error}") from None
 

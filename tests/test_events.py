@@ -79,6 +79,8 @@ def test_logs_print_their_views(capsys):
     assert "[graph_breaks] graph break: call of print: it prints\n  Hint: do not" in text
     assert "in some_stack" in text and "len(x) was 3, is 4" in text
     assert "x is y" not in text
+    set_logs("guards, +graph_breaks", "bytecode,")
+    assert events.active_logs() == ("bytecode", "graph_breaks", "guards")
     set_logs()
     events.emit(events.RecompileEvent(CODE, ["again"]))
     assert capsys.readouterr().err == ""
