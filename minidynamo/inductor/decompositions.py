@@ -16,6 +16,7 @@ from torch._prims_common import suggest_memory_format
 
 from minidynamo.inductor.lowering.registry import LOWERINGS
 from minidynamo.inductor.margin_losses import MARGIN_LOSSES
+from minidynamo.inductor.quantized import is_loaded, quantized_decompositions
 from minidynamo.inductor.sizes import has_symbols
 
 aten = torch.ops.aten
@@ -280,9 +281,13 @@ def _in_place_of_torchs(kernels: Mapping[Any, Any]) -> Iterator[None]:
             op._dispatch_cache.clear()
 
 
-@cache
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """Operator overload -> decomposition, for AOTAutograd and for `capture`."""
+    return _table(is_loaded())
+
+
+@cache
+def _table(with_quantized: bool) -> dict[Any, Callable[..., Any]]:
     table = dict(torch._decomp.core_aten_decompositions())
     table.update(torch._decomp.get_decompositions(_EXTRA))
     table.update({op: _laid_out(table[op]) for op in _LAID_OUT if op in table})
@@ -292,10 +297,16 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table.update(MARGIN_LOSSES)
     whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}
     table = {op: fn for op, fn in table.items() if op not in LOWERINGS and op not in whole}
+    if with_quantized:
+        table.update(quantized_decompositions())
     return {**table, aten.roll.default: _roll, aten._embedding_bag.default: _embedding_bag}
 
 
-@cache
 def training_decompositions() -> dict[Any, Callable[..., Any]]:
     """The same for graphs that are split into forward and backward."""
-    return {**decomposition_table(), **torch._decomp.get_decompositions(_RECOMPUTED)}
+    return _training_table(is_loaded())
+
+
+@cache
+def _training_table(with_quantized: bool) -> dict[Any, Callable[..., Any]]:
+    return {**_table(with_quantized), **torch._decomp.get_decompositions(_RECOMPUTED)}
