@@ -168,7 +168,15 @@ class Services:
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> VariableTracker:
         """Add an operation to the graph and wrap its result."""
-        node = self.output.create_node(op, target, args, kwargs, self.user_stack())
+        stack = self.user_stack()
+        try:
+            node = self.output.create_node(op, target, args, kwargs, stack)
+        except Unsupported as failure:
+            if not isinstance(failure.__cause__, TypeError):
+                raise
+            # Flags of operators are Python's bools.
+            args, kwargs = symint.with_truths(self, (args, kwargs), failure)  # type: ignore[arg-type]
+            node = self.output.create_node(op, target, args, kwargs, stack)
         node.meta["step"] = self.last_step()
         if _is_inplace(op, target) or "out" in kwargs:
             self.output.side_effects.version += 1

@@ -23,9 +23,10 @@ from torch.fx.experimental.symbolic_shapes import (
     sym_and,
     sym_or,
 )
+from torch.fx.node import map_arg
 
-from ..exc import DataDependentError
-from ..output_graph import constant_of
+from ..exc import DataDependentError, Unsupported
+from ..output_graph import constant_of, example_value
 from ..source import CallSource
 from ..symbolic_contexts import is_ragged
 from .base import LazyVariable, NotConstant, VariableTracker, unsupported
@@ -197,6 +198,17 @@ def decide(tx: Translator, question: Callable[[], Any], about: Any) -> Any:
         ) from error
     finally:
         tx.output.shapes.note_guards(tx.user_stack)
+
+
+def with_truths(tx: Translator, given: Any, failure: Unsupported) -> Any:
+    """Arguments of a node with the truths of this call for SymBools; `failure` where none is."""
+    flags: list[Node] = []
+    map_arg(given, flags.append)
+    flags = [node for node in flags if isinstance(example_value(node), torch.SymBool)]
+    if not flags:
+        raise failure
+    truths = {node: decide(tx, partial(bool, example_value(node)), node) for node in flags}
+    return map_arg(given, lambda node: truths.get(node, node))
 
 
 # -- computing ----------------------------------------------------------------------------------

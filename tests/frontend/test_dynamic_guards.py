@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from testing import CountingBackend, assert_same, check_recompiles
 from torch import nn
 
@@ -390,3 +391,33 @@ def test_marked_static_beside_dynamic_true():
         minidynamo.mark_static(x, 0)
         compiled(x)
     assert len(counter.graphs) == 2
+
+
+# -- truths of sizes as flags ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x * 2).sum(0, keepdim=x.shape[1] > 4),
+        lambda x: (x * 2).sort(descending=x.shape[0] > 4)[0],
+        lambda x: F.avg_pool1d(x * 2, 2, ceil_mode=x.shape[1] > 4),
+        lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=x.dim() > 1 and len(x) > 4),
+    ],
+)
+def test_what_is_asked_of_a_size_is_a_flag_of_an_operator(fn):
+    calls = [(torch.arange(1.0, n * n + n + 1).view(n, n + 1),) for n in (3, 7, 9, 2, 11)]
+    check_recompiles(fn, calls, graphs=2, dynamic=True)
+
+
+def test_a_flag_that_data_decides_ends_the_graph():
+    def f(x):
+        n = x.sum().item()
+        return (x * 2).sum(0, keepdim=n > 4)
+
+    compiled, counter = compiled_with(f)
+    with config.patch(capture_scalar_outputs=True):
+        for start in (0, 3):
+            x = torch.arange(start, start + 3)
+            assert_same(f(x), compiled(x))
+    assert counter.graphs
