@@ -71,6 +71,20 @@ def test_a_read_is_fused_with_what_follows():
     check(lambda w, p: F.layer_norm(F.embedding(p, w) + 1, (33,)), W, P, kernels=1, externs=0)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_positions_that_lie_the_other_way_round(dynamic):
+    """The loop takes one element at a time, and still reads along the wrong symbol."""
+
+    def read(x, places, column):
+        return x.gather(0, places) + column
+
+    args = torch.randn(921, 64), torch.randint(64, (21, 32)).t(), torch.randn(32, 1)
+    run = minidynamo.compile(read, fullgraph=True, dynamic=dynamic)
+    torch.testing.assert_close(run(*args), read(*args), rtol=0, atol=0)
+    with pytest.raises((IndexError, RuntimeError), match="out of"):
+        run(args[0], args[1] + 10**6, args[2])
+
+
 def test_masks_and_empty_sources_are_left_to_eager():
     check(lambda x, i: x[:0][:, i % 5], X, PLACES)
     check(lambda x, i: x[i[:0]], X, PLACES, externs=0)

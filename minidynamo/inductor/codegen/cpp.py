@@ -248,7 +248,7 @@ class CppKernel:
             with self._outer_loops(False):
                 self._rest_of(self.stages.numbers[0])
         elif not self.reduces:
-            turned = find_transposition(self.body, self.vec)
+            turned = None if self.by_element else find_transposition(self.body, self.vec)
             if turned is None or self._adds():
                 self._elementwise(parallel)
             else:
