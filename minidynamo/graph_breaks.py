@@ -369,10 +369,16 @@ class _BreakFinisher(_Finisher):
         loads = load_locals(key.arguments())
         if key.first == SUPER_NAME:
             loads[0] = Instruction("LOAD_DEREF", base.co_varnames[0])
+        if self.tx.mortal:  # a traceback may hold this frame, but not what its locals were
+            loads += [
+                Instruction("DELETE_FAST", load.arg)
+                for load in loads
+                if load.opname == "LOAD_FAST"
+            ]
         call = current.emit_call(
             [Instruction("LOAD_CONST", tail_call)],
             [*self._load_continuation(code), *loads],
-            1 + len(loads),
+            1 + len(key.arguments()),
         )
         return [*call, Instruction("RETURN_VALUE")]
 

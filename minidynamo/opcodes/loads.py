@@ -132,7 +132,11 @@ def lookup_global(tx: Translator, name: str) -> VariableTracker:
     if stored is DELETED or name not in names:
         table = names.get("__builtins__", builtins)
         names = table if isinstance(table, dict) else vars(table)
-        if name not in names:
+        changed = tx.output.globals_variables.get(id(names))
+        stored = None if changed is None else tx.output.side_effects.load_attr(changed, name)
+        if isinstance(stored, VariableTracker):
+            return stored
+        if stored is DELETED or name not in names:
             tx.raise_observed(NameError, f"name '{name}' is not defined")
     known = holder.loaded.get(name)
     if known is None or known[0] is not names[name]:

@@ -174,12 +174,18 @@ def index_of(tx: Translator, value: VariableTracker) -> int:
     if value.is_python_constant():
         with observed(tx):
             return operator.index(value.as_python_constant())
+    if isinstance(base := getattr(value, "base", None), ConstantVariable) and issubclass(
+        value.python_type(), int
+    ):
+        return int(base.value)  # not asked for its __index__
     result = tx.call_function(tx.getattr(value, "__index__"), [], {}).realize()
     if not issubclass(kind := result.python_type(), int):
         text = f"__index__ returned non-int (type {kind.__name__})"
         tx.raise_observed(TypeError, text)
     if not result.is_python_constant():
         unsupported("data-dependent value", repr(value), "an index depends on a tensor's data")
+    if kind is not int:
+        unsupported("index", repr(value), "a subclass of int from __index__ is warned about")
     return index_of(tx, result)
 
 

@@ -62,6 +62,8 @@ def is_value(value: Any) -> bool:
     kind = type(value)
     if kind in _NESTS:
         return all(is_value(item) for item in value)
+    if kind is slice:
+        return is_value((value.start, value.stop, value.step))
     return kind in _VALUE_TYPES or (issubclass(kind, enum.Enum) and _is_member(value))
 
 

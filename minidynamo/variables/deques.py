@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import functools
 import operator
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..side_effects import Mutation
@@ -54,9 +55,25 @@ class DequeVariable(BuiltinObject):
 
     def change(self, tx: Translator) -> _deque[VariableTracker]:
         """The items, about to be mutated."""
-        tx.output.side_effects.mutate(self)
         self.version += 1
+        return self.change_in_place(tx)
+
+    def change_in_place(self, tx: Translator) -> _deque[VariableTracker]:
+        """The items, about to be replaced by as many others, which ends no iterator."""
+        tx.output.side_effects.mutate(self)
         return self.items
+
+    def equal_items(
+        self, tx: Translator, item: VariableTracker, start: int = 0, stop: int | None = None
+    ) -> Iterator[bool]:
+        """Whether the items equal `item`, one after the other. Comparing must not change the
+        deque.
+        """
+        version = self.version
+        for own in list(self.items)[start:stop]:
+            yield rich_equal(tx, own, item)
+            if self.version != version:
+                tx.raise_observed(RuntimeError, "deque mutated during iteration")
 
     def unpack(self, tx: Translator) -> list[VariableTracker]:
         return super().unpack(tx) if self.overrides("__iter__") else list(self.items)
@@ -84,7 +101,7 @@ class DequeVariable(BuiltinObject):
         self.reconstruct_attributes(codegen)
 
     def apply_contents(self, codegen: PyCodegen) -> None:
-        apply_with(codegen, self, _replace_items)
+        apply_with(codegen, self, _replace_items if self.version else _assign_items)
 
 
 def _new_deque(cls: type, items: list[Any], maxlen: int | None) -> Any:
@@ -96,6 +113,11 @@ def _new_deque(cls: type, items: list[Any], maxlen: int | None) -> Any:
 def _replace_items(real: _deque[Any], items: list[Any]) -> None:
     _deque.clear(real)
     _deque.extend(real, items)
+
+
+def _assign_items(real: _deque[Any], items: list[Any]) -> None:
+    for index, item in enumerate(items):
+        _deque.__setitem__(real, index, item)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -221,7 +243,7 @@ def _rotate(
 
 @builtin_method(_deque, "reverse")
 def _reverse(tx: Translator, self: DequeVariable, /) -> None:
-    self.change(tx).reverse()
+    self.change_in_place(tx).reverse()
 
 
 @builtin_method(_deque, "insert", lazy=True)
@@ -239,8 +261,12 @@ def _insert(
 
 @builtin_method(_deque, "remove")
 def _remove(tx: Translator, self: DequeVariable, item: VariableTracker, /) -> None:
+    version = self.version
     for index, own in enumerate(list(self.items)):
-        if rich_equal(tx, own, item):
+        found = rich_equal(tx, own, item)
+        if self.version != version:
+            tx.raise_observed(IndexError, "deque mutated during iteration")
+        if found:
             del self.change(tx)[index]
             return
     shown = tx.call_function(tx.wrap_constant(repr), [item], {}).as_python_constant()
@@ -276,7 +302,7 @@ def _setitem(
 ) -> None:
     index = _index(tx, key)
     with observed(tx):
-        self.change(tx)[index] = value
+        self.change_in_place(tx)[index] = value
 
 
 @builtin_method(_deque, "__delitem__")
@@ -286,17 +312,14 @@ def _delitem(tx: Translator, self: DequeVariable, key: VariableTracker, /) -> No
         del self.change(tx)[index]
 
 
-def _on_list(name: str) -> Callable[..., VariableTracker]:
-    """Methods that only read: as those of a list of the items."""
-
-    def row(tx: Translator, self: DequeVariable, /, *args: VariableTracker) -> VariableTracker:
-        return tx.wrap_items(list, list(self.items)).call_method(tx, name, list(args), {})
-
-    return row
+@builtin_method(_deque, "__contains__")
+def _contains(tx: Translator, self: DequeVariable, item: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(any(self.equal_items(tx, item)))
 
 
-for _name in ("__contains__", "count"):
-    builtin_method(_deque, _name)(_on_list(_name))
+@builtin_method(_deque, "count")
+def _count(tx: Translator, self: DequeVariable, item: VariableTracker, /) -> VariableTracker:
+    return ConstantVariable(sum(self.equal_items(tx, item)))
 
 
 def _compare(name: str) -> Callable[..., VariableTracker]:
@@ -324,11 +347,15 @@ def _find(
     /,
     *bounds: VariableTracker,
 ) -> VariableTracker:
-    items = tx.wrap_items(list, list(self.items))
-    if not items.call_method(tx, "count", [item], {}).as_python_constant():
-        shown = tx.call_function(tx.wrap_constant(repr), [item], {}).as_python_constant()
-        tx.raise_observed(ValueError, f"{shown} is not in deque")
-    return items.call_method(tx, "index", [item, *bounds], {})
+    start, stop = ([index_of(tx, bound) for bound in bounds] + [0, sys.maxsize][len(bounds) :])[
+        :2
+    ]
+    start, stop, _ = slice(start, stop).indices(len(self.items))
+    for index, found in enumerate(self.equal_items(tx, item, start, stop), start):
+        if found:
+            return ConstantVariable(index)
+    shown = tx.call_function(tx.wrap_constant(repr), [item], {}).as_python_constant()
+    tx.raise_observed(ValueError, f"{shown} is not in deque")
 
 
 @builtin_method(_deque, "__add__")

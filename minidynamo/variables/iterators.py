@@ -437,7 +437,7 @@ class DequeIterator(IteratorVariable):
         cls = type(reversed(empty)) if backwards else type(iter(empty))
         super().__init__(cls, mutation=Mutation.NEW)
         self.container = container
-        self.items = list(container.items)[:: -1 if backwards else 1]
+        self.backwards = backwards
         self.index = 0
         self.version = container.version
         self.made_in = tx.last_step()
@@ -445,10 +445,11 @@ class DequeIterator(IteratorVariable):
     def step(self, tx: Translator) -> VariableTracker | None:
         if self.container.version != self.version:
             tx.raise_observed(RuntimeError, "deque mutated during iteration")
-        if self.index >= len(self.items):
+        items = self.container.items
+        if self.index >= len(items):
             return None
         self.index += 1
-        return self.items[self.index - 1]
+        return items[-self.index if self.backwards else self.index - 1]
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         if self.container.version != self.version:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..side_effects import Mutation
-from ..source import ListItemSource, TupleItemSource
-from .base import LazyVariable, NotConstant, VariableTracker, unsupported
+from ..source import AttrSource, ListItemSource, TupleItemSource
+from .base import LazyVariable, NotConstant, VariableTracker
 from .builder import builds
 from .builtin_object import (
     BuiltinObject,
@@ -345,7 +345,11 @@ def _wrap_tuple(tx: Translator, value: tuple[Any, ...], source: Source) -> Varia
 
 @wraps(slice)
 def _wrap_slice(tx: Translator, value: slice, source: Source) -> VariableTracker:
-    unsupported("slice", source.name, "slices of objects are not traced")
+    """One of objects: of plain values it is a constant."""
+    tx.guard(source, "TYPE_IS", slice)
+    names = ("start", "stop", "step")
+    parts = [tx.lazy(getattr(value, name), AttrSource(source, name)) for name in names]
+    return SliceVariable(parts, source=source)
 
 
 def as_sequence(value: VariableTracker, family: type) -> SequenceVariable | None:

@@ -170,6 +170,18 @@ def finalize(a):
     return a + 1, thing
 
 
+def deleted_in_a_handler(a):
+    thing = Mortal(1)
+    a = a + 1
+    try:
+        a = a + thing.missing
+    except AttributeError:
+        LOG.append("handler")
+        del thing
+        LOG.append("deleted")
+    return a
+
+
 def nest():
     return Box(inner=[Mortal(3)])
 
@@ -192,6 +204,7 @@ CASES = [
     (weak_set, lambda: (weakref.WeakSet(),)),
     (weak_dicts, lambda: (weakref.WeakKeyDictionary(), weakref.WeakValueDictionary())),
     (finalize, lambda: ()),
+    (deleted_in_a_handler, lambda: ()),
 ]
 
 

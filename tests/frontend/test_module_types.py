@@ -1,5 +1,6 @@
 """Modules whose type is the program's own."""
 
+import builtins
 import types
 
 import torch
@@ -48,3 +49,30 @@ def test_dict_is_what_the_type_says():
         return x + _hiding.size, _hiding.__dict__
 
     check(fn, torch.ones(2))
+
+
+def test_builtins_that_the_program_changes():
+    def fn(x):
+        real = builtins.len
+        found = [len([x])]
+        try:
+            builtins.len = lambda value: 7
+            found.append(len([x]))
+        finally:
+            builtins.len = real
+        return x + found[1], found, len([x])
+
+    check(fn, torch.ones(2), fullgraph=True)
+
+
+def test_builtins_that_the_program_deletes():
+    def fn(x):
+        builtins.added_name = 3
+        found = x + added_name  # noqa: F821
+        del builtins.added_name
+        try:
+            return found + added_name  # noqa: F821
+        except NameError as error:
+            return found, str(error)
+
+    check(fn, torch.ones(2), graphs=None)
