@@ -203,19 +203,18 @@ def _refusal(
     real = [i for i, value in enumerate(inputs) if _has_memory(value)]
     if any(_was_moved(inputs[i]) for i in real):
         return "an input is a view whose memory was replaced"
-    for i in written:
-        if i not in real:
-            continue
+    on_storage: dict[int, list[int]] = {}
+    for i in real:
+        on_storage.setdefault(inputs[i].untyped_storage()._cdata, []).append(i)
+    for i in set(written).intersection(real):
         tensor = inputs[i]
         if torch._debug_has_internal_overlap(tensor) == 1:
             return "an input that is written to overlaps itself"
         base = tensor._base
         if base is not None and base.requires_grad and base.is_leaf:
             return "an input that is written to is a view of a leaf"
-        storage = tensor.untyped_storage()._cdata
-        for other in (inputs[j] for j in real if j != i):
-            if other.untyped_storage()._cdata != storage:
-                continue
+        together = on_storage[tensor.untyped_storage()._cdata]
+        for other in (inputs[j] for j in together if j != i):
             if tensor.requires_grad or other.requires_grad or _overlap(tensor, other):
                 return "an input that is written to shares memory with another one"
     return ""

@@ -49,6 +49,7 @@ from minidynamo.inductor.passes import (
     masked_writes,
     pieces,
     simplify,
+    unstack,
 )
 from minidynamo.inductor.runtime import cudagraphs, plan_store
 from minidynamo.inductor.segments import needs_segments, split
@@ -63,6 +64,7 @@ GRAPH_PASSES = [
     foreach.expand_foreach,
     attention.fuse_attention,
     in_place.drop_old_parts,
+    unstack.read_pieces,
     *simplify.PASSES,
     pieces.move_into_pieces,
     devices.bring_to_gpu,

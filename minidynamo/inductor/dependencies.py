@@ -47,27 +47,48 @@ def is_effectful(operation: Operation) -> bool:
     return not isinstance(op, torch._ops.OpOverload) or has_effect(op)
 
 
-class Dependencies:
-    """`ancestors[i]`: mask of the operations that must come before operation i."""
+def bits(mask: int) -> list[int]:
+    """Positions of the ones."""
+    text = bin(mask)
+    last = len(text) - 1
+    found = []
+    at = text.find("1", 2)
+    while at >= 0:
+        found.append(last - at)
+        at = text.find("1", at + 1)
+    return found
 
-    def __init__(self, operations: Sequence[Operation], buffers: Mapping[str, Buffer]) -> None:
+
+class Dependencies:
+    """`ancestors[i]`, `descendants[i]`: masks of the operations that must come before and after
+    operation i.
+    """
+
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        buffers: Mapping[str, Buffer],
+    ) -> None:
         self.ancestors: list[int] = []
         self._writers: dict[str, int] = defaultdict(int)
         self._readers: dict[str, int] = defaultdict(int)
         self._buffers = buffers
+        given: list[list[int]] = []
         effects = 0
         for position, operation in enumerate(operations):
             direct = self._direct(operation)
             if is_effectful(operation):
                 direct |= effects
                 effects |= 1 << position
-            mask, rest = direct, direct
-            while rest:
-                low = rest & -rest
-                mask |= self.ancestors[low.bit_length() - 1]
-                rest ^= low
-            self.ancestors.append(mask)
+            given.append(bits(direct))
+            self.ancestors.append(direct)
+            for earlier in given[-1]:
+                self.ancestors[-1] |= self.ancestors[earlier]
             self._record(operation, 1 << position)
+        self.descendants = [0] * len(operations)
+        for position in reversed(range(len(operations))):
+            for earlier in given[position]:
+                self.descendants[earlier] |= self.descendants[position] | 1 << position
 
     def _memory(self, name: str) -> list[str]:
         return [root.name for root in roots(self._buffers[name])]
@@ -82,7 +103,11 @@ class Dependencies:
                 mask |= self._writers[root] | self._readers[root]
         return mask
 
-    def _record(self, operation: Operation, bit: int) -> None:
+    def _record(
+        self,
+        operation: Operation,
+        bit: int,
+    ) -> None:
         for name in operation.reads():
             for root in self._memory(name):
                 self._readers[root] |= bit

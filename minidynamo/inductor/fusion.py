@@ -38,7 +38,10 @@ Mapped = Mapping[Atom, IntLike]
 SHORTEST_LOOP = 8
 
 
-def join(first: LoopBody, second: LoopBody) -> LoopBody | None:
+def join(
+    first: LoopBody,
+    second: LoopBody,
+) -> LoopBody | None:
     """One body that does `first` and then `second` at every point, or None where that is not the
     same.
     """
@@ -59,7 +62,10 @@ def join(first: LoopBody, second: LoopBody) -> LoopBody | None:
 # -- identifying iteration spaces ------------------------------------------------------------------
 
 
-def _aligned(first: LoopBody, second: LoopBody) -> Iterator[tuple[LoopBody, LoopBody]]:
+def _aligned(
+    first: LoopBody,
+    second: LoopBody,
+) -> Iterator[tuple[LoopBody, LoopBody]]:
     """Both bodies over one iteration space, in each way that their shared memory suggests."""
     if _sizes(first) == _sizes(second):
         pairs_of = zip(_symbols(second), _symbols(first), strict=True)
@@ -80,7 +86,10 @@ def _aligned(first: LoopBody, second: LoopBody) -> Iterator[tuple[LoopBody, Loop
                 yield moved, second
 
 
-def _meet(first: LoopBody, second: LoopBody) -> bool:
+def _meet(
+    first: LoopBody,
+    second: LoopBody,
+) -> bool:
     """Whether bodies over the same loops access what they share at the same points, or at a fixed
     distance: rows and columns of one square matrix are of one size and have nothing in common.
     What depends on most loops counts.
@@ -101,7 +110,10 @@ def _sizes(body: LoopBody) -> tuple[tuple[IntLike | None, ...], tuple[IntLike | 
     return tuple(s.size for s in body.iters), tuple(s.size for s in body.reduces)
 
 
-def _shared_indices(first: LoopBody, second: LoopBody) -> Iterator[tuple[Expr, Expr]]:
+def _shared_indices(
+    first: LoopBody,
+    second: LoopBody,
+) -> Iterator[tuple[Expr, Expr]]:
     """Index pairs of accesses to the same buffer, stores of `first` to the front."""
     accesses: dict[str, list[Expr]] = {}
     for node in (*first.stores(), *first.loads()):
@@ -120,7 +132,12 @@ def _shared_indices(first: LoopBody, second: LoopBody) -> Iterator[tuple[Expr, E
                 yield index, node.index
 
 
-def _moved(body: LoopBody, target: LoopBody, known: Expr, own: Expr) -> LoopBody | None:
+def _moved(
+    body: LoopBody,
+    target: LoopBody,
+    known: Expr,
+    own: Expr,
+) -> LoopBody | None:
     """`body` over target's symbols, where its index `own` and target's index `known` are the same
     element.
     """
@@ -148,7 +165,10 @@ def _moved(body: LoopBody, target: LoopBody, known: Expr, own: Expr) -> LoopBody
     return body.reindex(target.iters, target.reduces, mapping)
 
 
-def solve(own: Expr, known: Expr) -> dict[Atom, IntLike] | None:
+def solve(
+    own: Expr,
+    known: Expr,
+) -> dict[Atom, IntLike] | None:
     """Values of own's loop symbols such that own == known; own must be affine and injective."""
     strides: list[tuple[int, Symbol]] = []
     for monomial, coeff in own.terms.items():
@@ -193,7 +213,10 @@ def _is_injective(index: Expr) -> bool:
     return {s for _, s in strides} >= {s for s in symbols if s.size != 1}
 
 
-def _distribute(missing: Sequence[Symbol], free: Sequence[Symbol]) -> dict[Atom, IntLike]:
+def _distribute(
+    missing: Sequence[Symbol],
+    free: Sequence[Symbol],
+) -> dict[Atom, IntLike]:
     """Identify two groups of symbols with the same number of points, in row-major order."""
     position = ZERO
     for symbol in free:
@@ -207,7 +230,11 @@ def _distribute(missing: Sequence[Symbol], free: Sequence[Symbol]) -> dict[Atom,
     return result
 
 
-def _keeps_levels(body: LoopBody, target: LoopBody, mapping: Mapped) -> bool:
+def _keeps_levels(
+    body: LoopBody,
+    target: LoopBody,
+    mapping: Mapped,
+) -> bool:
     """Whether reduction symbols map to reduction symbols and the others to others."""
     for symbols, allowed in ((body.iters, target.iters), (body.reduces, target.reduces)):
         for symbol in symbols:
@@ -217,7 +244,11 @@ def _keeps_levels(body: LoopBody, target: LoopBody, mapping: Mapped) -> bool:
     return True
 
 
-def _same_extent(body: LoopBody, target: LoopBody, outside: Sequence[Symbol]) -> bool:
+def _same_extent(
+    body: LoopBody,
+    target: LoopBody,
+    outside: Sequence[Symbol],
+) -> bool:
     """Whether body's points are exactly target's (its rows', where the body is outer)."""
     symbols = [s for s in _symbols(target) if not outside or s not in target.reduces]
     if outside and len(outside) != len(target.reduces):
@@ -265,7 +296,10 @@ def _divided_symbols(indices: Sequence[Expr]) -> Iterator[tuple[Symbol, int]]:
                     yield symbol, step
 
 
-def _halves(symbol: Symbol, step: int) -> tuple[Symbol, Symbol, Expr]:
+def _halves(
+    symbol: Symbol,
+    step: int,
+) -> tuple[Symbol, Symbol, Expr]:
     """Symbols of symbol // step and symbol % step, and symbol made of them."""
     assert isinstance(symbol.size, int)
     outer = loop_symbol(f"{symbol.name}o", symbol.size // step)
@@ -273,7 +307,11 @@ def _halves(symbol: Symbol, step: int) -> tuple[Symbol, Symbol, Expr]:
     return outer, inner, symbol_expr(outer) * step + symbol_expr(inner)
 
 
-def _split_loop(body: LoopBody, symbol: Symbol, step: int) -> LoopBody:
+def _split_loop(
+    body: LoopBody,
+    symbol: Symbol,
+    step: int,
+) -> LoopBody:
     outer, inner, point = _halves(symbol, step)
 
     def cut(symbols: Sequence[Symbol]) -> list[Symbol]:
@@ -285,7 +323,10 @@ def _split_loop(body: LoopBody, symbol: Symbol, step: int) -> LoopBody:
 # -- one body out of two ---------------------------------------------------------------------------
 
 
-def _concatenate(first: LoopBody, second: LoopBody) -> LoopBody | None:
+def _concatenate(
+    first: LoopBody,
+    second: LoopBody,
+) -> LoopBody | None:
     """`first`'s nodes, then `second`'s, loads of what was stored replaced by the value; None if an
     index differs, or an element would be changed before all have read it.
     """
@@ -322,7 +363,10 @@ def _concatenate(first: LoopBody, second: LoopBody) -> LoopBody | None:
     return LoopBody(first.iters, first.reduces, nodes.nodes)
 
 
-def _is_in_place(first: LoopBody, store: Node) -> bool:
+def _is_in_place(
+    first: LoopBody,
+    store: Node,
+) -> bool:
     """Whether `first` reads each element of the stored buffer only at the point that stores it."""
     if store.op != "store" or first.reduces or store.index is None:
         return False
@@ -359,7 +403,10 @@ def reads_overwritten(body: LoopBody) -> bool:
     return any(walk > first[b] for walk, used in zip(walks, reads, strict=True) for b in used)
 
 
-def is_injective(index: Expr, symbols: Sequence[Symbol]) -> bool:
+def is_injective(
+    index: Expr,
+    symbols: Sequence[Symbol],
+) -> bool:
     """Whether an affine index differs at all points of the symbols, whatever the sizes are."""
     rest, steps = index, []
     for symbol in symbols:
@@ -414,7 +461,11 @@ def _renamed(
     return result
 
 
-def _merge_pair(body: LoopBody, position: int, reduces: bool) -> LoopBody | None:
+def _merge_pair(
+    body: LoopBody,
+    position: int,
+    reduces: bool,
+) -> LoopBody | None:
     symbols = body.reduces if reduces else body.iters
     outer, inner = symbols[position], symbols[position + 1]
     assert outer.size is not None and inner.size is not None

@@ -8,7 +8,9 @@ The terms of `saved`:
 
     2 x bytes   of each buffer that one group writes and the other reads: neither the store nor the
                 load needs memory once they share a loop
-    1 x bytes   of each buffer that both read: it is loaded once
+    1 x bytes   of each buffer that both read: it is loaded once; on the CPU, if it is more than
+                NUMBER bytes: what all steps of an optimizer read is no reason to join them, equal
+                kernels are compiled once
 
 Symbolic sizes count by their hints. `verdict` refuses, in this order:
 
@@ -40,6 +42,7 @@ from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import product
 from minidynamo.inductor.targets import uses_triton
 
+NUMBER = 8
 MAX_BUFFERS = 40
 MIN_ROWS = 8
 SMALL_WORK = 1 << 14
@@ -47,12 +50,15 @@ SMALL_WORK = 1 << 14
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Operations that run together. `members`, `ancestors`: masks over operation positions."""
+    """Operations that run together. `members`, `ancestors`, `descendants`: masks over operation
+    positions, the last two of all that must run before and after.
+    """
 
     position: int
     operations: list[Operation]
     members: int
     ancestors: int
+    descendants: int
     body: LoopBody | None
     alive: bool = True
     reads: set[str] = field(default_factory=set)
@@ -90,18 +96,27 @@ class FusionScore:
         self.groups = groups
         self.touching = touching
 
-    def saved(self, first: Group, second: Group) -> int:
+    def saved(
+        self,
+        first: Group,
+        second: Group,
+    ) -> int:
         """Bytes of traffic that joining saves."""
         handed = (first.writes & second.reads) | (second.writes & first.reads)
-        shared = first.reads & second.reads
-        return 2 * sum(map(self.nbytes, handed)) + sum(map(self.nbytes, shared))
+        least = 0 if uses_triton(device_of(first)) else NUMBER
+        shared = filter(least.__lt__, map(self.nbytes, first.reads & second.reads))
+        return 2 * sum(map(self.nbytes, handed)) + sum(shared)
 
     def nbytes(self, name: str) -> int:
         """Size of a buffer."""
         buffer = self.buffers[name]
         return hint_of(product(buffer.size)) * buffer.dtype.itemsize
 
-    def verdict(self, first: Group, second: Group) -> tuple[LoopBody | None, str]:
+    def verdict(
+        self,
+        first: Group,
+        second: Group,
+    ) -> tuple[LoopBody | None, str]:
         """The loop nest of both, `first` running first, or None and the reason."""
         assert first.body is not None and second.body is not None
         reason = self._refusal(first, second)
@@ -116,7 +131,11 @@ class FusionScore:
             return None, "rows that are walked several times are turned once"
         return body, ""
 
-    def _refusal(self, first: Group, second: Group) -> str:
+    def _refusal(
+        self,
+        first: Group,
+        second: Group,
+    ) -> str:
         assert first.body is not None and second.body is not None
         if place_of(first) != place_of(second):
             return "different devices"
@@ -126,23 +145,16 @@ class FusionScore:
             return "the kernel would use too many buffers"
         if any(self.buffers[name].kind == "input" for name in first.writes & second.writes):
             return "both write to one input"
-        if self._is_between(first, second):
+        if first.descendants & second.ancestors or second.descendants & first.ancestors:
             return "another kernel has to run in between"
         return ""
 
-    def _is_between(self, first: Group, second: Group) -> bool:
-        return any(
-            group.alive
-            and group is not first
-            and group is not second
-            and (
-                (group.members & second.ancestors and group.ancestors & first.members)
-                or (group.members & first.ancestors and group.ancestors & second.members)
-            )
-            for group in self.groups
-        )
-
-    def _starves_threads(self, first: Group, second: Group, body: LoopBody) -> bool:
+    def _starves_threads(
+        self,
+        first: Group,
+        second: Group,
+        body: LoopBody,
+    ) -> bool:
         """Whether two walks over few long rows would be one: only rows of their own run in
         parallel inside a row.
         """
@@ -155,7 +167,11 @@ class FusionScore:
             return False
         return first.body.has_reduction() and _walks(second.body, body)
 
-    def _turns_for_rows(self, first: Group, second: Group) -> bool:
+    def _turns_for_rows(
+        self,
+        first: Group,
+        second: Group,
+    ) -> bool:
         """Whether `first` lays elements out anew that `second` reads by rows, more than once."""
         assert first.body is not None and second.body is not None
         if first.body.reduces or not second.body.reduces or device_of(first) != "cpu":
@@ -172,7 +188,10 @@ class FusionScore:
         return find_transposition(first.body, vector) is not None
 
 
-def _walks(body: LoopBody, merged: LoopBody) -> bool:
+def _walks(
+    body: LoopBody,
+    merged: LoopBody,
+) -> bool:
     """Whether `body`, once inside `merged`, does work for every element of the rows."""
     rows = product(s.size for s in merged.iters)  # type: ignore[misc]
     return bool(body.reduces) or product(s.size for s in body.iters) != rows  # type: ignore[misc]

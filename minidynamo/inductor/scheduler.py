@@ -17,7 +17,7 @@ from typing import Any
 
 from minidynamo import events
 from minidynamo.inductor.codegen.kernel import Kernel, KernelArg, KernelSpec
-from minidynamo.inductor.dependencies import Dependencies, is_effectful, roots, writes_of
+from minidynamo.inductor.dependencies import Dependencies, bits, is_effectful, roots, writes_of
 from minidynamo.inductor.dependencies import overwritten as overwritten_by
 from minidynamo.inductor.fusion import merge_loops
 from minidynamo.inductor.fusion_score import FusionScore, Group, device_of, place_of
@@ -51,12 +51,14 @@ class Scheduler:
                 [operation],
                 1 << position,
                 dependencies.ancestors[position],
+                dependencies.descendants[position],
                 operation.body if isinstance(operation, ComputedOp) else None,
                 reads=operation.reads(),
                 writes=writes_of(operation),
             )
             for position, operation in enumerate(operations)
         ]
+        self._group_at = list(self.groups)  # by an operation's position
         self.touching: dict[str, list[Group]] = defaultdict(list)
         for group in self.groups:
             for name in group.reads | group.writes:
@@ -157,8 +159,18 @@ class Scheduler:
         body: LoopBody,
     ) -> None:
         members = first.members | second.members
+        before = first.ancestors ^ second.ancestors
+        after = first.descendants ^ second.descendants
         first.ancestors = (first.ancestors | second.ancestors) & ~members
+        first.descendants = (first.descendants | second.descendants) & ~members
         first.members, first.body = members, body
+        # What came before or after both knows of all members.
+        for group in self._groups_in(after & ~members):
+            group.ancestors |= members | first.ancestors
+        for group in self._groups_in(before & ~members):
+            group.descendants |= members | first.descendants
+        for position in bits(second.members):
+            self._group_at[position] = first
         first.operations += second.operations
         first.position = min(first.position, second.position)
         first.reads = body.reads()
@@ -166,11 +178,14 @@ class Scheduler:
         second.alive = False
         for name in second.reads | second.writes:
             touching = self.touching[name]
+            touching.remove(second)
             if first not in touching:
                 touching.append(first)
-        for group in self.groups:
-            if group.alive and group is not first and group.ancestors & members:
-                group.ancestors |= members | first.ancestors
+
+    def _groups_in(self, mask: int) -> list[Group]:
+        """The groups of the operations in a mask."""
+        found = (self._group_at[position] for position in bits(mask))
+        return list(dict.fromkeys(found))
 
     def recompute(self) -> list[str]:
         """Drop buffers whose elements are cheaper to compute again; see `recompute.py`."""

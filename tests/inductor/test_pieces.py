@@ -61,3 +61,42 @@ def test_gradients():
     for run in (fn, minidynamo.compile(fn)):
         found.append(torch.autograd.grad(run(a, b).sum(), [a, b]))
     torch.testing.assert_close(*found)
+
+
+STACKED = pieces(*[(4, 5)] * 3)
+READERS = {  # and how many loops compute them
+    "unbind": (lambda *x: [p * 2 for p in torch.stack(x).unbind()], 3),
+    "last": (lambda *x: torch.stack(x, -3).select(0, -1).sin(), 1),
+    "numbers": (lambda *x: torch.stack([p.sum() for p in x])[1] + x[0], 2),
+    # These stay: other dimensions, another dtype, strides, what reaches the caller.
+    "inner": (lambda *x: torch.stack(x, 1).select(1, -1).sin(), 4),
+    "dimension": (lambda *x: torch.stack(x).select(1, 2).sin(), 4),
+    "dtype": (lambda a, *x: torch.stack([a.double(), *x])[1].sin(), 4),
+    "strides": (lambda *x: torch.stack([p.t() for p in x])[1].sin(), 4),
+    "result": (lambda *x: torch.stack([p + 1 for p in x]).unbind(), 3),
+    "view of it": (lambda *x: torch.stack([p + 1 for p in x])[1][:2], 3),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_reading_a_stack(name):
+    fn, loops = READERS[name]
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    metrics.reset()
+    actual, expected = compiled(*STACKED), fn(*STACKED)
+    torch.testing.assert_close(actual, expected)
+    assert metrics.ir_nodes_pre_fusion == loops
+    if not isinstance(actual, torch.Tensor):
+        memory = [len({x.untyped_storage().data_ptr() for x in y}) for y in (actual, expected)]
+        assert memory[0] == memory[1]
+
+
+def test_a_stack_of_what_is_written_later():
+    def fn(a, b):
+        both = torch.stack([a, b])
+        a.mul_(2)
+        return both[0] + 1
+
+    x, y = (pieces((3, 4))[0] for _ in range(2))
+    expected = x + 1
+    torch.testing.assert_close(minidynamo.compile(fn)(x, y), expected)

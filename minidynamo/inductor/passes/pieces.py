@@ -49,7 +49,10 @@ def move_into_pieces(gm: torch.fx.GraphModule) -> None:
             _move(gm.graph, node, joined)
 
 
-def _fits(node: torch.fx.Node, joined: torch.fx.Node) -> bool:
+def _fits(
+    node: torch.fx.Node,
+    joined: torch.fx.Node,
+) -> bool:
     if joined.target is not aten.cat.default or len(joined.users) != 1:
         return False
     if node.all_input_nodes != [joined] or joined in node.args[1:]:
@@ -62,10 +65,18 @@ def _fits(node: torch.fx.Node, joined: torch.fx.Node) -> bool:
     return same and whole.device.type == "cpu"
 
 
-def _move(graph: torch.fx.Graph, node: torch.fx.Node, joined: torch.fx.Node) -> None:
+def _move(
+    graph: torch.fx.Graph,
+    node: torch.fx.Node,
+    joined: torch.fx.Node,
+) -> None:
     (pieces, *dim), wanted = joined.args, node.meta["val"]
 
-    def call(target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    def call(
+        target: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> torch.fx.Node:
         made = graph.call_function(target, args, kwargs)
         made.meta = {**node.meta, "val": target(*_fake(args), **kwargs)}
         return made

@@ -57,15 +57,15 @@ def merge_equal_nodes(gm: torch.fx.GraphModule) -> None:
             continue  # a number of the data has another name each time it is read
         key = (writes, node.target, _key(node.args), _key(node.kwargs))
         first = known.setdefault(key, node)
-        if first is not node and not _is_fresh_memory(node):
+        if first is not node and not is_fresh_memory(node):
             node.replace_all_uses_with(first)
             gm.graph.erase_node(node)
 
 
-def _is_fresh_memory(node: torch.fx.Node) -> bool:
+def is_fresh_memory(node: torch.fx.Node) -> bool:
     """Results that reach the caller, or whose views do, must stay different tensors."""
     return any(
-        user.op == "output" or (may_share_memory(user) and _is_fresh_memory(user))
+        user.op == "output" or (may_share_memory(user) and is_fresh_memory(user))
         for user in node.users
     )
 
@@ -81,7 +81,10 @@ def may_share_memory(node: torch.fx.Node) -> bool:
 _VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 
 
-def _is_same(a: Any, b: Any) -> bool:
+def _is_same(
+    a: Any,
+    b: Any,
+) -> bool:
     """Whether two sizes are equal for sure; symbolic ones by their expressions, without a guard."""
     if type(a) is int or type(b) is int:
         return type(a) is type(b) and a == b
