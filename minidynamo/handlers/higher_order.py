@@ -168,7 +168,7 @@ def _given(
 
 def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     cond_fn, body_fn, carried = _named(args, kwargs, "cond_fn body_fn carried_inputs")[:3]
-    leaves, rebuild, shape = flatten(tx, carried)
+    leaves, rebuild, _ = flatten(tx, carried)
 
     def call(fn: VariableTracker) -> TracedBody:
         def run(body: Any) -> VariableTracker:
@@ -176,14 +176,17 @@ def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 
         return trace_body(tx, "while_loop", run)
 
-    test, step = call(cond_fn), call(body_fn)
+    test = call(cond_fn)
+    if not test.fakes:
+        return _no_steps(tx, test, carried)
+    step = call(body_fn)
     _refuse_aliases("while_loop", step)
     if [_meta(fake) for fake in step.fakes] != [_meta(leaf.fake) for leaf in leaves]:  # type: ignore[attr-defined]
         unsupported(
             "carried values differ", "while_loop", "the body has to return what it gets"
         )
-    if step.shape != shape or [fake.dtype for fake in test.fakes] != [torch.bool]:
-        unsupported("carried values differ", "while_loop", "or the condition is no bool tensor")
+    if [fake.dtype for fake in test.fakes] != [torch.bool]:
+        unsupported("carried values differ", "while_loop", "the condition is no bool tensor")
     free = _free([test, step])
     carried_nodes = tuple(leaf.as_proxy() for leaf in leaves)
     needs_grad = _needs_grad([*carried_nodes, *free])
@@ -198,7 +201,16 @@ def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     for fake in alike:
         fake.requires_grad_(needs_grad and _is_differentiable(fake))
     results = fresh_results(tx, alike, needs_grad)
-    return rebuild(add_call(tx, torch.ops.higher_order.while_loop, arguments, {}, results))
+    called = add_call(tx, torch.ops.higher_order.while_loop, arguments, {}, results)
+    return step.rebuild(called)
+
+
+def _no_steps(tx: Translator, test: TracedBody, given: VariableTracker) -> VariableTracker:
+    """For a condition that no step changes: there are no steps, or no end."""
+    value = test.rebuild([])
+    if not value.is_python_constant() or value.truth(tx):
+        unsupported("endless loop", "while_loop", "its condition does not depend on a tensor")
+    return tx.wrap_items(tuple, given.unpack(tx))
 
 
 def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:

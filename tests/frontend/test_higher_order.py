@@ -65,6 +65,20 @@ CASES = {
         X,
     ),
     "while_loop, free tensor": (while_with_free_tensor, X),
+    "while_loop, given a list": (
+        lambda x: while_loop(
+            lambda i, a: i < 3, lambda i, a: (i + 1, a * 2), [torch.tensor(0), x]
+        ),
+        X,
+    ),
+    "while_loop, another nest": (
+        lambda x: while_loop(
+            lambda i, a: i < 3,
+            lambda i, a: [i + 1, {"a": a["a"] * 2}],
+            (torch.tensor(0), {"a": x}),
+        ),
+        X,
+    ),
     "scan": (lambda x: scan(lambda c, a: (c + a, c * a), torch.zeros(3), x), X),
     "scan, reverse": (
         lambda x: scan(lambda c, a: (c + a, c * a), torch.zeros(3), x, reverse=True),
@@ -90,6 +104,22 @@ def test_captured_whole(name):
 def test_under_other_backends(name, backend):
     fn, *args = CASES[name]
     check(fn, *args, graphs=None, backend=backend, fullgraph=True)
+
+
+def test_a_loop_without_steps():
+    def fn(x):
+        test, step = (lambda i, a: a.shape[0] > 2), (lambda i, a: (i + 1, a * 2))
+        return while_loop(test, step, [torch.tensor(0), x + 1])
+
+    check(fn, X, graphs=1, fullgraph=True)
+
+
+def test_a_loop_without_end():
+    def fn(x):
+        return while_loop(lambda i, a: 1, lambda i, a: (i + 1, a * 2), (torch.tensor(0), x))
+
+    with pytest.raises(minidynamo.exc.Unsupported, match="does not depend on a tensor"):
+        minidynamo.compile(fn, fullgraph=True)(X)
 
 
 def test_a_known_condition_is_a_plain_branch():
