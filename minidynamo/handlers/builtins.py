@@ -48,6 +48,7 @@ from ..variables.registry import handles
 from ..variables.sequence_methods import sort_items
 from ..variables.services import SEQUENCE_BUILDERS
 from ..variables.sets import SetVariable
+from ..variables.symint import SymVariable
 from ..variables.tensor import TensorVariable
 from ..variables.user_defined import UserDefinedObjectVariable
 from ..variables.user_keys import as_hash
@@ -366,8 +367,26 @@ def _sum(tx: Translator, iterable: Values, /, start: Values | None = None) -> Va
     if issubclass(total.python_type(), (str, bytes, bytearray)):
         tx.raise_observed(TypeError, f"sum() can't sum {_SUMMED[total.python_type()]}")
     iterator = iterable.iter(tx)
-    while (item := iterator.next(tx)) is not None:
+    sizes: list[Values] = []
+    while (item := iterator.next(tx)) is not None and _is_integer(item.realize()):
+        sizes.append(item.realize())
+    total = _sum_of_integers(tx, total, sizes)
+    while item is not None:
         total = tx.call_operator(operator.add, [total, item.realize()]).realize()
+        item = iterator.next(tx)
+    return total
+
+
+def _is_integer(value: Values) -> bool:
+    return isinstance(value, (SymVariable, ConstantVariable)) and value.python_type() is int
+
+
+def _sum_of_integers(tx: Translator, total: Values, items: list[Values]) -> Values:
+    """Many symbolic ones are one node: the sums of their first two, three, ... are never made."""
+    if _is_integer(total) and sum(isinstance(item, SymVariable) for item in items) > 2:
+        return tx.call_operation(torch.sym_sum, [SequenceVariable([total, *items], tuple)], {})
+    for item in items:
+        total = tx.call_operator(operator.add, [total, item]).realize()
     return total
 
 

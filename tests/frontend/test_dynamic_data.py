@@ -178,3 +178,47 @@ def test_mark_unbacked_takes_every_size():
     for n in (0, 1, 2, 7):
         assert_same(f(torch.ones(n, 2)), compiled(torch.ones(n, 2)))
     assert len(counter.graphs) == 1
+
+
+def joined_sizes(x, y, z):
+    sizes = [part.shape[0] for part in (x, y, z)]
+    return (
+        x.new_ones(sum(sizes)),
+        sum([*sizes, 1], 2),
+        sum([*sizes, 0.5, *sizes]),
+        sum(sizes[:2]),
+    )
+
+
+def test_a_sum_of_many_sizes_is_one_node():
+    targets = []
+
+    def backend(graph, inputs):
+        targets.extend(node.target for node in graph.graph.nodes)
+        return graph.forward
+
+    compiled = minidynamo.compile(joined_sizes, backend=backend, fullgraph=True, dynamic=True)
+    for sizes in ((3, 4, 5), (6, 2, 7)):
+        args = [torch.ones(size) for size in sizes]
+        assert_same(compiled(*args), joined_sizes(*args))
+    assert targets.count(torch.sym_sum) == 3
+    assert targets.count("output") == 1
+
+
+def test_a_sum_of_what_is_not_numbers_stops_where_python_does():
+    def total(x, rest):
+        taken = []
+
+        def numbers():
+            for number in (x.shape[0], x.shape[0] + 1, x.shape[0] + 2, *rest):
+                taken.append(number)
+                yield number
+
+        try:
+            return sum(numbers()), taken
+        except TypeError as error:
+            return str(error), taken
+
+    compiled = minidynamo.compile(total, backend="eager", fullgraph=True, dynamic=True)
+    for rest in ((), (1,), (2.5, 1), (True,), ("text", 1), (None,)):
+        assert_same(compiled(X, rest), total(X, rest))
