@@ -191,6 +191,14 @@ class CMethodVariable(BoundMethodVariable):
         is_slot = isinstance(self.raw, types.WrapperDescriptorType)
         return types.MethodWrapperType if is_slot else types.BuiltinMethodType
 
+    def as_python_constant(self) -> Any:
+        receiver = self.receiver.as_python_constant()
+        return self.raw.__get__(*self._binding(), receiver)
+
+    def _binding(self) -> tuple[None, ...]:
+        """What `__get__` is given in front of the receiver: a class is bound as one."""
+        return (None,) if isinstance(self.raw, types.ClassMethodDescriptorType) else ()
+
     def call(
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
@@ -204,8 +212,10 @@ class CMethodVariable(BoundMethodVariable):
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen.begin_call(type(self.raw).__get__)
         codegen.load_const(self.raw)
+        for value in self._binding():
+            codegen.load_const(value)
         codegen(self.receiver)
-        codegen.end_call(2)
+        codegen.end_call(2 + len(self._binding()))
 
 
 # -- binding ---------------------------------------------------------------------------------------

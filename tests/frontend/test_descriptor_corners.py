@@ -130,3 +130,20 @@ def test_the_sign_of_zero_counts_for_changing_floats():
     compiled = minidynamo.compile(f, backend=counter)
     for value in (1.5, 2.5, 3.5, 0.0, -0.0, 0.0, 1.0, -0.0):
         assert repr(compiled(X, value)) == repr(f(X, value))
+
+
+class _Keyed(dict):
+    pass
+
+
+_keyed = _Keyed(a=1)
+
+
+def test_methods_of_c_that_are_kept_over_a_break():
+    def fn(x):
+        read, make, get = int.from_bytes, _Keyed.fromkeys, _keyed.get
+        minidynamo.graph_break()
+        kinds = [type(method) for method in (read, make, get)]
+        return x + read(b"a", "big"), make("b"), get("a"), kinds, read.__self__
+
+    check(fn, torch.ones(2))
