@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import datetime
+import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ from ..variables.registry import handles
 from ..variables.sets import SetVariable, operand
 from ..variables.user_values import new_value
 from .builtins import builtin
+from .functools_ import new_partial
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -124,6 +126,9 @@ def _new_exception(tx: Translator, cls: Any, *args: Values, **kwargs: Values) ->
     if issubclass(cls, OPAQUE_EXCEPTIONS) or (kwargs and cls in BUILTIN_EXCEPTIONS):
         return exception_with_state(tx, cls, list(args), kwargs)
     return ExceptionVariable(cls, list(args))
+
+
+_constructs(functools.partial.__new__)(new_partial)
 
 
 def _makes_values(family: type) -> None:

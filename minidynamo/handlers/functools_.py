@@ -1,4 +1,4 @@
-"""functools: reduce, partial, cmp_to_key."""
+"""functools: reduce, partial and classes derived from it, cmp_to_key."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..side_effects import Mutation
-from ..source import partial_source
+from ..source import CallSource, partial_source
 from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import BuiltinObject, builtin_method, construct, has_slot
 from ..variables.constant import ConstantVariable
-from ..variables.registry import handles, wraps
+from ..variables.registry import handles, wraps, wraps_instances
+from ..variables.user_defined import UserDefinedObjectVariable
 from .builtins import Values, builtin
 
 if TYPE_CHECKING:
@@ -85,11 +86,14 @@ class PartialVariable(BuiltinObject):
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         def push_args() -> None:
-            codegen.sequence(self.args)
-            codegen.emit("BUILD_TUPLE", len(self.args))
+            self.push_args(codegen)
 
         construct(codegen, _partial, self.function, push_args, self.keywords)
         self.reconstruct_attributes(codegen)
+
+    def push_args(self, codegen: PyCodegen) -> None:
+        codegen.sequence(self.args)
+        codegen.emit("BUILD_TUPLE", len(self.args))
 
 
 def _partial(
@@ -100,38 +104,156 @@ def _partial(
     return functools.partial(function, *args, **keywords)
 
 
-@handles(functools.partial)
 def _make_partial(
     tx: Translator,
     args: list[Values],
     kwargs: dict[str, Values],
-) -> Values:
+) -> PartialVariable:
     if not args or not has_slot(args[0], "__call__"):
         unsupported("call does not fit", "partial", "eager will raise the TypeError")
     function, *rest = args
     keywords = dict(kwargs)
-    if isinstance(function, PartialVariable) and not tx.output.side_effects.stored_attrs(
-        function
-    ):
-        keywords = {**tx.unpack_keywords(function.keywords.realize()), **keywords}
-        rest = [*function.args, *rest]
-        function = function.function
+    below = _partial_below(tx, function)
+    if below is not None:
+        keywords = {**tx.unpack_keywords(below.keywords.realize()), **keywords}
+        rest = [*below.args, *rest]
+        function = below.function
     return PartialVariable(function, rest, tx.wrap_keywords(keywords))
 
 
-@wraps(functools.partial)
+handles(functools.partial)(_make_partial)
+
+
+def _partial_below(tx: Translator, function: Values) -> PartialVariable | None:
+    """The partial whose parts are taken over by another one: it is called by C and has no dict."""
+    if not isinstance(function, (PartialVariable, UserPartialVariable)):
+        return None
+    owner = next(cls for cls in function.cls.__mro__ if "__call__" in vars(cls))
+    if owner is not functools.partial or any(function.instance_names(tx)):
+        return None
+    return function if isinstance(function, PartialVariable) else function.base
+
+
 def _wrap_partial(
     tx: Translator,
     value: Any,
     source: Source,
-) -> VariableTracker:
-    tx.guard(source, "TYPE_IS", functools.partial)
-    function = tx.wrap(value.func, partial_source(source, "func"))
-    args = tx.wrap(value.args, partial_source(source, "args")).unpack(tx)
-    keywords = tx.lazy(value.keywords, partial_source(source, "keywords"))
+) -> PartialVariable:
+    tx.guard(source, "TYPE_IS", type(value))
+    is_plain = type(value) is functools.partial
+
+    def source_of(name: str) -> Source:
+        if is_plain:
+            return partial_source(source, name)
+        return CallSource(source, _PARTS[name], f"{{base}}.{name}")
+
+    function = tx.wrap(_PARTS["func"](value), source_of("func"))
+    args = tx.wrap(_PARTS["args"](value), source_of("args")).unpack(tx)
+    keywords = tx.lazy(_PARTS["keywords"](value), source_of("keywords"))
     return PartialVariable(
         function, args, keywords, source=source, mutation=Mutation.EXISTING, real=value
     )
+
+
+wraps(functools.partial)(_wrap_partial)
+
+# How the parts are read: a subclass may have attributes of the same names.
+_PARTS = {name: vars(functools.partial)[name].__get__ for name in ("func", "args", "keywords")}
+
+
+class UserPartialVariable(UserDefinedObjectVariable):
+    """An object of a class derived from partial: attributes and what the class defines are traced
+    as of any object, partial's own methods and members are those of `base`.
+    """
+
+    def __init__(
+        self,
+        cls: type,
+        base: PartialVariable,
+        value: Any = None,
+        *,
+        source: Source | None = None,
+    ) -> None:
+        super().__init__(cls, value, source=source)
+        self.base = base
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        """partial's own `__getattribute__` is the one of `object`."""
+        if self.cls.__getattribute__ is not functools.partial.__getattribute__:
+            return super().getattr(tx, name)
+        found = self.generic_getattr(tx, name)
+        return (found or self.missing_attribute(tx, name)).realize()
+
+    def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        if descriptor.__objclass__ is functools.partial:
+            return self.base.getattr(tx, descriptor.__name__)
+        return super().load_slot(tx, descriptor)
+
+    def call_builtin(
+        self,
+        tx: Translator,
+        raw: Any,
+        args: list[Values],
+        kwargs: dict[str, Values],
+    ) -> Values:
+        if raw is functools.partial.__call__:
+            return tx.call_for(self, self.base, args, kwargs)
+        if raw not in _AS_OF_OBJECT:
+            return super().call_builtin(tx, raw, args, kwargs)
+        attribute, *value = [arg.realize() for arg in args]
+        name = attribute.as_python_constant()
+        return _AS_OF_OBJECT[raw](self, tx, name, *value) or ConstantVariable(None)
+
+    def push_blank(self, codegen: PyCodegen) -> None:
+        construct(
+            codegen,
+            _partial_of_class,
+            lambda: codegen.load_const(self.cls),
+            self.base.function,
+            lambda: self.base.push_args(codegen),
+            self.base.keywords,
+        )
+
+
+def _generic_getattr(self: UserPartialVariable, tx: Translator, name: str) -> VariableTracker:
+    return self.generic_getattr(tx, name) or self.no_attribute(tx, name)
+
+
+_AS_OF_OBJECT: dict[Any, Callable[..., VariableTracker | None]] = {
+    functools.partial.__getattribute__: _generic_getattr,
+    functools.partial.__setattr__: UserPartialVariable.generic_setattr,
+    functools.partial.__delattr__: UserPartialVariable.generic_delattr,
+}
+
+
+def _partial_of_class(
+    cls: type,
+    function: Any,
+    args: tuple[Any, ...],
+    keywords: dict[str, Any],
+) -> Any:
+    return functools.partial.__new__(cls, function, *args, **keywords)
+
+
+def new_partial(
+    tx: Translator,
+    cls: type,
+    *args: Values,
+    **kwargs: Values,
+) -> Values:
+    """`functools.partial.__new__(cls, *args, **kwargs)`."""
+    base = _make_partial(tx, list(args), kwargs)
+    return base if cls is functools.partial else UserPartialVariable(cls, base)
+
+
+@wraps_instances(functools.partial)
+def _wrap_user_partial(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
+    base = _wrap_partial(tx, value, source)
+    return UserPartialVariable(type(value), base, value, source=source)
 
 
 # -- cmp_to_key ------------------------------------------------------------------------------------
