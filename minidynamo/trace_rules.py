@@ -214,6 +214,7 @@ _TRACED_TORCH = frozenset(
     " torch._higher_order_ops.associative_scan torch._higher_order_ops.invoke_subgraph"
     " torch.cuda.amp.autocast_mode torch._dynamo.external_utils"
     " torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+    " torch.distributed._functional_collectives"
     " torch._dynamo._trace_wrapped_higher_order_op".split()
 )
 

@@ -11,16 +11,26 @@ import torch.fx
 from torch._library.simple_registry import singleton as registry
 from torch.fx.node import _side_effectful_functions as kept_by_torch
 
+_COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd")
+_WAITS = tuple(f"{namespace}::wait_tensor" for namespace in _COLLECTIVES)
+
 
 def has_effect(op: Any) -> bool:
     """`op`: an OpOverload. Without results it is there to raise, or to act; a random one moves the
-    generator on; others were registered as effectful.
+    generator on; other processes take part in a collective, also if only they want its result;
+    others were registered as effectful.
     """
     return (
         not op._schema.returns
+        or op.namespace in _COLLECTIVES
         or torch.Tag.nondeterministic_seeded in op.tags
         or registry.find(op._name).effect.effect is not None
     )
+
+
+def is_wait(op: Any) -> bool:
+    """Whether `op` waits for the collective that its operand comes from."""
+    return isinstance(op, torch._ops.OpOverload) and op.name() in _WAITS
 
 
 @contextmanager

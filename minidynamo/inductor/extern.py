@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from minidynamo import _C
 from minidynamo.inductor.dependencies import roots
+from minidynamo.inductor.effects import is_wait
 from minidynamo.inductor.ir import Buffer, ExternOp, Lazy, Size, TensorValue, View, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.origins import origin_of
@@ -70,6 +71,10 @@ SILENT_ALIASES = {
 _NUMBERS = (bool, int, float, complex)
 
 
+def _is_silent(op: Any) -> bool:
+    return op in SILENT_ALIASES or is_wait(op)
+
+
 def call(
     g: GraphLowering,
     op: Any,
@@ -84,7 +89,7 @@ def call(
     inputs: list[View] = []
     take: Callable[[TensorValue], View]
     take = g.realize if op in ANY_LAYOUT and g.sizes is None else partial(_laid_out, g)
-    if any(a.alias_info is not None for a in op._schema.arguments) or op in SILENT_ALIASES:
+    if any(a.alias_info is not None for a in op._schema.arguments) or _is_silent(op):
         take = g.eager_layout
     if any_strides or (op in ANY_STRIDES and (g.sizes is None or op in PRODUCTS)):
         take = g.strided
@@ -293,7 +298,7 @@ def _views(value: Any) -> list[View]:
 
 def _aliased_inputs(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Buffer, ...]:
     """Buffers that the results of `op` may be views of."""
-    found = [args[0].buffer] if op in SILENT_ALIASES else []
+    found = [args[0].buffer] if _is_silent(op) else []
     for argument, value in _schema_arguments(op, args, kwargs):
         if argument.alias_info is not None:
             found += [view.buffer for view in _views(value)]

@@ -3,7 +3,8 @@
 A step that is the last to read more bytes than it writes runs as soon as it can. Of steps that read
 the same, one whose results are only the graph's goes before one that takes memory for others: the
 gradient of a weight before the gradient that is passed on, which then may lie where what the first
-one read was.
+one read was. Nothing comes between a collective and the wait for it, which may still read its
+operands meanwhile.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Step:
     ancestors: int
     reads: frozenset[str]
     writes: frozenset[str]
+    is_wait: bool = False
 
 
 def in_order(steps: Sequence[Step], nbytes: Callable[[str], int]) -> list[int]:
@@ -39,12 +41,16 @@ def in_order(steps: Sequence[Step], nbytes: Callable[[str], int]) -> list[int]:
         return freed - sum(map(nbytes, step.writes))
 
     waiting = list(range(len(steps)))
+    waits = [at for at in waiting if steps[at].is_wait]
     done, result = 0, []
     while waiting:
-        near = [at for at in waiting[:LOOKAHEAD] if not steps[at].ancestors & ~done]
+        near = [at for at in waits if not steps[at].ancestors & ~done][:1]
+        near = near or [at for at in waiting[:LOOKAHEAD] if not steps[at].ancestors & ~done]
         ready = near or [next(at for at in waiting if not steps[at].ancestors & ~done)]
         chosen = _chosen(ready, steps, gain)
         waiting.remove(chosen)
+        if steps[chosen].is_wait:
+            waits.remove(chosen)
         done |= steps[chosen].members
         result.append(chosen)
         for name in steps[chosen].reads:

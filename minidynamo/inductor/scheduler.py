@@ -19,6 +19,7 @@ from minidynamo import events
 from minidynamo.inductor.codegen.kernel import Kernel, KernelArg, KernelSpec
 from minidynamo.inductor.dependencies import Dependencies, bits, is_effectful, roots, writes_of
 from minidynamo.inductor.dependencies import overwritten as overwritten_by
+from minidynamo.inductor.effects import is_wait
 from minidynamo.inductor.fusion import merge_loops
 from minidynamo.inductor.fusion_score import FusionScore, Group, device_of, place_of
 from minidynamo.inductor.graph import GraphLowering
@@ -214,6 +215,7 @@ class Scheduler:
                 g.ancestors,
                 self._held(g.reads),
                 self._held(self._given(g)),
+                any(isinstance(o, ExternOp) and is_wait(o.op) for o in g.operations),
             )
             for g in groups
         ]

@@ -445,6 +445,13 @@ class OpaqueVariable(VariableTracker):
     def identity(self) -> Any:
         return self.value
 
+    def truth(self, tx: Translator) -> bool:
+        cls = type(self.value)
+        decides = any(
+            inspect.getattr_static(cls, name, None) for name in ("__bool__", "__len__")
+        )
+        return super().truth(tx) if decides else True
+
     def method_constant(self, name: str) -> Any:
         if isinstance(self.value, GETTERS):
             return getattr(self.value, name)
@@ -455,13 +462,20 @@ class OpaqueVariable(VariableTracker):
         cls = type(self.value)
         plain = is_inert(cls) or cls.__getattribute__ is object.__getattribute__
         own = instance_dict(self.value) or {}
-        if (
-            plain
-            and name not in own
-            and isinstance(inspect.getattr_static(cls, name, None), _METHODS)
-        ):
-            return MethodOfVariable(self, name)
+        if plain and name not in own:
+            found = self._of_class(name)
+            if isinstance(found, _METHODS):
+                return MethodOfVariable(self, name)
+            handler = handler_of(found.fget) if isinstance(found, property) else None
+            result = handler(tx, [self], {}) if handler else NotImplemented
+            if result is not NotImplemented:
+                return result
         return super().getattr(tx, name)
+
+    def _of_class(self, name: str) -> Any:
+        """The class's attribute; of a method made by pybind11 the function, a built-in one."""
+        found = inspect.getattr_static(type(self.value), name, None)
+        return found.__func__ if type(found).__name__ == "instancemethod" else found
 
     def call_method(
         self,
@@ -475,6 +489,10 @@ class OpaqueVariable(VariableTracker):
         method = self.getattr(tx, name)
         if not isinstance(method, MethodOfVariable):
             return method.call(tx, args, kwargs)
+        handler = handler_of(self._of_class(name))
+        result = handler(tx, [self, *args], kwargs) if handler else NotImplemented
+        if result is not NotImplemented:
+            return result
         what = f"{type_name(type(self.value))}.{name}"
         unsupported(
             "call of an untraced function",
@@ -484,7 +502,12 @@ class OpaqueVariable(VariableTracker):
         )
 
 
-_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.FunctionType)
+_METHODS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+)
 
 
 def _is_enum_member(value: Any) -> bool:

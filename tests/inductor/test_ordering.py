@@ -1,5 +1,7 @@
 """The order of steps: the graph's, but for what frees memory."""
 
+from dataclasses import replace
+
 from minidynamo.inductor.ordering import Step, in_order
 
 
@@ -51,3 +53,11 @@ def test_everything_runs_once():
     for position in result:
         assert not made[position].ancestors & ~done
         done |= made[position].members
+
+
+def test_nothing_comes_between_a_collective_and_its_wait():
+    # 1 is the collective, 2 and 3 compute, 4 waits for 1; the last reads everything.
+    made = steps(("", "a"), ("a", "b"), ("", "c"), ("c", "d"), ("b", "e"), ("d e", ""))
+    assert in_order(made, lambda name: 1) == [0, 1, 2, 3, 4, 5]
+    made[4] = replace(made[4], is_wait=True)
+    assert in_order(made, lambda name: 1) == [0, 1, 4, 2, 3, 5]
