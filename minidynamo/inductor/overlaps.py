@@ -143,9 +143,20 @@ def _part(
     key = map_arg(key, _value)
     parts = key if isinstance(key, tuple) else (key,)
     plain = (int, slice, type(None), type(Ellipsis), torch.SymInt)
-    if all(isinstance(p, plain) and not isinstance(p, bool) for p in parts):
-        return tensor[key]
-    return None
+    if not all(isinstance(p, plain) and not isinstance(p, bool) for p in parts):
+        return None
+    hidden = tensor.ndim - sum(p is not None and p is not Ellipsis for p in parts)
+    part, dim = tensor, 0
+    for p in parts:
+        if p is Ellipsis:
+            dim += hidden
+        elif p is None:
+            part, dim = part.unsqueeze(dim), dim + 1
+        elif isinstance(p, slice):
+            part, dim = part[(slice(None),) * dim + (p,)], dim + 1
+        else:
+            part = part.select(dim, p)  # a subscript would make a symbolic number a constant
+    return part
 
 
 def _value(

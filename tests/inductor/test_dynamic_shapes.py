@@ -228,6 +228,28 @@ def test_a_negative_int_argument():
     assert metrics.compiled_graphs == 1
 
 
+def test_writes_at_a_symbolic_position():
+    """Looking for overlaps must not make the position a constant."""
+
+    def fill(n, x):
+        x[n] = -1
+        part = x.clone()
+        part[n] += n
+        return part[n, None]
+
+    metrics.reset()
+    compiled = minidynamo.compile(fill, fullgraph=True, dynamic=True)
+    mine, eager = torch.arange(7.0), torch.arange(7.0)
+    for position in (2, 3, 4, 6):
+        torch.testing.assert_close(compiled(position, mine), fill(position, eager))
+        torch.testing.assert_close(mine, eager)
+    assert metrics.compiled_graphs == 1
+    torch.testing.assert_close(compiled(-7, mine), fill(-7, eager))
+    assert metrics.compiled_graphs == 2 and not metrics.uncompiled_graphs
+    with pytest.raises((IndexError, RuntimeError)):
+        compiled(7, mine)
+
+
 def test_a_float_argument():
     def f(x, s):
         return x * s + s, s * 2
