@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.immutable_collections import immutable_list
 from torch.fx.node import Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -369,7 +370,9 @@ def _wrap_sequence(tx: Translator, node: Node, value: Any) -> VariableTracker:
         )
         child.meta["example_value"] = item
         items.append(wrap_node(tx, child))
-    return tx.wrap_items(type(value), items)
+    # A list of arguments, as nodes keep them, that the operation gives back.
+    kind = list if type(value) is immutable_list else type(value)
+    return tx.wrap_items(kind, items)
 
 
 def _refuse_kinds(value: torch.Tensor, source: Source) -> None:

@@ -533,3 +533,14 @@ def test_gradient_whose_shape_depends_on_data(backend):
     result.sum().backward()
     assert result.tolist() == [0, 1, 0]
     assert (x.grad.tolist(), y.grad.tolist()) == ([0, 1, 0], [1, 1])
+
+
+def test_a_list_that_is_given_back():
+    """What writes to the tensors of a list returns a list, which is a plain one."""
+
+    def fn(x, y):
+        result = torch._foreach_add_([x.clone(), y.clone()], [y, x])
+        result.append(x)
+        return result
+
+    check(fn, torch.ones(3), torch.arange(3.0), graphs=1)
