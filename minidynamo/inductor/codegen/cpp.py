@@ -288,6 +288,8 @@ class CppKernel:
                 known.update(s for s in own[depth - 1 : depth] if s is not None)
                 if depth >= joined:
                     self._emit_known(known)
+            if loops and self.vec is not None:
+                self.code.line("one_by_one();")
             yield
 
     def _parallel_depth(self, loops: Sequence[tuple[str, str]]) -> int:

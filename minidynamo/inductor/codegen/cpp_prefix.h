@@ -84,6 +84,9 @@ template <class M> MD_INLINE u32 lane_bits(M m) {
   for (int i = 0; i < N; i++) bits |= (u32)(m[i] & 1) << i;
   return bits;
 }
+// In loops around loops over vectors: GCC shall not make vectors of them once more. With short rows and
+// loads under a condition GCC 12 then reads the condition of the row before.
+MD_INLINE void one_by_one() { __asm__ volatile(""); }
 // ---- memory ------------------------------------------------------------------------------------------------
 template <int N, class T> MD_INLINE V<T, N> ld(const T* p, All) {
   V<T, N> r;
