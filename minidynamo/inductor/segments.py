@@ -9,7 +9,7 @@ run, and `Segments` calls them in turn. Tensor operators take symbolic floats as
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -156,11 +156,12 @@ def _levels(graph: torch.fx.Graph) -> list[list[Node]]:
         draw = torch.Tag.nondeterministic_seeded in tags
         write = schema is not None and schema.is_mutable
         if write:
-            _check_write(node)
             at = max([at, *level.values()])
         elif draw:
             at = max(at, draws)
         level[node] = at if at % 2 == kind else at + 1
+        if write and _reads_elsewhere(node, level):
+            level[node] += 2
         draws = max(draws, level[node]) if draw else draws
         barrier = level[node] if write else barrier
         while len(found) <= level[node]:
@@ -169,21 +170,42 @@ def _levels(graph: torch.fx.Graph) -> list[list[Node]]:
     return found
 
 
-def _check_write(node: Node) -> None:
-    """Pieces do not know that tensors handed to them share memory.
+def _reads_elsewhere(
+    write: Node,
+    level: dict[Node, int],
+) -> bool:
+    """Whether the piece that a write would be in reads a view, made by another piece, of what is
+    written to: a piece does not know that tensors handed to it share memory.
 
     Raises:
-        Undecided: there are views of what is written to.
+        Undecided: the write reads such a view itself, or something behind it does.
     """
-    target = node.args[0]
+    target = write.args[0]
     if not isinstance(target, Node) or target.op != "placeholder":
-        raise Undecided(f"the order of {node.target} among pieces of a graph")
-    for user in target.users:
+        raise Undecided(f"the order of {write.target} among pieces of a graph")
+    for view in _views_of(target, write):
+        behind = [view, *view.users]
+        if view in write.all_input_nodes or any(node not in level for node in behind):
+            raise Undecided(f"a view of {target}, which is written to")
+        is_read = any(level[user] == level[write] for user in view.users)
+        if level[view] != level[write] and is_read:
+            return True
+    return False
+
+
+def _views_of(
+    node: Node,
+    write: Node,
+) -> Iterator[Node]:
+    """What may share the memory of a node's tensor, but for the result of `write`."""
+    for user in node.users:
         schema = getattr(user.target, "_schema", None)
         returns = [] if schema is None else schema.returns
-        is_view = schema is None or any(value.alias_info is not None for value in returns)
-        if is_view and user is not node and user.op != "output":
-            raise Undecided(f"a view of {target}, which is written to")
+        if user is write or user.op == "output":
+            continue
+        if schema is None or any(value.alias_info is not None for value in returns):
+            yield user
+            yield from _views_of(user, write)
 
 
 def split(

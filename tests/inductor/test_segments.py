@@ -187,3 +187,102 @@ def test_writes_to_inputs_keep_their_order(fn):
         a, b = torch.linspace(first, 1, 9), torch.linspace(first, 1, 9)
         torch.testing.assert_close(compiled(a), fn(b))
         torch.testing.assert_close(a, b)
+
+
+class Cache(torch.nn.Module):
+    """Keys and values so far; `eps` is a symbolic float."""
+
+    def __init__(self):
+        super().__init__()
+        self.eps = 1e-3
+        self.keys = torch.nn.Buffer(torch.zeros(3, 12, 4))
+
+    def forward(self, x, position):
+        count, length = x.shape[:2]
+        x = x / (x.square().mean(-1, keepdim=True) + self.eps).sqrt()
+        self.keys[:count, position : position + length] = x
+        return self.keys[:count, : position + length] @ x.transpose(1, 2)
+
+
+@pytest.mark.parametrize("counts_gradients", [True, False])
+def test_a_cache_that_is_written_in_part(counts_gradients):
+    eager, ours = Cache(), Cache()
+    compiled = minidynamo.compile(ours, dynamic=True, fullgraph=True)
+    with torch.set_grad_enabled(counts_gradients):
+        position = 0
+        for length in (4, 3, 2):
+            x = torch.randn(2, length, 4)
+            torch.testing.assert_close(compiled(x, position), eager(x, position))
+            torch.testing.assert_close(ours.keys, eager.keys)
+            position += length
+    assert metrics.uncompiled_graphs == 0
+
+
+class Codebook(torch.nn.Module):
+    """Moving averages, written behind reads of a transposed view."""
+
+    def __init__(self):
+        super().__init__()
+        self.decay = 0.9
+        self.codes = torch.nn.Buffer(torch.randn(5, 4, generator=torch.manual_seed(0)))
+
+    def forward(self, x):
+        nearest = (x @ self.codes.t()).argmax(1)
+        found = self.codes[nearest]
+        with torch.no_grad():
+            self.codes.data.copy_(self.codes * self.decay + x.detach()[:5] * (1 - self.decay))
+        return x + (found - x).detach(), ((found - x) ** 2).mean()
+
+
+def test_a_buffer_written_behind_reads_of_a_view():
+    eager, ours = Codebook(), Codebook()
+    compiled = minidynamo.compile(ours, dynamic=True, fullgraph=True)
+    for count in (6, 7):
+        torch.manual_seed(count)
+        found = []
+        x = torch.randn(count, 4)
+        for module in (eager, compiled):
+            given = x.clone().requires_grad_()
+            quantized, loss = module(given)
+            (quantized.sum() + loss).backward()
+            found.append((quantized, loss, given.grad))
+        torch.testing.assert_close(found[1], found[0])
+        torch.testing.assert_close(ours.codes, eager.codes)
+    assert metrics.uncompiled_graphs == 0
+
+
+def read_by_a_later_piece(x, y):
+    part = x.t()
+    places = (y * 2).nonzero()
+    total = part * places.sum()
+    x.mul_(3).add_(total.sum())
+    return total + 1
+
+
+def exchanged(x, y):
+    old, new = x.t().sin(), y.t()
+    places = (old * 2).nonzero()
+    kept = new.clone()
+    y.copy_(x.t() * places.sum())
+    x.copy_(kept.t() * 2)
+    return places * 2
+
+
+def written_from_a_view(x, y):
+    part = x.flip(0)
+    places = (y * 2).nonzero()
+    x.copy_(part + places.sum())
+    return x.t() * 2
+
+
+@pytest.mark.parametrize("fn", [read_by_a_later_piece, exchanged, written_from_a_view])
+def test_views_of_what_is_written_last(fn):
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    for zeros in (1, 2):
+        found = []
+        for call in (fn, compiled):
+            x, y = torch.linspace(-1, 1, 9).view(3, 3), torch.arange(9.0).view(3, 3)
+            y[:zeros] = 0
+            found.append((call(x, y), x, y))
+        torch.testing.assert_close(found[1], found[0])
+    assert metrics.uncompiled_graphs == 0
