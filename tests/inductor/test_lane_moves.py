@@ -69,3 +69,11 @@ def test_repeated_elements_of_every_dtype():
 
     for dtype in (*DTYPES, torch.float16):
         check(fn, values(dtype, 3, 71))
+
+
+def test_bools_that_are_chosen_and_choose():
+    """As bytes a bool can be a result, but it cannot say which of two others is."""
+    x, y = values(torch.bool, 3, 29), values(torch.bool, 3, 29)
+    check(lambda x: torch.where(x, x, x), x, kernels=1)
+    check(lambda x, y: (torch.where(x, x, y), torch.where(y, x & y, y)), x, y, kernels=1)
+    check(lambda x, y: torch.where(x > 0, y, ~x) | y, x, y, kernels=1)

@@ -210,12 +210,11 @@ def bytes_of_bools(body: LoopBody) -> LoopBody:
     while logic:
         wrong: set[int] = set()
         for position, node in enumerate(nodes):
-            taken = (
-                node.args[1:] if node.op == "where" else () if node.op == "load" else node.args
-            )
-            refused = (
-                set(node.operands()) - set(taken) if position in logic else node.operands()
-            )
+            masks = node.args[:1] if node.op == "where" else ()
+            taken = () if node.op == "load" else node.args[len(masks) :]
+            refused = set(node.operands())
+            if position in logic:
+                refused = refused.difference(taken).union(masks)
             if position in logic and not logic.issuperset(taken):
                 wrong.add(position)
             wrong.update(logic.intersection(refused))
