@@ -384,7 +384,10 @@ def _is_integer(value: Values) -> bool:
 def _sum_of_integers(tx: Translator, total: Values, items: list[Values]) -> Values:
     """Many symbolic ones are one node: the sums of their first two, three, ... are never made."""
     if _is_integer(total) and sum(isinstance(item, SymVariable) for item in items) > 2:
-        return tx.call_operation(torch.sym_sum, [SequenceVariable([total, *items], tuple)], {})
+        terms = [total, *items]
+        value = torch.sym_sum([term.value for term in terms])  # type: ignore[attr-defined]
+        made = (torch.sym_sum, [tx.wrap_items(tuple, terms)])
+        return tx.wrap_number(value, made=made)
     for item in items:
         total = tx.call_operator(operator.add, [total, item]).realize()
     return total

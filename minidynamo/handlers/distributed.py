@@ -181,7 +181,7 @@ if dist.is_available():
         vars(dist.ProcessGroup)["group_name"].fget,
         dist.distributed_c10d._get_group_size_by_name,
     ):
-        _asked(_function)
+        _asked(getattr(_function, "__func__", _function))  # pybind11's may come wrapped
     for _name in _FUNCTIONAL:
         _collective(_name)
     handles(vars(type(dist.group))["WORLD"].fget)(_world)

@@ -285,6 +285,10 @@ def _is_plain_class(value: Any) -> bool:
     return isinstance(value, type) and type(value).__or__ is type.__or__
 
 
+# What the slots of ints and floats take.
+_NUMBERS = (int, float, complex)
+
+
 def _number_slot(
     tx: Translator,
     function: Callable[..., Any],
@@ -294,7 +298,12 @@ def _number_slot(
 ) -> VariableTracker:
     if isinstance(operand, TensorVariable):
         return _tensor_slot(tx, operand, function, other)
+    if isinstance(operand, SymVariable) and not issubclass(other.python_type(), _NUMBERS):
+        return NOT_IMPLEMENTED
     if isinstance(operand, ConstantVariable):
+        if function is operator.mul and isinstance(other, SymVariable):
+            # A text, which is repeated a known number of times.
+            return tx.fold(function, (operand.value, other.specialized(tx).value), {})
         if isinstance(other, UserValueVariable):
             return _slot_with_value(tx, operand, method, other)
         return _constant_slot(tx, operand, function, other)

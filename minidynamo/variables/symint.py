@@ -302,6 +302,8 @@ def _function_of_place(
 ) -> Callable[[Any], Any] | None:
     """How a number is computed from what is found at the one place that is added to `places`."""
     if not isinstance(value, SymVariable):
+        if not value.is_python_constant():  # the terms of a sum
+            return None
         constant = value.as_python_constant()
         return lambda place: constant
     if value.made is not None:

@@ -1,6 +1,8 @@
 """Numbers and sizes that depend on data: captured with `fullgraph=True` or where the flags say so,
 else a graph break."""
 
+import operator
+
 import pytest
 import torch
 from testing import CountingBackend, assert_same, check
@@ -201,7 +203,8 @@ def test_a_sum_of_many_sizes_is_one_node():
     for sizes in ((3, 4, 5), (6, 2, 7)):
         args = [torch.ones(size) for size in sizes]
         assert_same(compiled(*args), joined_sizes(*args))
-    assert targets.count(torch.sym_sum) == 3
+    # The other sums are made outside of the graph, which does not need them.
+    assert targets.count(torch.sym_sum) == 1 and operator.add not in targets
     assert targets.count("output") == 1
 
 
