@@ -17,6 +17,9 @@ template <class F> MD_INLINE bool any(V<i32, MD_LANES(F)> m) {
 #if MD_AVX512 || MD_AVX2
   if constexpr (sizeof(m) == 32) return __builtin_ia32_movmskps256((V<float, 8>)m);
 #endif
+#if MD_AVX2
+  if constexpr (sizeof(m) == 16) return __builtin_ia32_movmskps((V<float, 4>)m);
+#endif
   i32 r = 0;
   for (unsigned i = 0; i < MD_LANES(F); i++) r |= m[i];
   return r;

@@ -56,6 +56,10 @@ template <int K> struct Const {
   constexpr operator int() const { return K; }
 };
 
+template <int... LANE> struct Lanes {};
+template <int N, int... LANE> struct Counted : Counted<N - 1, N - 1, LANE...> {};
+template <int... LANE> struct Counted<0, LANE...> { typedef Lanes<LANE...> type; };
+
 // Written out: the compiler would build a loop's result lane by lane wherever something is added to it.
 template <int N> MD_INLINE V<i32, N> iota() {
   if constexpr (N == 16)
@@ -80,6 +84,9 @@ template <class M> MD_INLINE u32 lane_bits(M m) {
 #if MD_AVX512 || MD_AVX2
   if constexpr (N == 8) return __builtin_ia32_movmskps256((V<float, 8>)m);
 #endif
+#if MD_AVX2
+  if constexpr (N == 4) return __builtin_ia32_movmskps((V<float, 4>)m);
+#endif
   u32 bits = 0;
   for (int i = 0; i < N; i++) bits |= (u32)(m[i] & 1) << i;
   return bits;
@@ -93,7 +100,98 @@ template <int N, class T> MD_INLINE V<T, N> ld(const T* p, All) {
   __builtin_memcpy(&r, p, sizeof(r));
   return r;
 }
+#if MD_AVX2
+// The first n elements in pieces of 2 ** k bytes. There is a masked load of 4 bytes and more, but the
+// masked store takes as long as a dozen stores on some processors.
+template <int BYTE, class T> MD_INLINE u64 ld_pieces(const T* p, i64 n) {  // of less than BYTE bytes
+  u64 r = 0;
+  int at = 0;
+  const u8* q = (const u8*)p;
+  const i64 bytes = n * sizeof(T);
+  if constexpr (BYTE > 4) {
+    if (bytes & 4) {
+      u32 x;
+      __builtin_memcpy(&x, q, 4);
+      r = x, at = 32, q += 4;
+    }
+  }
+  if constexpr (BYTE > 2 && sizeof(T) <= 2) {
+    if (bytes & 2) {
+      u16 x;
+      __builtin_memcpy(&x, q, 2);
+      r |= (u64)x << at, at += 16, q += 2;
+    }
+  }
+  if constexpr (sizeof(T) == 1) {
+    if (bytes & 1) r |= (u64)*q << at;
+  }
+  return r;
+}
+template <int N, class T> MD_INLINE V<T, N> ld_some(const T* p, i64 n) {
+  typedef V<T, N> To;
+  if constexpr (sizeof(T) == 8 && N == 4) {
+    return (To)__builtin_ia32_maskloadpd256((const V<double, 4>*)p, V<long long, 4>{0, 1, 2, 3} < n);
+  } else if constexpr (sizeof(To) == 32) {
+    constexpr int each = 4 / sizeof(T);  // elements of a masked lane
+    To r = (To)__builtin_ia32_maskloadps256((const V<float, 8>*)p, iota<8>() < (i32)(n / each));
+    if constexpr (each > 1) {
+      const i64 whole = n / each * each;
+      const i32 rest = (i32)ld_pieces<4>(p + whole, n - whole);
+      r |= (To)((iota<8>() == (i32)(n / each)) & rest);
+    }
+    return r;
+  } else if (n >= N) {
+    return ld<N>(p, All{});
+  } else if constexpr (sizeof(To) == 16) {
+    constexpr int half = 8 / sizeof(T);
+    u64 low = 0, high = 0;
+    if (n >= half) {
+      __builtin_memcpy(&low, p, 8);
+      high = ld_pieces<8>(p + half, n - half);
+    } else {
+      low = ld_pieces<8>(p, n);
+    }
+    return (To)V<u64, 2>{low, high};
+  } else {
+    const u64 bits = ld_pieces<sizeof(To)>(p, n);
+    To r;
+    __builtin_memcpy(&r, &bits, sizeof(r));
+    return r;
+  }
+}
+template <class T, class F> MD_INLINE void st_some(T* p, F x, i64 n) {  // less than all
+  constexpr int half = MD_LANES(F) / 2;
+  if constexpr (sizeof(F) > 16) {
+    typedef V<T, half> H;
+    H parts[2];
+    __builtin_memcpy(parts, &x, sizeof(x));
+    if (n & half) __builtin_memcpy(p, &parts[0], sizeof(H));
+    st_some(p + (n & half), n & half ? parts[1] : parts[0], n & (half - 1));
+  } else {
+    u64 rest, next = 0;
+    u8* q = (u8*)p;
+    const i64 bytes = n * sizeof(T);
+    __builtin_memcpy(&rest, &x, sizeof(x) < 8 ? sizeof(x) : 8);
+    if constexpr (sizeof(x) == 16) {
+      next = ((V<u64, 2>)x)[1];
+      if (bytes & 8) __builtin_memcpy(q, &rest, 8), rest = next, q += 8;
+    }
+    if constexpr (sizeof(x) > 4 && sizeof(T) <= 4) {
+      if (bytes & 4) __builtin_memcpy(q, &rest, 4), rest >>= 32, q += 4;
+    }
+    if constexpr (sizeof(x) > 2 && sizeof(T) <= 2) {
+      if (bytes & 2) __builtin_memcpy(q, &rest, 2), rest >>= 16, q += 2;
+    }
+    if constexpr (sizeof(T) == 1) {
+      if (bytes & 1) *q = (u8)rest;
+    }
+  }
+}
+#endif
 template <int N, class T> MD_INLINE V<T, N> ld(const T* p, Some w) {
+#if MD_AVX2
+  if constexpr (N * sizeof(T) <= 32) return ld_some<N>(p, w.n);
+#endif
   V<T, N> r{};
 #if MD_AVX512
   if constexpr (N == 16 && sizeof(T) == 4) {
@@ -118,6 +216,9 @@ template <int N, class T> MD_INLINE V<T, N> ld(const T* p, Some w) {
 template <class T, class F> MD_INLINE void st(T* p, F x, All) { __builtin_memcpy(p, &x, sizeof(x)); }
 template <class T, class F> MD_INLINE void st(T* p, F x, Some w) {
   constexpr int N = MD_LANES(F);
+#if MD_AVX2
+  if constexpr (sizeof(F) <= 32) return w.n < N ? st_some(p, x, w.n) : st(p, x, All{});
+#endif
 #if MD_AVX512
   if constexpr (N == 16 && sizeof(T) == 4) {
     return __builtin_ia32_storeups512_mask((float*)p, (V<float, 16>)x, (u16)((1u << w.n) - 1));
@@ -138,8 +239,25 @@ template <class T, class F> MD_INLINE void st(T* p, F x, Some w) {
 template <int N> MD_INLINE int lanes(All) { return N; }
 template <int N> MD_INLINE int lanes(Some w) { return (int)w.n; }
 
+#if MD_AVX2
+// Every lane given at once: where they are set one by one GCC goes through memory, and waits for it. The lanes
+// after the last have its element.
+template <class T, class F, int... LANE> MD_INLINE auto built(All, F at, Lanes<LANE...>) {
+  return V<T, sizeof...(LANE)>{(T)at(LANE)...};
+}
+template <class T, class F, int... LANE> MD_INLINE auto built(Some w, F at, Lanes<LANE...>) {
+  const int last = (int)w.n - 1;
+  return V<T, sizeof...(LANE)>{(T)at(LANE < last ? LANE : last)...};
+}
+template <class T, int N, class W, class F> MD_INLINE V<T, N> built(W w, F at) {
+  return built<T>(w, at, typename Counted<N>::type{});
+}
+#endif
 // `at(lane)` is the address of a lane's element: strided and computed positions.
 template <int N, class T, class W, class F> MD_INLINE V<T, N> gather(W w, F at) {
+#if MD_AVX2
+  if constexpr (N <= 8) return built<T, N>(w, [&](int l) __attribute__((always_inline)) { return *(const T*)at(l); });
+#endif
   V<T, N> r{};
   for (int i = 0; i < lanes<N>(w); i++) r[i] = *(const T*)at(i);
   return r;
@@ -169,6 +287,13 @@ template <int N, class T, class W> MD_INLINE V<T, N> ld_if(V<i32, N> mask, const
   if constexpr (N == 8 && sizeof(T) == 4) {
     const V<i32, N> m = mask & (iota<N>() < lanes<N>(w));
     return (V<T, N>)__builtin_ia32_maskloadps256((const V<float, 8>*)p, m);
+  } else if constexpr (N == 4 && sizeof(T) == 8) {
+    const V<long long, 4> m = __builtin_ia32_pmovsxdq256(mask & (iota<N>() < lanes<N>(w)));
+    return (V<T, N>)__builtin_ia32_maskloadpd256((const V<double, 4>*)p, m);
+  } else if constexpr (N == 8 || N == 4) {
+    const u32 all = (1u << N) - 1, m = lane_bits(mask) & ((1u << lanes<N>(w)) - 1);
+    if (m == all) return ld<N>(p, All{});
+    if (m == 0) return V<T, N>{};
   }
 #endif
   V<T, N> r{};
@@ -177,9 +302,6 @@ template <int N, class T, class W> MD_INLINE V<T, N> ld_if(V<i32, N> mask, const
   return r;
 }
 // Elements STEP apart. Where that is little, STEP loads and shuffles are faster than the machine's gather.
-template <int... LANE> struct Lanes {};
-template <int N, int... LANE> struct Counted : Counted<N - 1, N - 1, LANE...> {};
-template <int... LANE> struct Counted<0, LANE...> { typedef Lanes<LANE...> type; };
 template <i64 STEP, int PART, class F, int... LANE> MD_INLINE F merged_step(F a, F b, Lanes<LANE...>) {
   // To the lanes that `a` has already, those of the PARTth vector of memory, `b`.
   constexpr int N = MD_LANES(F);
@@ -204,6 +326,12 @@ template <int N, i64 STEP, class T, class W> MD_INLINE V<T, N> ld_step(const T* 
     const i64 n = STEP * (lanes<N>(w) - 1) + 1;
     return merge_steps<N, STEP, 1>(n >= N ? ld<N>(p, All{}) : ld<N>(p, Some{n}), p, n);
   }
+#elif MD_AVX2
+  if constexpr (__is_same(W, All) && N * sizeof(T) >= 16 && STEP >= 2 && STEP <= (sizeof(T) == 8 ? 2 : 4)) {
+    return merge_steps<N, STEP, 1>(ld<N>(p, All{}), p, STEP * (N - 1) + 1);
+  } else if constexpr (N <= 8) {
+    return built<T, N>(w, [&](int l) __attribute__((always_inline)) { return p[l * STEP]; });
+  }
 #endif
   V<T, N> r{};
   for (int i = 0; i < lanes<N>(w); i++) r[i] = p[i * STEP];
@@ -215,6 +343,12 @@ template <int N, i64 STEP, class T, class W> MD_INLINE V<T, N> ld_step_if(V<i32,
     const u16 m = lane_bits(mask) & (u16)((1u << lanes<N>(w)) - 1);
     if (m == 0xffff) return ld_step<N, STEP>(p, All{});
     return (V<T, N>)__builtin_ia32_gathersiv16sf(V<float, 16>{}, p, iota<16>() * (i32)STEP, m, 4);
+  }
+#elif MD_AVX2
+  if constexpr (N == 8 || N == 4) {
+    const u32 all = (1u << N) - 1, m = lane_bits(mask) & ((1u << lanes<N>(w)) - 1);
+    if (m == all) return ld_step<N, STEP>(p, All{});
+    if (m == 0) return V<T, N>{};
   }
 #endif
   V<T, N> r{};
@@ -272,6 +406,39 @@ template <class F> MD_INLINE F interleave_high(F a, F b) {
     return __builtin_shufflevector(a, b, 1, 3);
 }
 template <int N, class F> MD_INLINE void turn(F* a) {
+#if MD_AVX2
+  // Halves change places first: what follows stays within 16 bytes, where shuffles are cheap.
+  if constexpr (N == 8 && sizeof(F) == 32) {
+    F b[8];
+    for (int i = 0; i < 4; i++) {
+      b[i] = __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+      b[i + 4] = __builtin_shufflevector(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+    for (int i = 0; i < 8; i += 4) {
+      F l = __builtin_shufflevector(b[i], b[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+      F h = __builtin_shufflevector(b[i], b[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+      F m = __builtin_shufflevector(b[i + 2], b[i + 3], 0, 8, 1, 9, 4, 12, 5, 13);
+      F n = __builtin_shufflevector(b[i + 2], b[i + 3], 2, 10, 3, 11, 6, 14, 7, 15);
+      a[i] = __builtin_shufflevector(l, m, 0, 1, 8, 9, 4, 5, 12, 13);
+      a[i + 1] = __builtin_shufflevector(l, m, 2, 3, 10, 11, 6, 7, 14, 15);
+      a[i + 2] = __builtin_shufflevector(h, n, 0, 1, 8, 9, 4, 5, 12, 13);
+      a[i + 3] = __builtin_shufflevector(h, n, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+    return;
+  } else if constexpr (N == 4 && sizeof(F) == 32) {
+    for (int i = 0; i < 2; i++) {
+      F low = __builtin_shufflevector(a[i], a[i + 2], 0, 1, 4, 5);
+      a[i + 2] = __builtin_shufflevector(a[i], a[i + 2], 2, 3, 6, 7);
+      a[i] = low;
+    }
+    for (int i = 0; i < 4; i += 2) {
+      F low = __builtin_shufflevector(a[i], a[i + 1], 0, 4, 2, 6);
+      a[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 1, 5, 3, 7);
+      a[i] = low;
+    }
+    return;
+  }
+#endif
   constexpr int H = N / 2;
   for (int width = 1; width < N; width *= 2) {
     F b[N];
@@ -336,6 +503,22 @@ template <class T, class F> MD_INLINE T first_bytes(F x) {
 template <class F> MD_INLINE V<char, 16> padded(F x) {  // eight bytes, and zeros
   return (V<char, 16>)V<i64, 2>{first_bytes<i64>(x), 0};
 }
+#if MD_AVX2
+MD_INLINE V<char, 16> padded_word(i32 x) { return (V<char, 16>)V<i32, 4>{x, 0, 0, 0}; }
+MD_INLINE V<i32, 4> low_words(V<i64, 4> x) {  // the low halves
+  V<i32, 4> parts[2];
+  __builtin_memcpy(parts, &x, sizeof(x));
+  return __builtin_shufflevector(parts[0], parts[1], 0, 2, 4, 6);
+}
+MD_INLINE V<i16, 8> packed_words(V<i32, 8> x) {  // of 0 to 65535
+  V<i32, 4> parts[2];
+  __builtin_memcpy(parts, &x, sizeof(x));
+  return (V<i16, 8>)__builtin_ia32_packusdw128(parts[0], parts[1]);
+}
+MD_INLINE V<char, 16> packed_bytes(V<i16, 8> x) {  // of 0 to 255; the upper eight do not count
+  return (V<char, 16>)__builtin_ia32_packuswb128(x, x);
+}
+#endif
 template <class T, class F> MD_INLINE V<T, MD_LANES(F)> convert(F x) {
   typedef __typeof__(F{}[0] + 0) Wide;
   typedef V<T, MD_LANES(F)> To;
@@ -366,6 +549,32 @@ template <class T, class F> MD_INLINE V<T, MD_LANES(F)> convert(F x) {
     else return (To)__builtin_ia32_pmovzxbd256(padded(x));
   }
 #endif
+#if MD_AVX2
+  if constexpr (N == 8 && whole && sizeof(T) == 4 && __is_same(F, V<i16, 8>)) {
+    return (To)__builtin_ia32_pmovsxwd256(x);
+  } else if constexpr (N == 8 && whole && from == 4 && sizeof(T) == 2) {
+    return (To)packed_words((V<i32, 8>)x & 0xffff);
+  } else if constexpr (N == 8 && whole && from == 4 && sizeof(T) == 1) {
+    return first_bytes<To>(packed_bytes(packed_words((V<i32, 8>)x & 0xff)));
+  } else if constexpr (N == 4 && whole && from == 8 && sizeof(T) == 4) {
+    return (To)low_words((V<i64, 4>)x);
+  } else if constexpr (N == 4 && whole && from == 8 && sizeof(T) < 4) {
+    return convert<T>(low_words((V<i64, 4>)x));
+  } else if constexpr (N == 4 && whole && from == 4 && sizeof(T) == 1) {
+    const V<char, 16> first{0, 4, 8, 12};
+    return first_bytes<To>(__builtin_ia32_pshufb128((V<char, 16>)x, first));
+  } else if constexpr (N == 4 && whole && sizeof(T) == 8 && __is_same(F, V<i32, 4>)) {
+    return (To)__builtin_ia32_pmovsxdq256(x);
+  } else if constexpr (N == 4 && whole && sizeof(T) == 8 && __is_same(F, V<i16, 4>)) {
+    return (To)__builtin_ia32_pmovsxwq256((V<i16, 8>)padded(x));
+  } else if constexpr (N == 4 && whole && sizeof(T) == 8 && from == 1) {
+    if constexpr (is_signed) return (To)__builtin_ia32_pmovsxbq256(padded_word(first_bytes<i32>(x)));
+    else return (To)__builtin_ia32_pmovzxbq256(padded_word(first_bytes<i32>(x)));
+  } else if constexpr (N == 4 && whole && sizeof(T) == 4 && from == 1) {
+    if constexpr (is_signed) return (To)__builtin_ia32_pmovsxbd128(padded_word(first_bytes<i32>(x)));
+    else return (To)__builtin_ia32_pmovzxbd128(padded_word(first_bytes<i32>(x)));
+  }
+#endif
   return __builtin_convertvector(x, To);
 }
 // Selection between vectors of any lane width by a V<i32, N>.
@@ -376,6 +585,11 @@ template <class F> MD_INLINE F select(V<i32, MD_LANES(F)> m, F a, F b) {
     typedef V<double, 8> D;
     return (F)__builtin_ia32_blendmpd_512_mask((D)b, (D)a, __builtin_ia32_cvtd2mask256(m));
   }
+#elif MD_AVX2
+  if constexpr (N == 4 && sizeof(F) == 32) {
+    typedef V<double, 4> D;
+    return (F)__builtin_ia32_blendvpd256((D)b, (D)a, (D)__builtin_ia32_pmovsxdq256(m));
+  }
 #endif
   if constexpr (sizeof(a[0]) == 4)
     return m ? a : b;
@@ -385,6 +599,10 @@ template <class F> MD_INLINE F select(V<i32, MD_LANES(F)> m, F a, F b) {
 template <class M> MD_INLINE V<i32, MD_LANES(M)> mask(M m) {  // of a comparison's result
   if constexpr (sizeof(m[0]) == 4)
     return m;
+#if MD_AVX2
+  else if constexpr (sizeof(M) == 32 && MD_LANES(M) == 4)
+    return low_words((V<i64, 4>)m);
+#endif
   else
     return __builtin_convertvector(m, V<i32, MD_LANES(M)>);
 }
@@ -392,6 +610,14 @@ template <class F> MD_INLINE V<i32, MD_LANES(F)> from_bytes(F x) {  // bytes 0 a
   return convert<i32>(x) != 0;
 }
 template <class F> MD_INLINE V<u8, MD_LANES(F)> to_bytes(F m) {
+#if MD_AVX2
+  if constexpr (sizeof(F) == 32) {
+    V<i32, 4> parts[2];
+    __builtin_memcpy(parts, &m, sizeof(m));
+    V<i16, 8> words = __builtin_ia32_packssdw128(parts[0], parts[1]);
+    return first_bytes<V<u8, 8>>((V<u8, 16>)__builtin_ia32_packsswb128(words, words) & 1);
+  }
+#endif
   return convert<u8>(m & 1);
 }
 template <int N> MD_INLINE V<i32, N> first_lanes(All) { return V<i32, N>{} == 0; }
@@ -401,11 +627,20 @@ template <class H> MD_INLINE V<u32, MD_LANES(H)> widened(H x) {  // u16 to u32
 #if MD_AVX512
   if constexpr (sizeof(x) == 32) return (V<u32, 16>)__builtin_ia32_pmovzxwd512_mask((V<i16, 16>)x, V<i32, 16>{}, (u16)-1);
 #endif
+#if MD_AVX2
+  if constexpr (sizeof(x) == 16) return (V<u32, 8>)__builtin_ia32_pmovzxwd256((V<i16, 8>)x);
+  if constexpr (sizeof(x) == 8) return (V<u32, 4>)__builtin_ia32_pmovzxwd128((V<i16, 8>)padded(x));
+#endif
   return __builtin_convertvector(x, V<u32, MD_LANES(H)>);
 }
-template <class F> MD_INLINE V<u16, MD_LANES(F)> narrowed(F x) {  // u32 to u16
+template <class F> MD_INLINE V<u16, MD_LANES(F)> narrowed(F x) {  // u32 below 65536 to u16
 #if MD_AVX512
   if constexpr (sizeof(x) == 64) return (V<u16, 16>)__builtin_ia32_pmovdw512_mask((V<i32, 16>)x, V<i16, 16>{}, (u16)-1);
+#endif
+#if MD_AVX2
+  if constexpr (sizeof(x) == 32) return (V<u16, 8>)packed_words((V<i32, 8>)x);
+  if constexpr (sizeof(x) == 16)
+    return first_bytes<V<u16, 4>>(__builtin_ia32_packusdw128((V<i32, 4>)x, (V<i32, 4>)x));
 #endif
   return __builtin_convertvector(x, V<u16, MD_LANES(F)>);
 }
@@ -459,6 +694,9 @@ template <class H> MD_INLINE V<float, MD_LANES(H)> from_half(H x) {
 #if __F16C__
   if constexpr (N == 8) return __builtin_ia32_vcvtph2ps256((V<i16, 8>)x);
 #endif
+#if __F16C__ && MD_AVX2
+  if constexpr (N == 4) return __builtin_ia32_vcvtph2ps((V<i16, 8>)padded(x));
+#endif
   V<float, N> r;
   for (int i = 0; i < N; i++) r[i] = from_half((u16)x[i]);
   return r;
@@ -470,6 +708,9 @@ template <class F> MD_INLINE V<u16, MD_LANES(F)> to_half(F x) {
 #endif
 #if __F16C__
   if constexpr (N == 8) return (V<u16, 8>)__builtin_ia32_vcvtps2ph256(x, 0);
+#endif
+#if __F16C__ && MD_AVX2
+  if constexpr (N == 4) return first_bytes<V<u16, 4>>(__builtin_ia32_vcvtps2ph(x, 0));
 #endif
   V<u16, N> r;
   for (int i = 0; i < N; i++) r[i] = to_half((float)x[i]);
@@ -488,6 +729,10 @@ template <class F> MD_INLINE F fma(F a, F b, F c) {
   if constexpr (MD_IS(F, float, 32)) return __builtin_ia32_vfmaddps256(a, b, c);
   if constexpr (MD_IS(F, double, 32)) return __builtin_ia32_vfmaddpd256(a, b, c);
 #endif
+#if MD_AVX2
+  if constexpr (MD_IS(F, float, 16)) return __builtin_ia32_vfmaddps(a, b, c);
+  if constexpr (MD_IS(F, double, 16)) return __builtin_ia32_vfmaddpd(a, b, c);
+#endif
   F r;
   for (unsigned i = 0; i < MD_LANES(F); i++) r[i] = sizeof(a[0]) == 4 ? __builtin_fmaf(a[i], b[i], c[i]) : __builtin_fma(a[i], b[i], c[i]);
   return r;
@@ -500,6 +745,10 @@ template <class F> MD_INLINE F sqrt(F x) {
 #if MD_AVX512 || MD_AVX2
   if constexpr (MD_IS(F, float, 32)) return __builtin_ia32_sqrtps256(x);
   if constexpr (MD_IS(F, double, 32)) return __builtin_ia32_sqrtpd256(x);
+#endif
+#if MD_AVX2
+  if constexpr (MD_IS(F, float, 16)) return __builtin_ia32_sqrtps(x);
+  if constexpr (MD_IS(F, double, 16)) return __builtin_ia32_sqrtpd(x);
 #endif
   F r;
   for (unsigned i = 0; i < MD_LANES(F); i++) r[i] = sizeof(x[0]) == 4 ? __builtin_sqrtf(x[i]) : __builtin_sqrt(x[i]);
@@ -514,6 +763,10 @@ template <int MODE, class F> MD_INLINE F rounded(F x) {
 #if MD_AVX512 || MD_AVX2
   if constexpr (MD_IS(F, float, 32)) return __builtin_ia32_roundps256(x, MODE | 8);
   if constexpr (MD_IS(F, double, 32)) return __builtin_ia32_roundpd256(x, MODE | 8);
+#endif
+#if MD_AVX2
+  if constexpr (MD_IS(F, float, 16)) return __builtin_ia32_roundps(x, MODE | 8);
+  if constexpr (MD_IS(F, double, 16)) return __builtin_ia32_roundpd(x, MODE | 8);
 #endif
   F r;
   for (unsigned i = 0; i < MD_LANES(F); i++) {
@@ -551,6 +804,10 @@ template <class F> MD_INLINE F larger(F x, F y) {
   if constexpr (MD_IS(F, float, 32)) return __builtin_ia32_maxps256(x, y);
   if constexpr (MD_IS(F, double, 32)) return __builtin_ia32_maxpd256(x, y);
 #endif
+#if MD_AVX2
+  if constexpr (MD_IS(F, float, 16)) return __builtin_ia32_maxps(x, y);
+  if constexpr (MD_IS(F, double, 16)) return __builtin_ia32_maxpd(x, y);
+#endif
   return x > y ? x : y;
 }
 template <class F> MD_INLINE F smaller(F x, F y) {
@@ -561,6 +818,10 @@ template <class F> MD_INLINE F smaller(F x, F y) {
 #if MD_AVX512 || MD_AVX2
   if constexpr (MD_IS(F, float, 32)) return __builtin_ia32_minps256(x, y);
   if constexpr (MD_IS(F, double, 32)) return __builtin_ia32_minpd256(x, y);
+#endif
+#if MD_AVX2
+  if constexpr (MD_IS(F, float, 16)) return __builtin_ia32_minps(x, y);
+  if constexpr (MD_IS(F, double, 16)) return __builtin_ia32_minpd(x, y);
 #endif
   return x < y ? x : y;
 }
@@ -629,11 +890,17 @@ template <int N, class T, class W, class I> MD_INLINE V<T, N> gather_at(W w, con
   if constexpr (__is_same(W, All)) {
     if (!lane_bits(mask(at - at[0] != convert<decltype(at[0] + 0)>(iota<N>())))) return ld<N>(p + at[0], w);
   }
+#if MD_AVX2
+  if constexpr (N <= 8) return built<T, N>(w, [&](int l) __attribute__((always_inline)) { return p[at[l]]; });
+#endif
   V<T, N> r{};
   for (int i = 0; i < lanes<N>(w); i++) r[i] = p[at[i]];
   return r;
 }
 template <class T, int N, class At> MD_INLINE V<T, N> lanewise(At at) {
+#if MD_AVX2
+  if constexpr (N <= 8) return built<T, N>(All{}, at);
+#endif
   V<T, N> r;
   for (int i = 0; i < N; i++) r[i] = (T)at(i);
   return r;
