@@ -106,6 +106,8 @@ class SideEffects:
         # Tensors that stand for others (min() of several, say; the result of a function that is
         # called once), as (step that made it, fake, version).
         self.choices: list[tuple[int, Any, int]] = []
+        # Those of them that are one of several, with their memory, as (step, address).
+        self.picked: list[tuple[int, int]] = []
 
     # -- identity -------------------------------------------------------------------------------
 
@@ -144,6 +146,14 @@ class SideEffects:
             if fake._version != version:
                 what = "min(), max() or a constant result"
                 reason = Unsupported("choice of a tensor", what, "it is written to")
+                reason.made_at = step  # type: ignore[attr-defined]
+                raise reason
+
+    def check_view(self, address: int) -> None:
+        """To be called before a tensor leaves the graph: it must not be a view of a choice."""
+        for step, memory in self.picked:
+            if memory == address:
+                reason = Unsupported("choice of a tensor", "min() or max()", "a view is kept")
                 reason.made_at = step  # type: ignore[attr-defined]
                 raise reason
 

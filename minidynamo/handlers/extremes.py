@@ -33,10 +33,11 @@ def _is_choice(value: VariableTracker, like: torch.Tensor) -> bool:
 def select_extreme(
     tx: Translator, better: Callable[..., Any], items: list[VariableTracker]
 ) -> VariableTracker | None:
-    """The first of the best of the items, a new tensor; None where the program has to choose.
+    """The first of the best of the items, a choice in the graph; None where the program chooses.
 
-    Eager gives one of the items itself. So they are to be tensors that only the graph has, and one
-    that is written to later is chosen by eager; with fullgraph any tensors and numbers will do.
+    Code behind the graph picks the item itself, as eager gives it. A choice that is written to, or
+    one of which an item is written to, is made by eager. Inputs that gradients flow to are chosen
+    from with fullgraph only, where numbers will do, too: those not chosen would get zeros.
     """
     tensors = [item for item in items if isinstance(item, TensorVariable)]
     if not tensors or tensors[0].fake.is_complex() or tx.output.overrides.has_modes:
@@ -44,16 +45,29 @@ def select_extreme(
     like = tensors[0].fake
     if not all(_is_choice(item, like) for item in items) or len(items) < 2:
         return None
-    is_inner = all(isinstance(item, TensorVariable) and item.source is None for item in items)
-    if not is_inner and not tx.output.options.fullgraph:
+    if not (all(map(_can_be_chosen, items)) or tx.output.options.fullgraph):
         return None
-    best = items[0]
+    effects, best = tx.output.side_effects, items[0]
     for item in items[1:]:
         if not isinstance(item, TensorVariable) and not isinstance(best, TensorVariable):
             best = item if tx.call_operator(better, [item, best]).truth(tx) else best
             continue
         test = tx.call_operator(better, [item, best])
-        best = tx.call_operation(torch.where, [test, item, best], {})
-    assert isinstance(best, TensorVariable)
-    tx.output.side_effects.choices.append((tx.last_step(), best.fake, best.fake._version))
+        both = [test, item, best]
+        best = tx.call_operation(torch.where, both, {})
+        assert isinstance(best, TensorVariable)
+        best.choice = both
+        tensors.append(best)
+        effects.picked.append((tx.last_step(), best.fake.untyped_storage()._cdata))
+    step = tx.last_step()
+    effects.choices += [(step, t.fake, t.fake._version) for t in tensors]
     return best
+
+
+def _can_be_chosen(item: VariableTracker) -> bool:
+    """Whether nothing tells that the graph has another tensor than the item for it."""
+    if not isinstance(item, TensorVariable):
+        return False
+    fake = item.fake
+    is_plain = item.python_type() is torch.Tensor and not fake.requires_grad
+    return item.source is None or (is_plain and fake.layout is torch.strided)

@@ -40,6 +40,9 @@ class Protocol(Services):
             return True
         if isinstance(left, SymVariable) or isinstance(right, SymVariable):
             return self._is_same_number(left, right)
+        is_choice = any(getattr(value, "choice", None) for value in (left, right))
+        if is_choice and left.python_type() is right.python_type():
+            unsupported("choice of a tensor", f"{left!r} is {right!r}", "it depends on data")
         sources = [v.source for v in (left, right) if not isinstance(v, ConstantVariable)]
         if len(sources) == 2 and sources[0] is not None and sources[1] is not None:
             self.guard(sources[0], "NOT_ALIAS", sources[1])

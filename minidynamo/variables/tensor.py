@@ -81,6 +81,8 @@ class TensorVariable(VariableTracker):
     # Behind `x.data = y`: the fake of before, which stays its identity, and its graph input.
     anchor: torch.Tensor | None = None
     origin: Node | None = None
+    # Of one of two objects: what decides, then the first, else the second.
+    choice: list[VariableTracker] | None = None
 
     def __init__(self, node: Node, *, source: Source | None = None) -> None:
         super().__init__(source=source)
@@ -120,6 +122,8 @@ class TensorVariable(VariableTracker):
             return tx.wrap_constant(getattr(self.fake, name))
         if name in GRAPH_ATTRIBUTES:
             return tx.add_node("call_function", getattr, (self.node, name), {})
+        if self.choice is not None and not hasattr(torch.Tensor, name):
+            unsupported("choice of a tensor", f"{self.describe()}.{name}", "it depends on data")
         return tx.tensor_getattr(self, name)
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
@@ -275,7 +279,14 @@ class TensorVariable(VariableTracker):
         return IdentityKey(id(self.identity()))
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        codegen.graph_output(self.node)
+        if self.choice is None:
+            if codegen.side_effects.picked and self.fake.layout is torch.strided:
+                codegen.side_effects.check_view(self.fake.untyped_storage()._cdata)
+            codegen.graph_output(self.node)
+        else:
+            codegen.begin_call(_pick)
+            codegen.sequence(self.choice)
+            codegen.end_call(3)
         stored = codegen.side_effects.stored_attrs(self)
         if stored:
             codegen.save_temp(self)
@@ -283,6 +294,10 @@ class TensorVariable(VariableTracker):
             if isinstance(value, VariableTracker):
                 codegen(value)
                 self.apply_setattr(codegen, name)
+
+
+def _pick(test: Any, first: Any, second: Any) -> Any:
+    return first if test else second
 
 
 def _check_version(tx: Translator, tensor: TensorVariable) -> None:
