@@ -285,11 +285,13 @@ template <class F> MD_INLINE F erf(F x) {
 #endif
   } else {
     F a = smaller(F{} + 4.f, abs(x));
-    // log(1 - erf(a)) = a * (-2 / sqrt(pi) + q)
-    F q = poly(a, 5.8636e-8f, -0.636619389f, -0.102777831f, 0.0191530641f, 0.000160395197f, -0.00166702655f,
-               0.000632836367f, -0.000117641139f, 9.25625045e-06f);
+    // log(1 - erf(a)) = a * (-2 / sqrt(pi) + q), q in pairs of powers: they need not wait for each other
+    F square = a * a, fourth = square * square;
+    F low = fma(square, fma(a, F{} + 0.0191530641f, F{} - 0.102777831f), fma(a, F{} - 0.636619389f, F{} + 5.8636e-8f));
+    F high = fma(square, fma(a, F{} - 0.000117641139f, F{} + 0.000632836367f), fma(a, F{} - 0.00166702655f, F{} + 0.000160395197f));
+    F q = fma(fourth, fma(fourth, F{} + 9.25625045e-06f, high), low);
     F n, r = reduced_exp(fma(a, F{} - 1.12837923f, a * q), n);
-    F power = scaled(F{} + 1.f, n);
+    F power = exponent<F>(__builtin_convertvector(n, IntOf<F>));  // n > -32
     return copysign(fma(expm1_poly(r), power, power - 1.f), x);
   }
 }
