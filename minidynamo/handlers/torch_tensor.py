@@ -17,7 +17,12 @@ from ..variables.dicts import DictVariable
 from ..variables.functions import MethodOfVariable
 from ..variables.identity import IdVariable, guard_distinct
 from ..variables.services import TENSOR_GETATTR
-from ..variables.tensor import TensorVariable, subscript_proxy, tensor_method
+from ..variables.tensor import (
+    TensorVariable,
+    has_bounds_of_data,
+    subscript_proxy,
+    tensor_method,
+)
 from .torch_symbolic import number_of
 
 if TYPE_CHECKING:
@@ -237,8 +242,17 @@ def tensor_hash(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs
 @tensor_method("__setitem__")
 def tensor_setitem(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
     key, value = args
-    proxies = (self.node, subscript_proxy(tx, key), tx.as_proxy(value))
-    tx.add_node("call_function", operator.setitem, proxies, {})
+    proxy, value = subscript_proxy(tx, key), value.realize()
+    if has_bounds_of_data(proxy):
+        # Of how many items the part is, is a symbol that only a node of its own can define.
+        part = self.part(tx, proxy)
+        if not isinstance(value, TensorVariable):
+            part.call_method(tx, "fill_", [value], {})
+            return NONE
+        if isinstance(part, TensorVariable) and value.fake.dim() <= part.fake.dim():
+            part.call_method(tx, "copy_", [value], {})
+            return NONE
+    tx.add_node("call_function", operator.setitem, (self.node, proxy, tx.as_proxy(value)), {})
     return NONE
 
 

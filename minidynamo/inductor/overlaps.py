@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._prims_common import is_contiguous_or_false
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import Node, map_arg
 from torch.utils._pytree import tree_leaves
@@ -328,7 +329,7 @@ def _changes_strides(
         return False
     tensor = _value(node.args[0])
     functional = getattr(torch.Tensor, name[:-1], None)
-    is_apart = _is_strided(tensor) and not tensor.is_contiguous()
+    is_apart = _is_strided(tensor) and not is_contiguous_or_false(tensor)
     if not is_apart or functional is None or name in RESHAPING:
         return False
     try:
@@ -336,8 +337,15 @@ def _changes_strides(
             result = functional(*map_arg(node.args, _value), **map_arg(node.kwargs, _value))
     except (RuntimeError, TypeError):
         return False
-    same = isinstance(result, torch.Tensor) and result.stride() == tensor.stride()
-    return not same and result.dtype == tensor.dtype and result.shape == tensor.shape
+    if not isinstance(result, torch.Tensor) or result.dim() != tensor.dim():
+        return False
+    same = _are_equal(result.stride(), tensor.stride())
+    return not same and result.dtype == tensor.dtype and _are_equal(result.shape, tensor.shape)
+
+
+def _are_equal(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
+    """Whether it is known, where numbers depend on data."""
+    return all(statically_known_true(a == b) for a, b in zip(left, right, strict=True))
 
 
 assert all(hasattr(operator, name) for name in _OPERATORS)

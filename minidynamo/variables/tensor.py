@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.immutable_collections import immutable_list
 from torch.fx.node import Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from .. import config
 from ..exc import RunInEager
 from ..output_graph import example_value
 from ..side_effects import DELETED, Mutation
@@ -214,7 +216,10 @@ class TensorVariable(VariableTracker):
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
         if tx.output.overrides.has_modes:
             return self.call_method(tx, "__getitem__", [key], {})
-        proxy = subscript_proxy(tx, key)
+        return self.part(tx, subscript_proxy(tx, key))
+
+    def part(self, tx: Translator, proxy: Any) -> VariableTracker:
+        """The part at a subscript, as a node takes it."""
         if not tx.output.shapes.is_empty:
             selected = self._select(tx, proxy)
             if selected is not None:
@@ -330,11 +335,39 @@ def subscript_proxy(tx: Translator, key: VariableTracker) -> Any:
 
 def _with_numbers(tx: Translator, part: Any) -> Any:
     if isinstance(part, slice):
-        return slice(*(_with_numbers(tx, end) for end in (part.start, part.stop, part.step)))
+        return slice(*(_bound(tx, end) for end in (part.start, part.stop, part.step)))
     if not isinstance(part, Node) or getattr(example_value(part), "dtype", None) not in _INDEX:
         return part
     number = known_number(tx, part)
     return part if number is None else tx.as_proxy(number)
+
+
+def _bound(tx: Translator, end: Any) -> Any:
+    """An end of a slice: operators ask a tensor that is one for its number."""
+    end = _with_numbers(tx, end)
+    if not isinstance(end, Node) or getattr(example_value(end), "dtype", None) not in _INDEX:
+        return end
+    if example_value(end).numel() != 1:
+        return end
+    if not (tx.output.options.fullgraph or config.capture_scalar_outputs):
+        return end
+    return tx.as_proxy(tx.add_node("call_method", "item", (end,), {}))
+
+
+def has_bounds_of_data(key: Any) -> bool:
+    """Whether the subscript of a node is of slices, ints and the like, with slices whose ends
+    depend on data.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    plain = (int, slice, type(None), type(Ellipsis))
+    if not all(isinstance(p, plain) or _is_symbolic(p) for p in parts):
+        return False
+    if any(isinstance(part, bool) for part in parts):
+        return False
+    ends = [
+        e for p in parts if isinstance(p, slice) for e in (p.start, p.stop) if _is_symbolic(e)
+    ]
+    return any(free_unbacked_symbols(example_value(end)) for end in ends)
 
 
 def _is_symbolic(part: Any) -> bool:
