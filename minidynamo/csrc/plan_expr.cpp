@@ -110,6 +110,8 @@ int64_t apply_unary(ExprOp op, int64_t value) {
   switch (op) {
     case ExprOp::Neg:
       return subtract(0, value);
+    case ExprOp::Abs:
+      return value < 0 ? subtract(0, value) : value;
     case ExprOp::ToFloat:
       return bits_of(static_cast<double>(value));
     case ExprOp::ToFloatExactly:
@@ -373,6 +375,12 @@ class Parser {
     }
     if (function == "IntTrueDiv" || function == "FloatTrueDiv" || function == "FloatPow") {
       return of_two_floats(function);
+    }
+    if (function == "Abs") {
+      want(sum(), Kind::Integer, function);
+      emit(ExprOp::Abs);
+      close(function, true);
+      return Kind::Integer;
     }
     return of_integers(function);
   }

@@ -12,7 +12,7 @@ namespace minidynamo {
 
 enum class ExprOp : uint8_t {
   Const, Symbol,                                         // push a value
-  Neg, ToFloat, ToFloatExactly, ToFloatBelow,            // of an integer: the top, the one below
+  Neg, Abs, ToFloat, ToFloatExactly, ToFloatBelow,       // of an integer: the top, the one below
   FloatNeg, Trunc, Floor, Ceil, Round, Sqrt,             // of a float
   Add, Sub, Mul, FloorDiv, Mod, CeilDiv, Pow, Min, Max,  // of two integers
   FloatAdd, FloatSub, FloatMul, FloatDiv, FloatPow,      // of two floats
@@ -31,8 +31,8 @@ struct Expression {
 
 using SymbolIds = std::unordered_map<std::string, int64_t>;
 
-// Parses what str() of a sympy integer expression gives: + - * // % **, parentheses, Min, Max, Mod,
-// PythonMod, FloorDiv, CleanDiv, CeilDiv, ModularIndexing; of floats, whose constants are written as
+// Parses what str() of a sympy integer expression gives: + - * // % **, parentheses, Abs, Min, Max,
+// Mod, PythonMod, FloorDiv, CleanDiv, CeilDiv, ModularIndexing; of floats, whose constants are written as
 // Python's repr does, also ToFloat, IntTrueDiv, FloatTrueDiv, FloatPow, OpaqueUnaryFn_sqrt and
 // TruncToInt, FloorToInt, CeilToInt, RoundToInt. Throws std::invalid_argument.
 Expression parse_expression(const std::string& text, const SymbolIds& symbols);

@@ -35,9 +35,10 @@ from minidynamo.inductor.symbolic import (
 
 # Functions that plans can compute (csrc/plan_expr.cpp), by the names that sympy prints.
 _OF_INTEGERS = frozenset(
-    "PowByNatural FloorDiv CleanDiv Mod PythonMod Min Max CeilDiv IntTrueDiv".split()
+    "PowByNatural FloorDiv CleanDiv Mod PythonMod Abs Min Max CeilDiv IntTrueDiv".split()
 )
 _OF_FLOATS = frozenset("ToFloat FloatTrueDiv FloatPow OpaqueUnaryFn_sqrt".split())
+_KEPT = frozenset("FloatTrueDiv FloatPow".split())  # which sympy leaves where they stand
 _ROUNDING = frozenset("TruncToInt FloorToInt CeilToInt RoundToInt".split())
 
 
@@ -164,7 +165,7 @@ def _is_integer(part: Any) -> bool:
 
 def _is_computed(part: Any) -> bool:
     """Whether plans can compute this part of an expression from its arguments, as Python does:
-    sympy reorders arithmetic of several floats, so there may be one operation on a converted
+    sympy reorders sums and products of several floats, so there may be one on a converted
     integer.
     """
     name, args = type(part).__name__, part.args
@@ -174,17 +175,23 @@ def _is_computed(part: Any) -> bool:
         return bool(args[1].is_nonnegative)
     if name in _OF_INTEGERS or _is_integer(part) and name in ("Add", "Mul"):
         return all(map(_is_integer, args))
-    if name in _ROUNDING:
+    if name in _ROUNDING or name in _KEPT:
         return True
     plain = all(_is_integer(a) or a.is_Float or type(a).__name__ == "ToFloat" for a in args)
     return plain and len(args) <= 2 and (name in _OF_FLOATS or name in ("Add", "Mul"))
 
 
 def is_composed(value: Any, operands: Iterable[Any]) -> bool:
-    """Whether a value is a symbolic float made of others than converted integers."""
-    floats = [x for x in operands if isinstance(x, torch.SymFloat)]
-    made = any(type(x.node.expr).__name__ != "ToFloat" for x in floats)
-    return isinstance(value, torch.SymFloat) and made
+    """Whether a value is a symbolic float made of others than converted integers, in another way
+    than its expression says.
+    """
+    floats = [x.node.expr for x in operands if isinstance(x, torch.SymFloat)]
+    if not isinstance(value, torch.SymFloat):
+        return False
+    expr = value.node.expr
+    if type(expr).__name__ in _KEPT and set(floats) <= set(expr.args):
+        return False
+    return any(type(e).__name__ != "ToFloat" for e in floats)
 
 
 class Meta:

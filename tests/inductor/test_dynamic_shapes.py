@@ -115,6 +115,14 @@ def sized_by_floats(x):
     )
 
 
+def sized_by_quotients(x):
+    n = x.shape[0]
+    count = int(x.numel() / (n * 3 / 2 / 1.5))  # windows, of a number of parts
+    return x.new_zeros(count, abs(n - 9)) + n, x.view(-1, n // int(n / 1.0 / 1.0), 3) * abs(
+        n - 6
+    )
+
+
 def sorted_(x):
     return torch.sort(x, 0).values + 1, torch.topk(x, 2, 0).values
 
@@ -133,6 +141,7 @@ PROGRAMS = [
     padded,
     written,
     sized_by_floats,
+    sized_by_quotients,
     sorted_,
 ]
 
@@ -179,6 +188,7 @@ def test_floats_are_multiplied_in_the_order_of_the_program(grad):
         joined,
         chosen,
         sized_by_floats,
+        sized_by_quotients,
     ],
 )
 def test_gradients(fn):

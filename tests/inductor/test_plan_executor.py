@@ -112,6 +112,7 @@ def test_expression_semantics():
         "Min(n, 3, 5) + Max(1, n)": 10,
         "PythonMod(-n, 4)": 1,
         "FloorDiv(-n, 2)": -4,
+        "Abs(n - 10) + Abs(n)": 10,
     }
     b = PlanBuilder()
     b.symbols.append(Symbol("n", b.input(Input("n", "int"))))
@@ -130,6 +131,9 @@ def test_floats_in_expressions():
         "TruncToInt(OpaqueUnaryFn_sqrt(ToFloat(n - 3))) + 1": 3,
         "TruncToInt(FloatTrueDiv(1e+02, ToFloat(n)) - 2*ToFloat(n))": 0,
         "FloorToInt(1.0 - n)": -6,
+        "TruncToInt(FloatTrueDiv(FloatTrueDiv(ToFloat(n*3), 0.7), IntTrueDiv(n, 2)))": int(
+            21 / 0.7 / 3.5
+        ),
     }
     b = PlanBuilder()
     b.symbols.append(Symbol("n", b.input(Input("n", "int"))))
@@ -146,6 +150,8 @@ def test_floats_in_expressions():
         ("m", "unknown symbol 'm'"),
         ("sqrt(n)", "unknown function 'sqrt'"),
         ("Mod(n)", "wrong arguments"),
+        ("Abs(n, 2)", "wrong arguments"),
+        ("Abs(1.5)", "'Abs' takes integers"),
         ("(n", "missing"),
         ("n n", "unexpected text"),
         ("(" * 100 + "n" + ")" * 100, "nested"),

@@ -111,3 +111,28 @@ def test_a_value_of_another_dtype(size, kind):
         assert actual == wanted
     else:
         torch.testing.assert_close(actual, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_chosen_elements_that_are_changed(dynamic):
+    """The value has as many rows as the mask chooses, which may be one."""
+
+    def fn(x, weight, mask):
+        y = x * 1
+        y[mask] *= weight
+        return y.sin()
+
+    metrics.reset()
+    with minidynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = minidynamo.compile(fn, dynamic=dynamic, fullgraph=True)
+        for chosen in ([True, False, True], [False, True, False], [False] * 3):
+            found = []
+            for call in (fn, compiled):
+                x, weight = torch.randn(2, 4, generator=torch.manual_seed(0))
+                x.requires_grad_()
+                weight.requires_grad_()
+                result = call(x.expand(3, 4), weight, torch.tensor(chosen))
+                result.sum().backward()
+                found.append((result, x.grad, weight.grad))
+            torch.testing.assert_close(found[1], found[0])
+    assert metrics.uncompiled_graphs == 0

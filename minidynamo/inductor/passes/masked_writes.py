@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import Node
 
 
@@ -64,4 +65,6 @@ def _is_choice(written: Any, mask: Any, value: Any) -> bool:
     if value.dim() and value.dtype != written.dtype:  # which eager refuses
         return False
     behind = written.dim() - mask.dim()
-    return value.dim() <= behind or (value.dim() == behind + 1 and value.shape[0] == 1)
+    # As many as the mask chooses, which depends on data, are not one.
+    is_one = bool(value.dim()) and statically_known_true(value.shape[0] == 1)
+    return value.dim() <= behind or (value.dim() == behind + 1 and is_one)
