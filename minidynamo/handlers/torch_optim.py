@@ -27,10 +27,12 @@ Kwargs = dict[str, VariableTracker]
 
 def _makers_of_state() -> set[Any]:
     """`_init_group` of every optimizer of torch: makes the state of the parameters that have none,
-    and fills the lists it is given.
+    and fills the lists it is given. Where torch.compile was used before, the classes have wrappers
+    of these functions, which are looked through.
     """
     kinds = [kind for kind in vars(torch.optim).values() if inspect.isclass(kind)]
-    return {vars(kind)["_init_group"] for kind in kinds if "_init_group" in vars(kind)}
+    makers = {vars(kind)["_init_group"] for kind in kinds if "_init_group" in vars(kind)}
+    return makers | set(map(inspect.unwrap, makers))
 
 
 def _init_group(tx: Translator, args: Args, kwargs: Kwargs) -> Any:

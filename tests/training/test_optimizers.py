@@ -1,5 +1,8 @@
 """Steps of optimizers, gradient clipping and whole training steps."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -220,3 +223,24 @@ def test_steps_are_traced_also_where_torch_compile_was_used():
     torch.compile(torch.sin, backend="eager")(torch.ones(1))
     test_step("Adam", {"lr": 0.01, "fused": True}, 1)
     test_step("SGD", {"lr": 0.01, "momentum": 0.9}, 2)
+
+
+FIRST_TORCH_COMPILE = """
+import torch
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+import minidynamo
+from minidynamo.testing import CompileCounter
+weight = torch.ones(3, requires_grad=True)
+optimizer, counter = torch.optim.Adam([weight]), CompileCounter()
+step = minidynamo.compile(optimizer.step, backend=counter)
+for _ in range(3):
+    weight.grad = torch.ones(3)
+    step()
+print(counter.frame_count)
+"""
+
+
+def test_state_is_made_while_tracing_where_torch_compile_came_first():
+    command = [sys.executable, "-c", FIRST_TORCH_COMPILE]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.split() == ["1"], done.stderr
