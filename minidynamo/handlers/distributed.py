@@ -148,14 +148,16 @@ def _is_member(tx: Translator, given: Kwargs) -> bool:
 
 def _are_plain(tx: Translator, given: Kwargs) -> bool:
     """Whether the tensors are such as the functional form treats alike: of real numbers, dense, of
-    one shape where there is a list of them, and of no interest to autograd.
+    one dtype, of one shape where there is a list of them, else alike behind the first dimension,
+    and of no interest to autograd.
     """
     lists = [v.realize().unpack(tx) for name, v in given.items() if name == "tensor_list"]
     values = [
         value.realize() for value in (*given.values(), *(v for row in lists for v in row))
     ]
     tensors = [value for value in values if isinstance(value, TensorVariable)]
-    shapes = {tensor.fake.shape for tensor in tensors} if lists else set()
+    behind = 0 if lists else 1
+    shapes = {(t.fake.dtype, t.fake.dim(), t.fake.shape[behind:]) for t in tensors}
     return len(shapes) < 2 and all(
         tensor.fake.is_contiguous()
         and not tensor.fake.is_complex()

@@ -140,7 +140,13 @@ def strided(x):
     return y + 1
 
 
-@pytest.mark.parametrize("fn", [waits, strided])
+def stacks(x):
+    whole = torch.empty(1, 4)  # (processes, ...) is taken as well as (processes * 4)
+    dist.all_gather_into_tensor(whole, x)
+    return whole
+
+
+@pytest.mark.parametrize("fn", [waits, strided, stacks])
 def test_what_stays_in_eager(group, fn):
     compiled = minidynamo.compile(fn, backend="eager")
     for _ in range(2):
