@@ -43,7 +43,8 @@ class PlanParser {
     mutated_inputs();
     fixed_inputs();
     plan_memory(program_, reader_.uses, reader_.pinned);
-    program_.releases_gil = work_ >= kBytesWorthReleasing || !program_.expressions.empty();
+    program_.releases_gil =
+        may_wait_ || work_ >= kBytesWorthReleasing || !program_.expressions.empty();
   }
 
  private:
@@ -314,6 +315,9 @@ class PlanParser {
   void extern_call(py::dict item) {
     program_.externs.push_back(bind_extern(item, reader_));
     program_.dispatches = true;
+    // Operators of others may wait for threads that want the GIL, as collectives do for those of
+    // their process group.
+    may_wait_ |= program_.externs.back().op.schema().getNamespace() != "aten";
     add(StepKind::Extern, program_.externs.size() - 1);
   }
 
@@ -504,7 +508,8 @@ class PlanParser {
   py::dict spec_;
   py::sequence constants_;
   py::dict callables_;
-  size_t work_ = 0;
+  size_t work_ = 0;  // known bytes
+  bool may_wait_ = false;
 };
 
 }  // namespace

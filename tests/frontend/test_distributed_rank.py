@@ -1,5 +1,11 @@
 """What a process is told about its group, and exchanges, while its code is captured."""
 
+import datetime
+import subprocess
+import sys
+import threading
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -125,6 +131,55 @@ def test_a_collective_whose_result_nobody_wants_is_called(group):
     assert_same(result, X * 2 + 1)
     assert code.count("= _c10d_functional.all_reduce(") == 2
     assert code.count("_c10d_functional.wait_tensor(") >= 3
+
+
+PARTNER = """
+import pathlib, sys, time
+import torch, torch.distributed as dist
+folder = pathlib.Path(sys.argv[1])
+store = dist.FileStore(str(folder / "store"), 2)
+dist.init_process_group("gloo", store=store, rank=1, world_size=2)
+for name in ("first", "second"):
+    while not (folder / name).exists():
+        time.sleep(0.01)
+    dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
+"""
+
+
+def test_other_threads_run_while_a_collective_waits(tmp_path):
+    """The partner comes when another thread of this process has told it to."""
+
+    def fn(x):
+        y = x * 2
+        dist.all_reduce(y)
+        return y + 1
+
+    def tell(name):
+        time.sleep(0.3)
+        (tmp_path / name).touch()
+
+    partner = subprocess.Popen([sys.executable, "-c", PARTNER, str(tmp_path)])
+    try:
+        dist.init_process_group(
+            "gloo",
+            store=dist.FileStore(str(tmp_path / "store"), 2),
+            rank=0,
+            world_size=2,
+            timeout=datetime.timedelta(seconds=60),
+        )
+        compiled = minidynamo.compile(fn, fullgraph=True)
+        for name in ("first", "second"):
+            thread = threading.Thread(target=tell, args=(name,))
+            thread.start()
+            assert_same(compiled(X), X * 2 + 2)
+            thread.join()
+        assert partner.wait(60) == 0
+    finally:
+        partner.kill()
+        partner.wait()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def waits(x):
