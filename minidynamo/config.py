@@ -29,7 +29,7 @@ fail_on_recompile_limit_hit: bool = field(False, "Raise RecompileLimitExceeded w
 skip_code_recursive_on_recompile_limit_hit: bool = field(True, "Past the limit the functions that the frame calls are not compiled either; False: they are.", aliases=("skip_code_recursive_on_cache_limit_hit",))
 error_on_recompile: bool = field(False, "Raise RecompileError on the second compilation of a code object.")
 suppress_errors: bool = field(False, "On an error inside the compiler or the backend, warn and run the frame in eager.")
-raise_internal_errors: bool = field(False, "A bug of minidynamo raises; else, without fullgraph, the frame runs in eager with a warning.")
+raise_internal_errors: bool = field(False, "A bug of minidynamo raises; else there is a warning, and the frame (without fullgraph) or the graph runs in eager.")
 check_new_guards: bool = field(False, "Raise InternalError where the guards of what was just compiled refuse the call it was compiled for.")
 verbose: bool = field(False, "Errors carry the compiler's own stack as well as the user's.")
 verify_correctness: bool = field(False, "Run each new compiled graph once against eager and raise when they differ.")

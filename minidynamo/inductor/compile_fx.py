@@ -26,8 +26,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from minidynamo import _C, events
+from minidynamo import config as front_end
 from minidynamo.compile_lock import compiling
 from minidynamo.deferred_torch import fake_mode
+from minidynamo.exc import NoCompiler
 from minidynamo.inductor import (
     config,
     freezing,
@@ -81,8 +83,9 @@ def compile_fx(
     """Compile a graph of torch operations for inputs like these (fake or real tensors, ints).
 
     options: flags of `minidynamo.inductor.config` for this graph. The result takes the inputs
-    positionally and returns a tuple of the graph's outputs. Raises what the compiler of a kernel,
-    or an operator's own checks, raise.
+    positionally and returns a tuple of the graph's outputs. What goes wrong in here is a bug, which
+    is told, and the graph runs operator by operator; with the flag `raise_internal_errors` it
+    raises. Without a compiler for the kernels it raises NoCompiler.
     """
     with config.patch(dict(options or {})):
         metrics.increment("compiled_graphs")
@@ -98,6 +101,8 @@ def compile_fx(
         except (CannotTrace, *NOT_COMPILABLE) as error:
             # It cannot be described without running it.
             compiled = _run(flat, error)
+        except Exception as error:
+            compiled = _run_after_bug(flat, error)
         if spec is None:
             return compiled
         return lambda *args: torch.utils._pytree.tree_unflatten(list(compiled(*args)), spec)
@@ -224,6 +229,22 @@ def _compile_or_run(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any
             return _compile_graph(graph, kind)
     except Undecided as reason:
         return _run(graph, reason, kind)
+    except Exception as error:
+        return _run_after_bug(graph, error, kind)
+
+
+def _run_after_bug(
+    graph: torch.fx.GraphModule, error: Exception, kind: str = ""
+) -> Callable[..., Any]:
+    """For arguments that eager refuses too: it says so when it runs."""
+    if front_end.raise_internal_errors or isinstance(error, NoCompiler):
+        raise error
+    log.warning(
+        "a bug of minidynamo: its compiler failed on a graph, which runs operator by operator: %r",
+        error,
+        exc_info=error if front_end.verbose else None,
+    )
+    return _run(graph, error, kind)
 
 
 def _refuse_unknown_symbols(graph: torch.fx.GraphModule) -> None:
