@@ -58,17 +58,17 @@ def expression_node(
         symbol: torch.fx.Proxy(symbol_node(symbol), tracer)
         for symbol in sorted(expr.free_symbols, key=str)
     }
-    last = next(iter(reversed(graph.nodes)), None)
     node = sympy_interp(NodeArithmetic, symbols, expr).node
-    fresh = []
-    for added in reversed(graph.nodes):
-        if added is last:
-            break
-        fresh.append(added)
-    for added in reversed(fresh):
-        args = map_arg(added.args, lambda n: n.meta[key])
-        added.meta[key] = added.target(*args)  # type: ignore[operator]
+    _note_value(node, key)
     return node
+
+
+def _note_value(node: Node, key: str) -> None:
+    if key not in node.meta:
+        for arg in node.all_input_nodes:
+            _note_value(arg, key)
+        args = map_arg(node.args, lambda n: n.meta[key])
+        node.meta[key] = node.target(*args)  # type: ignore[operator]
 
 
 class SizeFunction:

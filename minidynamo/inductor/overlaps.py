@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import Node, map_arg
 from torch.utils._pytree import tree_leaves
 
-from minidynamo.inductor.assertions import known_by_assertion
+from minidynamo.inductor.assertions import keep_assertions
 from minidynamo.inductor.grad_modes import escaping_view
 
 # Element by element: what they write may be what they read.
@@ -47,7 +47,7 @@ def refusal(
     gm: torch.fx.GraphModule,
 ) -> str:
     """Why the graph has to run as it is; "" if nothing is against compiling it."""
-    reason = escaping_view(gm) or known_by_assertion(gm)
+    reason = escaping_view(gm) or keep_assertions(gm)
     if reason:
         return reason
     for node in gm.graph.nodes:

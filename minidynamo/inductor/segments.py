@@ -16,6 +16,7 @@ import torch
 import torch.fx
 from torch.fx import Node
 
+from minidynamo.inductor.assertions import ASSERT_SIZES, gives_asserted_sizes
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.size_floats import WITH_TENSOR, takes_tensor
 from minidynamo.inductor.sizes import (
@@ -38,7 +39,8 @@ def needs_segments(graph: torch.fx.GraphModule) -> bool:
     _mark_floats_for_sizes(graph.graph)
     nodes = [node for node in graph.graph.nodes if _FOR_SIZES not in node.meta]
     values = [node.meta.get("val") for node in nodes]
-    return any(isinstance(value, _FLOATS) for value in values) or bool(_symbols(values))
+    has_numbers = any(isinstance(value, _FLOATS) for value in values) or _symbols(values)
+    return bool(has_numbers) or any(map(gives_asserted_sizes, nodes))
 
 
 def _mark_floats_for_sizes(graph: torch.fx.Graph) -> None:
@@ -91,9 +93,10 @@ def _is_run(node: Node) -> bool:
     if node.target in (
         aten.sym_constrain_range.default,
         aten.sym_constrain_range_for_size.default,
+        ASSERT_SIZES,
     ):
         return True
-    return bool(_symbols([_value(node)]) - _symbols(given))
+    return gives_asserted_sizes(node) or bool(_symbols([_value(node)]) - _symbols(given))
 
 
 # -- floats as tensors -----------------------------------------------------------------------------

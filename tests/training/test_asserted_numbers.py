@@ -5,6 +5,7 @@ import torch
 
 import minidynamo
 from minidynamo import config
+from minidynamo.inductor import metrics
 
 BACKENDS = ("eager", "aot_eager", "inductor")
 
@@ -40,6 +41,63 @@ def test_assertions_about_data_hold_at_run_time(fn, good, dynamic, backend):
         for wrong in (good - 1, good - 2):
             with pytest.raises(RuntimeError, match="ssert"):
                 compiled(x, torch.tensor(wrong))
+
+
+def chosen_are_three(x, y):
+    chosen = x[x > 0]
+    torch._check(chosen.shape[0] == 3)
+    return (chosen * x.new_ones(3)).sin(), y + 1
+
+
+def chosen_are_as_many(x, y):
+    chosen = x[x > 0]
+    torch._check(chosen.shape[0] + 2 == y.shape[0])
+    return chosen * y[2:] * 0.5
+
+
+def only_the_number_is_used(x, y):
+    found = (x > 0).nonzero()
+    torch._check(found.shape[0] == 3)
+    return y * found.shape[0]
+
+
+def number_is_broadcast(x, y):
+    return x + y.exp() * x.new_ones(int((x > 0).sum().item()) + 2)
+
+
+def parts_of_data(x, y):
+    return [part * 2 for part in torch.split(y.repeat(2)[: int((x > 0).sum().item())], [1, 2])]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("wants_grad", [True, False])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        chosen_are_three,
+        chosen_are_as_many,
+        only_the_number_is_used,
+        number_is_broadcast,
+        parts_of_data,
+    ],
+)
+def test_graphs_with_assertions_about_data_are_compiled(fn, wants_grad, dynamic):
+    good, bad = torch.tensor([0.5, -1, 2, -3, 4]), torch.tensor([0.5, -1, 2, 3, 4])
+    y = torch.arange(5.0)
+    with config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        metrics.reset()
+        compiled = minidynamo.compile(fn, fullgraph=True, dynamic=dynamic)
+        inputs = [[t.clone().requires_grad_(wants_grad) for t in (good, y)] for _ in range(2)]
+        results = [run(*given) for run, given in zip((compiled, fn), inputs, strict=True)]
+        torch.testing.assert_close(*results)
+        if wants_grad:
+            for result, given in zip(results, inputs, strict=True):
+                parts = [result] if isinstance(result, torch.Tensor) else result
+                sum((part * part).sum() for part in parts).backward()
+            torch.testing.assert_close(*([t.grad for t in given] for given in inputs))
+        assert metrics.uncompiled_graphs == 0
+        with pytest.raises(RuntimeError, match="ssert"):
+            compiled(bad, y)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
