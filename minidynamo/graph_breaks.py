@@ -219,7 +219,7 @@ class _Finisher:
         if checks:
             function = disabled(_checked(compiled, len(own), written))
         if made:
-            function = disabled(making(function, made, outputs))
+            function = disabled(making(function, made, [item.node for item in inputs], outputs))
         load_function = [Instruction("LOAD_CONST", function)]
         cells = self.tx.code.co_cellvars
         direct = all(isinstance(s, LocalSource) and s.local not in cells for s in sources)

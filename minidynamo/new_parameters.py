@@ -1,7 +1,8 @@
 """Parameters that the traced code makes: real ones, made anew before each call of the graph.
 
 A parameter is one more input of the graph, in which `fill` gives it its values without the graph
-of autograd seeing that. So it is a leaf, to which gradients flow as to every other input.
+of autograd seeing that. So it is a leaf, to which gradients flow as to every other input. One of a
+tensor that is an input itself is made of that, and has its memory.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ def fill(parameter: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
 
 @dataclass(slots=True)
 class NewParameter:
-    """Its placeholder and how to make it: contiguous, with any values."""
+    """Its placeholder and how to make it: contiguous, with any values, or of the input `base`."""
 
     node: Node
+    base: Node | None
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
@@ -39,10 +41,11 @@ class NewParameter:
     example: torch.nn.Parameter | None = None
     fake: torch.Tensor | None = None
 
-    def make(self) -> torch.nn.Parameter:
-        """A new one, for one call of the graph."""
-        empty = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        return torch.nn.Parameter(empty, requires_grad=self.requires_grad)
+    def make(self, data: torch.Tensor | None) -> torch.nn.Parameter:
+        """A new one, for one call of the graph. data: the value of `base`."""
+        if data is None:
+            data = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        return torch.nn.Parameter(data, requires_grad=self.requires_grad)
 
 
 def is_alone(graph: torch.fx.Graph, fake: torch.Tensor) -> bool:
@@ -66,14 +69,17 @@ def place_last(graph: torch.fx.Graph, made: list[NewParameter]) -> None:
         first.prepend(item.node)
 
 
-def making(graph: Compiled, made: list[NewParameter], outputs: Sequence[Node]) -> Compiled:
+def making(
+    graph: Compiled, made: list[NewParameter], inputs: Sequence[Node], outputs: Sequence[Node]
+) -> Compiled:
     """A callable that gives `outputs`, for a graph that gives those that are not in `made`."""
-    makers = [item.make for item in made]
+    places = {node: place for place, node in enumerate(inputs)}
+    makers = [(item.make, None if item.base is None else places[item.base]) for item in made]
     numbers = {item.node: number for number, item in enumerate(made)}
     order = [numbers.get(node) for node in outputs]
 
     def call(*args: Any) -> tuple[Any, ...]:
-        fresh = [make() for make in makers]
+        fresh = [make(None if place is None else args[place]) for make, place in makers]
         results = iter(graph(*args, *fresh))
         return tuple([next(results) if n is None else fresh[n] for n in order])
 

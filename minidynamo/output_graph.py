@@ -132,7 +132,7 @@ class OutputGraph:
         self._names: set[str] = set()
         # Nodes of symbols; for symbols that depend on data, where in which result they are.
         self._symbols: dict[sympy.Symbol, Node] = {}
-        self._sizes: set[Node] = set()  # those that sizes of inputs need
+        self.needed: set[Node] = set()  # those of sizes of inputs, and of data of parameters
         self._unbacked: dict[sympy.Symbol, tuple[Node, Any]] = {}
         self.restrided = Restrided()
         self.op_count = 0
@@ -530,7 +530,7 @@ class OutputGraph:
             self.restrided.restore()
         used = []
         for item in self.inputs:
-            if item.node.users or item.node in self._sizes:
+            if item.node.users or item.node in self.needed:
                 used.append(item)
             else:
                 self.graph.erase_node(item.node)
@@ -551,7 +551,7 @@ class OutputGraph:
                 parts = [part for _, part, _ in memory_leaves(item.source, fake, False)]
                 for symbol in free_symbols([fake, *parts]):
                     if symbol in self.shapes.sources:
-                        self._sizes.add(self._symbol_node(symbol))
+                        self.needed.add(self._symbol_node(symbol))
         first = next(iter(self.graph.nodes))
         for item in self.inputs:
             if isinstance(item.value, torch.Tensor):

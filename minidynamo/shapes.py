@@ -245,6 +245,12 @@ class Shapes:
         self._numbers[source] = _Number(source, value, symbol, stack)
         return self._as_number(self._numbers[source])
 
+    def fix(self, symbol: sympy.Symbol) -> None:
+        """Make a symbol the constant that it is in this call."""
+        # Without a hint it is rounded.
+        known = (n.value for n in self._numbers.values() if n.symbol == symbol)
+        self.env.evaluate_expr(symbol, next(known, None))
+
     def computed_number(self, value: float, source: Source, stack: UserStack) -> Any:
         """A symbol for what generated code computes at `source`; None if it is a constant."""
         is_small = abs(value) < _INT64 if type(value) is int else math.isfinite(value)

@@ -15,6 +15,7 @@ from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 
 if TYPE_CHECKING:
+    from ..output_graph import GraphInput, OutputGraph
     from ..symbolic_convert import Translator
 
 Args = list[VariableTracker]
@@ -49,21 +50,37 @@ def _why_not(tx: Translator, data: TensorVariable, requires_grad: Any) -> str | 
     output, fake = tx.output, data.fake
     if output.body is not None or output.transform_levels:
         return "it is made in the body of an operator or a transform"
-    if fake.requires_grad or fake.is_inference() or torch.is_inference_mode_enabled():
-        return "its data requires grad or is of inference mode"
-    if data.python_type() is not torch.Tensor or data.node.op == "placeholder":
-        return "it shares the memory of a tensor from outside"
+    if fake.is_inference() or torch.is_inference_mode_enabled():
+        return "its data is of inference mode"
+    if data.python_type() not in (torch.Tensor, torch.nn.Parameter):
+        return "its data is of a subclass"
     if fake.layout is not torch.strided or fake.is_quantized or fake.is_conj() or fake.is_neg():
         return "its data is no plain tensor"
     if not all(type(size) is int for size in fake.shape):
         return "its size is symbolic"
-    size = fake.numel() * fake.itemsize
-    if not fake.is_contiguous() or fake.untyped_storage().nbytes() != size:
-        return "its data is not contiguous or a part of more"
     if not isinstance(requires_grad, bool):
         return "requires_grad is no bool"
     if requires_grad and not (fake.is_floating_point() or fake.is_complex()):
         return "eager will raise the error"
+    return None if _input(tx, data) else _why_not_filled(output, fake, data)
+
+
+def _input(tx: Translator, data: TensorVariable) -> GraphInput | None:
+    """The input of the graph that `data` is."""
+    if data.node.op != "placeholder":
+        return None
+    return next((item for item in tx.output.inputs if item.node is data.node), None)
+
+
+def _why_not_filled(
+    output: OutputGraph, fake: torch.Tensor, data: TensorVariable
+) -> str | None:
+    """What keeps `fill` from giving a parameter the values of `data`, which the graph makes."""
+    if fake.requires_grad or data.node.op == "placeholder":
+        return "its data requires grad"
+    size = fake.numel() * fake.itemsize
+    if not fake.is_contiguous() or fake.untyped_storage().nbytes() != size:
+        return "its data is not contiguous or a part of more"
     if not is_alone(output.graph, fake):
         return "its data is a view, or has views"
     return None
@@ -84,12 +101,17 @@ def make_parameter(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracke
     name = f"new_parameter_{len(output.made)}"
     node = output.graph.placeholder(name)
     node.meta["example_value"] = value
-    new = NewParameter(node, tuple(fake.shape), fake.dtype, fake.device, requires_grad)
-    new.example = new.make()
+    given = _input(tx, data)
+    base = None if given is None else given.node
+    new = NewParameter(node, base, tuple(fake.shape), fake.dtype, fake.device, requires_grad)
+    new.example = new.make(None if given is None else given.value)
     source = TorchSource(ConstSource(name))
     new.fake = output.fake_mode.from_tensor(new.example, static_shapes=True, source=source)
     output.made.append(new)
-    data.node = output.add_known_node(fill, (node, data.node), {}, fake, tx.user_stack())
+    if base is None:
+        data.node = output.add_known_node(fill, (node, data.node), {}, fake, tx.user_stack())
+    else:
+        output.needed.add(base)
     output.side_effects.version += 1
     output.side_effects.lasting += 1
     return output.side_effects.track(value, TensorVariable(node))

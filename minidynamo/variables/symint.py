@@ -90,13 +90,13 @@ class SymVariable(VariableTracker):
         """The value of this call, which becomes a guard."""
         if tx.output.shapes.has_nested and is_ragged(self.value):
             unsupported("symbolic number", repr(self), "a ragged size is no constant")
-        value = decide(tx, lambda: self.python_type()(self.value), self)
         node = self.value.node
-        if tx.output.options.fullgraph and not self.is_python_constant():
+        if tx.output.options.fullgraph and not isinstance(node.expr, sympy.Symbol):
             # What a float is does not say what the numbers are that it was computed from. Where
             # the graph may end, that leaves them symbolic.
             for symbol in sorted(node.expr.free_symbols, key=str):
-                decide(tx, partial(node.shape_env.evaluate_expr, symbol), self)
+                decide(tx, partial(tx.output.shapes.fix, symbol), self)
+        value = decide(tx, lambda: self.python_type()(self.value), self)
         return ConstantVariable(value)
 
     def truth(self, tx: Translator) -> bool:
@@ -233,7 +233,8 @@ def compute(
     if row is None or (function is round and len(args) > 1):
         return _computed_outside(tx, function, args)
     if function in _INTEGERS_ONLY and any(arg.python_type() is float for arg in args):
-        return _computed_outside(tx, function, args)
+        found = _computed_outside(tx, function, args)
+        return _float_power(tx, args) if found is None and row is operator.pow else found
     if function in _ROUNDINGS and _is_of_floats(tx, args[0]):
         number = _computed_outside(tx, function, args)
         if number is not None:  # else plans, which compute with integers, run by operators
@@ -252,7 +253,7 @@ def compute(
         values = [int(value) if type(value) is bool else value for value in values]
     try:
         result = decide(tx, lambda: row(*values), args)
-    except (TypeError, AttributeError, NotImplementedError, ValueError, ZeroDivisionError):
+    except (TypeError, AttributeError, NotImplementedError, ValueError, ArithmeticError):
         return None  # constants then give the program's own error, if it is one
     if isinstance(result, SYM_TYPES):
         return wrap_number(tx, result, made=(row, args))
@@ -291,6 +292,31 @@ def _computed_outside(
     source = CallSource(place, partial(_call_at, function, parts), label.replace("{", "{{"))
     number = tx.output.shapes.computed_number(value, source, tx.user_stack())
     return None if number is None else tx.wrap_number(number, source=source)
+
+
+def float_power(base: Any, exponent: Any) -> Any:
+    """`base ** exponent`, of which one is a float. torch's SymFloats refuse negative bases."""
+    if isinstance(base, torch.SymFloat):
+        return base.__float_pow__(exponent)
+    symbolic = isinstance(exponent, torch.SymFloat)
+    return exponent.__rfloat_pow__(base) if symbolic else base**exponent
+
+
+def _float_power(tx: Translator, args: list[VariableTracker]) -> VariableTracker | None:
+    """A power of several symbols, where guards say that it is a float."""
+    if len(args) != 2:
+        return None
+    base, exponent = values = [torch.sym_float(arg.value) for arg in args]  # type: ignore[attr-defined]
+    never_complex = isinstance(exponent, float) and exponent.is_integer()
+    if not (never_complex and exponent > 0):
+        domain = partial(operator.ne if never_complex else operator.gt, base, 0)
+        if not decide(tx, lambda: bool(domain()), args[0]):
+            return None
+    try:
+        result = float_power(*values)
+    except ArithmeticError:
+        return None  # constants then give the program's own error
+    return wrap_number(tx, result, made=(float_power, args))
 
 
 def _call_at(function: Callable[..., Any], parts: list[Any], place: Any) -> Any:

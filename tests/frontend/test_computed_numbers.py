@@ -66,3 +66,49 @@ def test_values_that_are_errors_or_special(name):
     special = (0.0, -0.0, -1.0, 1e308, math.inf, math.nan, 4.0)
     calls = [(X, value) for value in (*FLOATS[:3], *special)]
     check_recompiles(PROGRAMS[name], calls, graphs=None)
+
+
+PAIRS = ((0.3, 2.0), (0.4, 2.5), (0.45, 3.5), (0.9, 4.25), (0.1, 1.5))
+POWERS = {
+    "both": (lambda x, f, g: x * f**g, 2),
+    "decay": (lambda x, f, g: x * (1 - f**g) ** 0.5 / (1 + g**-f), 2),
+    "product": (lambda x, f, g: x * pow(f * g, 2), 2),
+    "difference": (lambda x, f, g: x * (f - g) ** 2 + (f - g) ** -1, 2),
+    "largest": (lambda x, f, g: x * max(f * 0.1, g) ** 3, 2),
+    "branch": (lambda x, f, g: x * 3 if f**g > 0.1 else x * 4, 3),
+    "returned": (lambda x, f, g: (x + 1, f**g, (f + g) ** 2), 2),
+    "of math": (lambda x, f, g: x * math.exp(f * g), 3),
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_powers_of_two_floats(name):
+    fn, graphs = POWERS[name]
+    check_recompiles(fn, [(X, *pair) for pair in PAIRS], graphs=graphs)
+    graphs = len(PAIRS) if name == "of math" else graphs
+    check_recompiles(fn, [(X, *pair) for pair in PAIRS], graphs=graphs, fullgraph=True)
+
+
+@pytest.mark.parametrize("name", ["both", "difference", "decay", "returned"])
+def test_powers_that_are_errors_or_special(name):
+    """Complex results, divisions by zero, overflows."""
+    others = [(-0.5, 2.0), (-0.5, 2.5), (0.0, 1.5), (0.0, -1.5), (2.5, 2.5), (1e200, 2.5)]
+    others += [(-3.0, -3.0), (1e-300, -4.5), (0.5, 0.25)]
+    check_recompiles(POWERS[name][0], [(X, *pair) for pair in (*PAIRS, *others)], graphs=None)
+
+
+@pytest.mark.parametrize("name", ["both", "difference", "product"])
+def test_powers_are_compiled(name):
+    fn, _ = POWERS[name]
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    for pair in PAIRS:
+        torch.testing.assert_close(compiled(X, *pair), fn(X, *pair))
+
+
+def test_product_as_a_constant():
+    """Where the value itself is needed, what it is computed from is fixed too."""
+
+    def fn(x, f, g):
+        return x * f, {f * g: 1}
+
+    check_recompiles(fn, [(X, *pair) for pair in PAIRS], graphs=5, fullgraph=True)

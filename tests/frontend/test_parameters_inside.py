@@ -13,6 +13,7 @@ import minidynamo
 
 BACKENDS = ["eager", "aot_eager", "inductor"]
 WEIGHT = torch.full((3,), 2.0)
+KEPT = nn.Parameter(torch.full((3,), 3.0))
 
 
 class Scale(nn.Module):
@@ -103,7 +104,35 @@ def buffer_of_input(x, box):
     return (b * x).sum(), b
 
 
+def of_input(x, box):
+    p = nn.Parameter(x)
+    return (p * x).sum(), p, x.detach()
+
+
+def of_parameter(x, box):
+    p, q = nn.Parameter(KEPT), nn.Parameter(KEPT, requires_grad=False)
+    return (p * x * q).sum(), p, q
+
+
+def of_written_input(x, box):
+    data = WEIGHT
+    data.copy_(x.detach())
+    p = nn.Parameter(data)
+    data[0] += 1
+    with torch.no_grad():
+        p[1] += 5
+    return (p * x * data).sum() + p[0], p, data
+
+
+def of_data_left_behind(x, box):
+    data = WEIGHT
+    p = nn.Parameter(data)
+    data.mul_(2)
+    return (p * x).sum(), p
+
+
 FUNCTIONS = (
+    of_input, of_parameter, of_written_input, of_data_left_behind,
     plain, frozen, no_data, stored, shared_memory, without_grad, of_clone, a_module, a_list,
     changed, buffer, buffer_of_input,
 )  # fmt: skip
@@ -112,6 +141,8 @@ FUNCTIONS = (
 def run(fn, grads):
     """What a call gives and leaves, and the gradients of two calls."""
     seen = []
+    WEIGHT.fill_(2)
+    KEPT.grad = None
     for k in range(2):
         x = torch.arange(3.0) + k
         x.requires_grad_(grads == "input")
@@ -184,6 +215,28 @@ def test_random_values_are_eagers():
     assert_same(*results)
 
 
+def test_the_memory_is_the_inputs():
+    """What is done to the parameter later is done to the tensor, of this call."""
+    minidynamo.reset()
+    counter = CountingBackend()
+
+    def fn(x, layer):
+        layer.weight = nn.Parameter(x)
+        return layer(x)
+
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for k in range(3):
+        x, layer = torch.ones(3, 3) * k, nn.Linear(3, 3)
+        assert_same(compiled(x, layer), layer(x))
+        assert layer.weight.data_ptr() == x.data_ptr()
+        with torch.no_grad():
+            layer.weight.add_(1)
+        assert_same(x, torch.full((3, 3), k + 1.0))
+    assert len(counter.graphs) == 1
+    with pytest.raises(RuntimeError, match="floating point"):
+        minidynamo.compile(fn, backend="eager")(torch.ones(3, 3, dtype=torch.long), layer)
+
+
 def test_a_break_hands_the_parameter_on():
     def fn(x):
         p = nn.Parameter(x * 2)
@@ -218,8 +271,8 @@ def test_another_shape_compiles_again():
 @pytest.mark.parametrize(
     "fn",
     [
-        lambda x: nn.Parameter(x),
         lambda x: nn.Parameter(x[0]),
+        lambda x: nn.Parameter(x.t()),
         lambda x: nn.Parameter((x * 2)[0]),
         lambda x: nn.Parameter((x * 2).t()),
         lambda x: [(y := x * 2), y[0], nn.Parameter(y)],

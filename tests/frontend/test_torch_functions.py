@@ -225,7 +225,7 @@ def test_operator_errors_are_eager_errors():
         (lambda x: 1.0 in x, "data-dependent value"),
         (lambda x: torch.linalg.lstsq(x, x), "data-dependent shape"),
         (lambda x: x.sum().backward(), "autograd call"),
-        (lambda x: torch.nn.Parameter(x), "new parameter"),
+        (lambda x: torch.nn.Parameter(x[0]), "new parameter"),
         (lambda x: (torch.manual_seed(0), x + 1), "call of an untraced function"),
         (lambda x: (minidynamo.graph_break(), x), "graph_break()"),
     ],
