@@ -99,8 +99,8 @@ class SideEffects:
         self.lasting = 0
         # Values that were mutated, while somebody asks for them.
         self.mutated: set[VariableTracker] = set()
-        # Those of them of which items changed.
-        self.changed_items: set[VariableTracker] = set()
+        # What those of them held whose items changed; None where nobody asks.
+        self.snapshots: dict[VariableTracker, Any] | None = None
         # Whether there are objects whose end runs code.
         self.meets_finalizers = False
         # Tensors that stand for others (min() of several, say; the result of a function that is
@@ -167,7 +167,8 @@ class SideEffects:
             )
         self._check_dropped(variable)
         self.mutated.add(variable)
-        self.changed_items.add(variable)
+        if self.snapshots is not None and variable not in self.snapshots:
+            self.snapshots[variable] = variable.snapshot()
         self.version += 1
         self.lasting += variable.replay_rank != 0
         if variable.mutation is Mutation.EXISTING:

@@ -28,7 +28,6 @@ from torch.fx.node import Node, map_aggregate
 from .. import markers
 from ..exc import Unsupported
 from ..output_graph import example_value
-from ..side_effects import Mutation
 from ..subgraphs import Body, add_submodule, scope
 from ..variables.base import VariableTracker, unsupported
 from ..variables.bodies import new_tensor, trace_body
@@ -37,6 +36,7 @@ from ..variables.classes import ClassVariable, new_object
 from ..variables.constant import ConstantVariable
 from ..variables.contexts import GRAD_MODE, GlobalStateVariable
 from ..variables.opaque import check_reads
+from ..variables.put_back import Changes
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 from ..variables.transforms import OpenLevel
@@ -302,12 +302,8 @@ class _Halves:
 def _try_out(tx: Translator, cls: ClassVariable, values: Values, wanted: list[bool]) -> _Halves:
     """Trace both halves into graphs of their own. Raises Unsupported where that fails."""
     effects, output = tx.output.side_effects, tx.output
-    number = VariableTracker(mutation=Mutation.NEW).number
     effects.version += 1
-    outer, effects.mutated = effects.mutated, set()
-    before = {v: dict(stores) for v, stores in effects.attributes.items()}
-    changed, effects.changed_items = effects.changed_items, set()
-    try:
+    with Changes(tx) as changes:
         with torch.no_grad(), scope(output) as forward:
             result, context = _forward(tx, cls, values, wanted)
             saved = effects.load_attr(context, "to_save")
@@ -318,15 +314,7 @@ def _try_out(tx: Translator, cls: ClassVariable, values: Values, wanted: list[bo
                 given = [_gradient(tx, backward, item) for item in _outputs(tx, result)]
                 name = "backward" if "vjp" not in vars(cls.value) else "vjp"
                 found = tx.call_function(cls.getattr(tx, name), [context, *given], {}).realize()
-        mutated = [
-            variable
-            for variable in effects.mutated
-            if variable.mutation is Mutation.EXISTING or variable.number < number
-            if not _put_back(tx, variable, before.get(variable, {}))
-        ]
-    finally:
-        effects.mutated |= outer
-        effects.changed_items |= changed
+        mutated = changes.lasting()
     grads = [item.realize() for item in _outputs(tx, found)]
     return _Halves(forward, backward, result, context, grads, mutated)
 
@@ -368,47 +356,6 @@ def _is_plain(fake: Any) -> bool:
     """Whether it is a tensor with memory of its own to ask for."""
     is_strided = isinstance(fake, torch.Tensor) and fake.layout is torch.strided
     return is_strided and not _functorch.is_functorch_wrapped_tensor(fake)
-
-
-def _put_back(
-    tx: Translator, variable: VariableTracker, before: dict[str, VariableTracker | Any]
-) -> bool:
-    """Whether attributes of an object are again what they were; then the log forgets them."""
-    effects = tx.output.side_effects
-    after = effects.attributes.get(variable)
-    if isinstance(variable, GlobalStateVariable) or variable in effects.changed_items:
-        return False
-    if after is None or not after.keys() >= before.keys():
-        return False
-    if any((variable, name) in effects.recreated for name in after):
-        return False
-    effects.attributes[variable] = before
-    if all(_is_again(tx, variable, name, value) for name, value in after.items()):
-        return True
-    effects.attributes[variable] = after
-    return False
-
-
-def _is_again(
-    tx: Translator,
-    variable: VariableTracker,
-    name: str,
-    value: Any,
-) -> bool:
-    """Whether `value` is what the attribute was."""
-    stored = tx.output.side_effects.load_attr(variable, name)
-    if stored is None and hasattr(tx.output.side_effects.real_of(variable), name):
-        stored = variable.getattr(tx, name)
-    if not isinstance(stored, VariableTracker) or not isinstance(value, VariableTracker):
-        return stored is value and stored is not None
-    old, new = stored.realize(), value.realize()
-    if old is new:
-        return True
-    if not (old.is_python_constant() and new.is_python_constant()):
-        return False
-    first = old.as_python_constant()
-    second = new.as_python_constant()
-    return type(first) is type(second) and first == second and repr(first) == repr(second)
 
 
 def _outputs(tx: Translator, result: VariableTracker) -> list[VariableTracker]:

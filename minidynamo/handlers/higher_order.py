@@ -1,4 +1,4 @@
-"""Higher-order operators: cond, while_loop, scan, map, foreach_map, activation checkpointing.
+"""Higher-order operators: cond, while_loop, scan, map, foreach_map.
 
 The functions they take are traced into graphs of their own (`variables/bodies.py`), whose free
 tensors become further operands of the operator.
@@ -10,12 +10,11 @@ import functools
 import importlib
 import itertools
 import types
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils.checkpoint
+from torch._higher_order_ops.cond import _merge_output
 from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.out_dtype import out_dtype
 from torch._higher_order_ops.print import print as hop_print
@@ -36,9 +35,7 @@ from ..variables.bodies import (
 from ..variables.constant import ConstantVariable
 from ..variables.functions import UserFunctionVariable
 from ..variables.registry import handles
-from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
-from .functools_ import PartialVariable
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -61,12 +58,12 @@ def _named(args: Args, kwargs: Kwargs, names: str, *defaults: Any) -> list[Any]:
     return [given[name] for name in wanted]
 
 
-def _free(bodies: Sequence[TracedBody]) -> list[Node]:
+def free_nodes(bodies: Sequence[TracedBody]) -> list[Node]:
     """The nodes outside that bodies use, each once."""
     return list(dict.fromkeys(node for traced in bodies for node in traced.body.lifted))
 
 
-def _operands(tx: Translator, free: Sequence[Node]) -> tuple[Node, ...]:
+def operands_of(tx: Translator, free: Sequence[Node]) -> tuple[Node, ...]:
     """The nodes as the graph under construction has them."""
     body = tx.output.body
     return tuple(body.local(node) if body is not None else node for node in free)
@@ -79,11 +76,19 @@ def _needs_grad(nodes: Sequence[Any]) -> bool:
     )
 
 
-def _meta(fake: torch.Tensor) -> tuple[Any, ...]:
+def _meta(fake: Any) -> tuple[Any, ...]:
     return fake.shape, fake.dtype, fake.device, fake.layout
 
 
-def _described(fake: torch.Tensor) -> str:
+def _strides(fake: torch.Tensor) -> list[Any]:
+    """Those that say where items are."""
+    pairs = zip(fake.stride(), fake.shape, strict=True)
+    return [stride for stride, size in pairs if type(size) is not int or size > 1]
+
+
+def _described(fake: Any) -> str:
+    if not isinstance(fake, torch.Tensor):
+        return str(fake)
     return f"{str(fake.dtype).removeprefix('torch.')}{list(fake.shape)} on {fake.device}"
 
 
@@ -98,6 +103,9 @@ def _module(tx: Translator, stem: str, traced: TracedBody, free: Sequence[Node])
 def _refuse_aliases(name: str, traced: TracedBody) -> None:
     """The results of these operators have to be new tensors, each another."""
     nodes = traced.nodes()
+    nodes = [
+        n for n in nodes if isinstance(n, Node) and isinstance(example_value(n), torch.Tensor)
+    ]
     if len(set(nodes)) < len(nodes) or any(node.op == "placeholder" for node in nodes):
         unsupported(
             "aliasing in a body", name, f"a function given to {name} returns an operand"
@@ -119,29 +127,65 @@ def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         return tx.call_function(true_fn if pred.truth(tx) else false_fn, values, {})
     if not all(_is_nest_of_tensors(tx, value) for value in values):
         unsupported("arguments", "torch.cond", "the operands are no nest of tensors")
-    branches = [
-        trace_body(tx, "torch.cond", lambda body, fn=fn: tx.call_function(fn, values, {}))  # type: ignore[misc]
-        for fn in (true_fn, false_fn)
-    ]
-    for traced in branches:
-        _refuse_aliases("torch.cond", traced)
-    first, second = branches
-    metas = [[_meta(fake) for fake in traced.fakes] for traced in branches]
-    if first.shape != second.shape or metas[0] != metas[1]:
-        given = [", ".join(map(_described, traced.fakes)) or "no tensor" for traced in branches]
-        unsupported(
-            "branches differ",
-            "torch.cond",
-            f"both have to return tensors that are alike: {given[0]} is not {given[1]}",
-        )
-    free = _free(branches)
+    branches = _branches(tx, (true_fn, false_fn), values, integers=False)
+    is_alike = _alike(branches)
+    if not is_alike:
+        branches = _branches(tx, (true_fn, false_fn), values, integers=True)
+    free = free_nodes(branches)
     modules = [
         _module(tx, stem, traced, free)
         for stem, traced in zip(("cond_true", "cond_false"), branches, strict=True)
     ]
-    results = fresh_results(tx, first.fakes, _needs_grad(free))
-    arguments = (tx.as_proxy(pred), *modules, _operands(tx, free))
+    first = branches[0]
+    fakes = first.fakes if is_alike else _merged(tx, branches)
+    arguments = (tx.as_proxy(pred), *modules, operands_of(tx, free))
+    results = fresh_results(tx, fakes, _needs_grad(free))
     return first.rebuild(add_call(tx, torch.ops.higher_order.cond, arguments, {}, results))
+
+
+def _branches(
+    tx: Translator, functions: Sequence[VariableTracker], values: Args, *, integers: bool
+) -> list[TracedBody]:
+    branches = [
+        trace_body(
+            tx,
+            "torch.cond",
+            lambda body, fn=fn: tx.call_function(fn, values, {}),  # type: ignore[misc]
+            integers=integers,
+        )
+        for fn in functions
+    ]
+    for traced in branches:
+        _refuse_aliases("torch.cond", traced)
+    return branches
+
+
+def _alike(branches: list[TracedBody]) -> bool:
+    first, second = branches
+    metas = [[(_meta(f), _strides(f)) for f in traced.fakes] for traced in branches]
+    return first.shape == second.shape and metas[0] == metas[1]
+
+
+def _merged(tx: Translator, branches: list[TracedBody]) -> list[Any]:
+    """What is known of the results of either branch: integers and sizes in which they differ
+    depend on data.
+    """
+    first, second = branches
+    given = [", ".join(map(_described, traced.fakes)) or "no tensor" for traced in branches]
+    why = f"both have to return tensors that are alike: {given[0]} is not {given[1]}"
+    mode = tx.output.fake_mode
+    with torch.no_grad(), mode:
+        try:
+            if first.shape != second.shape:
+                raise TypeError
+            pairs = zip(first.fakes, second.fakes, strict=True)
+            merged = [_merge_output(a, b, mode) for a, b in pairs]
+        except (RuntimeError, AssertionError, TypeError, KeyError, ValueError):
+            unsupported("branches differ", "torch.cond", why)
+    for fake, pair in zip(merged, zip(first.fakes, second.fakes, strict=True), strict=True):
+        if isinstance(fake, torch.Tensor):
+            fake.requires_grad_(any(one.requires_grad for one in pair))
+    return merged
 
 
 def _is_nest_of_tensors(tx: Translator, value: VariableTracker) -> bool:
@@ -187,7 +231,7 @@ def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         )
     if [fake.dtype for fake in test.fakes] != [torch.bool]:
         unsupported("carried values differ", "while_loop", "the condition is no bool tensor")
-    free = _free([test, step])
+    free = free_nodes([test, step])
     carried_nodes = tuple(leaf.as_proxy() for leaf in leaves)
     needs_grad = _needs_grad([*carried_nodes, *free])
     test_module = test.body.module(tx.output, test.nodes(), free, is_single=True)
@@ -195,7 +239,7 @@ def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         add_submodule(tx.output, "while_cond", test_module),
         _module(tx, "while_body", step, free),
     )
-    arguments = (*modules, _operands(tx, carried_nodes), _operands(tx, free))
+    arguments = (*modules, operands_of(tx, carried_nodes), operands_of(tx, free))
     with tx.output.fake_mode, torch.no_grad():
         alike = [fake.detach() for fake in step.fakes]
     for fake in alike:
@@ -239,7 +283,7 @@ def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 
     traced = trace_body(tx, "scan", run)
     _refuse_aliases("scan", traced)
-    free = _free([traced])
+    free = free_nodes([traced])
     nodes = [leaf.as_proxy() for leaf in (*carry, *items)]
     count = len(carry)
     needs_grad = _needs_grad([*nodes, *free])
@@ -254,7 +298,11 @@ def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     length = items[0].fake.shape[0]  # type: ignore[attr-defined]
     alike = _scan_results(tx, traced, count, length, needs_grad)
     module = _module(tx, "scan_body", traced, free)
-    operands = (_operands(tx, nodes[:count]), _operands(tx, nodes[count:]), _operands(tx, free))
+    operands = (
+        operands_of(tx, nodes[:count]),
+        operands_of(tx, nodes[count:]),
+        operands_of(tx, free),
+    )
     fakes = fresh_results(tx, alike, needs_grad)
     arguments = (module, *map(list, operands[:2]), operands[2])
     results = add_call(tx, torch.ops.higher_order.scan, arguments, {}, fakes)
@@ -357,7 +405,7 @@ def _map(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 
     traced = trace_body(tx, "map", run)
     _refuse_aliases("map", traced)
-    free = _free([traced])
+    free = free_nodes([traced])
     module = _module(tx, "map_body", traced, free)
     nodes = tuple(leaf.as_proxy() for leaf in leaves)
     with tx.output.fake_mode, torch.no_grad():
@@ -365,7 +413,7 @@ def _map(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     needs_grad = _needs_grad([*nodes, *free])
     for fake, part in zip(stacked, traced.fakes, strict=True):
         fake.requires_grad_(needs_grad and part.requires_grad)
-    arguments = (module, _operands(tx, nodes), _operands(tx, free))
+    arguments = (module, operands_of(tx, nodes), operands_of(tx, free))
     results = fresh_results(tx, stacked, needs_grad)
     return traced.rebuild(add_call(tx, torch.ops.higher_order.map_impl, arguments, {}, results))
 
@@ -412,22 +460,22 @@ def _in_graph(
         return tx.call_function(function, values, named)
 
     traced = trace_body(tx, name, call)
-    nodes = _computed(traced)
+    nodes = computed_nodes(traced)
     if not nodes:
         return traced.rebuild(list(traced.results))
-    free = _free([traced])
+    free = free_nodes([traced])
     node = add_submodule(tx.output, f"{name}_body", traced.body.module(tx.output, nodes, free))
     fakes = fresh_results(tx, [example_value(n) for n in nodes], _needs_grad(free))
-    arguments = arrange(node, _operands(tx, free))
-    return _given_back(traced, nodes, add_call(tx, target, arguments, options, fakes))
+    arguments = arrange(node, operands_of(tx, free))
+    return given_back(traced, nodes, add_call(tx, target, arguments, options, fakes))
 
 
-def _computed(traced: TracedBody) -> list[Node]:
+def computed_nodes(traced: TracedBody) -> list[Node]:
     """What the body returns of its own, each once."""
     return list(dict.fromkeys(n for n in traced.nodes() if n.op != "placeholder"))
 
 
-def _given_back(traced: TracedBody, nodes: Sequence[Node], values: Args) -> VariableTracker:
+def given_back(traced: TracedBody, nodes: Sequence[Node], values: Args) -> VariableTracker:
     """The result of the function, with the values of a call in place of the nodes."""
     outside = dict(zip(nodes, values, strict=True))
     pairs = zip(traced.nodes(), traced.results, strict=True)
@@ -494,104 +542,3 @@ def _on_values(operator: Any) -> Callable[..., VariableTracker]:
 
 for _plain in (out_dtype, hop_print):
     handles(_plain)(_on_values(_plain))
-
-
-# -- activation checkpointing ----------------------------------------------------------------------
-
-_CHECKPOINT_OPTIONS = frozenset(
-    "use_reentrant preserve_rng_state context_fn determinism_check debug early_stop".split()
-)
-# Where torch's operator looks for the option of that name.
-_CONTEXT_FN = "_checkpoint_context_fn"
-
-
-def checkpointed(module: torch.fx.GraphModule, *args: Any, **options: Any) -> Any:
-    """A node of the graph: `torch.utils.checkpoint.checkpoint(module, *args, **options)`.
-
-    Below a tracer (AOTAutograd) it is torch's operator that tags what is to be recomputed.
-    """
-    if torch._C._len_torch_dispatch_stack() == 0:
-        if _CONTEXT_FN in module.meta:
-            options["context_fn"] = module.meta[_CONTEXT_FN]
-        return torch.utils.checkpoint.checkpoint(module, *args, use_reentrant=False, **options)
-    return torch.ops.higher_order.tag_activation_checkpoint(module, *args)
-
-
-@handles(torch.utils.checkpoint.checkpoint)
-def checkpoint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Without gradients it is a call of the function."""
-    function, values = args[0], args[1:]
-    options = {name: kwargs[name] for name in kwargs if name in _CHECKPOINT_OPTIONS}
-    named = {name: value for name, value in kwargs.items() if name not in options}
-    constants = {name: _real(tx, value) for name, value in options.items()}
-    reentrant = constants.pop("use_reentrant", None)
-    if reentrant is None:
-        reentrant = _default_of_reentrant(tx)
-    if not torch.is_grad_enabled():
-        return tx.call_function(function, values, named)
-    if reentrant and not any(map(_wants_grad, values)):
-        unsupported(
-            "reentrant checkpoint",
-            "torch.utils.checkpoint.checkpoint",
-            "use_reentrant=True needs an argument that requires grad",
-            ["pass use_reentrant=False"],
-        )
-    traced = trace_body(
-        tx, "checkpoint", lambda body: tx.call_function(function, values, named)
-    )
-    nodes, free = _computed(traced), _free([traced])
-    if not nodes or not free:
-        unsupported("checkpoint", "no operations", "the function computes nothing")
-    body = traced.body.module(tx.output, nodes, free)
-    if "context_fn" in constants:
-        body.meta[_CONTEXT_FN] = constants.pop("context_fn")
-    module = add_submodule(tx.output, "checkpoint_body", body)
-    fakes = fresh_results(tx, [example_value(node) for node in nodes], needs_grad=True)
-    operands = _operands(tx, free)
-    computed = add_call(tx, checkpointed, (module, *operands), constants, fakes)
-    return _given_back(traced, nodes, computed)
-
-
-def _default_of_reentrant(tx: Translator) -> bool:
-    """What eager takes where `use_reentrant` is not given, with its warning (while tracing)."""
-    text = _warning_without_reentrant()
-    if text is None:
-        unsupported("checkpoint", "use_reentrant", "this torch wants it to be given")
-    frame = tx.user_stack()[-1]
-    warnings.warn_explicit(text, UserWarning, frame.filename, frame.lineno or 0)
-    return True
-
-
-@functools.cache
-def _warning_without_reentrant() -> str | None:
-    """None: this torch raises, or takes another default."""
-    leaf = torch.zeros(1, requires_grad=True)
-    with warnings.catch_warnings(record=True) as caught, torch._C.DisableTorchFunction():
-        warnings.simplefilter("always")
-        try:
-            torch.utils.checkpoint.checkpoint(torch.neg, leaf, preserve_rng_state=False)
-        except (TypeError, ValueError, RuntimeError):
-            return None
-    texts = [str(warning.message) for warning in caught]
-    return next((text for text in texts if "use_reentrant" in text), None)
-
-
-def _real(tx: Translator, value: VariableTracker) -> Any:
-    """The object that an option of checkpoint is."""
-    value = value.realize()
-    if isinstance(value, PartialVariable):
-        keywords = tx.unpack_keywords(value.keywords.realize())
-        named = {name: _real(tx, item) for name, item in keywords.items()}
-        items = [_real(tx, item) for item in value.args]
-        return functools.partial(_real(tx, value.function), *items, **named)
-    if isinstance(value, SetVariable):
-        items = value.unpack(tx)
-        if all(item.realize().is_python_constant() for item in items):
-            return value.python_type()([item.as_python_constant() for item in items])
-    if not value.is_python_constant():
-        unsupported("checkpoint", repr(value), "the option is not known while tracing")
-    return value.as_python_constant()
-
-
-def _wants_grad(value: VariableTracker) -> bool:
-    return isinstance(value, TensorVariable) and value.fake.requires_grad

@@ -329,6 +329,14 @@ class VariableTracker:
             "mutation", repr(self), f"the mutation of {self.phrase()} can't be replayed"
         )
 
+    def snapshot(self) -> Any:
+        """What it holds, for `put_back`; None: not known."""
+        return None
+
+    def put_back(self, tx: Translator, snapshot: Any) -> bool:
+        """Whether it holds again what it held; then that it changed is forgotten."""
+        raise NotImplementedError
+
     def apply_setattr(self, codegen: PyCodegen, name: str) -> None:
         """The value is on the stack: pop it into attribute `name` of the real object."""
         codegen.emit("LOAD_FAST", codegen.preload(self))
@@ -408,3 +416,14 @@ class NullVariable(VariableTracker):
 NULL = NullVariable()
 # What PUSH_EXC_INFO puts below the exception: what was being handled before.
 HANDLED_EXCEPTION = NullVariable()
+
+
+def is_same(first: VariableTracker, second: VariableTracker) -> bool:
+    """Whether two values are one object, or constants that nothing tells apart."""
+    old, new = first.realize(), second.realize()
+    if old is new:
+        return True
+    if not (old.is_python_constant() and new.is_python_constant()):
+        return False
+    before, after = old.as_python_constant(), new.as_python_constant()
+    return type(before) is type(after) and before == after and repr(before) == repr(after)

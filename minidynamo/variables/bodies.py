@@ -13,8 +13,10 @@ from ..output_graph import example_value
 from ..side_effects import Mutation
 from ..subgraphs import Body, scope
 from .base import VariableTracker, unsupported
+from .constant import ConstantVariable
 from .contexts import GlobalStateVariable
 from .dicts import DictVariable
+from .put_back import Changes
 from .symint import SymVariable
 from .tensor import TensorVariable, new_variable
 from .user_defined import UserDefinedObjectVariable
@@ -38,11 +40,19 @@ class TracedBody:
 
     def nodes(self) -> list[Any]:
         """The results as values of the body's graph."""
-        return [self.body.local(item.as_proxy()) for item in self.results]
+        proxies = [item.as_proxy() for item in self.results]
+        return [self.body.local(p) if isinstance(p, Node) else p for p in proxies]
 
     @property
     def fakes(self) -> list[torch.Tensor]:
-        return [example_value(item.as_proxy()) for item in self.results]
+        """Their fake values; of integers what they are."""
+        return [_fake(item) for item in self.results]
+
+
+def _fake(item: VariableTracker) -> Any:
+    if isinstance(item, TensorVariable):
+        return example_value(item.as_proxy())
+    return item.value  # type: ignore[attr-defined]
 
 
 def flatten(
@@ -50,13 +60,14 @@ def flatten(
     value: VariableTracker,
     *,
     in_place: bool = False,
+    integers: bool = False,
 ) -> tuple[list[VariableTracker], Rebuild, Any]:
     """The tensors in a nest of tuples, lists, dicts and constants; how to put others in their
     place; and a description of the nest. in_place: objects made in traced code belong to
-    it, and get the others themselves.
+    it, and get the others themselves; integers: they are like tensors.
     """
     value = value.realize()
-    if isinstance(value, TensorVariable):
+    if isinstance(value, TensorVariable) or (integers and _is_integer(value)):
         return [value], lambda leaves: leaves[0], "*"
     if value.is_python_constant():
         constant = value.as_python_constant()
@@ -66,31 +77,36 @@ def flatten(
     kind = value.python_type()
     is_object = isinstance(value, (DictVariable, UserDefinedObjectVariable))
     if in_place and is_object and kind is not dict and value.mutation is Mutation.NEW:
-        return _flatten_object(tx, value)
+        return _flatten_object(tx, value, integers)
     if kind is dict:
         keys = [key.realize() for key in value.unpack(tx)]
         names = [key.as_python_constant() for key in keys]
         items = [value.getitem(tx, key) for key in keys]
         if not all(isinstance(name, str) for name in names):
             unsupported("result of a body", repr(value), "keys of dicts have to be strings")
-        leaves, rebuilds, shape = _flatten_items(tx, items, in_place)
+        leaves, rebuilds, shape = _flatten_items(tx, items, in_place, integers)
         return (
             leaves,
             lambda new: tx.wrap_keywords(dict(zip(names, rebuilds(new), strict=True))),
             (dict, tuple(names), shape),
         )
     if issubclass(kind, (tuple, list)):
-        leaves, rebuilds, shape = _flatten_items(tx, value.unpack(tx), in_place)
+        leaves, rebuilds, shape = _flatten_items(tx, value.unpack(tx), in_place, integers)
         return leaves, lambda new: tx.wrap_items(kind, rebuilds(new)), (kind, shape)
     unsupported("result of a body", repr(value), "it is no nest of tuples, lists and dicts")
+
+
+def _is_integer(value: VariableTracker) -> bool:
+    return isinstance(value, (SymVariable, ConstantVariable)) and value.python_type() is int
 
 
 def _flatten_items(
     tx: Translator,
     items: Sequence[VariableTracker],
     in_place: bool,
+    integers: bool,
 ) -> tuple[Any, Any, Any]:
-    parts = [flatten(tx, item, in_place=in_place) for item in items]
+    parts = [flatten(tx, item, in_place=in_place, integers=integers) for item in items]
     counts = [len(leaves) for leaves, _, _ in parts]
 
     def rebuild(new: list[VariableTracker]) -> list[VariableTracker]:
@@ -107,7 +123,7 @@ def _flatten_items(
     )
 
 
-def _flatten_object(tx: Translator, value: Any) -> tuple[Any, Any, Any]:
+def _flatten_object(tx: Translator, value: Any, integers: bool) -> tuple[Any, Any, Any]:
     """A new object: its attributes, and the values of a dict."""
     effects = tx.output.side_effects
     stored: dict[str, Any] = dict(effects.stored_attrs(value))
@@ -117,7 +133,7 @@ def _flatten_object(tx: Translator, value: Any) -> tuple[Any, Any, Any]:
         unsupported("result of a body", repr(value), "it contains itself")
     value.is_visited = True
     try:
-        leaves, rebuilds, shape = _flatten_items(tx, items, in_place=True)
+        leaves, rebuilds, shape = _flatten_items(tx, items, in_place=True, integers=integers)
     finally:
         value.is_visited = False
 
@@ -145,31 +161,28 @@ def trace_body(
     tx: Translator,
     name: str,
     call: Callable[[Body], VariableTracker],
+    *,
+    integers: bool = False,
 ) -> TracedBody:
-    """`call(body)` with its operations in a graph of their own.
+    """`call(body)` with its operations in a graph of their own. integers: it returns these to the
+    graph around.
 
     Raises Unsupported where it changes what exists outside, or writes to tensors that it is given.
     """
-    effects = tx.output.side_effects
-    number = VariableTracker(mutation=Mutation.NEW).number
-    outer_mutated, effects.mutated = effects.mutated, set()
-    try:
+    with Changes(tx) as changes:
         with scope(tx.output) as body:
             result = call(body)
-            leaves, rebuild, shape = flatten(tx, result, in_place=True)
+            leaves, rebuild, shape = flatten(tx, result, in_place=True, integers=integers)
             traced = TracedBody(body, leaves, rebuild, shape)
             traced.nodes()
-        for variable in effects.mutated:
-            old = variable.mutation is Mutation.EXISTING or variable.number < number
-            if old and not isinstance(variable, GlobalStateVariable):
+        for variable in changes.lasting():
+            if not isinstance(variable, GlobalStateVariable):
                 unsupported(
                     "side effect in a body",
                     f"{name}: {variable!r}",
                     f"a function given to {name} changes what exists outside of it",
                     ["return the value instead"],
                 )
-    finally:
-        effects.mutated |= outer_mutated
     for node in (*body.parameters, *body.lifted.values()):
         fake = example_value(node)
         if isinstance(fake, torch.Tensor) and body.wrote_to(node):
@@ -183,19 +196,25 @@ def trace_body(
 
 def fresh_results(
     tx: Translator,
-    fakes: Sequence[torch.Tensor],
+    fakes: Sequence[Any],
     needs_grad: bool,
 ) -> tuple[Any, ...]:
     """Fake values like those that a body returned, for the node that stands for its call."""
-    results = []
-    with tx.output.fake_mode, torch.no_grad():
-        for fake in fakes:
-            copy = torch.empty_strided(
-                fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
-            )
-            results.append((copy, needs_grad and fake.requires_grad))
     with tx.output.fake_mode:
-        return tuple(t.requires_grad_().view_as(t) if grad else t for t, grad in results)
+        return tuple(
+            _fresh(fake, needs_grad and fake.requires_grad)
+            if isinstance(fake, torch.Tensor)
+            else fake
+            for fake in fakes
+        )
+
+
+def _fresh(fake: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    with torch.no_grad():
+        copy = torch.empty_strided(
+            fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
+        )
+    return copy.requires_grad_().view_as(copy) if requires_grad else copy
 
 
 def add_call(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
 from ..source import AttrSource, ConstSource, DictItemSource, DictKeySource, DictValueSource
-from .base import NotConstant, ObservedException, VariableTracker, unsupported
+from .base import NotConstant, ObservedException, VariableTracker, is_same, unsupported
 from .builder import builds
 from .builtin_object import (
     NONE,
@@ -190,6 +190,22 @@ class DictVariable(BuiltinObject):
         self._removed.update(removed)
         self.key_changes += 1
         self.entries = entries
+
+    def snapshot(self) -> Any:
+        return dict(self.entries), dict(self._touched), set(self._removed), self.key_changes
+
+    def put_back(self, tx: Translator, snapshot: Any) -> bool:
+        entries, *log = snapshot
+        is_again = list(entries) == list(self.entries) and all(
+            is_same(before, after)
+            for (_, before), (_, after) in zip(
+                entries.values(), self.entries.values(), strict=True
+            )
+        )
+        if is_again:
+            self.entries = entries
+            self._touched, self._removed, self.key_changes = log
+        return is_again
 
     # -- values ----------------------------------------------------------------------------------
 

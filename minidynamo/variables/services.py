@@ -518,8 +518,8 @@ def _has_callbacks(args: list[VariableTracker], kwargs: dict[str, VariableTracke
 # What torch calls below these is not traced call by call, as function modes see it.
 _NOT_BELOW_MODES = tuple(
     f"minidynamo.handlers.{name}"
-    for name in "autograd_function functorch higher_order nn_modules numpy_ torch_distributions"
-    " torch_optim torch_parameters torch_rnn".split()
+    for name in "autograd_function checkpointing functorch higher_order nn_modules numpy_"
+    " torch_distributions torch_optim torch_parameters torch_rnn".split()
 )
 # Modes do not see how levels of `torch.func` are opened and tensors wrapped for them.
 _UNSEEN_BY_MODES = ("torch._functorch.predispatch", "torch._C._functorch")

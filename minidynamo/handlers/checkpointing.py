@@ -1,0 +1,124 @@
+"""Activation checkpointing: `torch.utils.checkpoint.checkpoint`."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+
+from ..output_graph import example_value
+from ..subgraphs import add_submodule
+from ..variables.base import VariableTracker, unsupported
+from ..variables.bodies import add_call, fresh_results, trace_body
+from ..variables.registry import handles
+from ..variables.sets import SetVariable
+from ..variables.tensor import TensorVariable
+from .functools_ import PartialVariable
+from .higher_order import computed_nodes, free_nodes, given_back, operands_of
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+
+_CHECKPOINT_OPTIONS = frozenset(
+    "use_reentrant preserve_rng_state context_fn determinism_check debug early_stop".split()
+)
+# Where torch's operator looks for the option of that name.
+_CONTEXT_FN = "_checkpoint_context_fn"
+
+
+def checkpointed(module: torch.fx.GraphModule, *args: Any, **options: Any) -> Any:
+    """A node of the graph: `torch.utils.checkpoint.checkpoint(module, *args, **options)`.
+
+    Below a tracer (AOTAutograd) it is torch's operator that tags what is to be recomputed.
+    """
+    if torch._C._len_torch_dispatch_stack() == 0:
+        if _CONTEXT_FN in module.meta:
+            options["context_fn"] = module.meta[_CONTEXT_FN]
+        return torch.utils.checkpoint.checkpoint(module, *args, use_reentrant=False, **options)
+    return torch.ops.higher_order.tag_activation_checkpoint(module, *args)
+
+
+@handles(torch.utils.checkpoint.checkpoint)
+def checkpoint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Without gradients it is a call of the function."""
+    function, values = args[0], args[1:]
+    options = {name: kwargs[name] for name in kwargs if name in _CHECKPOINT_OPTIONS}
+    named = {name: value for name, value in kwargs.items() if name not in options}
+    constants = {name: _real(tx, value) for name, value in options.items()}
+    reentrant = constants.pop("use_reentrant", None)
+    if reentrant is None:
+        reentrant = _default_of_reentrant(tx)
+    if not torch.is_grad_enabled():
+        return tx.call_function(function, values, named)
+    if reentrant and not any(map(_wants_grad, values)):
+        unsupported(
+            "reentrant checkpoint",
+            "torch.utils.checkpoint.checkpoint",
+            "use_reentrant=True needs an argument that requires grad",
+            ["pass use_reentrant=False"],
+        )
+    traced = trace_body(
+        tx, "checkpoint", lambda body: tx.call_function(function, values, named)
+    )
+    nodes, free = computed_nodes(traced), free_nodes([traced])
+    if not nodes or not free:
+        unsupported("checkpoint", "no operations", "the function computes nothing")
+    body = traced.body.module(tx.output, nodes, free)
+    if "context_fn" in constants:
+        body.meta[_CONTEXT_FN] = constants.pop("context_fn")
+    module = add_submodule(tx.output, "checkpoint_body", body)
+    fakes = fresh_results(tx, [example_value(node) for node in nodes], needs_grad=True)
+    operands = operands_of(tx, free)
+    computed = add_call(tx, checkpointed, (module, *operands), constants, fakes)
+    return given_back(traced, nodes, computed)
+
+
+def _default_of_reentrant(tx: Translator) -> bool:
+    """What eager takes where `use_reentrant` is not given, with its warning (while tracing)."""
+    text = _warning_without_reentrant()
+    if text is None:
+        unsupported("checkpoint", "use_reentrant", "this torch wants it to be given")
+    frame = tx.user_stack()[-1]
+    warnings.warn_explicit(text, UserWarning, frame.filename, frame.lineno or 0)
+    return True
+
+
+@functools.cache
+def _warning_without_reentrant() -> str | None:
+    """None: this torch raises, or takes another default."""
+    leaf = torch.zeros(1, requires_grad=True)
+    with warnings.catch_warnings(record=True) as caught, torch._C.DisableTorchFunction():
+        warnings.simplefilter("always")
+        try:
+            torch.utils.checkpoint.checkpoint(torch.neg, leaf, preserve_rng_state=False)
+        except (TypeError, ValueError, RuntimeError):
+            return None
+    texts = [str(warning.message) for warning in caught]
+    return next((text for text in texts if "use_reentrant" in text), None)
+
+
+def _real(tx: Translator, value: VariableTracker) -> Any:
+    """The object that an option of checkpoint is."""
+    value = value.realize()
+    if isinstance(value, PartialVariable):
+        keywords = tx.unpack_keywords(value.keywords.realize())
+        named = {name: _real(tx, item) for name, item in keywords.items()}
+        items = [_real(tx, item) for item in value.args]
+        return functools.partial(_real(tx, value.function), *items, **named)
+    if isinstance(value, SetVariable):
+        items = value.unpack(tx)
+        if all(item.realize().is_python_constant() for item in items):
+            return value.python_type()([item.as_python_constant() for item in items])
+    if not value.is_python_constant():
+        unsupported("checkpoint", repr(value), "the option is not known while tracing")
+    return value.as_python_constant()
+
+
+def _wants_grad(value: VariableTracker) -> bool:
+    return isinstance(value, TensorVariable) and value.fake.requires_grad
