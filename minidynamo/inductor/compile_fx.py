@@ -248,14 +248,14 @@ def _run_after_bug(
 
 
 def _refuse_unknown_symbols(graph: torch.fx.GraphModule) -> None:
-    """A view at a position that depends on data has an offset that no input of the graph tells."""
+    """A view at a position that depends on data has an offset that no input of the graph tells:
+    only that of an input itself need not be known.
+    """
     known: set[Any] = set()
     for node in graph.graph.nodes:
         value = node.meta.get("val")
         if node.op == "placeholder":
-            is_tensor = isinstance(value, torch.Tensor)
-            told = (value.shape, value.stride()) if is_tensor else value
-            known |= free_unbacked_symbols(told)
+            known |= free_unbacked_symbols(value)
         if not free_unbacked_symbols(value) <= known:
             raise Undecided(f"{node} has sizes or an offset that no input tells")
 

@@ -42,7 +42,7 @@ from minidynamo.inductor.ops import REDUCTIONS
 from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.passes.in_place import in_place_nodes
 from minidynamo.inductor.size_hints import hint_of
-from minidynamo.inductor.sizes import Meta, SizeTable, has_symbols, meta_of
+from minidynamo.inductor.sizes import Meta, SizeTable, distance, has_symbols, meta_of
 from minidynamo.inductor.split_reductions import split
 from minidynamo.inductor.symbolic import (
     ZERO,
@@ -386,7 +386,7 @@ class GraphLowering:
 
     def moved(self, fake: torch.Tensor) -> IntLike:
         """How far behind the first element of the node's first argument that of `fake` lies."""
-        return fake.storage_offset() - self._fake(self.node.args[0]).storage_offset()
+        return distance(fake, self._fake(self.node.args[0]))
 
     def reduce(
         self,

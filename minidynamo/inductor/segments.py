@@ -72,6 +72,11 @@ def _is_float(node: Node) -> bool:
     return isinstance(_value(node), torch.SymFloat)
 
 
+def _is_number(node: Node) -> bool:
+    """Whether it computes a size from others: either kind of level has what it takes."""
+    return all(isinstance(_value(n), torch.SymInt) for n in (node, *node.all_input_nodes))
+
+
 def _symbols(values: Iterable[Any]) -> set[Any]:
     """The symbols of numbers that depend on data."""
     expressions = {number.node.expr for value in values for number in numbers_of(value)}
@@ -93,6 +98,7 @@ def _is_run(node: Node) -> bool:
     if node.target in (
         aten.sym_constrain_range.default,
         aten.sym_constrain_range_for_size.default,
+        aten.sym_storage_offset.default,  # of a view at a position that depends on data
         ASSERT_SIZES,
     ):
         return True
@@ -155,14 +161,16 @@ def _levels(graph: torch.fx.Graph) -> list[list[Node]]:
         tags = getattr(node.target, "tags", ())
         schema = getattr(node.target, "_schema", None)
         kind = 0 if _is_run(node) else 1
-        at = max([barrier, *(level[arg] for arg in node.all_input_nodes)])
+        given = node.all_input_nodes
+        at = max([barrier, *(level[arg] for arg in given)])
         draw = torch.Tag.nondeterministic_seeded in tags
         write = schema is not None and schema.is_mutable
         if write:
             at = max([at, *level.values()])
         elif draw:
             at = max(at, draws)
-        level[node] = at if at % 2 == kind else at + 1
+        fits = at % 2 == kind or (_is_number(node) and any(level[a] == at for a in given))
+        level[node] = at if fits else at + 1
         if write and _reads_elsewhere(node, level):
             level[node] += 2
         draws = max(draws, level[node]) if draw else draws
@@ -234,7 +242,7 @@ def split(
         dense = [
             (position, _dense_order(node))
             for position, node in enumerate(given)
-            if number % 2 and _is_run(node) and isinstance(_value(node), torch.Tensor)
+            if number % 2 and isinstance(_value(node), torch.Tensor) and not _is_exact(node)
         ]
         pieces.append((call, given, results, dense))
     return Segments(graph, pieces)
@@ -278,6 +286,17 @@ def _module(
         copies[node] = piece.node_copy(node, copies.__getitem__)
     piece.output(tuple(copies[node] for node in results))
     return torch.fx.GraphModule(graph, piece)
+
+
+def _is_exact(node: Node) -> bool:
+    """Whether a tensor is laid out as its fake tensor is: not what an operator may lay out as it
+    likes, but a view of memory that is known is.
+    """
+    if not _is_run(node):
+        return True
+    schema = getattr(node.target, "_schema", None)
+    is_view = schema is not None and any(r.alias_info is not None for r in schema.returns)
+    return is_view and isinstance(node.args[0], Node) and _is_exact(node.args[0])
 
 
 def _dense_order(node: Node) -> tuple[int, ...]:

@@ -230,6 +230,16 @@ class Meta:
         return getattr(self.fake, name)
 
 
+def distance(view: Any, base: Any) -> IntLike:
+    """How far a tensor begins behind another one in its memory, also where no input tells where
+    that is.
+    """
+    if isinstance(view, Meta) and isinstance(base, Meta):
+        return view._sizes.convert(view.fake.storage_offset() - base.fake.storage_offset())
+    offset: IntLike = view.storage_offset() - base.storage_offset()
+    return offset
+
+
 def simplified(size: torch.SymInt) -> Any:
     """The expression of a size, by what the guards say. Broadcasting makes a guard of every size
     being 1 or not, which torch's own simplification leaves out for `s // 4`. What depends on data
