@@ -57,6 +57,8 @@ from .symbolic_contexts import (
     parts_of,
     place_in_nested,
     place_of,
+    places,
+    places_of_gradient,
     static_context,
 )
 
@@ -175,7 +177,7 @@ class Shapes:
             if self._is_chosen(value.shape[dim], fake.shape[dim], checks, stack)
         }
         self._tensors.append(_Tensor(source, value, fake, stack, marked - chosen, judged))
-        for place, number in _places(source, fake):
+        for place, number in (*places(source, fake), *places_of_gradient(source, fake)):
             expr = _expr(number)
             if isinstance(expr, sympy.Symbol):
                 self.sources.setdefault(expr, place)
@@ -381,7 +383,7 @@ class Shapes:
         env = self.env
         first: dict[sympy.Symbol, UserStack] = {}
         for tensor in self._tensors:
-            for place, number in _places(tensor.source, tensor.fake):
+            for place, number in places(tensor.source, tensor.fake):
                 expr = _expr(number)
                 if expr is None:
                     continue
@@ -398,7 +400,8 @@ class Shapes:
             stack = self._stack_of(symbol, first.get(symbol, ()))
             known = env.replace(symbol)
             if known != symbol:
-                yield sympy.Eq(_Place.of(source), known, evaluate=False), stack
+                if self.sources.get(known) != source:
+                    yield sympy.Eq(_Place.of(source), known, evaluate=False), stack
             else:
                 for condition in self._range(symbol, source):
                     yield condition, stack
@@ -555,14 +558,6 @@ def _pattern(values: Sequence[Any]) -> list[int]:
     """Of each object the position of its first occurrence."""
     first: dict[int, int] = {}
     return [first.setdefault(id(value), at) for at, value in enumerate(values)]
-
-
-def _places(source: Source, fake: torch.Tensor) -> Iterator[tuple[Source, Any]]:
-    for dim, size in enumerate(fake.shape):
-        yield TensorPropertySource(source, "size", dim), size
-    for dim, stride in enumerate(fake.stride()):
-        yield TensorPropertySource(source, "stride", dim), stride
-    yield TensorPropertySource(source, "storage_offset"), fake.storage_offset()
 
 
 def _expr(number: Any) -> Any:

@@ -7,6 +7,7 @@ comes back with the symbols that torch makes for it (`place_of`).
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +90,26 @@ def nested_context(value: torch.Tensor) -> StatelessSymbolicContext[..., Any]:
         )
 
     return moving(value.dim(), None if base is None else moving(base.dim()))
+
+
+def places(source: Source, fake: torch.Tensor) -> Iterator[tuple[Source, Any]]:
+    """Where the numbers of a tensor's geometry are, and those that its fake has for them."""
+    for dim, size in enumerate(fake.shape):
+        yield TensorPropertySource(source, "size", dim), size
+    for dim, stride in enumerate(fake.stride()):
+        yield TensorPropertySource(source, "stride", dim), stride
+    yield TensorPropertySource(source, "storage_offset"), fake.storage_offset()
+
+
+def places_of_gradient(
+    source: Source, fake: torch.Tensor
+) -> Iterator[tuple[Source, torch.SymInt | int]]:
+    """Sizes that the fake of a tensor's gradient has, which torch makes along with the tensor's:
+    they are the tensor's own, also where there is no gradient any more.
+    """
+    grad = fake.grad if fake.is_leaf else None
+    for dim, size in enumerate(() if grad is None else grad.shape):
+        yield TensorPropertySource(source, "size", dim), size
 
 
 @functools.cache

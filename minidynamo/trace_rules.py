@@ -188,6 +188,8 @@ _SKIPPED_TORCH = (
     " torch._vmap_internals torch._lowrank"
     " torch._meta_registrations torch.optim._multi_tensor"
     " torch.nn.utils._per_sample_grad torch.nn.utils._expanded_weights"
+    # Steps that branch on data and whose lists grow with each; of sparse tensors.
+    " torch.optim.lbfgs torch.optim.sparse_adam torch.optim._functional"
 ).split()
 # Functions in them that are traced through all the same: they only ask what an object is.
 _TRACED_FUNCTIONS = {
@@ -349,6 +351,9 @@ _TORCH_SKIPPED_FILES = (
     os.path.join("nn", "parallel") + os.sep,
     os.path.join("nn", "utils", "_per_sample_grad.py"),
     os.path.join("nn", "utils", "_expanded_weights") + os.sep,
+    os.path.join("optim", "lbfgs.py"),
+    os.path.join("optim", "sparse_adam.py"),
+    os.path.join("optim", "_functional.py"),
 )
 _HERE = os.path.dirname(__file__) + os.sep
 _SITE = tuple({sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep})

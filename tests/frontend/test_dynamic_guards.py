@@ -56,6 +56,25 @@ def test_only_what_changed_is_symbolic():
     assert isinstance(shape[0], torch.SymInt) and shape[1] == 4
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_sizes_of_leaves_with_gradients(sparse):
+    """The fake of the gradient has symbols of its own; which sizes may follow is a guard on the
+    leaf, so that it holds without a gradient, too.
+    """
+
+    def fn(p, x):
+        return p + x if p.shape[0] > 3 else p - x
+
+    compiled, counter = compiled_with(fn, dynamic=True)
+    calls = [(4, True), (6, True), (9, False), (2, True), (3, False)]
+    for rows, has_grad in calls:
+        leaf, x = torch.randn(rows, 5).requires_grad_(), torch.randn(rows, 5)
+        if has_grad:
+            leaf.grad = x.to_sparse() if sparse else x.clone()
+        assert_same(compiled(leaf, x), fn(leaf, x))
+    assert len(counter.graphs) == 2
+
+
 def test_another_number_of_dimensions_compiles_anew():
     calls = [(torch.ones(3),), (torch.ones(3, 3),), (torch.ones(4, 5),), (torch.ones(7),)]
     check_recompiles(double, calls, graphs=3)

@@ -25,20 +25,27 @@ DTYPES = {
         torch.float16,
         torch.int64,
         torch.int32,
+        torch.int16,
+        torch.int8,
         torch.uint8,
         torch.bool,
         torch.complex64,
+        torch.complex128,
     ]
 }
 # dynamic: with `dynamic=True`, and gradients where there are; strided: tensors with holes;
 # channels_last: four-dimensional tensors laid out so; mixed: only every second tensor requires
 # a gradient; out_dtype, out_resized: `out=` of another dtype, and of no elements; error, and
-# error_dynamic with `dynamic=True`: the table's wrong calls.
+# error_dynamic with `dynamic=True`: the table's wrong calls; reference: the table's larger set of
+# samples; special: every third element NaN, infinite, zero or a negative zero; grad_strided:
+# gradients of the results have holes.
 VARIANTS = [
     "function", "grad", "inplace", "out", "error", "error_dynamic",
     "dynamic", "strided", "channels_last", "mixed", "out_dtype", "out_resized",
+    "reference", "special", "grad_strided",
 ]  # fmt: skip
-WITH_GRADIENTS = ("grad", "mixed", "channels_last")
+WITH_GRADIENTS = ("grad", "mixed", "channels_last", "grad_strided")
+SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0)
 ERRORS = ("error", "error_dynamic")
 # Operators whose results are memory as it was, or draw numbers in an order of their own.
 ONLY_SHAPES = {
@@ -78,6 +85,8 @@ def is_supported(case):
         return False
     if case.variant == "inplace":
         return op.get_inplace() is not None
+    if case.variant == "special":
+        return dtype.is_floating_point
     return not case.variant.startswith("out") or op.supports_out
 
 
@@ -160,6 +169,16 @@ def _channels_last(tensor):
     return made.requires_grad_(tensor.requires_grad)
 
 
+def _with_special_values(tensor):
+    if tensor.layout != torch.strided or not tensor.is_floating_point() or not tensor.numel():
+        return tensor
+    made = tensor.detach().clone()
+    flat = made.view(-1) if made.is_contiguous() else made.reshape(-1)
+    for first, value in enumerate(SPECIAL):
+        flat[first * 3 :: 15] = value
+    return flat.view(made.shape)
+
+
 def _every_second(tensors_of_call):
     wanted = [t for t in tensors_of_call if t.requires_grad and t.is_leaf]
     for tensor in wanted[::2] if len(wanted) > 1 else []:
@@ -188,7 +207,8 @@ def calls(case, limit):
     if case.variant in ERRORS:
         samples = [e.sample_input for e in op.error_inputs("cpu")]
         return [(op.get_op(), (s.input, *s.args), dict(s.kwargs)) for s in samples][:limit]
-    made = list(op.sample_inputs("cpu", dtype, requires_grad=takes_gradients(case)))
+    given = op.reference_inputs if case.variant == "reference" else op.sample_inputs
+    made = list(given("cpu", dtype, requires_grad=takes_gradients(case)))
     if case.variant == "channels_last":
         made = [s for s in made if any(t.dim() == 4 for t in _flat([s.input, *s.args]))]
     found = [_call(case, op, s) for s in _spread(made, limit)]
@@ -207,6 +227,8 @@ def _call(case, op, sample):
         return _changed(call, _with_holes)
     if case.variant == "channels_last":
         return _changed(call, _channels_last)
+    if case.variant == "special":
+        return _changed(call, _with_special_values)
     if case.variant == "mixed":
         _every_second(_flat(call[1:]))
     return call

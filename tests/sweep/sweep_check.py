@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 import torch
 from sweep_cases import ERRORS, ONLY_SHAPES, calls, takes_gradients, tensors
+from torch.testing._internal.common_utils import noncontiguous_like
 
 TOLERANCE = {
     torch.float32: (2e-5, 2e-5),
@@ -16,6 +17,7 @@ TOLERANCE = {
     torch.bfloat16: (1.6e-2, 1e-2),
     torch.float16: (2e-3, 2e-3),
     torch.complex64: (2e-5, 2e-5),
+    torch.complex128: (1e-9, 1e-9),
 }
 # What `fullgraph=True` raises where there would be a graph break.
 _BREAKS = ("Unsupported", "UserError", "ObservedException", "TorchRuntimeError")
@@ -31,6 +33,7 @@ class Result:
     reason: str = ""
     calls: int = 0
     externs: list = field(default_factory=list)
+    uncompiled: int = 0  # graphs that ran operator by operator
 
     def to_dict(self):
         return asdict(self)
@@ -69,7 +72,7 @@ def _leaves(value):
     return [value]
 
 
-def _grads(results, todo):
+def _grads(results, todo, holes=False):
     wanted = [t for t in tensors([call[1:] for call in todo]) if t.requires_grad]
     parts = [
         t
@@ -80,14 +83,16 @@ def _grads(results, todo):
         return []
     torch.manual_seed(3)
     weights = [torch.randn(p.shape, dtype=p.dtype) for p in parts]
+    if holes:
+        weights = [noncontiguous_like(w) if w.dim() else w for w in weights]
     grads = torch.autograd.grad(parts, wanted, weights, allow_unused=True)
     return list(grads)
 
 
-def _execute(run, todo, grad):
+def _execute(run, todo, grad, holes=False):
     torch.manual_seed(7)
     results = run(todo)
-    return results, (_grads(results, todo) if grad else [])
+    return results, (_grads(results, todo, holes) if grad else [])
 
 
 def _storage(tensor):
@@ -232,11 +237,11 @@ def _widened_calls(todo):
 
 def check_calls(compile_function, case, make):
     """Raises `Different`, or what the compiled function raises. make() gives equal calls anew."""
-    grad = takes_gradients(case)
+    grad, holes = takes_gradients(case), case.variant == "grad_strided"
     mine, theirs = make(), make()
-    expected, expected_grads = _execute(run_calls, theirs, grad)
+    expected, expected_grads = _execute(run_calls, theirs, grad, holes)
     compiled = compile_function(run_calls)
-    actual, actual_grads = _execute(compiled, mine, grad)
+    actual, actual_grads = _execute(compiled, mine, grad, holes)
     reference = None if case.op in ONLY_SHAPES else _widened(make())
     only_shapes = case.op in ONLY_SHAPES
     compare(actual, expected, reference, only_shapes)
@@ -271,6 +276,7 @@ class Compiler:
         self.name = name
         self.dynamic = None
         self.externs = []
+        self.metrics = None
         if name == "torch":
             import torch._dynamo
             import torch._inductor.config
@@ -280,9 +286,9 @@ class Compiler:
             self.options = {}
             return
         import minidynamo
-        from minidynamo.inductor import config, extern
+        from minidynamo.inductor import config, extern, metrics
 
-        self.module, self.compile = minidynamo, minidynamo.compile
+        self.module, self.compile, self.metrics = minidynamo, minidynamo.compile, metrics
         self.options = (
             {"fallback_random": True} if "fallback_random" in config.to_dict() else {}
         )
@@ -330,6 +336,8 @@ def check(compiler, case, limit=6):
         return Result("skip", "eager runs none of the samples")
     result = Result(calls=len(todo))
     compiler.externs.clear()
+    if compiler.metrics is not None:
+        compiler.metrics.reset()
 
     def make():
         made = calls(case, limit)
@@ -340,6 +348,7 @@ def check(compiler, case, limit=6):
     except Exception:
         result.kind, result.reason = _first_failure(compiler, case, make, len(todo))
     result.externs = sorted(set(compiler.externs))
+    result.uncompiled = getattr(compiler.metrics, "uncompiled_graphs", 0)
     return result
 
 

@@ -74,6 +74,41 @@ def test_step_of_muon():
     run(program, "eager", 1, None, 2e-5)
 
 
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_step_of_lbfgs(search):
+    """It branches on data and keeps lists that grow: only the closure is a graph."""
+
+    def program(comp):
+        weights = [noise(3, 4).requires_grad_(), noise(5).requires_grad_()]
+        optimizer = torch.optim.LBFGS(weights, line_search_fn=search)
+
+        def loss():
+            optimizer.zero_grad()
+            total = sum(w.square().sum() for w in weights)
+            total.backward()
+            return total
+
+        step = comp(optimizer.step)
+        return [step(loss) for _ in range(3)], weights
+
+    run(program, "eager", 1, None, 0.0)
+
+
+def test_step_of_sparse_adam():
+    def program(comp):
+        weights = [noise(*shape).requires_grad_() for shape in ((3, 4), (5,), (2, 2, 3))]
+        optimizer = torch.optim.SparseAdam(weights)
+        step = comp(optimizer.step)
+        for i in range(4):
+            for w in weights:
+                w.grad = noise(*w.shape).to_sparse()
+            weights[1].grad = None if i == 2 else weights[1].grad
+            step()
+        return weights
+
+    run(program, "eager", 0, None, 0.0)
+
+
 def test_step_continues_a_run_in_eager():
     def program(comp):
         model = mlp()
