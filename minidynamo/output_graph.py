@@ -520,7 +520,7 @@ class OutputGraph:
 
     def is_empty(self) -> bool:
         """Whether no tensor operation was captured."""
-        return self.op_count <= 0
+        return self.op_count <= 0 and not self.made
 
     def finish(self, outputs: Sequence[Node]) -> tuple[torch.fx.GraphModule, list[GraphInput]]:
         """The GraphModule that returns `outputs`, and the inputs that it uses, in order."""

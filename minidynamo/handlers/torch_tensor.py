@@ -265,7 +265,9 @@ def tensor_getitem(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwa
 
 
 def _grad(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> VariableTracker:
-    """The gradient of an input is an input of its own; an intermediate has none."""
+    """The gradient of an input is an input of its own; what the graph made has none, since
+    no backward pass is captured.
+    """
     if real is not None:
         assert tensor.source is not None
         if tx.output.overrides.begins_below_modes:
@@ -273,8 +275,6 @@ def _grad(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> 
                 "function mode", f"{tensor.describe()}.grad", "to look at it calls a mode"
             )
         return tx.wrap(real.grad, AttrSource(tensor.source, "grad"))
-    if tensor.fake.requires_grad and tensor.fake.is_leaf:
-        unsupported("attribute", f"{tensor.describe()}.grad", "the leaf was made by the graph")
     return NONE
 
 
