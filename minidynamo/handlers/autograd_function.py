@@ -37,6 +37,7 @@ from ..variables.constant import ConstantVariable
 from ..variables.contexts import GRAD_MODE, GlobalStateVariable
 from ..variables.opaque import check_reads
 from ..variables.put_back import Changes
+from ..variables.reach import reached
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 from ..variables.transforms import OpenLevel
@@ -86,10 +87,12 @@ def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
         inputs = [value for value in values if not any(value is item for item in kept)]
         return _without_inputs(tx, result, inputs, _has_setup(cls))
     traced = _try_out(tx, cls, values, wanted)
-    if not all(isinstance(variable, GlobalStateVariable) for variable in traced.mutated):
-        _refuse(cls, "it changes state outside of itself")
+    changed = [v for v in traced.mutated if not isinstance(v, GlobalStateVariable)]
+    for value in reached(tx, [*changed, *map(tx.output.side_effects.stored_attrs, changed)]):
+        if isinstance(value, Node) and value.graph is traced.forward.graph:
+            _refuse(cls, "it keeps tensors outside of itself")
     _check_memory(tx, cls, traced)
-    if _sees_the_same(tx, values, traced.forward):
+    if not changed and _sees_the_same(tx, values, traced.forward):
         return tx.call_operation(_apply_of(cls.value), values, {})
     return _call_traced(tx, cls, values, traced)
 
@@ -288,7 +291,7 @@ def _without_inputs(
 @dataclass
 class _Halves:
     """What was traced: the graphs, the result and the context of forward, the gradients that
-    backward returned; `mutated`: what changed that had existed before.
+    backward returned; `mutated`: what forward changed that had existed before.
     """
 
     forward: Body
@@ -303,18 +306,19 @@ def _try_out(tx: Translator, cls: ClassVariable, values: Values, wanted: list[bo
     """Trace both halves into graphs of their own. Raises Unsupported where that fails."""
     effects, output = tx.output.side_effects, tx.output
     effects.version += 1
-    with Changes(tx) as changes:
-        with torch.no_grad(), scope(output) as forward:
-            result, context = _forward(tx, cls, values, wanted)
-            saved = effects.load_attr(context, "to_save")
-            if not isinstance(saved, VariableTracker):
-                saved = tx.wrap_items(tuple, [])
-            context.setattr(tx, "saved_tensors", saved)
-            with scope(output) as backward:
-                given = [_gradient(tx, backward, item) for item in _outputs(tx, result)]
-                name = "backward" if "vjp" not in vars(cls.value) else "vjp"
-                found = tx.call_function(cls.getattr(tx, name), [context, *given], {}).realize()
+    with Changes(tx) as changes, torch.no_grad(), scope(output) as forward:
+        result, context = _forward(tx, cls, values, wanted)
+        saved = effects.load_attr(context, "to_save")
+        if not isinstance(saved, VariableTracker):
+            saved = tx.wrap_items(tuple, [])
+        context.setattr(tx, "saved_tensors", saved)
         mutated = changes.lasting()
+        with scope(output) as backward, Changes(tx, changes) as later:
+            given = [_gradient(tx, backward, item) for item in _outputs(tx, result)]
+            name = "backward" if "vjp" not in vars(cls.value) else "vjp"
+            found = tx.call_function(cls.getattr(tx, name), [context, *given], {}).realize()
+            if not all(isinstance(v, GlobalStateVariable) for v in later.lasting()):
+                _refuse(cls, "its backward changes state outside of itself")
     grads = [item.realize() for item in _outputs(tx, found)]
     return _Halves(forward, backward, result, context, grads, mutated)
 

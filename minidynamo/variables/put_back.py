@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 
 class Changes:
-    """Notes what existed before and is mutated inside."""
+    """Notes what existed before (before `outer`, if given) and is mutated inside."""
 
-    def __init__(self, tx: Translator) -> None:
+    def __init__(self, tx: Translator, outer: Changes | None = None) -> None:
         self._tx = tx
         self._effects = tx.output.side_effects
-        self._number = VariableTracker(mutation=Mutation.NEW).number
+        first: int = VariableTracker(mutation=Mutation.NEW).number
+        self._number: int = first if outer is None else outer._number
 
     def __enter__(self) -> Changes:
         effects = self._effects

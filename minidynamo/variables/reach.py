@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .base import VariableTracker
@@ -21,15 +21,21 @@ def is_held(tx: Translator, wanted: Sequence[VariableTracker], frames: Any = Non
     """
     effects = tx.output.side_effects
     start = tx if frames is None else frames
-    todo: list[Any] = [start, *effects.attributes.values(), *effects.contents, *effects.made]
+    starts = [start, *effects.attributes.values(), *effects.contents, *effects.made]
+    return any(item is value for item in reached(tx, starts) for value in wanted)
+
+
+def reached(tx: Translator, starts: Sequence[Any]) -> Iterator[Any]:
+    """The traced values, and what is between them, that `starts` lead to."""
+    effects = tx.output.side_effects
+    todo = list(starts)
     seen: set[int] = set()
     while todo:
         item = todo.pop()
-        if any(item is value for value in wanted):
-            return True
         if id(item) in seen:
             continue
         seen.add(id(item))
+        yield item
         if isinstance(item, dict):
             todo += [*item, *item.values()]
         elif isinstance(item, (list, tuple, set, frozenset)):
@@ -41,4 +47,3 @@ def is_held(tx: Translator, wanted: Sequence[VariableTracker], frames: Any = Non
             todo.append(stored)
         elif hasattr(item, "step_number"):  # a frame
             todo += [item.stack, item.locals, item.cells, item.exc_info, item.parent]
-    return False

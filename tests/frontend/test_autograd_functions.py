@@ -494,3 +494,59 @@ def test_rules_for_vmap_are_guarded():
             call(x)
     Changes.vmap = torch.autograd.Function.vmap
     testing.assert_same(fn(x), run(x))
+
+
+NOTES: list = []
+COUNTS = {"forward": 0}
+
+
+class TakesNotes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        NOTES.append((tuple(x.shape), factor))
+        COUNTS["forward"] += 1
+        ctx.factor = factor
+        ctx.save_for_backward(x)
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.seen = True
+        return grad * ctx.factor * ctx.saved_tensors[0], None
+
+
+class KeepsTensors(TakesNotes):
+    @staticmethod
+    def forward(ctx, x, factor):
+        NOTES.append({"kept": [x.detach() * 5]})
+        return TakesNotes.forward(ctx, x, factor)
+
+
+class CountsBackward(TakesNotes):
+    @staticmethod
+    def backward(ctx, grad):
+        COUNTS["backward"] = COUNTS.get("backward", 0) + 1
+        return TakesNotes.backward(ctx, grad)
+
+
+@pytest.mark.parametrize(
+    ("function", "is_whole"),
+    [(TakesNotes, True), (KeepsTensors, False), (CountsBackward, False)],
+)
+def test_forward_changes_what_is_outside(function, is_whole):
+    def fn(x, factor):
+        y = function.apply(x * 2, factor)
+        return y + 1, len(NOTES), function.apply(x, 3)
+
+    results = []
+    run, counter = compiled_run(fn, fullgraph=is_whole)
+    for each in (with_gradient(fn), run):
+        NOTES.clear()
+        COUNTS.clear()
+        COUNTS["forward"] = 0
+        given = [(x3(), 2), (x3(), 2), (torch.ones(2, requires_grad=True), 2)]
+        results.append(([each(*args) for args in given], list(NOTES), dict(COUNTS)))
+    testing.assert_same(*results)
+    assert len(NOTES) >= 6
+    with contextlib.nullcontext() if is_whole else pytest.raises(minidynamo.exc.Unsupported):
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(x3(), 2)
