@@ -102,8 +102,33 @@ def _is_differentiated(node: Node) -> bool:
     return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
 
 
+def _is_its_own(tensor: TensorVariable, value: VariableTracker) -> bool:
+    """Whether a tensor is given the memory that it has (`x.data *= 2` ends so)."""
+    kinds = (TensorVariable, ReplacedLeaf)
+    if (
+        type(tensor) not in kinds
+        or type(value) not in kinds
+        or torch.is_inference_mode_enabled()
+    ):
+        return False
+    assert isinstance(tensor, TensorVariable) and isinstance(value, TensorVariable)
+    old, new = map(_memory_of, (tensor, value))
+    return old is not None and old == new
+
+
+def _memory_of(tensor: TensorVariable) -> Any:
+    node = tensor.data if isinstance(tensor, ReplacedLeaf) else tensor.node
+    fake = node.meta["example_value"]
+    if fake.layout is not torch.strided or fake.is_inference():
+        return None
+    place = fake.untyped_storage()._cdata, fake.storage_offset()
+    return *place, fake.shape, fake.stride(), fake.dtype, fake.is_conj(), fake.is_neg()
+
+
 def set_data(tx: Translator, tensor: TensorVariable, value: VariableTracker) -> None:
     """`tensor.data = value`."""
+    if _is_its_own(tensor, value):
+        return
     why = _why_not(tx, tensor, value)
     if why is not None:
         unsupported("tensor attribute store", f"{tensor.describe()}.data", why)

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 from torch.fx import Node
@@ -225,41 +226,56 @@ def split(
 ) -> Segments:
     """The graph as compiled pieces and operators between them. Raises Undecided."""
     _floats_to_tensors(graph.graph)
+    levels = [(n % 2 == 1, nodes) for n, nodes in enumerate(_levels(graph.graph)) if nodes]
+    inputs = _inputs(graph.graph, levels)
     pieces = []
-    for number, nodes in enumerate(_levels(graph.graph)):
-        if not nodes:
-            continue
-        inside = set(nodes)
-        given = list(
-            dict.fromkeys(a for n in nodes for a in n.all_input_nodes if a not in inside)
-        )
-        if number % 2:
-            given += _sizes_unknown(graph.graph, nodes, given)
-        results = [n for n in nodes if any(user not in inside for user in n.users)]
+    for position, (is_compiled, nodes) in enumerate(levels):
+        inside, given = set(nodes), inputs[position]
+        wanted = {node for later in inputs[position + 1 :] for node in later}
+        results = [n for n in nodes if n in wanted or not inside.issuperset(n.users)]
         module = _module(graph, nodes, given, results)
-        call = compile_piece(module) if number % 2 else module.forward
+        call = compile_piece(module) if is_compiled else module.forward
         given = [node for node in given if node.op != "get_attr"]
         dense = [
-            (position, _dense_order(node))
-            for position, node in enumerate(given)
-            if number % 2 and isinstance(_value(node), torch.Tensor) and not _is_exact(node)
+            (place, _dense_order(node))
+            for place, node in enumerate(given)
+            if is_compiled and isinstance(_value(node), torch.Tensor) and not _is_exact(node)
         ]
         pieces.append((call, given, results, dense))
     return Segments(graph, pieces)
 
 
-def _sizes_unknown(
+def _inputs(
     graph: torch.fx.Graph,
+    levels: Sequence[tuple[bool, list[Node]]],
+) -> list[list[Node]]:
+    """What each piece is given."""
+    before = list(graph.find_nodes(op="placeholder"))
+    inputs = []
+    for is_compiled, nodes in levels:
+        inside = set(nodes)
+        operands = (arg for node in nodes for arg in node.all_input_nodes)
+        given = list(dict.fromkeys(arg for arg in operands if arg not in inside))
+        inputs.append([*given, *_sizes_unknown(before, nodes, given)] if is_compiled else given)
+        before += nodes
+    return inputs
+
+
+def _sizes_unknown(
+    before: Sequence[Node],
     nodes: Sequence[Node],
     given: Sequence[Node],
 ) -> list[Node]:
-    """The sizes among the graph's inputs that a piece needs besides what it is given."""
+    """The numbers before a piece that it needs besides what it is given."""
     values = [_value(node) for node in (*nodes, *given)]
     needed = {symbol for value in values for n in numbers_of(value) for symbol in _free(n)}
     shown = {n.node.expr for node in given for n in numbers_of(_value(node))}
-    inputs = graph.find_nodes(op="placeholder")
-    sizes = [node for node in inputs if isinstance(_value(node), torch.SymInt)]
-    return [n for n in sizes if n not in given and _value(n).node.expr in needed - shown]
+    found: dict[Any, Node] = {}
+    for node in before:
+        number = _value(node)
+        if isinstance(number, torch.SymInt) and number.node.expr in needed - shown:
+            found.setdefault(number.node.expr, node)
+    return [node for node in found.values() if node not in given]
 
 
 def _free(number: Any) -> Iterable[Any]:
@@ -304,16 +320,16 @@ def _dense_order(node: Node) -> tuple[int, ...]:
     its result otherwise, pieces are compiled for this order.
     """
     fake = _value(node)
-    orders = tuple(range(fake.dim())), tuple(reversed(range(fake.dim())))
-    for order in orders:
-        expected: Any = 1
-        for dim in reversed(order):
-            if not _is_same(fake.stride(dim), expected):
-                break
-            expected = expected * fake.shape[dim]
-        else:
-            return order
-    raise Undecided(f"the strides of {node}")
+    order: list[int] = []
+    expected: Any = 1
+    while len(order) < fake.dim():
+        left = (dim for dim in reversed(range(fake.dim())) if dim not in order)
+        dim = next((dim for dim in left if _is_same(fake.stride(dim), expected)), None)
+        if dim is None:
+            raise Undecided(f"the strides of {node}")
+        order.insert(0, dim)
+        expected = expected * fake.shape[dim]
+    return tuple(order)
 
 
 def _laid_out(
@@ -322,17 +338,26 @@ def _laid_out(
 ) -> torch.Tensor:
     if order == tuple(range(len(order))):
         return tensor.contiguous()
-    return (
-        tensor.permute(order).contiguous().permute(order)
-    )  # the orders are their own inverses
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return tensor.permute(order).contiguous().permute(inverse)
 
 
 def _is_same(
     a: Any,
     b: Any,
 ) -> bool:
+    """Whether two steps are equal, if no size is 0."""
     first, second = (getattr(getattr(n, "node", None), "expr", n) for n in (a, b))
-    return bool(first == second)
+    return bool(_of_some(first) == _of_some(second))
+
+
+def _of_some(step: Any) -> Any:
+    is_number = not isinstance(step, sympy.Basic)
+    return step if is_number else step.replace(_is_size_or_one, lambda size: size.args[1])
+
+
+def _is_size_or_one(part: Any) -> bool:
+    return type(part).__name__ == "Max" and part.args[0] == 1 and len(part.args) == 2
 
 
 class Segments:

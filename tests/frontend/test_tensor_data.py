@@ -10,6 +10,7 @@ from testing import CountingBackend, assert_same, check, check_recompiles
 from torch import nn
 
 import minidynamo
+from minidynamo.inductor import metrics
 
 X = torch.arange(6.0).reshape(2, 3)
 BACKENDS = ["eager", "aot_eager", "inductor"]
@@ -149,10 +150,27 @@ def clamped_after(m, x):
     return m(x).sum()
 
 
+def masked_in_place(m, x):
+    with torch.no_grad():
+        m.w.data *= torch.tensor([1.0, 0, 2])
+    return m(x).sum()
+
+
+def written_after_use(m, x):
+    y = m(x).sum()
+    m.w.data /= 2
+    m.b.data = m.b.data
+    return y
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", [step, normed, decayed, clamped_after])
+@pytest.mark.parametrize(
+    "fn",
+    [step, normed, decayed, clamped_after, masked_in_place, written_after_use],
+)
 def test_parameters(fn, backend):
     minidynamo.reset()
+    metrics.reset()
     eager, module = Scale(), Scale()
     compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
     x = X.clone().requires_grad_()
@@ -165,6 +183,7 @@ def test_parameters(fn, backend):
         torch.testing.assert_close(z.grad, x.grad)
         torch.testing.assert_close(module.w.grad, eager.w.grad)
         torch.testing.assert_close(dict(module.state_dict()), dict(eager.state_dict()))
+    assert metrics.uncompiled_graphs == 0
 
 
 def test_used_before_with_gradients():

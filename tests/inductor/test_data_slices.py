@@ -42,6 +42,12 @@ def view_of_what_an_operator_laid_out(x, k):
     return torch.masked_select(x, x > 0)[k:].sin() * 2
 
 
+def chosen_columns(x, k):
+    y = x * 2
+    y[:, x[0] > k - 1] = x[0, 0]
+    return y * y
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("wants_grad", [False, True])
 @pytest.mark.parametrize(
@@ -55,6 +61,7 @@ def view_of_what_an_operator_laid_out(x, k):
         two_parts_joined,
         view_of_a_view,
         view_of_what_an_operator_laid_out,
+        chosen_columns,
     ],
 )
 def test_views_at_places_of_data_are_compiled(fn, wants_grad, dynamic):
