@@ -23,7 +23,6 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
 from torch.fx.experimental.symbolic_shapes import (
     PendingUnbackedSymbolNotFound,
-    ShapeEnv,
     compute_unbacked_bindings,
     free_symbols,
 )
@@ -41,6 +40,7 @@ from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
 from .out_tensors import moving_versions, refuse_out, version_of
+from .shape_env import ExactShapeEnv
 from .shape_history import history_of
 from .shapes import Shapes, expr_function
 from .side_effects import SideEffects
@@ -115,7 +115,7 @@ class OutputGraph:
         self.body: Body | None = None
         self.submodules: dict[str, torch.fx.GraphModule] = {}
         defer()
-        self.shape_env = ShapeEnv(
+        self.shape_env = ExactShapeEnv(
             allow_scalar_outputs=options.fullgraph or config.capture_scalar_outputs,
             allow_dynamic_output_shape_ops=options.fullgraph
             or config.capture_dynamic_output_shape_ops,

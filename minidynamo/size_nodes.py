@@ -13,7 +13,19 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 
-class NodeArithmetic(PythonReferenceAnalysis):
+class NumberArithmetic(PythonReferenceAnalysis):
+    """What Python's numbers compute, quotients too."""
+
+    @staticmethod
+    def int_truediv(a: Any, b: Any) -> Any:
+        return a / b
+
+    cos, sin, tan = map(staticmethod, (torch._sym_cos, torch._sym_sin, torch._sym_tan))
+    cosh, sinh, tanh = map(staticmethod, (torch._sym_cosh, torch._sym_sinh, torch._sym_tanh))
+    acos, asin, atan = map(staticmethod, (torch._sym_acos, torch._sym_asin, torch._sym_atan))
+
+
+class NodeArithmetic(NumberArithmetic):
     """Appends what Python's numbers would compute; conversions need functions to do so."""
 
     @staticmethod
@@ -33,15 +45,23 @@ class NodeArithmetic(PythonReferenceAnalysis):
         return _node_of(round, x)
 
     @staticmethod
+    def round_decimal(a: Any, b: Any) -> Any:
+        return _node_of(round, a, b)
+
+    @staticmethod
+    def abs(x: Any) -> Any:
+        return _node_of(abs, x)
+
+    @staticmethod
     def to_dtype(x: Any, dtype: Any) -> Any:
         assert dtype == torch.float64, dtype
         return _node_of(torch.sym_float, x)
 
 
-def _node_of(function: Any, x: Any) -> Any:
+def _node_of(function: Any, x: Any, *args: Any) -> Any:
     if not isinstance(x, torch.fx.Proxy):
-        return function(x)
-    return x.tracer.create_proxy("call_function", function, (x,), {})
+        return function(x, *args)
+    return x.tracer.create_proxy("call_function", function, (x, *args), {})
 
 
 def expression_node(
@@ -82,4 +102,4 @@ class SizeFunction:
 
     def __call__(self, *values: int) -> int:
         known = dict(zip(self.symbols, values, strict=True))
-        return int(sympy_interp(PythonReferenceAnalysis, known, self.expr))
+        return int(sympy_interp(NumberArithmetic, known, self.expr))

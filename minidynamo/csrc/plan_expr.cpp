@@ -421,6 +421,7 @@ class Parser {
         {"FloorDiv", ExprOp::FloorDiv}, {"CleanDiv", ExprOp::FloorDiv}, {"CeilDiv", ExprOp::CeilDiv},
         {"Mod", ExprOp::Mod},           {"PythonMod", ExprOp::Mod},     {"Min", ExprOp::Min},
         {"Max", ExprOp::Max},           {"min", ExprOp::Min},           {"max", ExprOp::Max},
+        {"PowByNatural", ExprOp::Pow},
     };
     auto found = binary.find(function);
     bool modular = function == "ModularIndexing";

@@ -32,8 +32,8 @@ struct Expression {
 using SymbolIds = std::unordered_map<std::string, int64_t>;
 
 // Parses what str() of a sympy integer expression gives: + - * // % **, parentheses, Abs, Min, Max,
-// Mod, PythonMod, FloorDiv, CleanDiv, CeilDiv, ModularIndexing; of floats, whose constants are written as
-// Python's repr does, also ToFloat, IntTrueDiv, FloatTrueDiv, FloatPow, OpaqueUnaryFn_sqrt and
+// Mod, PythonMod, FloorDiv, CleanDiv, CeilDiv, PowByNatural, ModularIndexing; of floats, whose
+// constants are written as Python's repr does, also ToFloat, IntTrueDiv, FloatTrueDiv, FloatPow, OpaqueUnaryFn_sqrt and
 // TruncToInt, FloorToInt, CeilToInt, RoundToInt. Throws std::invalid_argument.
 Expression parse_expression(const std::string& text, const SymbolIds& symbols);
 

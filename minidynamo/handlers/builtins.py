@@ -48,7 +48,7 @@ from ..variables.registry import handles
 from ..variables.sequence_methods import sort_items
 from ..variables.services import SEQUENCE_BUILDERS
 from ..variables.sets import SetVariable
-from ..variables.symint import SymVariable
+from ..variables.symint import SymVariable, compute
 from ..variables.tensor import TensorVariable
 from ..variables.user_defined import UserDefinedObjectVariable
 from ..variables.user_keys import as_hash
@@ -339,6 +339,12 @@ def _extreme(
     if is_none(key) and not isinstance(first.realize(), UserDefinedObjectVariable):
         items = [item.realize() for item in items]
         selected = select_extreme(tx, better, items)
+        if (
+            selected is None
+            and len(items) > 1
+            and any(isinstance(i, SymVariable) for i in items)
+        ):
+            selected = compute(tx, getattr(builtins, name), items)
         if selected is not None:
             return selected
     best, best_key = None, None

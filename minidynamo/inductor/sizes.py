@@ -32,6 +32,7 @@ from minidynamo.inductor.symbolic import (
     product,
     symbol_expr,
 )
+from minidynamo.shape_env import keeping_quotients
 
 # Functions that plans can compute (csrc/plan_expr.cpp), by the names that sympy prints.
 _OF_INTEGERS = frozenset(
@@ -246,7 +247,7 @@ def simplified(size: torch.SymInt) -> Any:
     stays a symbol also where assertions leave one value to it.
     """
     env, expr = size.node.shape_env, size.node.expr
-    expr = env.simplify(expr)
+    expr = env.simplify(keeping_quotients(expr, env))
     if expr.is_number:
         return expr
     if not size.node.has_hint():

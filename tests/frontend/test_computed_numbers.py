@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from testing import check_recompiles
+from testing import CountingBackend, assert_same, check_recompiles
 
 import minidynamo
 
@@ -112,3 +112,61 @@ def test_product_as_a_constant():
         return x * f, {f * g: 1}
 
     check_recompiles(fn, [(X, *pair) for pair in PAIRS], graphs=5, fullgraph=True)
+
+
+SIZES = {
+    "quotient": lambda x: int(96 / x.shape[0] * 2),
+    "rounded up": lambda x: x.shape[0] // 2 * 3 % 5 + math.ceil(x.shape[1] / 2),
+    "to zero": lambda x: 10 + math.trunc(-x.shape[0] / 3),
+    "decimals": lambda x: int(round(96 / x.shape[0], 1) * 3) + round(x.shape[1] / 4),
+    "magnitude": lambda x: int(abs(3.5 - x.shape[0]) * 2),
+    "power": lambda x: 2 ** (x.shape[0] - 3),
+    "angle": lambda x: 1 + int(math.atan(x.shape[0]) * 7),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_as_data(name, backend):
+    """A size of a result is computed in the graph from the sizes that it was made of."""
+
+    def fn(x):
+        made = torch.ones(SIZES[name](x))
+        return torch.tensor([made.shape[0], made.shape[0] + 1]), made * 2
+
+    minidynamo.reset()
+    counter = CountingBackend(backend=backend)
+    compiled = minidynamo.compile(fn, backend=counter, dynamic=True)
+    for shape in ((7, 9), (9, 6), (5, 13)):
+        assert_same(fn(torch.ones(shape)), compiled(torch.ones(shape)))
+    assert len(counter.graphs) == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_negative_quotients_are_cut_to_zero(backend):
+    """torch's own simplification takes `trunc(a / b)` for `a // b`."""
+
+    def fn(x):
+        parts = math.trunc(x.shape[0] / -3), int(1 - x.shape[0] / 4), int((2 - x.shape[0]) / 3)
+        return [x * part for part in parts], x + 1 if math.trunc(-x.shape[0] / 3) == -2 else x
+
+    minidynamo.reset()
+    counter = CountingBackend(backend=backend)
+    compiled = minidynamo.compile(fn, backend=counter, dynamic=True)
+    for size in (7, 8, 9, 10, 5):
+        assert_same(fn(torch.ones(size)), compiled(torch.ones(size)))
+    assert len(counter.graphs) == 2  # the branch is taken or not
+
+
+EXTREMES = {
+    "of a shape": lambda x: x * max(x.shape),
+    "of a list": lambda x: x * min([x.shape[0], x.shape[1], 12]),
+    "of a generator": lambda x: x * max(2 * size for size in x.shape),
+    "of floats": lambda x: x * min(size / 3 for size in x.shape),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes_of_iterables_are_no_branches(name):
+    calls = [(torch.ones(shape),) for shape in ((7, 9), (9, 6), (5, 13), (20, 19))]
+    check_recompiles(EXTREMES[name], calls, graphs=1, dynamic=True)
