@@ -34,6 +34,10 @@ _NOT_TRACEABLE: dict[type[Exception], tuple[str, str]] = {
 }
 
 
+# What torch says where a kernel asks for the memory of a fake tensor.
+_NO_DATA = ("its data is not allocated yet", "Cannot access data pointer of Tensor")
+
+
 class _Quiet(logging.Filter):
     """Drops what torch logs where an operator refuses fake tensors: the error says it."""
 
@@ -78,6 +82,8 @@ def describe_failure(
             is_branch = kind_of_error is GuardOnDataDependentSymNode
             kind_of_failure = DataDependentError if is_branch else Unsupported
             return kind_of_failure(kind, name, f"{name} cannot be traced: {why}")
+    if any(phrase in text for phrase in _NO_DATA):
+        return Unsupported("data-dependent value", name, f"{name} reads a tensor's data")
     return Unsupported(
         "operator raised",
         f"{name}({', '.join(map(_operand, operands))}): {type(error).__name__}: {error}",

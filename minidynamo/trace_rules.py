@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.hooks import BackwardHook
+from torch.utils.hooks import BackwardHook, RemovableHandle
 
 try:
     import numpy
@@ -209,6 +209,16 @@ _TRACED_FUNCTIONS |= {
 }
 # Functions that look at the nodes of autograd that they make: graphs make others.
 _EAGER_FUNCTIONS = frozenset(filter(inspect.isfunction, vars(BackwardHook).values()))
+# And those that register hooks: each is kept under a number of its own.
+_EAGER_FUNCTIONS |= {
+    vars(RemovableHandle)[name] for name in ("__init__", "remove", "__exit__")
+} | {
+    function
+    for owner in (torch.nn.Module, torch.nn.modules.module)
+    for function in vars(owner).values()
+    if inspect.isfunction(function) and "RemovableHandle" in function.__code__.co_names
+}
+_EAGER_CODES = frozenset(function.__code__ for function in _EAGER_FUNCTIONS)
 # Modules in them that are traced through all the same.
 _TRACED_TORCH = frozenset(
     "torch.func torch._functorch.apis torch._functorch.vmap torch._functorch.eager_transforms"
@@ -437,7 +447,7 @@ def skip_code(code: types.CodeType, module: str | None = None) -> str | None:
         return "generators and coroutines run in eager"
     if code.co_name in ("__torch_function__", "__torch_dispatch__"):
         return "torch calls it for single operations"
-    if is_skipped_file(code.co_filename):
+    if is_skipped_file(code.co_filename) or code in _EAGER_CODES:
         return "a library's own file"
     if code.co_name in _CONSTRUCTORS and code.co_filename.startswith(_TORCH):
         return "a constructor of torch, which makes parameters"

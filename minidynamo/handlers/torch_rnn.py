@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn.utils.rnn import PackedSequence
 
 from .. import markers
 from ..variables.base import VariableTracker, unsupported
@@ -214,6 +215,21 @@ def _recurrent(target: Any, by_steps: Any) -> Handler:
         )
 
     return handler
+
+
+def _refuse_packed(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if any(value.realize().python_type() is PackedSequence for value in args[1:]):
+        unsupported(
+            "recurrent layer of a packed sequence",
+            "PackedSequence",
+            "how many sequences there are at each step is data",
+            ["leave the recurrent layer to eager, or give it the padded sequences"],
+        )
+    return NotImplemented
+
+
+for _layer_class in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN):
+    handles(_layer_class.forward)(_refuse_packed)
 
 
 def _is_packed(args: list[Any]) -> bool:

@@ -9,6 +9,7 @@ import torch
 from testing import CountingBackend, assert_same, check
 from torch import nn
 from torch.nn.modules import module as torch_module
+from torch.nn.utils import prune
 from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 from torch.utils.hooks import BackwardHook
 
@@ -506,3 +507,53 @@ def test_per_sample_gradients():
             for parameter in module.parameters():
                 del parameter.grad_sample
         torch.testing.assert_close(*results)
+
+
+# -- registered by captured code -------------------------------------------------------------------
+
+LINEAR = nn.Linear(4, 4)
+SEEN: list = []
+
+
+def for_one_call(x):
+    handle = LINEAR.register_forward_hook(lambda m, args, out: out * 2)
+    y = LINEAR(x + 1)
+    handle.remove()
+    return y.sin()
+
+
+def for_a_block(x):
+    with LINEAR.register_forward_pre_hook(lambda m, args: SEEN.append(args[0].shape)):
+        y = LINEAR(x + 1)
+    return y.sin(), len(LINEAR._forward_pre_hooks)
+
+
+def of_a_new_module(x):
+    layer = nn.Linear(4, 4)
+    with torch.no_grad():
+        nn.init.ones_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    layer.register_forward_pre_hook(lambda m, args: (args[0] + 1,))
+    return layer(x), len(layer._forward_pre_hooks)
+
+
+def pruned(x):
+    layer = nn.Linear(4, 4)
+    with torch.no_grad():
+        layer.weight.copy_(torch.arange(16.0).view(4, 4))
+        nn.init.zeros_(layer.bias)
+    prune.l1_unstructured(layer, "weight", amount=3)
+    return layer(x), layer.weight_mask
+
+
+@pytest.mark.parametrize("fn", [for_one_call, for_a_block, of_a_new_module, pruned])
+def test_registered_in_each_call(fn):
+    """A hook gets a new number each time; no graph depends on that."""
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter)
+    SEEN.clear()
+    for k in range(6):
+        assert_same(fn(X + k), compiled(X + k))
+    assert len(SEEN) == (12 if fn is for_a_block else 0)
+    assert not LINEAR._forward_hooks and not LINEAR._forward_pre_hooks
+    assert len(counter.graphs) <= 3

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from testing import CountingBackend
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import minidynamo
 from minidynamo.handlers.torch_rnn import MOST_STEPS
@@ -134,3 +135,25 @@ def test_an_input_with_gradients_that_are_not_wanted():
             x = torch.randn(steps, 2, 4, requires_grad=True)
             torch.testing.assert_close(compiled(x), module(x))
     assert len(counter.graphs) <= 2
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_packed_sequences_are_left_to_eager(kind):
+    layer = kind(3, 4)
+
+    def fn(x, lengths):
+        packed = pack_padded_sequence(x * 2, lengths)
+        return pad_packed_sequence(layer(packed)[0])[0] + 1
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for lengths in (torch.tensor([4, 2]), torch.tensor([3, 1])):
+        x = torch.ones(4, 2, 3)
+        torch.testing.assert_close(compiled(x, lengths), fn(x, lengths))
+    with pytest.raises(minidynamo.exc.Unsupported, match="packed sequence"):
+        minidynamo.compile(lambda p: layer(p), backend="eager", fullgraph=True)(
+            pack_padded_sequence(x, lengths)
+        )
+    with pytest.raises(minidynamo.exc.Unsupported, match="reads a tensor's data"):
+        minidynamo.compile(pad_packed_sequence, backend="eager", fullgraph=True)(
+            pack_padded_sequence(x, lengths)
+        )
