@@ -71,7 +71,7 @@ class Draws:
     def __init__(self) -> None:
         self.calls: list[Draw] = []
         self._symbols: dict[sympy.Symbol, Source] = {}
-        self._has_items = False
+        self.has_items = False
 
     def add(self, output: OutputGraph, draw: Draw) -> DrawSource:
         """Record a call; it cannot be undone. A body may be run once, often or never."""
@@ -103,12 +103,12 @@ class Draws:
         node = output.graph.call_method("item", (given,))
         node.meta.update(example_value=value, unbacked_bindings={symbol: ()})
         output.note_first(node)
-        self._has_items = True
+        self.has_items = True
         return node
 
     def prepare(self, output: OutputGraph) -> None:
         """Before the backend is called: it may trace the `item()` anew."""
-        if self._has_items:
+        if self.has_items:
             env = output.shape_env
             env.settings = replace(env.settings, allow_scalar_outputs=True)
 

@@ -254,9 +254,8 @@ class OutputGraph:
     ) -> Node:
         if self.body is not None:
             args, kwargs = map_arg((args, kwargs), self.body.local)
-        args = tuple(map(self._printable, args))
         kwargs = {name: self._printable(item) for name, item in kwargs.items()}
-        node = self.graph.create_node(op, target, args, kwargs)
+        node = self.graph.create_node(op, target, tuple(map(self._printable, args)), kwargs)
         node.meta["example_value"] = value
         node.meta["user_stack"] = stack
         if self.annotations:
@@ -294,13 +293,14 @@ class OutputGraph:
             return
         self.shapes.has_data_dependent = True
         try:
-            bindings = compute_unbacked_bindings(self.shape_env, example_value(node)) or {}
+            found = compute_unbacked_bindings(self.shape_env, example_value(node))
         except PendingUnbackedSymbolNotFound as error:
             self.shape_env.pending_fresh_unbacked_symbols.clear()
+            self.graph.erase_node(node)
             why = "it uses a tensor's data in a way that its result does not show"
             raise Unsupported("data-dependent value", str(node.target), why) from error
-        node.meta["unbacked_bindings"] = bindings
-        for symbol, path in bindings.items():
+        node.meta["unbacked_bindings"] = found or {}
+        for symbol, path in node.meta["unbacked_bindings"].items():
             self._unbacked[symbol] = (node, path)
 
     def add_number_node(self, target: Any, args: tuple[Any, ...], value: Any) -> Node:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +15,7 @@ from ..variables.constant import ConstantVariable
 from ..variables.dicts import DictVariable
 from ..variables.functions import MethodOfVariable
 from ..variables.identity import IdVariable, guard_distinct
+from ..variables.registry import handles
 from ..variables.services import TENSOR_GETATTR
 from ..variables.tensor import (
     TensorVariable,
@@ -196,7 +196,7 @@ def tensor_type(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs
     return self.call_method(tx, "type", [name, *args[1:]], kwargs)
 
 
-def _with_tensor_factor(name: str, keyword: str, combine: Callable[..., Any] | None) -> None:
+def _with_tensor_factor(name: str, keyword: str, combine: Any, join: Any) -> None:
     """`self.add_(x, alpha=tensor)` and the like: eager reads the number out of the tensor.
 
     In a graph the factor stays a tensor: the product is made first and then added.
@@ -204,24 +204,33 @@ def _with_tensor_factor(name: str, keyword: str, combine: Callable[..., Any] | N
 
     def handler(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
         factor = kwargs.get(keyword)
-        if not isinstance(factor, TensorVariable):
+        if not isinstance(factor, TensorVariable) or kwargs.keys() != {keyword}:
             return NotImplemented
+        given = [arg.fake for arg in args if isinstance(arg, TensorVariable)]
+        if not given or torch.result_type(given[0], factor.fake) != given[0].dtype:
+            return NotImplemented  # a wider number than eager takes
         product = args[0] if combine is None else tx.call_operator(combine, args[:2])
         product = tx.call_operator(operator.mul, [product, factor])
-        return self.call_method(tx, "add_" if name.endswith("_") else "add", [product], {})
+        return self.call_method(tx, join, [product], {})
+
+    def function(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        if not args or not isinstance(args[0], TensorVariable):
+            return NotImplemented
+        return handler(tx, args[0], args[1:], kwargs)
 
     tensor_method(name)(handler)
+    if not name.endswith("_"):
+        handles(getattr(torch, name))(function)
 
 
-for _row in (
-    ("addcdiv_", "value", operator.truediv),
-    ("addcdiv", "value", operator.truediv),
-    ("addcmul_", "value", operator.mul),
-    ("addcmul", "value", operator.mul),
-    ("add_", "alpha", None),
-    ("add", "alpha", None),
+for _name, _keyword, _combine, _join in (
+    ("addcdiv", "value", operator.truediv, "add"),
+    ("addcmul", "value", operator.mul, "add"),
+    ("add", "alpha", None, "add"),
+    ("sub", "alpha", None, "sub"),
 ):
-    _with_tensor_factor(*_row)
+    for _end in ("", "_"):
+        _with_tensor_factor(_name + _end, _keyword, _combine, _join + _end)
 
 
 @tensor_method("__len__")

@@ -26,7 +26,6 @@ _EXTRA = [
     aten.addmv,
     aten.as_strided_copy,
     aten.dist,
-    aten.ldexp,
     aten.linalg_vector_norm,
     aten.narrow_copy,
     aten.permute_copy,
@@ -154,6 +153,13 @@ def _roll(
         second = x.narrow(dim, 0, start)
         x = torch.cat((first, second), dim)
     return x
+
+
+def _ldexp(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """A whole power of two may be infinite, or zero, where the product is neither."""
+    if x.is_floating_point() and not (exponent.is_floating_point() or exponent.is_complex()):
+        return NotImplemented
+    return x * torch.pow(2.0, exponent)
 
 
 def _embedding_bag(
@@ -299,6 +305,7 @@ def _table(with_quantized: bool) -> dict[Any, Callable[..., Any]]:
     table = {op: fn for op, fn in table.items() if op not in LOWERINGS and op not in whole}
     if with_quantized:
         table.update(quantized_decompositions())
+    table[aten.ldexp.Tensor] = _ldexp
     return {**table, aten.roll.default: _roll, aten._embedding_bag.default: _embedding_bag}
 
 

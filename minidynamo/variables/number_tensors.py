@@ -6,13 +6,18 @@ slice) it is that symbol, and the graph does not break.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx.node import Node
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
+from torch.fx.node import Node, map_arg
 
+from ..exc import Unsupported
 from ..output_graph import example_value
 from .base import VariableTracker
 from .constant import ConstantVariable
@@ -20,6 +25,7 @@ from .constant import ConstantVariable
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
+_NUMBER_OF = torch.ops.aten._local_scalar_dense.default
 # Operators on int64 tensors that give what they give on Python's integers.
 _OPERATORS = {operator.add, operator.sub, operator.mul, operator.neg}
 # torch.tensor makes constants of symbols; None: the default dtype.
@@ -63,6 +69,47 @@ def _leaf(item: Any, kind: torch.dtype | None = None) -> torch.Tensor:
     if type(item) not in _DTYPES:
         return torch.tensor(item)
     return torch.scalar_tensor(item, dtype=kind or _DTYPES[type(item)])
+
+
+def with_items(tx: Translator, call: tuple[Any, Any], given: Any, failure: Unsupported) -> Any:
+    """Arguments of a node with the numbers of the tensors that its operator asked for theirs, as
+    eager's parser of arguments does (`roll(x, tensor)`); `failure` where none was asked.
+
+    Without fullgraph only integers, as torch.compile does.
+    """
+    cause, env = failure.__cause__, tx.output.shape_env
+    settings = env.settings
+    is_refused = isinstance(cause, DataDependentOutputException) and cause.func is _NUMBER_OF
+    if not is_refused and not isinstance(cause, PendingUnbackedSymbolNotFound):
+        raise failure
+    env.settings = replace(settings, allow_scalar_outputs=True)
+    try:
+        if is_refused:
+            with contextlib.suppress(Unsupported):
+                tx.output.create_node(call[0], call[1], given[0], given[1], ())
+        numbers = {node: _item(tx, node) for node in _asked(given, is_refused)}
+    finally:
+        env.settings = settings
+    if not numbers:
+        raise failure
+    return map_arg(given, lambda node: numbers.get(node, node))
+
+
+def _asked(given: Any, integers: bool) -> list[Node]:
+    nodes: dict[Node, None] = {}
+    map_arg(given, nodes.setdefault)
+    asked = [
+        node for node in nodes if getattr(example_value(node), "item_memo", None) is not None
+    ]
+    is_float = any(example_value(node).is_floating_point() for node in asked)
+    return [] if integers and is_float else asked
+
+
+def _item(tx: Translator, node: Node) -> Any:
+    example_value(node).item_memo = None  # the number is to be the result of `item`
+    number = known_number(tx, node) or tx.add_node("call_method", "item", (node,), {})
+    tx.output.draws.has_items = True
+    return tx.as_proxy(number)
 
 
 def known_number(tx: Translator, node: Node) -> VariableTracker | None:

@@ -33,6 +33,7 @@ from .builtin_object import BuiltinObject
 from .constant import ConstantVariable, is_inert, is_value
 from .descriptors import GETTERS, bind, class_lookup
 from .functions import BaseFunctionVariable, UserFunctionVariable
+from .number_tensors import with_items
 from .opaque import check_reads
 from .postponed import logging_call
 from .registry import handler_of
@@ -172,10 +173,13 @@ class Services:
         try:
             node = self.output.create_node(op, target, args, kwargs, stack)
         except Unsupported as failure:
-            if not isinstance(failure.__cause__, TypeError):
-                raise
-            # Flags of operators are Python's bools.
-            args, kwargs = symint.with_truths(self, (args, kwargs), failure)  # type: ignore[arg-type]
+            if isinstance(
+                failure.__cause__, TypeError
+            ):  # flags of operators are Python's bools
+                mended = symint.with_truths(self, (args, kwargs), failure)  # type: ignore[arg-type]
+            else:
+                mended = with_items(self, (op, target), (args, kwargs), failure)  # type: ignore[arg-type]
+            args, kwargs = mended
             node = self.output.create_node(op, target, args, kwargs, stack)
         node.meta["step"] = self.last_step()
         if _is_inplace(op, target) or "out" in kwargs:

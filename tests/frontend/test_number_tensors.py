@@ -142,3 +142,43 @@ def test_inductor(fn):
 )
 def test_tensors_in_lists_are_their_one_item(fn):
     check(fn, torch.arange(3.0), graphs=None)
+
+
+# -- tensors where operators take numbers ----------------------------------------------------------
+
+ASKED = {
+    "full_like": lambda x, n: torch.full_like(x, n),
+    "full": lambda x, n: torch.full((3,), n, dtype=torch.float64),
+    "new_full": lambda x, n: x.new_full((2,), n),
+    "alpha": lambda x, n: (torch.add(x, x, alpha=n), torch.sub(x, x * 3, alpha=n)),
+    "value": lambda x, n: torch.addcmul(x, x, x, value=n),
+    "elu": lambda x, n: torch.nn.functional.elu(x, n),
+    "threshold": lambda x, n: torch.threshold(x, n, -n),
+    "roll": lambda x, n: x.roll(n.long()),
+    "select": lambda x, n: x.select(0, n.long()),
+    "written": lambda x, n: x.clone().sub_(x * 3, alpha=n).mul_(2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ASKED)
+def test_tensors_where_numbers_are_asked_for(name, dtype):
+    """As in eager the number is read out of the tensor, in the graph: floats under fullgraph."""
+    fn, x = ASKED[name], torch.arange(6.0) - 2
+    minidynamo.reset()
+    backend = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=dtype.is_floating_point)
+    for number in (2, 3):
+        n = torch.tensor(number, dtype=dtype)
+        assert_same(compiled(x, n), fn(x, n))
+    assert len(backend.graphs) == 1
+
+
+@pytest.mark.parametrize("name", ["full_like", "alpha", "elu", "roll", "written"])
+def test_numbers_that_are_asked_for_are_compiled(name):
+    fn, x = ASKED[name], torch.arange(6.0) - 2
+    minidynamo.reset()
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    for number in (2.0, 3.0):
+        n = torch.tensor(number)
+        torch.testing.assert_close(compiled(x, n), fn(x, n))

@@ -93,3 +93,18 @@ def test_statistics_of_half_precision(training):
     x, *rest = torch.rand(6, 3, 5), *torch.rand(4, 3)
     given = [t.bfloat16() for t in (x, *rest)]
     check(run, *given, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_whole_powers_of_two(dtype):
+    """The power may be infinite, or zero, where the product is neither; a float is one of two."""
+    x = torch.tensor([2.0**-20, -0.0, 3.0, math.inf, 0.75], dtype=dtype)
+    whole = torch.tensor([30, 2000, -3, -4000, 1])
+    for exponent in (
+        whole,
+        whole.to(torch.uint8),
+        whole[2],
+        whole.clamp(-9, 9).to(dtype) + 0.5,
+    ):
+        check(lambda x, n: torch.ldexp(x * 2, n) + 1, x, exponent)
+    check(torch.ldexp, whole, whole.clamp(-9, 9).to(dtype) + 0.5)
