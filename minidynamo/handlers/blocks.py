@@ -8,6 +8,7 @@ Whatever warns ends the graph; it then ends in front of the block, which runs in
 from __future__ import annotations
 
 import contextlib
+import inspect
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,20 @@ def annotated(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
         return NotImplemented
     notes = {name.as_python_constant(): v.as_python_constant() for name, v in values}
     return AnnotationVariable(notes)
+
+
+@handles(contextlib._GeneratorContextManager._recreate_cm)  # type: ignore[attr-defined]
+def recreated(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """What a function decorated with `annotate(notes)` enters at each call."""
+    manager = args[0].realize()
+    function = manager.getattr(tx, "func").realize()
+    if not function.is_python_constant() or function.as_python_constant() is not _ANNOTATING:
+        return NotImplemented
+    named = tx.unpack_keywords(manager.getattr(tx, "kwds").realize())
+    return annotated(tx, manager.getattr(tx, "args").realize().unpack(tx), named)
+
+
+_ANNOTATING = inspect.unwrap(annotate)
 
 
 def _pairs(tx: Translator, mapping: VariableTracker) -> Args:

@@ -253,13 +253,18 @@ def second_stage(a):
     return a.tan()
 
 
+@torch.fx.traceback.annotate({"stage": 3})
+def third_stage(a):
+    return a.exp()
+
+
 def test_annotated_operations():
     def f(a):
         with torch.fx.traceback.annotate({"stage": 1}):
             b = a.sin()
             with torch.fx.traceback.annotate({"part": "inner"}):
                 b = b.cos()
-        return second_stage(b + 1)
+        return third_stage(second_stage(b + 1))
 
     counter = check(f, x, graphs=1, fullgraph=True)
     ops = [node for node in counter.graphs[0].graph.nodes if node.op.startswith("call_")]
@@ -269,6 +274,7 @@ def test_annotated_operations():
         inner,
         None,
         {"stage": 2},
+        {"stage": 3},
     ]
 
 
