@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
-from minidynamo.inductor.decompositions import own_margin_losses
+from minidynamo.inductor.decompositions import before_autograd
 from minidynamo.inductor.sizes import has_floats, has_symbols, is_composed, is_in_plans
 from minidynamo.inductor.views import View, rebuild
 from minidynamo.size_nodes import SizeFunction, expression_node
@@ -453,7 +453,7 @@ def capture_inference(
     with contextlib.ExitStack() as stack:
         if has_symbols(inputs):
             stack.enter_context(enable_python_dispatcher())
-            stack.enter_context(own_margin_losses())
+            stack.enter_context(before_autograd(inputs))
         if mode.shape_env is not None:
             # AOTAutograd, asked next, must not look for numbers that were made in vain.
             stack.enter_context(mode.shape_env.ignore_fresh_unbacked_symbols())

@@ -5,14 +5,16 @@ call whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 import torch._decomp
 from torch._C import DispatchKey
+from torch._decomp.decompositions import upsample_compute_output_size
 from torch._prims_common import suggest_memory_format
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from minidynamo.inductor.lowering.registry import LOWERINGS
 from minidynamo.inductor.margin_losses import MARGIN_LOSSES
@@ -221,6 +223,23 @@ def _of_known_sizes(decompose: Callable[..., torch.Tensor]) -> Callable[..., tor
     return run
 
 
+def times_repeated(wanted: Any, given: Any) -> int:
+    """How often (1, 2, 4, ...) elements are repeated, whatever the symbolic sizes; else 0."""
+    powers = (1 << shift for shift in range(7))
+    return next((n for n in powers if statically_known_true(wanted == given * n)), 0)
+
+
+def _nearest(
+    x: torch.Tensor,
+    size: Sequence[int] | None,
+    scales: Sequence[float] | None,
+) -> torch.Tensor:
+    """An operator of sizes: those of symbolic ones are multiples where scales are integers."""
+    wanted = upsample_compute_output_size(x.size(), size, scales)
+    result: torch.Tensor = aten.upsample_nearest2d.default(x, wanted, *(scales or ()))
+    return result
+
+
 def _nearest_backward(
     gradient: torch.Tensor,
     size: Sequence[int],
@@ -229,12 +248,12 @@ def _nearest_backward(
     scales_w: float | None = None,
 ) -> torch.Tensor:
     """Where elements were repeated 1, 2, 4, .. times, a gradient is the sum over the copies."""
-    if has_symbols((gradient, size, given)) or not gradient.numel():
+    if not statically_known_true(gradient.numel() > 0):
         return NotImplemented
-    times = [to // own for to, own in zip(size, given[2:], strict=True)]
-    for to, own, n, scale in zip(size, given[2:], times, (scales_h, scales_w), strict=True):
+    times = [times_repeated(*pair) for pair in zip(size, given[2:], strict=True)]
+    for n, scale in zip(times, (scales_h, scales_w), strict=True):
         plain = scale in (None, n) or (n <= 2 and gradient.device.type == "cpu")
-        if to != own * n or n & (n - 1) or not plain:
+        if not n or not plain:
             return NotImplemented
     layout = suggest_memory_format(gradient)
     parts = (
@@ -242,6 +261,13 @@ def _nearest_backward(
     )
     summed = parts.sum((3, 5)).to(gradient.dtype)
     return summed.contiguous(memory_format=layout)
+
+
+_OF_SYMBOLIC_SIZES: dict[Any, Any] = {
+    aten.softshrink.default: None,
+    aten.upsample_nearest2d.default: None,
+    aten.upsample_nearest2d.vec: _nearest,
+}
 
 
 @contextmanager
@@ -252,16 +278,11 @@ def before_autograd(inputs: Sequence[Any]) -> Iterator[None]:
     """
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     if has_symbols(inputs) or any(x.device.type != "cpu" for x in tensors):
-        ops: list[Any] = []
+        kernels = _OF_SYMBOLIC_SIZES if all(x.device.type == "cpu" for x in tensors) else {}
     else:
-        ops = _WITH_GRADIENT
-    with own_margin_losses(), _in_place_of_torchs(dict.fromkeys(ops)):
+        kernels = dict.fromkeys(_WITH_GRADIENT)
+    with _in_place_of_torchs({**MARGIN_LOSSES, **kernels}):
         yield
-
-
-def own_margin_losses() -> AbstractContextManager[None]:
-    """Within, margin losses are taken apart as ours are, not as torch's."""
-    return _in_place_of_torchs(MARGIN_LOSSES)
 
 
 @contextmanager

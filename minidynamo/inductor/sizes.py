@@ -99,8 +99,8 @@ class SizeTable:
         return value
 
     def _expr(self, e: Any, env: Any) -> Expr:
-        if e.is_Integer:
-            return as_expr(int(e))
+        if e.is_Integer or e in self._known:
+            return as_expr(int(e) if e.is_Integer else self._known[e])
         if e.is_Symbol:
             return symbol_expr(self._symbol(e, env))
         if isinstance(e, sympy.Add):
@@ -135,7 +135,13 @@ class SizeTable:
     def _opaque(self, e: Any, env: Any) -> Symbol:
         if e not in self._symbols:
             is_given = has_floats(e) and not self.is_closed
-            if not is_given:
+            text = "" if is_given else f"({exact_text(e)})"
+            if (
+                is_given and type(e).__name__ == "Max"
+            ):  # of a stride, which no input tells alone
+                parts = (plan_size(self._expr(arg, env)) for arg in e.args)
+                text = f"Max({', '.join(map(str, parts))})"
+            elif not is_given:
                 self._check(e, env)
             bound = env.bound_sympy(e).lower
             hint = e.xreplace(env.backed_var_to_val)
@@ -143,7 +149,7 @@ class SizeTable:
                 f"e{len(self._symbols)}",
                 lower=int(bound) if bound.is_Integer else -1,
                 hint=int(hint) if hint.is_Integer else None,
-                text="" if is_given else f"({exact_text(e)})",
+                text=text,
             )
         return self._symbols[e]
 

@@ -149,9 +149,15 @@ def lower_upsample_bilinear2d(
 
 
 def _nearest(
-    g: GraphLowering, given: int, wanted: int, scale: float | None
-) -> Callable[[BodyBuilder, Expr], Expr]:
-    """From a result's position to the position of the element that it is."""
+    g: GraphLowering, given: Any, wanted: Any, scale: float | None
+) -> Callable[[BodyBuilder, Expr], Expr] | None:
+    """From a result's position to the position of the element that it is; None where symbolic sizes
+    do not tell.
+    """
+    if not (isinstance(given, int) and isinstance(wanted, int)):
+        n = next((n for n in (1, 2, 4, 8, 16) if wanted == given * n), 0)
+        is_plain = n and (scale in (None, n) or n <= 2 and g.meta_device().type == "cpu")
+        return (lambda b, i: i // n) if is_plain else None
     if wanted in (given, 2 * given) and g.meta_device().type == "cpu":
         return lambda b, i: i // (wanted // given)  # whatever the scale is
     step = 1 / scale if scale else given / wanted
@@ -186,11 +192,13 @@ def lower_upsample_nearest2d(
     scales_w: float | None = None,
 ) -> Any:
     wanted = tuple(g.meta.shape)
-    if x.ndim != 4 or not all(isinstance(n, int) and n > 0 for n in (*x.size, *wanted)):
+    if x.ndim != 4 or not all(n > 0 for n in (*x.size, *wanted) if isinstance(n, int)):
+        return DECLINED
+    row = _nearest(g, x.size[2], wanted[2], scales_h)
+    column = _nearest(g, x.size[3], wanted[3], scales_w)
+    if row is None or column is None:
         return DECLINED
     g.keep(x)
-    row = _nearest(g, int(x.size[2]), int(wanted[2]), scales_h)
-    column = _nearest(g, int(x.size[3]), int(wanted[3]), scales_w)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         return x.load(b, [*index[:2], row(b, index[2]), column(b, index[3])])
