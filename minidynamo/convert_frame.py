@@ -9,7 +9,6 @@ what was learnt.
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import random
 import sys
@@ -39,6 +38,7 @@ from .exc import (
     TorchRuntimeError,
     Unsupported,
 )
+from .finalizers import collect_since, collections_of_old
 from .function_modes import are_traceable, has_modes, is_next_call_skipped, set_aside
 from .graph_breaks import CompiledFrame, finish_break, finish_return
 from .guard_filter import filter_guards
@@ -417,7 +417,7 @@ def _attempt(
     breaks: dict[int, Unsupported],
     around: BaseException | None,
 ) -> Any:
-    output = OutputGraph(options, frame.code, guards)
+    old, output = collections_of_old(), OutputGraph(options, frame.code, guards)
     try:
         return _capture(options, frame, output, modes, breaks, around)
     finally:
@@ -426,7 +426,7 @@ def _attempt(
         meets_finalizers = output.side_effects.meets_finalizers
         output.release()
         if meets_finalizers:
-            gc.collect()  # reference cycles of the tracer would put off the end of such objects
+            collect_since(old)
 
 
 def _capture(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..exc import Unsupported
 from ..finalizers import ends_with_code
 from .base import LazyVariable, VariableTracker
-from .reach import is_held
+from .reach import first_not_held
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -32,9 +32,12 @@ def check_dropped(tx: Translator, mortal: dict[str, LazyVariable]) -> None:
     frame: Any = tx if tx.result is None else [tx.parent, tx.result]
     if tx.result is not None and tx.parent is None:
         return
-    for name, value in mortal.items():
-        wanted = (value, value.realize()) if value.is_realized else (value,)
-        if not is_held(tx, wanted, frame):
-            reason = Unsupported("finalizer", name, "the end of the object may run code")
-            reason.user_stack = tx.user_stack()
-            raise reason
+    groups = {
+        name: (value, value.realize()) if value.is_realized else (value,)
+        for name, value in mortal.items()
+    }
+    name = first_not_held(tx, groups, frame)
+    if name is not None:
+        reason = Unsupported("finalizer", name, "the end of the object may run code")
+        reason.user_stack = tx.user_stack()
+        raise reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .base import VariableTracker
@@ -19,10 +19,28 @@ def is_held(tx: Translator, wanted: Sequence[VariableTracker], frames: Any = Non
     """Whether the running frames (`frames`, by default `tx` and its callers) or the log lead to one
     of `wanted`, by whatever way.
     """
+    return first_not_held(tx, {"": wanted}, frames) is None
+
+
+def first_not_held(
+    tx: Translator, groups: Mapping[str, Sequence[VariableTracker]], frames: Any = None
+) -> str | None:
+    """The first name of which nothing leads to one of its values (see `is_held`)."""
     effects = tx.output.side_effects
     start = tx if frames is None else frames
-    starts = [start, *effects.attributes.values(), *effects.contents, *effects.made]
-    return any(item is value for item in reached(tx, starts) for value in wanted)
+    owners: dict[int, list[str]] = {}
+    for name, values in groups.items():
+        for value in values:
+            owners.setdefault(id(value), []).append(name)
+    missing = dict.fromkeys(groups)
+    for item in reached(
+        tx, [*effects.made, *effects.contents, *effects.attributes.values(), start]
+    ):
+        for name in owners.get(id(item), ()):
+            missing.pop(name, None)
+            if not missing:
+                return None
+    return next(iter(missing), None)
 
 
 def reached(tx: Translator, starts: Sequence[Any]) -> Iterator[Any]:

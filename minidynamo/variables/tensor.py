@@ -38,11 +38,13 @@ TENSOR_METHODS: dict[str, TensorMethod] = {}
 
 # Attributes read from the fake tensor and known while tracing.
 METADATA = frozenset(
-    "shape dtype device layout ndim requires_grad is_leaf is_sparse is_sparse_csr"
+    name
+    for name in "shape dtype device layout ndim requires_grad is_leaf is_sparse is_sparse_csr"
     " is_quantized is_cuda"
     " is_cpu is_mps is_xpu is_meta is_nested is_mkldnn is_mtia is_vulkan is_ipu"
     " is_xla is_maia itemsize"
     " nbytes names _version output_nr is_inference".split()
+    if hasattr(torch.Tensor, name)  # names of dimensions are gone in newer torch
 )
 # Attributes that are operations of the graph.
 GRAPH_ATTRIBUTES = frozenset("T mT H mH real imag data".split())

@@ -305,3 +305,23 @@ def test_dict_and_object_that_are_only_read():
         box = Box(value=value)
         assert_same(compiled(x, vars(box), box), x + 2 * value)
         assert len(counter.graphs) == graphs
+
+
+def test_old_objects_are_not_collected_for_each_attempt():
+    """A collection of everything takes as long as the program has objects."""
+
+    def fn(a, thing):
+        b = a + 1
+        del thing
+        minidynamo.graph_break()
+        return b * 2
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    compiled(x, None)
+    LOG.clear()
+    gc.collect()
+    before = gc.get_stats()[2]["collections"]
+    result = compiled(x, Mortal(1))
+    assert gc.get_stats()[2]["collections"] == before
+    assert LOG == [("end of", 1)]
+    assert_same(result, (x + 1) * 2)

@@ -414,3 +414,14 @@ def test_attributes_that_are_deleted(make):
     assert_same(call(f), call(compiled))
     assert_same(call(f), call(compiled))
     assert len(counter.graphs) == 1
+
+
+@pytest.mark.parametrize("name", ["names", "no_such_attribute"])
+def test_attributes_that_tensors_may_lack(name):
+    def fn(x):
+        try:
+            return x + 1, getattr(x, name)
+        except AttributeError as error:
+            return x - 1, str(error)
+
+    check(fn, torch.ones(2))
