@@ -39,11 +39,11 @@ at::Tensor empty_bytes(size_t nbytes, c10::ScalarType dtype, c10::Device device)
 
 void check_inside(const c10::Storage& storage, c10::IntArrayRef size, c10::IntArrayRef stride,
                   size_t itemsize, int64_t offset) {
-  TORCH_CHECK_VALUE(offset >= 0, "the offset of a view is negative: ", offset);
+  TORCH_CHECK(offset >= 0, "the offset of a view is negative: ", offset);
   size_t needed = at::detail::computeStorageNbytes(size, stride, itemsize, offset);
-  TORCH_CHECK_VALUE(needed <= storage.nbytes() || c10::multiply_integers(size) == 0,
-                    "a view of size ", size, " and stride ", stride, " at offset ", offset,
-                    " does not fit in a storage of ", storage.nbytes(), " bytes");
+  TORCH_CHECK(needed <= storage.nbytes() || c10::multiply_integers(size) == 0,
+              "a view of size ", size, " and stride ", stride, " at offset ", offset,
+              " does not fit in a storage of ", storage.nbytes(), " bytes");
 }
 
 // A tensor on the storage of `base`.

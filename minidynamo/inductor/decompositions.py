@@ -16,6 +16,7 @@ from torch._decomp.decompositions import upsample_compute_output_size
 from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from minidynamo.inductor.lowering.composites import takes_parameters
 from minidynamo.inductor.lowering.registry import LOWERINGS
 from minidynamo.inductor.margin_losses import MARGIN_LOSSES
 from minidynamo.inductor.quantized import is_loaded, quantized_decompositions
@@ -89,7 +90,6 @@ _RECOMPUTED = [
 _LAID_OUT = [
     aten.channel_shuffle.default,
     aten.native_channel_shuffle.default,
-    aten.max_unpool2d.default,
 ]
 
 
@@ -108,6 +108,49 @@ _INTERPOLATED = [
     aten.upsample_bicubic2d.default,
     aten.upsample_trilinear3d.default,
 ]
+
+
+def _is_bad_nll(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    *_rest: Any,
+) -> bool:
+    classes = target.dtype in (torch.int64, torch.uint8)
+    return not classes or (weight is not None and weight.dtype != x.dtype)
+
+
+def _is_bad_celu(x: torch.Tensor, alpha: Any = 1.0) -> bool:
+    return isinstance(alpha, (int, float)) and alpha == 0
+
+
+def _is_bad_layer_norm(
+    x: torch.Tensor,
+    shape: Sequence[int],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> bool:
+    return not takes_parameters(x, weight, bias)
+
+
+# Whether eager refuses arguments that the decomposition takes: such calls stay whole, and eager
+# says what is wrong.
+_REFUSED: dict[Any, Callable[..., bool]] = {
+    aten.smooth_l1_loss.default: lambda x, y, reduction=1, beta=1.0: beta < 0,
+    aten.celu.default: _is_bad_celu,
+    aten.celu_.default: _is_bad_celu,
+    aten.nll_loss.default: _is_bad_nll,
+    aten.nll_loss_forward.default: _is_bad_nll,
+    aten.nll_loss2d_forward.default: _is_bad_nll,
+}
+
+
+def _unless(refused: Callable[..., bool], decompose: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return NotImplemented if refused(*args, **kwargs) else decompose(*args, **kwargs)
+
+    return run
 
 
 # Their ends may be on a GPU and the result on the CPU, or the other way round.
@@ -162,6 +205,14 @@ def _ldexp(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     if x.is_floating_point() and not (exponent.is_floating_point() or exponent.is_complex()):
         return NotImplemented
     return x * torch.pow(2.0, exponent)
+
+
+def _max_unpool2d(x: torch.Tensor, *args: Any) -> torch.Tensor:
+    """Laid out as its first argument is, which its meta function does not say."""
+    layout = suggest_memory_format(x)
+    if layout == torch.contiguous_format:
+        return NotImplemented
+    return aten.max_unpool2d(x.contiguous(), *args).contiguous(memory_format=layout)
 
 
 def _embedding_bag(
@@ -320,14 +371,20 @@ def _table(with_quantized: bool) -> dict[Any, Callable[..., Any]]:
     table.update({op: _laid_out(table[op]) for op in _LAID_OUT if op in table})
     table.update({op: _brought_together(table[op]) for op in _SPACED if op in table})
     table.update({op: _of_known_sizes(table[op]) for op in _INTERPOLATED})
+    table.update({op: _unless(refused, table[op]) for op, refused in _REFUSED.items()})
     table[aten.addr.default] = _addr(table[aten.addr.default])
     table.update(MARGIN_LOSSES)
     whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}
     table = {op: fn for op, fn in table.items() if op not in LOWERINGS and op not in whole}
     if with_quantized:
         table.update(quantized_decompositions())
-    table[aten.ldexp.Tensor] = _ldexp
-    return {**table, aten.roll.default: _roll, aten._embedding_bag.default: _embedding_bag}
+    return {
+        **table,
+        aten.ldexp.Tensor: _ldexp,
+        aten.roll.default: _roll,
+        aten.max_unpool2d.default: _max_unpool2d,
+        aten._embedding_bag.default: _embedding_bag,
+    }
 
 
 def training_decompositions() -> dict[Any, Callable[..., Any]]:
@@ -337,4 +394,7 @@ def training_decompositions() -> dict[Any, Callable[..., Any]]:
 
 @cache
 def _training_table(with_quantized: bool) -> dict[Any, Callable[..., Any]]:
-    return {**_table(with_quantized), **torch._decomp.get_decompositions(_RECOMPUTED)}
+    recomputed = torch._decomp.get_decompositions(_RECOMPUTED)
+    op = aten.native_layer_norm.default
+    recomputed[op] = _unless(_is_bad_layer_norm, recomputed[op])
+    return {**_table(with_quantized), **recomputed}

@@ -50,6 +50,7 @@ def refusal(
     reason = escaping_view(gm) or keep_assertions(gm)
     if reason:
         return reason
+    gapped: set[Node] = set()
     for node in gm.graph.nodes:
         if not node.op.startswith("call_"):
             continue
@@ -58,6 +59,10 @@ def refusal(
         if node.kwargs.get("requires_grad") is True:
             return f"{node} is a leaf of autograd"
         name = call_name(node)
+        if _is_gapped(node, name, gapped):
+            gapped.add(node)
+        if not gapped.isdisjoint(_written_nodes(node, name)):
+            return f"{node} writes through windows with gaps between them"
         if "foreach" in name and name.endswith("_") and _lists_collide(node):
             return f"{node} writes to a list whose tensors share memory"
         for written, others in _writes(node, name):
@@ -68,6 +73,32 @@ def refusal(
             if any(_collide(written, other, name) for other in others):
                 return f"{node} writes to memory that it reads in another shape"
     return ""
+
+
+def _is_gapped(node: Node, name: str, gapped: set[Node]) -> bool:
+    """Whether it is a view of windows (`unfold`) that leave elements out, or a view of such: a
+    write through it is functionalized as if there were zeros between the windows.
+    """
+    base = node.args[0] if node.args else None
+    if node.target in ("unfold", torch.Tensor.unfold):
+        size, step = map_arg(_window(*node.args, **node.kwargs), _value)
+        return not statically_known_true(step <= size)
+    if base not in gapped:
+        return False
+    values = [_value(base), *tree_leaves(_value(node))]
+    keys = [storage_of(value) for value in values if _is_strided(value)]
+    return keys[0] in keys[1:]
+
+
+def _window(_x: Any, dimension: Any, size: Any, step: Any) -> tuple[Any, Any]:
+    return size, step
+
+
+def _written_nodes(node: Node, name: str) -> list[Node]:
+    written = [node.kwargs.get("out")]
+    if is_in_place(name) and node.args:
+        written.append(node.args[0])
+    return [item for item in tree_leaves(written) if isinstance(item, Node)]
 
 
 def with_eager_strides(

@@ -520,3 +520,48 @@ def test_operators_whose_names_end_like_methods_in_place_write_nothing():
     metrics.reset()
     check(lambda x: ((x | x[:1]) & x.T[:1], x ^ x.T), torch.randint(0, 9, (5, 5)))
     assert metrics.uncompiled_graphs == 0
+
+
+def through_windows(x):
+    windows = x.unfold(1, 1, 5)
+    windows.add_(windows)
+    return x * 1
+
+
+def through_parts_of_windows(x):
+    y = x + 1
+    y.view(-1).unfold(dimension=0, size=8, step=16)[1:, ::2].fill_(7)
+    return y
+
+
+def into_windows(x):
+    torch.sin(x[:, ::3], out=x.unfold(1, 1, 3)[..., 0])
+    return x + 1
+
+
+def beside_windows(x):
+    windows = x.unfold(1, 2, 3)
+    x.mul_(2)
+    return windows + 1
+
+
+def through_dense_windows(x):
+    x.unfold(1, 2, 2).mul_(3)
+    return x + 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("fn", "is_compiled"),
+    [
+        (through_windows, False),
+        (through_parts_of_windows, False),
+        (into_windows, False),
+        (beside_windows, True),
+        (through_dense_windows, True),
+    ],
+)
+def test_writes_through_windows(fn, is_compiled, dynamic):
+    """Functionalization makes zeros of what lies between windows."""
+    check(fn, torch.arange(1.0, 25.0).reshape(4, 6), dynamic=dynamic)
+    assert metrics.uncompiled_graphs == (not is_compiled)

@@ -91,6 +91,13 @@ def _by_rows(
     return copy
 
 
+def takes_parameters(x: Any, *parameters: Any) -> bool:
+    """Eager normalises with those of the input's dtype, and on the CPU float32 ones for 16 bits."""
+    dtypes = {p.dtype for p in parameters if p is not None}
+    wide = x.dtype.itemsize == 2 and x.device.type == "cpu"
+    return dtypes <= {x.dtype} or (wide and dtypes == {torch.float32})
+
+
 @register(aten.native_layer_norm.default)
 def lower_layer_norm(
     g: GraphLowering,
@@ -101,7 +108,7 @@ def lower_layer_norm(
     eps: float,
 ) -> Any:
     out, mean_fake, rstd_fake = g.meta
-    if x.numel() == 0:
+    if x.numel() == 0 or not takes_parameters(x, weight, bias):
         return DECLINED
     first = x.ndim - len(shape)
     dims = list(range(first, x.ndim))

@@ -170,6 +170,10 @@ def lower_masked_index(
     return g.lazy(inner, (x, mask, *tensors), cost=3)
 
 
+def are_row_numbers(indices: TensorValue) -> bool:
+    return indices.ndim <= 1 and indices.dtype in (torch.int32, torch.int64)
+
+
 @register(aten.index_select.default)
 def lower_index_select(
     g: GraphLowering,
@@ -177,7 +181,7 @@ def lower_index_select(
     dim: int,
     indices: TensorValue,
 ) -> Any:
-    if x.ndim == 0 or is_empty(x):
+    if x.ndim == 0 or is_empty(x) or not are_row_numbers(indices):
         return DECLINED
     at = wrap(dim, x.ndim)
     prepared(g, x, product(g.meta.shape))

@@ -82,8 +82,10 @@ def measured_onednn(sizes: tuple[int, int, int], is_turned: bool, threads: int) 
     return seconds[1] < seconds[0]
 
 
-def _prefers_onednn(a: TensorValue, b: TensorValue) -> bool:
-    if a.dtype != torch.float32 or a.device.type != "cpu" or config.cpu_linear == "aten":
+def _prefers_onednn(a: TensorValue, b: TensorValue, *rest: TensorValue) -> bool:
+    if any(x.dtype != torch.float32 for x in (a, b, *rest)):
+        return False
+    if a.device.type != "cpu" or config.cpu_linear == "aten":
         return False
     if not has_onednn() or not torch.backends.mkldnn.enabled:
         return False
@@ -131,7 +133,7 @@ def lower_bmm(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
 
 def _thin(g: GraphLowering, a: TensorValue, b: TensorValue, signed: bool) -> Any:
     """`signed`: a single product keeps a zero's sign (ATen adds all others to zero)."""
-    plain = category(a.dtype) == category(b.dtype) == 2 and a.device.type == "cpu"
+    plain = a.dtype == b.dtype and category(a.dtype) == 2 and a.device.type == "cpu"
     if not plain or 0 in (*a.size, *b.size):
         return DECLINED
     compute, last = compute_type(a.dtype), a.ndim - 1
@@ -169,7 +171,7 @@ def lower_addmm(
     alpha: Any = 1,
 ) -> Any:
     plain = beta == 1 and alpha == 1 and bias.size == (b.size[1],)
-    return _linear(g, a, b, bias) if plain and _prefers_onednn(a, b) else DECLINED
+    return _linear(g, a, b, bias) if plain and _prefers_onednn(a, b, bias) else DECLINED
 
 
 def lower_packed_linear(g: GraphLowering, x: TensorValue, *rest: Any) -> Any:

@@ -18,6 +18,7 @@ from minidynamo.inductor.lowering.pointwise_table import (
     at_least,
     at_most,
     compute_dtype,
+    heaviside,
     of_stored,
     scaled_by,
     stored,
@@ -191,6 +192,17 @@ def _checked_division(
         return where(b.eq(-1), by_minus_one(a), fn(a, where(odd, 1, b)))
 
     return divide_integers
+
+
+@register(aten.heaviside)
+def lower_heaviside(
+    g: GraphLowering,
+    x: TensorValue,
+    y: TensorValue,
+) -> Any:
+    if x.dtype != y.dtype:
+        return DECLINED
+    return g.pointwise(heaviside, (x, y), x.dtype, cost=4)
 
 
 @register(aten.remainder)

@@ -29,7 +29,7 @@ from minidynamo.inductor.lowering.promotion import category, compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Scalar, where
 from minidynamo.inductor.lowering.views import wrap
-from minidynamo.inductor.symbolic import ZERO, Expr, dot
+from minidynamo.inductor.symbolic import ZERO, Expr, IntLike, dot, product
 from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def lower_index_add(
     alpha: Any = 1,
 ) -> Any:
     failure = "RuntimeError: index out of range in self"
-    if not _is_possible("sum", x, indices, source):
+    if x.dtype != source.dtype or not _is_possible("sum", x, indices, source):
         return DECLINED
     place = _rows_of(x, dim, indices, source, failure)
     if place is None:
@@ -324,6 +324,26 @@ def lower_index_add(
         return loaded if alpha == 1 else b.op("mul", loaded, b.constant(alpha, x.dtype))
 
     return _scattered(g, x, source.size, place, ("sum", value))
+
+
+@register(aten.index_copy.default)
+def lower_index_copy(
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    source: TensorValue,
+) -> Any:
+    if x.dtype != source.dtype or not _is_possible("set", x, indices, source):
+        return DECLINED
+    at = wrap(dim, x.ndim)
+    outside = OUTSIDE % (at, x.size[at]) if x.ndim else ""
+    place = _rows_of(x, dim, indices, source, f"IndexError: index_copy_(): {outside}")
+    return (
+        DECLINED
+        if place is None
+        else _scattered(g, x, source.size, place, ("set", source.load))
+    )
 
 
 @register(aten.index_reduce.default)
@@ -349,6 +369,30 @@ def lower_index_reduce(
         start = _identity(how, x.dtype)
         steps.insert(0, ("set", lambda b, index: b.constant(start, x.dtype)))
     return _scattered(g, x, source.size, place, *steps)
+
+
+@register(aten.max_unpool2d.default, aten.max_unpool3d.default)
+def lower_max_unpool(
+    g: GraphLowering,
+    x: TensorValue,
+    indices: TensorValue,
+    size: Sequence[IntLike],
+    *_strides: Any,
+) -> Any:
+    if not _is_possible("set", x, indices) or indices.size != x.size:
+        return DECLINED
+    lead, plane = x.ndim - len(size), tuple(size)
+    shape = "x".join(map(str, plane))
+    failure = (
+        f"RuntimeError: Found an invalid max index: {{}} (output volumes are of size {shape})"
+    )
+
+    def place(b: BodyBuilder, index: Index) -> list[Expr]:
+        flat = b.indirect(indices.load(b, index), product(plane), failure, wrap=False)
+        return [*index[:lead], *unravelled(flat, plane)]
+
+    zeros = g.lazy(lambda b, index: b.constant(0, x.dtype))
+    return _scattered(g, zeros, x.size, place, ("set", x.load))
 
 
 @register(aten.put.default)

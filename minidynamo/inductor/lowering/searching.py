@@ -54,6 +54,8 @@ def lower_searchsorted(
     sorter: TensorValue | None = None,
 ) -> Any:
     count = sequence.size[-1] if sequence.ndim else 0
+    if side not in (None, "left", "right"):
+        return DECLINED
     if sorter is not None or x.dtype != sequence.dtype or x.dtype not in DTYPES:
         return DECLINED
     if not isinstance(count, int) or not count:

@@ -5,6 +5,7 @@ The first pass: it is given the front end's graph of torch functions, not an ate
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,9 +20,15 @@ ONE_HOT = torch.ops.minidynamo.one_hot.default
 
 def keep_checks(gm: torch.fx.GraphModule) -> None:
     """Put `minidynamo::one_hot` for `one_hot` with a known number of classes, and explicit checks
-    before one with a symbolic number.
+    before one with a symbolic number, and before quantiles at places that are data.
     """
     changed = False
+    for node in _nodes(gm, *_QUANTILES):
+        places = node.args[1] if len(node.args) > 1 else node.kwargs["q"]
+        if isinstance(places, torch.fx.Node):
+            name = node.target if node.op == "call_method" else node.target.__name__
+            node.op, node.target = "call_function", _CHECKED_QUANTILES[name]
+            changed = True
     for node in gm.graph.find_nodes(op="call_function", target=F.one_hot):
         tensor, classes = _one_hot_arguments(*node.args, **node.kwargs)
         if isinstance(classes, int) and classes <= 0:
@@ -31,6 +38,30 @@ def keep_checks(gm: torch.fx.GraphModule) -> None:
         changed = True
     if changed:
         gm.recompile()
+
+
+def _nodes(gm: torch.fx.GraphModule, *targets: Any) -> Iterator[torch.fx.Node]:
+    for target in targets:
+        op = "call_method" if isinstance(target, str) else "call_function"
+        yield from gm.graph.find_nodes(op=op, target=target)
+
+
+def _quantile(x: torch.Tensor, q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.quantile(x, _checked_places(q), *args, **kwargs)
+
+
+def _nanquantile(x: torch.Tensor, q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.nanquantile(x, _checked_places(q), *args, **kwargs)
+
+
+def _checked_places(q: torch.Tensor) -> torch.Tensor:
+    text = "quantile() q values must be in the range [0, 1]"
+    torch._assert_async(((q >= 0) & (q <= 1)).all(), text)
+    return q
+
+
+_CHECKED_QUANTILES = {"quantile": _quantile, "nanquantile": _nanquantile}
+_QUANTILES = (*_CHECKED_QUANTILES, torch.quantile, torch.nanquantile)
 
 
 def _one_hot_arguments(tensor: Any, num_classes: Any = -1) -> tuple[Any, Any]:

@@ -1,0 +1,224 @@
+"""Calls that eager refuses for the values or dtypes of arguments are refused, in eager's words."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from inductor_testing import check
+
+import minidynamo
+
+X = torch.linspace(0.05, 0.95, 12).reshape(3, 4)
+CLASSES = torch.tensor([0, 1, 3])
+
+
+def smooth_l1(x):
+    return F.smooth_l1_loss(x, x + 1, beta=-1.0)
+
+
+def celu(x):
+    return F.celu(x + 1, 0.0)
+
+
+def celu_in_place(x):
+    return torch.celu_(x + 1, 0.0)
+
+
+def layer_norm_of_doubles(x):
+    return F.layer_norm(x, (4,), torch.ones(4, dtype=torch.float64))
+
+
+def products_of_one(x):
+    return x[:, :1].half() @ x[:1]
+
+
+def products_of_some(x):
+    return x.half() @ x.T
+
+
+def biases(x):
+    return F.linear(x, x, torch.ones(3, dtype=torch.float64))
+
+
+def classes_of_32_bits(x):
+    return F.nll_loss(x, CLASSES.int())
+
+
+def weights_of_doubles(x):
+    return F.cross_entropy(x, CLASSES, torch.ones(4, dtype=torch.float64))
+
+
+def targets_above(x):
+    return F.binary_cross_entropy(x, x + 0.5)
+
+
+def inputs_above(x):
+    return F.binary_cross_entropy(x + 0.5, x, reduction="none")
+
+
+def inputs_below(x):
+    return F.binary_cross_entropy(x - 0.5, x, x, reduction="sum")
+
+
+def no_numbers(x):
+    return F.binary_cross_entropy(x / 0 * 0, x)
+
+
+def copied_before_the_first(x):
+    return x.index_copy(0, torch.tensor([0, -1]), x[:2])
+
+
+def copied_behind_the_last(x):
+    return x.index_copy(1, torch.tensor([4]), x[:, :1])
+
+
+def indices_of_floats(x):
+    return x.index_select(0, torch.zeros(1))
+
+
+def indices_of_two_dimensions(x):
+    return x.index_select(0, CLASSES[None])
+
+
+def added_doubles(x):
+    return x.index_add(0, CLASSES[:1], x[:1].double())
+
+
+def steps_of_doubles(x):
+    return torch.heaviside(x, x.double())
+
+
+def neither_side(x):
+    return torch.searchsorted(x[0], x, side="middle")
+
+
+def quantile_above(x):
+    return torch.quantile(x, torch.tensor([0.5, 1.5]))
+
+
+def quantile_below(x):
+    return x.nanquantile(q=torch.tensor(-0.5), dim=1)
+
+
+def places_behind_the_plane(x):
+    return F.max_unpool2d(x[None, None], torch.arange(12).reshape(1, 1, 3, 4) * 5, 2)
+
+
+def places_before_the_plane(x):
+    return F.max_unpool2d(x[None, None], torch.arange(12).reshape(1, 1, 3, 4) - 1, 2)
+
+
+def views_of_too_much(x):
+    return (x + 1).as_strided((5, 5), (4, 1))
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        smooth_l1,
+        celu,
+        celu_in_place,
+        layer_norm_of_doubles,
+        products_of_one,
+        products_of_some,
+        biases,
+        classes_of_32_bits,
+        weights_of_doubles,
+        targets_above,
+        inputs_above,
+        inputs_below,
+        no_numbers,
+        copied_before_the_first,
+        copied_behind_the_last,
+        indices_of_floats,
+        indices_of_two_dimensions,
+        added_doubles,
+        steps_of_doubles,
+        neither_side,
+        quantile_above,
+        quantile_below,
+        places_behind_the_plane,
+        places_before_the_plane,
+    ],
+)
+def test_refused(fn, needs_grad):
+    x = X.clone().requires_grad_(needs_grad)
+    with pytest.raises(Exception) as wanted:  # noqa: PT011 (eager says which)
+        fn(x)
+    with pytest.raises(type(wanted.value)) as raised:
+        minidynamo.compile(fn)(x)
+    assert str(wanted.value).splitlines()[0] in str(raised.value)
+
+
+def test_views_of_too_much():
+    for call in (views_of_too_much, minidynamo.compile(views_of_too_much)):
+        with pytest.raises(RuntimeError, match="storage"):
+            call(X)
+
+
+@pytest.mark.parametrize("nd", [2, 3])
+def test_max_unpool(nd):
+    x = torch.linspace(-2, 2, 4 * 6**nd).reshape(2, 2, *[6] * nd).sin()
+    pool = getattr(F, f"max_pool{nd}d")
+    unpool = getattr(F, f"max_unpool{nd}d")
+
+    def fn(x, places):
+        return unpool(x * 2, places, 2) + 1
+
+    kept, places = pool(x, 2, return_indices=True)
+    check(fn, kept, places, externs=0)
+    check(
+        fn, kept.to(memory_format=(torch.channels_last, torch.channels_last_3d)[nd - 2]), places
+    )
+    a, b = kept.clone().requires_grad_(), kept.clone().requires_grad_()
+    fn(a, places).square().sum().backward()
+    minidynamo.compile(fn, dynamic=True)(b, places).square().sum().backward()
+    torch.testing.assert_close(b.grad, a.grad)
+
+
+@pytest.mark.parametrize("call", [torch.quantile, torch.Tensor.quantile, torch.nanquantile])
+def test_quantiles_at_places_of_data(call):
+    def fn(x, q):
+        return call(x * 2, q, 1), call(x, q=q, dim=0, keepdim=True)
+
+    check(fn, X, torch.tensor([0.0, 0.3, 1.0]))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("weight", [None, torch.linspace(-1, 2, 12).reshape(3, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_binary_cross_entropy(reduction, weight, dtype):
+    """At 0 and 1 too, where the logarithms are cut off."""
+    x, y = X.clone(), X.flip(0).clone()
+    x[0, 0], x[0, 1], y[0, 0], y[1, 0] = 0, 1, 1, 0
+    weight = None if weight is None else weight.to(dtype)
+
+    def fn(x, y):
+        return F.binary_cross_entropy(x, y, weight, reduction=reduction)
+
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
+    check(fn, x.to(dtype), y.to(dtype), kernels=1, externs=0, **tolerance)
+
+
+def test_gradients_of_binary_cross_entropy():
+    def fn(x, y):
+        return F.binary_cross_entropy(torch.sigmoid(x), y)
+
+    x, z = X.clone().requires_grad_(), X.clone().requires_grad_()
+    fn(x, X).backward()
+    minidynamo.compile(fn)(z, X).backward()
+    torch.testing.assert_close(z.grad, x.grad)
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_index_copy(dim):
+    indices = torch.tensor([2, 0])
+
+    def fn(x, y):
+        return (x + 1).index_copy(dim, indices, y.narrow(dim, 0, 2)) * 2
+
+    check(fn, X, X.exp(), externs=0)
+    x, z = X.clone().requires_grad_(), X.clone().requires_grad_()
+    fn(x, x.exp()).square().sum().backward()
+    minidynamo.compile(fn)(z, z.exp()).square().sum().backward()
+    torch.testing.assert_close(z.grad, x.grad)
