@@ -107,6 +107,7 @@ class DifferentiableGraph:
         forward: PlanExecutor,
         backward: Callable[[list[Any]], Any],
         partial: Callable[[list[Any]], Any],
+        replay: Callable[[list[Any], list[Any]], list[Any]] | None,
         /,
     ) -> None: ...
     def __call__(self, *args: Any) -> Any: ...

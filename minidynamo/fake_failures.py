@@ -95,7 +95,15 @@ def describe_failure(
 
 # What is raised for such arguments, or None.
 _on_ones: dict[tuple[Any, ...], Exception | None] = {}
-_REFUSALS = ("not implemented for", "not supported", "only supported", "can't be cast")
+_REFUSALS = (
+    "not implemented for",
+    "not supported",
+    "only supported",
+    "no longer supported",
+    "does not support",
+    "can't be cast",
+    "may not be a boolean",
+)
 # Greater numbers may be sizes.
 _LARGEST = 16
 
@@ -107,14 +115,16 @@ def run_on_ones(
     value: Any,
 ) -> None:
     """Raise what an operator of the CPU raises for the dtypes of its arguments: its kernel is
-    written for few, which fake tensors do not know. The operator runs once on tensors of one item.
+    written for few, which fake tensors do not know. The operator runs once on small tensors.
 
     value: its result on the fake arguments.
     """
     given = [*args, *kwargs.values()]
     items = tree_leaves(given) if _is_of_lists(target) else given
     tensors = [item for item in items if isinstance(item, torch.Tensor)]
-    if not (tensors and _is_alike(target, tensors, value)):
+    if not (tensors and _is_of_torch(target) and _are_on_cpu(tensors)):
+        return
+    if not (_is_of_lists(target) or _are_on_cpu(tree_leaves(value))):
         return
     key = tuple(map(_kind, given))
     if None in key or torch.is_autocast_enabled("cpu"):
@@ -127,18 +137,13 @@ def run_on_ones(
         raise type(error)(*error.args)
 
 
-def _is_alike(target: Any, tensors: list[torch.Tensor], value: Any) -> bool:
-    """Whether the result is as large as an argument, of an operator of torch's or one of lists."""
-    is_torch = getattr(target, "__module__", None) == "torch.nn.functional"
-    if not is_torch and not isinstance(target, (str, types.BuiltinFunctionType)):
-        return False
-    if any(type(t) is not FakeTensor or t.device.type != "cpu" for t in tensors):
-        return False
-    if _is_of_lists(target):
-        return True
-    if type(value) is not FakeTensor or value.device.type != "cpu":
-        return False
-    return value.dim() == max(tensor.dim() for tensor in tensors)
+def _is_of_torch(target: Any) -> bool:
+    is_python = getattr(target, "__module__", None) == "torch.nn.functional"
+    return is_python or isinstance(target, (str, types.BuiltinFunctionType))
+
+
+def _are_on_cpu(values: Sequence[Any]) -> bool:
+    return all(type(t) is FakeTensor and t.device.type == "cpu" for t in values)
 
 
 def _is_of_lists(
@@ -155,7 +160,7 @@ def _kind(
         return item.dtype, item.dim()
     if type(item) is float:
         return float
-    if isinstance(item, list):  # of tensors or numbers: sizes are tuples
+    if isinstance(item, (list, tuple)):
         kinds = tuple(map(_kind, item))
         return None if None in kinds else kinds
     is_small = type(item) is int and -_LARGEST <= item <= _LARGEST
@@ -171,7 +176,8 @@ def _error_on_ones(
     def ones(item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
             return item
-        return torch.ones((1,) * item.dim(), dtype=item.dtype, device="cpu")
+        # Halves, places and classes of these are there.
+        return torch.ones((2,) * item.dim(), dtype=item.dtype, device="cpu")
 
     real, named = tree_map(ones, (list(args), kwargs))
     function = getattr(torch.Tensor, target) if isinstance(target, str) else target
@@ -183,5 +189,5 @@ def _error_on_ones(
         text = str(error)
         return error.with_traceback(None) if any(part in text for part in _REFUSALS) else None
     except Exception:
-        return None  # of one item, another error
+        return None  # of these sizes, another error
     return None

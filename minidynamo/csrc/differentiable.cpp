@@ -75,24 +75,46 @@ at::Tensor fit(const Tangent& expected, const at::Tensor& tensor) {
   return copy.copy_(tensor);
 }
 
+// An input of the forward graph, which the node does not keep alive, unless it is one number (a loss
+// that other graphs gave).
+struct Origin {
+  explicit Origin(const at::Tensor& tensor)
+      : tensor(tensor.getIntrusivePtr()),
+        kept(tensor.numel() == 1 ? tensor : at::Tensor()),
+        version(tensor.is_inference() ? 0 : tensor._version()) {}
+  explicit Origin(PyObject* object)
+      : tensor(at::Tensor().getIntrusivePtr()), number(py::reinterpret_borrow<py::object>(object)) {}
+
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
+  at::Tensor kept;
+  int64_t version = 0;
+  py::object number;  // what is no tensor
+};
+
 class CompiledFunctionBackward : public ag::Node {
  public:
   CompiledFunctionBackward(DifferentiableGraph* graph, ag::edge_list&& edges)
       : ag::Node(std::move(edges)),
         layouts_(*graph->layouts),
         backward_(Py_NewRef(graph->backward)),
-        partial_(Py_NewRef(graph->partial)) {}
+        partial_(Py_NewRef(graph->partial)),
+        replay_(Py_NewRef(graph->replay)) {}
 
   ~CompiledFunctionBackward() override {
     if (Py_IsInitialized() != 0) {
       py::gil_scoped_acquire gil;
       Py_CLEAR(backward_);
       Py_CLEAR(partial_);
+      Py_CLEAR(replay_);
       numbers_.clear();
+      origins_.clear();
     } else {
       // Nothing can be freed any more: the interpreter is ending.
       for (py::object& number : numbers_) {
         number.release();
+      }
+      for (Origin& origin : origins_) {
+        origin.number.release();
       }
     }
   }
@@ -102,6 +124,9 @@ class CompiledFunctionBackward : public ag::Node {
   void release_variables() override {
     for (ag::SavedVariable& saved : saved_) {
       saved.reset_data();
+    }
+    for (Origin& origin : origins_) {
+      origin.kept.reset();
     }
   }
 
@@ -123,6 +148,9 @@ class CompiledFunctionBackward : public ag::Node {
       bool is_output = tensor.requires_grad() && tensor.grad_fn().get() == this;
       saved_.emplace_back(tensor, is_output);
     }
+    if (replay_ != Py_None) {
+      note_origins(inputs);
+    }
   }
 
   ag::variable_list apply(ag::variable_list&& tangents) override {
@@ -133,6 +161,9 @@ class CompiledFunctionBackward : public ag::Node {
     bool differentiated = at::GradMode::is_enabled();
     ag::edge_list edges;
     if (differentiated) {
+      if (THPObjectPtr inputs = unchanged_origins()) {
+        return replay(inputs.get(), tangents);
+      }
       edges = next_edges();
       for (const at::Tensor& tangent : tangents) {
         if (tangent.defined() && tangent.requires_grad()) {
@@ -155,6 +186,77 @@ class CompiledFunctionBackward : public ag::Node {
   }
 
  private:
+  void note_origins(PyObject* const* inputs) {
+    origins_.reserve(layouts_->inputs);
+    for (size_t i = 0; i < layouts_->inputs; ++i) {
+      if (THPVariable_Check(inputs[i])) {
+        origins_.emplace_back(THPVariable_Unpack(inputs[i]));
+      } else {
+        origins_.emplace_back(inputs[i]);
+      }
+    }
+  }
+
+  // The list of the forward graph's inputs; null where one is gone or was written to since.
+  THPObjectPtr unchanged_origins() {
+    if (origins_.empty()) {
+      return THPObjectPtr();
+    }
+    THPObjectPtr list(PyList_New(static_cast<Py_ssize_t>(origins_.size())));
+    if (!list) {
+      raise_python_error();
+    }
+    for (size_t i = 0; i < origins_.size(); ++i) {
+      PyObject* item;
+      if (origins_[i].number) {
+        item = Py_NewRef(origins_[i].number.ptr());
+      } else {
+        at::Tensor tensor(origins_[i].tensor.lock());
+        if (!tensor.defined() ||
+            (!tensor.is_inference() && origins_[i].version != tensor._version())) {
+          return THPObjectPtr();
+        }
+        item = THPVariable_Wrap(std::move(tensor));
+        if (item == nullptr) {
+          raise_python_error();
+        }
+      }
+      PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), item);
+    }
+    return list;
+  }
+
+  // Gradients with a history.
+  ag::variable_list replay(PyObject* inputs, const ag::variable_list& tangents) {
+    THPObjectPtr list(PyList_New(static_cast<Py_ssize_t>(tangents.size())));
+    if (!list) {
+      raise_python_error();
+    }
+    for (size_t i = 0; i < tangents.size(); ++i) {
+      PyObject* item = tangents[i].defined() ? THPVariable_Wrap(tangents[i]) : Py_NewRef(Py_None);
+      if (item == nullptr) {
+        raise_python_error();
+      }
+      PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), item);
+    }
+    THPObjectPtr results(PyObject_CallFunctionObjArgs(replay_, inputs, list.get(), nullptr));
+    if (!results) {
+      raise_python_error();
+    }
+    TORCH_INTERNAL_ASSERT(PyList_CheckExact(results.get()) &&
+                          PyList_GET_SIZE(results.get()) ==
+                              static_cast<Py_ssize_t>(layouts_->gradients.size()));
+    ag::variable_list gradients;
+    for (size_t i = 0; i < layouts_->gradients.size(); ++i) {
+      PyObject* item = PyList_GET_ITEM(results.get(), static_cast<Py_ssize_t>(i));
+      gradients.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
+    }
+    if (!ag::get_current_graph_task_keep_graph()) {
+      release_variables();
+    }
+    return gradients;
+  }
+
   ag::variable_list run(ag::variable_list&& tangents) {
     at::NoGradGuard no_grad;
     c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
@@ -217,6 +319,8 @@ class CompiledFunctionBackward : public ag::Node {
   std::shared_ptr<Layouts> layouts_;
   PyObject* backward_;
   PyObject* partial_;
+  PyObject* replay_;
+  std::vector<Origin> origins_;
   std::vector<ag::SavedVariable> saved_;
   std::vector<py::object> numbers_;
 };

@@ -63,6 +63,7 @@ struct DifferentiableGraph {
   PyObject* forward;   // a PlanExecutor, or null until armed
   PyObject* backward;  // takes a list
   PyObject* partial;   // the same for tangents some of which are None
+  PyObject* replay;    // takes inputs and tangents, gives gradients with a history; or None
   std::shared_ptr<Layouts>* layouts;
 };
 

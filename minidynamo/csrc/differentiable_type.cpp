@@ -113,7 +113,9 @@ PyObject* graph_arm(PyObject* object, PyObject* args) {
   PyObject* forward;
   PyObject* backward;
   PyObject* partial;
-  if (!PyArg_ParseTuple(args, "O!OOO:arm", &PyDict_Type, &spec, &forward, &backward, &partial)) {
+  PyObject* replay;
+  if (!PyArg_ParseTuple(args, "O!OOOO:arm", &PyDict_Type, &spec, &forward, &backward, &partial,
+                        &replay)) {
     return nullptr;
   }
   HANDLE_TH_ERRORS
@@ -125,6 +127,7 @@ PyObject* graph_arm(PyObject* object, PyObject* args) {
   }
   Py_XSETREF(self->backward, Py_NewRef(backward));
   Py_XSETREF(self->partial, Py_NewRef(partial));
+  Py_XSETREF(self->replay, Py_NewRef(replay));
   Py_XSETREF(self->forward, Py_NewRef(forward));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -142,6 +145,7 @@ int graph_traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->forward);
   Py_VISIT(self->backward);
   Py_VISIT(self->partial);
+  Py_VISIT(self->replay);
   return 0;
 }
 
@@ -153,6 +157,7 @@ int graph_clear(PyObject* object) {
   Py_CLEAR(self->forward);
   Py_CLEAR(self->backward);
   Py_CLEAR(self->partial);
+  Py_CLEAR(self->replay);
   return 0;
 }
 
@@ -170,11 +175,11 @@ void graph_dealloc(PyObject* object) {
 
 PyMethodDef graph_methods[] = {
     {"arm", graph_arm, METH_VARARGS,
-     "arm(spec, forward, backward, partial)\n--\n\n"
+     "arm(spec, forward, backward, partial, replay)\n--\n\n"
      "From now on calls run these: the PlanExecutor of the forward graph, and what takes the list of\n"
-     "the backward graph's inputs (`partial` where some tangents are None). spec: how their inputs\n"
-     "and outputs are tied, see minidynamo/inductor/differentiable.py. Raises ValueError for a wrong\n"
-     "one."},
+     "the backward graph's inputs (`partial` where some tangents are None). replay: what takes the\n"
+     "inputs and the tangents and gives gradients that have a history, or None. spec: how inputs and\n"
+     "outputs are tied, see minidynamo/inductor/differentiable.py. Raises ValueError for a wrong one."},
     {nullptr, nullptr, 0, nullptr},
 };
 

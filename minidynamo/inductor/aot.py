@@ -259,11 +259,12 @@ class _Pair:
         self,
         compilers: Compilers,
         gradients: Gradients,
+        gm: torch.fx.GraphModule,
         inputs: Sequence[Any],
         *,
         may_join: bool,
     ) -> None:
-        self.joined = Joined(self.compile_backward)
+        self.joined = Joined(self.compile_backward, gm)
         self.has_failed = False
         self._compilers = compilers
         self._gradients = gradients
@@ -281,6 +282,10 @@ class _Pair:
         reason = self._gradients.note_metadata(graph, self._inputs)
         if reason:
             raise CannotTrace(reason)
+
+    def forget_inputs(self) -> None:
+        """They are of one call; the pair lives until its backward graph is compiled, and longer."""
+        self._inputs = ()
 
     def compile_forward(self, graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
         self._check(graph)
@@ -324,11 +329,12 @@ def make_aot(
         raise CannotTrace(refusal)
     parts = take_out(gm, inputs)
     gradients = Gradients(options.pop("partition_fn"), written)
-    pair = _Pair(compilers, gradients, inputs, may_join=_is_of_plain_tensors(gm, inputs))
+    rest = gm if parts is None else parts.rest
+    pair = _Pair(compilers, gradients, rest, inputs, may_join=_is_of_plain_tensors(gm, inputs))
     try:
         with before_autograd(inputs):
             compiled = aot_module_simplified(
-                gm if parts is None else parts.rest,
+                rest,
                 inputs,
                 fw_compiler=pair.compile_forward,
                 bw_compiler=pair.compile_backward,
@@ -342,6 +348,7 @@ def make_aot(
         if pair.has_failed:
             raise
         raise CannotTrace(f"{type(error).__name__}: {error}") from error
+    pair.forget_inputs()
     compiled = pair.joined.attach(gradients.of_forward(compiled))
     return compiled if parts is None else parts.attach(compiled)
 

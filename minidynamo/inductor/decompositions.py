@@ -116,8 +116,8 @@ def _is_bad_nll(
     weight: torch.Tensor | None = None,
     *_rest: Any,
 ) -> bool:
-    classes = target.dtype in (torch.int64, torch.uint8)
-    return not classes or (weight is not None and weight.dtype != x.dtype)
+    known = x.dtype.is_floating_point and target.dtype in (torch.int64, torch.uint8)
+    return not known or (weight is not None and weight.dtype != x.dtype)
 
 
 def _is_bad_celu(x: torch.Tensor, alpha: Any = 1.0) -> bool:

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 from minidynamo import _C
 from minidynamo.inductor.gradients import PartialBackward
 from minidynamo.inductor.passes.simplify import may_share_memory
+from minidynamo.inductor.replay import Replay, autocast_states, can_replay
 
 PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias")
 # Of AOTAutograd's metadata: what has to be empty, zero or None.
@@ -63,11 +64,14 @@ class Boxed:
 class Joined:
     """One graph's forward and backward, as they become known while AOTAutograd compiles it.
 
-    compile_backward: makes a callable (of one list) of the backward graph.
+    compile_backward: makes a callable (of one list) of the backward graph. gm: the graph itself.
     """
 
-    def __init__(self, compile_backward: Compiler) -> None:
+    def __init__(self, compile_backward: Compiler, gm: torch.fx.GraphModule) -> None:
         self._compile_backward = compile_backward
+        self._replayed: torch.fx.GraphModule | None = gm
+        self._autocast = autocast_states()
+        self._replay: Replay | None = None
         self._spec: dict[str, Any] | None = None
         self._module: torch.fx.GraphModule | None = None
         self._context: TracingContext | None = None
@@ -96,6 +100,10 @@ class Joined:
         if self._spec is not None:
             self._spec["kept"] = list(kept)
             self._module = backward
+            if self._replayed is not None and can_replay(metadata, forward):
+                positions = self._spec["differentiable"], self._spec["gradients"]
+                self._replay = Replay(self._replayed, self._autocast, *positions)
+        self._replayed = None
 
     def note_forward(self, compiled: Callable[..., Any]) -> None:
         """The forward graph, compiled."""
@@ -136,9 +144,10 @@ class Joined:
         if self._backward is not None:
             backward = self._backward
             backward = backward.call if isinstance(backward, Boxed) else backward
-            graph.arm(self._spec, self._forward, backward, self._partial)
+            graph.arm(self._spec, self._forward, backward, self._partial, self._replay)
         else:
-            graph.arm(self._spec, self._forward, self._first, self._first_partial)
+            first = self._first, self._first_partial
+            graph.arm(self._spec, self._forward, *first, self._replay)
 
     def _first(self, inputs: list[Any]) -> Any:
         self._compile()

@@ -4,6 +4,7 @@ import traceback
 
 import pytest
 import torch
+import torch.nn.functional as F
 from testing import check
 
 import minidynamo
@@ -17,7 +18,15 @@ REFUSED = {
     "boolean_alpha": lambda a: torch.sub(a, 1, alpha=True),
     "bits_of_floats": lambda a: a & 1,
     "abs_of_bools": lambda a: abs(a > 1),
-    "softmax_of_integers": lambda a: torch.nn.functional.softmax(a.int(), dim=0),
+    "loss_of_integers": lambda a: F.mse_loss(a.int(), a.int()),
+    "loss_of_classes": lambda a: F.nll_loss(a.int()[None], torch.zeros(1, dtype=torch.int64)),
+    "half_of_integers": lambda a: F.glu(a.int().repeat(2), 0),
+    "places_of_bools": lambda a: (a > 1).argmax(),
+    "product_of_bools": lambda a: torch.dot(a > 1, a > 1),
+    "sum_of_complex_numbers": lambda a: torch.nansum(a + 1j),
+    "padded_bools": lambda a: F.pad(a[None] > 1, (1, 1), "reflect"),
+    "windows_of_integers": lambda a: F.unfold(a.int().expand(1, 1, 3, 3), 2),
+    "softmax_of_integers": lambda a: F.softmax(a.int(), dim=0),
 }
 
 

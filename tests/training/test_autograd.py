@@ -91,14 +91,6 @@ def test_retain_graph_after_other_passes(comp):
     return gradients(model)
 
 
-def test_double_backward_is_refused():
-    f = minidynamo.compile(lambda x: (x**3).sum())
-    x = torch.ones(3, requires_grad=True)
-    (gradient,) = torch.autograd.grad(f(x), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="does not currently support double backward"):
-        gradient.sum().backward()
-
-
 @scenario(graphs=2)
 def test_frozen_layer_thaws(comp):
     model = mlp()

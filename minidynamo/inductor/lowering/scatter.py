@@ -381,6 +381,8 @@ def lower_max_unpool(
 ) -> Any:
     if not _is_possible("set", x, indices) or indices.size != x.size:
         return DECLINED
+    if not x.dtype.is_floating_point:
+        return DECLINED
     lead, plane = x.ndim - len(size), tuple(size)
     shape = "x".join(map(str, plane))
     failure = (
