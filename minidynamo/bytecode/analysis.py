@@ -91,7 +91,11 @@ def successors(instructions: Sequence[Instruction], i: int) -> list[int]:
     return result
 
 
-def _find(index: dict[Instruction, int], target: Instruction, inst: Instruction) -> int:
+def _find(
+    index: dict[Instruction, int],
+    target: Instruction,
+    inst: Instruction,
+) -> int:
     found = index.get(target)
     if found is None:
         raise BytecodeError(f"{inst!r} leads out of the listing")

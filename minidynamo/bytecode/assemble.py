@@ -88,7 +88,11 @@ def assemble(
     )
 
 
-def argument_count(argcount: int, kwonlyargcount: int, flags: int) -> int:
+def argument_count(
+    argcount: int,
+    kwonlyargcount: int,
+    flags: int,
+) -> int:
     """How many of the first local slots are arguments, ``*args`` and ``**kwargs`` included."""
     has_varargs = bool(flags & inspect.CO_VARARGS)
     has_varkeywords = bool(flags & inspect.CO_VARKEYWORDS)

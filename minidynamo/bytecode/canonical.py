@@ -76,7 +76,11 @@ class Op:
     ends: bool  #: control never reaches the next instruction in layout order
     raises: bool
 
-    def io(self, arg: Any, jump: bool = False) -> tuple[int, int]:
+    def io(
+        self,
+        arg: Any,
+        jump: bool = False,
+    ) -> tuple[int, int]:
         """(items popped, items pushed) for this operand."""
         if jump:
             if self.jump is None:
@@ -293,7 +297,11 @@ _op("RESUME", INT, "--", "frame starts or goes on; signals and tracing; arg is t
 # fmt: on
 
 
-def effect(opname: str, arg: Any = None, jump: bool = False) -> int:
+def effect(
+    opname: str,
+    arg: Any = None,
+    jump: bool = False,
+) -> int:
     """Change of the stack's height."""
     pops, pushes = OPS[opname].io(arg, jump)
     return pushes - pops

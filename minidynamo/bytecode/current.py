@@ -40,7 +40,11 @@ def _find() -> Dialect:
 dialect = _find()
 
 
-def emit(opname: str, arg: Any = None, target: Instruction | None = None) -> list[Instruction]:
+def emit(
+    opname: str,
+    arg: Any = None,
+    target: Instruction | None = None,
+) -> list[Instruction]:
     """One canonical instruction."""
     return [Instruction(opname, arg, target)]
 

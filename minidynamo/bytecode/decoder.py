@@ -19,7 +19,11 @@ _CONVERSIONS = (None, *CONVERSIONS)
 class Decoder:
     """One decoding; the decode rules of the dialects call ``emit``, ``jump`` and the like."""
 
-    def __init__(self, code: CodeType, dialect: Dialect) -> None:
+    def __init__(
+        self,
+        code: CodeType,
+        dialect: Dialect,
+    ) -> None:
         self.code = code
         self.dialect = dialect
         cells, free = code.co_cellvars, code.co_freevars
@@ -103,7 +107,12 @@ class Decoder:
             if not rule(self, unit, oparg):  # type: ignore[operator]
                 start = -1
 
-    def emit(self, unit: int, opname: str, arg: Any = None) -> Instruction:
+    def emit(
+        self,
+        unit: int,
+        opname: str,
+        arg: Any = None,
+    ) -> Instruction:
         """Append a canonical instruction for the raw one at ``unit``."""
         out = self._out
         self._at.setdefault(self._start, len(out))
@@ -111,7 +120,12 @@ class Decoder:
         out.append(inst)
         return inst
 
-    def jump(self, unit: int, opname: str, target: int) -> None:
+    def jump(
+        self,
+        unit: int,
+        opname: str,
+        target: int,
+    ) -> None:
         """Append a jump to the raw instruction that starts at ``target``."""
         self._jumps.append((self.emit(unit, opname), target))
 

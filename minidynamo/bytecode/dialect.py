@@ -105,7 +105,11 @@ class Dialect:
     )
     comparison_table: Sequence[str] = ()
 
-    def bind(self, opmap: Mapping[str, int], caches: Sequence[int]) -> Dialect:
+    def bind(
+        self,
+        opmap: Mapping[str, int],
+        caches: Sequence[int],
+    ) -> Dialect:
         """Fill in opcode numbers and inline cache sizes (in code units, by opcode)."""
         self.opmap = opmap
         self.caches = caches
@@ -130,7 +134,11 @@ class Dialect:
         self.comparison_table = tuple(table)
         return self
 
-    def _decode_rule(self, raw: str, caches: int) -> Rule:
+    def _decode_rule(
+        self,
+        raw: str,
+        caches: int,
+    ) -> Rule:
         if raw in self.decoders:
             return self.decoders[raw]
         if raw in self.jumps:
@@ -153,19 +161,35 @@ class Dialect:
         return None
 
 
-def _unknown(decoder: Any, unit: int, oparg: int) -> None:
+def _unknown(
+    decoder: Any,
+    unit: int,
+    oparg: int,
+) -> None:
     decoder.fail(unit)
 
 
-def _decode_jump(name: str, sign: int, base: int) -> DecodeRule:
-    def decode(decoder: Any, unit: int, oparg: int) -> None:
+def _decode_jump(
+    name: str,
+    sign: int,
+    base: int,
+) -> DecodeRule:
+    def decode(
+        decoder: Any,
+        unit: int,
+        oparg: int,
+    ) -> None:
         decoder.jump(unit, name, unit + base + sign * oparg)
 
     return decode
 
 
 def _decode_expansion(expansion: Sequence[tuple[str, Any]]) -> DecodeRule:
-    def decode(decoder: Any, unit: int, oparg: int) -> None:
+    def decode(
+        decoder: Any,
+        unit: int,
+        oparg: int,
+    ) -> None:
         for name, arg in expansion:
             decoder.emit(unit, name, arg)
 

@@ -83,21 +83,41 @@ class Emitter:
 
     # What encode rules use.
 
-    def put(self, raw: str, oparg: int, inst: Instruction) -> None:
+    def put(
+        self,
+        raw: str,
+        oparg: int,
+        inst: Instruction,
+    ) -> None:
         """Append a raw instruction with the positions and the handler of ``inst``."""
         self._append(self.dialect.opmap[raw], oparg, None, inst)
 
-    def put_jump(self, raw: str, label: object, inst: Instruction) -> None:
+    def put_jump(
+        self,
+        raw: str,
+        label: object,
+        inst: Instruction,
+    ) -> None:
         """Append a raw jump to ``label``."""
         self._append(self.dialect.opmap[raw], 0, label, inst)
 
-    def _append(self, opcode: int, oparg: int, label: object, inst: Instruction) -> None:
+    def _append(
+        self,
+        opcode: int,
+        oparg: int,
+        label: object,
+        inst: Instruction,
+    ) -> None:
         raw = self._raw
         if opcode in self.dialect.early and not same_handler(raw[-1][3].handler, inst.handler):
             raw.append((self.dialect.opmap["NOP"], 0, None, inst))
         raw.append((opcode, oparg, label, inst))
 
-    def need(self, items: int, inst: Instruction) -> None:
+    def need(
+        self,
+        items: int,
+        inst: Instruction,
+    ) -> None:
         """What is put for ``inst`` uses that many stack items above the height in front of it."""
         self.needed[inst] = items
 
@@ -126,7 +146,11 @@ class Emitter:
         after = self._current + 1
         return self._instructions[after] if after < len(self._instructions) else None
 
-    def only_reached_by(self, opname: str, inst: Instruction) -> bool:
+    def only_reached_by(
+        self,
+        opname: str,
+        inst: Instruction,
+    ) -> bool:
         """Whether ``inst`` is reached by jumps of ``opname`` instructions and in no other way."""
         index = self._index[inst]
         if index and not OPS[self._instructions[index - 1].opname].ends:
@@ -220,7 +244,11 @@ class Emitter:
         for raw in self.dialect.end_for:
             self.put(raw, 0, for_iter)
 
-    def _fuse(self, i: int, first: Instruction) -> int:
+    def _fuse(
+        self,
+        i: int,
+        first: Instruction,
+    ) -> int:
         """Encode a row of instructions as one; the number of instructions to skip after this."""
         for names, fuse in self.dialect.fusions_at[first.opname]:
             row = self._instructions[i : i + len(names)]
@@ -233,7 +261,11 @@ class Emitter:
                 return len(names) - 1
         return 0
 
-    def _joins(self, first: Instruction, inst: Instruction) -> bool:
+    def _joins(
+        self,
+        first: Instruction,
+        inst: Instruction,
+    ) -> bool:
         """Whether ``inst`` is only reached through ``first`` and shares its side tables."""
         return (
             inst not in self._targets

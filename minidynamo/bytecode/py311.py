@@ -12,7 +12,11 @@ from .emitter import Emitter
 from .instruction import Instruction
 
 
-def _prefix(decoder: Decoder, unit: int, oparg: int) -> bool:
+def _prefix(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> bool:
     return True
 
 
@@ -112,7 +116,11 @@ _EXPANSIONS: dict[str, list[tuple[str, Any]]] = {
 }
 
 
-def _decode_classderef(decoder: Decoder, unit: int, oparg: int) -> None:
+def _decode_classderef(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     decoder.emit(unit, "LOAD_LOCALS")
     decoder.emit(unit, "LOAD_FROM_DICT_OR_DEREF", decoder.slots[oparg])
 

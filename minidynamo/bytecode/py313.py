@@ -16,19 +16,31 @@ _COMPARISONS = tuple(i << 5 | mask for i, mask in enumerate(py312.OUTCOMES.value
 _TO_BOOL = 16  #: COMPARE_OP flag: convert the outcome to a bool
 
 
-def _decode_load_global(decoder: Decoder, unit: int, oparg: int) -> None:
+def _decode_load_global(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     decoder.emit(unit, "LOAD_GLOBAL", decoder.code.co_names[oparg >> 1])
     if oparg & 1:
         decoder.emit(unit, "PUSH_NULL")
 
 
-def _decode_compare(decoder: Decoder, unit: int, oparg: int) -> None:
+def _decode_compare(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     decoder.emit(unit, "COMPARE_OP", COMPARISONS[oparg >> 5])
     if oparg & _TO_BOOL:
         decoder.emit(unit, "TO_BOOL")
 
 
-def _decode_call_kw(decoder: Decoder, unit: int, oparg: int) -> None:
+def _decode_call_kw(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     names = decoder.take_last("LOAD_CONST")
     if names is None:
         decoder.emit(unit, "CALL_KW", oparg)
@@ -37,29 +49,50 @@ def _decode_call_kw(decoder: Decoder, unit: int, oparg: int) -> None:
 
 
 def _decode_pair(first: str, second: str) -> DecodeRule:
-    def decode(decoder: Decoder, unit: int, oparg: int) -> None:
+    def decode(
+        decoder: Decoder,
+        unit: int,
+        oparg: int,
+    ) -> None:
         _emit_fast(decoder, unit, first, oparg >> 4)
         _emit_fast(decoder, unit, second, oparg & 15)
 
     return decode
 
 
-def _decode_load_fast(decoder: Decoder, unit: int, oparg: int) -> None:
+def _decode_load_fast(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     _emit_fast(decoder, unit, "LOAD_FAST", oparg)
 
 
-def _emit_fast(decoder: Decoder, unit: int, opname: str, slot: int) -> None:
+def _emit_fast(
+    decoder: Decoder,
+    unit: int,
+    opname: str,
+    slot: int,
+) -> None:
     """LOAD_FAST of a slot that holds a cell is what LOAD_CLOSURE was before."""
     if opname == "LOAD_FAST" and slot in decoder.cell_slots:
         opname = "LOAD_CLOSURE"
     decoder.emit(unit, opname, decoder.slots[slot])
 
 
-def _decode_make_function(decoder: Decoder, unit: int, oparg: int) -> None:
+def _decode_make_function(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     decoder.emit(unit, "MAKE_FUNCTION", ())
 
 
-def _decode_set_function_attribute(decoder: Decoder, unit: int, oparg: int) -> None:
+def _decode_set_function_attribute(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     """Folded into the MAKE_FUNCTION in front; the compiler sets attributes from the top down."""
     attribute = FUNCTION_ATTRIBUTES[oparg.bit_length() - 1]
     make = decoder.last("MAKE_FUNCTION")

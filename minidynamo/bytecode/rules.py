@@ -13,53 +13,89 @@ from .instruction import CallArg, Instruction
 _CALLS = tuple(CallArg(n) for n in range(256))
 
 
-def decode_call(decoder: Decoder, unit: int, oparg: int) -> None:
+def decode_call(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     """CALL, with the names of a KW_NAMES in front."""
     kwnames = decoder.kwnames
     decoder.kwnames = ()
     decoder.emit(unit, "CALL", CallArg(oparg, kwnames) if kwnames else _CALLS[oparg & 255])
 
 
-def decode_kw_names(decoder: Decoder, unit: int, oparg: int) -> bool:
+def decode_kw_names(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> bool:
     """A prefix of CALL."""
     decoder.kwnames = decoder.code.co_consts[oparg]
     return True
 
 
-def decode_unpack_ex(decoder: Decoder, unit: int, oparg: int) -> None:
+def decode_unpack_ex(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     """Low byte: items before the starred one; the rest: after it."""
     decoder.emit(unit, "UNPACK_EX", (oparg & 255, oparg >> 8))
 
 
-def decode_return_const(decoder: Decoder, unit: int, oparg: int) -> None:
+def decode_return_const(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     """LOAD_CONST and RETURN_VALUE in one."""
     decoder.emit(unit, "LOAD_CONST", decoder.code.co_consts[oparg])
     decoder.emit(unit, "RETURN_VALUE")
 
 
-def decode_load_attr(decoder: Decoder, unit: int, oparg: int) -> None:
+def decode_load_attr(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     """Bit 0: as LOAD_METHOD."""
     name = decoder.code.co_names[oparg >> 1]
     decoder.emit(unit, "LOAD_METHOD" if oparg & 1 else "LOAD_ATTR", name)
 
 
-def decode_load_super_attr(decoder: Decoder, unit: int, oparg: int) -> None:
+def decode_load_super_attr(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     """Bit 0: as LOAD_METHOD; bit 1: with two arguments."""
     name = decoder.code.co_names[oparg >> 2]
     decoder.emit(unit, "LOAD_SUPER_ATTR", (name, bool(oparg & 1), bool(oparg & 2)))
 
 
-def decode_end_for(decoder: Decoder, unit: int, oparg: int) -> None:
+def decode_end_for(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     """Dropped: FOR_ITER continues behind it."""
     decoder.end_for(unit)
 
 
-def decode_make_function(decoder: Decoder, unit: int, oparg: int) -> None:
+def decode_make_function(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     """3.11 and 3.12: a flag for each attribute."""
     decoder.emit(unit, "MAKE_FUNCTION", attributes_of(oparg))
 
 
-def decode_null_load_global(decoder: Decoder, unit: int, oparg: int) -> None:
+def decode_null_load_global(
+    decoder: Decoder,
+    unit: int,
+    oparg: int,
+) -> None:
     """3.11 and 3.12, bit 0: a NULL below."""
     if oparg & 1:
         decoder.emit(unit, "PUSH_NULL")
