@@ -29,10 +29,18 @@ def refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) ->
     why = "out= has another shape or dtype than the result"
     if target in _OUT_IN_EAGER:
         raise Unsupported("tensor storage", target.__name__, "out= of this function is eager's")
+    fakes = [node.meta["example_value"] for node in nodes]
+    copies = [torch.empty_strided(f.shape, f.stride(), dtype=f.dtype) for f in fakes]
+    of_kind = {"out": type(out)(copies) if isinstance(out, (tuple, list)) else copies[0]}
+    mode = fakes[0].fake_mode
+    caches, mode.cache_enabled = mode.cache_enabled, False  # it forgets what becomes of out=
     try:
         found = target(*args, **{k: v for k, v in fake_kwargs.items() if k != "out"})
+        target(*args, **{**fake_kwargs, **of_kind})
     except Exception:
         return  # the call itself says what is wrong
+    finally:
+        mode.cache_enabled = caches
     results = found if isinstance(found, (tuple, list)) else [found]
     for node, result in zip(nodes, results, strict=False):
         fake = node.meta["example_value"]
@@ -40,6 +48,9 @@ def refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) ->
         fits = is_own or fake.shape == result.shape
         if not fits or fake.dtype != result.dtype:
             raise Unsupported("tensor storage", getattr(target, "__name__", str(target)), why)
+    if any(c.stride() != f.stride() for c, f in zip(copies, fakes, strict=True) if f.numel()):
+        why = "the meta function lays out= anew, which the operator does not"
+        raise Unsupported("tensor storage", getattr(target, "__name__", str(target)), why)
 
 
 def version_of(fake: Any) -> int:
