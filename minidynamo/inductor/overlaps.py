@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._C import _functorch
 from torch._prims_common import is_contiguous_or_false
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import Node, map_arg
@@ -162,17 +163,23 @@ def _writes(
     if name == "setitem":
         part = _part(written, rest[0])
         # A subscript of positions is `index_put_`.
-        yield (part, _tensors(rest[1:])) if part is not None else (written, _tensors(rest))
+        yield (
+            (part, _tensors(rest[1:]))
+            if part is not None
+            else (_within(written), _tensors(rest))
+        )
     else:
-        yield written, _tensors(rest)
+        yield _within(written), _tensors(rest)
 
 
 def _part(
     tensor: torch.Tensor,
     key: Any,
 ) -> torch.Tensor | None:
-    """`tensor[key]` for a subscript that gives a view."""
+    """`tensor[key]` for a subscript that gives a view, of plain tensors."""
     key = map_arg(key, _value)
+    if _within(tensor) is not tensor:
+        return None
     parts = key if isinstance(key, tuple) else (key,)
     plain = (int, slice, type(None), type(Ellipsis), torch.SymInt)
     if not all(isinstance(p, plain) and not isinstance(p, bool) for p in parts):
@@ -201,7 +208,16 @@ def _tensors(
     arguments: Any,
 ) -> list[torch.Tensor]:
     values = tree_leaves(map_arg(arguments, _value))
-    return [value for value in values if _is_strided(value)]
+    return [_within(value) for value in values if _is_strided(value)]
+
+
+def _within(
+    tensor: torch.Tensor,
+) -> torch.Tensor:
+    """What a tensor of a transform wraps: of all members of a batch at once."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _is_strided(
