@@ -267,11 +267,10 @@ def _number(kind: type, special: tuple[str, ...]) -> None:
 _RESULTS = {
     "__int__": int,
     "__index__": int,
-    "__trunc__": int,
     "__float__": float,
     "__complex__": complex,
 }
-_number(int, ("__int__", "__index__", "__trunc__"))
+_number(int, ("__int__", "__index__"))  # of `__trunc__` eager warns
 _number(float, ("__float__", "__index__"))
 _number(complex, ("__complex__", "__float__", "__index__"))
 

@@ -230,19 +230,27 @@ class ConstantIterator(IteratorVariable):
     def __init__(self, sequence: Any, cls: type | None = None) -> None:
         super().__init__(cls or type(iter(sequence)), mutation=Mutation.NEW)
         self.sequence = sequence
+        self.count = _length(sequence)
         self.index = 0
 
     def step(self, tx: Translator) -> VariableTracker | None:
-        if self.index >= len(self.sequence):
+        if self.index >= self.count:
             return None
         self.index += 1
         return tx.wrap_constant(self.sequence[self.index - 1])
 
     def remaining(self) -> int:
-        return len(self.sequence) - self.index
+        return self.count - self.index
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         construct(codegen, iter, lambda: codegen.load_const(self.sequence[self.index :]))
+
+
+def _length(sequence: Any) -> int:
+    """`len`, which refuses ranges longer than memory could be."""
+    if type(sequence) is not range:
+        return len(sequence)
+    return max(0, -((sequence.start - sequence.stop) // sequence.step))
 
 
 class SetIterator(ItemsIterator):

@@ -8,6 +8,8 @@ import pytest
 import testing
 import torch
 
+import minidynamo
+
 X = torch.arange(4.0)
 
 
@@ -509,3 +511,30 @@ def test_generator_dropped_inside_a_try_without_effects():
         return a
 
     check(f, torch.randn(3))
+
+
+HUGE = 2**70
+HUGE_RANGES = {
+    "first": lambda x: (x + next(iter(range(3, HUGE))), next(reversed(range(HUGE)))),
+    "loop": lambda x: [x + i for i, _ in zip(range(HUGE), "abc", strict=False)],
+    "islice": lambda x: (x, list(itertools.islice(iter(range(-HUGE, HUGE, 2**68)), 3))),
+    "all": lambda x: (x, list(range(HUGE, 2 * HUGE, 2**69)), list(range(HUGE, 0, -(2**69)))),
+    "hint": lambda x: (x, iter(range(HUGE)).__length_hint__()),
+    "length": lambda x: (x, len(range(HUGE))),
+}
+
+
+@pytest.mark.parametrize("name", HUGE_RANGES)
+def test_ranges_longer_than_memory(name):
+    testing.check(HUGE_RANGES[name], torch.ones(2), graphs=None)
+
+
+def test_rest_of_a_huge_range():
+    def fn(x):
+        rest = iter(range(HUGE))
+        first = next(rest)
+        y = x + first
+        minidynamo.graph_break()
+        return y, next(rest), next(rest)
+
+    testing.check(fn, torch.ones(2), graphs=None)

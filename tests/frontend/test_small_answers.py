@@ -288,3 +288,18 @@ def test_graph_break_in_an_annotated_block():
         return b + 1
 
     check(f, x, graphs=None)
+
+
+class Truncated:
+    def __trunc__(self):
+        return 42
+
+
+def test_int_of_what_can_only_be_truncated():
+    """Python 3.11 warns of it, 3.14 refuses it."""
+    outcomes = []
+    for fn in (int, minidynamo.compile(lambda value: int(value), backend="eager")):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            outcomes.append((fn(Truncated()), [str(warning.message) for warning in caught]))
+    assert outcomes[0] == outcomes[1]
