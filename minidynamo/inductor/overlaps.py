@@ -71,7 +71,7 @@ def refusal(
                 return f"{node} writes to a tensor that is not contiguous"
             if _is_repeated(written):
                 return f"{node} writes several elements to one place"
-            if any(_collide(written, other, name) for other in others):
+            if any(_collide(written, other, name) for other in others) and not _is_itself(node):
                 return f"{node} writes to memory that it reads in another shape"
     return ""
 
@@ -170,6 +170,22 @@ def _writes(
         )
     else:
         yield _within(written), _tensors(rest)
+
+
+def _is_itself(
+    node: Node,
+) -> bool:
+    """Whether it is `x.copy_(x)` with `x` taken twice from the same place (`y[n:] += 1`): one that
+    depends on data, so that this is not seen of the two tensors.
+    """
+    if node.target != "copy_" or len(node.args) < 2:
+        return False
+    calls = [
+        (arg.target, arg.args, arg.kwargs) if isinstance(arg, Node) else None
+        for arg in node.args[:2]
+    ]
+    is_known = all(arg.op == "call_function" for arg in node.args[:2] if isinstance(arg, Node))
+    return calls[0] is not None and is_known and calls[0] == calls[1]
 
 
 def _part(

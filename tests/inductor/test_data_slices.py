@@ -86,3 +86,20 @@ def test_views_at_places_of_data_are_compiled(fn, wants_grad, dynamic):
             torch.testing.assert_close(actual, run(fn, values, n))
         assert metrics.uncompiled_graphs == 0
         assert metrics.compiled_graphs == 1
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_augmented_assignments_at_places_of_data_are_compiled(dynamic):
+    def fn(x, n):
+        y, k = x.clone(), n.item()
+        y[k:] += 1
+        y[:, :k] *= 2
+        return y * x
+
+    with config.patch(capture_scalar_outputs=True):
+        metrics.reset()
+        compiled = minidynamo.compile(fn, fullgraph=True, dynamic=dynamic)
+        for n in (2, 3, 0, 1):
+            x = torch.randn(5, 8)
+            torch.testing.assert_close(compiled(x, torch.tensor(n)), fn(x, torch.tensor(n)))
+        assert metrics.uncompiled_graphs == 0
