@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,28 +30,41 @@ def refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) ->
     why = "out= has another shape or dtype than the result"
     if target in _OUT_IN_EAGER:
         raise Unsupported("tensor storage", target.__name__, "out= of this function is eager's")
-    fakes = [node.meta["example_value"] for node in nodes]
-    copies = [torch.empty_strided(f.shape, f.stride(), dtype=f.dtype) for f in fakes]
-    of_kind = {"out": type(out)(copies) if isinstance(out, (tuple, list)) else copies[0]}
-    mode = fakes[0].fake_mode
-    caches, mode.cache_enabled = mode.cache_enabled, False  # it forgets what becomes of out=
+    name = getattr(target, "__name__", str(target))
     try:
         found = target(*args, **{k: v for k, v in fake_kwargs.items() if k != "out"})
-        target(*args, **{**fake_kwargs, **of_kind})
     except Exception:
         return  # the call itself says what is wrong
-    finally:
-        mode.cache_enabled = caches
     results = found if isinstance(found, (tuple, list)) else [found]
     for node, result in zip(nodes, results, strict=False):
         fake = node.meta["example_value"]
         is_own = node.op != "placeholder" and not fake._is_view()
         fits = is_own or fake.shape == result.shape
         if not fits or fake.dtype != result.dtype:
-            raise Unsupported("tensor storage", getattr(target, "__name__", str(target)), why)
-    if any(c.stride() != f.stride() for c, f in zip(copies, fakes, strict=True) if f.numel()):
+            raise Unsupported("tensor storage", name, why)
+    if _is_laid_out_anew(target, args, fake_kwargs):
         why = "the meta function lays out= anew, which the operator does not"
-        raise Unsupported("tensor storage", getattr(target, "__name__", str(target)), why)
+        raise Unsupported("tensor storage", name, why)
+
+
+def _is_laid_out_anew(target: Any, args: Any, fake_kwargs: dict[str, Any]) -> bool:
+    """Whether a call on fake tensors changes the strides of `out=` tensors; tried on others."""
+    out = fake_kwargs["out"]
+    fakes = [f for f in tree_leaves(out) if isinstance(f, torch.Tensor)]
+    copies = [torch.empty_strided(f.shape, f.stride(), dtype=f.dtype) for f in fakes]
+    layouts = [(f.shape, f.stride()) for f in fakes]
+    of_kind = type(out)(copies) if isinstance(out, (tuple, list)) else copies[0]
+    mode = fakes[0].fake_mode  # type: ignore[attr-defined]
+    caches, mode.cache_enabled = mode.cache_enabled, False  # it forgets what becomes of out=
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            target(*args, **{**fake_kwargs, "out": of_kind})
+    except Exception:
+        return False
+    finally:
+        mode.cache_enabled = caches
+    known = zip(copies, layouts, strict=True)
+    return any(c.stride() != s and c.shape == n and c.numel() for c, (n, s) in known)
 
 
 def version_of(fake: Any) -> int:
