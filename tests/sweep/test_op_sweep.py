@@ -22,7 +22,8 @@ WRONG_IN_211 = {
 
 
 def chosen():
-    todo = cases(["float32", "int64", "bfloat16", "bool"], VARIANTS)
+    variants = [v for v in VARIANTS if v not in ("reference", "special", "grad_strided")]
+    todo = cases(["float32", "int64", "bfloat16", "bool"], variants)
     return random.Random(SEED).sample(todo, COUNT)
 
 
