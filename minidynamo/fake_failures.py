@@ -104,6 +104,8 @@ _REFUSALS = (
     "can't be cast",
     "may not be a boolean",
 )
+# Kernels of recurrent layers trust that sizes fit: with others they read where nothing is.
+_TRUSTING = frozenset("lstm gru rnn_tanh rnn_relu".split())
 # Greater numbers may be sizes.
 _LARGEST = 16
 
@@ -123,6 +125,8 @@ def run_on_ones(
     items = tree_leaves(given) if _is_of_lists(target) else given
     tensors = [item for item in items if isinstance(item, torch.Tensor)]
     if not (tensors and _is_of_torch(target) and _are_on_cpu(tensors)):
+        return
+    if getattr(target, "__name__", "") in _TRUSTING:
         return
     if not (_is_of_lists(target) or _are_on_cpu(tree_leaves(value))):
         return
