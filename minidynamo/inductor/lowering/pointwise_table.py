@@ -334,6 +334,9 @@ ROWS = [
     Row(aten.neg, negate),
     Row(aten.sign, sign, SAME, 3),
     Row(aten.sgn, sign, SAME, 3),
+    Row(
+        aten.angle, lambda x: where(isnan(x), x, where(x < 0, x.const(math.pi), 0.0)), FLOAT, 3
+    ),
     Row(aten.relu, relu),
     Row(aten.reciprocal, lambda x: 1 / x, FLOAT, 4),
     Row(aten.square, square),
