@@ -106,6 +106,7 @@ _REFUSALS = (
 )
 # Kernels of recurrent layers trust that sizes fit: with others they read where nothing is.
 _TRUSTING = frozenset("lstm gru rnn_tanh rnn_relu".split())
+_FEW = 3
 # Greater numbers may be sizes.
 _LARGEST = 16
 
@@ -128,7 +129,7 @@ def run_on_ones(
         return
     if getattr(target, "__name__", "") in _TRUSTING:
         return
-    if not (_is_of_lists(target) or _are_on_cpu(tree_leaves(value))):
+    if not (_is_of_lists(target) or _is_checked(given, tensors, value)):
         return
     key = tuple(map(_kind, given))
     if None in key or torch.is_autocast_enabled("cpu"):
@@ -144,6 +145,19 @@ def run_on_ones(
 def _is_of_torch(target: Any) -> bool:
     is_python = getattr(target, "__module__", None) == "torch.nn.functional"
     return is_python or isinstance(target, (str, types.BuiltinFunctionType))
+
+
+def _is_checked(given: list[Any], tensors: list[torch.Tensor], value: Any) -> bool:
+    """Whether an operator is of a kind whose kernels test sizes, which may not fit here: one of few
+    tensors, or whose result is as large as an argument.
+    """
+    if not _are_on_cpu(tree_leaves(value)):
+        return False
+    everything = [item for item in tree_leaves(given) if isinstance(item, torch.Tensor)]
+    if len(everything) == len(tensors) <= _FEW:
+        return True
+    largest = max(tensor.dim() for tensor in tensors)
+    return isinstance(value, torch.Tensor) and value.dim() == largest
 
 
 def _are_on_cpu(values: Sequence[Any]) -> bool:
