@@ -123,6 +123,8 @@ class TensorVariable(VariableTracker):
         if name in METADATA:
             if name == "_version":
                 _check_version(tx, self)
+            if name == "names":  # tensors that have some are not captured
+                return tx.wrap_constant((None,) * self.fake.dim())
             return tx.wrap_constant(getattr(self.fake, name))
         if name in GRAPH_ATTRIBUTES:
             return tx.add_node("call_function", getattr, (self.node, name), {})

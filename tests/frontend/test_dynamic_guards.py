@@ -72,7 +72,8 @@ def test_sizes_of_leaves_with_gradients(sparse):
         if has_grad:
             leaf.grad = x.to_sparse() if sparse else x.clone()
         assert_same(compiled(leaf, x), fn(leaf, x))
-    assert len(counter.graphs) == 2
+    if not sparse or torch.__version__ >= "2.13":  # before, sparse fakes fix their sizes
+        assert len(counter.graphs) == 2
 
 
 def test_another_number_of_dimensions_compiles_anew():

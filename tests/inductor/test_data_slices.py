@@ -7,6 +7,10 @@ import minidynamo
 from minidynamo import config
 from minidynamo.inductor import metrics
 
+views_of_views = pytest.mark.skipif(
+    torch.__version__ < "2.13", reason="fake tensors lose the offset of a view of such a view"
+)
+
 
 def first_columns(x, k):
     return torch.softmax(x[:, :k], -1)
@@ -59,7 +63,7 @@ def chosen_columns(x, k):
         row_and_column,
         views_of_results,
         two_parts_joined,
-        view_of_a_view,
+        pytest.param(view_of_a_view, marks=views_of_views),
         view_of_what_an_operator_laid_out,
         chosen_columns,
     ],
@@ -88,6 +92,7 @@ def test_views_at_places_of_data_are_compiled(fn, wants_grad, dynamic):
         assert metrics.compiled_graphs == 1
 
 
+@views_of_views
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_augmented_assignments_at_places_of_data_are_compiled(dynamic):
     def fn(x, n):

@@ -91,7 +91,8 @@ def test_step_of_lbfgs(search):
         step = comp(optimizer.step)
         return [step(loss) for _ in range(3)], weights
 
-    run(program, "eager", 1, None, 0.0)
+    # Before torch 2.13 the wrapper of the step is one of torch.compile's, made anew by each.
+    run(program, "eager", 1 if torch.__version__ >= "2.13" else None, None, 0.0)
 
 
 def test_step_of_sparse_adam():
