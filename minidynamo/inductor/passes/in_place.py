@@ -14,7 +14,12 @@ import torch.fx
 
 aten = torch.ops.aten
 _PARTS = {aten.slice_scatter.default, aten.select_scatter.default}
-_WRITERS = _PARTS | {aten.index_put.default, aten.scatter.src, aten.scatter.value}
+_WRITERS = _PARTS | {
+    aten.index_put.default,
+    aten.index_copy.default,
+    aten.scatter.src,
+    aten.scatter.value,
+}
 
 
 def drop_old_parts(gm: torch.fx.GraphModule) -> None:
