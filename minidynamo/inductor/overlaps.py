@@ -84,11 +84,11 @@ def _is_gapped(node: Node, name: str, gapped: set[Node]) -> bool:
     if node.target in ("unfold", torch.Tensor.unfold):
         size, step = map_arg(_window(*node.args, **node.kwargs), _value)
         return not statically_known_true(step <= size)
-    if base not in gapped:
+    if not isinstance(base, Node) or base not in gapped:
         return False
-    values = [_value(base), *tree_leaves(_value(node))]
-    keys = [storage_of(value) for value in values if _is_strided(value)]
-    return keys[0] in keys[1:]
+    # Of several views (`unbind`) too, of which an item is taken.
+    ours, bases = (set(map(storage_of, _tensors(of))) for of in (node, base))
+    return not ours.isdisjoint(bases)
 
 
 def _window(_x: Any, dimension: Any, size: Any, step: Any) -> tuple[Any, Any]:

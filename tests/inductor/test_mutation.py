@@ -539,6 +539,18 @@ def into_windows(x):
     return x + 1
 
 
+def through_one_of_several(x):
+    first, *_ = x.unfold(1, 1, 4).unbind(1)
+    first.add_(1)
+    return x * 1
+
+
+def through_chunks(x):
+    y = x + 1
+    y.unfold(1, 1, 3).chunk(2, 1)[1].mul_(2)
+    return y
+
+
 def beside_windows(x):
     windows = x.unfold(1, 2, 3)
     x.mul_(2)
@@ -557,6 +569,8 @@ def through_dense_windows(x):
         (through_windows, False),
         (through_parts_of_windows, False),
         (into_windows, False),
+        (through_one_of_several, False),
+        (through_chunks, False),
         (beside_windows, True),
         (through_dense_windows, True),
     ],

@@ -71,6 +71,14 @@ def copied_behind_the_last(x):
     return x.index_copy(1, torch.tensor([4]), x[:, :1])
 
 
+def copied_to_short_numbers(x):
+    return x.index_copy(0, CLASSES[:1].int(), x[:1])
+
+
+def added_at_bytes(x):
+    return x.index_add(0, CLASSES[:1].to(torch.uint8), x[:1])
+
+
 def indices_of_floats(x):
     return x.index_select(0, torch.zeros(1))
 
@@ -130,6 +138,8 @@ def views_of_too_much(x):
         no_numbers,
         copied_before_the_first,
         copied_behind_the_last,
+        copied_to_short_numbers,
+        added_at_bytes,
         indices_of_floats,
         indices_of_two_dimensions,
         added_doubles,

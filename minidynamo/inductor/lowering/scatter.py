@@ -18,6 +18,7 @@ from minidynamo.inductor.lowering.gather import (
     OUT_OF_ALL,
     OUTSIDE,
     Places,
+    are_row_numbers,
     broadcast_index,
     is_broadcastable,
     is_empty,
@@ -289,7 +290,7 @@ def _rows_of(
     failure: str,
 ) -> Place | None:
     """Where the slices of `source` along `dim` go; None where eager says what is wrong."""
-    if source.ndim != x.ndim or indices.ndim != 1:
+    if source.ndim != x.ndim or indices.ndim != 1 or not are_row_numbers(indices):
         return None
     at = wrap(dim, x.ndim)
     if source.size != (*x.size[:at], indices.size[0], *x.size[at + 1 :]):
@@ -335,6 +336,8 @@ def lower_index_copy(
     source: TensorValue,
 ) -> Any:
     if x.dtype != source.dtype or not _is_possible("set", x, indices, source):
+        return DECLINED
+    if indices.dtype != torch.int64:
         return DECLINED
     at = wrap(dim, x.ndim)
     outside = OUTSIDE % (at, x.size[at]) if x.ndim else ""
