@@ -180,7 +180,7 @@ def format_simple(tx: Translator, inst: Instruction) -> None:
 @op("FORMAT_WITH_SPEC")
 def format_with_spec(tx: Translator, inst: Instruction) -> None:
     value, spec = tx.popn(2)
-    text = spec.as_python_constant()
+    text = spec.specialized(tx).as_python_constant()
     tx.push(postponed_text(tx, value, text) or tx.format_value(value, text))
 
 
@@ -193,9 +193,9 @@ def convert_value(tx: Translator, inst: Instruction) -> None:
 @op("BUILD_STRING")
 def build_string(tx: Translator, inst: Instruction) -> None:
     values = tx.popn(inst.arg)
-    postponed = joined_texts(values)
-    if postponed is not None:
-        tx.push(postponed)
-        return
-    parts = [part.as_python_constant() for part in values]
-    tx.push(ConstantVariable("".join(parts)))
+    text: VariableTracker | None = joined_texts(values)
+    if text is None:
+        join = "".join
+        pieces = tx.wrap_items(tuple, values)
+        text = tx.call_function(tx.wrap_constant(join), [pieces], {})
+    tx.push(text)

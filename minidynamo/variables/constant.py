@@ -193,9 +193,13 @@ class ConstantVariable(VariableTracker):
     ) -> VariableTracker:
         """The few methods of constants that take iterables of other values."""
         if name == "join" and isinstance(self.value, (str, bytes)) and len(args) == 1:
-            parts = [
-                item.realize().as_python_constant() for item in args[0].each(tx, sized=True)
-            ]
+            items = [item.realize() for item in args[0].each(tx, sized=True)]
+            if not (
+                args[0].python_type() is tuple or all(i.is_python_constant() for i in items)
+            ):
+                join = tx.wrap_constant(self.value.join)
+                return tx.call_function(join, [tx.wrap_items(tuple, items)], {})
+            parts = [item.as_python_constant() for item in items]
             return tx.fold(self.value.join, (parts,), {})
         container = self.as_container(tx)
         if container is not None:

@@ -67,10 +67,10 @@ class PostponedCall(VariableTracker):
 class PostponedText(VariableTracker):
     """A formatted string with tensors in it, which only a postponed call may be given.
 
-    parts: a text, or a tensor and its format.
+    parts: a text, or a tensor (or a text of symbolic numbers) and its format.
     """
 
-    def __init__(self, parts: list[str | tuple[TensorVariable, str]]) -> None:
+    def __init__(self, parts: list[str | tuple[VariableTracker, str]]) -> None:
         super().__init__()
         self.parts = parts
 
@@ -126,14 +126,16 @@ def joined_texts(values: Args) -> PostponedText | None:
     """The pieces of an f-string as one, if one of them is postponed."""
     if not any(isinstance(value, PostponedText) for value in values):
         return None
-    parts: list[str | tuple[TensorVariable, str]] = []
+    parts: list[str | tuple[VariableTracker, str]] = []
     made: type[PostponedText] = PrintedText
     for value in values:
         if isinstance(value, PostponedText):
             parts += value.parts
             made = made if isinstance(value, PrintedText) else PostponedText
-        else:
+        elif value.is_python_constant():
             parts.append(value.as_python_constant())
+        else:
+            parts.append((value, ""))
     return made(parts)
 
 

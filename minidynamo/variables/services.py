@@ -37,7 +37,6 @@ from .number_tensors import with_items
 from .opaque import check_reads
 from .postponed import logging_call
 from .registry import handler_of
-from .symint import SymVariable
 from .tensor import TensorVariable, wrap_node
 
 if TYPE_CHECKING:
@@ -242,6 +241,7 @@ class Services:
             self.output.rollback(checkpoint)
             for number in numbers:
                 number.specialized(self)  # type: ignore[arg-type]
+            args[:] = [arg.specialized(self) for arg in args]  # type: ignore[arg-type]
         try:
             return attempt()
         except Unsupported as reason:
@@ -329,10 +329,9 @@ class Services:
                 return overridden
         if self.output.shapes.is_empty:
             return self._call_callable(fn, value, args, kwargs)
-        if not kwargs and any(isinstance(arg, SymVariable) for arg in args):
-            result = symint.compute(self, value, args)  # type: ignore[arg-type]
-            if result is not None:
-                return result
+        result = symint.symbolic_call(self, value, args, kwargs)  # type: ignore[arg-type]
+        if result is not None:
+            return result
         return self._or_with_constants(
             lambda: self._call_callable(fn, value, args, kwargs), args, kwargs
         )

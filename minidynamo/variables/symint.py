@@ -260,6 +260,24 @@ def compute(
     return tx.wrap_constant(result) if type(result) in _NUMBERS else None
 
 
+# What knows the calls that make texts of numbers (`symbolic_text`).
+TEXT_CALLS: list[Callable[..., VariableTracker | None]] = []
+
+
+def symbolic_call(
+    tx: Translator,
+    function: Any,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker | None:
+    """A call that is computed on symbolic numbers, or makes a text of them; None for others."""
+    if not kwargs and any(isinstance(arg, SymVariable) for arg in args):
+        number = compute(tx, function, args)
+        if number is not None:
+            return number
+    return TEXT_CALLS[0](tx, function, args, kwargs)
+
+
 def _is_of_floats(tx: Translator, value: VariableTracker) -> bool:
     """Whether a number is made of floats of the frame, or that were computed outside."""
     if not isinstance(value, SymVariable):

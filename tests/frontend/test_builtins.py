@@ -296,9 +296,6 @@ def test_vars():
     "use",
     [
         lambda x: print("", end=""),
-        lambda x: int(x.sum()),
-        lambda x: float(x.sum()),
-        lambda x: bool(x.sum()),
         lambda x: str(x),
         lambda x: f"{x.sum()}",
         lambda x: "%s" % x.sum(),
