@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import types
 import warnings
 from collections.abc import Iterator, Sequence
@@ -103,12 +104,17 @@ _REFUSALS = (
     "does not support",
     "can't be cast",
     "may not be a boolean",
+    "value cannot be converted to type",
 )
 # Kernels of recurrent layers trust that sizes fit: with others they read where nothing is.
 _TRUSTING = frozenset("lstm gru rnn_tanh rnn_relu".split())
 _FEW = 3
 # Greater numbers may be sizes.
 _LARGEST = 16
+# Every dtype of numbers holds these.
+_BYTE = 127
+# Elements of a result that is made of no tensor.
+_MOST = 1 << 16
 
 
 def run_on_ones(
@@ -125,13 +131,14 @@ def run_on_ones(
     given = [*args, *kwargs.values()]
     items = tree_leaves(given) if _is_of_lists(target) else given
     tensors = [item for item in items if isinstance(item, torch.Tensor)]
-    if not (tensors and _is_of_torch(target) and _are_on_cpu(tensors)):
+    if not (_is_of_torch(target) and _are_on_cpu(tensors)):
         return
     if getattr(target, "__name__", "") in _TRUSTING:
         return
-    if not (_is_of_lists(target) or _is_checked(given, tensors, value)):
+    exact = _has_large_number(given, value)
+    if not (exact and _is_short(value) if not tensors else _is_checked(target, given, value)):
         return
-    key = tuple(map(_kind, given))
+    key = tuple(_kind(item, exact) for item in given)
     if None in key or torch.is_autocast_enabled("cpu"):
         return
     key = (target, len(args), *kwargs, *key)
@@ -147,15 +154,49 @@ def _is_of_torch(target: Any) -> bool:
     return is_python or isinstance(target, (str, types.BuiltinFunctionType))
 
 
-def _is_checked(given: list[Any], tensors: list[torch.Tensor], value: Any) -> bool:
+def _has_large_number(given: list[Any], value: Any) -> bool:
+    """Whether a dtype at hand does not hold one of the numbers: some operators refuse those, others
+    wrap them around.
+    """
+    plain = [item for item in given if type(item) in (int, float)]
+    numbers = [number for number in plain if not -_BYTE <= number <= _BYTE]
+    if not numbers:
+        return False
+    leaves = [*tree_leaves(given), *tree_leaves(value)]
+    dtypes = {item.dtype for item in leaves if isinstance(item, torch.Tensor)}
+    return any(not _holds(dtype, number) for dtype in dtypes for number in numbers)
+
+
+def _holds(dtype: torch.dtype, number: int | float) -> bool:
+    if dtype == torch.bool or dtype.is_complex:
+        return True
+    if dtype.is_floating_point:
+        return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
+    limits = torch.iinfo(dtype)
+    return limits.min <= number <= limits.max
+
+
+def _is_short(value: Any) -> bool:
+    """Whether a call without tensors made one that costs nothing to make once more."""
+    if not (isinstance(value, torch.Tensor) and _are_on_cpu([value])):
+        return False
+    return all(type(size) is int for size in value.shape) and value.numel() <= _MOST
+
+
+def _is_checked(target: Any, given: list[Any], value: Any) -> bool:
     """Whether an operator is of a kind whose kernels test sizes, which may not fit here: one of few
     tensors, or whose result is as large as an argument.
     """
+    if _is_of_lists(target):
+        return True
     if not _are_on_cpu(tree_leaves(value)):
         return False
+    tensors = [item for item in given if isinstance(item, torch.Tensor)]
     everything = [item for item in tree_leaves(given) if isinstance(item, torch.Tensor)]
     if len(everything) == len(tensors) <= _FEW:
         return True
+    if not tensors:
+        return False
     largest = max(tensor.dim() for tensor in tensors)
     return isinstance(value, torch.Tensor) and value.dim() == largest
 
@@ -170,16 +211,19 @@ def _is_of_lists(
     return getattr(target, "__name__", "").startswith("_foreach_")
 
 
-def _kind(
-    item: Any,
-) -> Any:
-    """What of an argument tells whether the operator refuses it; None where that is not known."""
+def _kind(item: Any, exact: bool) -> Any:
+    """What of an argument tells whether the operator refuses it; None where that is not known.
+
+    exact: numbers count, whatever they are.
+    """
     if isinstance(item, torch.Tensor):
         return item.dtype, item.dim()
+    if exact and type(item) in (int, float):
+        return type(item), repr(item)
     if type(item) is float:
         return float
     if isinstance(item, (list, tuple)):
-        kinds = tuple(map(_kind, item))
+        kinds = tuple(_kind(part, exact) for part in item)
         return None if None in kinds else kinds
     is_small = type(item) is int and -_LARGEST <= item <= _LARGEST
     is_plain = is_small or type(item) in (bool, str, type(None), torch.dtype)

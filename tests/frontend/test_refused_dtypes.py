@@ -55,3 +55,41 @@ def test_taken():
         return a + True, a * mask, mask & True, abs(a.int()), a - 1, torch.sub(a, 1, alpha=2)
 
     check(f, torch.arange(3.0), fullgraph=True)
+
+
+# Numbers that a dtype does not hold: some operators refuse them, others wrap them around.
+TOO_LARGE = {
+    "clamp": lambda a: a.char().clamp(max=2**20),
+    "where": lambda a: torch.where(a > 1, 2**35, a.int()),
+    "full_like": lambda a: torch.full_like(a.byte(), 300),
+    "full": lambda a: torch.full((2,), 70000.0, dtype=torch.half),
+    "full_of_nan": lambda a: torch.full((2,), float("nan"), dtype=torch.int32),
+    "new_full": lambda a: a.half().new_full((2,), 1e5),
+    "masked_fill": lambda a: a.half().masked_fill(a > 1, -1e9),
+    "masked_fill_of_floats": lambda a: a.masked_fill(a > 1, -1e39),
+    "fill": lambda a: a.char().fill_(value=-129),
+    "index_fill": lambda a: a.byte().index_fill(0, torch.tensor([0]), 256),
+    "scatter": lambda a: a.char().scatter(0, torch.tensor([0]), 128),
+    "pad": lambda a: F.pad(a.half(), (1, 1), value=1e6),
+    "alpha": lambda a: torch.add(a.char(), a.char(), alpha=300),
+    "addcmul": lambda a: torch.addcmul(*[a.char()] * 3, value=300),
+    "steps": lambda a: torch.linspace(0, 300, 4, dtype=torch.int8),
+    "threshold": lambda a: F.threshold(a.char(), 300, 301),
+    "diagonal": lambda a: a.char().repeat(3, 1).fill_diagonal_(300),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_number_that_does_not_fit(name):
+    check(TOO_LARGE[name], torch.arange(3.0), graphs=None, backend="inductor")
+
+
+def test_numbers_that_wrap_or_fit():
+    def f(a):
+        char, half = a.char(), a.half()
+        wrapped = char + 300, char * 2**33, char == 2**40, char & 0xFFFF, char // 300
+        halves = half + 70000, half * 1e10, half < 1e6, half.masked_fill(a > 1, float("-inf"))
+        moved = char.expand(300, 3), char.byte().clamp(min=-5), half.clamp(max=65504.0)
+        return wrapped, halves, moved, torch.full((2,), 1e39, dtype=torch.double)
+
+    check(f, torch.arange(3.0), graphs=None, fullgraph=True, backend="inductor")
