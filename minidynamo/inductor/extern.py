@@ -7,21 +7,31 @@ rearrangement of memory is then not copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from minidynamo import _C
 from minidynamo.inductor.dependencies import roots
 from minidynamo.inductor.effects import is_wait
-from minidynamo.inductor.ir import Buffer, ExternOp, Lazy, Size, TensorValue, View, loop_index
+from minidynamo.inductor.ir import (
+    OVERWRITTEN,
+    Buffer,
+    ExternOp,
+    Lazy,
+    Size,
+    TensorValue,
+    View,
+    loop_index,
+)
 from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.origins import origin_of
+from minidynamo.inductor.passes.simplify import is_pure, may_share_memory
 from minidynamo.inductor.size_hints import is_size
 from minidynamo.inductor.symbolic import Expr, IntLike, contiguous_strides
 
@@ -111,7 +121,7 @@ def call(
     aliases = _aliased_inputs(op, new_args, new_kwargs)
     mutated = _mutated_inputs(op, new_args, new_kwargs)
     if mutated:
-        _compute_readers(g, mutated)
+        compute_readers(g, mutated)
     eager = fake = g.node.meta.get("val")
     is_moved = op in OWN_LAYOUT or any(not view.exact for view in inputs)
     if is_moved and g.sizes is None:
@@ -154,18 +164,32 @@ def _laid_out(g: GraphLowering, value: TensorValue) -> View:
     return g.eager_layout(value)
 
 
-def _compute_readers(g: GraphLowering, mutated: Sequence[str]) -> None:
-    """Give values memory that would be computed later, from buffers about to be overwritten."""
+def compute_readers(g: GraphLowering, mutated: Sequence[str]) -> None:
+    """Give values memory that would be computed later, from buffers about to be overwritten, or
+    that lie there.
+    """
     memory = {root for name in mutated for root in roots(g.buffers[name])}
-    waiting = [v for node, v in g.env.items() if any(user not in g.env for user in node.users)]
-    for value in tree_leaves(waiting):
-        if isinstance(value, TensorValue) and isinstance(value.data, Lazy):
-            index, iters = loop_index(value.size, "x")
-            b = BodyBuilder(iters)
-            value.load(b, index)
-            read = [g.buffers[node.buffer] for node in b.nodes_of("load") if node.buffer]
-            if any(root in memory for buffer in read for root in roots(buffer)):
-                g.realize(value)
+    for node in [n for n in g.env if any(user not in g.env for user in n.users)]:
+        for value in tree_leaves(g.env[node]):
+            if isinstance(value, TensorValue) and isinstance(value.data, Lazy):
+                index, iters = loop_index(value.size, "x")
+                b = BodyBuilder(iters)
+                value.load(b, index)
+                read = [g.buffers[node.buffer] for node in b.nodes_of("load") if node.buffer]
+                if any(root in memory for buffer in read for root in roots(buffer)):
+                    g.realize(value)
+        is_own = node in g.in_place or OVERWRITTEN in node.meta
+        if is_pure(node) and not may_share_memory(node) and not is_own:
+            g.env[node] = tree_map_only(TensorValue, partial(_moved, g, memory), g.env[node])
+
+
+def _moved(g: GraphLowering, memory: Set[Buffer], value: TensorValue) -> TensorValue:
+    """A value that an operator handed on, on memory of its own if it lies in `memory`."""
+    if not isinstance(value.data, View) or memory.isdisjoint(roots(value.data.buffer)):
+        return value
+    own = g.copy(value, value.layout)
+    g.realize(own)
+    return own
 
 
 def _rows(g: GraphLowering, value: TensorValue) -> View:

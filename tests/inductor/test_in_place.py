@@ -121,9 +121,97 @@ def old_part_is_read(c, k):
     c[:, :, 5:6] = c[:, :, 5:6] + k
 
 
-@pytest.mark.parametrize("fn", [old_is_returned, source_is_part, old_part_is_read])
+@pytest.mark.parametrize("fn", [old_is_returned, source_is_part])
 def test_what_still_needs_the_old_value(fn):
     check(fn, CACHE, K, in_place=False)
+
+
+def old_is_summed(c, k):
+    total, part = c.sum(-1), c[:, :, 3] * k[:, :, 0]
+    c[:, :, 5:6] = k
+    c[:, :, 3:4] = part[:, :, None] + k
+    return total, part
+
+
+def old_is_read_between(c, k):
+    c[:, :, 5:6] = k
+    between = c[:, :, 4:6].sum(2)
+    c[:, :, 4:5] = k * 3
+    return between, c[:, :, 4:6].sum(2)
+
+
+def moved_by_one(c, k):
+    c[:, :, 1:9] = c[:, :, :8] + k
+
+
+def handed_on(c, k):
+    same = c[:, :, 5].to(c.dtype).contiguous()
+    c[:, :, 5:6] = k
+    return same + 1
+
+
+@pytest.mark.parametrize(
+    "fn", [old_part_is_read, old_is_summed, old_is_read_between, moved_by_one, handed_on]
+)
+def test_the_old_value_is_read_before(fn):
+    check(fn, CACHE, K)
+
+
+ROWS, NEW = torch.randn(50, 6), torch.randn(4, 6)
+PLACES = torch.tensor([7, 0, 7, 49])
+SPREAD = PLACES[:, None].expand(4, 6)
+
+
+def averages(rows, new):
+    rows[PLACES] = rows[PLACES] * 0.9 + new * 0.1
+
+
+SUMS = {
+    "index_add": lambda rows, new: rows.index_add_(0, PLACES, new, alpha=2),
+    "index_reduce": lambda rows, new: rows.index_reduce_(0, PLACES, new, "amax"),
+    "scatter_add": lambda rows, new: rows.scatter_add_(0, SPREAD, new),
+    "scatter_prod": lambda rows, new: rows.scatter_(0, SPREAD, new, reduce="multiply"),
+    "scatter_amin": lambda rows, new: rows.scatter_reduce_(0, SPREAD, new, "amin"),
+    "index_put": lambda rows, new: rows.index_put_((PLACES,), new, accumulate=True),
+    "put": lambda rows, new: rows.put_(SPREAD, new, accumulate=True),
+    "averages": averages,
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_what_is_combined_with_the_old_value(name):
+    def run(rows, new):
+        before = rows[0] * 2
+        SUMS[name](rows, new)
+        return before
+
+    if name == "averages":
+        check(run, ROWS, new_at_different_places(NEW))
+    else:
+        check(run, ROWS, NEW)
+
+
+def new_at_different_places(new):
+    """Of two values for one place either may stay."""
+    return new.clone().index_copy_(0, torch.tensor([2]), new[:1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+@pytest.mark.parametrize("how", ["sum", "prod", "amax", "amin"])
+def test_a_bad_place_is_combined_with_nothing(how, dtype):
+    def combine(rows, new, places):
+        rows.scatter_reduce_(0, places, new, how)
+
+    rows = (
+        torch.tensor([[-0.0], [3], [float("-inf")]])
+        if dtype.is_floating_point
+        else ROWS[:3, :1].to(dtype)
+    )
+    run, own = minidynamo.compile(combine), rows.clone()
+    run(ROWS[:3, :1].to(dtype), NEW[:2, :1].to(dtype), torch.tensor([[0], [2]]))
+    with pytest.raises(RuntimeError, match="index 3 is out of bounds"):
+        run(own, NEW[:2, :1].to(dtype), torch.tensor([[3], [3]]))
+    assert own.numpy().tobytes() == rows.numpy().tobytes()
 
 
 def test_a_whole_change_after_it():

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
+from minidynamo.inductor.extern import compute_readers
 from minidynamo.inductor.ir import Buffer, Index, Size, TensorValue, View, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.symbolic import Expr, dot
@@ -14,6 +17,15 @@ if TYPE_CHECKING:
 
 Place = Callable[[BodyBuilder, Index], Sequence[Expr]]
 Element = Callable[[BodyBuilder, Index], Value]
+
+
+def identity(how: str, dtype: torch.dtype) -> float:
+    """What leaves every number as it is, combined with it: of sums -0.0, which keeps that, too."""
+    if how in ("sum", "prod"):
+        return 1 if how == "prod" else -0.0 if dtype.is_floating_point else 0
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    least = float("-inf") if dtype.is_floating_point else limits.min
+    return least if how == "max" else float("inf") if dtype.is_floating_point else limits.max
 
 
 def own_memory(g: GraphLowering, x: TensorValue, source: TensorValue) -> Buffer | None:
@@ -32,21 +44,26 @@ def write_part(
     size: Size,
     place: Place,
     value: Element,
-    scatters: bool,
+    how: str = "",
 ) -> TensorValue:
-    """`value` at `place`, for all indices of `size`; scatters: places are computed, and may meet.
+    """`value` at `place`, for all indices of `size`; how: a name in `ops.SCATTERS` where places are
+    computed, and may meet.
 
-    Where a check fails, the kernel writes what is there already, as nothing is written in eager.
+    Where a check fails, the kernel leaves what is there, as nothing is written in eager.
     """
+    compute_readers(g, (buffer.name,))
     index, iters = loop_index(size, "x")
     b = BodyBuilder(iters)
     target = dot(place(b, index), buffer.stride)
     new = b.cast(value(b, index), buffer.dtype)
     for node in b.nodes_of("check"):
-        old = b.cast(b.load(buffer.name, target, buffer.dtype), buffer.dtype)
+        if how in ("", "set"):
+            old = b.cast(b.load(buffer.name, target, buffer.dtype), buffer.dtype)
+        else:
+            old = b.constant(identity(how, buffer.dtype), buffer.dtype)
         new = b.op("where", node.args[1], new, old)
-    if scatters:
-        b.scatter(buffer.name, target, new, buffer.dtype, "set")
+    if how:
+        b.scatter(buffer.name, target, new, buffer.dtype, how)
     else:
         b.store(buffer.name, target, new, buffer.dtype)
     g._append_computed(b, buffer, (str(g.node.target),))

@@ -175,7 +175,7 @@ def lower_slice_scatter(
     buffer = own_memory(g, x, source)
     if buffer is not None:
         place = lambda b, i: [*i[:at], i[at] * step + first, *i[at + 1 :]]  # noqa: E731
-        return write_part(g, buffer, source.size, place, source.load, False)
+        return write_part(g, buffer, source.size, place, source.load)
 
     begin = _own_part(g.node, at, extent) if step == 1 else None
     if begin is not None:
@@ -275,7 +275,7 @@ def lower_select_scatter(
     buffer = own_memory(g, x, source)
     if buffer is not None:
         place = lambda b, i: [*i[:at], as_expr(where), *i[at:]]  # noqa: E731
-        return write_part(g, buffer, source.size, place, source.load, False)
+        return write_part(g, buffer, source.size, place, source.load)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         hit = b.op("eq", b.index_expr(index[at]), b.index_expr(where))

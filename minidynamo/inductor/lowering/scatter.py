@@ -25,7 +25,13 @@ from minidynamo.inductor.lowering.gather import (
     lookup,
     unravelled,
 )
-from minidynamo.inductor.lowering.in_place import Element, Place, own_memory, write_part
+from minidynamo.inductor.lowering.in_place import (
+    Element,
+    Place,
+    identity,
+    own_memory,
+    write_part,
+)
 from minidynamo.inductor.lowering.promotion import category, compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Scalar, where
@@ -78,8 +84,9 @@ def _scattered(
     steps: one pass each, (how it combines: a name in `ops.SCATTERS`, the value).
     """
     own = own_memory(g, x, x)
-    if own is not None and len(steps) == 1 and steps[0][0] == "set":
-        return write_part(g, own, size, place, steps[0][1], True)
+    if own is not None and len(steps) == 1:
+        how, value = steps[0]
+        return write_part(g, own, size, place, value, how)
     result = g.lazy(lambda b, index: x.load(b, index), (x,))
     buffer = g.realize(result).buffer
     for how, value in steps:
@@ -92,14 +99,6 @@ def _scattered(
 
 
 # -- along one dimension ---------------------------------------------------------------------------
-
-
-def _identity(how: str, dtype: torch.dtype) -> float:
-    if how in ("sum", "prod"):
-        return 0 if how == "sum" else 1
-    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    least = float("-inf") if dtype.is_floating_point else limits.min
-    return least if how == "max" else float("inf") if dtype.is_floating_point else limits.max
 
 
 def _lower_scatter(
@@ -132,7 +131,7 @@ def _lower_scatter(
         return _chosen(g, x, at, indices, value, failure)
     steps = [(how, value)]
     if not include_self:
-        start = _identity(how, x.dtype)
+        start = identity(how, x.dtype) + 0  # sums begin at 0.0
         steps.insert(0, ("set", lambda b, index: b.constant(start, x.dtype)))
     return _scattered(g, x, indices.size, place, *steps)
 
@@ -369,7 +368,7 @@ def lower_index_reduce(
         return DECLINED
     steps: list[tuple[str, Element]] = [(how, source.load)]
     if not include_self:
-        start = _identity(how, x.dtype)
+        start = identity(how, x.dtype) + 0  # sums begin at 0.0
         steps.insert(0, ("set", lambda b, index: b.constant(start, x.dtype)))
     return _scattered(g, x, source.size, place, *steps)
 

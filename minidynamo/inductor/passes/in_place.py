@@ -12,13 +12,22 @@ from typing import Any
 import torch
 import torch.fx
 
+from minidynamo.inductor.passes.simplify import may_share_memory
+
 aten = torch.ops.aten
 _PARTS = {aten.slice_scatter.default, aten.select_scatter.default}
 _WRITERS = _PARTS | {
     aten.index_put.default,
     aten.index_copy.default,
+    aten.index_add.default,
+    aten.index_reduce.default,
+    aten.put.default,
     aten.scatter.src,
     aten.scatter.value,
+    aten.scatter.reduce,
+    aten.scatter.value_reduce,
+    aten.scatter_add.default,
+    aten.scatter_reduce.two,
 }
 
 
@@ -49,7 +58,7 @@ def in_place_nodes(
     graph: torch.fx.Graph, is_final_write: Callable[[torch.fx.Node], bool]
 ) -> frozenset[torch.fx.Node]:
     """Nodes that may write into the memory of their first operand: an input that gets the result
-    by a final write and that nothing else reads, or the result of such a node, read by it alone.
+    by a final write and that nothing reads afterwards, or the result of such a node.
     """
     found: set[torch.fx.Node] = set()
     for copy in graph.find_nodes(op="call_function", target=aten.copy_.default):
@@ -66,12 +75,19 @@ def _chain(target: Any, node: Any, copy: torch.fx.Node) -> set[torch.fx.Node]:
         if not isinstance(base, torch.fx.Node) or _operands(node).count(base) != 1:
             break
         chain.add(node)
-        if base is target:
-            return chain if set(base.users) == {node, copy} else set()
-        if len(base.users) != 1:
+        if not all(user in (node, copy) or _is_over(user, node) for user in base.users):
             break
+        if base is target:
+            return chain
         node = base
     return set()
+
+
+def _is_over(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Whether a user, and what uses views that it makes, comes before `node`."""
+    if not user < node or user.op != "call_function":
+        return False
+    return not may_share_memory(user) or all(_is_over(n, node) for n in user.users)
 
 
 def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
