@@ -19,7 +19,7 @@ import torch
 import torch.fx
 from torch._C import _functorch
 from torch._prims_common import is_contiguous_or_false
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 from torch.fx.node import Node, map_arg
 from torch.utils._pytree import tree_leaves
 
@@ -62,8 +62,10 @@ def refusal(
         name = call_name(node)
         if _is_gapped(node, name, gapped):
             gapped.add(node)
+        if name == "as_strided" and _is_gradient_to_input(gm, node):
+            return f"{node} is differentiated: where its input lies in its storage may change"
         if not gapped.isdisjoint(_written_nodes(node, name)):
-            return f"{node} writes through windows with gaps between them"
+            return f"{node} writes through windows with gaps between or behind them"
         if "foreach" in name and name.endswith("_") and _lists_collide(node):
             return f"{node} writes to a list whose tensors share memory"
         for written, others in _writes(node, name):
@@ -78,12 +80,13 @@ def refusal(
 
 def _is_gapped(node: Node, name: str, gapped: set[Node]) -> bool:
     """Whether it is a view of windows (`unfold`) that leave elements out, or a view of such: a
-    write through it is functionalized as if there were zeros between the windows.
+    write through it is functionalized as if there were zeros between and behind the windows.
     """
     base = node.args[0] if node.args else None
     if node.target in ("unfold", torch.Tensor.unfold):
-        size, step = map_arg(_window(*node.args, **node.kwargs), _value)
-        return not statically_known_true(step <= size)
+        length, size, step = map_arg(_window(*node.args, **node.kwargs), _value)
+        is_covered = statically_known_true(step <= size)
+        return not (is_covered and guard_or_false((length - size) % step == 0))
     if not isinstance(base, Node) or base not in gapped:
         return False
     # Of several views (`unbind`) too, of which an item is taken.
@@ -91,8 +94,17 @@ def _is_gapped(node: Node, name: str, gapped: set[Node]) -> bool:
     return not ours.isdisjoint(bases)
 
 
-def _window(_x: Any, dimension: Any, size: Any, step: Any) -> tuple[Any, Any]:
-    return size, step
+def _is_gradient_to_input(gm: torch.fx.GraphModule, node: Node) -> bool:
+    value = _value(node)
+    inputs = gm.graph.find_nodes(op="placeholder")
+    return value.requires_grad and any(
+        storage_of(value) == storage_of(given) for given in _tensors(inputs)
+    )
+
+
+def _window(x: Node, dimension: int, size: Any, step: Any) -> tuple[Any, Any, Any]:
+    shape = _value(x).shape
+    return shape[dimension] if shape else 1, size, step
 
 
 def _written_nodes(node: Node, name: str) -> list[Node]:

@@ -562,10 +562,17 @@ def through_dense_windows(x):
     return x + 1
 
 
+def before_a_rest(x):
+    y = x + 1
+    y.unfold(1, 4, 4).mul_(3)
+    return y
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     ("fn", "is_compiled"),
     [
+        (before_a_rest, False),
         (through_windows, False),
         (through_parts_of_windows, False),
         (into_windows, False),
@@ -576,6 +583,6 @@ def through_dense_windows(x):
     ],
 )
 def test_writes_through_windows(fn, is_compiled, dynamic):
-    """Functionalization makes zeros of what lies between windows."""
+    """Functionalization makes zeros of what lies between windows and behind the last."""
     check(fn, torch.arange(1.0, 25.0).reshape(4, 6), dynamic=dynamic)
     assert metrics.uncompiled_graphs == (not is_compiled)

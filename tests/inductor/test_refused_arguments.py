@@ -119,6 +119,14 @@ def views_of_too_much(x):
     return (x + 1).as_strided((5, 5), (4, 1))
 
 
+def sums_of_too_much(x):
+    return torch.full((2,), 1.0).as_strided((2, 2), (1, 1)).cumsum(1) + x.sum()
+
+
+def inputs_behind_their_end(x):
+    return x[2:].as_strided((3, 4), (4, 1)) * 2
+
+
 @pytest.mark.parametrize("needs_grad", [False, True])
 @pytest.mark.parametrize(
     "fn",
@@ -160,10 +168,36 @@ def test_refused(fn, needs_grad):
     assert str(wanted.value).splitlines()[0] in str(raised.value)
 
 
-def test_views_of_too_much():
-    for call in (views_of_too_much, minidynamo.compile(views_of_too_much)):
-        with pytest.raises(RuntimeError, match="storage"):
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("fn", [views_of_too_much, sums_of_too_much, inputs_behind_their_end])
+def test_views_of_too_much(fn, dynamic):
+    for call in (fn, minidynamo.compile(fn, dynamic=dynamic)):
+        with pytest.raises(RuntimeError, match=r"setStorage: .* are out of bounds for storage"):
             call(X)
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_inputs_anywhere_in_their_storage(needs_grad):
+    def from_the_start(x):
+        return x.as_strided((4,), (1,), 0).sin() + x.sum()
+
+    def onwards(x):
+        return x.as_strided((4,), (1,)) * 2
+
+    for fn in (from_the_start, onwards):
+        compiled = minidynamo.compile(fn)
+        for begin in (0, 2, 5):
+            inputs = [torch.arange(9.0, requires_grad=needs_grad) for _ in range(2)]
+            given, expected = (x[begin : begin + 2] for x in inputs)
+            result = compiled(given)
+            torch.testing.assert_close(result, fn(expected))
+            if needs_grad:
+                result.sum().backward()
+                fn(expected).sum().backward()
+                torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
+        for call in (fn, compiled):
+            with pytest.raises(RuntimeError, match="are out of bounds for storage"):
+                call(torch.arange(3.0)[1:])
 
 
 @pytest.mark.parametrize("nd", [2, 3])

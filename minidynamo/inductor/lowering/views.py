@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minidynamo.inductor.ir import Index, Size, TensorValue, View
+from minidynamo.inductor.ir import Buffer, Index, Size, TensorValue, View
 from minidynamo.inductor.lowering.registry import DECLINED, register
-from minidynamo.inductor.symbolic import ZERO, Expr, contiguous_strides, dot
+from minidynamo.inductor.symbolic import ZERO, Expr, contiguous_strides, dot, is_nonneg
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -190,7 +190,22 @@ def lower_unbind(g: GraphLowering, x: TensorValue, dim: int = 0) -> Any:
     return [one(position, fake) for position, fake in enumerate(g.meta)]
 
 
-@register(aten.as_strided.default, aten.diagonal.default, aten.unfold.default)
+@register(aten.as_strided.default)
+def lower_as_strided(g: GraphLowering, x: TensorValue, *args: Any, **kwargs: Any) -> Any:
+    """Any part of a storage: read in kernels only where it is known to lie in memory of our own.
+    Where an input lies in its storage, and how long that is, differs from call to call.
+    """
+    view, memory = lower_memory_view(g, x), g.realize(x).buffer
+    if view is DECLINED or memory.kind != "computed":
+        return DECLINED
+    first = view.data.offset
+    behind = first + Buffer("", x.dtype, view.size, view.layout, x.device).extent()
+    spare = memory.extent() - behind
+    ends = [end if isinstance(end, Expr) else ZERO + end for end in (first, spare)]
+    return view if all(map(is_nonneg, ends)) else DECLINED
+
+
+@register(aten.diagonal.default, aten.unfold.default)
 def lower_memory_view(g: GraphLowering, x: TensorValue, *args: Any, **kwargs: Any) -> Any:
     """Views that are defined on memory, or rare: the value is given memory first."""
     view = g.realize(x)
