@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -20,8 +21,12 @@ constexpr double kLargestBound = 1e30;
 // exp(-x) is 0 in float32 from here.
 constexpr double kVanishes = 104;
 
+// The largest magnitude; not a number where one is not.
 double largest(const Tensor& x) {
-  return at::amax(at::abs(x)).item<double>();
+  const bool dense = x.is_non_overlapping_and_dense();
+  const auto [least, most] = at::aminmax(dense ? x.as_strided({x.numel()}, {1}) : x);
+  const double low = least.item<double>(), high = most.item<double>();
+  return std::isnan(low) ? low : std::max(-low, high);
 }
 
 // What is added to the scores, as small as the masks are; undefined where there is none.

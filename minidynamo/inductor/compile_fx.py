@@ -49,6 +49,7 @@ from minidynamo.inductor.passes import (
     foreach,
     in_place,
     masked_writes,
+    narrow_products,
     pieces,
     simplify,
     unstack,
@@ -68,6 +69,7 @@ GRAPH_PASSES = [
     in_place.drop_old_parts,
     unstack.read_pieces,
     *simplify.PASSES,
+    narrow_products.widen_products,
     pieces.move_into_pieces,
     devices.bring_to_gpu,
 ]

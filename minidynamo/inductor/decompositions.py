@@ -124,14 +124,9 @@ def _is_bad_celu(x: torch.Tensor, alpha: Any = 1.0) -> bool:
     return isinstance(alpha, (int, float)) and alpha == 0
 
 
-def _is_bad_layer_norm(
-    x: torch.Tensor,
-    shape: Sequence[int],
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-) -> bool:
-    return not takes_parameters(x, weight, bias)
+def _is_bad_norm(x: torch.Tensor, *args: Any) -> bool:
+    parameters = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    return not takes_parameters(x, *parameters)
 
 
 # Whether eager refuses arguments that the decomposition takes: such calls stay whole, and eager
@@ -395,6 +390,6 @@ def training_decompositions() -> dict[Any, Callable[..., Any]]:
 @cache
 def _training_table(with_quantized: bool) -> dict[Any, Callable[..., Any]]:
     recomputed = torch._decomp.get_decompositions(_RECOMPUTED)
-    op = aten.native_layer_norm.default
-    recomputed[op] = _unless(_is_bad_layer_norm, recomputed[op])
+    for op in (aten.native_layer_norm.default, aten.native_group_norm.default):
+        recomputed[op] = _unless(_is_bad_norm, recomputed[op])
     return {**_table(with_quantized), **recomputed}

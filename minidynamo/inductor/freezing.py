@@ -22,6 +22,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from minidynamo.inductor.lowering.linear import has_onednn
+from minidynamo.inductor.passes.narrow_products import widen_products
 from minidynamo.inductor.passes.simplify import is_pure, remove_dead_nodes
 from minidynamo.inductor.sizes import has_symbols
 
@@ -95,6 +96,7 @@ def freeze(graph: torch.fx.GraphModule, positions: Sequence[int]) -> Frozen | No
     """
     if not positions or has_symbols([node.meta.get("val") for node in graph.graph.nodes]):
         return None
+    widen_products(graph)
     inputs = graph.graph.find_nodes(op="placeholder")
     constants = _Constants([inputs[position] for position in positions])
     for node in graph.graph.nodes:

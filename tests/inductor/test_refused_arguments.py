@@ -27,6 +27,18 @@ def layer_norm_of_doubles(x):
     return F.layer_norm(x, (4,), torch.ones(4, dtype=torch.float64))
 
 
+def group_norm_of_doubles(x):
+    return F.group_norm(x, 2, torch.ones(4, dtype=torch.float64))
+
+
+def batch_norm_of_doubles(x):
+    return F.batch_norm(x, None, None, torch.ones(4, dtype=torch.float64), training=True)
+
+
+def statistics_of_halves(x):
+    return F.batch_norm(x, torch.zeros(4).half(), torch.ones(4).half())
+
+
 def products_of_one(x):
     return x[:, :1].half() @ x[:1]
 
@@ -135,6 +147,9 @@ def inputs_behind_their_end(x):
         celu,
         celu_in_place,
         layer_norm_of_doubles,
+        group_norm_of_doubles,
+        batch_norm_of_doubles,
+        statistics_of_halves,
         products_of_one,
         products_of_some,
         biases,

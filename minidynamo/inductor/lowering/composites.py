@@ -4,6 +4,7 @@ gradients, the cross product.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -93,8 +94,25 @@ def _by_rows(
 
 def takes_parameters(x: Any, *parameters: Any) -> bool:
     """Eager normalises with those of the input's dtype, and on the CPU float32 ones for 16 bits."""
+    return _of_dtype(x, parameters, x.device.type == "cpu")
+
+
+def _of_matching_dtypes(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """Batch norms take float32 parameters and statistics for 16 bits on every device; others stay
+    calls, which raise what eager raises.
+    """
+
+    @functools.wraps(lower)
+    def lowered(g: GraphLowering, x: TensorValue, *args: Any) -> Any:
+        parameters = [arg for arg in args if isinstance(arg, TensorValue)]
+        return lower(g, x, *args) if _of_dtype(x, parameters, True) else DECLINED
+
+    return lowered
+
+
+def _of_dtype(x: Any, parameters: Sequence[Any], wide: bool) -> bool:
     dtypes = {p.dtype for p in parameters if p is not None}
-    wide = x.dtype.itemsize == 2 and x.device.type == "cpu"
+    wide = wide and x.dtype.itemsize == 2
     return dtypes <= {x.dtype} or (wide and dtypes == {torch.float32})
 
 
@@ -165,6 +183,7 @@ def lower_rms_norm(
 
 
 @register(aten._native_batch_norm_legit_no_training.default)
+@_of_matching_dtypes
 def lower_batch_norm_inference(
     g: GraphLowering,
     x: TensorValue,
@@ -191,6 +210,7 @@ def lower_batch_norm_inference(
 
 
 @register(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+@_of_matching_dtypes
 def lower_batch_norm(
     g: GraphLowering,
     x: TensorValue,
@@ -213,6 +233,7 @@ def lower_batch_norm(
 
 
 @register(aten._native_batch_norm_legit.no_stats)
+@_of_matching_dtypes
 def lower_batch_norm_no_stats(
     g: GraphLowering,
     x: TensorValue,
@@ -226,6 +247,7 @@ def lower_batch_norm_no_stats(
 
 
 @register(aten._native_batch_norm_legit_functional.default)
+@_of_matching_dtypes
 def lower_batch_norm_training(
     g: GraphLowering,
     x: TensorValue,
@@ -246,6 +268,7 @@ def lower_batch_norm_training(
 
 
 @register(aten._batch_norm_with_update_functional.default)
+@_of_matching_dtypes
 def lower_batch_norm_with_update(g: GraphLowering, *args: Any) -> Any:
     *parts, mean, var = _updated(g, *args)
     reserve = g.lazy(lambda b, index: b.constant(0, torch.uint8), meta=g.meta[3])
@@ -359,7 +382,7 @@ def lower_group_norm(
     eps: float,
 ) -> Any:
     out, mean_fake, rstd_fake = g.meta
-    if x.numel() == 0:
+    if x.numel() == 0 or not takes_parameters(x, weight, bias):
         return DECLINED
     compute = compute_type(x.dtype)
     each = channels // groups

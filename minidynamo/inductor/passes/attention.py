@@ -23,8 +23,9 @@ from minidynamo.inductor.extern import ATTENTION
 from minidynamo.inductor.sizes import has_symbols
 
 aten = torch.ops.aten
-# Queries times keys from which the operator is faster, and queries below which it is not.
-LEAST_SCORES = 1 << 18
+# Queries times keys from which the operator is faster (heads of at most so many elements; four
+# times as many for longer ones), and queries below which it is not.
+LEAST_SCORES, SHORT_HEAD = 1 << 16, 64
 LEAST_QUERIES = 32
 _SCALING = (aten.mul.Tensor, aten.div.Tensor)
 # Operators that hand on the elements in row-major order, if they neither repeat nor turn them.
@@ -241,7 +242,8 @@ def _is_worth(scores: _Scores, output: torch.fx.Node) -> bool:
             return False
     batch, queries, keys = _size(scores.product)
     inner = _size(scores.product.args[0])[-1]  # type: ignore[arg-type]
-    if queries * keys < LEAST_SCORES or queries < LEAST_QUERIES or batch == 0:
+    least = LEAST_SCORES if inner <= SHORT_HEAD else 4 * LEAST_SCORES
+    if queries * keys < least or queries < LEAST_QUERIES or batch == 0:
         return False
     return bool(inner and inner == _size(output)[-1])
 
