@@ -7,7 +7,6 @@ the frame become placeholders by `add_input`. `call_backend` hands on the finish
 
 from __future__ import annotations
 
-import contextlib
 import keyword
 import operator
 import re
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
-from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
 from torch.fx.experimental.symbolic_shapes import (
     PendingUnbackedSymbolNotFound,
@@ -40,7 +38,7 @@ from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
 from .out_tensors import moving_versions, refuse_out, version_of
-from .shape_env import ExactShapeEnv
+from .shape_env import ExactShapeEnv, decomposing
 from .shape_history import history_of
 from .shapes import Shapes, expr_function
 from .side_effects import SideEffects
@@ -407,7 +405,7 @@ class OutputGraph:
                 quietly(),
                 self.fake_mode,
                 tracing(self.tracing_context),
-                self._decomposing(),
+                decomposing(target, fake_args, fake_kwargs, self.shapes.is_empty),
             ):
                 if "out" in kwargs:
                     refuse_out(target, fake_args, fake_kwargs, kwargs["out"])
@@ -424,12 +422,6 @@ class OutputGraph:
         except Exception as error:
             self.shape_env.pending_fresh_unbacked_symbols.clear()
             raise describe_failure(target, error, fake_args) from error
-
-    def _decomposing(self) -> contextlib.AbstractContextManager[None]:
-        """With symbolic sizes, composite operators run as torch's decompositions: symbolic."""
-        if self.shapes.is_empty:
-            return contextlib.nullcontext()
-        return enable_python_dispatcher()
 
     def release(self) -> None:
         """Let go of the program's objects, which reference cycles would keep until a collection."""

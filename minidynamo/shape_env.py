@@ -1,13 +1,42 @@
-"""torch's ShapeEnv, which takes `trunc(a / b)` for `a // b`, also where a is negative; here not."""
+"""torch's ShapeEnv, which takes `trunc(a / b)` for `a // b`, also where a is negative; here not.
+
+`decomposing` is how operators run on fake tensors of symbolic sizes.
+"""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
+import torch.nn.functional as F
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.functions import FloatTrueDiv, IntTrueDiv, ToFloat, TruncToInt
 
-__all__ = ["ExactShapeEnv", "keeping_quotients"]
+__all__ = ["ExactShapeEnv", "decomposing", "keeping_quotients"]
+
+
+def decomposing(
+    target: Any, args: Any, kwargs: dict[str, Any], is_static: bool
+) -> AbstractContextManager[None]:
+    """With symbolic sizes, composite operators run as torch's decompositions: symbolic. Not a
+    dropout that hands back its input: the decomposition copies that.
+    """
+    if is_static or (target in (F.dropout, torch.dropout) and not _drops(*args, **kwargs)):
+        return nullcontext()
+    return enable_python_dispatcher()
+
+
+def _drops(
+    input: Any,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    train: bool = True,
+) -> bool:
+    return bool(p and training and train)
 
 
 def keeping_quotients(expr: Any, env: ShapeEnv) -> Any:

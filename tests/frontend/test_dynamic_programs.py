@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from testing import check_recompiles
 
+import minidynamo
+
 
 def rows(*sizes):
     return [(torch.randn(n, 3),) for n in sizes]
@@ -327,3 +329,19 @@ def test_symbolic_from_the_start(fn, calls):
 def test_never_symbolic(fn, calls):
     graphs = 0 if fn in NO_GRAPH else len(calls)
     check_recompiles(fn, calls, graphs=graphs, dynamic=False)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_dropout_that_hands_back_its_input(backend):
+    def f(x):
+        y = F.dropout(x, 0.5, False)
+        y.add_(1)
+        return y, F.dropout(x, p=0.0), F.dropout(x, 0.5).shape
+
+    for rows in (3, 5):
+        compiled = minidynamo.compile(f, backend=backend, dynamic=True, fullgraph=True)
+        x = torch.arange(rows, dtype=torch.float)
+        result = compiled(x)
+        assert result[0] is x
+        assert result[1] is x
+        assert torch.equal(x, torch.arange(1.0, rows + 1))

@@ -212,3 +212,24 @@ def test_views_of_copies_with_room_around_them(fn):
         for actual, expected in zip(run(left[1:]), program(right[1:]), strict=True):
             assert torch.equal(actual, expected) and actual.stride() == expected.stride()
         assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x.split([0, 0, 3])[0], x.split([0, 0, 3])[1]),
+        lambda x: tuple((x * 2).split([0, 0, 3])),
+        lambda x: x[:0].chunk(2),
+        lambda x: ((y := x * 2)[1:2], y[1:2].view(1)),
+        lambda x: ((y := x * 2)[:1], y[:1]),
+    ],
+)
+def test_equal_views_are_several_tensors(fn, needs_grad):
+    x = torch.arange(3.0, requires_grad=needs_grad)
+    first, second, *_ = minidynamo.compile(fn)(x)
+    assert first is not second
+    torch.testing.assert_close((first, second), fn(x)[:2], **CLOSE)
+    if needs_grad:
+        (first.sum() + second.sum()).backward()
+        assert x.grad is not None

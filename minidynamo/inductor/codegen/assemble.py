@@ -282,7 +282,7 @@ class PlanAssembler:
         if view.is_whole():
             return base
         key = (view.buffer.name, view.size, view.stride, view.offset)
-        if key not in self.views:
+        if view.is_new or key not in self.views:
             slot = self.views[key] = self.builder.slot()
             size, stride = tuple(map(plan_size, view.size)), tuple(map(plan_size, view.stride))
             self.builder.add(AsStrided(slot, base, size, stride, plan_size(view.offset)))
