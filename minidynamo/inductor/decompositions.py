@@ -83,6 +83,9 @@ _RECOMPUTED = [
     aten.log_sigmoid_forward,
     aten._log_softmax,
     aten._log_softmax_backward_data,
+    aten.threshold_backward,
+    aten.hardtanh_backward,
+    aten.leaky_relu_backward,
 ]
 
 

@@ -367,8 +367,10 @@ def _is_in_place(
     first: LoopBody,
     store: Node,
 ) -> bool:
-    """Whether `first` reads each element of the stored buffer only at the point that stores it."""
-    if store.op != "store" or first.reduces or store.index is None:
+    """Whether `first` reads each element of the stored buffer only at the point that stores it, or
+    in the row that does: what reads it again after the store is seen by `reads_overwritten`.
+    """
+    if store.op != "store" or store.index is None or store.index.uses(first.reduces):
         return False
     same = all(
         node.index == store.index for node in first.loads() if node.buffer == store.buffer

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from inductor_testing import CLOSE
 
 import minidynamo
 from minidynamo import events
+from minidynamo.inductor import metrics
 
 
 def check(fn, *args, in_place=True):
@@ -259,3 +261,40 @@ def test_other_dtypes_are_converted():
     assert torch.equal(own, eager)
     check(put, CACHE.to(torch.bfloat16), K.to(torch.bfloat16))
     check(put, CACHE > 0, K > 0)
+
+
+def averages_of_columns(x, mean):
+    s = x.sum(0)
+    mean.mul_(0.9).add_(s, alpha=0.1)
+    return x - mean, (x * s).amax(0)
+
+
+def sums_of_rows(x, old):
+    s = (x * old[:, None]).sum(1)
+    t = (x * s[:, None] * old[:, None]).amax(1)
+    old.copy_(s)
+    return t, x * t[:, None]
+
+
+def row_is_read_beside_the_store(x, old):
+    s = x.sum(1)
+    y = x * old[:, None] + s[:, None]
+    old.copy_(s)
+    return y
+
+
+def batch_norm(x, mean):
+    return F.batch_norm(x, mean, mean * 2, training=True).relu()
+
+
+@pytest.mark.parametrize(
+    "fn", [averages_of_columns, sums_of_rows, row_is_read_beside_the_store, batch_norm]
+)
+@pytest.mark.parametrize("n", [4, 100])
+def test_statistics_are_written_by_the_kernel_that_computes_them(fn, n):
+    x, old = torch.randn(n, n), torch.rand(n)
+    own, expected = old.clone(), fn(x, old)
+    metrics.reset()
+    torch.testing.assert_close(minidynamo.compile(fn)(x, own), expected, **CLOSE)
+    torch.testing.assert_close(own, old, **CLOSE)
+    assert metrics.kernel_calls == 1

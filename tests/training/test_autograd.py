@@ -7,6 +7,7 @@ from torch import nn
 from training_testing import ConvNet, gradients, mlp, noise, scenario, state
 
 import minidynamo
+from minidynamo import events
 
 
 @scenario()
@@ -371,3 +372,22 @@ def test_dropout_uses_one_mask_forward_and_backward():
     assert torch.equal(first, step(x))
     model.eval()
     torch.testing.assert_close(step(x), model.linear(x))
+
+
+@pytest.mark.parametrize(
+    "act", [F.relu, F.relu6, F.leaky_relu, F.hardtanh], ids=lambda f: f.__name__
+)
+def test_of_which_side_an_element_was_a_byte_is_kept(act):
+    """Not the element itself, where nothing else needs it."""
+    plans = []
+
+    def fn(x):
+        return F.pad(act(x * 2), (1, 1)) * 3
+
+    x = torch.tensor([[-4.0, 5, float("nan")], [0, -0.0, 0.25]], requires_grad=True)
+    expected = torch.autograd.grad(fn(x).sum(), x)
+    minidynamo.reset()
+    with events.subscribe(lambda event: plans.append(event.text), events.OutputCodeEvent):
+        actual = torch.autograd.grad(minidynamo.compile(fn)(x).sum(), x)
+    torch.testing.assert_close(actual, expected, equal_nan=True, rtol=0, atol=0)
+    assert "bool[2, 3]" in plans[-1].splitlines()[0]
