@@ -65,11 +65,11 @@ assert lowering.pointwise  # the modules of the package fill the table of loweri
 
 GRAPH_PASSES = [
     foreach.expand_foreach,
+    narrow_products.widen_products,
     attention.fuse_attention,
     in_place.drop_old_parts,
     unstack.read_pieces,
     *simplify.PASSES,
-    narrow_products.widen_products,
     pieces.move_into_pieces,
     devices.bring_to_gpu,
 ]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from inductor_testing import check, compiled
 
 from minidynamo import events
-from minidynamo.inductor.passes import attention
+from minidynamo.inductor.passes import attention, narrow_products
 
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
 
@@ -219,3 +219,36 @@ def test_the_operator_gets_rows_without_gaps():
 
     sources = [heads(2, 4, 16, 24) for _ in range(3)]
     assert is_fused(turned, *sources, torch.randn(2, 4, 24, 24))
+
+
+@pytest.fixture
+def without_instructions(monkeypatch):
+    monkeypatch.setattr(narrow_products, "has_instructions", lambda dtype: False)
+    monkeypatch.setattr(narrow_products, "LOOP_RATE", 1e-3)
+    monkeypatch.setattr(narrow_products, "SUM_RATE", 1e-3)
+
+
+def weighted_in_float32(q, k, v):
+    weights = q @ k.transpose(-2, -1) * 0.125
+    return torch.softmax(weights, -1, dtype=torch.float32).to(q.dtype) @ v
+
+
+def masked_narrow(q, k, v):
+    mask = torch.full((24, 24), -math.inf, dtype=q.dtype).triu(1)
+    return torch.softmax(q @ k.mT / 4 + mask, -1) @ v
+
+
+@pytest.mark.parametrize("fn", [scaled, weighted_in_float32, masked_narrow])
+def test_widened(without_instructions, fn):
+    """bfloat16 where its products are computed in float32; float16 may overflow in between."""
+    q, k, v = (heads() for _ in range(3))
+    for dtype, expected in ((torch.bfloat16, True), (torch.float16, False)):
+        args = [t.to(dtype) for t in (q, k, v)]
+        texts = []
+        with events.subscribe(lambda e, t=texts: t.append(e.text), events.OutputCodeEvent):
+            (ours,) = compiled(fn, *args)(*args)
+        assert any("attention" in text for text in texts) == expected
+        exact, eager = fn(*(t.double() for t in args)), fn(*args)
+        assert ours.dtype == dtype and ours.stride() == eager.stride()
+        error, theirs = ((x.double() - exact).abs().max() for x in (ours, eager))
+        assert error <= theirs + torch.finfo(dtype).eps * exact.abs().max()

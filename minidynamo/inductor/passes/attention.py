@@ -5,6 +5,8 @@
 float32 on CPU, from `LEAST_SCORES` weights a head on: below that, two matrix products and a fused
 softmax are as fast. Weights that somebody else reads (a backward graph, the caller) stay.
 
+bfloat16 is taken where its products are widened; what lies between them is not rounded then.
+
 The operator (`csrc/attention.cpp`) looks at its operands: where infinite or huge numbers could make
 another result than softmax's, it computes the scores.
 """
@@ -27,6 +29,9 @@ aten = torch.ops.aten
 # times as many for longer ones), and queries below which it is not.
 LEAST_SCORES, SHORT_HEAD = 1 << 16, 64
 LEAST_QUERIES = 32
+to_dtype = torch.ops.prims.convert_element_type.default
+# bfloat16 beside float32, in which its products are (`narrow_products`): it has the same range.
+_FLOATS = {torch.float32, torch.bfloat16}
 _SCALING = (aten.mul.Tensor, aten.div.Tensor)
 # Operators that hand on the elements in row-major order, if they neither repeat nor turn them.
 _ORDERED = {
@@ -79,7 +84,9 @@ def _size(node: torch.fx.Node) -> tuple[Any, ...]:
 
 
 def _is_ordered(node: torch.fx.Node) -> bool:
-    """Whether a node has the elements of its operand in the same row-major order."""
+    """Whether a node has the elements of its operand in the same row-major order, roundings to
+    bfloat16 aside.
+    """
     if not node.args or not isinstance(node.args[0], torch.fx.Node):
         return False
     if node.target is aten.permute.default or node.target is aten.transpose.int:
@@ -92,6 +99,9 @@ def _is_ordered(node: torch.fx.Node) -> bool:
             dims[a], dims[b] = dims[b], dims[a]
         long = [d for d in dims if size[d] != 1]
         return long == sorted(long)
+    if node.target in (to_dtype, aten._to_copy.default):
+        fakes = (node.meta["val"], node.args[0].meta["val"])
+        return all(f.dtype in _FLOATS and f.device.type == "cpu" for f in fakes)
     if node.target not in _ORDERED:
         return False
     return math.prod(_size(node.args[0])) == math.prod(_size(node))
@@ -222,7 +232,7 @@ def _summand(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node] | None:
         is_product = any(step.target is aten.bmm.default for step in _above(scores))
         fake = mask.meta["val"]
         if is_product and _size(scores) == _size(node):
-            return (scores, mask) if fake.dtype == torch.float32 and fake.dim() else None
+            return (scores, mask) if fake.dtype in _FLOATS and fake.dim() else None
     return None
 
 
@@ -295,14 +305,21 @@ class _Rewrite:
             if not _is_ordered(step):
                 break
             step = step.args[0]
-        return found if found is not None else self.call(aten.view.default, node, list(size))
+        if found is None:
+            found = self.call(aten.view.default, node, list(size))
+        return self.wide(found)
+
+    def wide(self, node: torch.fx.Node) -> torch.fx.Node:
+        if node.meta["val"].dtype == torch.float32:
+            return node
+        return self.call(to_dtype, node, torch.float32)
 
     def mask(self) -> torch.fx.Node | None:
         """The sum of the masks, as small as they are."""
         masks = self.scores.masks
-        total = masks[0] if masks else None
+        total = self.wide(masks[0]) if masks else None
         for other in masks[1:]:
-            total = self.call(aten.add.Tensor, total, other)
+            total = self.call(aten.add.Tensor, total, self.wide(other))
         return total
 
     def hidden(self) -> torch.fx.Node | None:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from minidynamo.inductor.passes.simplify import merge_equal_nodes
+from minidynamo.inductor.passes.simplify import fold_bias, merge_equal_nodes
 
 aten = torch.ops.aten
 to_dtype = torch.ops.prims.convert_element_type.default
@@ -42,15 +42,14 @@ def has_instructions(dtype: torch.dtype) -> bool:
 
 def widen_products(gm: torch.fx.GraphModule) -> None:
     """Rewrite a graph's products; see the module's docstring."""
-    found = []
-    for node in gm.graph.nodes:
+    if not any(node.target in _PRODUCTS and _is_narrow(node) for node in gm.graph.nodes):
+        return
+    fold_bias(gm)
+    for node in list(gm.graph.nodes):
         is_slow = _PRODUCTS.get(node.target)
         if is_slow is not None and _is_narrow(node) and is_slow(node):
-            found.append(node)
-    for node in found:
-        _widen(gm.graph, node)
-    if found:
-        merge_equal_nodes(gm)  # an operand of several products
+            _widen(gm.graph, node)
+    merge_equal_nodes(gm)  # an operand of several products
 
 
 def _fakes(node: torch.fx.Node) -> list[torch.Tensor]:
