@@ -39,7 +39,14 @@ def has_finalizer(value: Any) -> bool:
         return True
     if not weakref.getweakrefcount(value):
         return False
-    return any(ref.__callback__ is not None for ref in weakref.getweakrefs(value))
+    return any(map(_has_callback, weakref.getweakrefs(value)))
+
+
+def _has_callback(ref: Any) -> bool:
+    """Of a proxy, whose attributes are its object's, only the collector knows it."""
+    if type(ref) in weakref.ProxyTypes:
+        return bool(gc.get_referents(ref))
+    return ref.__callback__ is not None
 
 
 def ends_with_code(value: Any, looked_at: Container[int] = ()) -> bool:

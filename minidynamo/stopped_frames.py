@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ._C import skip_code
 from .bytecode import (
     OPS,
@@ -53,6 +51,7 @@ from .resume_execution import (
 from .variables.base import HANDLED_EXCEPTION, NULL, LazyVariable, VariableTracker
 from .variables.constant import ConstantVariable
 from .variables.functions import CallableVariable
+from .variables.lifetimes import kept_locals
 
 if TYPE_CHECKING:
     from .codegen import PyCodegen
@@ -62,7 +61,6 @@ NONE = ConstantVariable(None)
 # Builtins that look at the caller's locals.
 _LOOK_AT_LOCALS = (locals, vars, dir, eval, exec, sys._getframe)
 _NAMES_OF_LOOKING = frozenset(function.__name__ for function in _LOOK_AT_LOCALS)
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 STOP_NAME = "__md_stop{}"
 
 
@@ -115,7 +113,7 @@ class StoppedFrame:
                 for inst in self.instructions
             )
         )
-        self.held = {name for name in tx.locals if _may_be_watched(tx, tx.locals[name])}
+        self.held = kept_locals(tx)
         names = [name for name in tx.locals if name != self.first and not is_made_name(name)]
         self.names = self._used(names, self.index)
 
@@ -208,32 +206,6 @@ def _looks_at_locals(tx: Translator) -> bool:
         return False
     known = (v.value for v in tx.stack if isinstance(v, (CallableVariable, LazyVariable)))
     return any(value is function for value in known for function in _LOOK_AT_LOCALS)
-
-
-def _may_be_watched(tx: Translator, value: VariableTracker) -> bool:
-    """Whether weak references or `__del__` may tell that the object is not kept alive: objects of
-    the program that exist outside of the graph, or are going to.
-    """
-    if isinstance(value, LazyVariable) and not value.is_realized:
-        kind = type(value.value)
-    else:
-        value = value.realize()
-        if not value.is_user_defined:
-            return False
-        made = value.source is None and value not in tx.output.watched
-        if made and not any(value is other for other in [*tx.stack, *_below(tx)]):
-            return False
-        kind = value.python_type()
-    return bool(kind.__flags__ & _HEAP_TYPE) and not issubclass(kind, torch.Tensor)
-
-
-def _below(tx: Translator) -> list[VariableTracker]:
-    """What the functions hold that this frame is calling."""
-    found: list[VariableTracker] = []
-    for frame in tx.output.frames:
-        if frame.depth > tx.depth and frame.result is None:
-            found += [*frame.stack, *frame.locals.values()]
-    return found
 
 
 def _describe_stack(tx: Translator) -> tuple[str, list[VariableTracker]]:

@@ -1,0 +1,117 @@
+"""Which locals live on behind a graph break though the code does not use them any more.
+
+In eager a local lives until its function ends. Weak references, `__del__`, and addresses of memory
+that were handed on tell the difference. So continuations keep what the instruction that breaks the
+graph is given, objects of classes (they may hold what is not seen), what leads to an object with a
+weak reference, and, while the program holds an address or a weak reference, whatever existed
+before. All of these exist outside of the graph anyway. Tensors are not kept otherwise: that would
+make more continuations of loops.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import types
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import trace_rules
+from ..bytecode import OPS
+from ..exc import Unsupported
+from .base import LazyVariable, VariableTracker
+from .constant import VALUE_TYPES, ConstantVariable
+from .functions import CallableVariable
+from .reach import reached
+from .symint import SymVariable
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+# Others hold these, or nothing can know of their end.
+_LASTING = frozenset(
+    {*VALUE_TYPES, types.FunctionType, types.BuiltinFunctionType, types.ModuleType}
+    | {types.CodeType, type}
+)
+_TENSORS = (torch.Tensor, *([trace_rules.numpy.ndarray] if trace_rules.numpy else []))
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+# Memory of the heap and of libraries lies above.
+_LEAST_ADDRESS = 1 << 32
+_C_DATA: Any = ctypes.c_int.__mro__[-2]
+_POINTERS = (weakref.ReferenceType, *weakref.ProxyTypes, _C_DATA)
+# Modules whose objects give addresses: of arrays, and of what C made.
+_MODULES = frozenset({"numpy.core._internal", "numpy._core._internal", "_cffi_backend"})
+
+
+def kept_locals(tx: Translator) -> set[str]:
+    """Their names, in the frame of `tx`, at whose instruction the graph ends."""
+    inner = [
+        frame for frame in tx.output.frames if frame.depth > tx.depth and frame.result is None
+    ]
+    frames = [tx, *inner]
+    given = {id(item) for item in reached(tx, [_operands(frame) for frame in frames])}
+    held = [*tx.stack, *(v for f in inner for v in (*f.stack, *f.locals.values()))]
+    below = {id(value.realize()) for value in held if not _is_lazy(value)}
+    values = [v for frame in frames for v in (*frame.stack, *frame.locals.values())]
+    holds_address = any(map(_may_be_address, values))
+    return {
+        name
+        for name, value in tx.locals.items()
+        if _exists(value, always=holds_address) or _is_known(tx, value, given, below)
+    }
+
+
+def _operands(frame: Translator) -> list[VariableTracker]:
+    """What the running instruction takes from the stack."""
+    pops, _ = OPS[frame.current.opname].io(frame.current.arg)
+    return frame.stack[len(frame.stack) - pops :]
+
+
+def _is_lazy(value: VariableTracker) -> bool:
+    return isinstance(value, LazyVariable) and not value.is_realized
+
+
+def _may_be_address(value: VariableTracker) -> bool:
+    """Whether it may tell of an object that it does not hold."""
+    real: Any = getattr(value, "value", None)
+    if isinstance(value, SymVariable):
+        real = value.value.node.hint
+    kind = type(real)
+    if kind is int:
+        return real >= _LEAST_ADDRESS
+    return issubclass(kind, _POINTERS) or kind.__module__ in _MODULES
+
+
+def _exists(value: VariableTracker, *, always: bool) -> bool:
+    """Whether it was there before the frame, and is kept for that."""
+    if isinstance(value, LazyVariable):
+        kind = type(value.value)
+    elif value.source is None or isinstance(value, _CONSTANTS):
+        return False
+    else:
+        try:
+            kind = value.python_type()
+        except Unsupported:
+            return False
+    if kind in _LASTING:
+        return False
+    return always or not issubclass(kind, (*_TENSORS, *_CONTAINERS))
+
+
+_CONSTANTS = (ConstantVariable, SymVariable, CallableVariable)
+
+
+def _is_known(tx: Translator, value: VariableTracker, given: set[int], below: set[int]) -> bool:
+    """Whether others get it now, or know it by a weak reference."""
+    if _is_lazy(value):
+        return id(value) in given and type(value.value) not in _LASTING  # type: ignore[attr-defined]
+    value = value.realize()
+    if isinstance(value, _CONSTANTS):
+        return False
+    if id(value) in given or (value.is_user_defined and id(value) in below):
+        return True
+    watched = tx.output.watched
+    parts = reached(tx, [value]) if watched else ()
+    return any(isinstance(part, VariableTracker) and part in watched for part in parts)

@@ -1,0 +1,192 @@
+"""Locals live until their function ends, also over graph breaks: who has their address, or a weak
+reference to them, can tell.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+
+import pytest
+import torch
+from testing import check, check_recompiles
+
+import minidynamo
+
+x = torch.ones(8)
+
+
+@minidynamo.disable
+def read(address):
+    """Eight floats, after freed memory was taken for something else."""
+    taken = [torch.full((8,), float(-n)) for n in range(4)]
+    return [*(ctypes.c_float * 8).from_address(address), len(taken)]
+
+
+@minidynamo.disable
+def address_of(tensor):
+    return tensor.data_ptr()
+
+
+@minidynamo.disable
+def reference_to(value):
+    return weakref.ref(value)
+
+
+class Plain:
+    def method(self):
+        return 1
+
+
+class Node:
+    __slots__ = ("__weakref__", "name", "next")
+
+
+def of_a_tensor(x):
+    y = x * 2
+    address = y.data_ptr()
+    minidynamo.graph_break()
+    return read(address)
+
+
+def of_an_array(x):
+    array = (x * 2).numpy()
+    pointer = array.ctypes
+    address = pointer.data
+    return read(address)
+
+
+def of_an_array_interface(x):
+    array = (x * 2).numpy()
+    address = array.__array_interface__["data"][0]
+    return read(address)
+
+
+def of_a_storage(x):
+    storage = (x * 2).untyped_storage()
+    address = storage.data_ptr()
+    return read(address)
+
+
+def by_an_unknown_function(x):
+    y = x * 2
+    address = address_of(y)
+    minidynamo.graph_break()
+    return read(address)
+
+
+def below_a_function(x):
+    def send(y):
+        address = address_of(y)
+        z = x + 1
+        minidynamo.graph_break()
+        return z, read(address)
+
+    y = x * 2
+    return send(y)
+
+
+ADDRESSES = (
+    of_a_tensor,
+    of_an_array,
+    of_an_array_interface,
+    of_a_storage,
+    by_an_unknown_function,
+    below_a_function,
+)
+
+
+@pytest.mark.parametrize("fn", ADDRESSES, ids=lambda fn: fn.__name__)
+def test_addresses(fn):
+    check(fn, x, graphs=None, calls=3)
+
+
+def to_a_tensor(x):
+    y = x * 2
+    known = reference_to(y)
+    z = x + 1
+    minidynamo.graph_break()
+    return z, known() is None
+
+
+def made_of_a_tensor(x):
+    y = x * 2
+    known = weakref.ref(y)
+    z = x + 1
+    minidynamo.graph_break()
+    return z, known() is None
+
+
+def to_items(x):
+    items = [Plain(), Plain()]
+    known = [weakref.ref(item) for item in items]
+    y = x + 1
+    minidynamo.graph_break()
+    return y, [reference() is None for reference in known]
+
+
+def to_a_method(x):
+    thing = Plain()
+    known = weakref.WeakMethod(thing.method)
+    y = x + 1
+    minidynamo.graph_break()
+    return y, known() is None
+
+
+def to_a_list(x):
+    class Items(list):
+        pass
+
+    items = Items([1])
+    known = reference_to(items)
+    y = x + 1
+    minidynamo.graph_break()
+    return y, known() is None
+
+
+def by_proxies(x):
+    first, second = Node(), Node()
+    first.name, second.name = "first", "second"
+    first.next = second
+    second.next = weakref.proxy(first)
+    y = x + 1
+    minidynamo.graph_break()
+    return y, first.next.next.name
+
+
+REFERENCES = (to_a_tensor, made_of_a_tensor, to_items, to_a_method, to_a_list, by_proxies)
+
+
+@pytest.mark.parametrize("fn", REFERENCES, ids=lambda fn: fn.__name__)
+def test_weak_references(fn):
+    check(fn, x, graphs=None, calls=3)
+
+
+@pytest.mark.parametrize("callback", [None, [].append])
+def test_arguments_with_proxies(callback):
+    """Attributes of a proxy are those of its object: its callback is not among them."""
+
+    def fn(x, node):
+        node.name = "changed"
+        return x + 1
+
+    for _ in range(2):
+        node = Node()
+        node.name = ""
+        proxy = weakref.proxy(node, callback)
+        compiled = minidynamo.compile(fn, backend="eager")
+        assert torch.equal(compiled(x, node), x + 1)
+        assert proxy.name == "changed"
+
+
+def test_tensors_make_no_more_continuations_of_a_loop():
+    def fn(x):
+        for _ in range(3):
+            y = x.sin()
+            minidynamo.graph_break()
+            z = y.cos()
+            minidynamo.graph_break()
+            x = z + 1
+        return x
+
+    check_recompiles(fn, [(x,)] * 2, 4)
