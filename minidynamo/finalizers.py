@@ -62,6 +62,11 @@ def ends_with_code(value: Any, looked_at: Container[int] = ()) -> bool:
     return bool(found) and not found <= reached.held_elsewhere()
 
 
+def leads_to(value: Any, part: Any) -> bool:
+    """Whether `value` holds `part`, directly or not."""
+    return any(item is part for item in _Reached(value, ()).items)
+
+
 class _Reached:
     """The objects that `value` leads to, itself first, and how often they lead to each other."""
 

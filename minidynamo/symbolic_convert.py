@@ -542,6 +542,7 @@ class RootTranslator(Translator):
         self.mortal: dict[str, Any] = {}
         for name, value in frame.f_locals.items():
             self.locals[name] = self.lazy(value, LocalSource(name))
+        self.arguments = list(self.locals.values())
         for name, cell in zip(self.code.co_freevars, frame.closure or (), strict=True):
             variable = CellVariable(
                 real=cell,
@@ -567,6 +568,7 @@ class RootTranslator(Translator):
         self.__dict__.pop("root", None)
         self.__dict__.pop("frame", None)
         self.mortal.clear()
+        self.arguments.clear()
 
     def run(self) -> VariableTracker:
         """Interpret to the return value. Raises `GraphBreak` where the graph has to break."""

@@ -50,5 +50,5 @@ def parameters(
     real = getattr(args[0], "value", None)
     if not isinstance(real, inspect.Signature):
         return NotImplemented
-    mapping = dict(real.parameters)
+    mapping = real.parameters
     return tx.wrap(mapping, ConstSource(mapping, f"{args[0].describe()}.parameters"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..finalizers import leads_to
 from ..source import Source, WeakrefSource
-from ..variables.base import VariableTracker, unsupported
+from ..variables.base import LazyVariable, VariableTracker, unsupported
+from ..variables.reach import is_held
 from ..variables.registry import handles, wraps
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class WeakrefVariable(VariableTracker):
 
     def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         assert self.source is not None
+        if is_let_go(tx, self.value()):
+            _refuse_call()
         return tx.wrap(self.value(), WeakrefSource(self.source))
 
 
@@ -57,16 +61,33 @@ class NewWeakrefVariable(VariableTracker):
     def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         if self.referent.source is not None:
             is_alive = tx.output.side_effects.version == self.version
+            is_alive &= not is_let_go(tx, tx.output.side_effects.real_of(self.referent))
         else:
             is_alive = _is_held(tx, self.referent)
         if not is_alive:
-            unsupported("weak reference", "call", "its object may have been freed since")
+            _refuse_call()
         return self.referent
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen.begin_call(weakref.ref)
         codegen(self.referent)
         codegen.end_call(1)
+
+
+def _refuse_call() -> NoReturn:
+    unsupported("weak reference", "call", "its object may have been freed since")
+
+
+def is_let_go(tx: Translator, real: Any) -> bool:
+    """Whether an argument of the frame that holds `real` is not held by the frame any more."""
+    kept = [id(value) for value in tx.root.locals.values()]
+    for value in tx.root.arguments:
+        if id(value) in kept or real is None or not isinstance(value, LazyVariable):
+            continue
+        traced = (value, value.realize()) if value.is_realized else (value,)
+        if leads_to(value.value, real) and not is_held(tx, traced):
+            return True
+    return False
 
 
 def _is_held(tx: Translator, wanted: VariableTracker) -> bool:

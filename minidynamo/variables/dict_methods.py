@@ -288,9 +288,11 @@ def _dict_reduce_ex(
         unsupported("dict method", "__reduce_ex__", f"of {self.cls.__qualname__}")
     arguments = [] if self.default_factory is None else [self.default_factory]
     items = self.call_method(tx, "items", [], {}).iter(tx)
-    none = ConstantVariable(None)
+    state: VariableTracker = NONE
+    if self.cls.__dictoffset__ and any(True for _ in self.instance_names(tx)):
+        state = self.getattr(tx, "__dict__")
     head = [tx.wrap_constant(self.cls), tx.wrap_items(tuple, arguments)]
-    return tx.wrap_items(tuple, [*head, none, none, items])
+    return tx.wrap_items(tuple, [*head, state, NONE, items])
 
 
 @builtin_method(collections.defaultdict, "copy", "__copy__")

@@ -11,8 +11,9 @@ from .functions import CellVariable
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
-# Of values: real objects, which hold no traced ones; who looked at it, and what else was looked at.
-_REAL = frozenset(("real", "value", "source", "_log", "_tx"))
+# Of values: real objects, which hold no traced ones; what they refer to weakly; who looked at them,
+# and what else was looked at.
+_REAL = frozenset(("real", "value", "source", "referent", "_log", "_tx"))
 
 
 def is_held(tx: Translator, wanted: Sequence[VariableTracker], frames: Any = None) -> bool:

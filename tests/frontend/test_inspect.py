@@ -49,3 +49,20 @@ def test_signature_of_a_builtin_breaks():
         return a * len(inspect.signature(len).parameters)
 
     check(f, x, graphs=None)
+
+
+def test_parameters_are_an_ordered_proxy():
+    def first(a, b=1): ...
+
+    def second(b, a=1): ...
+
+    def fn(x):
+        parameters = inspect.signature(first).parameters
+        try:
+            parameters["c"] = 1
+        except TypeError as error:
+            text = str(error)
+        other = inspect.signature(second).parameters
+        return x + 1, text, parameters == other, type(parameters), list(parameters)
+
+    check(fn, torch.ones(2), fullgraph=True)

@@ -154,7 +154,41 @@ def by_proxies(x):
     return y, first.next.next.name
 
 
+def deleted_behind_a_break(x):
+    thing = Plain()
+    known = weakref.ref(thing)
+    minidynamo.graph_break()
+    del thing
+    return x + 1, known() is None
+
+
+def replaced_behind_a_break(x):
+    things = [Plain()]
+    known = reference_to(things[0])
+    things = None
+    return x + 1, known() is None, things
+
+
+def moved_behind_a_break(x):
+    things = [Plain()]
+    known = reference_to(things[0])
+    thing = things.pop()
+    del things
+    return x + 1, known() is thing
+
+
+def called_before_it_is_deleted(x):
+    thing = Plain()
+    known = reference_to(thing)
+    alive = known() is not None
+    del thing
+    y = x + 1
+    return y, alive, known() is None
+
+
 REFERENCES = (to_a_tensor, made_of_a_tensor, to_items, to_a_method, to_a_list, by_proxies)
+REFERENCES += (deleted_behind_a_break, replaced_behind_a_break, moved_behind_a_break)
+REFERENCES += (called_before_it_is_deleted,)
 
 
 @pytest.mark.parametrize("fn", REFERENCES, ids=lambda fn: fn.__name__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import copy
 from collections import deque
 
 import pytest
@@ -213,3 +215,31 @@ def test_what_gives_items_sees_what_was_done_with_them(fn, made):
         return x + 1, fn(made), list(LOG)
 
     check(run, X, made, graphs=1, fullgraph=True)
+
+
+def attributes_of_a_new_ordered_dict(x):
+    table = collections.OrderedDict(a=1)
+    table.shown, table.x = ["a"], x
+    other, deep = copy.copy(table), copy.deepcopy(table)
+    return vars(other), vars(deep), other.shown is table.shown, vars(table.copy()), x + 1
+
+
+def attributes_of_an_ordered_dict(x, table):
+    table.shown = ["a"]
+    deep = copy.deepcopy(table)
+    deep.shown.append(2)
+    return vars(copy.copy(table)), vars(deep), table.__reduce_ex__(2)[:3], x + 1
+
+
+def no_attributes(x):
+    table = collections.OrderedDict(a=1)
+    return table.__reduce_ex__(2)[:4], vars(copy.deepcopy(table)), x + 1
+
+
+@pytest.mark.parametrize("fn", [attributes_of_a_new_ordered_dict, no_attributes])
+def test_copies_of_new_ordered_dicts(fn):
+    check(fn, X, fullgraph=True)
+
+
+def test_copies_of_ordered_dicts():
+    check(attributes_of_an_ordered_dict, X, collections.OrderedDict(b=2))
