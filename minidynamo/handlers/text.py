@@ -38,7 +38,9 @@ def _text(function: Callable[[Any], str], special: str) -> None:
             unsupported(
                 "text of an object", f"{function.__name__}({value!r})", "it is not known"
             )
-        return tx.fold(function, (text,), {}) if function is ascii else ConstantVariable(text)
+        if function is ascii:
+            text = text.encode("ascii", "backslashreplace").decode("ascii")
+        return ConstantVariable(text)
 
     builtin(function)(convert)
 

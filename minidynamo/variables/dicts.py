@@ -400,7 +400,10 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
 def _own_items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
     """Pairs in the dict's own order, whatever a subclass overrides."""
     if issubclass(type(value), collections.OrderedDict):
-        return collections.OrderedDict.items(value)  # type: ignore[arg-type]
+        try:
+            return list(collections.OrderedDict.items(value))  # type: ignore[arg-type]
+        except KeyError:
+            unsupported("dict method", "OrderedDict", "dict's own methods changed it")
     return dict.items(value)
 
 

@@ -388,3 +388,25 @@ def test_methods_as_values():
         )
 
     check(fn, X)
+
+
+def test_ascii_of_objects():
+    class Text(str):
+        pass
+
+    class Shown:
+        def __repr__(self):
+            return "<\u00e9>"
+
+    def fn(x):
+        shown = Shown()
+        return (
+            x + 1,
+            ascii(Text("\u00e9")),
+            ascii(shown),
+            f"{shown!a}",
+            ascii([shown]),
+            ascii("a"),
+        )
+
+    check(fn, X, fullgraph=True)

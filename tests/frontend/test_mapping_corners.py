@@ -10,6 +10,8 @@ import pytest
 import torch
 from testing import check
 
+import minidynamo
+
 X = torch.arange(4.0)
 
 
@@ -243,3 +245,19 @@ def test_copies_of_new_ordered_dicts(fn):
 
 def test_copies_of_ordered_dicts():
     check(attributes_of_an_ordered_dict, X, collections.OrderedDict(b=2))
+
+
+def test_an_ordered_dict_that_lost_its_items():
+    """dict.clear knows nothing of the order."""
+
+    def fn(x, table):
+        dict.clear(table)
+        y = x + 1
+        minidynamo.graph_break()
+        return y, len(table)
+
+    for _ in range(2):
+        table = collections.OrderedDict(a=1)
+        y, length = minidynamo.compile(fn, backend="eager")(X, table)
+        assert torch.equal(y, X + 1)
+        assert length == dict.__len__(table) == 0
