@@ -409,4 +409,4 @@ def test_ascii_of_objects():
             ascii("a"),
         )
 
-    check(fn, X, fullgraph=True)
+    check(fn, X)
