@@ -92,12 +92,17 @@ SDP_SETTINGS = (
 )
 
 
+def _stack_size() -> int:
+    return torch._C._len_torch_function_stack()
+
+
 def _default_devices() -> tuple[torch.device, ...]:
     """The devices of `with torch.device(...)` blocks and of set_default_device, innermost last. A
-    frame is only captured where there are no other function modes.
+    frame is only captured where there are no other function modes; a graph runs under torch's own
+    while its gradients are traced.
     """
-    modes = range(torch._C._len_torch_function_stack())
-    return tuple(torch._C._get_function_stack_at(i).device for i in modes)
+    modes = map(torch._C._get_function_stack_at, range(_stack_size()))
+    return tuple(mode.device for mode in modes if isinstance(mode, DeviceContext))
 
 
 def _set_default_devices(wanted: tuple[torch.device, ...]) -> None:
@@ -105,10 +110,12 @@ def _set_default_devices(wanted: tuple[torch.device, ...]) -> None:
     same = 0
     while same < min(len(now), len(wanted)) and now[same] == wanted[same]:
         same += 1
-    for _ in now[same:]:
-        torch._C._pop_torch_function_stack()
-    for device in wanted[same:]:
-        torch._C._push_on_torch_function_stack(DeviceContext(device))
+    modes = [torch._C._pop_torch_function_stack() for _ in range(_stack_size())][::-1]
+    kept = [mode for mode in modes if isinstance(mode, DeviceContext)][:same]
+    # Those of torch, which it takes off itself, stay the innermost.
+    others = [mode for mode in modes if not isinstance(mode, DeviceContext)]
+    for mode in (*kept, *map(DeviceContext, wanted[same:]), *others):
+        torch._C._push_on_torch_function_stack(mode)
 
 
 def _default_device() -> torch.device | None:

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from inductor_testing import as_tuple, check, compiled
 
+import minidynamo
 from minidynamo import events
 from minidynamo.inductor import config, metrics
 from minidynamo.inductor.compile_fx import compile_fx
@@ -141,3 +142,15 @@ def test_equal_kernels_are_made_once():
 
     check(fn, torch.randn(8, 8), kernels=1, rtol=1e-4, atol=1e-4)
     assert metrics.kernel_calls == 2
+
+
+def test_zeros_without_memory():
+    """Of which torch asks meta tensors for the shapes of results."""
+
+    def fn(x):
+        return torch.func.hessian(lambda t: torch.stack([t[0] ** 2 * t[1], t.prod()]).sum())(x)
+
+    metrics.reset()
+    x = torch.randn(2)
+    torch.testing.assert_close(minidynamo.compile(fn)(x), fn(x))
+    assert metrics.uncompiled_graphs == 0

@@ -8,6 +8,7 @@ from training_testing import ConvNet, gradients, mlp, noise, scenario, state
 
 import minidynamo
 from minidynamo import events
+from minidynamo.inductor import metrics
 
 
 @scenario()
@@ -391,3 +392,34 @@ def test_of_which_side_an_element_was_a_byte_is_kept(act):
         actual = torch.autograd.grad(minidynamo.compile(fn)(x).sum(), x)
     torch.testing.assert_close(actual, expected, equal_nan=True, rtol=0, atol=0)
     assert "bool[2, 3]" in plans[-1].splitlines()[0]
+
+
+def in_a_block(x):
+    with torch.device("cpu"):
+        y = torch.ones(3) * x
+    with torch.device("meta"):
+        size = torch.empty(3).shape[0]
+    return torch.arange(3.0) * y * size
+
+
+def across_a_break(x):
+    with torch.device("cpu"):
+        y = torch.ones(3) * x
+        minidynamo.graph_break()
+        z = torch.arange(3.0) * y
+    return torch.ones(3) * z
+
+
+@pytest.mark.parametrize(("fn", "uncompiled"), [(in_a_block, 0), (across_a_break, 0)])
+def test_default_devices(fn, uncompiled):
+    metrics.reset()
+    compiled = minidynamo.compile(fn)
+    for _ in range(2):
+        inputs = [torch.ones(3, requires_grad=True) for _ in range(2)]
+        results = compiled(inputs[0]), fn(inputs[1])
+        torch.testing.assert_close(*results)
+        for result in results:
+            result.sum().backward()
+        torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
+        assert torch.get_default_device().type == "cpu"
+    assert metrics.uncompiled_graphs == uncompiled
