@@ -189,9 +189,9 @@ def wrap_method(tx: Translator, value: types.MethodType, source: Source) -> Vari
 
 @wraps(types.BuiltinFunctionType, types.MethodWrapperType)
 def wrap_builtin(tx: Translator, value: Any, source: Source) -> VariableTracker:
-    """A method of an object is a new object each time: known by what it is bound to."""
+    """A method of an object or a class is a new object each time: known by what it is bound to."""
     owner, name = value.__self__, value.__name__
-    if owner is None or isinstance(owner, (types.ModuleType, type)) or not _is_method(value):
+    if owner is None or isinstance(owner, types.ModuleType) or not _is_method(value):
         return wrap_callable(tx, value, source)
     tx.guard(source, "TYPE_IS", type(value))
     tx.guard(AttrSource(source, "__name__"), "CONST_EQ", name)
@@ -206,10 +206,16 @@ def wrap_builtin(tx: Translator, value: Any, source: Source) -> VariableTracker:
 def _is_method(value: Any) -> bool:
     """Whether getting the attribute of its owner gives the method."""
     raw = inspect.getattr_static(value.__self__, value.__name__, None)
+    if isinstance(value.__self__, type):
+        return _is_class_method(raw) and raw.__get__(None, value.__self__) == value
     return (
         isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType))
         and raw.__get__(value.__self__) == value
     )
+
+
+def _is_class_method(raw: Any) -> bool:
+    return isinstance(raw, types.ClassMethodDescriptorType)
 
 
 @wraps(
