@@ -303,3 +303,28 @@ def test_products_of_16_bits_are_rounded_within_cross_and_addr():
         )
     wide = start.double(), column.double(), row.double()
     check(lambda x, a, b: torch.addr(x, a, b, beta=0.3, alpha=1.7), *wide)
+
+
+def test_rounding_to_bfloat16_and_back():
+    """In one kernel, without the 16 bits in between: ties, NaN, infinities and denormal numbers."""
+    torch.manual_seed(0)
+    bits = torch.randint(-(2**31), 2**31 - 1, (4099,), dtype=torch.int32)
+    bits[:8] = torch.tensor(
+        [0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7F800001, 0x7FC12345, 0x00000001, 0x00018000, 0],
+        dtype=torch.int32,
+    )
+
+    def fn(x):
+        y = x.bfloat16().float()
+        # What NaN becomes depends on where eager finds it.
+        return y.view(torch.int32).masked_fill(y.isnan(), 0), y.isnan(), y * 0.5 + 1
+
+    check(fn, bits.view(torch.float32))
+
+
+def test_rounded_sums_are_kept_for_the_next_walk():
+    def fn(x, y):
+        z = x + y
+        return torch.nn.functional.layer_norm(z, (260,)), z
+
+    check(fn, *(torch.randn(5, 260).bfloat16() for _ in range(2)), kernels=1)

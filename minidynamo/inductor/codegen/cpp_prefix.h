@@ -663,6 +663,16 @@ template <class F> MD_INLINE V<u16, MD_LANES(F)> to_bfloat(F x) {
   V<u32, N> rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
   return narrowed(x == x ? rounded : V<u32, N>{} + 0x7fc0);
 }
+template <class F> MD_INLINE F through_bfloat(F x) {  // from_bfloat(to_bfloat(x))
+#if MD_AVX512 && defined(__AVX512BF16__)
+  return from_bfloat(to_bfloat(x));
+#else
+  constexpr int N = MD_LANES(F);
+  V<u32, N> u = (V<u32, N>)x;
+  V<u32, N> rounded = (u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000;
+  return (F)(x == x ? rounded : V<u32, N>{} + 0x7fc00000);
+#endif
+}
 MD_INLINE float from_bfloat(u16 x) {
   u32 u = (u32)x << 16;
   float f;

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 from minidynamo.inductor.loop_body import LoopBody, Node
 from minidynamo.inductor.ops import OPS
 from minidynamo.inductor.symbolic import (
@@ -25,6 +27,8 @@ from minidynamo.inductor.symbolic import (
 
 # A value that costs this much and is wanted in several walks is kept.
 SCRATCH_COST = 8
+# What rounding to bfloat16 costs more than another cast: few processors have an instruction.
+ROUNDING_COST = 4
 STORES = ("store", "scatter")
 EXTREMES = ("max", "min")
 # Lanes of the widest vectors, for decisions; the text itself says N.
@@ -321,5 +325,7 @@ def _cost(nodes: Sequence[Node], inner: list[bool], position: int) -> int:
         if p not in seen:
             seen.add(p)
             total += OPS[nodes[p].op].cost
+            if nodes[p].op == "cast" and nodes[p].dtype == torch.bfloat16:
+                total += ROUNDING_COST
             work += [arg for arg in nodes[p].operands() if inner[arg]]
     return total

@@ -221,6 +221,9 @@ class ValuePrinter:
         if node.op == "where" and not self.is_vec[node.args[0]]:
             return f"(v{node.args[0]} ? {args[1]} : {args[2]})"
         if node.op == "cast":
+            rounded = self._rounded(node)
+            if rounded is not None:
+                return f"through_bfloat({self.lanes(rounded)})"
             return vector_cast(args[0], self.nodes[node.args[0]].dtype, node.dtype)
         if node.op == "check":
             number = self.failures[str(node.value)]
@@ -229,6 +232,16 @@ class ValuePrinter:
             return f"philox<N>({args[0]}, {args[1]}, {node.value})"
         operand = self.nodes[node.args[-1]].dtype
         return operation(VECTOR, node.op, args, operand, f"V<{LANE_TYPE[node.dtype]}, N>")
+
+    def _rounded(self, node: Node) -> int | None:
+        """The float32 that a cast has back from bfloat16, if it stands in this walk."""
+        (source,) = node.args
+        inner = self.nodes[source]
+        if inner.op != "cast" or inner.dtype != torch.bfloat16 or source in self.scratch:
+            return None
+        original = inner.args[0]
+        same = node.dtype == self.nodes[original].dtype == torch.float32
+        return original if same and self.is_vec[source] and self.is_vec[original] else None
 
     # -- scratch memory ----------------------------------------------------------------------------
     def declare_scratch(self, total: Expr) -> None:
