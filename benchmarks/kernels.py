@@ -253,18 +253,27 @@ def _clock(options: argparse.Namespace, threads: int) -> str:
     return "cpu" if threads == 1 and options.device == "cpu" else "wall"
 
 
+def _kind(options: argparse.Namespace) -> str:
+    """What the page is named after: CPUs without AVX-512 have one of their own."""
+    if options.device.startswith("cuda"):
+        return "cuda"
+    capability = torch.backends.cpu.get_cpu_capability().lower()
+    return "cpu" if capability.startswith("avx512") else f"cpu-{capability}"
+
+
 def _plot_path(kind: str, threads: int) -> Path:
     return RESULTS / f"kernels-{kind}{'' if threads == 1 else f'-{threads}'}.svg"
 
 
 def page(results: dict[int, list[Result]], rate: float, options: argparse.Namespace) -> str:
     """The results as a page: a section for each number of threads."""
-    device = options.device
-    kind = "cuda" if device.startswith("cuda") else "cpu"
+    name = device_name(options.device).partition(",")[0]
+    kind = _kind(options)
+    where = name + kind.removeprefix("cpu").replace("-", ", ") if name == "CPU" else name
     header = "| " + " | ".join(HEADER) + " |"
     rule = "| --- |" + " ---: |" * (len(HEADER) - 1)
     lines = [
-        f"# Kernels: {device_name(device).partition(',')[0]}, torch {torch.__version__}",
+        f"# Kernels: {where}, torch {torch.__version__}",
         "",
         "Written by `python benchmarks/kernels.py --write`, whose docstring says what the columns",
         "are. Medians in microseconds; only ratios compare between machines.",
@@ -329,7 +338,7 @@ def main(argv: list[str]) -> None:
         print(table(HEADER, [row(result, rate) for result in some]))
         print(summary(some))
     if options.write:
-        kind = "cuda" if options.device.startswith("cuda") else "cpu"
+        kind = _kind(options)
         (RESULTS / f"kernels-{kind}.md").write_text(page(results, rate, options))
         for threads, some in results.items():
             _plot_path(kind, threads).write_text(plot(some))

@@ -26,7 +26,7 @@ to_dtype = torch.ops.prims.convert_element_type.default
 # other loops, and a library's float32 product.
 SUM_RATE, LOOP_RATE, LIBRARY_RATE = 4.8, 0.3, 40.0
 # Nanoseconds for an element to be converted (in a cache, in memory), and for the calls.
-CONVERSIONS, CALLS = (0.25, 0.7), 5000.0
+CONVERSIONS, CALLS = (0.25, 0.9), 5000.0
 CACHED_ELEMENTS = 1 << 20
 
 
