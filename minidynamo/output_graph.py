@@ -30,10 +30,11 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import config, events
 from .data_parallel import Writes, active_ddp, compile_in_buckets
-from .deferred_torch import defer, fake_mode
+from .deferred_torch import defer
 from .draws import Draws, is_drawn
 from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported, plain_stack
 from .fake_failures import describe_failure, quietly, run_on_ones
+from .fake_results import SizedFakeMode
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
@@ -118,7 +119,7 @@ class OutputGraph:
             allow_dynamic_output_shape_ops=options.fullgraph
             or config.capture_dynamic_output_shape_ops,
         )
-        self.fake_mode = fake_mode(shape_env=self.shape_env)
+        self.fake_mode = SizedFakeMode(shape_env=self.shape_env)
         self.tracing_context = TracingContext(self.fake_mode)
         self.shapes = Shapes(self.shape_env, history_of(code), options.dynamic)
         self.guards = guards
@@ -400,6 +401,8 @@ class OutputGraph:
             self.restrided.add(args[0], self.body is None and self.shapes.is_empty)
             self.side_effects.note()
         fake_args, fake_kwargs = map_arg((args, kwargs), example_value)
+        # A result with symbolic sizes takes as long to make from the cache as from its operator.
+        self.fake_mode.cache_enabled = self.fake_mode.cache_enabled and self.shapes.is_empty
         try:
             with (
                 quietly(),

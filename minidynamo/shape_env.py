@@ -11,8 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch._dispatch.python import enable_python_dispatcher
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.functions import FloatTrueDiv, IntTrueDiv, ToFloat, TruncToInt
+
+from .remembered_sizes import remembering
 
 __all__ = ["ExactShapeEnv", "decomposing", "keeping_quotients"]
 
@@ -60,7 +63,21 @@ def _is_counted(expr: Any, env: ShapeEnv) -> bool:
 
 
 class ExactShapeEnv(ShapeEnv):
-    """Simplifies nothing to another value than Python gives."""
+    """Simplifies nothing to another value than Python gives.
+
+    results, numbers: what `remembered_sizes` keeps here.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.results: dict[Any, tuple[Any, type, bool]] = {}
+        self.numbers: dict[int, SymNode] = {}
+
+    def create_symintnode(self, sym: Any, **options: Any) -> int | torch.SymInt:
+        number = super().create_symintnode(sym, **options)
+        if isinstance(number, torch.SymInt):
+            remembering(number.node)
+        return number
 
     def simplify(self, expr: Any, *args: Any, **kwargs: Any) -> Any:
         return super().simplify(keeping_quotients(expr, self), *args, **kwargs)

@@ -68,7 +68,7 @@ class _NotKept(Exception):
 def graph_key(gm: torch.fx.GraphModule, kind: str, threads: int) -> str | None:
     """The name of everything that compiling `gm` depends on, or None."""
     try:
-        lines = list(_lines(gm))
+        lines = list(_Texts().lines(gm))
     except _NotKept:
         return None
     flags = json.dumps(config.to_dict(), sort_keys=True, default=str)
@@ -125,20 +125,68 @@ def _kept_file(path: str) -> Path | None:
 # -- the key ---------------------------------------------------------------------------------------
 
 
-def _lines(gm: torch.fx.GraphModule) -> Iterator[str]:
-    """One line a node; nodes are called by their position."""
-    number: dict[torch.fx.Node, int] = {}
-    for position, node in enumerate(gm.graph.nodes):
-        number[node] = position
-        target = node.target if isinstance(node.target, str) else _target(node.target)
-        if node.op == "placeholder" or node.op == "output":
-            target = ""
-        value = node.meta.get("val")
-        if node.op == "get_attr":
-            value = operator.attrgetter(str(node.target))(gm)
-        args = (_text(node.args, number), _text(node.kwargs, number))
-        kind = "opaque " if node.meta.get("opaque") else f"{node.meta.get(WRITES, '')} "
-        yield f"{node.op} {target} {args[0]} {args[1]} {kind}{_text(value, number)}"
+class _Texts:
+    """Writes down the values of one graph: its nodes by their positions, sizes once for all."""
+
+    def __init__(self) -> None:
+        self.number: dict[torch.fx.Node, int] = {}
+        self.sizes: dict[Any, str] = {}
+
+    def lines(self, gm: torch.fx.GraphModule) -> Iterator[str]:
+        """One line a node."""
+        for position, node in enumerate(gm.graph.nodes):
+            self.number[node] = position
+            target = node.target if isinstance(node.target, str) else _target(node.target)
+            if node.op == "placeholder" or node.op == "output":
+                target = ""
+            value = node.meta.get("val")
+            if node.op == "get_attr":
+                value = operator.attrgetter(str(node.target))(gm)
+            args = (self.text(node.args), self.text(node.kwargs))
+            kind = "opaque " if node.meta.get("opaque") else f"{node.meta.get(WRITES, '')} "
+            yield f"{node.op} {target} {args[0]} {args[1]} {kind}{self.text(value)}"
+
+    def text(self, value: Any) -> str:
+        if isinstance(value, torch.fx.Node):
+            return f"%{self.number[value]}"
+        if value is None or type(value) in (bool, int, float, complex, str):
+            return repr(value)
+        if isinstance(value, _NAMED):
+            return str(value)
+        if isinstance(value, (tuple, list)):
+            return f"({', '.join(map(self.text, value))})"
+        if isinstance(value, dict):
+            return ", ".join(f"{key}={self.text(item)}" for key, item in value.items())
+        if isinstance(value, torch.Tensor):
+            return self.geometry(value)
+        if isinstance(value, torch.SymInt):
+            return self.size(value)
+        raise _NotKept
+
+    def size(self, value: Any) -> str:
+        if type(value) is int:
+            return str(value)
+        if not isinstance(value, torch.SymInt):
+            raise _NotKept
+        expr = value.node.expr
+        if expr not in self.sizes:
+            self.sizes[expr] = _size_text(value)
+        return self.sizes[expr]
+
+    def geometry(self, tensor: torch.Tensor) -> str:
+        """dtype, device, sizes and strides; for constants of a GPU also how they are aligned."""
+        if tensor.layout != torch.strided:
+            raise _NotKept
+        numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+        texts = ", ".join(map(self.size, numbers))
+        align = ""
+        if (
+            tensor.device.type not in ("cpu", "meta")
+            and type(tensor) is not _fake_tensor_type()
+        ):
+            align = str(tensor.data_ptr() % 16)
+        ndim = len(tensor.shape)
+        return f"{tensor.dtype} {tensor.device} {ndim} ({texts}) {align}"
 
 
 def _target(target: Any) -> str:
@@ -149,47 +197,12 @@ def _target(target: Any) -> str:
     raise _NotKept
 
 
-def _text(value: Any, number: Mapping[torch.fx.Node, int]) -> str:
-    if isinstance(value, torch.fx.Node):
-        return f"%{number[value]}"
-    if value is None or type(value) in (bool, int, float, complex, str):
-        return repr(value)
-    if isinstance(value, _NAMED):
-        return str(value)
-    if isinstance(value, (tuple, list)):
-        return f"({', '.join(_text(item, number) for item in value)})"
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={_text(item, number)}" for key, item in value.items())
-    if isinstance(value, torch.Tensor):
-        return _geometry(value)
-    if isinstance(value, torch.SymInt):
-        return _size_text(value)
-    raise _NotKept
-
-
-def _size_text(value: Any) -> str:
-    if type(value) is int:
-        return str(value)
-    if not isinstance(value, torch.SymInt):
-        raise _NotKept
+def _size_text(value: torch.SymInt) -> str:
     env = value.node.shape_env
     expr = simplified(value)
     symbols = sorted(expr.free_symbols, key=str)
     lowest = ", ".join(f"{s}>={env.var_to_range[s].lower}" for s in symbols)
     return f"{exact_text(value.node.expr)} = {exact_text(expr)} ({lowest})"
-
-
-def _geometry(tensor: torch.Tensor) -> str:
-    """dtype, device, sizes and strides; for constants of a GPU also how they are aligned."""
-    if tensor.layout != torch.strided:
-        raise _NotKept
-    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
-    texts = ", ".join(map(_size_text, numbers))
-    align = ""
-    if tensor.device.type not in ("cpu", "meta") and type(tensor) is not _fake_tensor_type():
-        align = str(tensor.data_ptr() % 16)
-    ndim = len(tensor.shape)
-    return f"{tensor.dtype} {tensor.device} {ndim} ({texts}) {align}"
 
 
 @cache

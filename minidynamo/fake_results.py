@@ -1,0 +1,163 @@
+"""Fake results of operators whose sizes are those of an argument.
+
+With symbolic sizes torch runs such operators as dozens of others (a group norm as forty), each of
+which makes a tensor and asks whether sizes are equal: half of the time that a convolutional network
+takes to trace. Here `RESULTS` says what there is to know of them. It speaks of dense rows of one
+floating-point dtype of 32 or 64 bits; everything else goes torch's way, errors among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    in_kernel_invocation_manager,
+)
+
+__all__ = ["SizedFakeMode"]
+
+aten = torch.ops.aten
+_DTYPES = (torch.float32, torch.float64)
+# Shapes of the results after the first, which is like the first argument; None: not known here.
+Shapes = Sequence[Sequence[Any]] | None
+
+
+def _no_more(*_args: Any, **_kwargs: Any) -> Shapes:
+    return ()
+
+
+def _softmax(x: FakeTensor, dim: int, half_to_float: bool) -> Shapes:
+    return None if half_to_float or not -x.dim() <= dim < x.dim() else ()
+
+
+def _layer_norm(
+    x: FakeTensor, shape: Sequence[Any], weight: Any, bias: Any, _eps: float
+) -> Shapes:
+    axis = x.dim() - len(shape)
+    wanted = [_expr(size) for size in shape]
+    for given in (x.shape[max(axis, 0) :], *(p.shape for p in (weight, bias) if p is not None)):
+        if [_expr(size) for size in given] != wanted:
+            return None
+    stats = (*x.shape[:axis], *[1] * len(shape))
+    return (stats, stats) if shape else None
+
+
+def _group_norm(
+    x: FakeTensor,
+    _weight: Any,
+    _bias: Any,
+    batch: Any,
+    channels: Any,
+    _inner: Any,
+    groups: Any,
+    _eps: float,
+) -> Shapes:
+    if x.dim() < 2 or type(channels) is not int or type(groups) is not int or channels % groups:
+        return None
+    return (batch, groups), (batch, groups)
+
+
+def _batch_norm(
+    x: FakeTensor,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    _momentum: float,
+    _eps: float,
+) -> Shapes:
+    known = mean is not None and var is not None and x.dim() >= 2 and x.device.type == "cpu"
+    tensors = [t for t in (weight, bias, mean, var) if t is not None]
+    if not known or any([_expr(n) for n in t.shape] != [_expr(x.shape[1])] for t in tensors):
+        return None
+    return (0,), (0,)
+
+
+RESULTS: dict[Any, Callable[..., Shapes]] = {
+    aten.elu.default: _no_more,
+    aten.gelu.default: _no_more,
+    aten.hardsigmoid.default: _no_more,
+    aten.hardswish.default: _no_more,
+    aten.hardtanh.default: _no_more,
+    aten.leaky_relu.default: _no_more,
+    aten.mish.default: _no_more,
+    aten.silu.default: _no_more,
+    aten._softmax.default: _softmax,
+    aten._log_softmax.default: _softmax,
+    aten._native_batch_norm_legit_no_training.default: _batch_norm,
+    aten.native_group_norm.default: _group_norm,
+    aten.native_layer_norm.default: _layer_norm,
+}
+# Their result is their first argument.
+IN_PLACE = {
+    aten.elu_.default,
+    aten.gelu_.default,
+    aten.hardsigmoid_.default,
+    aten.hardswish_.default,
+    aten.hardtanh_.default,
+    aten.leaky_relu_.default,
+    aten.mish_.default,
+    aten.silu_.default,
+}
+
+
+class SizedFakeMode(FakeTensorMode):
+    """torch's, with short ways for the operators of `RESULTS` where sizes are symbolic."""
+
+    def dispatch(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        shapes = None
+        if func in RESULTS or func in IN_PLACE:
+            if self._is_known(args):
+                rule = RESULTS.get(func, _no_more)
+                shapes = rule(*args, **(kwargs or {}))
+            if shapes is not None:
+                return args[0] if func in IN_PLACE else self._results(args[0], shapes)
+        return super().dispatch(func, types, args, kwargs or {})
+
+    def _is_known(self, args: Sequence[Any]) -> bool:
+        x = args[0]
+        if type(x) is not FakeTensor or all(type(size) is int for size in x.shape):
+            return False
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        return (
+            x.dtype in _DTYPES
+            and is_row_major(x)
+            and all(
+                type(t) is FakeTensor
+                and (t.fake_mode, t.fake_device, t.dtype) == (self, x.fake_device, x.dtype)
+                and t.constant is None
+                and t.layout == torch.strided
+                for t in tensors
+            )
+        )
+
+    def _results(self, x: FakeTensor, shapes: Sequence[Sequence[Any]]) -> Any:
+        with in_kernel_invocation_manager(self):
+            first = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+            rest = [torch.empty(shape, dtype=x.dtype, device="meta") for shape in shapes]
+        found = tuple(FakeTensor(self, value, x.fake_device) for value in (first, *rest))
+        return found if shapes else found[0]
+
+
+def _expr(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def is_row_major(x: torch.Tensor) -> bool:
+    """Whether the strides say so, whatever the sizes are; nothing is asked of them."""
+    expected: set[Any] = {1}
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if _expr(stride) not in expected:
+            return False
+        expected = {_expr(stride * size), _expr(stride * torch.sym_max(size, 1))}
+    return True

@@ -1,0 +1,118 @@
+"""Fake results of operators with symbolic sizes that are known at once are those of torch's way."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+import minidynamo
+from minidynamo import fake_results
+from minidynamo.fake_results import IN_PLACE, RESULTS, SizedFakeMode
+from minidynamo.shape_env import ExactShapeEnv
+
+aten = torch.ops.aten
+ROWS = (6, 8, 5, 7)
+NORMS = {
+    aten._softmax.default: lambda x, w: (x, 1, False),
+    aten._log_softmax.default: lambda x, w: (x, -1, False),
+    aten.hardtanh.default: lambda x, w: (x, -2, 3),
+    aten.leaky_relu_.default: lambda x, w: (x, 0.3),
+    aten._native_batch_norm_legit_no_training.default: lambda x, w: (x, w, w, w, w, 0.1, 1e-5),
+    aten.native_group_norm.default: lambda x, w: (
+        x,
+        w,
+        w,
+        x.shape[0],
+        8,
+        x.shape[2] * 7,
+        4,
+        1e-5,
+    ),
+    aten.native_layer_norm.default: lambda x, w: (x, x.shape[2:], None, None, 1e-5),
+}
+
+
+def fakes(mode, dtype=torch.float32, layout=torch.contiguous_format):
+    """A tensor whose first and third sizes are symbols, and weights of its second."""
+    x = torch.randn(ROWS, dtype=dtype).to(memory_format=layout)
+    sizes = [DimDynamic.DYNAMIC if d in (0, 2) else DimDynamic.STATIC for d in range(4)]
+    context = StatelessSymbolicContext(dynamic_sizes=sizes)
+    fake = mode.from_tensor(x, source=ConstantSource("x"), symbolic_context=context)
+    return fake, mode.from_tensor(torch.randn(8, dtype=dtype), static_shapes=True)
+
+
+def geometries(mode, op, **options):
+    """dtype, device, sizes and strides of each result, as expressions."""
+    x, w = fakes(mode, **options)
+    with mode, enable_python_dispatcher():
+        results = op(*NORMS.get(op, lambda x, w: (x,))(x, w))
+    found = []
+    for value in results if isinstance(results, tuple) else (results,):
+        numbers = [str(n) for n in (*value.shape, *value.stride(), value.storage_offset())]
+        found.append((value.dtype, value.device, numbers, value is x))
+    return found
+
+
+@pytest.mark.parametrize("op", [*RESULTS, *IN_PLACE], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_results_are_those_of_torch(op, dtype, monkeypatch):
+    expected = geometries(FakeTensorMode(shape_env=ExactShapeEnv()), op, dtype=dtype)
+    asked = []
+    plain = FakeTensorMode.dispatch
+    monkeypatch.setattr(
+        FakeTensorMode, "dispatch", lambda *args: (asked.append(args[1]), plain(*args))[1]
+    )
+    mode = SizedFakeMode(shape_env=ExactShapeEnv())
+    assert geometries(mode, op, dtype=dtype) == expected
+    assert (op in asked) == (dtype == torch.bfloat16)
+    assert not mode.shape_env.guards
+
+
+@pytest.mark.parametrize("op", [aten.silu.default, aten.native_group_norm.default], ids=str)
+def test_other_layouts_go_the_way_of_torch(op):
+    layout = torch.channels_last
+    expected = geometries(FakeTensorMode(shape_env=ExactShapeEnv()), op, layout=layout)
+    assert geometries(SizedFakeMode(shape_env=ExactShapeEnv()), op, layout=layout) == expected
+
+
+def test_rows_are_told_by_expressions():
+    x, _ = fakes(SizedFakeMode(shape_env=ExactShapeEnv()))
+    assert fake_results.is_row_major(x) and fake_results.is_row_major(x.flatten(2))
+    assert not fake_results.is_row_major(x.transpose(2, 3))
+    assert not fake_results.is_row_major(x[:, ::2])
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.batch = nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8)
+        self.group, self.layer = nn.GroupNorm(4, 8), nn.LayerNorm(8)
+
+    def forward(self, x):
+        y = F.silu(self.group(F.relu6(self.batch(self.conv(x)), inplace=True)), inplace=True)
+        y = F.gelu(self.layer(y.flatten(2).transpose(1, 2))) + F.mish(F.hardswish(y)).mean()
+        return F.softmax(F.elu(F.leaky_relu(y)), -1)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_network_of_such_layers(grad):
+    torch.manual_seed(0)
+    net = Net().eval()
+    run = minidynamo.compile(net, dynamic=True, fullgraph=True, backend="aot_eager")
+    with torch.set_grad_enabled(grad):
+        for size in [(2, 3, 9, 12), (3, 3, 16, 10), (5, 3, 4, 4)]:
+            x = torch.randn(size)
+            torch.testing.assert_close(run(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_of_other_sizes_are_refused():
+    run = minidynamo.compile(
+        lambda x, w: F.layer_norm(x, w.shape, w), dynamic=True, backend="eager"
+    )
+    run(torch.randn(5, 4), torch.randn(4))
+    with pytest.raises(RuntimeError, match="normalized_shape"):
+        run(torch.randn(5, 4), torch.randn(3))
