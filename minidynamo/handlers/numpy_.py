@@ -10,7 +10,7 @@ import torch._numpy as tnp
 
 from .. import trace_rules
 from ..variables.base import VariableTracker, unsupported
-from ..variables.ndarray import NdarrayVariable, call_numpy, with_tensors
+from ..variables.ndarray import NdarrayVariable, call_numpy, operands, with_tensors
 from ..variables.registry import handler_of, handles
 from ..variables.tensor import TensorVariable, tensor_method
 
@@ -61,10 +61,12 @@ def _function(
             return with_tensors(tx, real, args, on_arrays)
         if not creates and not any(map(_has_array, values)):
             return NotImplemented
+        if isinstance(real, numpy.ufunc):
+            args = operands(tx, args)
         return call_numpy(tx, traced, name, args, kwargs, real)
 
     def on_arrays(tx: Translator, function: Any, arrays: Args) -> VariableTracker:
-        return call_numpy(tx, traced, name, arrays, {}, function)
+        return call_numpy(tx, traced, name, operands(tx, arrays), {}, function)
 
     if handler_of(real) is None:
         handles(real)(handler)

@@ -151,6 +151,7 @@ class NdarrayVariable(VariableTracker):
         """An operator of Python with this array as one operand."""
         if any(isinstance(arg, TensorVariable) for arg in args):
             return with_tensors(tx, function, args, _on_arrays)
+        args = operands(tx, args)
         if function is operator.truediv:
             args = [_as_double(tx, arg) for arg in args]
         if function.__name__ in _INPLACE:
@@ -270,6 +271,35 @@ class DtypeVariable(CallableVariable):
         codegen.load_const(self.value)
 
 
+def operands(tx: Translator, args: list[VariableTracker]) -> list[VariableTracker]:
+    """What an operator or ufunc takes: numpy's numbers count for the dtype of the result, where
+    Python's do not. They are arrays without dimensions where that makes a difference.
+    """
+    args = [arg.realize() for arg in args]
+    dtypes = [arg.dtype() for arg in args if isinstance(arg, NdarrayVariable)]
+    return [_operand(tx, arg, dtypes) for arg in args]
+
+
+def _operand(tx: Translator, value: VariableTracker, dtypes: list[Any]) -> VariableTracker:
+    if value.python_type() in trace_rules.NUMPY_NUMBERS:
+        value = value.specialized(tx)
+    number = value.as_python_constant() if value.is_python_constant() else None
+    if not isinstance(number, numpy.number) or number.dtype.name not in _OF_TORCH:
+        return value
+    if numpy.result_type(*dtypes, number) == numpy.result_type(*dtypes, number.item()):
+        return value
+    kinds = {"dtype": getattr(torch, number.dtype.name), "device": "cpu"}
+    made = tx.add_node("call_function", torch.tensor, (number.item(),), kinds).realize()
+    assert isinstance(made, TensorVariable)
+    return NdarrayVariable(made, is_scalar=True)
+
+
+# Numbers for which torch has arithmetic.
+_OF_TORCH = frozenset(
+    "int8 int16 int32 int64 uint8 float16 float32 float64 complex64 complex128".split()
+)
+
+
 def _as_double(tx: Translator, value: VariableTracker) -> VariableTracker:
     """numpy divides integers as float64, torch in its default dtype."""
     if not isinstance(value, NdarrayVariable):
@@ -342,6 +372,8 @@ def _argument(tx: Translator, value: VariableTracker, convert: Convert) -> Any:
         return numpy.dtype(constant).name
     if is_numpy_bool(value):
         return bool(constant)
+    if convert is _sample and isinstance(constant, numpy.generic):
+        return constant
     return tx.as_proxy(value)
 
 

@@ -8,7 +8,7 @@ import operator
 import numpy as np
 import pytest
 import torch
-from testing import CountingBackend, assert_same
+from testing import CountingBackend, assert_same, check, check_recompiles
 
 import minidynamo
 
@@ -207,3 +207,51 @@ def test_scalars_that_torch_takes_for_other_numbers():
     for x, array in ((X.half(), np.array([0.1])), (I, np.array([True]).any(keepdims=True))):
         compiled = minidynamo.compile(rounds, backend="eager")
         assert_same(compiled(x, array), rounds(x, array))
+
+
+GAIN = np.float64(2.5)
+PROMOTING = {
+    "global": lambda a: GAIN * a,
+    "function of a number": lambda a: a * np.sqrt(2.0) - np.log(3),
+    "argument": lambda a: np.maximum(a, np.float64(1.5)),
+    "integer": lambda a: (a + np.int64(3), np.int64(3) - a, a / np.int64(3)),
+    "item": lambda a: a[0] * np.float64(0.1),
+    "integers": lambda a: (a.astype("int8") + np.int16(300), a.astype("int32") * np.int64(5)),
+    "smaller": lambda a: (a.astype("int64") * np.float32(5), a * np.float16(0.3)),
+    "compared": lambda a: (a * np.float32(0.1) <= np.float64(0.1), a == np.float64(0.1)),
+    "power": lambda a: (a ** np.float64(2.1), a // np.float64(0.3), np.float64(2) ** a),
+    "same": lambda a: (a * np.float32(0.1), a.astype("float64") * GAIN, a * 2.5),
+}
+
+
+@pytest.mark.parametrize("name", PROMOTING)
+def test_numbers_of_numpy_count_for_the_dtype(name):
+    def fn(x):
+        results = PROMOTING[name](x.numpy())
+        results = results if isinstance(results, tuple) else (results,)
+        return [torch.as_tensor(result) for result in results], [r.dtype for r in results]
+
+    check(fn, torch.tensor([1.0, 2.0, 3.0]))
+
+
+def test_arrays_keep_their_dtype_in_place():
+    def fn(x, factor):
+        a = x.numpy() + 1
+        a *= factor
+        a -= np.sqrt(3.0)
+        return torch.as_tensor(a), torch.as_tensor(a * factor)
+
+    x = torch.tensor([1.0, 2.0, 3.0])
+    calls = [(x, np.float64(0.1)), (x, 0.1), (x, np.float32(0.1)), (x, np.float64(0.7))]
+    check_recompiles(fn, calls, graphs=4)
+
+
+@pytest.mark.parametrize("function", [np.where, np.clip])
+def test_functions_that_give_another_dtype(function):
+    def fn(x):
+        a = x.numpy()
+        first = a > 1 if function is np.where else a
+        result = function(first, np.float64(1), np.float64(2))
+        return torch.as_tensor(result), x + 1
+
+    check(fn, torch.tensor([1.0, 2.0, 3.0]), graphs=None)
