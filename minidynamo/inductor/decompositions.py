@@ -132,6 +132,10 @@ def _is_bad_norm(x: torch.Tensor, *args: Any) -> bool:
     return not takes_parameters(x, *parameters)
 
 
+def _is_empty_plane(x: torch.Tensor, size: Sequence[Any], *_rest: Any) -> bool:
+    return any(type(extent) is int and not extent for extent in (*x.shape[2:], *size))
+
+
 # Whether eager refuses arguments that the decomposition takes: such calls stay whole, and eager
 # says what is wrong.
 _REFUSED: dict[Any, Callable[..., bool]] = {
@@ -141,6 +145,8 @@ _REFUSED: dict[Any, Callable[..., bool]] = {
     aten.nll_loss.default: _is_bad_nll,
     aten.nll_loss_forward.default: _is_bad_nll,
     aten.nll_loss2d_forward.default: _is_bad_nll,
+    aten.upsample_bicubic2d.default: _is_empty_plane,
+    aten.upsample_trilinear3d.default: _is_empty_plane,
 }
 
 

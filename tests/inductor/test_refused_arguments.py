@@ -127,6 +127,14 @@ def places_before_the_plane(x):
     return F.max_unpool2d(x[None, None], torch.arange(12).reshape(1, 1, 3, 4) - 1, 2)
 
 
+def no_plane(x):
+    return F.interpolate(x[None, None, :0], scale_factor=2, mode="bicubic")
+
+
+def to_no_space(x):
+    return F.interpolate(x[None, None, None], size=(0, 2, 2), mode="trilinear")
+
+
 def views_of_too_much(x):
     return (x + 1).as_strided((5, 5), (4, 1))
 
@@ -281,3 +289,10 @@ def test_index_copy(dim):
     fn(x, x.exp()).square().sum().backward()
     minidynamo.compile(fn)(z, z.exp()).square().sum().backward()
     torch.testing.assert_close(z.grad, x.grad)
+
+
+@pytest.mark.parametrize("fn", [no_plane, to_no_space])
+def test_empty_planes(fn):
+    for call in (fn, minidynamo.compile(fn)):
+        with pytest.raises(RuntimeError, match="sizes should be greater than 0"):
+            call(X)
