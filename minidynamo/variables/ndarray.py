@@ -390,7 +390,8 @@ def _sample(array: NdarrayVariable) -> Any:
     """Some array of the same shape and dtype, or number of the same dtype."""
     shape, dtype = tuple(map(_hint, array.tensor.fake.shape)), array.dtype()
     if dtype.kind in "fc":
-        made = (numpy.random.default_rng(0).random(shape) + 0.5).astype(dtype)
+        # Sums of arrays without dimensions are numbers.
+        made = numpy.asarray(numpy.random.default_rng(0).random(shape) + 0.5, dtype)
     else:
         made = numpy.ones(shape, dtype)
     return made[()] if array.is_scalar else made

@@ -255,3 +255,11 @@ def test_functions_that_give_another_dtype(function):
         return torch.as_tensor(result), x + 1
 
     check(fn, torch.tensor([1.0, 2.0, 3.0]), graphs=None)
+
+
+def test_functions_of_tensors_without_dimensions():
+    def fn(x):
+        first = np.log(x[0] + 3)
+        return x + first, first, np.exp(x.sum()), x.sum().numpy() * np.sqrt(2.0)
+
+    check(fn, torch.tensor([1.0, 2.0, 3.0]))
