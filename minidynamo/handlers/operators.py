@@ -1,8 +1,7 @@
 """The functions of the operator module, hence every operator of the traced program.
 
-Constants were folded before. A tensor operand makes a graph node; otherwise the slots of the
-operands' types decide by CPython's rules: `binary_op1` (the reflected method of a subclass
-first), in-place slots, rich comparison with reflection, identity for what defines no comparison.
+Constants were folded before. A tensor operand makes a graph node; else the operands' types decide
+as CPython's do: `binary_op1`, in-place slots, reflected comparisons, identity if there are none.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..variables.builtin_object import (
     checked,
     type_name,
 )
-from ..variables.constant import ConstantVariable, is_inert, is_numpy_bool
+from ..variables.constant import ConstantVariable, is_inert, is_negative, is_numpy_bool
 from ..variables.descriptors import lookup_special
 from ..variables.identity import IdVariable
 from ..variables.lists import SequenceVariable, as_sequence
@@ -151,6 +150,8 @@ def _tensor_node(
         and base.fake.requires_grad
     ):
         args = [base, args[1].specialized(tx)]  # autograd has no formula for symbolic exponents
+    if function is operator.pow and is_negative(base):
+        function = torch.pow  # graphs print the operator as `-2 ** x`, which is another number
     if tx.output.transform_levels and function in _ARITHMETIC:
         args = _without_sizes(tx, args)
     args = [_bool_as_float(arg) for arg in args]
@@ -337,8 +338,9 @@ def _tensor_slot(
 ) -> VariableTracker:
     """Tensors do not know objects of user-defined classes, but numbers on their left."""
     number = _number_of(other)
-    if number is not other:
-        return tx.call_operation(function, [number, operand], {})
+    node = None if number is other else _tensor_node(tx, function, [number, operand])
+    if node is not None:
+        return node
     if hasattr(other.python_type(), "__torch_function__"):
         unsupported(
             "operator", f"{function.__name__} on {other!r}", "it overrides torch functions"

@@ -67,6 +67,8 @@ class VariableTracker:
     is_global_state = False
     # True if `call` may be given lazily wrapped arguments (it only passes them on).
     takes_lazy_args = False
+    # True for a text that is made of symbolic numbers.
+    is_symbolic_text = False
     # True if the value does itself what Python's operators mean for it: then it has `operate`.
     owns_operators = False
     # True if the value's class decides about its slots: they are looked up along the class's MRO.

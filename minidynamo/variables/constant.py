@@ -111,6 +111,13 @@ def is_numpy_bool(value: VariableTracker) -> bool:
     return isinstance(value, ConstantVariable) and type(value.value) is trace_rules.NUMPY_BOOL
 
 
+def is_negative(value: VariableTracker) -> bool:
+    """Whether the value is a real number below zero."""
+    number: Any = value.value if isinstance(value, ConstantVariable) else None
+    is_real = isinstance(number, (int, float, *trace_rules.NUMPY_SCALARS))
+    return is_real and bool(operator.lt(number, 0))
+
+
 # Attributes of enum members (`enums`): functions and properties of the user's class are traced.
 ENUM_GETATTR: list[Callable[[Translator, ConstantVariable, str], VariableTracker]] = []
 

@@ -241,7 +241,7 @@ class Services:
             self.output.rollback(checkpoint)
             for number in numbers:
                 number.specialized(self)  # type: ignore[arg-type]
-            args[:] = [arg.specialized(self) for arg in args]  # type: ignore[arg-type]
+            args[:] = [a.specialized(self) if a.is_symbolic_text else a for a in args]  # type: ignore[arg-type]
         try:
             return attempt()
         except Unsupported as reason:

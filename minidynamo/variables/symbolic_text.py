@@ -32,6 +32,8 @@ Kwargs = dict[str, VariableTracker]
 class SymbolicText(VariableTracker):
     """`function(*parts)`, where the last parts are given by the names `keywords`."""
 
+    is_symbolic_text = True
+
     def __init__(
         self, function: Callable[..., str], parts: Args, keywords: tuple[str, ...] = ()
     ) -> None:

@@ -25,13 +25,13 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.fx.node import map_arg
 
-from ..exc import DataDependentError, Unsupported
+from ..exc import DataDependentError, MinidynamoError, Unsupported
 from ..output_graph import constant_of, example_value
 from ..source import CallSource
 from ..symbolic_contexts import is_ragged
 from .base import LazyVariable, NotConstant, VariableTracker, unsupported
 from .builder import builds
-from .constant import ConstantVariable
+from .constant import ConstantVariable, is_negative
 from .functions import MethodOfVariable
 
 if TYPE_CHECKING:
@@ -243,6 +243,8 @@ def compute(
         divisor = args[1].value
         if decide(tx, lambda: bool(divisor == 0), args[1]):
             return None
+    if row is operator.pow and is_negative(args[0]):
+        return None  # the ShapeEnv bounds no such powers, and graphs print them as `-2 ** n`
     if function in _EXTREMES and len({arg.python_type() for arg in args}) > 1:
         return None
     if function in (min, max) and len(args) != 2:
@@ -253,7 +255,9 @@ def compute(
         values = [int(value) if type(value) is bool else value for value in values]
     try:
         result = decide(tx, lambda: row(*values), args)
-    except (TypeError, AttributeError, NotImplementedError, ValueError, ArithmeticError):
+    except MinidynamoError:
+        raise
+    except (TypeError, AttributeError, RuntimeError, ValueError, ArithmeticError):
         return None  # constants then give the program's own error, if it is one
     if isinstance(result, SYM_TYPES):
         return wrap_number(tx, result, made=(row, args))

@@ -2,6 +2,7 @@
 
 import operator
 
+import numpy as np
 import pytest
 import testing
 import torch
@@ -303,3 +304,30 @@ def test_chained_comparison_of_numbers():
 
     check(fn, X, 3)
     check(fn, X, 2)
+
+
+def test_powers_of_negative_numbers():
+    """Graphs print the operator as `-2 ** x`, which would be the negative of a power."""
+
+    def of_tensors(x):
+        return (-2) ** x, pow(-2.0, x), operator.pow(-3, x.double()), (-2) ** x.int(), x**-2
+
+    class Number(int):
+        pass
+
+    def of_objects(x):
+        return Number(-2) ** x, Number(2) ** x
+
+    def of_arrays(x):
+        array = x.numpy()
+        return torch.from_numpy((-2.0) ** array), np.float32(-2) ** x
+
+    def of_sizes(x, n):
+        return (-2) ** x.shape[0] * x, pow(-3, n), (-n) ** 2, (-1.5) ** n, n**3
+
+    x = torch.arange(1.0, 5.0)
+    check(of_tensors, x)
+    check(of_tensors, x, backend="inductor", graphs=None)
+    check(of_arrays, x)
+    check(of_objects, x)
+    testing.check_recompiles(of_sizes, [(torch.ones(n), n - 4) for n in (2, 3, 4, 5, 7)], None)
