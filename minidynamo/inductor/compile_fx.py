@@ -53,6 +53,7 @@ from minidynamo.inductor.passes import (
     pieces,
     simplify,
     unstack,
+    unused_results,
 )
 from minidynamo.inductor.runtime import cudagraphs, plan_store
 from minidynamo.inductor.segments import needs_segments, split
@@ -70,6 +71,7 @@ GRAPH_PASSES = [
     in_place.drop_old_parts,
     unstack.read_pieces,
     *simplify.PASSES,
+    unused_results.drop_vectors,
     pieces.move_into_pieces,
     devices.bring_to_gpu,
 ]

@@ -10,6 +10,8 @@ elementwise operators make of it, keep the layout.
 
 from __future__ import annotations
 
+import math
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
 
 aten = torch.ops.aten
-FEW_CHANNELS = 16
+FEW_CHANNELS, SMALL_FILTER = 16, 9
 
 
 def channels_last(size: Size) -> Size:
@@ -30,8 +32,16 @@ def channels_last(size: Size) -> Size:
     return (channels * height * width, 1, channels * width, channels)
 
 
+@cache
+def _turns_cheaply() -> bool:
+    """Whether oneDNN's large filters of single channels are for channels-last memory: on AVX2 those
+    for blocks of channels are faster, reordering included.
+    """
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+
+
 def _wants_channels_last(
-    g: GraphLowering, x: TensorValue, transposed: bool, groups: int
+    g: GraphLowering, x: TensorValue, weight: TensorValue, transposed: bool, groups: int
 ) -> bool:
     if not g.free_layout or transposed or x.ndim != 4 or x.device.type != "cpu":
         return False
@@ -40,7 +50,9 @@ def _wants_channels_last(
     ):
         return False
     channels = x.size[1]
-    if channels <= FEW_CHANNELS or groups == channels or x.dtype is torch.bfloat16:  # type: ignore[operator]
+    if channels <= FEW_CHANNELS or x.dtype is torch.bfloat16:  # type: ignore[operator]
+        return True
+    if groups == channels and (_turns_cheaply() or math.prod(weight.size[2:]) <= SMALL_FILTER):
         return True
     return isinstance(x.data, Lazy) or x.stride == channels_last(x.size)
 
@@ -61,7 +73,7 @@ def lower_convolution(
     bias: Any,
     *rest: Any,
 ) -> Any:
-    if not _wants_channels_last(g, x, bool(rest[3]), rest[5]) or x.numel() == 0:
+    if not _wants_channels_last(g, x, weight, bool(rest[3]), rest[5]) or x.numel() == 0:
         return DECLINED
     stride = x.layout if _weight_is_large(g, x, weight) else channels_last(x.size)
     x = _laid_out(g, x, stride)
