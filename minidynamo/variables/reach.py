@@ -64,5 +64,5 @@ def reached(tx: Translator, starts: Sequence[Any]) -> Iterator[Any]:
             skipped = "initial" if stored and isinstance(item, CellVariable) else ""
             todo += [part for name, part in vars(item).items() if name not in (*_REAL, skipped)]
             todo.append(stored)
-        elif hasattr(item, "step_number"):  # a frame
+        elif hasattr(type(item), "stop_idling"):  # a frame
             todo += [item.stack, item.locals, item.cells, item.exc_info, item.parent]

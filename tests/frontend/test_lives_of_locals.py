@@ -224,3 +224,17 @@ def test_tensors_make_no_more_continuations_of_a_loop():
         return x
 
     check_recompiles(fn, [(x,)] * 2, 4)
+
+
+def test_namespaces_that_have_every_attribute():
+    """torch.classes makes a namespace of whatever is asked of it."""
+
+    def fn(x):
+        class New:
+            classes = torch.classes
+
+        y = x + 1
+        minidynamo.graph_break()
+        return y, New.classes is torch.classes
+
+    check(fn, x, graphs=None)
