@@ -30,6 +30,10 @@ def _no_more(*_args: Any, **_kwargs: Any) -> Shapes:
     return ()
 
 
+def _gelu(x: FakeTensor, *, approximate: str = "none") -> Shapes:
+    return () if approximate in ("none", "tanh") else None
+
+
 def _softmax(x: FakeTensor, dim: int, half_to_float: bool) -> Shapes:
     return None if half_to_float or not -x.dim() <= dim < x.dim() else ()
 
@@ -79,7 +83,7 @@ def _batch_norm(
 
 RESULTS: dict[Any, Callable[..., Shapes]] = {
     aten.elu.default: _no_more,
-    aten.gelu.default: _no_more,
+    aten.gelu.default: _gelu,
     aten.hardsigmoid.default: _no_more,
     aten.hardswish.default: _no_more,
     aten.hardtanh.default: _no_more,

@@ -164,7 +164,10 @@ def _message(tx: Translator, given: list[VariableTracker]) -> str | None:
     if not given or given[0].python_type() is type(None):
         return None
     text = tx.call_function(given[0], [], {})
-    return str(tx.call_function(tx.wrap_constant(str), [text], {}).as_python_constant())
+    shown = tx.call_function(tx.wrap_constant(str), [text], {})
+    if shown.is_symbolic_text:
+        shown = shown.specialized(tx)  # type: ignore[attr-defined]
+    return str(shown.as_python_constant())
 
 
 for _function in (

@@ -1,5 +1,7 @@
 """Fake results of operators with symbolic sizes that are known at once are those of torch's way."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -116,3 +118,14 @@ def test_weights_of_other_sizes_are_refused():
     run(torch.randn(5, 4), torch.randn(4))
     with pytest.raises(RuntimeError, match="normalized_shape"):
         run(torch.randn(5, 4), torch.randn(3))
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x: F.gelu(x, approximate="neither"), lambda x: F.softmax(x, 3)]
+)
+def test_what_eager_refuses_is_refused(fn):
+    x = torch.randn(5, 4, 6)
+    with pytest.raises((RuntimeError, IndexError)) as eager:
+        fn(x)
+    with pytest.raises(eager.type, match=re.escape(str(eager.value).splitlines()[0])):
+        minidynamo.compile(fn, dynamic=True)(x)

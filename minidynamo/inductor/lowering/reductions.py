@@ -409,9 +409,10 @@ def _lower_softmax(
     dim: int,
     finish: Callable[..., Scalar],
 ) -> Any:
-    if x.ndim == 0 or any(extent == 0 for extent in x.size):
+    at = wrap(dim, x.ndim)
+    if not 0 <= at < x.ndim or any(extent == 0 for extent in x.size):
         return DECLINED
-    compute, at = compute_type(g.meta.dtype), wrap(dim, x.ndim)
+    compute = compute_type(g.meta.dtype)
     g.keep(x)
     largest, total = _softmax_parts(g, x, at, compute)
     return g.pointwise(finish, (x, largest, total), compute, cost=20)
