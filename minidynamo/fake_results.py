@@ -8,7 +8,9 @@ floating-point dtype of 32 or 64 bits; everything else goes torch's way, errors 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from torch._subclasses.fake_tensor import (
     in_kernel_invocation_manager,
 )
 
-__all__ = ["SizedFakeMode"]
+__all__ = ["sized_fake_mode"]
 
 aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.float64)
@@ -109,48 +111,56 @@ IN_PLACE = {
 }
 
 
-class SizedFakeMode(FakeTensorMode):
-    """torch's, with short ways for the operators of `RESULTS` where sizes are symbolic."""
+def sized_fake_mode(**options: Any) -> FakeTensorMode:
+    """torch's, with short ways for the operators of `RESULTS` where sizes are symbolic.
 
-    def dispatch(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        shapes = None
-        if func in RESULTS or func in IN_PLACE:
-            if self._is_known(args):
-                rule = RESULTS.get(func, _no_more)
-                shapes = rule(*args, **(kwargs or {}))
-            if shapes is not None:
-                return args[0] if func in IN_PLACE else self._results(args[0], shapes)
-        return super().dispatch(func, types, args, kwargs or {})
+    No class of its own: up to torch 2.11 higher-order operators know what to do under a mode by its
+    very type.
+    """
+    mode = FakeTensorMode(**options)
+    mode.dispatch = partial(_dispatch, weakref.ref(mode))
+    return mode
 
-    def _is_known(self, args: Sequence[Any]) -> bool:
-        x = args[0]
-        if type(x) is not FakeTensor or all(type(size) is int for size in x.shape):
-            return False
-        tensors = [value for value in args if isinstance(value, torch.Tensor)]
-        return (
-            x.dtype in _DTYPES
-            and is_row_major(x)
-            and all(
-                type(t) is FakeTensor
-                and (t.fake_mode, t.fake_device, t.dtype) == (self, x.fake_device, x.dtype)
-                and t.constant is None
-                and t.layout == torch.strided
-                for t in tensors
-            )
+
+def _dispatch(
+    itself: Callable[[], Any],
+    func: Any,
+    types: Sequence[type],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    mode = itself()
+    if (func in RESULTS or func in IN_PLACE) and _is_known(mode, args):
+        shapes = RESULTS.get(func, _no_more)(*args, **(kwargs or {}))
+        if shapes is not None:
+            return args[0] if func in IN_PLACE else _results(mode, args[0], shapes)
+    return FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
+
+
+def _is_known(mode: FakeTensorMode, args: Sequence[Any]) -> bool:
+    x = args[0]
+    if type(x) is not FakeTensor or all(type(size) is int for size in x.shape):
+        return False
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    return (
+        x.dtype in _DTYPES
+        and is_row_major(x)
+        and all(
+            type(t) is FakeTensor
+            and (t.fake_mode, t.fake_device, t.dtype) == (mode, x.fake_device, x.dtype)
+            and t.constant is None
+            and t.layout == torch.strided
+            for t in tensors
         )
+    )
 
-    def _results(self, x: FakeTensor, shapes: Sequence[Sequence[Any]]) -> Any:
-        with in_kernel_invocation_manager(self):
-            first = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-            rest = [torch.empty(shape, dtype=x.dtype, device="meta") for shape in shapes]
-        found = tuple(FakeTensor(self, value, x.fake_device) for value in (first, *rest))
-        return found if shapes else found[0]
+
+def _results(mode: FakeTensorMode, x: FakeTensor, shapes: Sequence[Sequence[Any]]) -> Any:
+    with in_kernel_invocation_manager(mode):
+        first = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+        rest = [torch.empty(shape, dtype=x.dtype, device="meta") for shape in shapes]
+    found = tuple(FakeTensor(mode, value, x.fake_device) for value in (first, *rest))
+    return found if shapes else found[0]
 
 
 def _expr(size: Any) -> Any:

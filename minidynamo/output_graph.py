@@ -34,7 +34,7 @@ from .deferred_torch import defer
 from .draws import Draws, is_drawn
 from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported, plain_stack
 from .fake_failures import describe_failure, quietly, run_on_ones
-from .fake_results import SizedFakeMode
+from .fake_results import sized_fake_mode
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
@@ -119,7 +119,7 @@ class OutputGraph:
             allow_dynamic_output_shape_ops=options.fullgraph
             or config.capture_dynamic_output_shape_ops,
         )
-        self.fake_mode = SizedFakeMode(shape_env=self.shape_env)
+        self.fake_mode = sized_fake_mode(shape_env=self.shape_env)
         self.tracing_context = TracingContext(self.fake_mode)
         self.shapes = Shapes(self.shape_env, history_of(code), options.dynamic)
         self.guards = guards

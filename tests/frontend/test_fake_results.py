@@ -1,6 +1,8 @@
 """Fake results of operators with symbolic sizes that are known at once are those of torch's way."""
 
+import gc
 import re
+import weakref
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 
 import minidynamo
 from minidynamo import fake_results
-from minidynamo.fake_results import IN_PLACE, RESULTS, SizedFakeMode
+from minidynamo.fake_results import IN_PLACE, RESULTS, sized_fake_mode
 from minidynamo.shape_env import ExactShapeEnv
 
 aten = torch.ops.aten
@@ -68,7 +70,7 @@ def test_the_results_are_those_of_torch(op, dtype, monkeypatch):
     monkeypatch.setattr(
         FakeTensorMode, "dispatch", lambda *args: (asked.append(args[1]), plain(*args))[1]
     )
-    mode = SizedFakeMode(shape_env=ExactShapeEnv())
+    mode = sized_fake_mode(shape_env=ExactShapeEnv())
     assert geometries(mode, op, dtype=dtype) == expected
     assert (op in asked) == (dtype == torch.bfloat16)
     assert not mode.shape_env.guards
@@ -78,11 +80,11 @@ def test_the_results_are_those_of_torch(op, dtype, monkeypatch):
 def test_other_layouts_go_the_way_of_torch(op):
     layout = torch.channels_last
     expected = geometries(FakeTensorMode(shape_env=ExactShapeEnv()), op, layout=layout)
-    assert geometries(SizedFakeMode(shape_env=ExactShapeEnv()), op, layout=layout) == expected
+    assert geometries(sized_fake_mode(shape_env=ExactShapeEnv()), op, layout=layout) == expected
 
 
 def test_rows_are_told_by_expressions():
-    x, _ = fakes(SizedFakeMode(shape_env=ExactShapeEnv()))
+    x, _ = fakes(sized_fake_mode(shape_env=ExactShapeEnv()))
     assert fake_results.is_row_major(x) and fake_results.is_row_major(x.flatten(2))
     assert not fake_results.is_row_major(x.transpose(2, 3))
     assert not fake_results.is_row_major(x[:, ::2])
@@ -129,3 +131,14 @@ def test_what_eager_refuses_is_refused(fn):
         fn(x)
     with pytest.raises(eager.type, match=re.escape(str(eager.value).splitlines()[0])):
         minidynamo.compile(fn, dynamic=True)(x)
+
+
+def test_the_mode_is_torchs():
+    """By its type higher-order operators of torch 2.11 know it; nobody but its users keeps it."""
+    mode = sized_fake_mode(shape_env=ExactShapeEnv())
+    assert type(mode) is FakeTensorMode
+    fakes(mode)
+    gone = weakref.ref(mode.dispatch)
+    del mode
+    gc.collect()
+    assert gone() is None
