@@ -252,3 +252,18 @@ def test_widened(without_instructions, fn):
         assert ours.dtype == dtype and ours.stride() == eager.stride()
         error, theirs = ((x.double() - exact).abs().max() for x in (ours, eager))
         assert error <= theirs + torch.finfo(dtype).eps * exact.abs().max()
+
+
+def test_roundings_of_the_program_stay():
+    def weights(q, k, v):
+        return torch.softmax(q @ k.mT, -1).bfloat16().float() @ v
+
+    def scores(q, k, v):
+        return torch.softmax((q @ k.mT).bfloat16().float(), -1) @ v
+
+    def query(q, k, v):
+        return torch.softmax(q.bfloat16().float() @ k.mT, -1) @ v
+
+    args = heads(), heads(), heads()
+    assert not is_fused(weights, *args) and not is_fused(scores, *args)
+    assert is_fused(query, *args)

@@ -22,6 +22,7 @@ import torch
 import torch.fx
 
 from minidynamo.inductor.extern import ATTENTION
+from minidynamo.inductor.passes.narrow_products import WIDENED
 from minidynamo.inductor.sizes import has_symbols
 
 aten = torch.ops.aten
@@ -30,6 +31,7 @@ aten = torch.ops.aten
 LEAST_SCORES, SHORT_HEAD = 1 << 16, 64
 LEAST_QUERIES = 32
 to_dtype = torch.ops.prims.convert_element_type.default
+_CONVERSIONS = (to_dtype, aten._to_copy.default)
 # bfloat16 beside float32, in which its products are (`narrow_products`): it has the same range.
 _FLOATS = {torch.float32, torch.bfloat16}
 _SCALING = (aten.mul.Tensor, aten.div.Tensor)
@@ -71,7 +73,7 @@ def fuse_attention(gm: torch.fx.GraphModule) -> None:
         return
     for output in list(gm.graph.find_nodes(op="call_function", target=aten.bmm.default)):
         weights, values = output.args
-        softmax = _source(weights, lambda node: node.target is aten._softmax.default)
+        softmax = _source(weights, _is_softmax, WIDENED in output.meta)
         if softmax is None or not _is_over_rows(softmax, weights):
             continue
         scores = _scores(softmax.args[0])
@@ -79,13 +81,17 @@ def fuse_attention(gm: torch.fx.GraphModule) -> None:
             _Rewrite(gm, scores, output).run(values)
 
 
+def _is_softmax(node: torch.fx.Node) -> bool:
+    return node.target is aten._softmax.default
+
+
 def _size(node: torch.fx.Node) -> tuple[Any, ...]:
     return tuple(node.meta["val"].shape)
 
 
 def _is_ordered(node: torch.fx.Node) -> bool:
-    """Whether a node has the elements of its operand in the same row-major order, roundings to
-    bfloat16 aside.
+    """Whether a node has the elements of its operand in the same row-major order, in bfloat16 or as
+    float32.
     """
     if not node.args or not isinstance(node.args[0], torch.fx.Node):
         return False
@@ -99,20 +105,30 @@ def _is_ordered(node: torch.fx.Node) -> bool:
             dims[a], dims[b] = dims[b], dims[a]
         long = [d for d in dims if size[d] != 1]
         return long == sorted(long)
-    if node.target in (to_dtype, aten._to_copy.default):
-        fakes = (node.meta["val"], node.args[0].meta["val"])
-        return all(f.dtype in _FLOATS and f.device.type == "cpu" for f in fakes)
+    if node.target in _CONVERSIONS:
+        return _is_conversion(node) and node.meta["val"].dtype == torch.float32
     if node.target not in _ORDERED:
         return False
     return math.prod(_size(node.args[0])) == math.prod(_size(node))
 
 
-def _source(node: Any, wanted: Any) -> torch.fx.Node | None:
-    """The node that `node` hands on the elements of and that is as wanted; nobody else reads it."""
+def _is_conversion(node: torch.fx.Node) -> bool:
+    """Whether it is one between bfloat16 and float32."""
+    if node.target not in _CONVERSIONS:
+        return False
+    fakes = (node.meta["val"], node.args[0].meta["val"])  # type: ignore[union-attr]
+    return all(f.dtype in _FLOATS and f.device.type == "cpu" for f in fakes)
+
+
+def _source(node: Any, wanted: Any, rounds: bool) -> torch.fx.Node | None:
+    """The node that `node` hands on the elements of and that is as wanted; nobody else reads it.
+
+    rounds: elements may be rounded to bfloat16 on the way.
+    """
     while isinstance(node, torch.fx.Node) and len(node.users) == 1:
         if wanted(node):
             return node
-        if not _is_ordered(node):
+        if not (_is_ordered(node) or (rounds and _is_conversion(node))):
             return None
         node = node.args[0]
     return None
@@ -127,10 +143,12 @@ def _is_over_rows(softmax: torch.fx.Node, weights: Any) -> bool:
 
 def _scores(node: Any) -> _Scores | None:
     """Take apart what goes into a softmax, from the softmax upwards."""
-    found = _Scores(node, shape=_size(node))
+    found, is_rounded = _Scores(node, shape=_size(node)), False
     while isinstance(node, torch.fx.Node) and len(node.users) == 1:
         if node.target is aten.bmm.default:
             found.product = node
+            if is_rounded and WIDENED not in node.meta:
+                return None
             return found if _is_consistent(found) else None
         if node.target in _SCALING and _is_number(node.args[1]):
             factor = float(node.args[1])  # type: ignore[arg-type]
@@ -143,7 +161,8 @@ def _scores(node: Any) -> _Scores | None:
                 return None
             found.shape = _size(node)
             node = _MASKING[node.target](found, node)
-        elif _is_ordered(node):
+        elif _is_ordered(node) or _is_conversion(node):
+            is_rounded |= node.target in _CONVERSIONS
             node = node.args[0]
             if not found.is_masked and len(_size(node)) == 4:
                 found.shape = _size(node)

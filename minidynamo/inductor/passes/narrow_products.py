@@ -21,6 +21,8 @@ import torch.fx
 from minidynamo.inductor.passes.simplify import fold_bias, merge_equal_nodes
 
 aten = torch.ops.aten
+# In the meta of a product that was one of 16 bits.
+WIDENED = "widened"
 to_dtype = torch.ops.prims.convert_element_type.default
 # Multiplications a nanosecond of a core: ATen's sums over two operands' innermost dimensions, its
 # other loops, and a library's float32 product.
@@ -128,6 +130,7 @@ def _widen(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         }
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: wide.get(n, n))
         product = _call(graph, node, node.target, *args, **kwargs)
+        product.meta[WIDENED] = True
     if isinstance(node.meta["val"], torch.Tensor):
         _replace(graph, node, product)
         return
