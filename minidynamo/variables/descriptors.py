@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch.distributions.utils import lazy_property
+from torch.utils.hooks import RemovableHandle
 
 from .. import _C
 from ..guards import Predicate
@@ -40,7 +41,8 @@ GETTERS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 # only). A class that changed since is guarded attribute by attribute, so that programs that store
 # to a class do not recompile each time.
 _seen_versions: weakref.WeakKeyDictionary[type, tuple[int, Any]] = weakref.WeakKeyDictionary()
-_volatile: weakref.WeakSet[type] = weakref.WeakSet()
+# That of handles of hooks counts them.
+_volatile: weakref.WeakSet[type] = weakref.WeakSet((RemovableHandle,))
 
 
 class _Stored:

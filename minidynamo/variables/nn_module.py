@@ -39,30 +39,33 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _FORWARD_HOOKS = _HOOKS[:2]
 # The ids of those that take keywords, and of those that are called after errors.
 _KEYWORD_HOOKS = tuple(f"{name}_with_kwargs" for name in _FORWARD_HOOKS)
-_SPECIAL_HOOKS = (*_KEYWORD_HOOKS, "_forward_hooks_always_called")
-_GLOBAL_HOOKS = (
-    "_global_backward_pre_hooks",
-    "_global_backward_hooks",
-    "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-)
+_ALWAYS_CALLED = "_forward_hooks_always_called"
+_SPECIAL_HOOKS = (*_KEYWORD_HOOKS, _ALWAYS_CALLED)
+# Tables of hooks for all modules: each has the name of a module's with that in front.
+_GLOBAL = "_global"
 _Module = torch.nn.Module
 _CALL = _Module.__dict__["__call__"]
 _GETATTR = _Module.__dict__["__getattr__"]
 _SETATTR = _Module.__dict__["__setattr__"]
 _MODULE_GLOBALS = vars(torch_module)
+_EVERYWHERE = ConstSource(_MODULE_GLOBALS, "vars(torch.nn.modules.module)")
 
 
 def _hooks_of(module: Any, name: str) -> tuple[tuple[Any, bool], ...]:
-    """The hooks in a table, and whether they take keywords; the table's keys, which are never the
-    same, are not looked at.
+    """The hooks in the tables of that name, first those of all modules, and whether they take
+    keywords; the keys, which are never the same, are not looked at.
     """
-    special = getattr(module, f"{name}_with_kwargs")
-    return tuple((hook, key in special) for key, hook in getattr(module, name).items())
+    tables = ((_MODULE_GLOBALS, _GLOBAL + name), (vars(module), name))
+    pairs = [(_take_keywords(*table), table[0][table[1]].values()) for table in tables]
+    return tuple(
+        (hook, takes)
+        for keywords, hooks in pairs
+        for takes, hook in zip(keywords, hooks, strict=True)
+    )
 
 
 def _take_keywords(tables: Mapping[str, Any], name: str) -> tuple[bool, ...]:
-    special = tables[f"{name}_with_kwargs"]
+    special = tables.get(f"{name}_with_kwargs", ())
     return tuple(key in special for key in tables[name])
 
 
@@ -182,45 +185,45 @@ class NNModuleVariable(UserDefinedObjectVariable):
             unsupported("disabled function", repr(self), "the module was passed to disable")
         self._refuse_backward_hooks()
         if self._calls_forward() and self._has_plain_hooks(tx):
-            assert self.dict is not None
-            if not any(self.dict[name] for name in _FORWARD_HOOKS):
+            if not self._has_forward_hooks():
                 return tx.call_for(self, self.getattr(tx, "forward"), args, kwargs)
             return tx.call_for(self, tx.wrap_constant(_call_with_hooks), [self, *args], kwargs)
         return super().call(tx, args, kwargs)
 
     def forward_hooks(self, tx: Translator, name: str) -> VariableTracker | None:
-        """The hooks in a table that the traced code did not change, each with whether it takes
+        """The hooks in tables that the traced code did not change, each with whether it takes
         keywords.
         """
-        table = self.dict.get(name) if self.dict is not None else None
+        if self.dict is None or self.source is None:
+            return None
         effects = tx.output.side_effects
-        if table is None or self.source is None or name in effects.stored_attrs(self):
+        if name in effects.stored_attrs(self):
             return None
-        if effects.variable_of(table) in effects.contents:
-            return None
-        source = InstanceAttrSource(self.source, name)
-        tx.guard(source, "LEN_EQ", len(table))
-        assert self.dict is not None
-        takes = _take_keywords(self.dict, name)
-        if any(takes):
-            text = f"which hooks in {name} take keywords is unchanged"
-            check = Predicate(lambda module: _take_keywords(vars(module), name) == takes, text)
-            tx.guard(self.source, "PREDICATE", check)
-        pairs = [
-            (tx.lazy(hook, DictValueSource(source, index)), ConstantVariable(takes[index]))
-            for index, hook in enumerate(table.values())
-        ]
-        return tx.wrap_items(tuple, [tx.wrap_items(tuple, pair) for pair in pairs])
+        found: list[VariableTracker] = []
+        places = (
+            (_MODULE_GLOBALS, _GLOBAL + name, _EVERYWHERE, DictItemSource),
+            (self.dict, name, self.source, InstanceAttrSource),
+        )
+        for tables, table_name, owner, part in places:
+            table = tables.get(table_name)
+            if table is None or effects.variable_of(table) in effects.contents:
+                return None
+            source = part(owner, table_name)
+            tx.guard(source, "LEN_EQ", len(table))
+            takes = _take_keywords(tables, table_name)
+            if tables.get(f"{table_name}_with_kwargs"):
+                _guard_keywords(tx, owner, table_name, takes)
+            for index, hook in enumerate(table.values()):
+                pair = tx.lazy(hook, DictValueSource(source, index))
+                found.append(tx.wrap_items(tuple, [pair, ConstantVariable(takes[index])]))
+        return tx.wrap_items(tuple, found)
 
     def _refuse_backward_hooks(self) -> None:
         """They hang on autograd nodes, which exist only at run time."""
         own = self.dict if self.dict is not None else {}
-        tables = [own.get(name) for name in _HOOKS] + [
-            _MODULE_GLOBALS[n] for n in _GLOBAL_HOOKS
-        ]
-        names = (*_HOOKS, *_GLOBAL_HOOKS)
-        for name, table in zip(names, tables, strict=True):
-            if "backward" in name and table and torch.is_grad_enabled():
+        for name in _HOOKS[2:]:
+            is_used = own.get(name) or _MODULE_GLOBALS[_GLOBAL + name]
+            if is_used and torch.is_grad_enabled():
                 unsupported("module hooks", f"{self!r}: {name}", "backward hooks run in eager")
 
     def _calls_forward(self) -> bool:
@@ -229,6 +232,11 @@ class NNModuleVariable(UserDefinedObjectVariable):
             wrapped = self.cls.__dict__.get("_wrapped_call")
             return getattr(wrapped, "cls_call", self) is None
         return self.cls.__call__ is _CALL
+
+    def _has_forward_hooks(self) -> bool:
+        """Whether its own tables, or those of all modules, hold hooks around `forward`."""
+        own = self.dict or {}
+        return any(own.get(n) or _MODULE_GLOBALS[_GLOBAL + n] for n in _FORWARD_HOOKS)
 
     def _has_plain_hooks(self, tx: Translator) -> bool:
         """Whether `__call__` is nothing but calls of `forward` and of hooks around it; guarded."""
@@ -240,14 +248,22 @@ class NNModuleVariable(UserDefinedObjectVariable):
             return False
         effects = tx.output.side_effects
         stored = effects.stored_attrs(self)
-        has_some = any(self.dict.get(name) for name in _FORWARD_HOOKS)
+        has_some = self._has_forward_hooks()
         hooks: list[tuple[Any, Source]] = [
             (self.dict.get(name), InstanceAttrSource(self.source, name))
             for name in (*_HOOKS, *(_SPECIAL_HOOKS if has_some else ()))
         ]
-        everywhere = ConstSource(_MODULE_GLOBALS, "vars(torch.nn.modules.module)")
-        hooks += [(_MODULE_GLOBALS[n], DictItemSource(everywhere, n)) for n in _GLOBAL_HOOKS]
-        plain = [self.dict.get(name) for name in (*_FORWARD_HOOKS, *_KEYWORD_HOOKS)]
+        names = [_GLOBAL + name for name in (*_HOOKS, *(_SPECIAL_HOOKS if has_some else ()))]
+        hooks += [
+            (_MODULE_GLOBALS[name], DictItemSource(_EVERYWHERE, name))
+            for name in names
+            if name in _MODULE_GLOBALS  # global hooks that go first take no keywords
+        ]
+        plain = [
+            tables.get(prefix + name)
+            for tables, prefix in ((self.dict, ""), (_MODULE_GLOBALS, _GLOBAL))
+            for name in (*_FORWARD_HOOKS, *_KEYWORD_HOOKS)
+        ]
         for table, _ in hooks:
             if table is None or effects.variable_of(table) in effects.contents:
                 return False
@@ -256,7 +272,9 @@ class NNModuleVariable(UserDefinedObjectVariable):
         if any(name in stored for name in (*_HOOKS, *_SPECIAL_HOOKS, "_compiled_call_impl")):
             return False
         for table, source in hooks:
-            tx.guard(source, "LEN_EQ", len(table))
+            # Tables of those that take keywords keep numbers of hooks that were removed.
+            if not table or not any(table is item for item in plain):
+                tx.guard(source, "LEN_EQ", len(table))
         if self.load_instance(tx, "_compiled_call_impl") is None:
             guard_class(tx, self.cls)
         return True
@@ -306,6 +324,17 @@ class NNModuleVariable(UserDefinedObjectVariable):
             if children is not None:
                 return ConstantVariable(len(children))
         return super().length(tx)
+
+
+def _guard_keywords(tx: Translator, owner: Source, name: str, takes: tuple[bool, ...]) -> None:
+    """owner: of a module, or of the namespace that holds the tables of all modules."""
+
+    def are_unchanged(holder: Any) -> bool:
+        tables = holder if holder is _MODULE_GLOBALS else vars(holder)
+        return _take_keywords(tables, name) == takes
+
+    text = f"which hooks in {name} take keywords is unchanged"
+    tx.guard(owner, "PREDICATE", Predicate(are_unchanged, text))
 
 
 def _methods_of_containers(name: str, *classes: type) -> frozenset[Callable[..., Any]]:

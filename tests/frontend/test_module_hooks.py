@@ -557,3 +557,59 @@ def test_registered_in_each_call(fn):
     assert len(SEEN) == (12 if fn is for_a_block else 0)
     assert not LINEAR._forward_hooks and not LINEAR._forward_pre_hooks
     assert len(counter.graphs) <= 3
+
+
+# -- hooks of all modules, with numbers of their own in each call ----------------------------------
+
+
+def _forward_with_keywords(hook):
+    return torch_module.register_module_forward_hook(hook, with_kwargs=True)
+
+
+REGISTERED_INSIDE = {
+    "forward": (GLOBAL["forward"][0], lambda m, a, out: out + 1),
+    "keywords": (_forward_with_keywords, lambda m, a, kw, out: out + kw.get("scale", 3.0)),
+    "pre": (GLOBAL["pre"][0], lambda m, a: (a[0] + 1,)),
+    "pre, no tuple": (GLOBAL["pre"][0], lambda m, a: a[0] + 1),
+    "always called": (
+        lambda hook: torch_module.register_module_forward_hook(hook, always_call=True),
+        lambda m, a, out: out + 1,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REGISTERED_INSIDE)
+def test_global_hooks_registered_inside_do_not_recompile(kind):
+    register, hook = REGISTERED_INSIDE[kind]
+    module = Keywords()
+    module.register_forward_hook(lambda m, a, out: out * 2)
+    module.register_forward_pre_hook(lambda m, a: (a[0] * 5,))
+
+    def fn(x):
+        handle = register(hook)
+        y = module(x, scale=2.0)
+        handle.remove()
+        return y + module(x)
+
+    check(fn, X, graphs=None if kind == "always called" else 2, calls=5)
+
+
+def test_global_hook_that_begins_to_take_keywords():
+    model = _model()
+    counter = CountingBackend()
+
+    def fn(x):
+        return model(x) * 2
+
+    compiled = minidynamo.compile(fn, backend=counter)
+
+    def plain(*args):
+        return args[-1] + len(args)
+
+    for register in (GLOBAL["forward"][0], _forward_with_keywords, GLOBAL["forward"][0]):
+        handle = register(plain)
+        try:
+            _same_outcome(fn, compiled)
+        finally:
+            handle.remove()
+    assert len(counter.graphs) == 2
