@@ -14,7 +14,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from .exc import Unsupported
-from .finalizers import ends_with_code
+from .finalizers import ends_with_code, leads_to
 
 if TYPE_CHECKING:
     from .source import Source
@@ -239,6 +239,14 @@ class SideEffects:
     def stored_attrs(self, variable: VariableTracker) -> dict[str, VariableTracker | _Deleted]:
         """All pending stores of one object (empty if none)."""
         return self.attributes.get(variable, {})
+
+    def has_let_go(self, value: Any) -> bool:
+        """Whether something of the frame held the real object `value` before it was changed."""
+        held = [self._real.get(v) for v in self.contents if v.replay_rank]
+        for variable, stores in self.pending_attributes():
+            real = self._real.get(variable)
+            held += [_attribute(real, variable, name) for name in stores]
+        return any(leads_to(old, value) for old in held)
 
     # -- what has to be replayed ----------------------------------------------------------------
 

@@ -79,7 +79,9 @@ def _refuse_call() -> NoReturn:
 
 
 def is_let_go(tx: Translator, real: Any) -> bool:
-    """Whether an argument of the frame that holds `real` is not held by the frame any more."""
+    """Whether an argument of the frame that holds `real` is not held by the frame any more, or
+    what held it was changed.
+    """
     kept = [id(value) for value in tx.root.locals.values()]
     for value in tx.root.arguments:
         if id(value) in kept or real is None or not isinstance(value, LazyVariable):
@@ -87,7 +89,11 @@ def is_let_go(tx: Translator, real: Any) -> bool:
         traced = (value, value.realize()) if value.is_realized else (value,)
         if leads_to(value.value, real) and not is_held(tx, traced):
             return True
-    return False
+    effects = tx.output.side_effects
+    if real is None or not effects.has_let_go(real):
+        return False
+    known = effects.variable_of(real)
+    return known is None or not is_held(tx, (known,))
 
 
 def _is_held(tx: Translator, wanted: VariableTracker) -> bool:

@@ -100,6 +100,8 @@ class SymVariable(VariableTracker):
         return ConstantVariable(value)
 
     def truth(self, tx: Translator) -> bool:
+        if isinstance(self.value, torch.SymFloat):
+            return decide(tx, lambda: bool(self.value != 0), self)
         return decide(tx, lambda: bool(self.value), self)
 
     def hash_key(self, tx: Translator) -> Any:
@@ -307,11 +309,13 @@ def _computed_outside(
         value = function(*hints)
     except (ArithmeticError, ValueError, TypeError):
         return None  # constants then give the program's own error
-    if type(value) not in (int, float):
+    if type(value) not in _NUMBERS:
         return None
     (place,) = places
     label = f"{function.__name__}({', '.join(arg.describe() or repr(arg) for arg in args)})"
     source = CallSource(place, partial(_call_at, function, parts), label.replace("{", "{{"))
+    if type(value) is bool:
+        return tx.wrap(value, source)  # an answer, which is guarded in place of the number
     number = tx.output.shapes.computed_number(value, source, tx.user_stack())
     return None if number is None else tx.wrap_number(number, source=source)
 
@@ -443,6 +447,7 @@ _ROUNDINGS = frozenset({int, torch.sym_int, math.floor, math.ceil, math.trunc})
 _OUTSIDE = (
     _INTEGERS_ONLY
     | _ROUNDINGS
+    | {float.is_integer}
     | {
         function
         for name, function in vars(math).items()
@@ -467,6 +472,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "__ceil__": math.ceil,
     "__trunc__": math.trunc,
     "conjugate": operator.pos,
+    "is_integer": float.is_integer,
 }
 
 

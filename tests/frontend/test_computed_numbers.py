@@ -170,3 +170,27 @@ EXTREMES = {
 def test_extremes_of_iterables_are_no_branches(name):
     calls = [(torch.ones(shape),) for shape in ((7, 9), (9, 6), (5, 13), (20, 19))]
     check_recompiles(EXTREMES[name], calls, graphs=1, dynamic=True)
+
+
+# -- questions about a float that changes ----------------------------------------------------------
+
+
+QUESTIONS = {
+    "bool": (lambda x, a: x * 2 if a else x + 1, 0.0),
+    "not": (lambda x, a: x * 2 if not a else x + 1, 0.0),
+    "isnan": (lambda x, a: x + 1 if math.isnan(a) else x * a, math.nan),
+    "isinf": (lambda x, a: x + 1 if math.isinf(a) else x * a, -math.inf),
+    "isfinite": (lambda x, a: x * a if math.isfinite(a) else x + 1, math.inf),
+    "isclose": (lambda x, a: x * a if not math.isclose(a, 8.0) else x + 1, 8.0),
+    "is_integer": (lambda x, a: x * a if not a.is_integer() else x + 1, 4.0),
+    "of a sum": (lambda x, a: x * a if not (a * 2 + 1).is_integer() else x + 1, 4.5),
+}
+
+
+@pytest.mark.parametrize("kind", QUESTIONS)
+def test_questions_about_a_float_that_changes(kind):
+    fn, other = QUESTIONS[kind]
+    x = torch.arange(3.0)
+    calls = [(x, a) for a in (0.375, 0.7, 1.3, 2.75, -3.1)]
+    check_recompiles(fn, calls, graphs=2)
+    check_recompiles(fn, [*calls, (x, other), calls[-1], (x, other)], graphs=3)

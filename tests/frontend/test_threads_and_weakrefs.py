@@ -3,6 +3,7 @@
 import threading
 import weakref
 
+import pytest
 import torch
 from testing import CountingBackend, assert_same, check
 
@@ -96,3 +97,61 @@ def test_object_without_room_for_weak_references():
             return x + 1, str(error)
 
     check(fn, torch.ones(2), fullgraph=True)
+
+
+# -- what held the object of an existing reference is changed --------------------------------------
+
+
+class Owner:
+    pass
+
+
+def _lets_go_by_attribute(owner):
+    owner.held = None
+
+
+def _lets_go_by_delete(owner):
+    del owner.held
+
+
+def _lets_go_by_clear(owner):
+    owner.held = None
+    owner.items.clear()
+
+
+def _keeps_in_attribute(owner):
+    owner.other = owner.held
+    owner.held = None
+
+
+def _changes_something_else(owner):
+    owner.other = 3
+
+
+@pytest.mark.parametrize(
+    ("change", "is_dead"),
+    [
+        (_lets_go_by_attribute, True),
+        (_lets_go_by_delete, True),
+        (_lets_go_by_clear, True),
+        (_keeps_in_attribute, False),
+        (_changes_something_else, False),
+    ],
+)
+def test_an_existing_reference_after_its_holder_changed(change, is_dead):
+    owner = Owner()
+
+    def fn(x, ref):
+        change(owner)
+        return x + 1, ref() is None
+
+    minidynamo.reset()
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter)
+    for call in (fn, compiled, compiled):
+        owner.held = Owner()
+        owner.items = [owner.held] if change is _lets_go_by_clear else []
+        ref = weakref.ref(owner.held)
+        assert call(x, ref)[1] is is_dead
+        owner.other = None
+    assert len(counter.graphs) == 1
