@@ -38,6 +38,7 @@ from minidynamo.inductor.effects import keeping_calls
 from minidynamo.inductor.gradients import WRITTEN, Gradients
 from minidynamo.inductor.laid_out import LaidOut
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
+from minidynamo.inductor.passes.pooled_positions import keep_positions
 from minidynamo.inductor.passes.simplify import may_share_memory, merge_equal_nodes
 from minidynamo.inductor.written_parts import take_out
 
@@ -421,6 +422,7 @@ def compile_aot(
         # In place of the partitioner's own pass, which takes two draws of some random operators
         # (randn_like, uniform, exponential, ...) for one.
         merge_equal_nodes(joint)
+        keep_positions(joint)
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):
             return default_partition(joint, *args, **kwargs)

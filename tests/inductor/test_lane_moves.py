@@ -77,3 +77,18 @@ def test_bools_that_are_chosen_and_choose():
     check(lambda x: torch.where(x, x, x), x, kernels=1)
     check(lambda x, y: (torch.where(x, x, y), torch.where(y, x & y, y)), x, y, kernels=1)
     check(lambda x, y: torch.where(x > 0, y, ~x) | y, x, y, kernels=1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_even_and_odd_elements(dtype):
+    """What pairs of neighbours are made of is read in whole vectors."""
+
+    def fn(x, y):
+        index = torch.arange(x.shape[-1] * 2 - 1)
+        behind = torch.where(
+            (index % 2 == 0) & (index > 0), x[:, (index + 1) // 2 - 1], x[:, index // 2]
+        )
+        return F.pixel_shuffle(y, 2), behind, torch.stack((x, x.flip(0)), -1).flatten(1)
+
+    for columns in (4, 37, 80):
+        check(fn, values(dtype, 3, columns), values(dtype, 1, 8, 3, columns))

@@ -52,7 +52,6 @@ def test_windows(pool, size, channels_last):
     "pool",
     [
         lambda x: F.max_pool2d(x, (1, 33), 1, (0, 16)),  # a large window
-        lambda x: F.max_pool2d(x, 2, return_indices=True),
         lambda x: F.adaptive_avg_pool2d(x, (2, 5)),
         lambda x: F.adaptive_max_pool2d(x, (2, 5)),
         lambda x: F.adaptive_max_pool2d(x, 1, return_indices=True),
@@ -91,7 +90,7 @@ def test_gradients_of_averages(channels_last):
     outs = compiled(y)
     (grad,) = torch.autograd.grad(outs, y, [(out + 1).detach() for out in outs])
     assert_same(grad, gradients(x), **CLOSE)
-    assert metrics.extern_calls == 1  # the last pool's, whose windows overlap in steps
+    assert metrics.extern_calls == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -21,6 +21,7 @@ from minidynamo.inductor.symbolic import (
     Mod,
     Symbol,
     ValueRef,
+    as_expr,
     is_nonneg,
     loop_symbol,
     symbol_expr,
@@ -36,6 +37,8 @@ def parts_of(body: LoopBody, x: Symbol) -> list[tuple[Symbol, LoopBody]]:
     """
     if not isinstance(x.size, int) or x.size < LONG or not _may_be_cut(body):
         return []
+    if _has_pairs(body, x):
+        return _pairs(body, x)
     parts: list[tuple[Symbol, LoopBody]] = []
     work = [(0, x.size)]
     while work:
@@ -54,6 +57,43 @@ def parts_of(body: LoopBody, x: Symbol) -> list[tuple[Symbol, LoopBody]]:
     return parts if pays else []
 
 
+def _has_pairs(body: LoopBody, x: Symbol) -> bool:
+    """Whether even and odd elements read neighbours where all of them together do not: something is
+    read at `(x + c) // 2`, and what is stored lies next to each other.
+    """
+    jumps = False
+    for node in body.nodes:
+        if node.index is None or node.op == "index_expr":
+            continue
+        if node.op == "store" and node.index.coeff(x) != as_expr(1):
+            return False
+        for atom in node.index.atoms():
+            if isinstance(atom, (FloorDiv, Mod)) and atom.num.uses({x}):
+                if atom.den != as_expr(2) or atom.num.coeff(x) != as_expr(1):
+                    return False
+                jumps = jumps or isinstance(atom, Mod) or atom.num != symbol_expr(x)
+            elif isinstance(atom, ValueRef):
+                return False
+    return jumps
+
+
+def _pairs(body: LoopBody, x: Symbol) -> list[tuple[Symbol, LoopBody]]:
+    """The loop over pairs of elements, in parts, and the last element if it has no neighbour."""
+    assert isinstance(x.size, int)
+    pair = loop_symbol(x.name, x.size // 2)
+    builder = BodyBuilder([pair if s == x else s for s in body.iters])
+    for offset in range(2):
+        half = _Part(body, x, 0, x.size // 2, builder, symbol_expr(pair) * 2 + offset)
+        half.trace(whole=True)
+    both = builder.finish()
+    parts = parts_of(both, pair) or [(pair, both)]
+    if x.size % 2:
+        last = _Part(body, x, x.size - 1, x.size)
+        last.trace()
+        parts.append((last.symbol, last.builder.finish()))
+    return parts
+
+
 def _may_be_cut(body: LoopBody) -> bool:
     ops = {node.op for node in body.nodes}
     tested = "index_expr" in ops and not ops.isdisjoint(_CUT)
@@ -69,21 +109,32 @@ def _may_be_cut(body: LoopBody) -> bool:
 class _Part:
     """The body for x in [low, high), traced anew with what is known there."""
 
-    def __init__(self, body: LoopBody, x: Symbol, low: int, high: int) -> None:
+    def __init__(
+        self,
+        body: LoopBody,
+        x: Symbol,
+        low: int,
+        high: int,
+        builder: BodyBuilder | None = None,
+        place: Expr | None = None,
+    ) -> None:
         self.body = body
         self.x, self.low, self.high = x, low, high
         self.symbol = loop_symbol(x.name, high - low)
-        self.place = symbol_expr(self.symbol) + low
+        self.place = symbol_expr(self.symbol) + low if place is None else place
         iters = [self.symbol if s == x else s for s in body.iters]
-        self.builder = BodyBuilder(iters)
+        self.builder = builder or BodyBuilder(iters)
         self.values: list[Value] = []
         self.cut: int | None = None
 
-    def trace(self) -> int | None:
-        """Write the part's nodes, or say where (from its start) it has to be cut before."""
+    def trace(self, whole: bool = False) -> int | None:
+        """Write the part's nodes, or say where (from its start) it has to be cut before; with
+        `whole` it stays.
+        """
         for node in self.body.nodes:
+            self.cut = None
             self.values.append(self._traced(node))
-            if self.cut is not None:
+            if self.cut is not None and not whole:
                 return self.cut
         return None
 

@@ -360,6 +360,23 @@ template <class F, class W, class At> MD_INLINE void scatter(F x, W w, At at) {
   for (int i = 0; i < lanes<MD_LANES(F)>(w); i++) *at(i) = x[i];
 }
 
+// a[0], b[0], a[1], b[1], ...
+template <int FIRST, class F, int... LANE> MD_INLINE F mixed(F a, F b, Lanes<LANE...>) {
+  return __builtin_shufflevector(a, b, (FIRST + LANE / 2 + (LANE % 2 ? MD_LANES(F) : 0))...);
+}
+template <class T, class F, class W> MD_INLINE void st_pairs(T* p, F a, F b, W w) {
+  constexpr int N = MD_LANES(F);
+  typedef typename Counted<N>::type Each;
+  const F low = mixed<0>(a, b, Each{}), high = mixed<N / 2>(a, b, Each{});
+  if constexpr (__is_same(W, All)) {
+    st(p, low, w), st(p + N, high, w);
+  } else {
+    const i64 n = 2 * w.n;
+    st(p, low, Some{n < N ? n : N});
+    if (n > N) st(p + N, high, Some{n - N});
+  }
+}
+
 // N rows of N elements, `stride` apart, turned: out[k] is column k. Only `rows` rows and `columns` columns exist.
 template <class F> MD_INLINE F interleave_low(F a, F b) {
   constexpr int N = MD_LANES(F);

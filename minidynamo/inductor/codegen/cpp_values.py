@@ -35,6 +35,7 @@ from minidynamo.inductor.symbolic import (
     Mod,
     Symbol,
     ValueRef,
+    as_expr,
     contiguous_strides,
     dot,
     is_nonneg,
@@ -445,9 +446,38 @@ class ValuePrinter:
             self.for_columns(f"{self.tiled[position]} = {text};")
         elif self.step(node.index) == 1:
             self.for_columns(f"st({node.buffer} + {self._shifted(node.index, 1)}, {text}, w);")
+        elif self._neighbour(position) is not None:
+            self._store_pair(position, node, text)
         else:
             at = self._by_lane(f"{node.buffer} + ", node.index)
             self.for_columns(f"scatter({text}, w, {at});")
+
+    def _neighbour(self, position: int) -> int | None:
+        """The store to the places between those that this one writes to, if there is one."""
+        own = self.nodes[position]
+        if self.reduces or own.index is None or self.step(own.index) != 2:
+            return None
+        sides = (own.index + 1, own.index - 1)
+        for other, node in enumerate(self.nodes):
+            if node.op == "store" and node.buffer == own.buffer and node.index in sides:
+                return other
+        return None
+
+    def _store_pair(self, position: int, node: Node, text: str) -> None:
+        """Two such stores as one, where the second stands."""
+        other = self._neighbour(position)
+        assert other is not None and node.index is not None
+        if other > position:
+            return
+        between = self.nodes[other]
+        assert between.index is not None
+        before = self.lanes(between.args[0])
+        if node.dtype == torch.bool:
+            before = f"to_bytes({before})"
+        index, pair = between.index, (before, text)
+        if node.index - index != as_expr(1):
+            index, pair = node.index, (text, before)
+        self.code.line(f"st_pairs({node.buffer} + {self.index(index)}, {', '.join(pair)}, w);")
 
     def _scatter(self, node: Node) -> None:
         """Loops whose iterations may meet at one element run in order (`parallel_symbols`). After a

@@ -2,8 +2,8 @@
 
 With channels innermost (the layout that convolutions choose) a window is a few contiguous loads;
 else neighbours along a row are `stride` apart. A window of many elements is done in one dimension
-after the other: 7 x 7 takes 14 loads. Windows that are longer still, sizes that are not known, and
-results that want the position of the maximum, are calls of torch's operators.
+after the other: 7 x 7 takes 14 loads. Windows that are longer still, and sizes that are not known,
+are calls of torch's operators.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from minidynamo.inductor.lowering.convolution import channels_last
 from minidynamo.inductor.lowering.indexing import in_bounds, select
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
-from minidynamo.inductor.symbolic import Expr, contiguous_strides
+from minidynamo.inductor.symbolic import ZERO, Expr, contiguous_strides
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -39,7 +39,7 @@ def _numbers(value: Any, count: int) -> tuple[int, ...]:
     return values * count if len(values) == 1 else values
 
 
-class _Window:
+class Window:
     """The elements that one result is made of, in the last `dims` dimensions of `x`.
 
     Attributes:
@@ -63,6 +63,7 @@ class _Window:
         self.padding = _numbers(padding, dims)
         self.dilation = _numbers(dilation, dims)
         self.extents = x.size[-dims:]
+        self.elements = math.prod(self.kernel)
 
     def may_be_written_out(self) -> bool:
         """Whether the sizes are known, and small enough."""
@@ -79,7 +80,7 @@ class _Window:
         """
         return i * self.stride[d] + (k * self.dilation[d] - self.padding[d])
 
-    def _values(self, b: BodyBuilder, index: Index, outside: float) -> Iterator[Value]:
+    def values(self, b: BodyBuilder, index: Index, outside: float) -> Iterator[Value]:
         """The elements in row-major order, `outside` of `x` that number."""
         compute = compute_type(self.x.dtype)
         lead, own = index[: -self.dims], index[-self.dims :]
@@ -110,10 +111,14 @@ class _Window:
     ) -> Value:
         """The sum or the maximum of a window's elements, as `combine` has it."""
         total: Value | None = None
-        for value in self._values(b, index, outside):
+        for value in self.values(b, index, outside):
             total = value if total is None else b.op(combine, total, value)
         assert total is not None
         return total
+
+    def is_channels_last(self) -> bool:
+        x = self.x
+        return self.dims == 2 and x.ndim == 4 and x.stride == channels_last(x.size)
 
     def covering(self) -> list[int]:
         """In each dimension the number of windows that an element may be in."""
@@ -121,32 +126,36 @@ class _Window:
 
     def results_over(
         self, b: BodyBuilder, index: Index, counts: Sequence[Any]
-    ) -> Iterator[tuple[Value | None, list[Expr]]]:
+    ) -> Iterator[tuple[Value | None, list[Expr], Expr]]:
         """The results, in order, whose windows may have the element at `index`: whether the one at
-        that place exists and has it (None: always), and its place. counts: how many results.
+        that place exists and has it (None: always), its place, and which of the window's elements
+        it is. counts: how many results.
         """
         lead, own = index[: -self.dims], index[-self.dims :]
         for offsets in itertools.product(*(range(n - 1, -1, -1) for n in self.covering())):
             place = []
             mask: Value | None = None
+            number = ZERO
             for d, back in enumerate(offsets):
                 padded, step = own[d] + self.padding[d], self.stride[d]
                 at = padded // step - back
-                inside = in_bounds(b, padded % step + back * step, 0, self.kernel[d])
+                offset = padded % step + back * step
+                number = number * self.kernel[d] + offset
+                inside = in_bounds(b, offset, 0, self.kernel[d])
                 for test in (in_bounds(b, at, 0, counts[d]), inside):
                     if mask is None:
                         mask = test
                     elif test is not None:
                         mask = b.op("bitwise_and", mask, test)
                 place.append(at)
-            yield mask, [*lead, *place]
+            yield mask, [*lead, *place], number
 
-    def _in(self, x: TensorValue, dims: Sequence[int]) -> _Window:
+    def _in(self, x: TensorValue, dims: Sequence[int]) -> Window:
         """The window's extent in these dimensions, over `x`; in the others a single element.
 
         One dimension after the other gives the same maximum, and the same sum but for rounding.
         """
-        part = _Window(x, self.dims, 1, 1, 0, 1)
+        part = Window(x, self.dims, 1, 1, 0, 1)
         for name in ("kernel", "stride", "padding", "dilation"):
             own = getattr(self, name)
             single = getattr(part, name)
@@ -161,7 +170,7 @@ class _Window:
         extent: int,
         outside: float,
         combine: str,
-    ) -> _Window:
+    ) -> Window:
         """What remains when dimension `d`, of which there are `extent` results, is combined.
 
         What was combined so far has memory, in the dtype that is computed in.
@@ -218,50 +227,16 @@ class _Window:
 
         cost = 4 * math.prod(window.kernel)
         result = g.lazy(inner, (window.x,), cost=cost, meta=fake)
-        x = self.x
-        if self.dims == 2 and x.ndim == 4 and x.stride == channels_last(x.size):
-            assert isinstance(result.data, Lazy)
-            if g.free_layout or result.layout == channels_last(result.size):
-                result.data.stride = channels_last(result.size)
+        self.lay_out(g, result)
         g.realize(result)
         return result
 
-
-@register(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
-def lower_max_pool(
-    g: GraphLowering,
-    x: TensorValue,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> Any:
-    dims = 3 if g.node.target is aten.max_pool3d_with_indices.default else 2
-    window = _Window(
-        x,
-        dims,
-        kernel,
-        stride,
-        padding,
-        dilation,
-    )
-    return _maxima(g, window) if window.may_be_written_out() else DECLINED
-
-
-def _maxima(g: GraphLowering, window: _Window) -> Any:
-    """The maxima alone, where nobody wants their positions."""
-    if any(user.args[1] != 0 for user in g.node.users):
-        return DECLINED
-    fake: Sequence[torch.Tensor] = g.meta
-    out = window.reduced(
-        g,
-        float("-inf"),
-        "maximum",
-        lambda b, index, value: value,
-        fake[0],
-    )
-    return out, None
+    def lay_out(self, g: GraphLowering, result: TensorValue) -> None:
+        """As the elements are, where that is eager's layout or nobody sees it."""
+        if self.is_channels_last():
+            assert isinstance(result.data, Lazy)
+            if g.free_layout or result.layout == channels_last(result.size):
+                result.data.stride = channels_last(result.size)
 
 
 @register(aten.avg_pool2d.default, aten.avg_pool3d.default)
@@ -276,7 +251,7 @@ def lower_average_pool(
     divisor_override: int | None = None,
 ) -> Any:
     dims = 3 if g.node.target is aten.avg_pool3d.default else 2
-    window = _Window(
+    window = Window(
         x,
         dims,
         kernel,
@@ -307,7 +282,7 @@ def lower_average_pool(
 
 def _counted(
     b: BodyBuilder,
-    window: _Window,
+    window: Window,
     index: Index,
     with_padding: bool,
 ) -> Value:
@@ -343,7 +318,7 @@ def lower_average_pool_backward(
 ) -> Any:
     """Each element collects its share from the results whose windows it is in."""
     dims = 3 if g.node.target is aten.avg_pool3d_backward.default else 2
-    window = _Window(
+    window = Window(
         x,
         dims,
         kernel,
@@ -351,9 +326,8 @@ def lower_average_pool_backward(
         padding,
     )
     covering = window.covering()
-    strided = any(n > 1 and s > 1 for n, s in zip(covering, window.stride, strict=True))
-    if strided or not window.may_be_written_out() or math.prod(covering) > MAX_WINDOW:
-        return DECLINED  # windows that overlap in steps are faster written than collected
+    if not window.may_be_written_out() or math.prod(covering) > MAX_WINDOW:
+        return DECLINED
     padded = any(window.padding) and not count_include_pad
     varies = (padded or ceil_mode) and not divisor_override
     count = divisor_override or math.prod(window.kernel)
@@ -368,7 +342,7 @@ def lower_average_pool_backward(
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         total: Value | None = None
-        for mask, at in window.results_over(b, index, grad.size[-dims:]):
+        for mask, at, _ in window.results_over(b, index, grad.size[-dims:]):
             value = select(
                 b,
                 mask,
@@ -382,7 +356,7 @@ def lower_average_pool_backward(
     return g.lazy(inner, (grad,), cost=8 * math.prod(covering))
 
 
-def _divided(x: TensorValue, size: Sequence[int]) -> _Window | None:
+def divided(x: TensorValue, size: Sequence[int]) -> Window | None:
     """Windows of one size, where the results divide the input."""
     extents = x.size[-len(size) :]
     if not all(isinstance(n, int) for n in (*extents, *size)):
@@ -390,13 +364,13 @@ def _divided(x: TensorValue, size: Sequence[int]) -> _Window | None:
     if any(not out or given % out for given, out in zip(extents, size, strict=True)):
         return None
     kernel = tuple(given // out for given, out in zip(extents, size, strict=True))
-    window = _Window(x, len(size), kernel)
+    window = Window(x, len(size), kernel)
     return window if window.may_be_written_out() else None
 
 
 @register(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def lower_adaptive_average_pool(g: GraphLowering, x: TensorValue, size: Sequence[int]) -> Any:
-    window = _divided(x, size)
+    window = divided(x, size)
     if window is None:
         return DECLINED
     compute = compute_type(x.dtype)
@@ -412,9 +386,3 @@ def lower_adaptive_average_pool(g: GraphLowering, x: TensorValue, size: Sequence
         mean,
         g.meta,
     )
-
-
-@register(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
-def lower_adaptive_max_pool(g: GraphLowering, x: TensorValue, size: Sequence[int]) -> Any:
-    window = _divided(x, size)
-    return DECLINED if window is None else _maxima(g, window)
