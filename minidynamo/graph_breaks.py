@@ -58,6 +58,7 @@ from .stopped_frames import (
 )
 from .variables.base import VariableTracker
 from .variables.generators import REBUILD
+from .variables.raising import Seen
 
 if TYPE_CHECKING:
     from .output_graph import GraphInput
@@ -199,15 +200,22 @@ class _Finisher:
         made = list(self.output.made)
         new = {item.node for item in made}
         own = [node for node in outputs if node not in new]
-        wanted = [*own, *(node for node, _ in checks)]
+        seen = [node for node in self.output.graph.nodes if "seen" in node.meta]
+        caught = [node for node in seen if node.meta["seen"] > Seen.LEAVING]
+        wanted = [*own, *(node for node, _ in checks), *_unused(caught)]
         for node in reversed(self.output.graph.nodes):
             if "for_text" in node.meta and not (node.users or node in wanted):
                 self.output.graph.erase_node(node)
         module, inputs = self.output.finish(wanted)
         written = _written_inputs(module, inputs)
         draws = self.output.draws
-        if checks and (draws.calls or not _can_be_put_back([inputs[i] for i in written])):
+        can_rerun = not draws.calls and _can_be_put_back([inputs[i] for i in written])
+        if checks and not can_rerun:
             _refuse_checks(checks[0][1])
+        if caught and not can_rerun:
+            if not self.output.options.fullgraph:
+                _refuse_caught(caught)
+            caught = []
         draws.prepare(self.output)
         compiled = self.output.call_backend(module, inputs)
         sources = [item.source for item in inputs]
@@ -216,8 +224,9 @@ class _Finisher:
             for manager in self.output.open_contexts:
                 compiled = manager.protect(compiled)
             function = disabled(compiled)
-        if checks:
-            function = disabled(_checked(compiled, len(own), written))
+        if checks or caught:
+            truths = slice(len(own), len(own) + len(checks))
+            function = disabled(_checked(compiled, truths, written))
         if made:
             function = disabled(making(function, made, [item.node for item in inputs], outputs))
         load_function = [Instruction("LOAD_CONST", function)]
@@ -229,7 +238,8 @@ class _Finisher:
             sources = []
         else:
             call = current.emit_call_ex(load_function, [Instruction("LOAD_FAST", INPUTS_NAME)])
-        if checks or (function is compiled and not written and not draws.calls):
+        is_native = function is compiled
+        if checks or caught or ((is_native or seen) and not written and not draws.calls):
             self._rerun_if_it_raises(call)
         return [*call, Instruction("STORE_FAST", OUT_NAME)], sources, module
 
@@ -407,6 +417,32 @@ def _refuse_checks(step: int) -> NoReturn:
     raise reason
 
 
+def _refuse_caught(nodes: list[Node]) -> None:
+    """The same for a graph that may raise where the program catches it."""
+    node = next((node for node in nodes if node.meta["seen"] == Seen.CAUGHT), None)
+    if node is None:
+        return
+    reason = Unsupported(
+        "operator that may raise",
+        str(node.target),
+        "the program may catch its error, and the graph also takes random numbers, or writes to"
+        " inputs that cannot be put back",
+    )
+    reason.made_at = node.meta["step"]  # type: ignore[attr-defined]
+    raise reason
+
+
+def _unused(nodes: list[Node]) -> list[Node]:
+    """Those whose results nothing uses, though they may raise: to be outputs, for backends drop
+    others.
+    """
+    return [
+        node
+        for node in nodes
+        if not node.users and isinstance(node.meta["example_value"], torch.Tensor)
+    ]
+
+
 def _writes_quietly(module: torch.nn.Module, node: Node) -> bool:
     """Whether a step may write to arguments without their versions showing it, as batch norm does
     to its statistics; `module` is that of its graph.
@@ -489,11 +525,12 @@ class _Written:
 
 def _checked(
     compiled: Callable[..., Any],
-    count: int,
+    truths: slice,
     written: list[int],
 ) -> Callable[..., Any]:
-    """The graph whose outputs behind the first `count` have to be true; where one is not, random
-    states and the inputs of the numbers `written` are as if it had not run.
+    """The graph whose outputs in `truths`, behind those that are wanted, have to be true; where one
+    is not, or the graph raises, random states and the inputs of the numbers `written` are as if it
+    had not run.
     """
 
     def call(*args: Any) -> tuple[Any, ...]:
@@ -502,7 +539,7 @@ def _checked(
         on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
         try:
             results = compiled(*args)
-            if not all(map(bool, results[count:])):
+            if not all(map(bool, results[truths])):
                 raise CheckFailed
         except Exception:
             if before is not None:
@@ -511,7 +548,7 @@ def _checked(
             if on_device is not None:
                 torch.cuda.set_rng_state(on_device)
             raise
-        return tuple(results[:count])
+        return tuple(results[: truths.start])
 
     return call
 

@@ -6,6 +6,7 @@ does not hold, the frame runs in eager from its start (`graph_breaks`), and rais
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,11 +26,11 @@ _NEVER_FALLS_THROUGH = frozenset({"JUMP"})
 
 
 def only_raises(
-    tx: Translator,
+    code: list[Instruction],
     start: int,
+    raises: Container[str] = _RAISES,
 ) -> bool:
-    """Whether every way on from the instruction of that number ends with a raise."""
-    code = tx.instructions
+    """Whether every way on from the instruction of that number ends with one of `raises`."""
     numbers = {inst: number for number, inst in enumerate(code)}
     seen: set[int] = set()
     pending = [start]
@@ -41,7 +42,7 @@ def only_raises(
         name, target = code[at].opname, code[at].target
         if name in _ENDS or len(seen) > MAX_SCANNED:
             return False
-        if name in _RAISES:
+        if name in raises:
             continue
         if target is not None:
             pending.append(numbers[target])
@@ -63,7 +64,7 @@ def expected_truth(
     jumps_on = branch.opname == "POP_JUMP_IF_TRUE"
     after = next(i for i, inst in enumerate(tx.instructions) if inst is branch) + 1
     target = next(i for i, inst in enumerate(tx.instructions) if inst is branch.target)
-    ends = only_raises(tx, target), only_raises(tx, after)
+    ends = only_raises(tx.instructions, target), only_raises(tx.instructions, after)
     if ends == (False, True):
         wanted = jumps_on
     elif ends == (True, False):

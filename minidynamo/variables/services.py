@@ -36,6 +36,7 @@ from .functions import BaseFunctionVariable, UserFunctionVariable
 from .number_tensors import with_items
 from .opaque import check_reads
 from .postponed import logging_call
+from .raising import note_raising
 from .registry import handler_of
 from .tensor import TensorVariable, wrap_node
 
@@ -181,6 +182,7 @@ class Services:
             args, kwargs = mended
             node = self.output.create_node(op, target, args, kwargs, stack)
         node.meta["step"] = self.last_step()
+        note_raising(self, node)  # type: ignore[arg-type]
         if _is_inplace(op, target) or "out" in kwargs:
             self.output.side_effects.version += 1
             self.output.side_effects.check_choices()
