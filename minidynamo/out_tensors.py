@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import increment_version
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import Node
 from torch.utils._pytree import tree_leaves
 
@@ -16,6 +19,11 @@ from .exc import Unsupported
 
 # Functions whose `out=` AOTAutograd loses, or cannot make functional.
 _OUT_IN_EAGER = {torch.linalg.matrix_rank, torch._native_batch_norm_legit}
+# Operations in place that give their tensor another shape.
+_RESHAPING = frozenset(
+    "as_strided_ resize_ resize_as_ resize_as_sparse_ set_ sparse_resize_ "
+    "sparse_resize_and_clear_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_".split()
+)
 
 
 def refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) -> None:
@@ -65,6 +73,34 @@ def _is_laid_out_anew(target: Any, args: Any, fake_kwargs: dict[str, Any]) -> bo
         mode.cache_enabled = caches
     known = zip(copies, layouts, strict=True)
     return any(c.stride() != s and c.shape == n and c.numel() for c, (n, s) in known)
+
+
+def keeping_shape(target: Any, fake_args: Any) -> AbstractContextManager[None]:
+    """For a call on fake tensors: refuses operations in place that would not fit into what they
+    write to. Meta functions in Python give that another shape.
+    """
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    is_operator = getattr(target, "__module__", "") == operator.add.__module__
+    is_in_place = name.endswith("_") or (is_operator and name.startswith("i"))
+    if not is_in_place or name in _RESHAPING or not fake_args:
+        return nullcontext()
+    first = fake_args[0] if isinstance(fake_args[0], (list, tuple)) else fake_args[:1]
+    return _keeping_shapes([t for t in first if isinstance(t, torch.Tensor)])
+
+
+@contextmanager
+def _keeping_shapes(tensors: list[torch.Tensor]) -> Iterator[None]:
+    shapes = [tensor.shape for tensor in tensors]
+    yield
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        same = len(shape) == tensor.dim() and all(
+            statically_known_true(new == old)
+            for new, old in zip(tensor.shape, shape, strict=True)
+        )
+        if not same:
+            FakeTensorMode.cache_clear()  # the same call would leave the shape alone next time
+            wanted = f"the broadcast shape {list(tensor.shape)}"
+            raise RuntimeError(f"output with shape {list(shape)} doesn't match {wanted}")
 
 
 def version_of(fake: Any) -> int:

@@ -38,7 +38,7 @@ from .fake_results import sized_fake_mode
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
-from .out_tensors import moving_versions, refuse_out, version_of
+from .out_tensors import keeping_shape, moving_versions, refuse_out, version_of
 from .shape_env import ExactShapeEnv, decomposing
 from .shape_history import history_of
 from .shapes import Shapes, expr_function
@@ -409,6 +409,7 @@ class OutputGraph:
                 self.fake_mode,
                 tracing(self.tracing_context),
                 decomposing(target, fake_args, fake_kwargs, self.shapes.is_empty),
+                keeping_shape(target, fake_args),
             ):
                 if "out" in kwargs:
                     refuse_out(target, fake_args, fake_kwargs, kwargs["out"])

@@ -123,6 +123,17 @@ def _is_bad_nll(
     return not known or (weight is not None and weight.dtype != x.dtype)
 
 
+def _is_bad_addmv(
+    x: torch.Tensor,
+    matrix: torch.Tensor,
+    *_rest: Any,
+    **_factors: Any,
+) -> bool:
+    """Only a single element is added to every row."""
+    fitting = (1, matrix.shape[0])
+    return x.dim() > 1 or not any(statically_known_true(x.numel() == n) for n in fitting)
+
+
 def _is_bad_celu(x: torch.Tensor, alpha: Any = 1.0) -> bool:
     return isinstance(alpha, (int, float)) and alpha == 0
 
@@ -140,6 +151,7 @@ def _is_empty_plane(x: torch.Tensor, size: Sequence[Any], *_rest: Any) -> bool:
 # says what is wrong.
 _REFUSED: dict[Any, Callable[..., bool]] = {
     aten.smooth_l1_loss.default: lambda x, y, reduction=1, beta=1.0: beta < 0,
+    aten.addmv.default: _is_bad_addmv,
     aten.celu.default: _is_bad_celu,
     aten.celu_.default: _is_bad_celu,
     aten.nll_loss.default: _is_bad_nll,

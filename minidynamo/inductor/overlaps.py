@@ -131,6 +131,11 @@ def with_eager_strides(
         functional.target = str(node.target)[:-1]
         functional.meta = {}
         written = copied[node.args[0]]
+        if _value(node.args[0]).requires_grad:
+            # A gradient may need what the operation reads, which is written over.
+            with graph.inserting_before(functional):
+                before = graph.call_method("clone", (written,))
+            functional.replace_input_with(written, before)
         copied[node] = graph.call_method("copy_", (written, functional))
         copied[node].meta = dict(node.meta)
     changed = torch.fx.GraphModule(gm, graph)
@@ -206,6 +211,8 @@ def _part(
 ) -> torch.Tensor | None:
     """`tensor[key]` for a subscript that gives a view, of plain tensors."""
     key = map_arg(key, _value)
+    while _functorch.is_gradtrackingtensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)  # of the same dimensions
     if _within(tensor) is not tensor:
         return None
     parts = key if isinstance(key, tuple) else (key,)

@@ -298,3 +298,38 @@ def test_statistics_are_written_by_the_kernel_that_computes_them(fn, n):
     torch.testing.assert_close(minidynamo.compile(fn)(x, own), expected, **CLOSE)
     torch.testing.assert_close(own, old, **CLOSE)
     assert metrics.kernel_calls == 1
+
+
+@pytest.mark.parametrize("name", ["abs_", "cos_", "sigmoid_", "clamp_", "addcmul_"])
+def test_gradients_of_what_is_written_in_steps(name):
+    def f(x, w):
+        y = x.clone()
+        part = y[:, 1::2]
+        args = {"clamp_": (w, w + 1), "addcmul_": (w, w)}.get(name, ())
+        getattr(part, name)(*args)
+        return y * y, part.exp()
+
+    x, w = torch.randn(3, 11), torch.randn(3, 5)
+    left, right = ([t.clone().requires_grad_() for t in (x, w)] for _ in range(2))
+    metrics.reset()
+    actual, expected = minidynamo.compile(f, fullgraph=True)(*left), f(*right)
+    torch.testing.assert_close(actual, expected)
+    sum(t.sum() for t in actual).backward()
+    sum(t.sum() for t in expected).backward()
+    for ours, eager in zip(left, right, strict=True):
+        torch.testing.assert_close(ours.grad, eager.grad)
+    assert not metrics.uncompiled_graphs
+
+
+def test_columns_within_a_transform():
+    def inner(x):
+        y = x.clone()
+        y[:, 0] += x[:, 2].abs()
+        y[1] *= 2
+        return y.square().sum()
+
+    x = torch.randn(2, 3)
+    metrics.reset()
+    grad = minidynamo.compile(torch.func.grad(inner), fullgraph=True)(x)
+    torch.testing.assert_close(grad, torch.func.grad(inner)(x))
+    assert not metrics.uncompiled_graphs

@@ -147,10 +147,25 @@ def inputs_behind_their_end(x):
     return x[2:].as_strided((3, 4), (4, 1)) * 2
 
 
+def doubles_at_places(x):
+    return x.put(CLASSES, torch.ones(3, dtype=torch.float64))
+
+
+def doubles_added_at_places(x):
+    return x.put(CLASSES, torch.ones(3, dtype=torch.int64), accumulate=True)
+
+
+def more_chances_than_elements(x):
+    return (x[:1] * 2).bernoulli_(x.detach())
+
+
 @pytest.mark.parametrize("needs_grad", [False, True])
 @pytest.mark.parametrize(
     "fn",
     [
+        doubles_at_places,
+        doubles_added_at_places,
+        more_chances_than_elements,
         smooth_l1,
         celu,
         celu_in_place,

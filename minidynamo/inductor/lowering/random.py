@@ -223,6 +223,9 @@ def lower_bernoulli_tensor(
     x: TensorValue,
     p: TensorValue,
 ) -> Any:
+    pairs = zip(reversed(p.size), reversed(x.size), strict=False)
+    if p.ndim > x.ndim or any(size not in (1, own) for size, own in pairs):
+        return DECLINED  # eager says what is wrong
     return _bernoulli(g, p)
 
 

@@ -410,6 +410,8 @@ def lower_put(
     how = "sum" if accumulate else "set"
     if not _is_possible(how, x, indices, source) or indices.size != source.size:
         return DECLINED
+    if source.dtype != x.dtype:
+        return DECLINED  # eager says what is wrong
     total = x.numel()
 
     def place(b: BodyBuilder, index: Index) -> list[Expr]:
