@@ -1,6 +1,4 @@
-"""`x[mask] = value` with gradients of the value: compiled where it does not depend on how many
-elements the mask has, and equal to eager's.
-"""
+"""`x[mask] = value` and `index_put` with gradients of the value: compiled, and equal to eager's."""
 
 import pytest
 import torch
@@ -136,3 +134,76 @@ def test_chosen_elements_that_are_changed(dynamic):
                 found.append((result, x.grad, weight.grad))
             torch.testing.assert_close(found[1], found[0])
     assert metrics.uncompiled_graphs == 0
+
+
+def _set(y, mask, value):
+    y[mask] = value
+    return y
+
+
+def _put_in_place(y, mask, value):
+    return y.index_put_((mask,), value)
+
+
+COUNTED = {
+    "set": _set,
+    "all dimensions": lambda y, mask, value: _set(y, mask[:, None, None].expand_as(y), value),
+    "in place": _put_in_place,
+    "functional": lambda y, mask, value: torch.index_put(y, [mask], value),
+    "added": lambda y, mask, value: y.index_put((mask,), value, True),
+    "leading one": lambda y, mask, value: _set(y, mask, value[None]),
+    "broadcast": lambda y, mask, value: _set(y, mask, value[:, :, :1]),
+    "last": lambda y, mask, value: _set(y.transpose(0, 2), (..., mask), value.transpose(0, 2)),
+    "middle": lambda y, mask, value: _set(
+        y.transpose(0, 1), (slice(None), mask), value.transpose(0, 1)
+    ),
+    "middle, behind dots": lambda y, mask, value: _set(
+        y.transpose(0, 1), (..., mask, slice(None)), value.transpose(0, 1)
+    ),
+    "no leading": lambda y, mask, value: _set(
+        y.transpose(0, 1), (slice(None), mask), value[:, 0]
+    ),
+    "one for all": lambda y, mask, value: _set(y, mask, value[:1]),
+    "one through index_put": lambda y, mask, value: y.index_put((mask,), value[:1, :1, :1]),
+}
+
+
+def _counted(name, masks, dynamic=None):
+    place = COUNTED[name]
+
+    def fn(x, mask, value):
+        return place(x * 2, mask, value).sin()
+
+    compiled = minidynamo.compile(fn, fullgraph=True, dynamic=dynamic)
+    for chosen in masks:
+        mask = torch.tensor(chosen)
+        count = int(mask.sum())
+        found = []
+        for call in (fn, compiled):
+            torch.manual_seed(count)
+            x = torch.randn(len(chosen), 3, 4, requires_grad=True)
+            size = (count, 3, 4) if name != "all dimensions" else (count * 12,)
+            value = torch.randn(size, requires_grad=True)
+            result = call(x, mask, value)
+            (result * torch.arange(float(result.numel())).view_as(result)).sum().backward()
+            found.append((result, x.grad, value.grad))
+        torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_as_many_elements_as_the_mask_chooses(name):
+    metrics.reset()
+    minidynamo.reset()
+    true, false = True, False
+    _counted(name, [[true, false, true, true], [false, true, true, true], [false, true] * 4])
+    assert metrics.uncompiled_graphs == 0
+
+
+@pytest.mark.filterwarnings("ignore:Error detected")
+def test_another_number_is_refused():
+    compiled = minidynamo.compile(lambda x, mask, value: _set(x * 2, mask, value))
+    value = torch.randn(2, requires_grad=True)
+    compiled(torch.ones(3), torch.tensor([True, False, True]), value)
+    for chosen in ([True, False, False], [True, True, True]):
+        with pytest.raises(RuntimeError, match="shape mismatch: value tensor of shape"):
+            compiled(torch.ones(3), torch.tensor(chosen), value)
