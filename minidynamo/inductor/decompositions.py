@@ -106,6 +106,13 @@ _WITH_GRADIENT = [
 ]
 
 
+_GRADIENTS_OF_MEANS = [
+    aten.mse_loss_backward.default,
+    aten.smooth_l1_loss_backward.default,
+    aten.huber_loss_backward.default,
+]
+
+
 # Interpolation whose positions are computed for each element.
 _INTERPOLATED = [
     aten.upsample_bicubic2d.default,
@@ -160,6 +167,17 @@ _REFUSED: dict[Any, Callable[..., bool]] = {
     aten.upsample_bicubic2d.default: _is_empty_plane,
     aten.upsample_trilinear3d.default: _is_empty_plane,
 }
+
+
+def _of_any(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The gradient of a mean, also that of no elements, by whose number it would be divided."""
+
+    def run(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> torch.Tensor:
+        if any(type(extent) is int and not extent for extent in x.shape):
+            return torch.zeros_like(x)
+        return decompose(grad, x, *args)
+
+    return run
 
 
 def _unless(refused: Callable[..., bool], decompose: Callable[..., Any]) -> Callable[..., Any]:
@@ -388,6 +406,7 @@ def _table(with_quantized: bool) -> dict[Any, Callable[..., Any]]:
     table.update({op: _brought_together(table[op]) for op in _SPACED if op in table})
     table.update({op: _of_known_sizes(table[op]) for op in _INTERPOLATED})
     table.update({op: _unless(refused, table[op]) for op, refused in _REFUSED.items()})
+    table.update({op: _of_any(table[op]) for op in _GRADIENTS_OF_MEANS})
     table[aten.addr.default] = _addr(table[aten.addr.default])
     table.update(MARGIN_LOSSES)
     whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}

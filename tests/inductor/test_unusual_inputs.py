@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import minidynamo
+from minidynamo.inductor import metrics
 
 
 def same(fn, *args, **options):
@@ -149,3 +151,18 @@ def test_gradients_of_complex_matrices():
         if run is torch.linalg.qr:
             expected = grad
     torch.testing.assert_close(grad, expected)
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_losses_of_no_elements(loss, reduction):
+    minidynamo.reset()
+    metrics.reset()
+    found = []
+    for call in (loss, minidynamo.compile(lambda *args, **how: loss(*args, **how))):
+        x = torch.empty(0, 3, requires_grad=True)
+        result = call(x, torch.empty(0, 3), reduction=reduction)
+        result.sum().backward()
+        found.append((result, x.grad))
+    torch.testing.assert_close(found[1], found[0], equal_nan=True)
+    assert metrics.uncompiled_graphs == 0
