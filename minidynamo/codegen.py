@@ -41,8 +41,12 @@ class PyCodegen:
         uses: dict[int, int] | None,
         *,
         only_state: bool = False,
+        can_break: bool = False,
     ):
-        """only_state: of the side effects, replay only those on torch's global state."""
+        """only_state: of the side effects, replay only those on torch's global state.
+        can_break: what is not rebuilt as it was may end the graph where it was made.
+        """
+        self.can_break = can_break
         self.side_effects = side_effects
         self.only_state = only_state
         self.load_context = load_context

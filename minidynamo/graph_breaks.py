@@ -156,7 +156,8 @@ class _Finisher:
     ) -> CompiledFrame:
         only_state = not (config.replay_side_effects or tail or is_continuation(self.tx.code))
         effects, context = self.output.side_effects, self.context
-        counting = PyCodegen(effects, context, None, only_state=only_state)
+        can_break = not self.output.options.fullgraph
+        counting = PyCodegen(effects, context, None, only_state=only_state, can_break=can_break)
         _restore(counting, restore)
         self._drop_generators()
         emitting = PyCodegen(effects, context, counting.counts, only_state=only_state)

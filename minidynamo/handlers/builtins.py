@@ -39,6 +39,7 @@ from ..variables.lazy_iterators import (
     EnumerateVariable,
     FilterVariable,
     MapVariable,
+    ReversedVariable,
     ZipVariable,
 )
 from ..variables.lists import SequenceVariable
@@ -500,14 +501,15 @@ def _reversed(tx: Translator, value: Values, /) -> Values:
         return value.call_method(tx, "__reversed__", [], {})
     if isinstance(value, SequenceVariable) and not value.overrides("__getitem__"):
         return SEQUENCE_BUILDERS["live"](tx, value, True)
+    if isinstance(value, TensorVariable):
+        return tx.call_function(tx.getattr(value, "__reversed__"), [], {})
     is_sequence = value.is_user_defined and function is None
-    if not is_sequence and not isinstance(value, TensorVariable):
+    if not is_sequence and not isinstance(value, SequenceVariable):
         tx.raise_observed(
             TypeError, f"'{type_name(value.python_type())}' object is not reversible"
         )
     count = index_of(tx, value.length(tx))
-    items = [value.getitem(tx, ConstantVariable(i)) for i in reversed(range(count))]
-    return tx.sequence_iterator(items)
+    return ReversedVariable(tx, value, count)
 
 
 @builtin(sorted)

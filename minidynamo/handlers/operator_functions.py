@@ -10,6 +10,7 @@ from ..variables.base import ObservedException, VariableTracker, unsupported
 from ..variables.builtin_object import checked, has_slot, index_of, is_none, type_name
 from ..variables.constant import ConstantVariable
 from ..variables.functions import CallableVariable
+from ..variables.lazy_iterators import ReversedVariable
 from ..variables.lists import SliceVariable, as_sequence
 from ..variables.registry import handles
 from .operators import binary_op1, rich_compare, special_method
@@ -128,6 +129,8 @@ def _length_hint(
             return tx.call_function(tx.wrap_constant(len), [value], {})
         if not has_slot(value, "__length_hint__"):
             return default
+        if isinstance(value, ReversedVariable):
+            return value.length_hint(tx)
         if not value.is_user_defined:
             unsupported(
                 "operator", "length_hint", "how much this iterator has left is not known"

@@ -147,6 +147,9 @@ def lookup_global(tx: Translator, name: str) -> VariableTracker:
 
 
 def _builtin_source(tx: Translator, names: dict[str, Any], name: str) -> Source:
+    if name in tx.globals:
+        # The traced code deleted the global, and the real one is there until that is replayed.
+        return DictItemSource(ConstSource(names, "__builtins__"), name)
     if tx.has_root_globals:
         return BuiltinSource(name)
     tx.guard(tx.globals_source(), "DICT_LACKS", name)

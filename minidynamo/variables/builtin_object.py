@@ -234,6 +234,8 @@ class BuiltinObject(InstanceState):
 
     # Set while its contents are being looked at: it may contain itself.
     is_visited = False
+    # Whether `operator.length_hint` of it runs code of the program.
+    hints_length = False
 
     def __init__(
         self,

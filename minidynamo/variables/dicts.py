@@ -29,7 +29,7 @@ from .globals_ import is_globals, wrap_globals
 from .lists import constants_of
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
-from .user_keys import UserKey, check_rebuilt_keys
+from .user_keys import UserKey, check_hashed_keys, check_rebuilt_keys
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -291,7 +291,10 @@ class DictVariable(BuiltinObject):
 
     def push_contents(self, codegen: PyCodegen) -> None:
         deleted, stored = self.changes()
-        self._push_pairs(codegen, stored)
+        check_hashed_keys(key for key, _ in stored)
+        for _, pair in stored:
+            codegen.sequence(pair)
+        codegen.emit("BUILD_TUPLE", 2 * len(stored))
         codegen.sequence(deleted)
         codegen.emit("BUILD_TUPLE", len(deleted))
         codegen.emit("BUILD_TUPLE", 2)
@@ -311,18 +314,23 @@ def _new_dict(cls: type, entries: dict[Any, Any], factory: Any) -> Any:
     return result
 
 
-def _change_dict(real: dict[Any, Any], change: tuple[dict[Any, Any], tuple[Any, ...]]) -> None:
+def _change_dict(real: dict[Any, Any], change: tuple[tuple[Any, ...], ...]) -> None:
+    """change: keys and values to store by turns, and keys to delete. They are hashed here, when
+    the attributes of objects are what they are to be.
+    """
     for key in change[1]:
         dict.__delitem__(real, key)
-    for key, value in change[0].items():
-        dict.__setitem__(real, key, value)
+    stored = iter(change[0])
+    for key in stored:
+        dict.__setitem__(real, key, next(stored))
 
 
-def _change_ordered_dict(real: Any, change: tuple[dict[Any, Any], tuple[Any, ...]]) -> None:
+def _change_ordered_dict(real: Any, change: tuple[tuple[Any, ...], ...]) -> None:
     for key in change[1]:
         collections.OrderedDict.__delitem__(real, key)
-    for key, value in change[0].items():
-        collections.OrderedDict.__setitem__(real, key, value)
+    stored = iter(change[0])
+    for key in stored:
+        collections.OrderedDict.__setitem__(real, key, next(stored))
 
 
 def raise_key_error(key: VariableTracker) -> NoReturn:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import builtins
 import types
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..exc import Unsupported
 from ..side_effects import DELETED, Mutation
 from ..source import AttrSource
 from .base import VariableTracker, unsupported
@@ -176,6 +177,8 @@ class ExceptionVariable(BuiltinObject):
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         given, named = self.made_with
+        if self.raised_at is not None and codegen.can_break:
+            self._refuse_rebuilding()
 
         def push_args() -> None:
             args = self.args if given is None else given
@@ -192,6 +195,13 @@ class ExceptionVariable(BuiltinObject):
             if value is not DELETED:
                 codegen(value)  # type: ignore[arg-type]
                 self.apply_setattr(codegen, name)
+
+    def _refuse_rebuilding(self) -> NoReturn:
+        """It is raised by eager, so that it has a traceback."""
+        why = "an exception that was raised leaves the graph: its traceback is eager's"
+        reason = Unsupported("exception", repr(self), why)
+        reason.made_at = self.raised_at  # type: ignore[attr-defined]
+        raise reason
 
     def push_contents(self, codegen: PyCodegen) -> None:
         codegen.sequence(self.args)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from ..exc import Unsupported
 from ..side_effects import Mutation
-from .base import VariableTracker, unsupported
+from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import construct
 from .constant import ConstantVariable
 from .iterators import IteratorVariable
@@ -121,6 +122,44 @@ class MapVariable(IteratorVariable):
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         construct(codegen, map, self.function, *self.iterators)
+
+
+class ReversedVariable(IteratorVariable):
+    """`reversed(sequence)` of an object whose class says its length and its items."""
+
+    hints_length = True
+
+    def __init__(self, tx: Translator, sequence: VariableTracker, count: int) -> None:
+        super().__init__(reversed, mutation=Mutation.NEW)
+        self.made_in = tx.last_step()
+        self.sequence = sequence
+        self.index = count - 1
+
+    def step(self, tx: Translator) -> VariableTracker | None:
+        index, self.index = self.index, -1
+        if index < 0:
+            return None
+        try:
+            item = self.sequence.getitem(tx, ConstantVariable(index))
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), (IndexError, StopIteration)):
+                raise
+            return None
+        self.index = index - 1
+        return item
+
+    def length_hint(self, tx: Translator) -> VariableTracker:
+        if self.index < 0:
+            return ConstantVariable(0)
+        count = tx.call_function(tx.wrap_constant(len), [self.sequence], {})
+        is_short = count.realize().as_python_constant() <= self.index
+        return ConstantVariable(0 if is_short else self.index + 1)
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        """Making one asks the program for its length: let the graph end where it was made."""
+        reason = Unsupported("iterator", repr(self), "it would ask for its length once more")
+        reason.made_at = self.made_in  # type: ignore[attr-defined]
+        raise reason
 
 
 class FilterVariable(IteratorVariable):

@@ -97,6 +97,7 @@ class Services:
         """`PyObject_LengthHint`, where a class of the program answers it."""
         if isinstance(value, BuiltinObject):
             own = value.overrides("__len__") or value.overrides("__length_hint__")
+            own = own or value.hints_length
         else:
             own = value.is_user_defined
         if own:

@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..exc import Unsupported
 from .base import VariableTracker, unsupported
 from .builtin_object import USER_KEY, rich_equal
 from .constant import ConstantVariable, is_value
 from .descriptors import lookup_special
 from .globals_ import GlobalsVariable
+from .reach import reached
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -41,6 +43,7 @@ class UserKey:
     def __init__(self, tx: Translator, variable: VariableTracker) -> None:
         self.tx = tx
         self.variable = variable
+        self.step = tx.last_step()
         effects = tx.output.side_effects
         before = effects.lasting
         result = _call_hash(tx, variable)
@@ -86,11 +89,12 @@ class UserKey:
 USER_KEY.append(UserKey)
 
 
-def check_rebuilt_keys(keys: Iterable[Any]) -> None:
-    """A dict or set with these hash keys is going to be built anew, which hashes them again."""
-    for key in keys:
-        if not isinstance(key, UserKey):
-            continue
+def check_hashed_keys(keys: Iterable[Any]) -> list[UserKey]:
+    """These hash keys are going to be hashed again, when the log has been replayed; those of the
+    program's classes.
+    """
+    user_keys = [key for key in keys if isinstance(key, UserKey)]
+    for key in user_keys:
         if key.is_stale():
             unsupported("hash", repr(key.variable), "it was changed after it was hashed")
         pending = key.tx.output.side_effects.pending_attributes()
@@ -99,6 +103,27 @@ def check_rebuilt_keys(keys: Iterable[Any]) -> None:
         names = _free_names(key.variable.python_type())
         if any(getattr(variable, "root_name", None) in names for variable, _ in pending):
             unsupported("hash", repr(key.variable), "hashing it may read cells of the frame")
+    return user_keys
+
+
+def check_rebuilt_keys(keys: Iterable[Any]) -> None:
+    """A dict or set with these hash keys is going to be built anew, which hashes them before the
+    log is replayed.
+    """
+    for key in check_hashed_keys(keys):
+        effects = key.tx.output.side_effects
+        pending = {variable for variable, _ in effects.pending_attributes()} | {
+            *effects.contents
+        }
+        if any(item in pending for item in _values(reached(key.tx, [key.variable]))):
+            what = "hashing it may read what is stored later"
+            reason = Unsupported("hash", repr(key.variable), what)
+            reason.made_at = key.step  # type: ignore[attr-defined]
+            raise reason
+
+
+def _values(items: Iterable[Any]) -> Iterable[VariableTracker]:
+    return (item for item in items if isinstance(item, VariableTracker))
 
 
 def _free_names(cls: type) -> set[str]:

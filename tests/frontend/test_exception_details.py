@@ -2,6 +2,9 @@
 asked, attributes that are checked, tracebacks behind graph breaks.
 """
 
+import traceback
+
+import pytest
 import testing
 import torch
 
@@ -214,3 +217,82 @@ def test_what_is_thrown_into_generators():
         return x + generator.throw(KeyError), found
 
     check(f, X, graphs=1)
+
+
+# -- tracebacks of exceptions that outlive their handlers ------------------------------------------
+
+
+def _lines_of(error):
+    return [(frame.name, frame.line) for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def _raises_inside():
+    raise ValueError("inside")
+
+
+def _returned(x, kept):
+    try:
+        _raises_inside()
+    except ValueError as error:
+        found = error
+    return x + 1, found
+
+
+def _stored(x, kept):
+    try:
+        _raises_inside()
+    except ValueError as error:
+        kept.append(error)
+    return x + 1, kept[0]
+
+
+def _kept_across_a_break(x, kept):
+    try:
+        [][1]
+    except IndexError as error:
+        found = error
+    x = x * 2
+    minidynamo.graph_break()
+    return x + 1, found
+
+
+def _with_its_cause(x, kept):
+    try:
+        try:
+            _raises_inside()
+        except ValueError as error:
+            raise KeyError("outside") from error
+    except KeyError as error:
+        found = error
+    kept.append(found.__cause__)
+    return x + 1, found
+
+
+@pytest.mark.parametrize("fn", [_returned, _stored, _kept_across_a_break, _with_its_cause])
+def test_tracebacks_of_exceptions_that_are_kept(fn):
+    x = torch.arange(3.0)
+    compiled = minidynamo.compile(fn, backend="eager")
+    for _ in range(2):
+        kept, found_kept = [], []
+        _, expected = fn(x, kept)
+        _, found = compiled(x, found_kept)
+        assert type(found) is type(expected)
+        assert _lines_of(found) == _lines_of(expected)
+        assert list(map(_lines_of, found_kept)) == list(map(_lines_of, kept))
+
+
+def test_kept_exceptions_under_fullgraph():
+    check(_returned, torch.arange(3.0), [], graphs=1, fullgraph=True)
+
+
+def _hides_a_builtin(x):
+    global len
+    len = 3
+    x = x + len
+    minidynamo.graph_break()
+    del len
+    return x * 2, len, len([1, 2])  # noqa: F821
+
+
+def test_a_deleted_global_that_hid_a_builtin():
+    check(_hides_a_builtin, X, graphs=2)

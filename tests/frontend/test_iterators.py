@@ -3,6 +3,7 @@
 import collections
 import functools
 import itertools
+import operator
 
 import pytest
 import testing
@@ -538,3 +539,91 @@ def test_rest_of_a_huge_range():
         return y, next(rest), next(rest)
 
     testing.check(fn, torch.ones(2), graphs=None)
+
+
+# -- reversed() of objects with a length and items -------------------------------------------------
+
+
+class Logged:
+    def __init__(self, count, log):
+        self.count, self.log = count, log
+
+    def __len__(self):
+        self.log.append("len")
+        return self.count
+
+    def __getitem__(self, index):
+        self.log.append(index)
+        if index == 9:
+            raise IndexError(index)
+        return index * 10
+
+
+def _reversed_left_early(x):
+    log = []
+    for value in reversed(Logged(4, log)):
+        log.append(("value", value))
+        x = x + value
+        if value == 20:
+            break
+    return x, log
+
+
+def _reversed_to_list(x):
+    log = []
+    return x + 1, list(reversed(Logged(3, log))), log
+
+
+def _reversed_across_a_break(x):
+    log = []
+    iterator = reversed(Logged(3, log))
+    next(iterator)
+    x = x + 1
+    minidynamo.graph_break()
+    return x, list(iterator), log
+
+
+def _reversed_without_an_item(x):
+    log = []
+    iterator = reversed(Logged(10, log))
+    return x + 1, list(iterator), next(iterator, 7), log
+
+
+def _length_hint_of_reversed(x):
+    items = Logged(5, [])
+    iterator = reversed(items)
+    first = operator.length_hint(iterator)
+    next(iterator)
+    items.count = 2
+    return x + 1, first, operator.length_hint(iterator), items.log
+
+
+def _length_of_reversed_raises(x):
+    items = Logged(5, [])
+    iterator = reversed(items)
+    items.log = None
+    try:
+        return x + operator.length_hint(iterator)
+    except AttributeError as error:
+        return x + 1, str(error)
+
+
+def _reversed_tensor(x):
+    return reversed(x) + 1, [v * 2 for v in reversed(x)]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        _reversed_left_early,
+        _reversed_to_list,
+        _reversed_across_a_break,
+        _reversed_without_an_item,
+        _length_hint_of_reversed,
+        _length_of_reversed_raises,
+        _reversed_tensor,
+    ],
+)
+def test_reversed_asks_for_items_one_by_one(fn):
+    stops = fn is _reversed_across_a_break
+    testing.check(fn, torch.arange(3.0), graphs=None if stops else 1)
