@@ -162,7 +162,9 @@ def polygamma_(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs)
     """AOTAutograd has no functional form of it."""
     if not self.fake.is_floating_point():
         unsupported("tensor storage", self.describe(), "eager raises the error")
-    return self.call_method(tx, "copy_", [self.call_method(tx, "polygamma", args, kwargs)], {})
+    # A gradient needs what it reads, which is written over.
+    read = self.call_method(tx, "clone", [], {}) if self.fake.requires_grad else self
+    return self.call_method(tx, "copy_", [read.call_method(tx, "polygamma", args, kwargs)], {})
 
 
 @tensor_method("detach_")

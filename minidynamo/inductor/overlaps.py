@@ -75,6 +75,9 @@ def refusal(
                 return f"{node} writes several elements to one place"
             if any(_collide(written, other, name) for other in others) and not _is_itself(node):
                 return f"{node} writes to memory that it reads in another shape"
+        for written, others in _writes_of_program(node):
+            if any(_collide(written, other, "") for other in others):
+                return f"{node} writes to memory that it was given twice"
     return ""
 
 
@@ -187,6 +190,28 @@ def _writes(
         )
     else:
         yield _within(written), _tensors(rest)
+
+
+def _writes_of_program(node: Node) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
+    """The tensors that an operator of the program writes to, each with the others that it is given:
+    made functional, it would see those as they were.
+    """
+    op = node.target
+    if isinstance(op, torch._ops.OpOverloadPacket) and len(op.overloads()) == 1:
+        op = getattr(op, op.overloads()[0])
+    if not isinstance(op, torch._ops.OpOverload) or not op._schema.is_mutable:
+        return
+    if op.namespace in ("aten", "prims", "prim"):
+        return
+    positional = dict(enumerate(node.args))
+    given: list[tuple[torch.Tensor, bool]] = []
+    for place, argument in enumerate(op._schema.arguments):
+        is_write = argument.alias_info is not None and argument.alias_info.is_write
+        value = node.kwargs.get(argument.name, positional.get(place))
+        given += [(tensor, is_write) for tensor in _tensors(value)]
+    for place, (tensor, is_write) in enumerate(given):
+        if is_write:
+            yield tensor, [other for at, (other, _) in enumerate(given) if at != place]
 
 
 def _is_itself(

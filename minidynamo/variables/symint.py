@@ -259,7 +259,14 @@ def compute(
         result = decide(tx, lambda: row(*values), args)
     except MinidynamoError:
         raise
-    except (TypeError, AttributeError, RuntimeError, ValueError, ArithmeticError):
+    except (
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        ValueError,
+        ArithmeticError,
+        AssertionError,
+    ):
         return None  # constants then give the program's own error, if it is one
     if isinstance(result, SYM_TYPES):
         return wrap_number(tx, result, made=(row, args))

@@ -58,3 +58,10 @@ def test_objects_take_numbers_on_their_left():
 )
 def test_what_does_not_fit_raises(fn):
     check_recompiles(fn, sized(2, 3, 4), graphs=0)
+
+
+def test_a_choice_between_a_size_and_a_number():
+    def f(x):
+        return x.new_ones(torch.sym_ite(x.shape[0] > 3, x.shape[0], 1))
+
+    check_recompiles(f, sized(2, 4, 2, 4), graphs=2, fullgraph=True)

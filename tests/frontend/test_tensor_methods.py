@@ -8,6 +8,7 @@ from testing import CountingBackend, assert_same, check, check_recompiles
 from torch import nn
 
 import minidynamo
+from minidynamo.inductor import metrics
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -164,6 +165,19 @@ def polygamma(x):
 @pytest.mark.parametrize("backend", [None, "aot_eager", "inductor"])
 def test_inputs_that_change_their_shape(fn, backend):
     check(fn, X + 1, graphs=None, fullgraph=fn is not turned_and_left, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_gradient_of_polygamma_in_place(backend):
+    def fn(x):
+        return x.clone().polygamma_(1)
+
+    x, y = (torch.tensor([2.0, 3.5], requires_grad=True) for _ in range(2))
+    metrics.reset()
+    minidynamo.compile(fn, backend=backend, fullgraph=True)(x).sum().backward()
+    fn(y).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    assert not metrics.uncompiled_graphs
 
 
 def test_an_input_that_changed_its_shape_compiles_anew():

@@ -7,6 +7,7 @@ from torch._higher_order_ops.print import print as hop_print
 from torch._library.effects import EffectType
 
 import minidynamo
+from minidynamo.inductor import metrics
 
 DONE = []
 
@@ -27,6 +28,13 @@ def marked(name: str) -> None:
     DONE.append(name)
 
 
+@torch.library.custom_op("tests_effects::raised", mutates_args={"y"})
+def raised(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    y.add_(1)
+    return x.clone()
+
+
+raised.register_fake(lambda x, y: torch.empty_like(x))
 copied.register_fake(lambda x, name: torch.empty_like(x))
 told.register_fake(lambda x, name: None)
 marked.register_fake(lambda name: None)
@@ -94,3 +102,22 @@ def test_operators_of_torch_that_take_no_function(capsys):
         got = [compiled(x, x) for x in given]
         torch.testing.assert_close(got, want[0], rtol=0, atol=0)
         assert capsys.readouterr().out == want[1]
+
+
+@pytest.mark.parametrize(
+    ("fn", "is_compiled"),
+    [
+        (lambda x: (raised(x, x[1]), x + 1), False),
+        (lambda x: (raised(x[0], x), x + 1), False),
+        (lambda x: (raised(x, x), x + 1), False),
+        (lambda x: (raised(x[0], x[1]), x + 1), True),
+        (lambda x: (raised(x[:, 0], x[:, 1]), x + 1), True),
+    ],
+)
+def test_memory_that_is_written_to_and_read(fn, is_compiled):
+    x = torch.zeros(3, 2)
+    y = x.clone()
+    metrics.reset()
+    actual, expected = minidynamo.compile(fn, fullgraph=True)(x), fn(y)
+    torch.testing.assert_close((actual, x), (expected, y))
+    assert metrics.uncompiled_graphs == (not is_compiled)
