@@ -47,6 +47,8 @@ PRODUCTS = {
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
 }
+# Those of two matrices.
+PLANAR = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
 # Operators that take any strides: their operands are not copied into the layout that eager has.
 # They may have any strides but the last, which must be 1, for those of the second set.
 ANY_ROWS = {
@@ -142,6 +144,54 @@ def call(
         )
     )
     return result
+
+
+def write_into(
+    g: GraphLowering,
+    value: TensorValue,
+    place: View,
+) -> bool:
+    """Let the matrix product that a value is the result of write to this memory in its stead: a
+    piece of what the node joins that nobody else reads. Whether it may.
+    """
+    pieces: Any = g.node.args[0]
+    nodes = [node for node in g.node.all_input_nodes if g.env.get(node) is value]
+    if len(nodes) != 1 or len(nodes[0].users) != 1:
+        return False
+    if pieces.count(nodes[0]) != 1:
+        return False
+    if not isinstance(value.data, View) or not value.data.is_whole():
+        return False
+    own = value.data.buffer
+    producer = None
+    for operation in g.operations:
+        if own.name in operation.reads():
+            return False
+        if isinstance(operation, ExternOp) and operation.outputs == (own,):
+            producer = operation
+    if producer is None or producer.place:
+        return False
+    if producer.op not in PRODUCTS or not _takes(producer.op, place):
+        return False
+    del g.buffers[own.name]
+    at = g.operations.index(producer)
+    g.operations[at] = replace(
+        producer,
+        outputs=(place.buffer,),
+        place=place,
+    )
+    return True
+
+
+def _takes(
+    op: Any,
+    place: View,
+) -> bool:
+    """Whether a product writes there directly: rows may have gaps, those of a batch may not."""
+    if any(type(number) is not int for number in (*place.size, *place.stride, place.offset)):
+        return False
+    rows = contiguous_strides(place.size)
+    return place.stride[1:] == rows[1:] if op in PLANAR else place.stride == rows
 
 
 def relaid(g: GraphLowering, view: View, stride: Size) -> View:

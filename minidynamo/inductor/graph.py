@@ -477,9 +477,7 @@ class GraphLowering:
         return TensorValue(data, base.dtype, size, base.device, stride)
 
     def assemble(self, pieces: Sequence[TensorValue], dim: int) -> TensorValue:
-        """A new buffer for the node's result, its parts along `dim` written by one operation for
-        each piece.
-        """
+        """A new buffer for the result, its parts along `dim` written by an operation each."""
         fake = self.meta
         size, stride = tuple(fake.shape), dense_strides(tuple(fake.shape), tuple(fake.stride()))
         buffer = self._new_buffer(fake.dtype, size, stride, fake.device)
@@ -487,15 +485,17 @@ class GraphLowering:
         for piece in pieces:
             if any(extent == 0 for extent in piece.size):
                 continue
+            place = View(buffer, piece.size, stride, first * stride[dim])
+            first = first + piece.size[dim]
+            if extern.write_into(self, piece, place):
+                continue
             index, iters = loop_index(piece.size, "x", stride)
             b = BodyBuilder(iters)
             value = b.cast(piece.load(b, index), compute_type(fake.dtype))
-            b.store(buffer.name, dot(index, stride) + first * stride[dim], value, fake.dtype)
+            b.store(buffer.name, dot(index, stride, place.offset), value, fake.dtype)
             self._append_computed(b, buffer, (*piece.origins, origin_of(self.node)))
-            first = first + piece.size[dim]
-        layout = tuple(fake.stride())
-        view = View(buffer, size, stride, exact=stride == layout)
-        return TensorValue(view, fake.dtype, size, fake.device, layout)
+        view = View(buffer, size, stride, exact=stride == tuple(fake.stride()))
+        return TensorValue(view, fake.dtype, size, fake.device, tuple(fake.stride()))
 
     def keep(self, value: TensorValue) -> None:
         """Called by lowerings that read `value` several times: give it memory if recomputing it is

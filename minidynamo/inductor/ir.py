@@ -198,6 +198,7 @@ class ExternOp:
         args, kwargs: like the graph node's, with `View` where it has tensors.
         outputs: like the operator's results: a `Buffer`, None, or a list of those for each.
         mutates: names of buffers that the call writes to.
+        place: the part of its result's buffer that it fills; None for all of it.
     """
 
     name: str
@@ -208,6 +209,7 @@ class ExternOp:
     mutates: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     inputs: tuple[View, ...] = field(default_factory=tuple)
+    place: View | None = None
 
     def reads(self) -> set[str]:
         return {view.buffer.name for view in self.inputs}

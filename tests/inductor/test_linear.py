@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from inductor_testing import check
 
 import minidynamo
 from minidynamo.inductor import metrics
@@ -74,3 +75,35 @@ def test_zeros_of_outer_products_have_the_signs_of_eager(multiply, dtype):
     expected, got = multiply(a, b), minidynamo.compile(lambda x, y: multiply(x, y))(a, b)
     assert torch.equal(got, expected)
     assert torch.equal(got.signbit(), expected.signbit())
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda a, b, c: torch.cat([a @ b, c]),
+        lambda a, b, c: torch.cat([a @ b, b @ c, c @ a], 1),
+        lambda a, b, c: torch.cat([torch.addmm(c[0], a, b), c], 1) @ torch.cat([a, b]),
+        lambda a, b, c: torch.cat([a @ b, b @ c]).relu().sum(1),
+        lambda a, b, c: torch.cat([torch.bmm(a[None], b[None]), c[None]]),
+        lambda a, b, c: torch.cat([torch.bmm(a[None], b[None]), c[None]], 2),
+        lambda a, b, c: torch.cat([m := a @ b, m]),
+        lambda a, b, c: (torch.cat([m := a @ b, c]), m),
+        lambda a, b, c: torch.cat([a @ b, torch.cat([b @ c, c])]).add_(1),
+        lambda a, b, c: torch.cat([(a @ b)[:3], c]),
+        lambda a, b, c: (a @ b).clone(),
+    ],
+)
+def test_products_that_are_joined(join, dynamic):
+    minidynamo.reset()
+    compiled = minidynamo.compile(join, dynamic=dynamic, fullgraph=True)
+    for _ in range(2):
+        given = [torch.randn(24, 24) for _ in range(3)]
+        torch.testing.assert_close(compiled(*given), join(*given))
+
+
+def test_products_are_written_where_they_are_joined():
+    a, b, c = (torch.randn(24, 24) for _ in range(3))
+    check(lambda a, b, c: torch.cat([a @ b, c], 1), a, b, c, kernels=1, externs=1)
+    check(lambda a, b, c: torch.cat([a @ b, b @ c]), a, b, c, kernels=0, externs=2)
+    check(lambda a, b, c: (a @ b).clone(), a, b, c, kernels=0, externs=1)

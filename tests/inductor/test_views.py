@@ -233,3 +233,26 @@ def test_equal_views_are_several_tensors(fn, needs_grad):
     if needs_grad:
         (first.sum() + second.sum()).backward()
         assert x.grad is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.view(torch.int16) + 1,
+        lambda x: (x * 2).view(torch.int16) & 3,
+        lambda x: (x.view(torch.int16) & 0x7FFF).view(x.dtype),
+        lambda x: (x.view(torch.int16) ^ 1).view(x.dtype).float() * 2,
+        lambda x: x.t().view(torch.int16)[1:].clone(),
+        lambda x: (x * 2).view(torch.bfloat16).view(torch.float16).view(torch.int16),
+    ],
+)
+def test_bits_of_narrow_floats(fn, dtype):
+    for size in ((64, 70), (3, 5)):
+        check(fn, torch.randn(size).to(dtype), externs=0)
+
+
+def test_bits_that_are_no_number():
+    x = torch.tensor([0x7C01, -1, 0x7F81], dtype=torch.int16).repeat(20).view(torch.float16)
+    y = minidynamo.compile(lambda x: (x.view(torch.int16) ^ 2).view(torch.float16))(x)
+    assert torch.equal(y.view(torch.int16), x.view(torch.int16) ^ 2)

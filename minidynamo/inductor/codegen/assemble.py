@@ -240,8 +240,9 @@ class PlanAssembler:
         kwargs = {key: self._argument(arg) for key, arg in step.kwargs.items()}
         overload = schema.overload_name
         origin = ", ".join([*operators(step.origins), *source_lines(step.origins)])
-        if step.op in OUT_VARIANTS and _is_row_major(step.outputs[0]):
-            kwargs["out"] = Ref(self._alloc(step.outputs[0]))
+        if step.op in OUT_VARIANTS and (step.place or _is_row_major(step.outputs[0])):
+            place = self.slot(step.place) if step.place else self._alloc(step.outputs[0])
+            kwargs["out"] = Ref(place)
             extern = Extern(schema.name, "out", args, kwargs, (None,), origin)
         else:
             checks: list[Restride] = []

@@ -39,7 +39,14 @@ def lower_max_pool(
     ceil_mode: bool = False,
 ) -> Any:
     dims = 3 if g.node.target is aten.max_pool3d_with_indices.default else 2
-    window = Window(x, dims, kernel, stride, padding, dilation)
+    window = Window(
+        x,
+        dims,
+        kernel,
+        stride,
+        padding,
+        dilation,
+    )
     return _maxima(g, window) if window.may_be_written_out() else DECLINED
 
 
@@ -139,7 +146,14 @@ def lower_pool(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> Any:
-    window = Window(x, len(kernel), kernel, stride, padding, dilation)
+    window = Window(
+        x,
+        len(kernel),
+        kernel,
+        stride,
+        padding,
+        dilation,
+    )
     steps = [math.prod(kernel[d + 1 :]) for d in range(len(kernel))]
     return _found(g, window, steps, lambda b, index, number: number)
 
@@ -156,7 +170,13 @@ def lower_collect(
     ceil_mode: bool,
     laid_out: bool,
 ) -> Any:
-    window = Window(grad, len(kernel), kernel, stride, padding)
+    window = Window(
+        grad,
+        len(kernel),
+        kernel,
+        stride,
+        padding,
+    )
     compute = compute_type(grad.dtype)
     g.keep(grad)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from minidynamo.inductor.ir import Buffer, Index, Size, TensorValue, View
+from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.symbolic import ZERO, Expr, contiguous_strides, dot, is_nonneg
 
@@ -59,9 +60,12 @@ def lower_view(g: GraphLowering, x: TensorValue, size: Any, *strides: Any) -> An
 def _view_dtype(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> Any:
     if dtype.itemsize != x.dtype.itemsize or torch.bool in (dtype, x.dtype):
         return DECLINED
-    if x.dtype in (torch.float16, torch.bfloat16) or dtype in (torch.float16, torch.bfloat16):
-        return DECLINED
-    return g.lazy(lambda b, index: b.bitcast(x.load(b, index), dtype), (x,))
+
+    def inner(b: BodyBuilder, index: Index) -> Value:
+        bits = b.cast(x.load(b, index), x.dtype)
+        return b.compute(bits if dtype == x.dtype else b.bitcast(bits, dtype))
+
+    return g.lazy(inner, (x,))
 
 
 @register(aten.permute)

@@ -73,7 +73,11 @@ def written_to(
     return torch.where(where, x + value if adds else value, x)
 
 
-def _spread(value: torch.Tensor, dim: int, mask: torch.Tensor) -> torch.Tensor:
+def _spread(
+    value: torch.Tensor,
+    dim: int,
+    mask: torch.Tensor,
+) -> torch.Tensor:
     """Its elements along `dim`, one for each that the mask chooses, at the mask's places."""
     count = value.shape[dim]
     if statically_known_true(count == 1):

@@ -62,6 +62,22 @@ def merge_equal_nodes(gm: torch.fx.GraphModule) -> None:
             gm.graph.erase_node(node)
 
 
+def drop_copies(gm: torch.fx.GraphModule) -> None:
+    """Leave out copies of what an operator has just made and nobody else reads."""
+    for node in gm.graph.find_nodes(op="call_function", target=aten.clone.default):
+        given = node.args[0]
+        if len(given.users) != 1 or not is_pure(given) or may_share_memory(given):
+            continue
+        if given.target.namespace != "aten" or given.target is aten.lift.default:
+            continue
+        made, copied = given.meta["val"], node.meta["val"]
+        if OVERWRITTEN in node.meta or made.layout != torch.strided:
+            continue
+        if all(_is_same(*pair) for pair in zip(made.stride(), copied.stride(), strict=True)):
+            node.replace_all_uses_with(given)
+            gm.graph.erase_node(node)
+
+
 def is_fresh_memory(node: torch.fx.Node) -> bool:
     """Results that reach the caller, or whose views do, must stay different tensors."""
     return any(
@@ -130,5 +146,6 @@ def fold_bias(gm: torch.fx.GraphModule) -> None:
 PASSES: list[Callable[[torch.fx.GraphModule], None]] = [
     remove_dead_nodes,
     merge_equal_nodes,
+    drop_copies,
     fold_bias,
 ]
