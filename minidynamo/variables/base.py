@@ -273,6 +273,10 @@ class VariableTracker:
             )
         return value
 
+    def check_hashable(self, tx: Translator) -> None:
+        """Raise what `hash` of it raises. A number need not be known for that."""
+        self.hash_key(tx)
+
     def unpack(self, tx: Translator) -> list[VariableTracker]:
         """All items, as `list(value)` gives them. Items may be lazy."""
         return list(self._iterate(tx))
@@ -398,7 +402,7 @@ def _forwarder(name: str) -> Callable[..., Any]:
 for _name in (
     "python_type as_python_constant as_proxy getattr setattr delattr call"
     " call_method getitem setitem"
-    " delitem length contains iter next send returned_value truth hash_key"
+    " delitem length contains iter next send returned_value truth hash_key check_hashable"
     " unpack each runs_code".split()
 ):
     setattr(LazyVariable, _name, _forwarder(_name))

@@ -76,7 +76,7 @@ class CachedFunctionVariable(CallableVariable):
     ) -> VariableTracker:
         """The function behind the cache, as if it were called first; arguments must be hashable."""
         for argument in (*args, *kwargs.values()):
-            argument.hash_key(tx)
+            argument.check_hashable(tx)
         return tx.call_function(self.getattr(tx, "__wrapped__"), args, kwargs)
 
 

@@ -222,6 +222,13 @@ class TupleVariable(SequenceVariable):
             return super().hash_key(tx)
         return tuple(item.realize().hash_key(tx) for item in self.items)
 
+    def check_hashable(self, tx: Translator) -> None:
+        if self.overrides("__hash__"):
+            super().check_hashable(tx)
+            return
+        for item in self.items:
+            item.realize().check_hashable(tx)
+
     def reconstruct(self, codegen: PyCodegen) -> None:
         if self.cls is tuple:
             codegen.sequence(self.items)

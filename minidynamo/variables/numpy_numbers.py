@@ -61,6 +61,9 @@ class NumpyNumberVariable(VariableTracker):
     def hash_key(self, tx: Translator) -> Any:
         return self.specialized(tx).value
 
+    def check_hashable(self, tx: Translator) -> None:
+        pass
+
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         if name == "item" or name in _PLAIN:
             return MethodOfVariable(self, name)

@@ -107,6 +107,9 @@ class SymVariable(VariableTracker):
     def hash_key(self, tx: Translator) -> Any:
         return self.specialized(tx).value
 
+    def check_hashable(self, tx: Translator) -> None:
+        pass
+
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         if name in _ITSELF:
             return self

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.utils.parametrizations as parametrizations
 import torch.nn.utils.parametrize as parametrize
-from testing import CountingBackend, assert_same, check
+from testing import CountingBackend, assert_same, check, check_recompiles
 from torch import nn
 from torch.func import functional_call
 
@@ -720,6 +720,29 @@ def test_cached_function_of_tensors_and_objects():
     )
     for x in (X, X[:2], X):
         assert_same(compiled(x), x * prepare(recipe, tuple(x.shape)))
+
+
+def test_sizes_given_to_cached_functions_stay_symbolic():
+    @functools.lru_cache
+    def prepare(shape, options):
+        (rows, columns), (scale, _) = shape, options
+        return rows * scale if columns > 2 else rows, columns
+
+    def run(x):
+        try:
+            prepare(x.shape, [2, "a"])
+        except TypeError as error:
+            refused = str(error)
+        return (
+            x.new_ones(prepare(tuple(x.shape), (2, "a"))),
+            prepare(x.shape, (3, x.ndim)),
+            refused,
+        )
+
+    check_recompiles(run, [(torch.ones(n, 3),) for n in (2, 4, 6, 9)], graphs=2, fullgraph=True)
+    # What the function asks of them is guarded.
+    wide = [(torch.ones(5, n),) for n in (4, 3, 5, 2)]
+    check_recompiles(run, wide, graphs=3, fullgraph=True)
 
 
 def test_type_hints_are_constants():
