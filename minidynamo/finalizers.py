@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from .utils import class_dict
+
 # Others know them by weak references, and their ends are torch's or Python's own business.
 _COMMON = (
     torch.Tensor,
@@ -35,7 +37,9 @@ def has_finalizer(value: Any) -> bool:
     cls = type(value)
     if not cls.__flags__ & _HEAP_TYPE or issubclass(cls, _COMMON):
         return False
-    if any(isinstance(vars(base).get("__del__"), types.FunctionType) for base in cls.__mro__):
+    if any(
+        isinstance(class_dict(base).get("__del__"), types.FunctionType) for base in cls.__mro__
+    ):
         return True
     if not weakref.getweakrefcount(value):
         return False

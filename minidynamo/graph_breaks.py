@@ -57,6 +57,7 @@ from .stopped_frames import (
     store_stack,
 )
 from .variables.base import VariableTracker
+from .variables.exceptions import ExceptionVariable
 from .variables.generators import REBUILD
 from .variables.raising import Seen
 
@@ -157,6 +158,9 @@ class _Finisher:
         only_state = not (config.replay_side_effects or tail or is_continuation(self.tx.code))
         effects, context = self.output.side_effects, self.context
         can_break = not self.output.options.fullgraph
+        for _, known in effects.tracked() if can_break else ():
+            if isinstance(known, ExceptionVariable):
+                known.check_traceback()
         counting = PyCodegen(effects, context, None, only_state=only_state, can_break=can_break)
         _restore(counting, restore)
         self._drop_generators()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .exc import Unsupported
 from .finalizers import ends_with_code, leads_to
+from .utils import class_dict
 
 if TYPE_CHECKING:
     from .source import Source
@@ -54,10 +55,10 @@ def _attribute(real: Any, variable: Any, name: str) -> Any:
         return real.cell_contents if name == "cell_contents" and is_full(real) else None
     table: Any = getattr(variable, "dict", None)
     if issubclass(type(real), type):
-        table = vars(real)
+        table = class_dict(real)
     if table is not None and name in table:
         return table[name]
-    slots = (vars(base).get(name) for base in type(real).__mro__)
+    slots = (class_dict(base).get(name) for base in type(real).__mro__)
     slot = next((raw for raw in slots if type(raw) is types.MemberDescriptorType), None)
     try:
         return None if slot is None else slot.__get__(real)

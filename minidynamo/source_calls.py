@@ -12,13 +12,15 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from .utils import class_dict
+
 
 def class_attribute(cls: type, name: str, after: type | None = None) -> Any:
     """`cls.name` as the MRO has it (from behind class `after`, if given), without binding."""
     mro = cls.__mro__
     for base in mro[mro.index(after) + 1 if after is not None else 0 :]:
-        if name in vars(base):
-            return vars(base)[name]
+        if name in class_dict(base):
+            return class_dict(base)[name]
     raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
 
 

@@ -12,10 +12,18 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
-__all__ = ["counters", "dropping", "forget_warnings", "known_names", "plural", "warn_once"]
+__all__ = [
+    "class_dict",
+    "counters",
+    "dropping",
+    "forget_warnings",
+    "known_names",
+    "plural",
+    "warn_once",
+]
 
 # What happened since the process started, or since counters.clear(), by torch's names:
 # "frames": total (offered to the front end), ok (compiled); "graph_break": by message;
@@ -75,3 +83,7 @@ def forget_warnings() -> None:
     """Let every one-time warning be issued again."""
     with _warned_lock:
         _warned.clear()
+
+
+# `vars(cls)`, but that a metaclass may define `__dict__`, too.
+class_dict: Callable[[type], Mapping[str, Any]] = vars(type)["__dict__"].__get__

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..side_effects import Mutation
+from ..utils import class_dict
 from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import checked, has_slot
 from ..variables.classes import instantiate
@@ -51,7 +52,7 @@ def _constructs(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]]
     def register(function: Callable[..., Any]) -> Any:
         def new(tx: Translator, cls: Values, /, *args: Values, **kwargs: Values) -> Any:
             real = cls.as_python_constant()
-            if any("__del__" in vars(base) for base in real.__mro__):
+            if any("__del__" in class_dict(base) for base in real.__mro__):
                 unsupported(
                     "new object", real.__qualname__, "objects with __del__ are not made"
                 )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..exc import MinidynamoError
 from ..side_effects import Mutation
+from ..utils import class_dict
 from .base import ObservedException, VariableTracker, unsupported
 from .constant import ConstantVariable
 from .descriptors import bind, class_lookup, class_variable
@@ -196,7 +197,7 @@ def is_none(value: VariableTracker | None) -> bool:
 
 def has_slot(value: VariableTracker, name: str) -> bool:
     """Whether the type of the value defines `name` (what a metaclass defines does not count)."""
-    return any(name in vars(cls) for cls in value.python_type().__mro__)
+    return any(name in class_dict(cls) for cls in value.python_type().__mro__)
 
 
 def as_iterator(tx: Translator, value: VariableTracker) -> VariableTracker:

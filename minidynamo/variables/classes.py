@@ -17,6 +17,7 @@ from .. import trace_rules
 from ..guards import Predicate
 from ..side_effects import Mutation
 from ..source import AttrSource, ConstSource
+from ..utils import class_dict
 from .base import ObservedException, VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable, is_value
@@ -356,7 +357,7 @@ def has_object_layout(cls: type) -> bool:
             continue
         if base.__flags__ & (1 << 8) and base is not object:  # Py_TPFLAGS_IMMUTABLETYPE
             return False
-        new = base.__dict__.get("__new__")
+        new = class_dict(base).get("__new__")
         if isinstance(new, types.BuiltinFunctionType):
             return new is object.__new__
     return False
@@ -368,7 +369,7 @@ def new_object(tx: Translator, cls: type) -> VariableTracker:
         unsupported(
             "new object", cls.__qualname__, f"objects of {cls.__qualname__} keep state in C"
         )
-    if any("__del__" in vars(base) for base in cls.__mro__):
+    if any("__del__" in class_dict(base) for base in cls.__mro__):
         unsupported(
             "new object", cls.__qualname__, "objects with __del__ are not made while tracing"
         )

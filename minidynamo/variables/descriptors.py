@@ -21,6 +21,7 @@ from .. import _C
 from ..guards import Predicate
 from ..side_effects import DELETED
 from ..source import ClassAttrSource, ConstSource
+from ..utils import class_dict
 from .base import AttributeOf, VariableTracker, unsupported
 from .constant import ConstantVariable
 from .functions import BoundMethodVariable, CallableVariable
@@ -129,7 +130,8 @@ def guard_class(tx: Translator, cls: type) -> None:
     seen = _seen_versions.get(cls)
     if seen is None or seen[0] != version:
         held = [
-            (id(base), *((k, id(v)) for k, v in vars(base).items())) for base in cls.__mro__
+            (id(base), *((k, id(v)) for k, v in class_dict(base).items()))
+            for base in cls.__mro__
         ]
         if seen is not None and seen[1] != held:
             _volatile.add(cls)
@@ -150,8 +152,8 @@ def class_lookup(tx: Translator, cls: type, name: str) -> ClassAttribute | None:
         stored = effects.load_attr(known, name) if known is not None else None
         if isinstance(stored, VariableTracker):
             return ClassAttribute(name, cls, owner, STORED, stored)
-        if stored is not DELETED and name in owner.__dict__:
-            found = ClassAttribute(name, cls, owner, owner.__dict__[name])
+        if stored is not DELETED and name in (table := class_dict(owner)):
+            found = ClassAttribute(name, cls, owner, table[name])
             if cls in _volatile and isinstance(found.raw, _CONSTANT_ATTRIBUTES):
                 tx.guard(found.source(), "ID_IS", found.raw)
             return found
@@ -163,7 +165,7 @@ def class_lookup(tx: Translator, cls: type, name: str) -> ClassAttribute | None:
 
 @functools.lru_cache(maxsize=1024)
 def _lacks(name: str) -> Callable[[type], bool]:
-    return lambda cls: not any(name in vars(base) for base in cls.__mro__)
+    return lambda cls: not any(name in class_dict(base) for base in cls.__mro__)
 
 
 def lookup_special(tx: Translator, value: VariableTracker, name: str) -> VariableTracker | None:

@@ -320,17 +320,17 @@ def _change_dict(real: dict[Any, Any], change: tuple[tuple[Any, ...], ...]) -> N
     """
     for key in change[1]:
         dict.__delitem__(real, key)
-    stored = iter(change[0])
+    stored = change[0].__iter__()  # the program may have hidden builtins
     for key in stored:
-        dict.__setitem__(real, key, next(stored))
+        dict.__setitem__(real, key, stored.__next__())
 
 
 def _change_ordered_dict(real: Any, change: tuple[tuple[Any, ...], ...]) -> None:
     for key in change[1]:
         collections.OrderedDict.__delitem__(real, key)
-    stored = iter(change[0])
+    stored = change[0].__iter__()
     for key in stored:
-        collections.OrderedDict.__setitem__(real, key, next(stored))
+        collections.OrderedDict.__setitem__(real, key, stored.__next__())
 
 
 def raise_key_error(key: VariableTracker) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import types
 from operator import is_
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ..exc import Unsupported
 from ..side_effects import DELETED, Mutation
@@ -177,8 +177,8 @@ class ExceptionVariable(BuiltinObject):
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         given, named = self.made_with
-        if self.raised_at is not None and codegen.can_break:
-            self._refuse_rebuilding()
+        if codegen.can_break:
+            self.check_traceback()
 
         def push_args() -> None:
             args = self.args if given is None else given
@@ -196,8 +196,12 @@ class ExceptionVariable(BuiltinObject):
                 codegen(value)  # type: ignore[arg-type]
                 self.apply_setattr(codegen, name)
 
-    def _refuse_rebuilding(self) -> NoReturn:
-        """It is raised by eager, so that it has a traceback."""
+    def check_traceback(self) -> None:
+        """To be called if it is seen outside: what the traced code raised gets a traceback by being
+        raised by eager.
+        """
+        if self.raised_at is None:
+            return
         why = "an exception that was raised leaves the graph: its traceback is eager's"
         reason = Unsupported("exception", repr(self), why)
         reason.made_at = self.raised_at  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..side_effects import DELETED
 from ..source import DictItemSource, InstanceAttrSource, InstanceDictSource, Source
+from ..utils import class_dict
 from .base import VariableTracker
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ def push_dict(codegen: PyCodegen, cls: type, push: Callable[[], None]) -> None:
 
 
 def _of_class(cls: type, name: str) -> Any:
-    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+    return next(
+        (class_dict(base)[name] for base in cls.__mro__ if name in class_dict(base)), None
+    )
 
 
 def has_setter(cls: type, name: str) -> bool:
@@ -155,6 +158,6 @@ def slot_names(cls: type) -> list[str]:
     return [
         name
         for base in cls.__mro__
-        for name, raw in base.__dict__.items()
+        for name, raw in class_dict(base).items()
         if type(raw).__name__ == "member_descriptor"
     ]

@@ -19,6 +19,7 @@ from ..exc import MinidynamoError, Unsupported, UserError
 from ..guards import Check
 from ..source import AttrSource, ConstSource, ListItemSource
 from ..trace_rules import Rule
+from ..utils import class_dict
 from . import builder, symint
 from .base import (
     MAX_ITEMS,
@@ -199,7 +200,9 @@ class Services:
         """`descriptor.__get__(holder)` for one of `GETTERS`."""
         name = descriptor.__name__
         cls = holder.python_type()
-        found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+        found = next(
+            (class_dict(base)[name] for base in cls.__mro__ if name in class_dict(base)), None
+        )
         plain = cls.__getattribute__ in (object.__getattribute__, type.__getattribute__)
         if found is not descriptor or not (plain or isinstance(holder, TensorVariable)):
             what = f"{descriptor!r}.__get__({holder!r})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
+from ..utils import class_dict
 from .base import VariableTracker, unsupported
 from .classes import ClassVariable
 from .descriptors import ClassAttribute, bind, guard_class
@@ -46,8 +47,8 @@ class SuperVariable(VariableTracker):
                 unsupported(
                     "super", f"{self!r}.{name}", "the attribute was stored while tracing"
                 )
-            if name in owner.__dict__:
-                found = ClassAttribute(name, owner, owner, owner.__dict__[name])
+            if name in class_dict(owner):
+                found = ClassAttribute(name, owner, owner, class_dict(owner)[name])
                 guard_class(tx, owner)
                 instance = None if self.of_class else self.receiver
                 return bind(tx, found, instance, self.start).realize()

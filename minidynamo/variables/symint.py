@@ -271,9 +271,26 @@ def compute(
         AssertionError,
     ):
         return None  # constants then give the program's own error, if it is one
+    if isinstance(result, torch.SymInt) and _is_huge(result):
+        return None
+    if function in _GROWING and isinstance(result, torch.SymInt) and any(map(_is_large, args)):
+        if not decide(tx, lambda: bool(-_SMALL < result < _SMALL), args):
+            return None
     if isinstance(result, SYM_TYPES):
         return wrap_number(tx, result, made=(row, args))
     return tx.wrap_constant(result) if type(result) in _NUMBERS else None
+
+
+def _is_huge(number: torch.SymInt) -> bool:
+    """Whether it does not fit what guards, graphs and kernels compute with."""
+    return type(hint := number.node.hint) is int and abs(hint) >= _SMALL
+
+
+def _is_large(value: VariableTracker) -> bool:
+    """Whether a product with this may leave 64 bits for other values of the symbols."""
+    number = value.value  # type: ignore[attr-defined]
+    known = number.node.hint if isinstance(number, torch.SymInt) else number
+    return type(known) is int and abs(known) >= _LARGE
 
 
 # What knows the calls that make texts of numbers (`symbolic_text`).
@@ -452,6 +469,10 @@ _INTEGERS_ONLY = frozenset(
     {operator.floordiv, operator.mod, operator.pow, pow, divmod, round}
     | {operator.ifloordiv, operator.imod, operator.ipow}
 )
+# Products of one large integer have to stay small, of which there is room for sums.
+_GROWING = frozenset({operator.mul, operator.imul, operator.lshift, operator.ilshift})
+_GROWING |= {operator.pow, operator.ipow, pow}
+_SMALL, _LARGE = 2**60, 2**24
 _ROUNDINGS = frozenset({int, torch.sym_int, math.floor, math.ceil, math.trunc})
 # What has no effects and depends on its arguments alone.
 _OUTSIDE = (

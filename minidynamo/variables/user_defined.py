@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
 from ..source import SlotSource, Source
+from ..utils import class_dict
 from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import as_iterator, is_none, name_at_slots, rich_equal, type_name
 from .classes import NEW_OBJECT, class_variable, has_object_layout
@@ -231,7 +232,7 @@ class UserDefinedObjectVariable(InstanceState):
     def has_dict(self) -> bool:
         if self.source is not None:
             return self.dict is not None
-        return any("__dict__" in base.__dict__ for base in self.cls.__mro__)
+        return any("__dict__" in class_dict(base) for base in self.cls.__mro__)
 
     # -- slots ----------------------------------------------------------------------------------
 

@@ -147,3 +147,29 @@ def test_methods_of_c_that_are_kept_over_a_break():
         return x + read(b"a", "big"), make("b"), get("a"), kinds, read.__self__
 
     check(fn, torch.ones(2))
+
+
+# -- a metaclass with a `__dict__` of its own ------------------------------------------------------
+
+ASKED = []
+
+
+class _Meta(type):
+    @property
+    def __dict__(cls):
+        ASKED.append(cls)
+
+
+class _OfMeta(metaclass=_Meta):
+    factor = 3
+
+    def __init__(self, x):
+        self.x = x
+
+    def times(self):
+        return self.x * self.factor
+
+
+def test_dict_of_a_metaclass_is_not_asked():
+    check(lambda x: _OfMeta(x).times() + _OfMeta.factor, torch.arange(3.0))
+    assert not ASKED

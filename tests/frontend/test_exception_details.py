@@ -268,7 +268,23 @@ def _with_its_cause(x, kept):
     return x + 1, found
 
 
-@pytest.mark.parametrize("fn", [_returned, _stored, _kept_across_a_break, _with_its_cause])
+def _in_a_group(x, kept):
+    try:
+        try:
+            _raises_inside()
+        except ValueError as error:
+            raise ExceptionGroup("group", [error]) from None
+    except ExceptionGroup as error:
+        kept += [error, *error.exceptions]
+    try:
+        raise kept[0]
+    except ExceptionGroup as error:
+        return x + 1, error
+
+
+@pytest.mark.parametrize(
+    "fn", [_returned, _stored, _kept_across_a_break, _with_its_cause, _in_a_group]
+)
 def test_tracebacks_of_exceptions_that_are_kept(fn):
     x = torch.arange(3.0)
     compiled = minidynamo.compile(fn, backend="eager")
@@ -296,3 +312,17 @@ def _hides_a_builtin(x):
 
 def test_a_deleted_global_that_hid_a_builtin():
     check(_hides_a_builtin, X, graphs=2)
+
+
+def test_traceback_of_an_exception_from_outside():
+    def fn(x, error):
+        try:
+            raise error
+        except ValueError:
+            return x + 1
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for call in (fn, compiled, compiled):
+        error = ValueError("outside")
+        call(X, error)
+        assert [line for _, line in _lines_of(error)] == ["raise error"]

@@ -1,7 +1,12 @@
 """Keys with a `__hash__` or `__eq__` of their own are hashed again where a dict is built anew."""
 
+import collections
+
+import pytest
 import torch
 from testing import check
+
+import minidynamo
 
 
 def _dict_of_closures(x):
@@ -75,3 +80,63 @@ def _iterates(x):
 
 def test_iterating_compares_nothing():
     check(_iterates, torch.ones(2), graphs=None)
+
+
+# -- objects whose attributes are stored behind the graph ------------------------------------------
+
+
+class Numbered:
+    def __hash__(self):
+        return hash(self.number)
+
+    def __eq__(self, other):
+        return self.number == other.number
+
+
+def _key_of_an_existing_dict(x, key, table):
+    key.number = 5
+    table[key] = 1
+    return x + 1, key
+
+
+def _key_of_a_new_dict(x, key, table):
+    key.number = 5
+    return x + 1, key, {key: 1}
+
+
+def _element_of_a_new_set(x, key, table):
+    key.number = 5
+    table["set"] = {key}
+    return x + 1, key, frozenset([key])
+
+
+def _key_of_an_ordered_dict(x, key, table):
+    key.number = 5
+    ordered = collections.OrderedDict()
+    ordered[key] = x
+    return x + 1, key, ordered
+
+
+@pytest.mark.parametrize("number", [None, 4])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        _key_of_an_existing_dict,
+        _key_of_a_new_dict,
+        _element_of_a_new_set,
+        _key_of_an_ordered_dict,
+    ],
+)
+def test_keys_whose_hash_depends_on_what_is_stored_later(fn, number):
+    compiled = minidynamo.compile(fn, backend="eager")
+    for call in (fn, compiled, compiled):
+        key, table = Numbered(), {}
+        if number is not None:
+            key.number = number
+        same = Numbered()
+        same.number = 5
+        _, found, *made = call(torch.ones(2), key, table)
+        made += [table] if fn is _key_of_an_existing_dict else []
+        made += [table["set"]] if fn is _element_of_a_new_set else []
+        assert found is key and made
+        assert all(same in container and key in container for container in made)
