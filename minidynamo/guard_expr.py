@@ -20,6 +20,8 @@ from .source import Source, TensorPropertySource
 
 Expr: TypeAlias = "int | Source | tuple[Any, ...]"
 
+_INT64 = 2**63
+
 # Operator -> how many operands it takes; None: two or more, folded from the left.
 OPERATORS: dict[str, int | None] = {
     "+": None,
@@ -73,7 +75,10 @@ def from_sympy(expression: Any, sources: Mapping[Any, Source | int]) -> Expr:
     if expression in sources:
         return sources[expression]
     if not expression.args and (expression.is_Integer or expression.is_Boolean):
-        return int(bool(expression)) if expression.is_Boolean else int(expression)
+        number = int(bool(expression)) if expression.is_Boolean else int(expression)
+        if not -_INT64 <= number < _INT64:
+            raise ValueError(f"no native guard for {number}, which has more than 64 bits")
+        return number
     operator = _SYMPY_OPERATORS.get(type(expression).__name__)
     if operator is None:
         raise ValueError(f"no native guard for {expression} ({type(expression).__name__})")

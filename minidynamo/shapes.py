@@ -64,6 +64,8 @@ from .symbolic_contexts import (
 
 UNBACKED = getattr(DimDynamic, "UNBACKED", None) or DimDynamic.SIZE_LIKE_UNBACKED
 _INT64 = 2**63
+# Integers below these: sums and products of two fit 64 bits.
+_SMALL, WIDEST = 2**31, 2**60
 _OFFSETS = (torch.int64, torch.int32)
 
 
@@ -109,6 +111,7 @@ class Shapes:
         self.has_nested = False
         self._tensors: list[_Tensor] = []
         self._numbers: dict[Source, _Number] = {}
+        self.narrowed: set[sympy.Symbol] = set()
         self._stacks: list[UserStack] = []
         self._unbacked: dict[Source, frozenset[int]] = {}
         # What holds for sizes with criteria.
@@ -246,6 +249,17 @@ class Shapes:
         self.sources[symbol] = source
         self._numbers[source] = _Number(source, value, symbol, stack)
         return self._as_number(self._numbers[source])
+
+    def narrow(self, expr: Any) -> bool:
+        """Let 64 bits do to compute with the program's ints in `expr`; False where they do not."""
+        for n in [n for n in self._numbers.values() if n.symbol in expr.free_symbols]:
+            if type(n.value) is int and n.symbol not in self.narrowed:
+                if abs(n.value) >= WIDEST:
+                    return False
+                end = (_SMALL if abs(n.value) < _SMALL else WIDEST) - 1
+                self.env.constrain_symbol_range(n.symbol, compiler_min=-end, compiler_max=end)
+                self.narrowed.add(n.symbol)
+        return True
 
     def fix(self, symbol: sympy.Symbol) -> None:
         """Make a symbol the constant that it is in this call."""

@@ -27,6 +27,7 @@ from torch.fx.node import map_arg
 
 from ..exc import DataDependentError, MinidynamoError, Unsupported
 from ..output_graph import constant_of, example_value
+from ..shapes import WIDEST
 from ..source import CallSource
 from ..symbolic_contexts import is_ragged
 from .base import LazyVariable, NotConstant, VariableTracker, unsupported
@@ -201,6 +202,10 @@ def decide(tx: Translator, question: Callable[[], Any], about: Any) -> Any:
             f"the program needs to know {error.cond}, which depends on a tensor's data",
             ["say what holds with torch._check(...), or use torch.where or torch.cond"],
         ) from error
+    except AssertionError as error:
+        if "NaN" not in str(error):  # torch computed with infinite bounds
+            raise
+        raise Unsupported("symbolic number", repr(about), "torch does not bound it") from error
     finally:
         tx.output.shapes.note_guards(tx.user_stack)
 
@@ -260,6 +265,8 @@ def compute(
         values = [int(value) if type(value) is bool else value for value in values]
     try:
         result = decide(tx, lambda: row(*values), args)
+        if isinstance(result, torch.SymInt) and not _fits(tx, result, function):
+            return None
     except MinidynamoError:
         raise
     except (
@@ -271,26 +278,26 @@ def compute(
         AssertionError,
     ):
         return None  # constants then give the program's own error, if it is one
-    if isinstance(result, torch.SymInt) and _is_huge(result):
-        return None
-    if function in _GROWING and isinstance(result, torch.SymInt) and any(map(_is_large, args)):
-        if not decide(tx, lambda: bool(-_SMALL < result < _SMALL), args):
-            return None
     if isinstance(result, SYM_TYPES):
         return wrap_number(tx, result, made=(row, args))
     return tx.wrap_constant(result) if type(result) in _NUMBERS else None
 
 
-def _is_huge(number: torch.SymInt) -> bool:
-    """Whether it does not fit what guards, graphs and kernels compute with."""
-    return type(hint := number.node.hint) is int and abs(hint) >= _SMALL
-
-
-def _is_large(value: VariableTracker) -> bool:
-    """Whether a product with this may leave 64 bits for other values of the symbols."""
-    number = value.value  # type: ignore[attr-defined]
-    known = number.node.hint if isinstance(number, torch.SymInt) else number
-    return type(known) is int and abs(known) >= _LARGE
+def _fits(tx: Translator, number: torch.SymInt, function: Callable[..., Any]) -> bool:
+    """Whether guards, graphs and kernels can compute the number that `function` gave, in 64 bits;
+    those of other values of the program's integers, too: that is a guard.
+    """
+    hint, expr, shapes = number.node.hint, number.node.expr, tx.output.shapes
+    is_wide = type(hint) is int and abs(hint) >= WIDEST
+    if is_wide or expr is sympy.nan or not shapes.narrow(expr):  # infinite bounds make NaNs
+        return False
+    if function not in _GROWING or shapes.narrowed.isdisjoint(expr.free_symbols):
+        return True
+    bounds = shapes.env.bound_sympy(expr)
+    if bounds.lower > -WIDEST and bounds.upper < WIDEST:
+        return True
+    asked = (number < WIDEST, number > -WIDEST)
+    return all(decide(tx, partial(bool, answer), number) for answer in asked)
 
 
 # What knows the calls that make texts of numbers (`symbolic_text`).
@@ -469,10 +476,9 @@ _INTEGERS_ONLY = frozenset(
     {operator.floordiv, operator.mod, operator.pow, pow, divmod, round}
     | {operator.ifloordiv, operator.imod, operator.ipow}
 )
-# Products of one large integer have to stay small, of which there is room for sums.
+# What makes large integers of small ones.
 _GROWING = frozenset({operator.mul, operator.imul, operator.lshift, operator.ilshift})
 _GROWING |= {operator.pow, operator.ipow, pow}
-_SMALL, _LARGE = 2**60, 2**24
 _ROUNDINGS = frozenset({int, torch.sym_int, math.floor, math.ceil, math.trunc})
 # What has no effects and depends on its arguments alone.
 _OUTSIDE = (

@@ -4,7 +4,9 @@ methods.
 
 import pytest
 import torch
-from testing import check_recompiles
+from testing import assert_same, check_recompiles
+
+import minidynamo
 
 
 class Weight:
@@ -65,3 +67,46 @@ def test_a_choice_between_a_size_and_a_number():
         return x.new_ones(torch.sym_ite(x.shape[0] > 3, x.shape[0], 1))
 
     check_recompiles(f, sized(2, 4, 2, 4), graphs=2, fullgraph=True)
+
+
+# -- integers that need more than 64 bits ----------------------------------------------------------
+
+
+def _shifted(x, a, b):
+    n = (a << 96) | (b << 80) | (a << 64) | a
+    return x + 1 if n == 5 else x + 2, n, n >> 64
+
+
+def _hashed(x, a, b):
+    return x + ((a * 6364136223846793005 + 1442695040888963407) & 255)
+
+
+def _generated(x, a, b):
+    for _ in range(3):
+        a = (a * 1103515245 + b) & 0x7FFFFFFF
+    return x + a % 7
+
+
+def _to_a_power(x, a, b):
+    return x + (a * a * a * a) % 13, x * (b**9 % 11)
+
+
+def _of_bytes(x, a, b):
+    n = a
+    for shift in (10, 20, 30, 40):
+        n = (n << shift) + b
+    return x + (n & 255), n < 1 << 128
+
+
+@pytest.mark.parametrize("fn", [_shifted, _hashed, _generated, _to_a_power, _of_bytes])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_integers_that_need_more_than_64_bits(fn, backend):
+    compiled = minidynamo.compile(fn, backend=backend)
+    x = torch.arange(3.0)
+    for a, b in ((3, 4), (5, 6), (123456789, 8), (1 << 40, 9), (0, 1), ((1 << 63) - 1, 1)):
+        assert_same(fn(x, a, b), compiled(x, a, b))
+
+
+def test_small_integers_are_computed_with_in_one_graph():
+    calls = [(torch.arange(3.0), a, a + 1) for a in (3, 5, 12, 700, -4)]
+    check_recompiles(lambda x, a, b: x * (a * b + a * 1000 - b // 3), calls, graphs=2)
