@@ -14,11 +14,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
 from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
     in_kernel_invocation_manager,
 )
+
+from .deferred_torch import fake_mode
 
 __all__ = ["sized_fake_mode"]
 
@@ -111,13 +114,37 @@ IN_PLACE = {
 }
 
 
+def _of_operands(*args: Any) -> Sequence[int]:
+    return compute_elementwise_output_strides(*[x for x in args if isinstance(x, torch.Tensor)])
+
+
+def _of_images(x: FakeTensor, *_rest: Any) -> Sequence[int]:
+    layout = suggest_memory_format(x)
+    return torch.empty(x.shape, device="meta", memory_format=layout).stride()
+
+
+# How eager lays out the first result of operators that torch's fake tensors run as others, whose
+# results are laid out differently: another operand comes first, or dimensions stay transposed.
+STRIDES: dict[Any, Callable[..., Sequence[int]]] = {
+    aten.copysign.Tensor: _of_operands,
+    aten.floor_divide.default: _of_operands,
+    aten.xlogy.Tensor: _of_operands,
+    aten.native_batch_norm.default: _of_images,
+    aten._native_batch_norm_legit.default: _of_images,
+    aten._native_batch_norm_legit.no_stats: _of_images,
+    aten._native_batch_norm_legit_functional.default: _of_images,
+    aten._native_batch_norm_legit_no_training.default: _of_images,
+}
+
+
 def sized_fake_mode(**options: Any) -> FakeTensorMode:
-    """torch's, with short ways for the operators of `RESULTS` where sizes are symbolic.
+    """torch's, with short ways for the operators of `RESULTS` where sizes are symbolic, and with
+    eager's layouts for those of `STRIDES` where they are not.
 
     No class of its own: up to torch 2.11 higher-order operators know what to do under a mode by its
     very type.
     """
-    mode = FakeTensorMode(**options)
+    mode = fake_mode(**options)
     mode.dispatch = partial(_dispatch, weakref.ref(mode))
     return mode
 
@@ -134,7 +161,29 @@ def _dispatch(
         shapes = RESULTS.get(func, _no_more)(*args, **(kwargs or {}))
         if shapes is not None:
             return args[0] if func in IN_PLACE else _results(mode, args[0], shapes)
-    return FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
+    result = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
+    return _relaid(mode, result, STRIDES[func](*args)) if _has_layout(func, args) else result
+
+
+def _has_layout(func: Any, args: Sequence[Any]) -> bool:
+    tensors = [x for x in args if isinstance(x, torch.Tensor)] if func in STRIDES else []
+    return bool(tensors) and all(
+        type(x) is FakeTensor
+        and x.layout == torch.strided
+        and x.fake_device.type == "cpu"
+        and all(type(size) is int for size in x.shape)
+        for x in tensors
+    )
+
+
+def _relaid(mode: FakeTensorMode, result: Any, stride: Sequence[int]) -> Any:
+    first, *rest = result if isinstance(result, tuple) else (result,)
+    if type(first) is not FakeTensor or first.stride() == tuple(stride):
+        return result
+    with in_kernel_invocation_manager(mode):
+        value = torch.empty_strided(first.shape, stride, dtype=first.dtype, device="meta")
+    moved = FakeTensor(mode, value, first.fake_device)
+    return (moved, *rest) if isinstance(result, tuple) else moved
 
 
 def _is_known(mode: FakeTensorMode, args: Sequence[Any]) -> bool:

@@ -88,6 +88,7 @@ INDUCTOR_USES = {
     "utils",
     "compile_lock",
     "deferred_torch",
+    "fake_results",
     "shape_env",
     "size_nodes",
     "transform_levels",

@@ -28,8 +28,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from minidynamo import _C, events
 from minidynamo import config as front_end
 from minidynamo.compile_lock import compiling
-from minidynamo.deferred_torch import fake_mode
 from minidynamo.exc import NoCompiler
+from minidynamo.fake_results import sized_fake_mode
 from minidynamo.inductor import (
     config,
     freezing,
@@ -340,7 +340,7 @@ def _fake_mode(inputs: Sequence[Any]) -> FakeTensorMode:
     context = TracingContext.try_get()
     if context is not None and context.fake_mode is not None and has_symbols(inputs):
         return context.fake_mode
-    return fake_mode(allow_non_fake_inputs=True)
+    return sized_fake_mode(allow_non_fake_inputs=True)
 
 
 def _fake(value: Any, mode: FakeTensorMode) -> Any:

@@ -269,3 +269,54 @@ def test_of_equal_zeros_fmax_takes_the_first():
         actual, expected = minidynamo.compile(fn)(x, y), fn(x, y)
         assert torch.equal(actual.signbit(), expected.signbit())
         assert torch.equal(actual, expected)
+
+
+MIXED = {
+    "copysign": torch.copysign,
+    "floor_divide": torch.floor_divide,
+    "xlogy": torch.xlogy,
+    "atan2": torch.atan2,
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_layouts_of_operands_that_differ(name):
+    """The first operand decides, whatever the operator is made of."""
+
+    def fn(a, b):
+        first, second = MIXED[name](a, b), MIXED[name](b, a)
+        return first, second, second.view(-1) * 2, first.is_contiguous()
+
+    a = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    expected, actual = (
+        call(a, torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)) + 1)
+        for call in (fn, minidynamo.compile(fn, fullgraph=True))
+    )
+    torch.testing.assert_close(actual, expected)
+    assert [x.stride() for x in actual[:3]] == [x.stride() for x in expected[:3]]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("grad", [True, False])
+def test_batch_norm_of_transposed_rows(training, grad):
+    """The result is row-major, and may be viewed as rows."""
+    norm = torch.nn.BatchNorm1d(6).train(training)
+
+    def fn(x):
+        y = norm(x.transpose(1, 2))
+        return y, y.relu().view(4, -1) * 2
+
+    minidynamo.reset()
+    found = []
+    for call in (fn, minidynamo.compile(fn, fullgraph=True)):
+        x = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(0)).requires_grad_(
+            grad
+        )
+        results = call(x)
+        if grad:
+            (results[1] * results[0].reshape(4, -1)).sum().backward()
+        found.append((*results, x.grad))
+    torch.testing.assert_close(found[1][:2], found[0][:2], rtol=1e-4, atol=1e-5)
+    if grad:
+        torch.testing.assert_close(found[1][2], found[0][2], rtol=1e-4, atol=1e-4)
+    assert found[1][0].stride() == found[0][0].stride() == (30, 5, 1)
