@@ -155,7 +155,10 @@ if numpy is not None:
         *(value for value in vars(numpy).values() if isinstance(value, numpy.ufunc)),
         *(
             getattr(numpy, name)
-            for name in "prod sum max min mean round ndim size argmax".split()
+            for name in (
+                "prod sum max min mean round ndim size argmax argmin clip isclose allclose"
+                " real imag isscalar array_equal"
+            ).split()
         ),
     )
 

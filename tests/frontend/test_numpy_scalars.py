@@ -263,3 +263,24 @@ def test_functions_of_tensors_without_dimensions():
         return x + first, first, np.exp(x.sum()), x.sum().numpy() * np.sqrt(2.0)
 
     check(fn, torch.tensor([1.0, 2.0, 3.0]))
+
+
+# -- functions of numbers that are constants -------------------------------------------------------
+
+OF_NUMBERS = {
+    "clip": lambda x: np.clip(np.float32(3.5), 0, 2) + x,
+    "clip of a size": lambda x: x * np.clip(x.shape[0], 1, 2),
+    "clip of one side": lambda x: x + np.clip(-3, a_min=-1, a_max=None),
+    "clip of an array": lambda x: torch.from_numpy(np.clip(x.numpy(), np.float32(1), None)),
+    "isclose": lambda x: x + (1 if np.isclose(np.float64(1.0), 1.0) else 2),
+    "allclose": lambda x: x + np.allclose(1.0, 1.5),
+    "parts": lambda x: (x * np.real(np.float64(2)), np.imag(3.0)),
+    "isscalar": lambda x: (x + 1, np.isscalar(3), np.isscalar(np.float32(2))),
+    "array_equal": lambda x: (x + 1, np.array_equal(3, 3), np.array_equal(3, 4)),
+    "argmin": lambda x: (x + 1, np.argmin((3, 1, 2)), np.argmax((1, 5))),
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_functions_of_constant_numbers(name):
+    check(OF_NUMBERS[name], torch.arange(4.0), fullgraph=True)
