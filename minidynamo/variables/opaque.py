@@ -20,6 +20,7 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from .. import trace_rules
 from ..bytecode import decode
 from .base import VariableTracker, unsupported
+from .functions import CellVariable
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -48,7 +49,7 @@ def check_reads(tx: Translator, target: Callable[..., Any]) -> None:
     effects = tx.output.side_effects
     if _is_of_torch(target):
         return
-    stores = effects.pending_attributes()
+    stores = [pair for pair in effects.pending_attributes() if not _is_own_cell(pair[0])]
     if not (stores or effects.contents):
         return
     reach = _Reach(target)
@@ -58,6 +59,11 @@ def check_reads(tx: Translator, target: Callable[..., Any]) -> None:
     for variable in effects.contents:
         if reach.reads(_real(tx, variable)):
             _refuse(target, repr(variable))
+
+
+def _is_own_cell(variable: VariableTracker) -> bool:
+    """Whether the frame made the cell: only what else the frame made and stored leads to it."""
+    return isinstance(variable, CellVariable) and variable.real is None
 
 
 def _is_of_torch(target: Any) -> bool:

@@ -137,3 +137,55 @@ def test_what_it_does_not_read_is_no_break():
         return scaled(x) * SETTINGS.scale
 
     compare(fn, 1, fullgraph=True)
+
+
+MANY = [object() for _ in range(21_000)]
+CALLBACKS = []
+
+
+@minidynamo.allow_in_graph
+def ask_callbacks(x):
+    return x + sum(callback() for callback in CALLBACKS if MANY)
+
+
+def test_cells_that_the_frame_made_are_not_read():
+    """However much such a function reaches: here it may read all that existed."""
+
+    def fn(x):
+        scale = 1.0
+
+        def scaled_by():
+            return scale
+
+        scale = 2.0
+        return ask_callbacks(x) * scaled_by()
+
+    compare(fn, 1, fullgraph=True)
+
+
+def test_cells_that_the_frame_handed_on_are_read():
+    def fn(x):
+        scale = 1.0
+        CALLBACKS[:] = [lambda: scale]
+        scale = 5.0
+        return ask_callbacks(x) * scale
+
+    compare(fn, None)
+    CALLBACKS.clear()
+
+
+def test_cells_of_outer_functions_are_read():
+    scale = 1.0
+
+    @minidynamo.allow_in_graph
+    def read(x):
+        return x * scale if MANY else x
+
+    def fn(x):
+        nonlocal scale
+        scale = 1.0
+        before = read(x)
+        scale = 3.0
+        return before, read(x), scale
+
+    compare(fn, None)
