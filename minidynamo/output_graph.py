@@ -43,7 +43,7 @@ from .shape_env import ExactShapeEnv, decomposing
 from .shape_history import history_of
 from .shapes import Shapes, expr_function
 from .side_effects import SideEffects
-from .size_nodes import expression_node
+from .size_nodes import expression_node, fold_numbers
 from .source import LocalSource, ModuleItemSource
 from .subgraphs import Body, graphs_of
 from .symbolic_contexts import TorchSource, hint_of
@@ -558,6 +558,7 @@ class OutputGraph:
                     user.replace_input_with(item.node, constant)
             elif item.node is not first:
                 first.prepend(item.node)
+        fold_numbers(self.graph)
 
     def call_backend(
         self, module: torch.fx.GraphModule, inputs: list[GraphInput]

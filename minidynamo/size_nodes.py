@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch.fx
 from torch.fx.node import Node, map_arg
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class NumberArithmetic(PythonReferenceAnalysis):
@@ -103,3 +106,31 @@ class SizeFunction:
     def __call__(self, *values: int) -> int:
         known = dict(zip(self.symbols, values, strict=True))
         return int(sympy_interp(NumberArithmetic, known, self.expr))
+
+
+def _fixed(number: Any) -> int | float:
+    """The value of a symbolic number in this call, which becomes a guard."""
+    return float(number) if isinstance(number, torch.SymFloat) else int(number)
+
+
+def fold_numbers(graph: torch.fx.Graph) -> None:
+    """Numbers that are made of constants alone, now that some symbols are, become constants. So do
+    powers of a negative constant, which the ShapeEnv cannot bound: their exponents are guarded.
+    """
+    for node in list(graph.nodes):
+        is_number = isinstance(node.meta.get("example_value"), _NUMBERS)
+        if not is_number or getattr(node.target, "__module__", "") != "_operator":
+            continue
+        args = node.args
+        if node.target is operator.pow and not isinstance(args[0], Node) and args[0] < 0:
+            args = map_arg(args, lambda n: _fixed(n.meta["example_value"]))
+        if any(isinstance(arg, Node) for arg in args):
+            continue
+        try:
+            number = node.target(*args)
+        except (ArithmeticError, ValueError):
+            continue  # it raises where the graph runs
+        if type(number) in (bool, int, float):
+            for user in list(node.users):
+                user.replace_input_with(node, number)
+            graph.erase_node(node)

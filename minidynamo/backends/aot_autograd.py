@@ -8,10 +8,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from .._C import disabled
 from ..events import AotGraphEvent, emit, timed, wants
 from ..inductor.aot import NOT_COMPILABLE, CannotTrace, floats_stay_numbers, make_aot
-from ..inductor.grad_modes import enters_inference_mode
+from ..inductor.grad_modes import enters_inference_mode, in_other_mode, other_mode_part
 from ..inductor.overlaps import refusal, with_eager_strides
 
 __all__ = ["aot_autograd"]
@@ -38,25 +40,27 @@ def aot_autograd(
     graph with gradients is cut in two. Mutation, aliasing and autograd are AOTAutograd's; a graph
     that it cannot take apart runs as it was captured.
     """
-    from torch._functorch.aot_autograd import make_boxed_func
     from torch._functorch.partitioners import default_partition
 
-    def boxed(compiler: GraphCompiler, kind: str) -> GraphCompiler:
-        def compile_graph(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
-            if wants(AotGraphEvent):
-                emit(AotGraphEvent(graph, kind))
-            compiled = compiler(graph, inputs)
-            if not hasattr(compiled, "_boxed_call"):
-                # Autograd may call it in the middle of a compiled region: not to be compiled again.
-                return make_boxed_func(disabled(compiled))
-            return compiled
-
-        return compile_graph
+    part = other_mode_part(gm)
+    if part is not None:
+        with torch.set_grad_enabled(not torch.is_grad_enabled()):
+            compiled = aot_autograd(
+                part,
+                example_inputs,
+                fw_compiler=fw_compiler,
+                bw_compiler=bw_compiler,
+                inference_compiler=inference_compiler,
+                decompositions=decompositions,
+                partition_fn=partition_fn,
+                keep_inference_input_mutations=keep_inference_input_mutations,
+            )
+        return in_other_mode(compiled)
 
     compilers = {
-        "forward": boxed(fw_compiler, "forward"),
-        "backward": boxed(bw_compiler or fw_compiler, "backward"),
-        "inference": boxed(inference_compiler or fw_compiler, "inference"),
+        "forward": _boxed(fw_compiler, "forward"),
+        "backward": _boxed(bw_compiler or fw_compiler, "backward"),
+        "inference": _boxed(inference_compiler or fw_compiler, "inference"),
     }
     graph = with_eager_strides(gm)
     with timed("aot_autograd"), floats_stay_numbers():
@@ -75,3 +79,18 @@ def aot_autograd(
         except (CannotTrace, *NOT_COMPILABLE) as reason:
             log.info("a graph runs as it was captured: %s", reason)
             return gm.forward
+
+
+def _boxed(compiler: GraphCompiler, kind: str) -> GraphCompiler:
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    def compile_graph(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if wants(AotGraphEvent):
+            emit(AotGraphEvent(graph, kind))
+        compiled = compiler(graph, inputs)
+        if not hasattr(compiled, "_boxed_call"):
+            # Autograd may call it in the middle of a compiled region: not to be compiled again.
+            return make_boxed_func(disabled(compiled))
+        return compiled
+
+    return compile_graph

@@ -91,6 +91,11 @@ def compile_fx(
     is told, and the graph runs operator by operator; with the flag `raise_internal_errors` it
     raises. Without a compiler for the kernels it raises NoCompiler.
     """
+    part = grad_modes.other_mode_part(gm)
+    if part is not None:
+        with torch.set_grad_enabled(not torch.is_grad_enabled()):
+            compiled = compile_fx(part, example_inputs, options=options)
+        return grad_modes.in_other_mode(compiled)
     with config.patch(dict(options or {})):
         metrics.increment("compiled_graphs")
         flat, spec = flatten_outputs(gm)

@@ -3,11 +3,18 @@
 `escaping_view(gm)` finds a view that was made without gradients and is used where there are some:
 for autograd it has nothing to do with its base, while AOTAutograd makes it anew from that.
 
+`other_mode_part(gm)` takes a graph all of which runs in another grad mode than the one it is called
+in (the rest of a function that left a `no_grad` block with a graph break in it) out of this mode:
+AOTAutograd makes views anew in the mode of the call, so that they would have no history.
+
 `inference_part(gm)` takes a graph all of which runs in inference mode out of this mode; one that
 enters it for a part of the way runs as it was captured.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
 
 import torch
 import torch.fx
@@ -33,10 +40,45 @@ def inference_part(
     first, last = calls[0], calls[-1]
     if len(switches) != 2 or switches != [first, last] or first.args != (True,):
         return None
+    return _without(gm, switches)
+
+
+def other_mode_part(
+    gm: torch.fx.GraphModule,
+) -> torch.fx.GraphModule | None:
+    """The graph without the calls that switch to the other grad mode at its begin and back at its
+    end; None if it has none such.
+    """
+    calls = [node for node in gm.graph.nodes if node.op.startswith("call_")]
+    if len(calls) < 2 or {calls[0].target, calls[-1].target} != {torch._C._set_grad_enabled}:
+        return None
+    is_enabled = torch.is_grad_enabled()
+    if (calls[0].args, calls[-1].args) != ((not is_enabled,), (is_enabled,)):
+        return None
+    return _without(gm, (calls[0], calls[-1]))
+
+
+def in_other_mode(
+    compiled: Callable[..., Any],
+) -> Callable[..., Any]:
+    """`compiled`, called in the grad mode that is off now."""
+    is_enabled = not torch.is_grad_enabled()
+
+    def call(*args: Any) -> Any:
+        with torch.set_grad_enabled(is_enabled):
+            return compiled(*args)
+
+    return call
+
+
+def _without(
+    gm: torch.fx.GraphModule,
+    nodes: Collection[Node],
+) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     copied: dict[Node, Node] = {}
     for node in gm.graph.nodes:
-        if node not in switches:
+        if node not in nodes:
             copied[node] = graph.node_copy(node, lambda n: copied[n])
     part = torch.fx.GraphModule(gm, graph)
     part.meta.update(gm.meta)
@@ -50,6 +92,12 @@ def escaping_view(
     is_inference = torch.is_inference_mode_enabled()
     if not (torch.is_grad_enabled() or is_inference or _switches_grad(gm)):
         return ""  # what is made anew is made without gradients too
+    if not (torch.is_grad_enabled() or is_inference):
+        (output,) = gm.graph.find_nodes(op="output")
+        for node in output.all_input_nodes:
+            value = node.meta.get("example_value")
+            if node.op != "placeholder" and _has_history(node) and value._is_view():
+                return f"{node} is a view with gradients in a graph that is called without"
     for node in gm.graph.nodes:
         is_cut_off = node.op.startswith("call_") and _is_cut_off(node)
         if is_cut_off and any(map(_has_history, node.users)):

@@ -27,6 +27,8 @@ from minidynamo.inductor.sizes import has_symbols
 
 # In the meta of a GraphModule: by position, how often it moves the version counter of an input.
 WRITTEN = "written_inputs"
+# So far back a graph's autograd node is looked for.
+MOST_VIEWS = 16
 # In the meta of a placeholder that the graph writes to: how often its version counter moves.
 WRITES = "writes"
 
@@ -128,9 +130,9 @@ class Gradients:
             *args: Any,
         ) -> Any:
             results = compiled(*args)
-            for value in results:
-                node = getattr(value, "grad_fn", None)
-                if node is not None and _is_made_by(node, metadata):
+            for value in (*results, *args):
+                node = _made_by(metadata, value)
+                if node is not None:
                     node.set_materialize_grads(False)
                     break
             return results
@@ -196,12 +198,21 @@ def _is_in_graph(
     return bool(info.mutation_type.name == "MUTATED_IN_GRAPH")
 
 
-def _is_made_by(
-    node: Any,
+def _made_by(
     metadata: Any,
-) -> bool:
-    """Whether an autograd node is AOTAutograd's for the graph with these metadata."""
-    return getattr(getattr(node, "_forward_cls", None), "metadata", None) is metadata
+    value: Any,
+) -> Any:
+    """The autograd node of the graph with these metadata, if the value is one of its results, a
+    view of one, or was written over with one.
+    """
+    node = getattr(value, "grad_fn", None)
+    for _ in range(MOST_VIEWS):
+        made = getattr(getattr(node, "_forward_cls", None), "metadata", None)
+        if node is None or made is metadata:
+            return node
+        before = node.next_functions
+        node = before[-1][0] if before else None  # the last of CopyBackwards is what was copied
+    return None
 
 
 def _tangents_of(

@@ -51,6 +51,7 @@ def refusal(
     reason = escaping_view(gm) or keep_assertions(gm)
     if reason:
         return reason
+    moved = {id(node): node for node in map(_moved_input, gm.graph.nodes) if node is not None}
     gapped: set[Node] = set()
     for node in gm.graph.nodes:
         if not node.op.startswith("call_"):
@@ -66,6 +67,13 @@ def refusal(
             return f"{node} is differentiated: where its input lies in its storage may change"
         if not gapped.isdisjoint(_written_nodes(node, name)):
             return f"{node} writes through windows with gaps between or behind them"
+        if name not in RESHAPING and any(
+            storage_of(_value(written)) == storage_of(_value(laid))
+            for written in _written_nodes(node, name)
+            for laid in moved.values()
+        ):
+            # What comes out of a functional form may have the layout that the input had before.
+            return f"{node} writes to an input that is laid out anew"
         if "foreach" in name and name.endswith("_") and _lists_collide(node):
             return f"{node} writes to a list whose tensors share memory"
         for written, others in _writes(node, name):
@@ -79,6 +87,17 @@ def refusal(
             if any(_collide(written, other, "") for other in others):
                 return f"{node} writes to memory that it was given twice"
     return ""
+
+
+def _moved_input(node: Node) -> Node | None:
+    """The input whose own sizes or strides the call changes."""
+    if node.op != "call_method" or node.target not in RESHAPING - {"detach_", "requires_grad_"}:
+        return None
+    base = node.args[0]
+    while isinstance(base, Node) and base.op == "call_method" and is_in_place(str(base.target)):
+        base = base.args[0]
+    is_input = isinstance(base, Node) and base.op == "placeholder"
+    return base if is_input else None  # type: ignore[return-value]
 
 
 def _is_gapped(node: Node, name: str, gapped: set[Node]) -> bool:

@@ -172,6 +172,38 @@ def test_extremes_of_iterables_are_no_branches(name):
     check_recompiles(EXTREMES[name], calls, graphs=1, dynamic=True)
 
 
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("numbers", [(5, 7, -3, -2), (5.5, 7.5, -3.5, -2.0)])
+def test_powers_of_numbers_that_become_constants(backend, numbers):
+    """Behind the power the number is asked for itself: then the graph holds a negative constant."""
+
+    def fn(x, number, exponent):
+        power = number**exponent
+        y = x * power
+        return y, power, {number: 1}, math.comb(exponent, 2)
+
+    compiled = minidynamo.compile(fn, backend=backend)
+    for number in numbers:
+        for exponent in (2, 3, 4):
+            assert_same(fn(X, number, exponent), compiled(X, number, exponent))
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_numbers_of_constants_alone(backend):
+    def fn(x, a, b):
+        total = (a * 3 + b // 2) ** 2 - b % 3
+        y = x * total + a / (b + 1)
+        return y, total, {a, b}
+
+    counter = CountingBackend(backend=backend)
+    compiled = minidynamo.compile(fn, backend=counter)
+    for a, b in ((4, 5), (6, -7), (-8, 9), (-8, 9)):
+        assert_same(fn(X, a, b), compiled(X, a, b))
+    assert len(counter.graphs) == 3
+    names = [node.name for graph in counter.graphs for node in graph.graph.nodes]
+    assert not any("pow" in name or "mod" in name for name in names), names
+
+
 # -- questions about a float that changes ----------------------------------------------------------
 
 

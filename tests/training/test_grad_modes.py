@@ -1,0 +1,107 @@
+"""Views, writes and histories of graphs that switch the grad mode, or are called in another one."""
+
+import pytest
+import torch
+from training_testing import noise, scenario
+
+import minidynamo
+
+
+@scenario(breaks=None)
+def test_views_behind_a_break_without_gradients(comp):
+    def f(x, other):
+        with torch.no_grad():
+            other.requires_grad_()
+        return x.t(), x[1:]
+
+    weight = noise(4, 4).requires_grad_()
+    turned, rest = comp(f)(weight * 1, torch.ones(2))
+    (turned.sum() * 2 + rest.sum()).backward()
+    return turned.is_leaf, rest.requires_grad, weight.grad
+
+
+@scenario(graphs=None, breaks=1)
+def test_views_behind_a_break_where_gradients_are_off(comp):
+    def f(x):
+        with torch.no_grad():
+            y = x * 2
+            minidynamo.graph_break()
+            z = y + 1
+        return x.view(-1), z, (x * 3).t()
+
+    weight = noise(4, 4).requires_grad_()
+    flat, made, turned = comp(f)(weight * 1)
+    (flat.sum() + turned.sum()).backward()
+    return made.requires_grad, turned.is_leaf, weight.grad
+
+
+@scenario(graphs=2)
+def test_gradients_switched_on_inside(comp):
+    def f(x):
+        with torch.enable_grad():
+            y = x.t()
+        return y
+
+    def g(x):
+        with torch.enable_grad():
+            y = x[1:]
+            z = x * 2
+        return y, z.detach(), (z * 3).view(-1)
+
+    weight = noise(4, 4).requires_grad_()
+    x = weight * 1
+    with torch.no_grad():
+        turned = comp(f)(x)
+        rest, cut, flat = comp(g)(x)
+    (turned.sum() + rest.sum() * 2 + flat.sum()).backward()
+    return cut.requires_grad, rest.is_leaf, flat.is_leaf, weight.grad
+
+
+@scenario()
+def test_all_without_gradients(comp):
+    @torch.no_grad()
+    def f(x, total):
+        total.add_(x.sum())
+        return x.t(), x * total
+
+    weight = noise(4, 4).requires_grad_()
+    compiled, total = comp(f), torch.zeros(())
+    first = compiled(weight, total)
+    with torch.no_grad():
+        second = compiled(weight, total)
+    return [(r.requires_grad, r) for r in (*first, *second)], total
+
+
+@pytest.mark.parametrize("write", ["index_add_", "cumsum_", "tril_", "add_", "index_copy_"])
+def test_inputs_laid_anew_and_written(write):
+    def f(x, values):
+        x.t_()
+        if write in ("index_add_", "index_copy_"):
+            getattr(x, write)(0, torch.zeros(1, dtype=torch.long), values)
+        elif write == "add_":
+            x.add_(values)
+        else:
+            getattr(x, write)(0)
+        return values * 2
+
+    compiled = minidynamo.compile(f)
+    for size in (4, 5):
+        want, got = noise(size, size), noise(size, size)
+        values = noise(1, size, seed=1)
+        assert torch.equal(f(want, values), compiled(got, values))
+        assert want.stride() == got.stride() == (1, size)
+        torch.testing.assert_close(got, want)
+
+
+@scenario()
+def test_gradients_that_only_written_inputs_have(comp):
+    def f(x, other):
+        flat = x.view(-1)
+        other.sigmoid_()
+        x[x > 0] = -0.5
+        return flat[1:]
+
+    weight, unused = noise(4, 4).requires_grad_(), noise(4, 4, seed=1).requires_grad_()
+    x, other = weight * 1, unused * 1
+    comp(f)(x, other).sum().backward()
+    return weight.grad, unused.grad, x, other
