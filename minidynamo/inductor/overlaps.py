@@ -4,8 +4,9 @@
 memory which it reads in another shape (`x[1:] = x[:-1]`), or to several elements in one place (an
 expanded tensor). Such a graph runs as it was captured.
 
-`with_eager_strides(gm)` is about operations in place whose functional form gives a contiguous
-result: where the tensor is not contiguous, `x.op_()` is written `x.copy_(x.op())`.
+`with_eager_strides(gm)` is about operations whose functional form lays its result out otherwise
+than what they write to: `x.op_()` is written `x.copy_(x.op())`, and `op(x, out=y)` is
+`y.copy_(op(x))`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -76,8 +78,10 @@ def refusal(
             return f"{node} writes to an input that is laid out anew"
         if "foreach" in name and name.endswith("_") and _lists_collide(node):
             return f"{node} writes to a list whose tensors share memory"
+        if isinstance(node.kwargs.get("out"), (tuple, list)) and _changes_out(node):
+            return f"{node} gives its results another layout than out= has"
         for written, others in _writes(node, name):
-            if "out" in node.kwargs and not written.is_contiguous():
+            if "out" in node.kwargs and not (written.is_contiguous() or _is_copied(node)):
                 return f"{node} writes to a tensor that is not contiguous"
             if _is_repeated(written):
                 return f"{node} writes several elements to one place"
@@ -141,15 +145,24 @@ def with_eager_strides(
 ) -> torch.fx.GraphModule:
     """`gm`, or a copy in which results of operations in place have the strides of eager."""
     found = {node.name for node in gm.graph.nodes if _changes_strides(node)}
-    if not found:
+    copied_out = {
+        node.name for node in gm.graph.nodes if "out" in node.kwargs and _changes_out(node)
+    }
+    if not (found or copied_out):
         return gm
     graph = torch.fx.Graph()
     copied: dict[Node, Node] = {}
     for node in gm.graph.nodes:
         copied[node] = graph.node_copy(node, lambda n: copied[n])
+        functional = copied[node]
+        if node.name in copied_out:
+            written = functional.kwargs["out"]
+            functional.kwargs = {k: v for k, v in functional.kwargs.items() if k != "out"}
+            functional.meta = {}
+            copied[node] = graph.call_method("copy_", (written, functional))
+            copied[node].meta = dict(node.meta)
         if node.name not in found:
             continue
-        functional = copied[node]
         functional.target = str(node.target)[:-1]
         functional.meta = {}
         written = copied[node.args[0]]
@@ -163,6 +176,46 @@ def with_eager_strides(
     changed = torch.fx.GraphModule(gm, graph)
     changed.meta.update(gm.meta)
     return changed
+
+
+def _is_copied(node: Node) -> bool:
+    return isinstance(node.kwargs["out"], Node) and bool(_results_for_out(node))
+
+
+def _changes_out(node: Node) -> bool:
+    """Whether the functional form of a call with `out=` lays its results out in another way, or
+    gives its argument itself.
+    """
+    read = {storage_of(tensor) for tensor in _tensors(node.args)}
+    return any(
+        storage_of(new) in read or not _are_equal(new.stride(), out.stride())
+        for out, new in _results_for_out(node)
+    )
+
+
+def _results_for_out(node: Node) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Tensors that a call gets as `out=`, each with what the call gives without, where that may be
+    copied: no gradient is wanted, and no tensor is made larger.
+    """
+    if node.op != "call_function" or "out" not in node.kwargs:
+        return []
+    kwargs = {k: v for k, v in node.kwargs.items() if k != "out"}
+    given, written = (_tensors(part) for part in ((node.args, kwargs), node.kwargs["out"]))
+    if not given or any(t.requires_grad for t in (*written, *given)):
+        return []
+    try:
+        found = node.target(*map_arg(node.args, _value), **map_arg(kwargs, _value))  # type: ignore[operator]
+    except (RuntimeError, TypeError):
+        return []
+    results = _tensors(found)
+    if len(results) != len(written):
+        return []
+    pairs = list(zip(written, results, strict=True))
+    fit = all(
+        new.dtype == out.dtype and new.dim() == out.dim() and _are_equal(new.shape, out.shape)
+        for out, new in pairs
+    )
+    return pairs if fit else []
 
 
 def call_name(
@@ -339,7 +392,7 @@ def _collide(
     if not _is_strided(written) or storage_of(written) != storage_of(other):
         return False
     if _geometry(written) == _geometry(other):
-        return name not in _POINTWISE and f"{name}_" not in _POINTWISE  # with `out`
+        return not ({name, f"{name}_"} & _POINTWISE or _is_elementwise(name))  # with `out`
     if not (_is_static(written) and _is_static(other)):
         return not _known_apart(written, other)
     if not written.numel() or not other.numel() or written.itemsize != other.itemsize:
@@ -353,6 +406,14 @@ def _collide(
     if max(written.numel(), other.numel()) > _LARGE:
         return True
     return not _places(written).isdisjoint(_places(other))
+
+
+@cache
+def _is_elementwise(name: str) -> bool:
+    packet = getattr(torch.ops.aten, name.rstrip("_"), None)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return False
+    return any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
 
 
 def _known_apart(

@@ -333,3 +333,61 @@ def test_columns_within_a_transform():
     grad = minidynamo.compile(torch.func.grad(inner), fullgraph=True)(x)
     torch.testing.assert_close(grad, torch.func.grad(inner)(x))
     assert not metrics.uncompiled_graphs
+
+
+def out_in_steps(x, out):
+    return torch.sin(x, out=out[:, ::2]) * 2
+
+
+def out_turned(x, out):
+    part = out.t()[:4]
+    torch.cumsum(x.t() + 1, 1, out=part)
+    return part + 1
+
+
+def out_in_steps_of_own(x, out):
+    made = torch.zeros(6, 4)[::2]
+    torch.mul(x, out[:, :4], out=made)
+    return made, made.sum(0)
+
+
+def out_in_rows(x, out):
+    made = torch.zeros(3, 4, dtype=torch.complex64)
+    return torch.fft.fft(x, dim=0, out=made), made * 2
+
+
+def out_over_the_input(x, out):
+    return torch.sigmoid(x, out=x), torch.clamp(out, -1, 1, out=out)
+
+
+@pytest.mark.parametrize(
+    "fn", [out_in_steps, out_turned, out_in_steps_of_own, out_in_rows, out_over_the_input]
+)
+def test_out_laid_out_in_another_way(fn):
+    left, right = ((torch.arange(12.0).view(3, 4), torch.ones(6, 8)[::2]) for _ in range(2))
+    metrics.reset()
+    actual, expected = minidynamo.compile(fn, fullgraph=True)(*left), fn(*right)
+    assert not metrics.uncompiled_graphs
+    torch.testing.assert_close((actual, left), (expected, right), check_stride=True)
+
+
+def test_out_of_what_is_its_argument():
+    def fn(x):
+        made = torch.zeros(3, 4)
+        torch.conj_physical(x, out=made)
+        return made
+
+    x = torch.ones(3, 4)
+    minidynamo.compile(fn, fullgraph=True)(x).zero_()
+    assert x.all()
+
+
+def test_results_of_another_layout():
+    """Of columns, where `out=` has rows: such a call is eager's."""
+
+    def fn(x):
+        made = torch.zeros(4, 4), torch.zeros(4, 4)
+        return torch.linalg.qr(x, out=made), made[0] * 2
+
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(minidynamo.compile(fn)(x), fn(x), check_stride=True)
