@@ -520,7 +520,7 @@ def _comparison_slot(
         compare = getattr(type(operand.value), method)
         return tx.fold(compare, (operand.value, other.base.value), {})
     slot = getattr(operand.python_type(), method, None)
-    if isinstance(operand, ConstantVariable) or slot is getattr(object, method):
+    if operand.is_compared_by_identity(other) or slot is getattr(object, method):
         return NOT_IMPLEMENTED
     are_ids = isinstance(operand, IdVariable) and isinstance(other, IdVariable)
     if are_ids and method in ("__eq__", "__ne__"):

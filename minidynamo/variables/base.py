@@ -273,6 +273,10 @@ class VariableTracker:
             )
         return value
 
+    def is_compared_by_identity(self, other: VariableTracker) -> bool:
+        """Whether its comparison with `other` is left to that of objects."""
+        return False
+
     def check_hashable(self, tx: Translator) -> None:
         """Raise what `hash` of it raises. A number need not be known for that."""
         self.hash_key(tx)

@@ -67,6 +67,13 @@ def is_value(value: Any) -> bool:
     return kind in _VALUE_TYPES or (issubclass(kind, enum.Enum) and _is_member(value))
 
 
+def is_member_in_c(value: Any) -> bool:
+    """Whether it is a member of an enum made in C++ (by pybind11): immutable. There is one object
+    each, but for copies, as in modules that were copied.
+    """
+    return "__entries" in vars(type(value))
+
+
 def _is_member(value: enum.Enum) -> bool:
     """Whether the object is complete: while its class is being made, it is an ordinary object."""
     name = vars(value).get("_name_")
@@ -155,6 +162,9 @@ class ConstantVariable(VariableTracker):
 
     def identity(self) -> Any:
         return self.value
+
+    def is_compared_by_identity(self, other: VariableTracker) -> bool:
+        return not (is_member_in_c(self.value) and other.is_python_constant())
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         if isinstance(self.value, enum.Enum):

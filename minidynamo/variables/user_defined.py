@@ -16,7 +16,7 @@ from ..utils import class_dict
 from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import as_iterator, is_none, name_at_slots, rich_equal, type_name
 from .classes import NEW_OBJECT, class_variable, has_object_layout
-from .constant import ConstantVariable, is_inert
+from .constant import ConstantVariable, is_inert, is_member_in_c
 from .descriptors import (
     GETTERS,
     ClassAttribute,
@@ -511,21 +511,13 @@ _METHODS = (
 )
 
 
-def _is_enum_member(value: Any) -> bool:
-    """Whether it is a member of an enum made in C++ (by pybind11): immutable, one object each."""
-    members = getattr(type(value), "__members__", None)
-    if not isinstance(members, dict) or isinstance(value, type):
-        return False
-    return any(member is value for member in members.values())
-
-
 @wraps_instances(object)
 def wrap_object(tx: Translator, value: Any, source: Source) -> VariableTracker:
     """Objects that no other row wraps."""
     if handler_of(value) is not None:  # a function of some C library
         tx.guard(source, "ID_IS", value)
         return CallableVariable(value, source=source)
-    if _is_enum_member(value):
+    if is_member_in_c(value):
         tx.guard(source, "ID_IS", value)
         return ConstantVariable(value, source=source)
     if issubclass(type(value), GETTERS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 
 import pytest
 import torch
@@ -361,6 +362,24 @@ def test_attention_kernels():
 
     check(fn, X, fullgraph=True)
     assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_copied_members_of_enums_of_c():
+    """As copies of modules have them."""
+    kinds = [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]
+
+    def fn(x, kinds):
+        first, math = kinds[0], SDPBackend.MATH
+        with sdpa_kernel(kinds):
+            inside = torch.backends.cuda.mem_efficient_sdp_enabled()
+            y = F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None])
+        facts = first is math, first == math, math != first, math == 0, first == kinds
+        found = math in kinds, math in {first}, {first: 3}.get(math), kinds.index(math)
+        return y, inside, facts, found, first.name
+
+    assert copy.deepcopy(kinds)[0] is not kinds[0]
+    check(fn, X, kinds, fullgraph=True, graphs=2)  # `check` copies them for each call
+    check_recompiles(fn, [(X, kinds), (X, [*kinds[:1], SDPBackend.EFFICIENT_ATTENTION])], 2)
 
 
 def test_profiler_range():
