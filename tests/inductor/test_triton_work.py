@@ -9,6 +9,7 @@ pytest.importorskip("triton")
 import torch
 import torch.nn.functional as F
 from inductor_testing import as_tuple, assert_same, compiled
+from triton_testing import assemble
 
 from minidynamo import events
 from minidynamo.inductor.codegen import triton_steps
@@ -120,3 +121,17 @@ def test_a_small_kernel_becomes_part_of_its_reader(monkeypatch):
         specs = specs_of(monkeypatch, fn, torch.randn(2, 3, 8, 6), **CLOSE)
     assert len(specs) == 1
     assert any("computed again in 1 kernel " in note for note in notes)
+
+
+def test_pooling_with_positions_and_gradients(monkeypatch):
+    pool = torch.ops.minidynamo.pool_numbered.default
+    collect = torch.ops.minidynamo.pool_collect.default
+
+    def fn(x):
+        maxima, numbers = pool(x, [3, 3], [2, 2], [1, 1], [1, 1], False)
+        grad = collect(maxima, numbers, [2, 3, 9, 8], [3, 3], [2, 2], [1, 1], False, False)
+        return maxima, numbers, grad, F.max_pool2d(x, 3, 2, 1, return_indices=True)[1]
+
+    specs = specs_of(monkeypatch, fn, torch.randint(-3, 3, (2, 3, 9, 8)).float(), **CLOSE)
+    for spec in specs:
+        assemble(codegen_triton(spec, "kernel"))
