@@ -220,8 +220,8 @@ def _kind(item: Any, exact: bool) -> Any:
         return item.dtype, item.dim()
     if exact and type(item) in (int, float):
         return type(item), repr(item)
-    if type(item) is float:
-        return float
+    if type(item) in (float, complex):
+        return type(item)
     if isinstance(item, (list, tuple)):
         kinds = tuple(_kind(part, exact) for part in item)
         return None if None in kinds else kinds

@@ -15,6 +15,8 @@ REFUSED = {
     "function": lambda a: torch.sub(a, True),
     "in_place": lambda a: a.clone().sub_(True),
     "masks": lambda a: a - (a > 1),
+    "in_place_complex_number": lambda a: a.clone().mul_(1j),
+    "operator_of_a_complex_number": lambda a: a.int().__iadd__(2j),
     "boolean_alpha": lambda a: torch.sub(a, 1, alpha=True),
     "bits_of_floats": lambda a: a & 1,
     "abs_of_bools": lambda a: abs(a > 1),
