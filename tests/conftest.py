@@ -3,6 +3,7 @@
 Nothing here imports torch: the tests of `minidynamo.bytecode` run without it.
 """
 
+import logging
 import os
 import shutil
 import sys
@@ -18,6 +19,14 @@ os.environ["MINIDYNAMO_CHECK_NEW_GUARDS"] = "1"
 
 def pytest_unconfigure():
     shutil.rmtree(_cache, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call():
+    # pytest captures loggers that do not propagate, too: then torch records each symbol and each
+    # fake tensor, with its stack, which takes a twentieth of the time.
+    logging.getLogger("torch.__trace").handlers.clear()
+    return (yield)
 
 
 @pytest.fixture(autouse=True)
