@@ -1,15 +1,20 @@
-"""torch's ShapeEnv, which takes `trunc(a / b)` for `a // b`, also where a is negative; here not.
+"""torch's ShapeEnv, which takes `trunc(a / b)` for `a // b`, also where a is negative, and `a < a`
+for true where sympy does not know that a is a real number (`a = n | 1`); here not.
 
 `decomposing` is how operators run on fake tensors of symbolic sizes.
 """
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import sympy
 import torch
 import torch.nn.functional as F
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import Boolean
 from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -18,6 +23,8 @@ from torch.utils._sympy.functions import FloatTrueDiv, IntTrueDiv, ToFloat, Trun
 from .remembered_sizes import remembering
 
 __all__ = ["ExactShapeEnv", "decomposing", "keeping_quotients"]
+
+_HOLDS_OF_EQUALS = (sympy.Eq, sympy.Le, sympy.Ge)
 
 
 def decomposing(
@@ -62,6 +69,19 @@ def _is_counted(expr: Any, env: ShapeEnv) -> bool:
     return bool(env.bound_sympy(expr).lower >= 0)
 
 
+@functools.lru_cache(512)
+def deciding_equal(expr: Any) -> Any:
+    """The expression with comparisons of equal values decided."""
+    if not isinstance(expr, Boolean):
+        return expr
+    decided = {
+        relation: sympy.true if isinstance(relation, _HOLDS_OF_EQUALS) else sympy.false
+        for relation in expr.atoms(Relational)
+        if not relation.lhs.is_real and relation.lhs - relation.rhs == 0
+    }
+    return expr.xreplace(decided) if decided else expr
+
+
 class ExactShapeEnv(ShapeEnv):
     """Simplifies nothing to another value than Python gives.
 
@@ -81,3 +101,14 @@ class ExactShapeEnv(ShapeEnv):
 
     def simplify(self, expr: Any, *args: Any, **kwargs: Any) -> Any:
         return super().simplify(keeping_quotients(expr, self), *args, **kwargs)
+
+    def _maybe_evaluate_static(self, expr: Any, *args: Any, **kwargs: Any) -> Any:
+        known = deciding_equal(expr)
+        if known.is_Boolean and known in (sympy.true, sympy.false):
+            return known
+        return super()._maybe_evaluate_static(known, *args, **kwargs)
+
+    # ShapeEnv keeps the answers of its own, until something is learnt.
+    _maybe_evaluate_static.cache_clear = (  # type: ignore[attr-defined]
+        ShapeEnv._maybe_evaluate_static.cache_clear
+    )

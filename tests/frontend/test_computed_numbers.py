@@ -204,6 +204,32 @@ def test_numbers_of_constants_alone(backend):
     assert not any("pow" in name or "mod" in name for name in names), names
 
 
+COMPARED = {
+    "less": lambda n: (n | 1) < (n | 1),
+    "greater": lambda n: (n ^ 3) > (n ^ 3),
+    "at least": lambda n: (n & 6) >= (n & 6),
+    "at most": lambda n: (n | 1) * 2 <= (n | 1) + (n | 1),
+    "of sums": lambda n: (n | 1) * 2 < (n | 1) + (n | 1),
+    "other": lambda n: math.sqrt(n) != math.sqrt(n),
+    "of roots": lambda n: math.sqrt(n) > math.sqrt(n),
+    "in a number": lambda n: int((n | 1) > (n | 1)) > 0,
+    "different": lambda n: (n | 1) > (n ^ 3),
+}
+
+
+@pytest.mark.parametrize("kind", COMPARED)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_comparisons_of_equal_numbers(kind, dynamic):
+    """torch's ShapeEnv holds all of them for true."""
+
+    def fn(x, n):
+        return x * 2 if COMPARED[kind](n) else x + 1
+
+    compiled = minidynamo.compile(fn, backend="eager", dynamic=dynamic)
+    for n in (5, 6, 9, 12):
+        assert_same(fn(X, n), compiled(X, n))
+
+
 # -- questions about a float that changes ----------------------------------------------------------
 
 
