@@ -114,8 +114,17 @@ IN_PLACE = {
 }
 
 
-def _of_operands(*args: Any) -> Sequence[int]:
-    return compute_elementwise_output_strides(*[x for x in args if isinstance(x, torch.Tensor)])
+def _of_operands(*args: Any, **_options: Any) -> Sequence[int]:
+    tensors = [
+        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+        for x in args
+        if isinstance(x, torch.Tensor)
+    ]
+    return compute_elementwise_output_strides(*torch.broadcast_tensors(*tensors))
+
+
+def _of_rows(x: FakeTensor, *_rest: Any) -> Sequence[int]:
+    return torch.empty(x.shape, device="meta").stride()
 
 
 def _of_images(x: FakeTensor, *_rest: Any) -> Sequence[int]:
@@ -126,8 +135,18 @@ def _of_images(x: FakeTensor, *_rest: Any) -> Sequence[int]:
 # How eager lays out the first result of operators that torch's fake tensors run as others, whose
 # results are laid out differently: another operand comes first, or dimensions stay transposed.
 STRIDES: dict[Any, Callable[..., Sequence[int]]] = {
+    aten.binary_cross_entropy.default: _of_operands,
     aten.copysign.Tensor: _of_operands,
+    aten.div.Tensor_mode: _of_operands,
     aten.floor_divide.default: _of_operands,
+    aten.heaviside.default: _of_operands,
+    aten.log_sigmoid_forward.default: _of_rows,
+    aten.logaddexp.default: _of_operands,
+    aten.logaddexp2.default: _of_operands,
+    aten.logical_and.default: _of_operands,
+    aten.logical_or.default: _of_operands,
+    aten.logical_xor.default: _of_operands,
+    aten.special_xlog1py.default: _of_operands,
     aten.xlogy.Tensor: _of_operands,
     aten.native_batch_norm.default: _of_images,
     aten._native_batch_norm_legit.default: _of_images,
@@ -180,6 +199,8 @@ def _relaid(mode: FakeTensorMode, result: Any, stride: Sequence[int]) -> Any:
     first, *rest = result if isinstance(result, tuple) else (result,)
     if type(first) is not FakeTensor or first.stride() == tuple(stride):
         return result
+    if first.dim() != len(stride):
+        return result  # a loss that was reduced
     with in_kernel_invocation_manager(mode):
         value = torch.empty_strided(first.shape, stride, dtype=first.dtype, device="meta")
     moved = FakeTensor(mode, value, first.fake_device)

@@ -154,10 +154,15 @@ def _is_empty_plane(x: torch.Tensor, size: Sequence[Any], *_rest: Any) -> bool:
     return any(type(extent) is int and not extent for extent in (*x.shape[2:], *size))
 
 
-# Whether eager refuses arguments that the decomposition takes: such calls stay whole, and eager
-# says what is wrong.
+def _is_cut_off(x: torch.Tensor, *_factors: Any, value: Any = 1) -> bool:
+    return isinstance(value, float) and not (x.is_floating_point() or x.is_complex())
+
+
+# Whether eager refuses arguments that the decomposition takes, or the other way round: such calls
+# stay whole, and eager says what is wrong.
 _REFUSED: dict[Any, Callable[..., bool]] = {
     aten.smooth_l1_loss.default: lambda x, y, reduction=1, beta=1.0: beta < 0,
+    aten.addcmul_.default: _is_cut_off,
     aten.addmv.default: _is_bad_addmv,
     aten.celu.default: _is_bad_celu,
     aten.celu_.default: _is_bad_celu,

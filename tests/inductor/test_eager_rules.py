@@ -276,24 +276,46 @@ MIXED = {
     "floor_divide": torch.floor_divide,
     "xlogy": torch.xlogy,
     "atan2": torch.atan2,
+    "heaviside": torch.heaviside,
+    "logaddexp": torch.logaddexp,
+    "logical_xor": torch.logical_xor,
+    "xlog1py": torch.special.xlog1py,
+    "floor of a quotient": lambda a, b: torch.div(a, b, rounding_mode="floor"),
 }
+SHAPES = [(2, 3, 4, 5), (3, 1, 1), (5,), (2, 1, 4, 1), (7, 2, 3, 4, 5), ()]
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_layouts_of_operands_that_differ(name):
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_layouts_of_operands_that_differ(name, backend):
     """The first operand decides, whatever the operator is made of."""
 
     def fn(a, b):
         first, second = MIXED[name](a, b), MIXED[name](b, a)
-        return first, second, second.view(-1) * 2, first.is_contiguous()
+        return first, second, second.reshape(-1) * 2, first.stride(), second.is_contiguous()
 
     a = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    expected, actual = (
-        call(a, torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)) + 1)
-        for call in (fn, minidynamo.compile(fn, fullgraph=True))
-    )
-    torch.testing.assert_close(actual, expected)
-    assert [x.stride() for x in actual[:3]] == [x.stride() for x in expected[:3]]
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True, dynamic=False)
+    for shape in SHAPES:
+        b = torch.rand(shape, generator=torch.Generator().manual_seed(0)) + 1
+        expected, actual = fn(a, b), compiled(a, b)
+        torch.testing.assert_close(actual[:3], expected[:3])
+        assert actual[3:] == expected[3:], shape
+        assert [x.stride() for x in actual[:3]] == [x.stride() for x in expected[:3]]
+
+
+def test_losses_of_operands_that_differ():
+    def fn(a, b):
+        loss = torch.nn.functional.binary_cross_entropy(a, b, reduction="none")
+        mean = torch.nn.functional.binary_cross_entropy(a, b)
+        return loss, mean, torch.nn.functional.logsigmoid(a)
+
+    a, b = torch.rand(6, 5).mT, torch.rand(5, 6)
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    for pair in ((a, b), (b, a), (a, a)):
+        expected, actual = fn(*pair), compiled(*pair)
+        torch.testing.assert_close(actual, expected)
+        assert [x.stride() for x in actual] == [x.stride() for x in expected]
 
 
 @pytest.mark.parametrize("training", [True, False])
