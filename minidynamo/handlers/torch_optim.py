@@ -214,9 +214,24 @@ def _sgd_step(
         p.sub_(lr * g)
 
 
+def _adagrad_step(
+    params: Any, grads: Any, sums: Any, steps: Any, /, *,
+    lr: Any, lr_decay: float, weight_decay: float, eps: float,
+    maximize: bool, grad_scale: None = None, found_inf: None = None,
+) -> None:  # fmt: skip
+    """One step of Adagrad (Duchi et al., 2011) on lists."""
+    for i, (p, total) in enumerate(zip(params, sums)):  # noqa: B905
+        g = -grads[i] if maximize else grads[i]
+        if weight_decay != 0:
+            g = g + weight_decay * p
+        total.addcmul_(g, g)
+        p.sub_(lr / (1 + (steps[i] - 1) * lr_decay) * g / (total.sqrt() + eps))
+
+
 # One operator for all parameters: it can't be made functional where one of its lists is empty, and
 # taken apart it fuses with what surrounds it.
 _FUSED_STEPS: dict[Any, Any] = {
+    torch._fused_adagrad_: _adagrad_step,
     torch._fused_adam_: _adam_step(decoupled=False),
     torch._fused_adamw_: _adam_step(decoupled=True),
     torch._fused_sgd_: _sgd_step,
