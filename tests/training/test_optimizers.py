@@ -30,7 +30,7 @@ OPTIMIZERS = [
     ("Adagrad", {"lr": 0.01, "foreach": True}, 1),
     ("Adagrad", {"lr": 0.01, "fused": True}, 2),
     ("Adagrad", {"lr": 0.1, "fused": True, "lr_decay": 0.1, "weight_decay": 0.1}, 2),
-    ("Adagrad", {"lr": 0.1, "fused": True, "maximize": True, "initial_accumulator_value": 1}, 2),
+    ("Adagrad", {"fused": True, "maximize": True, "initial_accumulator_value": 1}, 2),
     ("Adadelta", {}, 1),
     ("NAdam", {}, 1),
     ("Adamax", {}, 1),
