@@ -77,6 +77,7 @@ def deciding_equal(expr: Any) -> Any:
     decided = {
         relation: sympy.true if isinstance(relation, _HOLDS_OF_EQUALS) else sympy.false
         for relation in expr.atoms(Relational)
+        if isinstance(relation.lhs, sympy.Expr) and isinstance(relation.rhs, sympy.Expr)
         if not relation.lhs.is_real and relation.lhs - relation.rhs == 0
     }
     return expr.xreplace(decided) if decided else expr

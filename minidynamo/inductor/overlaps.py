@@ -53,7 +53,8 @@ def refusal(
     reason = escaping_view(gm) or keep_assertions(gm)
     if reason:
         return reason
-    moved = {id(node): node for node in map(_moved_input, gm.graph.nodes) if node is not None}
+    laid = [node for node in map(_moved_input, gm.graph.nodes) if node is not None]
+    moved = set(map(storage_of, _tensors(laid)))
     gapped: set[Node] = set()
     for node in gm.graph.nodes:
         if not node.op.startswith("call_"):
@@ -69,11 +70,8 @@ def refusal(
             return f"{node} is differentiated: where its input lies in its storage may change"
         if not gapped.isdisjoint(_written_nodes(node, name)):
             return f"{node} writes through windows with gaps between or behind them"
-        if name not in RESHAPING and any(
-            storage_of(_value(written)) == storage_of(_value(laid))
-            for written in _written_nodes(node, name)
-            for laid in moved.values()
-        ):
+        written_parts = _tensors(_written_nodes(node, name)) if moved else []
+        if name not in RESHAPING and not moved.isdisjoint(map(storage_of, written_parts)):
             # What comes out of a functional form may have the layout that the input had before.
             return f"{node} writes to an input that is laid out anew"
         if "foreach" in name and name.endswith("_") and _lists_collide(node):

@@ -260,6 +260,8 @@ def compute(
     if function in (min, max) and len(args) != 2:
         return _fold_extreme(tx, function, args)
     values = [arg.value for arg in args]  # type: ignore[attr-defined]
+    if row in _COMPARISONS and any(isinstance(value, torch.SymBool) for value in values):
+        return None  # the ShapeEnv subtracts what it compares
     if not any(isinstance(value, torch.SymBool) for value in values):
         # To arithmetic on numbers, True is 1.
         values = [int(value) if type(value) is bool else value for value in values]
@@ -472,6 +474,9 @@ _DIVISIONS = frozenset(
     | {operator.itruediv, operator.ifloordiv, operator.imod}
 )
 # What the ShapeEnv does for integers, but not as Python does it for floats.
+_COMPARISONS: frozenset[Callable[..., Any]]
+_COMPARISONS = frozenset([operator.eq, operator.ne, operator.lt, operator.le, operator.gt])
+_COMPARISONS |= {operator.ge}
 _INTEGERS_ONLY = frozenset(
     {operator.floordiv, operator.mod, operator.pow, pow, divmod, round}
     | {operator.ifloordiv, operator.imod, operator.ipow}

@@ -214,6 +214,8 @@ COMPARED = {
     "of roots": lambda n: math.sqrt(n) > math.sqrt(n),
     "in a number": lambda n: int((n | 1) > (n | 1)) > 0,
     "different": lambda n: (n | 1) > (n ^ 3),
+    "truth values": lambda n: (n > 2) == ((n | 1) < 8),
+    "equal truth values": lambda n: (n > 7) != (n > 7),
 }
 
 

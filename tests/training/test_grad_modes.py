@@ -93,6 +93,20 @@ def test_inputs_laid_anew_and_written(write):
         torch.testing.assert_close(got, want)
 
 
+def test_inputs_laid_anew_beside_other_writes():
+    def f(x, y):
+        x.t_()
+        torch._foreach_add_(y.chunk(2), 1)
+        first, second = y.unbind(0)[:2]
+        first.add_(second)
+        return y * 2
+
+    want, got = ([noise(4, 3), noise(4, 4, seed=1)] for _ in range(2))
+    assert torch.equal(f(*want), minidynamo.compile(f)(*got))
+    assert got[0].stride() == want[0].stride() == (1, 3)
+    torch.testing.assert_close(got, want)
+
+
 @scenario()
 def test_gradients_that_only_written_inputs_have(comp):
     def f(x, other):
