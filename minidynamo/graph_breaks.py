@@ -32,6 +32,7 @@ from .codegen import OUT_NAME, PyCodegen, is_temporary
 from .draws import is_drawn
 from .exc import Unsupported
 from .generator_frames import rebuild
+from .joined_sources import is_joined
 from .new_parameters import making
 from .output_graph import example_value
 from .resume_execution import (
@@ -237,7 +238,7 @@ class _Finisher:
         load_function = [Instruction("LOAD_CONST", function)]
         cells = self.tx.code.co_cellvars
         direct = all(isinstance(s, LocalSource) and s.local not in cells for s in sources)
-        if direct or any(map(is_drawn, sources)):
+        if direct or any(is_drawn(s) or is_joined(s) for s in sources):
             loads = [inst for source in sources for inst in source.emit_load(self.context)]
             call = current.emit_call(load_function, loads, len(sources))
             sources = []

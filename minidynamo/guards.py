@@ -26,6 +26,7 @@ from . import _C
 from .constant_values import constant_key
 from .guard_checks import ROWS, Check, MemoryLayout, Predicate, TensorSpec, named
 from .guard_expr import read_objects, to_postfix
+from .joined_sources import JoinedSource, asked_of
 from .source import BuiltinSource, ConstSource, GlobalsSource, GuardStep, Source, TypeSource
 
 __all__ = [
@@ -207,6 +208,9 @@ class GuardSet:
             expected = self.state
         elif kind is Check.TYPE_VERSION:
             expected = self._contents(expected)
+        if isinstance(source, JoinedSource):
+            expected = asked_of(source, kind, expected, ROWS[kind].says(source.name, expected))
+            source, kind = None, Check.PREDICATE
         key = (source, kind, _expected_key(expected))
         if key not in self._guards:
             stack = user_stack() if callable(user_stack) else user_stack

@@ -38,6 +38,7 @@ from . import config, listed_sources, markers
 from .exc import RunInEager, UserError
 from .guard_expr import from_sympy
 from .guards import Check, Guard, GuardSet, Predicate, TensorSpec, UserStack
+from .joined_sources import is_joined, predicate
 from .shape_history import History
 from .source import (
     ClassAttrSource,
@@ -450,7 +451,7 @@ class Shapes:
         sources = {**self.sources, **places}
         symbols = sorted(condition.free_symbols, key=str)
         try:
-            if not all(s.is_integer for s in symbols):
+            if not all(s.is_integer and not is_joined(sources.get(s)) for s in symbols):
                 raise ValueError("native guards compute with integers")
             guards.add(None, Check.EXPR, from_sympy(condition, sources), stack)
         except ValueError:
@@ -458,15 +459,13 @@ class Shapes:
             if missing and self.has_nested:
                 raise RunInEager(f"a nested tensor's view needs {missing}") from None
             if missing:
-                raise UserError(
-                    f"no place gives the value of {missing} in {condition}"
-                ) from None
-            function = expr_function(condition, tuple(symbols))
-            text = PythonPrinter().doprint(
-                condition.xreplace({s: sympy.Symbol(sources[s].name) for s in symbols})
-            )
-            others = tuple(sources[s] for s in symbols)
-            guards.add(None, Check.PREDICATE, Predicate(function, text, others), stack)
+                why = f"no place gives the value of {missing} in {condition}"
+                raise UserError(why) from None
+            ask = expr_function(condition, tuple(symbols))
+            names = {s: sympy.Symbol(sources[s].name) for s in symbols}
+            text = PythonPrinter().doprint(condition.xreplace(names))
+            check = predicate(ask, text, [sources[s] for s in symbols])
+            guards.add(None, Check.PREDICATE, check, stack)
 
     # -- marks -----------------------------------------------------------------------------------
 

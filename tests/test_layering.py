@@ -47,6 +47,7 @@ LAYERS = [
         "guard_filter",
         "guard_expr",
         "guards",
+        "joined_sources",
         "new_parameters",
         "out_tensors",
         "remedies",

@@ -35,6 +35,7 @@ from ..variables.bodies import (
 from ..variables.constant import ConstantVariable
 from ..variables.functions import UserFunctionVariable
 from ..variables.registry import handles
+from ..variables.symint import SymVariable
 from ..variables.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -117,12 +118,17 @@ def _refuse_aliases(name: str, traced: TracedBody) -> None:
 
 @handles(torch.cond, torch.ops.higher_order.cond)
 def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """With a condition known while tracing the branch is called, as torch.compile does."""
+    """With a condition known while tracing the branch is called, as torch.compile does; a question
+    about sizes is decided, by a guard.
+    """
     none = tx.wrap_items(tuple, [])
     pred, true_fn, false_fn, operands = _named(
         args, kwargs, "pred true_fn false_fn operands", none
     )
     values = operands.unpack(tx)
+    if isinstance(pred, SymVariable) and not pred.value.node.has_hint():
+        kwargs = {"dtype": ConstantVariable(torch.bool)}
+        pred = tx.call_operation(torch.scalar_tensor, [pred], kwargs)
     if not isinstance(pred, TensorVariable):
         return tx.call_function(true_fn if pred.truth(tx) else false_fn, values, {})
     if not all(_is_nest_of_tensors(tx, value) for value in values):

@@ -78,7 +78,12 @@ def _wrap_sequence_iterator(
     return _existing(SequenceIterator(variable, backwards=backwards, index=index), source)
 
 
-@wraps(type(iter("")), type(iter("é")), type(iter(b"")), type(iter(range(0))))
+@wraps(
+    type(iter("")),
+    type(iter("é")),
+    type(iter(b"")),
+    type(iter(range(0))),
+)
 def _wrap_constant_iterator(
     tx: Translator,
     value: Any,

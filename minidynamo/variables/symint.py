@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.fx.node import map_arg
 
 from ..exc import DataDependentError, MinidynamoError, Unsupported
+from ..joined_sources import JoinedSource, part_of
 from ..output_graph import constant_of, example_value
 from ..shapes import WIDEST
 from ..source import CallSource
@@ -332,13 +333,13 @@ def _computed_outside(
     tx: Translator, function: Callable[..., Any], args: list[VariableTracker]
 ) -> VariableTracker | None:
     """A new symbol for what a function gives that the ShapeEnv does not compute as Python does:
-    its place is the function of the place of the one symbol in `args`.
+    its place is the function of the places of the symbols in `args`.
     """
     if function not in _OUTSIDE:
         return None
-    places: dict[Source, None] = {}
-    parts = [_function_of_place(arg, places) for arg in args]
-    if len(places) != 1 or None in parts:
+    places: dict[Source, int] = {}
+    parts = [_function_of_places(arg, places) for arg in args]
+    if not places or None in parts:
         return None
     hints = [arg.value if type(arg.value) in _NUMBERS else arg.value.node.hint for arg in args]  # type: ignore[attr-defined]
     try:
@@ -347,13 +348,12 @@ def _computed_outside(
         return None  # constants then give the program's own error
     if type(value) not in _NUMBERS:
         return None
-    (place,) = places
     label = f"{function.__name__}({', '.join(arg.describe() or repr(arg) for arg in args)})"
-    source = CallSource(place, partial(_call_at, function, parts), label.replace("{", "{{"))
+    source = _computed_source(tuple(places), partial(_call_at, function, parts), label)
     if type(value) is bool:
         return tx.wrap(value, source)  # an answer, which is guarded in place of the number
     number = tx.output.shapes.computed_number(value, source, tx.user_stack())
-    return None if number is None else tx.wrap_number(number, source=source)
+    return tx.wrap(value, source) if number is None else tx.wrap_number(number, source=source)
 
 
 def float_power(base: Any, exponent: Any) -> Any:
@@ -381,26 +381,37 @@ def _float_power(tx: Translator, args: list[VariableTracker]) -> VariableTracker
     return wrap_number(tx, result, made=(float_power, args))
 
 
-def _call_at(function: Callable[..., Any], parts: list[Any], place: Any) -> Any:
-    return function(*[part(place) for part in parts])
+def _computed_source(
+    places: tuple[Source, ...], function: Callable[..., Any], label: str
+) -> Source:
+    if len(places) == 1:
+        return CallSource(places[0], function, label.replace("{", "{{"))
+    return JoinedSource(places, function, label)
 
 
-def _function_of_place(
-    value: VariableTracker, places: dict[Source, None]
-) -> Callable[[Any], Any] | None:
-    """How a number is computed from what is found at the one place that is added to `places`."""
+def _call_at(function: Callable[..., Any], parts: list[Any], *values: Any) -> Any:
+    return function(*[part(values) for part in parts])
+
+
+def _function_of_places(
+    value: VariableTracker, places: dict[Source, int]
+) -> Callable[[Sequence[Any]], Any] | None:
+    """How a number is computed from what is found at the places, to which its own are added."""
     if not isinstance(value, SymVariable):
         if not value.is_python_constant():  # the terms of a sum
             return None
         constant = value.as_python_constant()
-        return lambda place: constant
+        return lambda values: constant
+    parts: list[Any]
     if value.made is not None:
         function, operands = value.made
-        parts = [_function_of_place(operand.realize(), places) for operand in operands]
-        return None if None in parts else partial(_call_at, function, parts)
+        parts = [_function_of_places(operand.realize(), places) for operand in operands]
+        return None if None in parts else lambda values: _call_at(function, parts, *values)
     compute_it, sources = value.output.computed_from(value.value)
-    places.update(dict.fromkeys(sources))
-    return compute_it if len(sources) == 1 else None
+    if compute_it is None:
+        return None
+    parts = [part_of(source, places) for source in sources]
+    return lambda values: _call_at(compute_it, parts, *values)
 
 
 def _fold_extreme(
@@ -473,13 +484,29 @@ _DIVISIONS = frozenset(
     {operator.truediv, operator.floordiv, operator.mod, divmod}
     | {operator.itruediv, operator.ifloordiv, operator.imod}
 )
+_COMPARISONS: frozenset[Callable[..., Any]] = frozenset(
+    {
+        operator.eq,
+        operator.ne,
+        operator.lt,
+        operator.le,
+        operator.gt,
+        operator.ge,
+    }
+)
 # What the ShapeEnv does for integers, but not as Python does it for floats.
-_COMPARISONS: frozenset[Callable[..., Any]]
-_COMPARISONS = frozenset([operator.eq, operator.ne, operator.lt, operator.le, operator.gt])
-_COMPARISONS |= {operator.ge}
 _INTEGERS_ONLY = frozenset(
-    {operator.floordiv, operator.mod, operator.pow, pow, divmod, round}
-    | {operator.ifloordiv, operator.imod, operator.ipow}
+    {
+        operator.floordiv,
+        operator.ifloordiv,
+        operator.mod,
+        operator.imod,
+        operator.pow,
+        operator.ipow,
+        pow,
+        divmod,
+        round,
+    }
 )
 # What makes large integers of small ones.
 _GROWING = frozenset({operator.mul, operator.imul, operator.lshift, operator.ilshift})

@@ -77,7 +77,7 @@ POWERS = {
     "largest": (lambda x, f, g: x * max(f * 0.1, g) ** 3, 2),
     "branch": (lambda x, f, g: x * 3 if f**g > 0.1 else x * 4, 3),
     "returned": (lambda x, f, g: (x + 1, f**g, (f + g) ** 2), 2),
-    "of math": (lambda x, f, g: x * math.exp(f * g), 3),
+    "of math": (lambda x, f, g: x * math.exp(f * g), 2),
 }
 
 
@@ -85,8 +85,61 @@ POWERS = {
 def test_powers_of_two_floats(name):
     fn, graphs = POWERS[name]
     check_recompiles(fn, [(X, *pair) for pair in PAIRS], graphs=graphs)
-    graphs = len(PAIRS) if name == "of math" else graphs
     check_recompiles(fn, [(X, *pair) for pair in PAIRS], graphs=graphs, fullgraph=True)
+
+
+TWO_FLOATS = {
+    "mod": lambda x, f, g: x * (f % g),
+    "floordiv": lambda x, f, g: x * (f // g) + 1,
+    "divmod": lambda x, f, g: [x + part for part in divmod(f, g)],
+    "round": lambda x, f, g: x * round(f + g, 1),
+    "math": lambda x, f, g: x * math.atan2(f, g) + math.fmod(f, g) * math.hypot(f, g, 2.0),
+    "nested": lambda x, f, g: x * ((f % g) // (g - 1.25)) + math.floor(f % g * 10),
+    "answer": lambda x, f, g: x * 2 if math.isclose(f, g) else x * 3,
+    "returned": lambda x, f, g: (x + 1, f % g, f // g),
+    "behind a break": lambda x, f, g: (x * (f % g), print(end=""), x - f % g)[::2],
+}
+
+
+@pytest.mark.parametrize("name", TWO_FLOATS)
+def test_functions_of_two_floats(name):
+    graphs = 4 if name == "behind a break" else 2
+    calls = [(X, *pair) for pair in PAIRS]
+    check_recompiles(TWO_FLOATS[name], calls, graphs=graphs)
+    special = [
+        (0.5, 0.0),
+        (-1.5, 2.5),
+        (math.inf, 2.0),
+        (0.5, math.nan),
+        (0.5, 0.25),
+        (1e308, 1e-9),
+    ]
+    check_recompiles(TWO_FLOATS[name], [*calls, *((X, *pair) for pair in special)], graphs=None)
+
+
+def test_branches_on_functions_of_two_floats():
+    def fn(x, f, g):
+        return x + 1 if f % g > 0.35 else x - 1
+
+    check_recompiles(fn, [(X, *pair) for pair in PAIRS], graphs=3)
+
+
+@pytest.mark.parametrize("name", ["mod", "nested"])
+def test_functions_of_two_floats_are_compiled_beside_parameters(name):
+    """The inputs of such a graph are not all fetched by its guards."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(2, 3)
+
+        def forward(self, x, f, g):
+            return TWO_FLOATS[name](self.linear(x), f, g)
+
+    model = Model()
+    compiled = minidynamo.compile(model, fullgraph=True)
+    for pair in PAIRS:
+        torch.testing.assert_close(compiled(X, *pair), model(X, *pair))
 
 
 @pytest.mark.parametrize("name", ["both", "difference", "decay", "returned"])

@@ -122,6 +122,26 @@ def test_a_loop_without_end():
         minidynamo.compile(fn, fullgraph=True)(X)
 
 
+CONDITIONS = {
+    "item": lambda x: x.sum().item() > 0,
+    "of integers": lambda x: x.long().sum().item() > 0,
+    "count": lambda x: x.nonzero().shape[0] > 4,
+    "bool": lambda x: bool(x.sum() > 0),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_a_condition_on_numbers_of_data_stays_in_the_graph(name):
+    def fn(x):
+        return torch.cond(CONDITIONS[name](x), lambda a: a + 1, lambda a: a - 1, (x,))
+
+    calls = [(X,), (-X,), (X + 5,)]
+    check_recompiles(fn, calls, graphs=1, fullgraph=True)
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    for (x,) in calls:
+        assert torch.equal(compiled(x), fn(x))
+
+
 def test_a_known_condition_is_a_plain_branch():
     def fn(x):
         return torch.cond(x.shape[0] > 1, lambda a: a + 1, lambda a: a - 1, (x,))

@@ -92,15 +92,33 @@ def tilings(spec: KernelSpec) -> list[Tiling]:
     return [first, *_reduction_neighbours(first)]
 
 
+# Rows, columns, warps.
+_TILES = (
+    (16, 64, 4),
+    (64, 16, 4),
+    (64, 32, 8),
+    (64, 64, 8),
+)
+# Elements, warps.
+_BLOCKS = (
+    (256, 2),
+    (512, 4),
+    (1024, 4),
+    (1024, 8),
+    (2048, 8),
+    (4096, 8),
+)
+
+
 def _pointwise_neighbours(first: Tiling) -> Iterator[Tiling]:
     if len(first.axes) == 2:
         y, x = first.axes
-        for rows, columns, warps in ((16, 64, 4), (64, 16, 4), (64, 32, 8), (64, 64, 8)):
+        for rows, columns, warps in _TILES:
             yield Tiling((replace(y, block=rows), replace(x, block=columns)), True, warps)
         return
     (x,) = first.axes
     most = next_power_of_two(_count(x.symbols, 1 << 30))
-    for block, warps in ((256, 2), (512, 4), (1024, 4), (1024, 8), (2048, 8), (4096, 8)):
+    for block, warps in _BLOCKS:
         if block <= most:
             yield Tiling((replace(x, block=block),), True, warps)
 
