@@ -160,6 +160,8 @@ def _moved(
         return None
     if body.reduces and not _keeps_levels(body, target, mapping):
         return None
+    if body.has_positions() and not _keeps_order(body, target, mapping):
+        return None
     if not _same_extent(body, target, free):
         return None
     return body.reindex(target.iters, target.reduces, mapping)
@@ -218,10 +220,7 @@ def _distribute(
     free: Sequence[Symbol],
 ) -> dict[Atom, IntLike]:
     """Identify two groups of symbols with the same number of points, in row-major order."""
-    position = ZERO
-    for symbol in free:
-        assert symbol.size is not None
-        position = position * symbol.size + symbol_expr(symbol)
+    position = _position(free)
     result: dict[Atom, IntLike] = {}
     for symbol in reversed(missing):
         assert symbol.size is not None
@@ -242,6 +241,23 @@ def _keeps_levels(
             if isinstance(value, Expr) and not value.symbols() <= set(allowed):
                 return False
     return True
+
+
+def _keeps_order(
+    body: LoopBody,
+    target: LoopBody,
+    mapping: Mapped,
+) -> bool:
+    """Whether reduction points keep their row-major positions: those are results of `argmax`."""
+    return _position(body.reduces).subs(mapping) == _position(target.reduces)
+
+
+def _position(symbols: Sequence[Symbol]) -> Expr:
+    position = ZERO
+    for symbol in symbols:
+        assert symbol.size is not None
+        position = position * symbol.size + symbol_expr(symbol)
+    return position
 
 
 def _same_extent(

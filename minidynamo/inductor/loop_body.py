@@ -117,6 +117,11 @@ class LoopBody:
     def has_scan(self) -> bool:
         return any(node.op == "scan" for node in self.nodes)
 
+    def has_positions(self) -> bool:
+        """Whether a reduction gives the position of an element."""
+        found = (node.value for node in self.nodes if node.op == "reduction")
+        return any(kind in ("argmax", "argmin") for kind in found)
+
     def reads(self) -> set[str]:
         """Buffers whose old contents matter."""
         return {

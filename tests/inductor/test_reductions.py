@@ -72,6 +72,17 @@ def test_first_of_equal_elements():
     check(lambda x: (x.argmax(1), x.argmin(1), x.argmax(), x.t().argmax(0)), x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+def test_positions_count_in_their_own_order(dtype):
+    # Walks over one tensor in different orders are one walk only where no position depends on it.
+    x = (torch.randn(5, 20) * 1000).to(dtype)
+    check(lambda x: (x.argmax(), x.t().argmax()), x, kernels=2)
+    check(lambda x: (x.t().argmin(), x.argmin(), x.amax()), x)
+    check(lambda x: (x.view(5, 4, 5).permute(1, 2, 0).argmax(), x.view(4, 25).argmax()), x)
+    check(lambda x: (x.view(4, 25).argmax(), x.argmax()), x, kernels=1)
+    check(lambda x: (x.view(5, 4, 5).permute(1, 0, 2).flatten(1).argmax(1), x.t().argmax(0)), x)
+
+
 def test_sums_stay_accurate():
     x = torch.randn(1_000_003) + 1000
     check(lambda x: (x.sum(), x.mean(), x.var()), x, rtol=1e-6, atol=1e-4)
