@@ -9,6 +9,7 @@ import minidynamo
 
 X = torch.linspace(0.05, 0.95, 12).reshape(3, 4)
 CLASSES = torch.tensor([0, 1, 3])
+WINDOW = torch.linspace(0.5, 1.5, 32)
 
 
 def smooth_l1(x):
@@ -311,3 +312,38 @@ def test_empty_planes(fn):
     for call in (fn, minidynamo.compile(fn)):
         with pytest.raises(RuntimeError, match="sizes should be greater than 0"):
             call(X)
+
+
+SPECTRA = {
+    "function": lambda z, w: torch.istft(z, 32, window=w),
+    "method": lambda z, w: z.istft(32, 6, 32, w, normalized=True, length=90),
+    "no window": lambda z, w: torch.istft(z, 32, 16, center=False) * w[0],
+    "narrow window": lambda z, w: torch.istft(z, 32, 5, 20, w[:20]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.filterwarnings("ignore:A window was not provided")
+def test_inverse_spectra_whose_windows_may_not_overlap(name, dynamic):
+    call = SPECTRA[name]
+    torch.manual_seed(0)
+    spectrum = torch.randn(2, 17, 20, dtype=torch.complex64)
+    run = minidynamo.compile(call, fullgraph=True, dynamic=dynamic)
+    for frames in (20, 18):
+        given = spectrum[..., :frames]
+        torch.testing.assert_close(run(given, WINDOW), call(given, WINDOW))
+    single = torch.zeros(32)
+    single[15] = 1
+    if name != "no window":
+        for fn in (call, run):
+            with pytest.raises(RuntimeError, match="overlap"):
+                fn(spectrum, single)
+
+
+def test_gradients_of_inverse_spectra():
+    call = SPECTRA["function"]
+    given = [torch.ones(2, 17, 9, dtype=torch.complex64, requires_grad=True) for _ in "ab"]
+    call(given[0], WINDOW).square().sum().backward()
+    minidynamo.compile(call, fullgraph=True)(given[1], WINDOW).square().sum().backward()
+    torch.testing.assert_close(given[1].grad, given[0].grad)

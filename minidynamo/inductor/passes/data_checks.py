@@ -20,9 +20,12 @@ ONE_HOT = torch.ops.minidynamo.one_hot.default
 
 def keep_checks(gm: torch.fx.GraphModule) -> None:
     """Put `minidynamo::one_hot` for `one_hot` with a known number of classes, and explicit checks
-    before one with a symbolic number, and before quantiles at places that are data.
+    before one with a symbolic number, before quantiles at places that are data, and before `istft`.
     """
     changed = False
+    for node in _nodes(gm, "istft", torch.istft):
+        node.op, node.target = "call_function", _istft
+        changed = True
     for node in _nodes(gm, *_QUANTILES):
         places = node.args[1] if len(node.args) > 1 else node.kwargs["q"]
         if isinstance(places, torch.fx.Node):
@@ -76,3 +79,44 @@ def _one_hot_checked(tensor: torch.Tensor, num_classes: int) -> torch.Tensor:
         ):
             torch._assert_async(good.all(), text)
     return F.one_hot(tensor, num_classes)
+
+
+def _istft(
+    x: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: torch.Tensor | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: int | None = None,
+    return_complex: bool = False,
+) -> torch.Tensor:
+    """The operator divides by the sum of its windows, which has to be nowhere zero."""
+    hop = n_fft // 4 if hop_length is None else hop_length
+    width = n_fft if win_length is None else win_length
+    weights = x.real.new_ones(width) if window is None else window.detach()
+    left = (n_fft - width) // 2
+    squares = F.pad(weights, (left, n_fft - width - left)).abs().pow(2)
+    frames = x.size(-1)
+    whole = n_fft + hop * (frames - 1)
+    summed = torch.ops.aten.unfold_backward(
+        squares.expand(1, frames, n_fft), (1, whole), 1, n_fft, hop
+    )
+    start = n_fft // 2 if center else 0
+    end = whole - start if length is None else start + length
+    is_whole = (summed[0, start:end] > 1e-11).all()
+    torch._assert_async(is_whole, "istft: the windows overlap nowhere at some place")
+    return torch.istft(
+        x,
+        n_fft,
+        hop_length,
+        win_length,
+        window,
+        center,
+        normalized,
+        onesided,
+        length,
+        return_complex,
+    )
