@@ -63,11 +63,8 @@ SUPPORTED_DTYPES = frozenset(
 )
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # A value with several users is kept in memory when recomputing it costs at least this much, or
-# takes more than one load; and any value is when it has grown past these bounds, to keep kernels
-# and Python's recursion small.
+# takes more than one load.
 REUSE_COST = 8
-MAX_COST = 400
-MAX_READS = 16
 # An operand that is broadcast is kept when it costs this much and each element is used so many
 # times.
 BROADCAST_COST = 6
@@ -269,7 +266,7 @@ class GraphLowering:
         if not isinstance(data, Lazy):
             return
         shared = users > 1 and (data.cost >= REUSE_COST or data.reads > 1)
-        if shared or data.cost > MAX_COST or data.reads > MAX_READS:
+        if shared or data.is_large:
             self.realize(value)
 
     # -- buffers -----------------------------------------------------------------------------------
@@ -318,6 +315,7 @@ class GraphLowering:
             cost + sum(value.cost for value in tensors),
             sum(value.reads for value in tensors if not _is_small(value, size)),
             tuple(origins),
+            depth=1 + max((value.depth for value in tensors), default=0),
         )
         return TensorValue(data, fake.dtype, size, fake.device, layout)
 
@@ -381,7 +379,8 @@ class GraphLowering:
         root, offset = base, moved
         if isinstance(data, Lazy) and data.base is not None:
             root, offset = data.base, data.offset + moved
-        lazy = Lazy(inner, stride, base.cost, base.reads, base.origins, root, offset)
+        depth = base.depth + 1
+        lazy = Lazy(inner, stride, base.cost, base.reads, base.origins, root, offset, depth)
         return TensorValue(lazy, base.dtype, size, base.device, stride)
 
     def moved(self, fake: torch.Tensor) -> IntLike:

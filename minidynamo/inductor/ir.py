@@ -99,6 +99,10 @@ class View:
         return same and self.offset == 0 and not self.is_new
 
 
+# Bounds of a value without memory.
+MAX_COST, MAX_READS, MAX_DEPTH = 400, 16, 100
+
+
 @dataclass(eq=False, slots=True)
 class Lazy:
     """A tensor without memory: `inner(builder, index)` computes an element.
@@ -110,6 +114,7 @@ class Lazy:
         origins: names of the graph nodes that went into it.
         base: for a view, what it is a view of; `stride` and `offset` then are its geometry in
             base's memory, once that has some, counted from base's first element.
+        depth: how many functions call each other for an element.
     """
 
     inner: Inner
@@ -119,6 +124,12 @@ class Lazy:
     origins: tuple[str, ...] = ()
     base: TensorValue | None = None
     offset: IntLike = 0
+    depth: int = 0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it has to be given memory, to keep kernels and Python's recursion small."""
+        return self.cost > MAX_COST or self.reads > MAX_READS or self.depth > MAX_DEPTH
 
 
 class TensorValue:
@@ -157,6 +168,10 @@ class TensorValue:
     @property
     def cost(self) -> int:
         return self.data.cost if isinstance(self.data, Lazy) else 1
+
+    @property
+    def depth(self) -> int:
+        return self.data.depth if isinstance(self.data, Lazy) else 0
 
     @property
     def reads(self) -> int:

@@ -1,5 +1,7 @@
 """Pointwise operators against eager, dtype by dtype, many operators a graph."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -328,3 +330,14 @@ def test_rounded_sums_are_kept_for_the_next_walk():
         return torch.nn.functional.layer_norm(z, (260,)), z
 
     check(fn, *(torch.randn(5, 260).bfloat16() for _ in range(2)), kernels=1)
+
+
+def test_long_chains_of_cheap_operations():
+    # Longer than Python's stack is deep for values without memory.
+    def steps(x):
+        for _ in range(400):
+            x = x.t() + 1.5
+        return x
+
+    check(steps, torch.randn(4, 4), fallbacks=0)
+    check(lambda x: functools.reduce(lambda y, _: y.flip(0), range(300), x), torch.randn(4, 4))
