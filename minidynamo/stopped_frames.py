@@ -115,6 +115,9 @@ class StoppedFrame:
         )
         self.held = kept_locals(tx)
         names = [name for name in tx.locals if name != self.first and not is_made_name(name)]
+        # In the code's order: the program's differs where a loop came around.
+        slots = {name: slot for slot, name in enumerate(self.base.co_varnames)}
+        names.sort(key=lambda name: slots.get(name, len(slots)))
         self.names = self._used(names, self.index)
 
     def _used(self, names: Iterable[str], index: int) -> tuple[str, ...]:

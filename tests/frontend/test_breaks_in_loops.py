@@ -360,3 +360,39 @@ def test_frame_that_captures_nothing_is_left_alone():
             assert compiled(["x"] * length) == length
     assert not counter.graphs
     assert started.count("f") <= 12
+
+
+def test_loop_that_assigns_its_variables_in_another_order():
+    """The second round's continuations are those of the first."""
+
+    def f(order, values):
+        scale = values * 2
+        kept = []
+        while order.numel() > 1:
+            first = order[0].item()
+            bound = scale[first] + 1
+            opaque()
+            mask = values[order[1:]] * bound < 9
+            kept.append(first)
+            order = order[1:][mask]
+        return kept, scale
+
+    counter = CountingBackend()
+    minidynamo.reset()
+    compiled = minidynamo.compile(f, backend=counter, dynamic=True)
+    order, values = torch.arange(9), torch.linspace(0.5, 1.5, 9)
+    assert_same(f(order, values), compiled(order, values))
+    assert len(counter.graphs) <= 6
+    assert_same(f(order.flip(0), values), compiled(order.flip(0), values))
+
+
+def test_order_of_locals_behind_a_break_in_a_loop():
+    def f(a):
+        b, c = 1, 2
+        for _ in range(2):
+            a = a + b
+            opaque()
+            b = c
+        return list(locals()), a
+
+    check(f, x, graphs=None)
