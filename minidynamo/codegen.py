@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .bytecode import CallArg, Instruction, current
 from .exc import Unsupported
 from .side_effects import DELETED, Mutation, SideEffects
+from .source import CallSource
 from .variables.base import NULL, LazyVariable, NotConstant, VariableTracker, unsupported
 from .variables.constant import is_value
 
@@ -112,6 +113,8 @@ class PyCodegen:
             self.emit("LOAD_FAST", self._temps[key])
             return
         if self._push_simple(value):
+            if isinstance(value.source, CallSource) and self._uses_again(key):
+                self.save_temp(value)  # a source that makes another object each time
             return
         if key in self._building:
             unsupported(
@@ -125,8 +128,13 @@ class PyCodegen:
                 reason.made_at = value.made_at  # type: ignore[attr-defined]
             raise
         self._building.discard(key)
-        if key not in self._temps and (self._uses is None or self._uses.get(key, 0) > 1):
+        if key not in self._temps and self._uses_again(key):
             self.save_temp(value)
+
+    def _uses_again(self, key: int) -> bool:
+        if self._uses is None:
+            return True
+        return self._uses.get(key, 0) > 1
 
     def _push_simple(self, value: VariableTracker) -> bool:
         if value.source is not None and value.mutation is not Mutation.NEW:

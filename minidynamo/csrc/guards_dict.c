@@ -30,21 +30,33 @@ static int is_versioned(PyObject* dict) {
 #endif
 }
 
-// Whether comparing an object of this type with a constant runs no Python code.
-static int is_plain(PyTypeObject* type) {
+// Whether comparing this object with a constant runs no Python code.
+static int is_plain(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (PyTuple_Check(object) && type->tp_richcompare == PyTuple_Type.tp_richcompare) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++) {
+      if (!is_plain(PyTuple_GET_ITEM(object, i))) {
+        return 0;
+      }
+    }
+    return 1;
+  }
   return type == &PyUnicode_Type || type == &PyLong_Type || type == &PyBool_Type ||
          type == &PyFloat_Type || type == &PyBytes_Type || type == &PyComplex_Type ||
-         type == &PyType_Type || type == &PyFunction_Type || type == &_PyNone_Type;
+         type->tp_richcompare == PyBaseObject_Type.tp_richcompare || object == Py_None;
 }
 
 int md_dict_find(PyObject* dict, PyObject* key, Py_hash_t hash, PyObject** value) {
+  if (hash == MD_DICT_CAREFUL) {
+    return MD_DICT_HAZARD;
+  }
   PyDictKeysObject* keys = ((PyDictObject*)dict)->ma_keys;
   if (!DK_IS_UNICODE(keys)) {
     PyDictKeyEntry* entries = DK_ENTRIES(keys);
     for (Py_ssize_t i = 0; i < keys->dk_nentries; i++) {
       PyObject* other = entries[i].me_key;
       if (other != NULL && entries[i].me_hash == hash && other != key &&
-          !is_plain(Py_TYPE(other))) {
+          !is_plain(other)) {
         return MD_DICT_HAZARD;
       }
     }

@@ -11,6 +11,9 @@ extern "C" {
 
 enum { MD_DICT_ABSENT = 0, MD_DICT_FOUND = 1, MD_DICT_HAZARD = 2, MD_DICT_ERROR = -1 };
 
+// Stands for the hash of a key whose hash or == may run Python code: always a hazard.
+#define MD_DICT_CAREFUL ((Py_hash_t)-1)
+
 // Looks `key`, an exact str, number or the like, up in a dict's storage; *value is borrowed.
 // MD_DICT_HAZARD: nothing was done, because a comparison with some key might run Python code.
 int md_dict_find(PyObject* dict, PyObject* key, Py_hash_t hash, PyObject** value);

@@ -84,26 +84,51 @@ bool refuse(const char* message) {
   return false;
 }
 
-// Constants whose hash and == are C code, so that they can be looked up. All else by identity.
-bool is_plain_key(PyObject* key) {
+// Whether objects of this type are told apart by what they are.
+bool is_compared_by_identity(PyTypeObject* type) {
+  return type->tp_hash == PyBaseObject_Type.tp_hash &&
+         type->tp_richcompare == PyBaseObject_Type.tp_richcompare;
+}
+
+// Whether it is a tuple, torch.Size or named tuple that is compared by its items.
+bool is_tuple(PyObject* key) {
   PyTypeObject* type = Py_TYPE(key);
-  if (type == &PyTuple_Type) {
+  return PyTuple_Check(key) && type->tp_hash == PyTuple_Type.tp_hash &&
+         type->tp_richcompare == PyTuple_Type.tp_richcompare;
+}
+
+// Constants whose hash and == are C code, so that they can be looked up.
+bool is_plain_key(PyObject* key) {
+  if (is_tuple(key)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++) {
-      if (!is_plain_key(PyTuple_GET_ITEM(key, i))) {
+      PyObject* item = PyTuple_GET_ITEM(key, i);
+      if (!is_plain_key(item) && !is_compared_by_identity(Py_TYPE(item))) {
         return false;
       }
     }
     return true;
   }
+  PyTypeObject* type = Py_TYPE(key);
   return type == &PyUnicode_Type || type == &PyLong_Type || type == &PyBool_Type ||
          type == &PyFloat_Type || type == &PyBytes_Type || type == &PyComplex_Type ||
          key == Py_None || key == Py_Ellipsis || key == Py_NotImplemented;
 }
 
+// Whether another object is never the same key: not so for the values that a type of C compares,
+// such as torch.device, frozenset and slice.
+bool is_identity_key(PyObject* key) {
+  PyTypeObject* type = Py_TYPE(key);
+  return !is_tuple(key) && ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 || PyType_Check(key) ||
+                            PyCFunction_Check(key) || is_compared_by_identity(type));
+}
+
+// What is looked up neither natively nor by identity has MD_DICT_CAREFUL for its hash.
 bool parse_key(PyObject* key, Ref& held, Py_hash_t* hash, bool* by_identity) {
-  *by_identity = !is_plain_key(key);
   held = Ref::of(key);
-  if (*by_identity) {
+  bool is_plain = is_plain_key(key);
+  *by_identity = !is_plain && is_identity_key(key);
+  if (!is_plain) {
+    *hash = MD_DICT_CAREFUL;
     return true;
   }
   if (PyUnicode_CheckExact(key)) {

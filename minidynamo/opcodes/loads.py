@@ -252,20 +252,36 @@ def swap(tx: Translator, inst: Instruction) -> None:
 
 @op("IMPORT_NAME")
 def import_name(tx: Translator, inst: Instruction) -> None:
-    level, names = tx.popn(2)
-    tx.push(tx.import_name(inst.arg, level.as_python_constant(), names.as_python_constant()))
+    names = tx.pop().as_python_constant()
+    level = tx.pop().as_python_constant()
+    module = tx.import_name(inst.arg, level, names)
+    package = module.as_python_constant()
+    if names and hasattr(package, "__path__"):
+        # What a package does not have is imported as its module.
+        why = "a module of this name is imported for the first time here"
+        for name in names:
+            _attribute(tx, module, name, why)
+    tx.push(module)
 
 
 @op("IMPORT_FROM")
 def import_from(tx: Translator, inst: Instruction) -> None:
-    module = tx.stack[-1].realize()
+    why = "eager looks for a module of this name, or raises the ImportError"
+    tx.push(_attribute(tx, tx.stack[-1].realize(), inst.arg, why))
+
+
+def _attribute(
+    tx: Translator,
+    module: VariableTracker,
+    name: str,
+    why: str,
+) -> VariableTracker:
     try:
-        tx.push(tx.getattr(module, inst.arg))
+        return tx.getattr(module, name)
     except ObservedException as error:
         if not issubclass(error.value.python_type(), AttributeError):
             raise
-        why = "eager looks for a module of this name, or raises the ImportError"
-        unsupported("import", inst.arg, why)
+        unsupported("import", name, why)
 
 
 __all__ = ["BoundMethodVariable", "lookup_global", "unsupported"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import abc
 import functools
 import math
+import sys
 import types
 import typing
 
+import pytest
 import torch
 from testing import check, check_recompiles
 
@@ -310,6 +312,48 @@ def test_imports_inside():
         return x + m.floor(2.5), path.basename("a/b")
 
     check(fn, X, fullgraph=True)
+
+
+def test_modules_of_packages_that_are_not_loaded(tmp_path, monkeypatch):
+    """`from package import module` imports the module, at a break; what is missing is eager's
+    ImportError.
+    """
+    package = tmp_path / "a_package_of_modules"
+    package.mkdir()
+    (package / "__init__.py").write_text("KNOWN = 1\n")
+    (package / "part.py").write_text("VALUE = 3\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def fn(x):
+        import a_package_of_modules.part  # noqa: F401
+        from a_package_of_modules import KNOWN, part
+
+        return x * KNOWN + part.VALUE
+
+    def deeper(x):
+        def find():
+            from a_package_of_modules import KNOWN, part
+
+            return KNOWN + part.VALUE
+
+        return x + find()
+
+    def missing(x):
+        from a_package_of_modules import KNOWN, nothing
+
+        return x + KNOWN + nothing
+
+    for function in (deeper, fn):
+        compiled = minidynamo.compile(function, backend="eager")
+        try:
+            for _ in range(3):
+                torch.testing.assert_close(compiled(X), X + (4 if function is deeper else 3))
+        finally:
+            for name in ("a_package_of_modules", "a_package_of_modules.part"):
+                del sys.modules[name]
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        minidynamo.compile(missing, backend="eager")(X)
+    del sys.modules["a_package_of_modules"]
 
 
 def test_classes_patched_and_restored_while_compiling():

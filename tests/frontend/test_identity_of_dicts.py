@@ -1,4 +1,7 @@
-"""Objects and their instance dicts that the frame reaches by different routes."""
+"""Objects and their instance dicts that the frame reaches by different routes; keys of dicts."""
+
+import collections
+import enum
 
 import pytest
 import torch
@@ -72,3 +75,54 @@ def test_a_dict_of_its_own_and_the_instance_dict(order):
         expected = fn(X, one, vars(one) if is_own else {"count": 2})
         assert_same(expected, compiled(X, other, vars(other) if is_own else {"count": 2}))
     assert len(counter.graphs) == 2
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+Pair = collections.namedtuple("Pair", "first second")
+KEYS = {
+    "size": lambda x: x.shape,
+    "size in a tuple": lambda x: ("a", x.shape),
+    "device": lambda x: x.device,
+    "dtype and device": lambda x: (x.dtype, x.device, x.layout, x.requires_grad),
+    "frozenset": lambda x: frozenset((1, len(x), "a")),
+    "frozenset in a tuple": lambda x: (frozenset((1, len(x))), 1),
+    "enum in a tuple": lambda x: (Colour.RED if len(x) == 2 else Colour.BLUE, 1),
+    "named tuple": lambda x: Pair(1, x.shape),
+    "class and function": lambda x: (type(x), torch.sin, len(x)),
+    "range in a tuple": lambda x: (range(3), len(x)),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_that_are_made_anew(name):
+    """Caches by shape, device and the like are hit in the second call, and compiled no more; a key
+    that is gone, and a value that was put in its place under an equal key, are noticed.
+    """
+    key_of = KEYS[name]
+
+    def fn(x, cache):
+        key = key_of(x)
+        if key not in cache:
+            cache[key] = torch.full(x.shape, 2.0)
+            return cache[key] + x
+        return cache[key] * x
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, dynamic=False)
+    wanted, cache = {}, {}
+    for _ in range(4):
+        assert_same(fn(X, wanted), compiled(X, cache))
+        assert_same(wanted, cache)
+    assert len(counter.graphs) == 2
+    cache[key_of(X)] = wanted[key_of(X)] = X * 5
+    assert_same(fn(X, wanted), compiled(X, cache))
+    del cache[key_of(X)], wanted[key_of(X)]
+    for x in (X, X.double()):
+        for _ in range(3):
+            assert_same(fn(x, wanted), compiled(x, cache))
+    assert_same(wanted, cache)
+    assert len(counter.graphs) <= 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from testing import CountingBackend
+from testing import CountingBackend, assert_same
 
 import minidynamo
 
@@ -241,3 +241,29 @@ def test_a_tensor_that_requires_grad_has_an_array_where_gradients_are_off():
     assert torch.equal(leaf, want_leaf)
     with pytest.raises(RuntimeError, match="requires grad"):
         minidynamo.compile(lambda x: x.numpy(), backend=backend)(leaf)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_tensor_of_an_array_is_one_object(backend):
+    """Stores to it are behind the graph break seen by what goes on."""
+
+    def fn(array):
+        leaf = torch.from_numpy(array)
+        leaf.requires_grad = True
+        (leaf * 2).sum().backward()
+        return leaf.grad, leaf
+
+    def twice(array):
+        leaf = torch.from_numpy(array)
+        twin = leaf
+        minidynamo.graph_break()
+        leaf.note = 5
+        return twin.note, leaf is twin, [leaf, (twin,)]
+
+    array = np.ones(3, "float32")
+    for function in (fn, twice):
+        compiled = minidynamo.compile(function, backend=backend)
+        for _ in range(2):
+            assert_same(function(array), compiled(array))
+    found = compiled(array)[2]
+    assert found[0] is found[1][0]
