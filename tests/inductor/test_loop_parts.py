@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from inductor_testing import check
 
 from minidynamo.inductor.codegen.cpp import codegen_cpp
-from minidynamo.inductor.codegen.cpp_parts import parts_of
+from minidynamo.inductor.codegen.cpp_parts import parts_of, without_short_loop
 from minidynamo.inductor.codegen.kernel import KernelArg, KernelSpec
 from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.symbolic import as_expr, loop_symbol, symbol_expr
@@ -186,3 +186,41 @@ def test_bytes_that_are_no_bools_count_as_true():
     a = torch.tensor([0, 1, 2, 255] * 40, dtype=torch.uint8).view(torch.bool)
     b = torch.tensor([2, 2, 0, 4] * 40, dtype=torch.uint8).view(torch.bool)
     check(lambda a, b: (a & b, ~a, a | b), a, b)
+
+
+def _corners(a, b):
+    low, high = torch.max(a[:, :2], b[:, :2]), torch.min(a[:, 2:], b[:, 2:])
+    return high - low, a[:, 2:] > b[:, 2:], a[:, :2].flip(1) + b[:, 2:]
+
+
+def _as_corners(a):
+    return torch.cat((a[:, :2] - a[:, 2:], a[:, :2] + a[:, 2:]), 1)
+
+
+@pytest.mark.parametrize("rows", [32, 33, 40, 47, 1000])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8],
+)
+def test_loops_over_corners_of_boxes_are_written_out(rows, dtype):
+    a, b = ((torch.randn(rows, 4) * 10).to(dtype) for _ in range(2))
+    check(_corners, a, b)
+    check(_as_corners, a)
+    check(lambda a: F.pad(a[:, 1:3], (1, 1)) * 2 + 1, a)
+
+
+def _sums_of_fields(rows, apart):
+    y, x = loop_symbol("x0", rows), loop_symbol("x1", 2)
+    b = BodyBuilder([y, x])
+    at = symbol_expr(y) * 4 + symbol_expr(x)
+    b.store("a1", at - symbol_expr(y) * (4 - apart), b.load("a0", at, F32), F32)
+    return b.finish()
+
+
+def test_short_loops_are_written_out_where_rows_lie_side_by_side():
+    body = _sums_of_fields(100, 2)
+    assert [s.name for s in without_short_loop(body).iters] == ["x0"]
+    for other in (_sums_of_fields(8, 2), _sums_of_fields(100, 3)):
+        assert without_short_loop(other) is other
+    args = KernelArg("a0", F32, 400, "in"), KernelArg("a1", F32, 200, "out")
+    assert "st_fields(a1 + 2*x0, w, " in codegen_cpp(KernelSpec(body, args), "k", 1)

@@ -55,6 +55,23 @@ template <class T, int N, int STEP> static void steps() {
     }
   }
 }
+template <class T, int N> static void fields() {
+  V<T, N> a, b, c, d;
+  for (int i = 0; i < N; i++)
+    a[i] = number<T>(4 * i), b[i] = number<T>(4 * i + 1), c[i] = number<T>(4 * i + 2), d[i] = number<T>(4 * i + 3);
+  for (volatile int m = 1; m <= N; m = m + 1) {
+    const int n = m;
+    T two[2 * N + 1], four[4 * N + 1];
+    for (auto& t : two) t = (T)99;
+    for (auto& t : four) t = (T)99;
+    if (n < N) st_fields(two, Some{n}, a, b), st_fields(four, Some{n}, a, b, c, d);
+    else st_fields(two, All{}, a, b), st_fields(four, All{}, a, b, c, d);
+    for (int i = 0; i <= 2 * N; i++)
+      expect(two[i] == (i < 2 * n ? number<T>(4 * (i / 2) + i % 2) : (T)99), "two fields", sizeof(T), n, i);
+    for (int i = 0; i <= 4 * N; i++)
+      expect(four[i] == (i < 4 * n ? number<T>(i) : (T)99), "four fields", sizeof(T), n, i);
+  }
+}
 template <class T, int N> static void masked() {
   for (volatile int m = 1; m <= N; m = m + 1) {
     const u32 patterns[] = {0u, 1u, 0xffffffffu, 0x5a5a5a5au, 0x0000fffeu, 0xc3c3c3c3u};
@@ -107,7 +124,7 @@ template <class From, int N> static void converts_from() {
 template <class T, int N> static void all_of() {
   moves<T, N>();
   steps<T, N, 2>(), steps<T, N, 3>(), steps<T, N, 4>(), steps<T, N, 5>(), steps<T, N, 8>();
-  masked<T, N>();
+  masked<T, N>(), fields<T, N>();
   turns<T, N>();
 }
 template <int N> static void masks() {

@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from minidynamo.inductor.codegen.code import Code
-from minidynamo.inductor.codegen.cpp_parts import parts_of
+from minidynamo.inductor.codegen.cpp_parts import parts_of, without_short_loop
 from minidynamo.inductor.codegen.cpp_reduce import FLUSH_EVERY, Accumulator
 from minidynamo.inductor.codegen.cpp_stages import (
     LANES,
@@ -87,6 +87,7 @@ USUAL = Tuning()
 
 def codegen_cpp(spec: KernelSpec, name: str, threads: int, tuning: Tuning = USUAL) -> str:
     """Source text of the kernel; it needs `cpp_prefix.h` in front."""
+    spec = replace(spec, body=without_short_loop(spec.body))
     return CppKernel(spec, name, threads, tuning).generate()
 
 

@@ -3,6 +3,9 @@
 A pad, a roll or a choice among pieces tests the position of each element. Such a test is true on
 one side of a place and false on the other, so the loop over x is cut there, and each part has a
 body without it: the inside of a pad is a copy. The distance to a mirror (`abs`) is cut likewise.
+
+`without_short_loop(body)` writes out an innermost loop over two or four neighbours (the corners of
+boxes, parts of complex numbers), so that vectors run along the loop around it.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from minidynamo.inductor.symbolic import (
 
 # So many parts, nodes in all of them, and elements in the longest one pay.
 MOST_PARTS, MOST_NODES, LONG = 8, 400, 32
+# Lengths of loops that are written out, and how far apart elements may be that a vector reads.
+FIELDS, MOST_STEP = (2, 4), 12
 
 
 def parts_of(body: LoopBody, x: Symbol) -> list[tuple[Symbol, LoopBody]]:
@@ -55,6 +60,46 @@ def parts_of(body: LoopBody, x: Symbol) -> list[tuple[Symbol, LoopBody]]:
     longest = max(symbol.size for symbol, _ in parts)  # type: ignore[type-var]
     pays = len(parts) > 1 and nodes <= MOST_NODES and longest >= LONG  # type: ignore[operator]
     return parts if pays else []
+
+
+def without_short_loop(body: LoopBody) -> LoopBody:
+    """The body with its innermost loop written out where that would fill few of a vector's lanes
+    and what it stores lies side by side; else as it is.
+    """
+    if len(body.iters) < 2 or body.reduces or len(body.nodes) > MOST_NODES // 4:
+        return body
+    *outer, x = body.iters
+    if x.size not in FIELDS or not _is_made_of_rows(body, outer[-1], x):
+        return body
+    builder = BodyBuilder(outer)
+    for place in range(x.size):
+        _Part(body, x, place, place + 1, builder, as_expr(place)).trace(whole=True)
+    return builder.finish()
+
+
+def _is_made_of_rows(body: LoopBody, y: Symbol, x: Symbol) -> bool:
+    """Whether all that is stored are rows of x side by side along y, and reads go in steps."""
+    if not isinstance(y.size, int) or y.size < LONG:
+        return False
+    if not {node.op for node in body.nodes}.isdisjoint(["scatter", "scan", "check", "philox"]):
+        return False
+    stored = {node.buffer: node.index for node in body.stores()}
+    if len(stored) < sum(1 for _ in body.stores()):
+        return False
+    for node in (*body.stores(), *body.loads()):
+        assert node.index is not None
+        step = node.index.coeff(y)
+        if node.index.value_refs() or step is None or not step.is_const:
+            return False
+        if node.op == "store" and (step != as_expr(x.size) or node.index.coeff(x) != 1):
+            return False
+        if (
+            not 0 <= step.const <= MOST_STEP
+            or stored.get(node.buffer, node.index) != node.index
+        ):
+            return False
+    # Where all of it lies side by side the two loops would have become one.
+    return any(node.index.coeff(y) not in (0, x.size) for node in body.loads() if node.index)
 
 
 def _has_pairs(body: LoopBody, x: Symbol) -> bool:

@@ -322,7 +322,8 @@ template <int N, i64 STEP, int PART, class T, class F> MD_INLINE F merge_steps(F
 }
 template <int N, i64 STEP, class T, class W> MD_INLINE V<T, N> ld_step(const T* p, W w) {
 #if MD_AVX512
-  if constexpr (N * sizeof(T) == 64 && STEP >= 2 && STEP <= (sizeof(T) >= 4 ? 12 : 4)) {
+  constexpr bool narrow = sizeof(T) < 4 && N == 16 && (STEP == 2 || STEP == 4);
+  if constexpr (narrow || (N * sizeof(T) == 64 && STEP >= 2 && STEP <= (sizeof(T) >= 4 ? 12 : 4))) {
     const i64 n = STEP * (lanes<N>(w) - 1) + 1;
     return merge_steps<N, STEP, 1>(n >= N ? ld<N>(p, All{}) : ld<N>(p, Some{n}), p, n);
   }
@@ -364,7 +365,7 @@ template <class F, class W, class At> MD_INLINE void scatter(F x, W w, At at) {
 template <int FIRST, class F, int... LANE> MD_INLINE F mixed(F a, F b, Lanes<LANE...>) {
   return __builtin_shufflevector(a, b, (FIRST + LANE / 2 + (LANE % 2 ? MD_LANES(F) : 0))...);
 }
-template <class T, class F, class W> MD_INLINE void st_pairs(T* p, F a, F b, W w) {
+template <class T, class F, class W> MD_INLINE void st_fields(T* p, W w, F a, F b) {
   constexpr int N = MD_LANES(F);
   typedef typename Counted<N>::type Each;
   const F low = mixed<0>(a, b, Each{}), high = mixed<N / 2>(a, b, Each{});
@@ -375,6 +376,18 @@ template <class T, class F, class W> MD_INLINE void st_pairs(T* p, F a, F b, W w
     st(p, low, Some{n < N ? n : N});
     if (n > N) st(p + N, high, Some{n - N});
   }
+}
+// a[0], b[0], c[0], d[0], a[1], ...
+template <class T, class F, class W> MD_INLINE void st_fields(T* p, W w, F a, F b, F c, F d) {
+  constexpr int N = MD_LANES(F);
+  typedef typename Counted<N>::type Each;
+  const F low = mixed<0>(a, c, Each{}), between = mixed<0>(b, d, Each{});
+  const F high = mixed<N / 2>(a, c, Each{}), last = mixed<N / 2>(b, d, Each{});
+  const i64 n = 2 * lanes<N>(w);
+  if (n >= N) st_fields(p, All{}, low, between);
+  else st_fields(p, Some{n}, low, between);
+  if (n == 2 * N) st_fields(p + 2 * N, All{}, high, last);
+  else if (n > N) st_fields(p + 2 * N, Some{n - N}, high, last);
 }
 
 // N rows of N elements, `stride` apart, turned: out[k] is column k. Only `rows` rows and `columns` columns exist.

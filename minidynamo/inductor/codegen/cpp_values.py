@@ -35,7 +35,6 @@ from minidynamo.inductor.symbolic import (
     Mod,
     Symbol,
     ValueRef,
-    as_expr,
     contiguous_strides,
     dot,
     is_nonneg,
@@ -446,38 +445,41 @@ class ValuePrinter:
             self.for_columns(f"{self.tiled[position]} = {text};")
         elif self.step(node.index) == 1:
             self.for_columns(f"st({node.buffer} + {self._shifted(node.index, 1)}, {text}, w);")
-        elif self._neighbour(position) is not None:
-            self._store_pair(position, node, text)
+        elif fields := self._fields(position):
+            self._store_fields(position, fields)
         else:
             at = self._by_lane(f"{node.buffer} + ", node.index)
             self.for_columns(f"scatter({text}, w, {at});")
 
-    def _neighbour(self, position: int) -> int | None:
-        """The store to the places between those that this one writes to, if there is one."""
+    def _fields(self, position: int) -> list[int]:
+        """The stores, in order, that together with this one write two or four neighbours each."""
         own = self.nodes[position]
-        if self.reduces or own.index is None or self.step(own.index) != 2:
-            return None
-        sides = (own.index + 1, own.index - 1)
+        step = None if own.index is None or self.reduces else self.step(own.index)
+        if step not in (2, 4):
+            return []
+        assert own.index is not None
+        places: dict[int, int] = {}
         for other, node in enumerate(self.nodes):
-            if node.op == "store" and node.buffer == own.buffer and node.index in sides:
-                return other
-        return None
+            if node.op == "store" and node.buffer == own.buffer and node.index is not None:
+                distance = node.index - own.index
+                if distance.is_const:
+                    places[distance.const] = other
+        low = min(places)
+        wanted = [places.get(low + k) for k in range(step)]
+        return [p for p in wanted if p is not None] if None not in wanted else []
 
-    def _store_pair(self, position: int, node: Node, text: str) -> None:
-        """Two such stores as one, where the second stands."""
-        other = self._neighbour(position)
-        assert other is not None and node.index is not None
-        if other > position:
+    def _store_fields(self, position: int, fields: list[int]) -> None:
+        """Such stores as one, where the last stands."""
+        if position < max(fields):
             return
-        between = self.nodes[other]
-        assert between.index is not None
-        before = self.lanes(between.args[0])
-        if node.dtype == torch.bool:
-            before = f"to_bytes({before})"
-        index, pair = between.index, (before, text)
-        if node.index - index != as_expr(1):
-            index, pair = node.index, (text, before)
-        self.code.line(f"st_pairs({node.buffer} + {self.index(index)}, {', '.join(pair)}, w);")
+        texts = []
+        for field in fields:
+            text = self.lanes(self.nodes[field].args[0])
+            texts.append(f"to_bytes({text})" if self.nodes[field].dtype == torch.bool else text)
+        first = self.nodes[fields[0]]
+        assert first.index is not None
+        at = f"{first.buffer} + {self.index(first.index)}"
+        self.code.line(f"st_fields({at}, w, {', '.join(texts)});")
 
     def _scatter(self, node: Node) -> None:
         """Loops whose iterations may meet at one element run in order (`parallel_symbols`). After a
