@@ -1,9 +1,11 @@
 """Fake results of operators whose sizes are those of an argument.
 
-With symbolic sizes torch runs such operators as dozens of others (a group norm as forty), each of
-which makes a tensor and asks whether sizes are equal: half of the time that a convolutional network
-takes to trace. Here `RESULTS` says what there is to know of them. It speaks of dense rows of one
-floating-point dtype of 32 or 64 bits; everything else goes torch's way, errors among them.
+torch runs such operators as dozens of others (a group norm as forty), each of which makes a tensor
+and, where sizes are symbolic, asks whether they are equal: half of the time that a convolutional
+network takes to trace. And where one of these has a number for an operand, torch 2.13 imports
+torch.distributed, 0.2 s of a first call. Here `RESULTS` says what there is to know of them. It
+speaks of dense rows of one floating-point dtype of 32 or 64 bits; everything else goes torch's way,
+errors among them.
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ RESULTS: dict[Any, Callable[..., Shapes]] = {
     aten.hardtanh.default: _no_more,
     aten.leaky_relu.default: _no_more,
     aten.mish.default: _no_more,
+    aten.relu.default: _no_more,
     aten.silu.default: _no_more,
     aten._softmax.default: _softmax,
     aten._log_softmax.default: _softmax,
@@ -110,6 +113,7 @@ IN_PLACE = {
     aten.hardtanh_.default,
     aten.leaky_relu_.default,
     aten.mish_.default,
+    aten.relu_.default,
     aten.silu_.default,
 }
 
@@ -157,8 +161,8 @@ STRIDES: dict[Any, Callable[..., Sequence[int]]] = {
 
 
 def sized_fake_mode(**options: Any) -> FakeTensorMode:
-    """torch's, with short ways for the operators of `RESULTS` where sizes are symbolic, and with
-    eager's layouts for those of `STRIDES` where they are not.
+    """torch's, with short ways for the operators of `RESULTS`, and where sizes are known with
+    eager's layouts for those of `STRIDES`.
 
     No class of its own: up to torch 2.11 higher-order operators know what to do under a mode by its
     very type.
@@ -209,7 +213,7 @@ def _relaid(mode: FakeTensorMode, result: Any, stride: Sequence[int]) -> Any:
 
 def _is_known(mode: FakeTensorMode, args: Sequence[Any]) -> bool:
     x = args[0]
-    if type(x) is not FakeTensor or all(type(size) is int for size in x.shape):
+    if type(x) is not FakeTensor:
         return False
     tensors = [value for value in args if isinstance(value, torch.Tensor)]
     return (

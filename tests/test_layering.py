@@ -35,6 +35,7 @@ LAYERS = [
         "stances",
         "transform_levels",
         "_C",
+        "collector",
     ],
     ["bytecode"],
     [
@@ -94,6 +95,7 @@ INDUCTOR_USES = {
     "size_nodes",
     "transform_levels",
     "_C",
+    "collector",
 }
 # Helpers of tests lie below minidynamo.inductor for torch's sake: they stand above everything.
 TEST_HELPERS = {"inductor.test_case": "test_case", "inductor.utils": "testing"}

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from ..collector import importing
 from ..compile_options import BackendFn
 from ..exc import InvalidBackend
 from ..utils import known_names
@@ -122,7 +123,8 @@ def lookup_backend(compiler_fn: str | BackendFn) -> BackendFn:
         return _registered[compiler_fn]
     if compiler_fn in BUILTIN_BACKENDS:
         module, attribute, _ = BUILTIN_BACKENDS[compiler_fn]
-        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+        with importing():
+            found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     elif compiler_fn in _entry_points():
         found = _entry_points()[compiler_fn].load()
     else:

@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
+from minidynamo.collector import importing
 from minidynamo.inductor.decompositions import before_autograd
 from minidynamo.inductor.differentiable import Boxed, Joined
 from minidynamo.inductor.effects import keeping_calls
@@ -322,7 +323,8 @@ def make_aot(
     compilers: of the `forward`, `backward` and `inference` graph. Raises CannotTrace where
     AOTAutograd fails, or would go wrong, and what a compiler raises as it is.
     """
-    from torch._functorch.aot_autograd import aot_module_simplified
+    with importing():
+        from torch._functorch.aot_autograd import aot_module_simplified
 
     written = gm.meta.get(WRITTEN)
     refusal = _refusal(inputs, written or ())
@@ -406,11 +408,12 @@ def compile_aot(
     decompositions: Mapping[Any, Callable[..., Any]],
 ) -> Callable[..., Any]:
     """A callable with gm's semantics whose functional graphs are made by `compile_graph`."""
-    from torch._functorch import config as functorch_config
-    from torch._functorch.partitioners import (
-        default_partition,
-        min_cut_rematerialization_partition,
-    )
+    with importing():
+        from torch._functorch import config as functorch_config
+        from torch._functorch.partitioners import (
+            default_partition,
+            min_cut_rematerialization_partition,
+        )
 
     def partition(
         joint: torch.fx.GraphModule,

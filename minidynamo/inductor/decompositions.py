@@ -42,6 +42,13 @@ _EXTRA = [
     aten.native_group_norm_backward,
     aten.native_dropout_backward,
 ]
+_NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
+# Composite operators of which other rows speak, and those that are so in Python alone.
+_COMPOSITE = [
+    aten.native_channel_shuffle.default,
+    aten.nll_loss.default,
+    *[getattr(aten, f"{kind}{d}d").default for kind in _NEAREST for d in (1, 2, 3)],
+]
 # Operators that a library does better, that draw random numbers as eager does, or that test their
 # indices.
 _WHOLE = [
@@ -398,6 +405,10 @@ def _in_place_of_torchs(kernels: Mapping[Any, Any]) -> Iterator[None]:
             op._dispatch_cache.clear()
 
 
+def _parts(op: Any) -> Callable[..., Any]:
+    return op.py_kernels.get(torch._C.DispatchKey.CompositeImplicitAutograd, op.decompose)
+
+
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """Operator overload -> decomposition, for AOTAutograd and for `capture`."""
     return _table(is_loaded())
@@ -405,7 +416,10 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
 
 @cache
 def _table(with_quantized: bool) -> dict[Any, Callable[..., Any]]:
-    table = dict(torch._decomp.core_aten_decompositions())
+    # Not core_aten_decompositions(), which looks through every operator there is for composite ones
+    # (0.1 s): those are taken apart where they are met.
+    table = dict(torch._decomp._core_aten_decompositions_post_autograd())
+    table.update({op: _parts(op) for op in _COMPOSITE})
     table.update(torch._decomp.get_decompositions(_EXTRA))
     table.update({op: _laid_out(table[op]) for op in _LAID_OUT if op in table})
     table.update({op: _brought_together(table[op]) for op in _SPACED if op in table})

@@ -13,6 +13,7 @@ import operator
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..exc import MinidynamoError
@@ -46,6 +47,7 @@ class _Arity(NamedTuple):
     least_positional: int
 
     @staticmethod
+    @cache
     def of(function: Callable[..., Any], skip: int) -> _Arity:
         parameters = list(inspect.signature(function).parameters.values())[skip:]
         kinds = inspect.Parameter
@@ -88,11 +90,10 @@ def checked(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
 
     The function may return None for Python's None.
     """
-    arity = _Arity.of(function, 1)
     label = name or function.__name__
 
     def handler(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        arity.check(label, args, kwargs)
+        _Arity.of(function, 1).check(label, args, kwargs)
         return _result(function(tx, *args, **kwargs))
 
     handler.__name__ = function.__name__
@@ -108,15 +109,13 @@ def builtin_method(
     """
 
     def register(function: Method) -> Method:
-        arity = _Arity.of(function, 2)
-
         def row(
             tx: Translator,
             self: VariableTracker,
             args: list[VariableTracker],
             kwargs: dict[str, VariableTracker],
         ) -> VariableTracker:
-            arity.check(names[0], args, kwargs)
+            _Arity.of(function, 2).check(names[0], args, kwargs)
             if not lazy:
                 args = [arg.realize() for arg in args]
                 kwargs = {name: arg.realize() for name, arg in kwargs.items()}

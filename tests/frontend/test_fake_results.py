@@ -142,3 +142,25 @@ def test_the_mode_is_torchs():
     del mode
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("op", [*RESULTS, *IN_PLACE], ids=str)
+@pytest.mark.parametrize("shape", [(6, 8, 5, 7), (1, 8, 1, 7), (0, 8, 5, 7), (2, 8, 0, 3)])
+def test_known_sizes_give_the_geometry_of_eager(op, shape):
+    x, w = torch.randn(shape), torch.rand(8)
+    arguments = NORMS.get(op, lambda x, w: (x,))
+    if op is aten.native_group_norm.default:
+        count = shape[2] * shape[3]
+        arguments = lambda x, w: (x, w, w, shape[0], 8, count, 4, 1e-5)
+    mode = sized_fake_mode(shape_env=ExactShapeEnv())
+    given = mode.from_tensor(x), mode.from_tensor(w)
+    with mode:
+        found = op(*arguments(*given))
+    expected = op(*arguments(x, w))
+    pairs = zip(found, expected) if isinstance(found, tuple) else [(found, expected)]
+    for ours, eagers in pairs:
+        assert (ours.shape, ours.stride(), ours.dtype) == (
+            eagers.shape,
+            eagers.stride(),
+            eagers.dtype,
+        )

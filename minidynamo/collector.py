@@ -1,0 +1,30 @@
+"""The garbage collector rests while the compiler is imported."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+__all__ = ["importing"]
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """For imports of many modules: some 100,000 objects that live as long as the process.
+
+    The collector would walk over them and over all that torch made, several times and in vain: a
+    quarter of the time of a first call. What is there at the end counts as old, unless the program
+    froze objects itself: those may not be mixed with others.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation
+        gc.enable()
