@@ -396,6 +396,11 @@ class Translator(Protocol):
             resolved = ""
         if resolved not in sys.modules:
             unsupported("import", name, f"module {name} is imported for the first time here")
+        found = sys.modules[resolved]
+        missing = [n for n in names or () if n != "*" and not hasattr(found, n)]
+        if missing and hasattr(found, "__path__"):
+            why = f"a module of {name} may be imported for the first time here"
+            unsupported("import", missing[0], why)
         top = resolved if names or level else resolved.partition(".")[0]
         return self.wrap(sys.modules[top], ConstSource(sys.modules[top], top))
 

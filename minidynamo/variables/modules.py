@@ -99,6 +99,8 @@ class PythonModuleVariable(VariableTracker):
 
     def delattr(self, tx: Translator, name: str) -> None:
         _refuse_slot(name)
+        if name == "__annotations__":
+            unsupported("attribute store", name, "reading it makes it, deleting it does not")
         self.getattr(tx, name)
         existed = name in self.value.__dict__
         tx.output.side_effects.delete_attr(self.holder(tx, name), name, existed=existed)

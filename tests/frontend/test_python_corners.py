@@ -6,8 +6,10 @@ import collections
 import contextlib
 import copy
 import functools
+import importlib
 import struct
 import sys
+import types
 
 import pytest
 import testing
@@ -533,3 +535,51 @@ def test_iterators_over_lists_that_grew():
     items = [1, 2]
     _, found, rest = compiled(X, items, iter(items))
     assert (found, rest, items) == ([1, 2, 3], [4], [1, 2, 3, 4])
+
+
+def test_first_import_of_a_submodule_of_a_loaded_package(tmp_path, monkeypatch):
+    """`from package import module` imports the module before it asks the package for it."""
+    package = tmp_path / "md_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("known = 2\n")
+    (package / "lazy.py").write_text("value = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("md_package")
+
+    def forget():
+        sys.modules.pop("md_package.lazy", None)
+        vars(sys.modules["md_package"]).pop("lazy", None)
+
+    def f(x):
+        from md_package import known, lazy
+
+        return x * known + lazy.value
+
+    def missing(x):
+        from md_package import nothing
+
+        return x + nothing
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(f, backend="eager")
+    for _ in range(3):
+        assert torch.equal(compiled(X), X * 2 + 3)
+        assert torch.equal(compiled(X), X * 2 + 3)
+        forget()
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        minidynamo.compile(missing, backend="eager")(X)
+    sys.modules.pop("md_package")
+
+
+def test_annotations_of_a_module_that_are_deleted_twice():
+    def f(x):
+        module = types.ModuleType("made")
+        module.__annotations__ = {}
+        del module.__annotations__
+        try:
+            del module.__annotations__
+        except AttributeError:
+            return x + 1
+        return x + 2
+
+    check(f, X, graphs=None)
