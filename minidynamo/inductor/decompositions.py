@@ -253,6 +253,28 @@ def _ldexp(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     return x * torch.pow(2.0, exponent)
 
 
+def _index_fill(
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    value: Any,
+) -> torch.Tensor:
+    """Negative positions count from the end, which `index_copy` knows nothing of."""
+    if index.dtype != torch.int64 or index.dim() > 1 or not x.dim():
+        return NotImplemented
+    if not isinstance(value, torch.Tensor):
+        value = torch.scalar_tensor(value, dtype=x.dtype, device=x.device)
+    elif value.dim() or value.device != x.device:
+        return NotImplemented
+    places = [None] * (dim % x.dim())
+    result: torch.Tensor = aten.index_put.default(
+        x,
+        [*places, index],
+        value.to(x.dtype),
+    )
+    return result
+
+
 def _max_unpool2d(x: torch.Tensor, *args: Any) -> torch.Tensor:
     """Laid out as its first argument is, which its meta function does not say."""
     layout = suggest_memory_format(x)
@@ -437,6 +459,8 @@ def _table(with_quantized: bool) -> dict[Any, Callable[..., Any]]:
         aten.ldexp.Tensor: _ldexp,
         aten.roll.default: _roll,
         aten.max_unpool2d.default: _max_unpool2d,
+        aten.index_fill.int_Scalar: _index_fill,
+        aten.index_fill.int_Tensor: _index_fill,
         aten._embedding_bag.default: _embedding_bag,
     }
 

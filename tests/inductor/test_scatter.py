@@ -53,6 +53,21 @@ def test_index_reduce(how, include_self):
         )
 
 
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("places", [torch.tensor(-1), torch.tensor([-2, 0, -2])])
+@pytest.mark.parametrize("options", [{}, {"schedule_only": True}], ids=["code", "operators"])
+def test_filled_places_count_from_the_end(dim, places, options):
+    def run(x, i, value):
+        return x.sin().index_fill(dim, i, 2) * 2, x.int().index_fill(dim, i, value), x
+
+    x, value = torch.randn(5, 7), torch.tensor(3)
+    fast = minidynamo.compile(run, fullgraph=True, options=options)
+    for a, b in zip(fast(x, places, value), run(x, places, value), strict=True):
+        torch.testing.assert_close(a, b)
+    with pytest.raises(IndexError, match="index -9 is out of bounds for dimension"):
+        fast(x, places - places - 9, value)
+
+
 @pytest.mark.parametrize("accumulate", [True, False])
 def test_put(accumulate):
     run = lambda x, i, s: torch.put(x, i, s * 2, accumulate) + 1  # noqa: E731
