@@ -1,9 +1,13 @@
-"""Long runs: `python tests/fuzz [--kind python|tensors|triton] [--programs N] [--seed S]`.
+"""Long runs: `python tests/fuzz [--kind KIND] [--programs N] [--seed S] [--backend B]`.
 
 `python`: statements and objects, under the `eager` backend. `tensors`: tensor operations, under the
 default backend, with other sizes in later calls, writes and gradients. `triton`: the same, as
-Triton's interpreter runs them. Prints the seed, and each failing program shrunk to few rows, with
-what differs. Exits with 1 if any failed. The same seed gives the same programs.
+Triton's interpreter runs them. `views`: views, writes, aliases among arguments, grad modes.
+`sizes`: arithmetic of sizes and numbers over six calls. `indexing`: reads and writes by indices.
+`modules`: training steps of small networks. These four take `--backend eager`, `aot_eager`, `fast`
+(scheduled, then run operator by operator) or `inductor`, and say how many graphs they had. Prints
+the seed, and each failing program shrunk to few rows, with what differs. Exits with 1 if any
+failed. The same seed gives the same programs.
 """
 
 from __future__ import annotations
@@ -12,11 +16,13 @@ import argparse
 import os
 import random
 import resource
+import statistics
 import sys
 import time
 
 os.environ["MINIDYNAMO_RAISE_INTERNAL_ERRORS"] = "1"
 
+from script_runner import BACKENDS, graph_counts  # noqa: E402
 from search import KINDS, search  # noqa: E402
 
 BATCH = 500
@@ -30,7 +36,12 @@ def main() -> int:
     )
     parser.add_argument("--programs", type=int, default=5000, help="how many to run")
     parser.add_argument("--seed", type=int, default=None, help="a number; default: a new one")
+    parser.add_argument(
+        "--backend", choices=BACKENDS, help="of kinds that have a choice; default: fast"
+    )
     options = parser.parse_args()
+    if options.backend and options.kind in ("python", "tensors", "triton"):
+        parser.error(f"--backend: {options.kind} has its own")
     if options.programs < 1:
         parser.error(f"--programs: at least 1, not {options.programs}")
     seed = random.randrange(1 << 30) if options.seed is None else options.seed
@@ -41,11 +52,15 @@ def main() -> int:
     for first in range(0, options.programs, BATCH):
         count = min(BATCH, options.programs - first)
         print(f"seed {seed + first}: {count} programs", flush=True)
-        failure = search(seed + first, count, options.kind)
+        failure = search(seed + first, count, options.kind, options.backend)
         if failure is not None:
             failures += 1
             print(failure, flush=True)
     took = time.monotonic() - started
+    if graph_counts:
+        print(
+            f"graphs a program: {statistics.mean(graph_counts):.1f}, most {max(graph_counts)}"
+        )
     print(f"{options.programs} programs from seed {seed} in {took:.0f} s: {failures} failures")
     return 1 if failures else 0
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from grammar import EXPRESSIONS, LEAVES, STATEMENTS
+import grammar
 
 HOLE = re.compile(r"<(?:(\w+)=(\w+)|(\w+):=(\w+)|\+(\w+)|(\w+)([?!]?))>")
 BLOCKS = ("BLOCK", "LOOP", "BODY", "GENERATOR")
@@ -55,10 +56,11 @@ class Scope:
 
 
 class Builder:
-    """`choose(n)` gives a number below n; 0 is the simplest choice."""
+    """`choose(n)` gives a number below n; 0 is the simplest choice. `rows`: a module of tables."""
 
-    def __init__(self, choose: Callable[[int], int]) -> None:
+    def __init__(self, choose: Callable[[int], int], rows: Any = grammar) -> None:
         self.choose = choose
+        self.tables = rows
         self.count = 0
         self.budget = BUDGET
 
@@ -75,7 +77,7 @@ class Builder:
         deep = depth >= MAX_DEPTH or self.budget < 0
         if names and (deep or self.choose(3) == 0):
             return names[-1 - self.choose(len(names))]
-        rows = LEAVES[kind] if deep else EXPRESSIONS[kind]
+        rows = (self.tables.LEAVES if deep else self.tables.EXPRESSIONS)[kind]
         return self.fill(self.pick(rows, scope), scope, depth + 1)
 
     def pick(self, rows: list[str], scope: Scope) -> str:
@@ -166,7 +168,7 @@ class Builder:
 
     def statement(self, scope: Scope, depth: int) -> str:
         self.budget -= 1
-        rows = STATEMENTS
+        rows = self.tables.STATEMENTS
         if depth >= MAX_DEPTH or self.budget < 0:
             rows = [row for row in rows if not any(f"<{block}>" in row for block in BLOCKS)]
         return self.fill(self.pick(rows, scope), scope, depth).strip("\n")

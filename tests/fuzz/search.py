@@ -6,9 +6,15 @@ import logging
 import warnings
 from functools import partial
 
+import indexing_grammar
+import module_programs
 import runner
+import script_runner
+import scripts
+import sizes_grammar
 import tensor_programs
 import tensor_runner
+import views_grammar
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
@@ -22,6 +28,16 @@ KINDS = {
         partial(tensor_runner.difference, cpu_backend="triton"),
     ),
 }
+GRAMMARS = {"views": views_grammar, "sizes": sizes_grammar, "indexing": indexing_grammar}
+for name, rows in GRAMMARS.items():
+    KINDS[name] = (
+        partial(scripts.make_script, rows),
+        partial(script_runner.difference, rows.SETUP),
+    )
+KINDS["modules"] = (
+    module_programs.make_program,
+    partial(script_runner.difference, module_programs.SETUP),
+)
 
 
 class Different(Exception):
@@ -34,9 +50,14 @@ def programs(draw, kind):
     return KINDS[kind][0](lambda count: draw(st.integers(0, count - 1)) if count > 1 else 0)
 
 
-def search(first_seed: int, count: int, kind: str = "python") -> str | None:
+def search(
+    first_seed: int, count: int, kind: str = "python", backend: str | None = None
+) -> str | None:
     """Run `count` programs; the smallest failing one with what differs, or None."""
     found: list[str] = []
+    difference = KINDS[kind][1]
+    if backend is not None:
+        difference = partial(difference, backend=backend)
 
     @seed(first_seed)
     @settings(
@@ -50,7 +71,7 @@ def search(first_seed: int, count: int, kind: str = "python") -> str | None:
     @given(programs(kind))
     def agree(program):
         try:
-            what = KINDS[kind][1](program)
+            what = difference(program)
         except Exception as error:
             what = f"the compiler fails: {type(error).__name__}: {error}"
         if what is not None:

@@ -27,3 +27,20 @@ def test_random_tensor_programs(first_seed, kind):
         pytest.importorskip("triton")
     failure = search(first_seed, 12, kind)
     assert failure is None, f"\n{failure}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "backend"),
+    [
+        ("views", 25, "aot_eager"),
+        ("views", 25, "fast"),
+        ("sizes", 20, "eager"),
+        ("sizes", 12, "fast"),
+        ("indexing", 25, "eager"),
+        ("indexing", 25, "fast"),
+        ("modules", 5, "fast"),
+    ],
+)
+def test_random_scripts(kind, count, backend):
+    failure = search(0, count, kind, backend)
+    assert failure is None, f"\n{failure}"
