@@ -35,14 +35,15 @@ DTYPES = {
 }
 # dynamic: with `dynamic=True`, and gradients where there are; strided: tensors with holes;
 # channels_last: four-dimensional tensors laid out so; mixed: only every second tensor requires
-# a gradient; out_dtype, out_resized: `out=` of another dtype, and of no elements; error, and
+# a gradient; out_dtype, out_resized: `out=` of another dtype, and of no elements; out_strided,
+# out_alias, out_grad: with holes, an argument itself, and one that requires gradients; error, and
 # error_dynamic with `dynamic=True`: the table's wrong calls; reference: the table's larger set of
 # samples; special: every third element NaN, infinite, zero or a negative zero; grad_strided:
 # gradients of the results have holes.
 VARIANTS = [
     "function", "grad", "inplace", "out", "error", "error_dynamic",
     "dynamic", "strided", "channels_last", "mixed", "out_dtype", "out_resized",
-    "reference", "special", "grad_strided",
+    "reference", "special", "grad_strided", "out_strided", "out_alias", "out_grad",
 ]  # fmt: skip
 WITH_GRADIENTS = ("grad", "mixed", "channels_last", "grad_strided")
 SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0)
@@ -87,6 +88,8 @@ def is_supported(case):
         return op.get_inplace() is not None
     if case.variant == "special":
         return dtype.is_floating_point
+    if case.variant == "out_grad" and not dtype.is_floating_point:
+        return False
     return not case.variant.startswith("out") or op.supports_out
 
 
@@ -142,7 +145,23 @@ def _out_like(result, variant):
         other = torch.float64 if result.dtype == torch.int64 else torch.int64
         return torch.full_like(result, 7, dtype=other)
     out = torch.full_like(result, 7 if result.dtype != torch.bool else 1)
+    if variant == "out_strided":
+        return _with_holes(out)
+    if variant == "out_grad":
+        return out.requires_grad_(out.is_floating_point())
     return out.new_empty(0) if variant == "out_resized" else out
+
+
+def _argument_like(result, args, kwargs):
+    """The first argument that the result fits into."""
+    if not isinstance(result, torch.Tensor):
+        return None
+    fitting = [
+        t
+        for t in _flat([args, kwargs])
+        if (t.shape, t.dtype, t.layout) == (result.shape, result.dtype, result.layout)
+    ]
+    return fitting[0] if fitting else None
 
 
 def _for_out(variant, fn, args, kwargs):
@@ -153,6 +172,9 @@ def _for_out(variant, fn, args, kwargs):
         isinstance(r, torch.Tensor) and r.layout == torch.strided for r in _flat(result)
     ):
         return None
+    if variant == "out_alias":
+        out = _argument_like(result, args, kwargs)
+        return None if out is None else (fn, args, {**kwargs, "out": out})
     return fn, args, {**kwargs, "out": _out_like(result, variant)}
 
 

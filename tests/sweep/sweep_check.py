@@ -329,7 +329,7 @@ def check(compiler, case, limit=6):
     """Run one case."""
     warnings.simplefilter("ignore")
     compiler.dynamic = True if case.variant in ("dynamic", "error_dynamic") else None
-    if case.variant in (*ERRORS, "out_dtype"):
+    if case.variant in (*ERRORS, "out_dtype", "out_grad"):
         return _check_errors(compiler, case, limit)
     todo = runnable(case, limit)
     if not todo:

@@ -15,7 +15,8 @@ function, grad, inplace, out: as the names say. error: the table's wrong calls, 
 what eager raises; error_dynamic: the same with `dynamic=True`. dynamic: with `dynamic=True`,
 gradients included. strided: tensors with holes. channels_last: tensors of four dimensions laid out
 so. mixed: every second tensor requires no gradient. out_dtype, out_resized: `out=` of another
-dtype; of no elements. reference: the table's larger set of samples. special: NaN, infinities and
+dtype; of no elements. out_strided, out_alias, out_grad: with holes; an argument itself; one that
+requires gradients. reference: the table's larger set of samples. special: NaN, infinities and
 zeros of both signs among the elements. grad_strided: gradients of the results have holes.
 """
 

@@ -21,8 +21,12 @@ WRONG_IN_211 = {
 }
 
 
+OUT = ("out_strided", "out_alias", "out_grad")
+
+
 def chosen():
-    variants = [v for v in VARIANTS if v not in ("reference", "special", "grad_strided")]
+    rare = ("reference", "special", "grad_strided", *OUT)
+    variants = [v for v in VARIANTS if v not in rare]
     todo = cases(["float32", "int64", "bfloat16", "bool"], variants)
     return random.Random(SEED).sample(todo, COUNT)
 
@@ -38,6 +42,14 @@ def test_a_sample_of_all_operators(compiler, part):
         result = check(compiler, case, 2)
         known = WRONG_IN_211.get(case.key()) if torch.__version__ < "2.12" else None
         assert result.kind in (*ALLOWED, known), f"{case.key()}: {result.reason}"
+
+
+def test_a_sample_of_outputs_of_all_sorts(compiler):
+    for variant in OUT:
+        todo = cases(["float64", "int32"], [variant])
+        for case in random.Random(SEED).sample(todo, 4):
+            result = check(compiler, case, 2)
+            assert result.kind in ALLOWED, f"{case.key()}: {result.reason}"
 
 
 def test_the_table_is_large():
