@@ -193,3 +193,24 @@ def test_gradients_of_interpolation(layout):
             assert eager.stride() == ours.stride()
             close = {"rtol": 0.02, "atol": 0.05} if dtype == torch.bfloat16 else {}
             torch.testing.assert_close(ours, eager, **close)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "given, wanted", [(14, 6), (7, 9), (32, 64), (10, 4), (5, 13), (50, 3)]
+)
+def test_windows_of_different_sizes(given, wanted, dtype):
+    near = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
+    x = torch.randn(2, 5, given, given).to(dtype)
+    for own in (x, x.contiguous(memory_format=torch.channels_last)):
+        called = int(given == 50)  # windows of many elements stay a call
+        check(lambda x: F.adaptive_avg_pool2d(x * 2, wanted) + 1, own, externs=called, **near)
+    check(lambda x: F.adaptive_avg_pool2d(x, (wanted, given - 1)), x, **near)
+
+
+def test_windows_of_different_sizes_in_other_dimensions():
+    check(lambda x: F.adaptive_avg_pool1d(x, 16), torch.randn(4, 32, 50), externs=0)
+    check(lambda x: F.adaptive_avg_pool3d(x, (3, 4, 5)), torch.randn(2, 3, 4, 5, 6), externs=0)
+    check(lambda x: F.interpolate(x, scale_factor=1.5, mode="area"), torch.randn(4, 3, 11, 10))
+    check(lambda x: F.adaptive_avg_pool2d(x, (3, 4)), torch.randn(3, 7, 9), externs=0)
+    check(lambda x: F.adaptive_avg_pool2d(x, (3, 4)), torch.randn(0, 3, 7, 9))

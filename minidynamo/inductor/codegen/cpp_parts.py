@@ -73,13 +73,25 @@ def without_short_loop(body: LoopBody) -> LoopBody:
         return body
     builder = BodyBuilder(outer)
     for place in range(x.size):
-        _Part(body, x, place, place + 1, builder, as_expr(place)).trace(whole=True)
+        part = _Part(
+            body,
+            x,
+            place,
+            place + 1,
+            builder,
+            as_expr(place),
+        )
+        part.trace(whole=True)
     return builder.finish()
 
 
-def _is_made_of_rows(body: LoopBody, y: Symbol, x: Symbol) -> bool:
+def _is_made_of_rows(
+    body: LoopBody,
+    y: Symbol,
+    x: Symbol,
+) -> bool:
     """Whether all that is stored are rows of x side by side along y, and reads go in steps."""
-    if not isinstance(y.size, int) or y.size < LONG:
+    if not isinstance(y.size, int) or not isinstance(x.size, int) or y.size < LONG:
         return False
     if not {node.op for node in body.nodes}.isdisjoint(["scatter", "scan", "check", "philox"]):
         return False

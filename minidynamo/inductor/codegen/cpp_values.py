@@ -468,14 +468,20 @@ class ValuePrinter:
         wanted = [places.get(low + k) for k in range(step)]
         return [p for p in wanted if p is not None] if None not in wanted else []
 
-    def _store_fields(self, position: int, fields: list[int]) -> None:
+    def _store_fields(
+        self,
+        position: int,
+        fields: list[int],
+    ) -> None:
         """Such stores as one, where the last stands."""
         if position < max(fields):
             return
         texts = []
         for field in fields:
             text = self.lanes(self.nodes[field].args[0])
-            texts.append(f"to_bytes({text})" if self.nodes[field].dtype == torch.bool else text)
+            if self.nodes[field].dtype == torch.bool:
+                text = f"to_bytes({text})"
+            texts.append(text)
         first = self.nodes[fields[0]]
         assert first.index is not None
         at = f"{first.buffer} + {self.index(first.index)}"

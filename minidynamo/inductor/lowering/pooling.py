@@ -368,16 +368,100 @@ def divided(x: TensorValue, size: Sequence[int]) -> Window | None:
     return window if window.may_be_written_out() else None
 
 
+class Spread(Window):
+    """Windows of different sizes, which cover the input evenly: as many as `counts`."""
+
+    def __init__(
+        self,
+        x: TensorValue,
+        counts: Sequence[int],
+    ) -> None:
+        self.counts = tuple(counts)
+        extents = x.size[-len(counts) :]
+        sizes = [
+            {-(-(i + 1) * n // m) - i * n // m for i in range(m)}  # type: ignore[operator]
+            for n, m in zip(extents, counts, strict=True)
+        ]
+        self.least = [min(own) for own in sizes]
+        kernel = [max(own) for own in sizes]
+        super().__init__(
+            x,
+            len(counts),
+            kernel,
+            1,
+        )
+
+    def begin(self, d: int, i: Expr) -> Expr:
+        """The first element of the `i`th window in dimension `d`."""
+        return i * self.extents[d] // self.counts[d]
+
+    def length(self, d: int, i: Expr) -> Expr:
+        """How many elements that window has."""
+        count = self.counts[d]
+        behind = (i + 1) * self.extents[d]
+        end = (behind + (count - 1)) // count
+        return end - self.begin(d, i)
+
+    def values(
+        self,
+        b: BodyBuilder,
+        index: Index,
+        outside: float,
+    ) -> Iterator[Value]:
+        """The elements in row-major order, that number where a window has none left."""
+        compute = compute_type(self.x.dtype)
+        lead, own = index[: -self.dims], index[-self.dims :]
+        for offsets in itertools.product(*map(range, self.kernel)):
+            place = [self.begin(d, own[d]) + offset for d, offset in enumerate(offsets)]
+            mask: Value | None = None
+            for d, offset in enumerate(offsets):
+                if offset >= self.least[d]:
+                    length = self.length(d, own[d])
+                    inside = in_bounds(
+                        b,
+                        ZERO + offset,
+                        0,
+                        length,
+                    )
+                    if mask is None:
+                        mask = inside
+                    elif inside is not None:
+                        mask = b.op("bitwise_and", mask, inside)
+            yield select(
+                b,
+                mask,
+                lambda at=(*lead, *place): b.cast(self.x.load(b, at), compute),  # type: ignore[misc]
+                lambda: b.constant(outside, compute),
+            )
+
+
+def spread(
+    x: TensorValue,
+    size: Sequence[int],
+) -> Spread | None:
+    """Windows of different sizes, where they are known and small."""
+    if not all(isinstance(n, int) and n for n in (*x.size, *size)):
+        return None
+    window = Spread(x, size)
+    small = window.elements <= MAX_WINDOW
+    return window if small and window.may_be_written_out() else None
+
+
 @register(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def lower_adaptive_average_pool(g: GraphLowering, x: TensorValue, size: Sequence[int]) -> Any:
-    window = divided(x, size)
+    window = divided(x, size) or spread(x, size)
     if window is None:
         return DECLINED
     compute = compute_type(x.dtype)
-    elements = math.prod(window.kernel)
 
     def mean(b: BodyBuilder, index: Index, total: Value) -> Value:
-        return b.op("truediv", total, b.constant(elements, compute))
+        if not isinstance(window, Spread):
+            return b.op("truediv", total, b.constant(window.elements, compute))
+        for d, i in enumerate(index[-window.dims :]):
+            if window.kernel[d] > 1:
+                length = b.index_expr(window.length(d, i))
+                total = b.op("truediv", total, b.cast(length, compute))
+        return total
 
     return window.reduced(
         g,
