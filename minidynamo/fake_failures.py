@@ -35,8 +35,13 @@ _NOT_TRACEABLE: dict[type[Exception], tuple[str, str]] = {
 }
 
 
-# What torch says where a kernel asks for the memory of a fake tensor.
-_NO_DATA = ("its data is not allocated yet", "Cannot access data pointer of Tensor")
+# What torch says where a kernel asks for the memory of a fake tensor, and of a subscript that is a
+# tensor of one number.
+_NO_DATA = (
+    "its data is not allocated yet",
+    "Cannot access data pointer of Tensor",
+    "(got SymInt)",
+)
 
 
 class _Quiet(logging.Filter):

@@ -71,3 +71,15 @@ def test_without_the_flag_the_graph_breaks(fn):
 @pytest.mark.parametrize("end", [torch.tensor(1.5), torch.tensor([1, 2])])
 def test_what_is_no_end_raises(end):
     check(lambda m: m[:end], M, graphs=None)
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda m, ends: m[ends[0, 0]] * 2, lambda m, ends: m[0, ends[0, 1], :] + 1]
+)
+def test_subscripts_that_are_tensors_of_one_number(fn):
+    """The graph breaks there, for the data and not for an error of the program's."""
+    check(fn, M, ENDS - 1, graphs=None)
+    (reason,) = minidynamo.explain(fn)(M, ENDS - 1).break_reasons
+    assert reason.reason.startswith("data-dependent value")
+    with pytest.raises(IndexError, match="index 10 is out of bounds"):
+        minidynamo.compile(fn, backend="eager")(M, ENDS.new_full((2, 2), 10))
