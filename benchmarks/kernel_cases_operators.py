@@ -161,3 +161,18 @@ def _row_products(g: Make) -> Made:
 def _few_classes(g: Make) -> Made:
     args = g.randn(100_000, 10), g.ints(10, 100_000)
     return lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1), args
+
+
+@case("adaptive average pool, 56 to 20")
+def _uneven_windows(g: Make) -> Made:
+    return lambda x: F.adaptive_avg_pool2d(x, 20), (g.randn(8, 64, 56, 56),)
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    low, high = torch.max(a[:, None, :2], b[:, :2]), torch.min(a[:, None, 2:], b[:, 2:])
+    return (high - low).clamp(min=0).prod(-1)
+
+
+@case("overlaps of all pairs of boxes")
+def _boxes(g: Make) -> Made:
+    return _overlap, (g.rand(1000, 4), g.rand(500, 4))

@@ -224,3 +224,14 @@ def test_short_loops_are_written_out_where_rows_lie_side_by_side():
         assert without_short_loop(other) is other
     args = KernelArg("a0", F32, 400, "in"), KernelArg("a1", F32, 200, "out")
     assert "st_fields(a1 + 2*x0, w, " in codegen_cpp(KernelSpec(body, args), "k", 1)
+
+
+@pytest.mark.parametrize("length", [31, 32, 33, 63, 96, 127, 160])
+def test_last_bytes_are_repeated(length):
+    # More than half of the last vector's lanes make a whole vector of pairs, and more.
+    for x in (torch.rand(length) > 0.5, torch.arange(length).to(torch.uint8)):
+        check(
+            lambda x: (x.repeat_interleave(2), x.repeat_interleave(4), torch.stack((x, x), 1)),
+            x,
+        )
+        check(lambda x: F.interpolate(x[None, None].float(), scale_factor=2).to(torch.uint8), x)

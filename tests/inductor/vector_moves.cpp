@@ -72,6 +72,15 @@ template <class T, int N> static void fields() {
       expect(four[i] == (i < 4 * n ? number<T>(i) : (T)99), "four fields", sizeof(T), n, i);
   }
 }
+template <class T, int N> static void repeats() {
+  for (volatile int m = 1; m <= N; m = m + 1) {
+    const int n = m;
+    auto two = n < N ? ld_repeat<N, 2>(source<T>((n + 1) / 2), Some{n}) : ld_repeat<N, 2>(source<T>(N / 2), All{});
+    auto four = n < N ? ld_repeat<N, 4>(source<T>((n + 3) / 4), Some{n}) : ld_repeat<N, 4>(source<T>(N / 4), All{});
+    for (int i = 0; i < n; i++)
+      expect(two[i] == number<T>(i / 2) && four[i] == number<T>(i / 4), "repeat", sizeof(T), n, i);
+  }
+}
 template <class T, int N> static void masked() {
   for (volatile int m = 1; m <= N; m = m + 1) {
     const u32 patterns[] = {0u, 1u, 0xffffffffu, 0x5a5a5a5au, 0x0000fffeu, 0xc3c3c3c3u};
@@ -172,6 +181,8 @@ int main() {
   all_of<float, W>(), all_of<u16, W>(), all_of<i16, W>(), all_of<u8, W>();
   all_of<double, D>(), all_of<i64, D>(), all_of<float, D>(), all_of<u16, D>(), all_of<u8, D>();
   moves<u8, BYTES>(), moves<i16, BYTES / 2>(), moves<u8, BYTES / 2>();
+  fields<u8, BYTES>(), fields<i16, BYTES / 2>(), fields<u8, BYTES / 2>();
+  repeats<u8, BYTES>(), repeats<i16, BYTES / 2>(), repeats<float, W>();
   converts_from<i32, W>(), converts_from<i16, W>(), converts_from<i8, W>(), converts_from<u8, W>();
   converts_from<i64, D>(), converts_from<i32, D>(), converts_from<i16, D>();
   converts_from<i8, D>(), converts_from<u8, D>();

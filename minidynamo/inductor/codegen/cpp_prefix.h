@@ -373,7 +373,8 @@ template <class T, class F, class W> MD_INLINE void st_fields(T* p, W w, F a, F 
     st(p, low, w), st(p + N, high, w);
   } else {
     const i64 n = 2 * w.n;
-    st(p, low, Some{n < N ? n : N});
+    if (n >= N) st(p, low, All{});
+    else st(p, low, Some{n});
     if (n > N) st(p + N, high, Some{n - N});
   }
 }
@@ -420,8 +421,9 @@ template <int N, int TIMES, class T, class W> MD_INLINE V<T, N> ld_repeat(const 
     for (int i = 0; i < lanes<N>(w); i++) r[i] = p[i / TIMES];
     return r;
   } else {
-    if constexpr (__is_same(W, All)) return repeated<N>(ld<N / TIMES>(p, All{}));
-    else return repeated<N>(ld<N / TIMES>(p, Some{(lanes<N>(w) + TIMES - 1) / TIMES}));
+    const i64 n = (lanes<N>(w) + TIMES - 1) / TIMES;
+    if (n == N / TIMES) return repeated<N>(ld<N / TIMES>(p, All{}));
+    else return repeated<N>(ld<N / TIMES>(p, Some{n}));
   }
 }
 template <class F> MD_INLINE F interleave_high(F a, F b) {
