@@ -730,4 +730,30 @@ STATEMENTS = [
     "<GEN>.close()\nLOG.append('closed')",
     "<p=GEN>stepped = $p\ntry:\n    LOG.append(stepped.send(None))\n"
     "    LOG.append(stepped.throw(<ERROR>))\nfinally:\n    stepped.close()",
+    "for <+INT> in <LIST>:\n    fuel()\n    try:\n        <LOOP>\n    finally:\n        break",
+    "try:\n    <BLOCK>\nexcept <CAUGHT>:\n    return <ANY>\nelse:\n    <BLOCK>\nfinally:\n"
+    "    <BLOCK>",
+    "def f(v):\n    try:\n        return v + <INT>\n    finally:\n        return v\n"
+    "<+FUNCTION> = f",
+    "def f(v):\n    for _ in range(3):\n        try:\n            return v // <INT>\n"
+    "        except <CAUGHT>:\n            continue\n        finally:\n            LOG.append(v)\n"
+    "    return v\n<+FUNCTION> = f",
+    "while (<+INT> := <INT>) > 0:\n    fuel()\n    <LOOP>",
+    "<p:=INT>def g($p):\n    try:\n        got = yield $p\n        <GENERATOR>\n"
+    "    except GeneratorExit:\n        LOG.append('exit')\n        return 5\n"
+    "    except ValueError as error:\n        yield from upto(2)\n"
+    "        raise KeyError($p) from error\n<+GEN> = g(<INT>)",
+    "def f(v, *, key=<INT>, **named):\n    def inner():\n        nonlocal v, key\n        v += 1\n"
+    "        key = v * 2\n        return key\n    inner()\n"
+    "    return (inner(), v, key)[bool(named)]\n<+FUNCTION> = f",
+    "with <MANAGER>:\n    with <MANAGER>:\n        raise <ERROR>\nLOG.append('swallowed')",
+    "LOG.append([(u, [u * w for w in <LIST>]) for u in <LIST> if u])",
+    "class Local(Node):\n    __slots__ = ('left',)\n    kept = [<INT>, <INT>]\n"
+    "    total = sum(kept)\n    def __len__(self):\n        return <INT> % 4\n"
+    "    def __getattribute__(self, name):\n        LOG.append(name)\n"
+    "        return super().__getattribute__(name)\n<+NODE> = Local(<INT>, <LIST>)",
+    "<p=GEN>held = $p\nfor <+INT> in held:\n    fuel()\n    <LOOP>\n    break\n"
+    "LOG.append(list(held))",
+    "try:\n    try:\n        raise <ERROR>\n    finally:\n        <BLOCK>\n"
+    "except Exception as error:\n    LOG.append((error, error.__context__))",
 ]
