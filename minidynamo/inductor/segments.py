@@ -135,9 +135,20 @@ def _as_tensor(
     while following.op == "placeholder":
         following = following.next
     with graph.inserting_before(following):
-        node = graph.call_function(aten.scalar_tensor.default, (number,), options)
+        node = graph.call_function(_float_tensor, (number,), options)
     node.meta["val"] = like.new_empty((), dtype=dtype)
     return node
+
+
+def _float_tensor(number: float, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The number rounded to `dtype`: to infinity, which `scalar_tensor` refuses, if it is large."""
+    is_large = abs(number) > torch.finfo(dtype).max
+    made = torch.scalar_tensor(
+        number,
+        dtype=torch.float64 if is_large else dtype,
+        device=device,
+    )
+    return made.to(dtype) if is_large else made
 
 
 # -- levels ----------------------------------------------------------------------------------------

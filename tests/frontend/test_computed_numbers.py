@@ -307,3 +307,16 @@ def test_questions_about_a_float_that_changes(kind):
     calls = [(x, a) for a in (0.375, 0.7, 1.3, 2.75, -3.1)]
     check_recompiles(fn, calls, graphs=2)
     check_recompiles(fn, [*calls, (x, other), calls[-1], (x, other)], graphs=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_floats_that_are_too_large_for_a_tensor_dtype_are_infinite(dtype):
+    """As scalars in kernels they are rounded, where `torch.scalar_tensor` refuses them."""
+
+    def fn(x, f):
+        return x * f + 1, x / f, f * 2
+
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    for value in (1.5, 2.5, 1e89, -1e300, math.inf, 3.25, 3.4028235e38):
+        given = X.to(dtype), value
+        torch.testing.assert_close(compiled(*given), fn(*given))
