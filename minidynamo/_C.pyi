@@ -75,6 +75,7 @@ class PlanExecutor:
     info: dict[str, Any]
     boxed: BoxedPlan
     runs_no_python: bool
+    key: str | None
     def __init__(
         self,
         spec: dict[str, Any],

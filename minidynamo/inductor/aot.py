@@ -41,6 +41,7 @@ from minidynamo.inductor.laid_out import LaidOut
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 from minidynamo.inductor.passes.pooled_positions import keep_positions
 from minidynamo.inductor.passes.simplify import may_share_memory, merge_equal_nodes
+from minidynamo.inductor.stored_steps import Recorder, load_step, step_key, stored_call
 from minidynamo.inductor.written_parts import take_out
 
 # The shape of a gradient's parts depends on data, an operator has no fake implementation, or there
@@ -316,24 +317,26 @@ def make_aot(
     gm: torch.fx.GraphModule,
     inputs: Sequence[Any],
     compilers: Compilers,
+    recorder: Recorder | None = None,
     **options: Any,
 ) -> Callable[..., Any]:
     """`aot_module_simplified` with its defects mended: gradients that eager leaves out are None.
 
-    compilers: of the `forward`, `backward` and `inference` graph. Raises CannotTrace where
+    compilers: of the `forward`, `backward` and `inference` graph. recorder: is told what they give
+    if it is the whole graph's. Raises CannotTrace where
     AOTAutograd fails, or would go wrong, and what a compiler raises as it is.
     """
     with importing():
         from torch._functorch.aot_autograd import aot_module_simplified
 
     written = gm.meta.get(WRITTEN)
-    refusal = _refusal(inputs, written or ())
-    if refusal:
-        raise CannotTrace(refusal)
+    _check_inputs(gm, inputs)
     parts = take_out(gm, inputs)
     gradients = Gradients(options.pop("partition_fn"), written)
     rest = gm if parts is None else parts.rest
     pair = _Pair(compilers, gradients, rest, inputs, may_join=_is_of_plain_tensors(gm, inputs))
+    if recorder is not None and parts is None:
+        pair.joined.record_in(recorder)
     try:
         with before_autograd(inputs):
             compiled = aot_module_simplified(
@@ -354,6 +357,12 @@ def make_aot(
     pair.forget_inputs()
     compiled = pair.joined.attach(gradients.of_forward(compiled))
     return compiled if parts is None else parts.attach(compiled)
+
+
+def _check_inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    refusal = _refusal(inputs, gm.meta.get(WRITTEN) or ())
+    if refusal:
+        raise CannotTrace(refusal)
 
 
 def _is_of_plain_tensors(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
@@ -407,7 +416,27 @@ def compile_aot(
     compile_graph: CompileGraph,
     decompositions: Mapping[Any, Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """A callable with gm's semantics whose functional graphs are made by `compile_graph`."""
+    """A callable with gm's semantics whose functional graphs are made by `compile_graph`, or were
+    in another process.
+    """
+
+    def compile_now(given: Sequence[Any], recorder: Recorder) -> Callable[..., Any]:
+        return _compile_aot(gm, given, compile_graph, decompositions, recorder)
+
+    _check_inputs(gm, inputs)
+    key = step_key(gm, inputs)
+    record = load_step(key)
+    stored = None if record is None else stored_call(record, gm, compile_now)
+    return compile_now(inputs, Recorder(key)) if stored is None else stored
+
+
+def _compile_aot(
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    compile_graph: CompileGraph,
+    decompositions: Mapping[Any, Callable[..., Any]],
+    recorder: Recorder,
+) -> Callable[..., Any]:
     with importing():
         from torch._functorch import config as functorch_config
         from torch._functorch.partitioners import (
@@ -445,6 +474,7 @@ def compile_aot(
             gm,
             inputs,
             {kind: compiler.of(kind) for kind in ("forward", "backward", "inference")},
+            recorder,
             partition_fn=partition,
             decompositions=dict(decompositions),
             keep_inference_input_mutations=True,

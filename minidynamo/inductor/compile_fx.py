@@ -304,8 +304,8 @@ def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]
             compiled = plan_store.load(key)
     if compiled is None:
         compiled = _late().compile_plan(graph, kind)
-        if key is not None:
-            plan_store.save(key, compiled)
+        if key is not None and not plan_store.save(key, compiled):
+            key = None
     else:
         for name, count in compiled.counts.items():
             metrics.increment(name, count)
@@ -317,6 +317,7 @@ def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]
         compiled.plan, compiled.library, constants, dict(compiled.callables)
     )
     executor.runs_no_python = not compiled.callables
+    executor.key = None if constants else key
     if config.triton_cudagraphs:
         return cudagraphs.graphed(executor, compiled.plan, constants, kind)
     return executor

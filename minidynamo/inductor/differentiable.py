@@ -79,6 +79,11 @@ class Joined:
         self._backward: Callable[[list[Any]], Any] | None = None
         self._partial: PartialBackward | None = None
         self._graph: weakref.ref[Any] | None = None
+        self._recorder: Any = None
+
+    def record_in(self, recorder: Any) -> None:
+        """recorder: a `stored_steps.Recorder`, told when both graphs are plans."""
+        self._recorder = recorder if recorder.take(self) else None
 
     def note_parts(
         self,
@@ -113,8 +118,16 @@ class Joined:
     def note_backward(self, graph: torch.fx.GraphModule, compiled: Callable[..., Any]) -> None:
         """The backward graph, and its callable of one list."""
         self._module = None
-        self._partial = PartialBackward(graph, compiled)
+        self._partial = PartialBackward.of_graph(graph, compiled)
         self._backward = compiled
+        if (
+            self._spec is not None
+            and self._recorder is not None
+            and isinstance(compiled, Boxed)
+        ):
+            plans, replays = (self._forward, compiled.compiled), self._replay is not None
+            self._recorder.save(self._spec, plans, self._partial, replays)
+        self._recorder = None
         self._arm()
 
     @property
@@ -126,6 +139,12 @@ class Joined:
     def partial(self) -> PartialBackward | None:
         """The same for tangents some of which are None."""
         return self._partial
+
+    def passes(self) -> tuple[Callable[[list[Any]], Any], PartialBackward]:
+        """The compiled backward graph for all tangents, and for some."""
+        self._compile()
+        assert self._backward is not None and self._partial is not None
+        return self._backward, self._partial
 
     def attach(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
         """The callable of the whole graph. wrapped: AOTAutograd's."""
@@ -150,14 +169,10 @@ class Joined:
             graph.arm(self._spec, self._forward, *first, self._replay)
 
     def _first(self, inputs: list[Any]) -> Any:
-        self._compile()
-        assert self._backward is not None
-        return self._backward(inputs)
+        return self.passes()[0](inputs)
 
     def _first_partial(self, inputs: list[Any]) -> Any:
-        self._compile()
-        assert self._partial is not None
-        return self._partial(inputs)
+        return self.passes()[1](inputs)
 
     def _compile(self) -> None:
         """Compiles the backward graph, when it is first called."""

@@ -13,8 +13,8 @@ done so several times: counters move as often as in eager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
@@ -230,6 +230,15 @@ def _tangents_of(
     return {position: needed for position, needed in known.items() if needed}
 
 
+class Geometry(NamedTuple):
+    """Of a tensor."""
+
+    shape: Sequence[Any]
+    stride: Sequence[Any]
+    dtype: torch.dtype
+    device: torch.device
+
+
 class PartialBackward:
     """A compiled backward graph, by AOTAutograd's calling convention, for tangents some of which
     are None: they count as zeros, and gradients that depend on no other are None.
@@ -239,20 +248,56 @@ class PartialBackward:
 
     def __init__(
         self,
-        graph: torch.fx.GraphModule,
         compiled: Callable[..., Any],
+        tangents: Mapping[int, Geometry],
+        needed: Mapping[int, Collection[int]],
+        given: Sequence[Node] = (),
     ) -> None:
         self._compiled = compiled
-        self._given = graph.graph.find_nodes(op="placeholder")
-        self._tangents = [i for i, node in enumerate(self._given) if "tangents" in node.name]
-        (output,) = graph.graph.find_nodes(op="output")
-        position_of = {node: i for i, node in enumerate(self._given)}
-        self._needed = {
-            position: {position_of[node] for node in tangents}
-            for position, tangents in _tangents_of(
-                graph.graph.nodes, tree_leaves(output.args)
-            ).items()
+        self._tangents = tangents
+        self._needed = needed
+        self._given = given  # tells the values of symbols
+
+    @staticmethod
+    def of_graph(graph: torch.fx.GraphModule, compiled: Callable[..., Any]) -> PartialBackward:
+        """For a graph that was compiled."""
+        given = graph.graph.find_nodes(op="placeholder")
+        tangents = {
+            i: Geometry(value.shape, value.stride(), value.dtype, value.device)
+            for i, node in enumerate(given)
+            if "tangents" in node.name
+            and isinstance(value := node.meta.get("val"), torch.Tensor)
         }
+        (output,) = graph.graph.find_nodes(op="output")
+        position_of = {node: i for i, node in enumerate(given)}
+        found = _tangents_of(graph.graph.nodes, tree_leaves(output.args))
+        needed = {i: {position_of[node] for node in nodes} for i, nodes in found.items()}
+        return PartialBackward(compiled, tangents, needed, given)
+
+    def record(self) -> dict[str, Any]:
+        """What `of_record` takes, of JSON. Sizes are to be numbers."""
+        rows = [
+            (
+                i,
+                list(g.shape),
+                list(g.stride),
+                str(g.dtype).removeprefix("torch."),
+                str(g.device),
+            )
+            for i, g in self._tangents.items()
+        ]
+        needed = [(i, sorted(positions)) for i, positions in self._needed.items()]
+        return {"tangents": rows, "needed": needed}
+
+    @staticmethod
+    def of_record(record: Mapping[str, Any], compiled: Callable[..., Any]) -> PartialBackward:
+        """For one that was stored."""
+        tangents = {
+            i: Geometry(shape, stride, getattr(torch, dtype), torch.device(device))
+            for i, shape, stride, dtype, device in record["tangents"]
+        }
+        needed = {i: set(positions) for i, positions in record["needed"]}
+        return PartialBackward(compiled, tangents, needed)
 
     def __call__(
         self,
@@ -261,12 +306,12 @@ class PartialBackward:
         missing = {i for i in self._tangents if inputs[i] is None}
         if not missing:
             return self._compiled(inputs)
-        known = _sizes(self._given, inputs)
+        known = _sizes(self._given, inputs) if self._given else {}
         for position in missing:
-            inputs[position] = _zeros(self._given[position].meta["val"], known)
+            inputs[position] = _zeros(self._tangents[position], known)
         results = list(self._compiled(inputs))
         for position, needed in self._needed.items():
-            if needed <= missing:
+            if missing.issuperset(needed):
                 results[position] = None
         return tuple(results)
 
@@ -289,7 +334,7 @@ def _sizes(
 
 
 def _zeros(
-    fake: torch.Tensor,
+    wanted: Geometry,
     known: Mapping[Any, int],
 ) -> torch.Tensor:
     def number(
@@ -297,9 +342,9 @@ def _zeros(
     ) -> int:
         return int(size.node.expr.xreplace(known)) if isinstance(size, torch.SymInt) else size
 
-    sizes, strides = map(number, fake.shape), map(number, fake.stride())
+    sizes, strides = map(number, wanted.shape), map(number, wanted.stride)
     made = torch.empty_strided(
-        tuple(sizes), tuple(strides), dtype=fake.dtype, device=fake.device
+        tuple(sizes), tuple(strides), dtype=wanted.dtype, device=wanted.device
     )
     return made.zero_()
 

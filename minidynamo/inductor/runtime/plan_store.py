@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import operator
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -37,7 +37,18 @@ from minidynamo.inductor.runtime.cpp_toolchain import (
 )
 from minidynamo.inductor.sizes import exact_text, simplified
 
-__all__ = ["CompiledPlan", "graph_key", "load", "save"]
+__all__ = [
+    "CompiledPlan",
+    "NotKept",
+    "Texts",
+    "devices",
+    "graph_key",
+    "load",
+    "name_of",
+    "save",
+    "stamp",
+    "versions",
+]
 
 _NAMED = (torch.dtype, torch.device, torch.memory_format, torch.layout)
 
@@ -61,21 +72,22 @@ class CompiledPlan:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-class _NotKept(Exception):
+class NotKept(Exception):
     """The graph holds something whose meaning a text does not give."""
 
 
 def graph_key(gm: torch.fx.GraphModule, kind: str, threads: int) -> str | None:
     """The name of everything that compiling `gm` depends on, or None."""
     try:
-        lines = list(_Texts().lines(gm))
-    except _NotKept:
+        lines = list(Texts().lines(gm))
+    except NotKept:
         return None
     flags = json.dumps(config.to_dict(), sort_keys=True, default=str)
     state = [kind, str(threads), flags, str(torch.get_default_dtype())]
     state.append(f"{torch.backends.mkldnn.enabled} {torch.get_float32_matmul_precision()}")
     state.append(f"{torch.are_deterministic_algorithms_enabled()}")
-    return content_key(_versions(), *_devices(gm), *state, "\n".join(lines))
+    given = devices(node.meta.get("val") for node in gm.graph.nodes)
+    return content_key(versions(), *given, *state, "\n".join(lines))
 
 
 def load(key: str) -> CompiledPlan | None:
@@ -107,6 +119,11 @@ def save(key: str, compiled: CompiledPlan) -> bool:
     return plan_cache().put(key, json.dumps(data, separators=(",", ":")), library)
 
 
+def name_of(executor: Any) -> str | None:
+    """The key of the plan that it runs, if that was found or kept and needs nothing besides."""
+    return getattr(executor, "key", None)
+
+
 def _cubins(plan: Mapping[str, Any]) -> Iterator[str]:
     for step in plan["steps"]:
         if "cubin" in step:
@@ -125,7 +142,7 @@ def _kept_file(path: str) -> Path | None:
 # -- the key ---------------------------------------------------------------------------------------
 
 
-class _Texts:
+class Texts:
     """Writes down the values of one graph: its nodes by their positions, sizes once for all."""
 
     def __init__(self) -> None:
@@ -161,13 +178,13 @@ class _Texts:
             return self.geometry(value)
         if isinstance(value, torch.SymInt):
             return self.size(value)
-        raise _NotKept
+        raise NotKept
 
     def size(self, value: Any) -> str:
         if type(value) is int:
             return str(value)
         if not isinstance(value, torch.SymInt):
-            raise _NotKept
+            raise NotKept
         expr = value.node.expr
         if expr not in self.sizes:
             self.sizes[expr] = _size_text(value)
@@ -176,7 +193,7 @@ class _Texts:
     def geometry(self, tensor: torch.Tensor) -> str:
         """dtype, device, sizes and strides; for constants of a GPU also how they are aligned."""
         if tensor.layout != torch.strided:
-            raise _NotKept
+            raise NotKept
         numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
         texts = ", ".join(map(self.size, numbers))
         align = ""
@@ -194,7 +211,7 @@ def _target(target: Any) -> str:
         return str(target)
     if getattr(target, "__module__", "") == "_operator":
         return f"operator.{target.__name__}"
-    raise _NotKept
+    raise NotKept
 
 
 def _size_text(value: torch.SymInt) -> str:
@@ -211,7 +228,7 @@ def _fake_tensor_type() -> type:
 
 
 @cache
-def _versions() -> str:
+def versions() -> str:
     """Everything outside of the graph and the flags that the text of a kernel or plan depends on;
     it does not change while the process lives.
     """
@@ -219,14 +236,18 @@ def _versions() -> str:
         compiler = find_compiler().identity
     except CppCompileError:
         compiler = ""
-    parts = [torch.__version__, compiler, openmp_library() or "", _stamp()]
+    parts = [
+        torch.__version__,
+        compiler,
+        openmp_library() or "",
+        stamp(Path(__file__).parents[1]),
+    ]
     return "\n".join([*parts, " ".join(sorted(cpu_flags()))])
 
 
-def _stamp() -> str:
-    """Names, sizes and times of this package's sources."""
+def stamp(package: Path) -> str:
+    """Names, sizes and times of a package's sources, and of the extension."""
     entries = []
-    package = Path(__file__).parents[1]
     for folder, _, names in os.walk(package):
         for name in sorted(names):
             if name.endswith((".py", ".h")):
@@ -237,9 +258,8 @@ def _stamp() -> str:
     return "\n".join([*sorted(entries), own])
 
 
-def _devices(gm: torch.fx.GraphModule) -> list[str]:
-    """The GPUs that the graph runs on."""
-    values = [node.meta.get("val") for node in gm.graph.nodes]
+def devices(values: Iterable[Any]) -> list[str]:
+    """The GPUs on which a graph with these values runs."""
     found = {
         v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"
     }

@@ -1,0 +1,326 @@
+"""Forward and backward passes on disk: a graph that is differentiated is looked up before
+AOTAutograd sees it.
+
+    name = step_key(gm, inputs)         # None: this graph is not kept
+    record = load_step(name)            # what `Recorder.save` stored, or None
+    call = stored_call(record, gm, compile_again)
+
+AOTAutograd traces a graph several times and divides it; importing it takes a second. What comes of
+that for a graph whose forward and backward are joined by a node of our own (differentiable.py) is
+little: how the two are tied, and the names of their plans, which are on disk already (plan_store).
+The key is the text of the graph that was captured, with the geometry of its inputs, and all flags
+of this process that torch's functions look at. Kept are graphs of torch's functions and methods
+on plain tensors of known sizes that lie on memory of their own. A call that is not ordinary, and
+one whose plans are gone, compiles the graph after all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._functorch import config as functorch_config
+from torch._guards import TracingContext, tracing
+
+from minidynamo import _C, events
+from minidynamo.compile_lock import compiling
+from minidynamo.inductor import config, metrics, trace
+from minidynamo.inductor.differentiable import Boxed, Joined
+from minidynamo.inductor.gradients import WRITTEN, PartialBackward
+from minidynamo.inductor.replay import Replay, autocast_states
+from minidynamo.inductor.runtime import plan_store
+from minidynamo.inductor.runtime.cache import content_key, plan_cache
+
+__all__ = ["Recorder", "load_step", "step_key", "stored_call"]
+
+# Notes on nodes that say nothing of what is computed.
+_REMARKS = {"example_value", "module_state", "stack_trace", "step", "user_stack", "writes"}
+_OWN = "minidynamo.inductor."
+_Again = Callable[[Sequence[Any], "Recorder"], Callable[..., Any]]
+
+
+# -- the key ---------------------------------------------------------------------------------------
+
+
+class _Texts(plan_store.Texts):
+    """Writes down a graph of torch's functions."""
+
+    def lines(self, gm: torch.fx.GraphModule) -> Iterator[str]:
+        """One line a node."""
+        for position, node in enumerate(gm.graph.nodes):
+            self.number[node] = position
+            is_opaque = not node.meta.keys() <= _REMARKS or node.op in (
+                "get_attr",
+                "call_module",
+            )
+            value = node.meta.get("example_value")
+            if is_opaque or isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                raise plan_store.NotKept
+            target = _name(node.target) if node.op == "call_function" else str(node.target)
+            target = target if node.op.startswith("call") else ""
+            yield f"{node.op} {target} {self.text(node.args)} {self.text(node.kwargs)}"
+
+    def text(self, value: Any) -> str:
+        """As for aten graphs, but lists and tuples index differently, and tensors are inputs."""
+        if isinstance(value, list):
+            return f"[{', '.join(map(self.text, value))}]"
+        if isinstance(value, slice):
+            return f"slice{self.text((value.start, value.stop, value.step))}"
+        if value is Ellipsis:
+            return "..."
+        if isinstance(value, torch.Tensor):
+            raise plan_store.NotKept
+        return super().text(value)
+
+    def given(self, value: Any) -> str:
+        """An input, with all that autograd asks of it."""
+        is_plain = type(value) in (torch.Tensor, torch.nn.Parameter)
+        if not is_plain or is_functorch_wrapped_tensor(value) or value.is_nested:
+            raise plan_store.NotKept
+        if value.is_inference() or value.is_conj() or value.is_neg() or value.is_quantized:
+            raise plan_store.NotKept
+        kinds = (type(value).__name__, value.requires_grad, value.is_leaf, value._is_view())
+        return f"{self.geometry(value)} {kinds}"
+
+
+def _name(target: Any) -> str:
+    """Where the function is found; only torch's own and ours are known by their names."""
+    if isinstance(target, torch._ops.OpOverload) and target.namespace in ("aten", "prims"):
+        return str(target)
+    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    if module == "_operator":
+        module = "operator"
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise plan_store.NotKept
+    if module.startswith("torch._VariableFunctionsClass") or name.startswith("_Variable"):
+        module, name = "torch", name.rpartition(".")[2]
+    if not (module in ("operator", "math", "torch") or module.startswith(("torch.", _OWN))):
+        raise plan_store.NotKept
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not target:
+        raise plan_store.NotKept
+    return f"{module}.{name}"
+
+
+def step_key(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
+    """The name of all that the passes of `gm` depend on, or None where that is not known."""
+    wants = (events.AotGraphEvent, events.ScheduleEvent, events.OutputCodeEvent)
+    is_watched = any(map(events.wants, wants)) or config.trace_enabled or config.schedule_only
+    is_differentiated = torch.is_grad_enabled() and any(
+        isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
+    )
+    modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
+    if is_watched or not is_differentiated or modes or TracingContext.try_get() is None:
+        return None
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True) or ()
+    if any(isinstance(hook, torch.fx.GraphModule) for hook in hooks):
+        return None
+    texts = _Texts()
+    try:
+        lines = [*texts.lines(gm), *map(texts.given, inputs)]
+    except plan_store.NotKept:
+        return None
+    memory = {x.untyped_storage()._cdata for x in inputs}
+    if len(memory) < len(inputs):
+        return None
+    values = [*inputs, *(node.meta.get("example_value") for node in gm.graph.nodes)]
+    written = str(sorted(gm.meta.get(WRITTEN, {}).items()))
+    place = [plan_store.versions(), _stamp(), *plan_store.devices(values)]
+    return content_key("step", *place, *_state(), written, *lines)
+
+
+@cache
+def _stamp() -> str:
+    """Of the whole package: its front end makes the fake tensors that are traced."""
+    return plan_store.stamp(Path(__file__).parents[1])
+
+
+def _state() -> list[str]:
+    """The flags of this process and thread that torch's functions, and the compiler, look at."""
+    mkldnn, cuda, cudnn = torch.backends.mkldnn, torch.backends.cuda, torch.backends.cudnn
+    einsum = torch.backends.opt_einsum
+    attention = (
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+    )
+    state = [
+        *autocast_states(),
+        torch.is_autocast_cache_enabled(),
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+        torch.is_anomaly_enabled(),
+        attention,
+        (mkldnn.enabled, mkldnn.deterministic),
+        (cudnn.enabled, cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32),
+        cuda.matmul.allow_tf32,
+        (einsum.is_available(), einsum.enabled, einsum.strategy),
+        torch.backends.mha.get_fastpath_enabled(),
+    ]
+    flags = [config.to_dict(), functorch_config.get_config_copy()]
+    return [repr(state), *(json.dumps(f, sort_keys=True, default=str) for f in flags)]
+
+
+# -- storing ---------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Stores one graph's passes when both are compiled. key: None stores nothing."""
+
+    def __init__(self, key: str | None) -> None:
+        self._key = key
+        self.joined: Joined | None = None  # where nothing is stored
+
+    def take(self, joined: Joined) -> bool:
+        """Whether to tell of `joined` when it is complete."""
+        if self._key is None:
+            self.joined = joined
+        return self._key is not None
+
+    def save(
+        self,
+        spec: Mapping[str, Any],
+        executors: Sequence[Any],
+        partial: PartialBackward,
+        replays: bool,
+    ) -> None:
+        """To be called when the executors of both plans are known."""
+        plans = [plan_store.name_of(executor) for executor in executors]
+        if self._key is None or None in plans:
+            return
+        record = {"spec": spec, "plans": plans, "partial": partial.record(), "replays": replays}
+        plan_cache().put(self._key, json.dumps(record), None)
+
+
+def load_step(key: str | None) -> dict[str, Any] | None:
+    """What was stored under that name."""
+    if key is None:
+        return None
+    found = plan_cache().get(key)
+    if events.wants(events.CacheEvent):
+        events.emit(events.CacheEvent("step", key, found is not None))
+    return None if found is None else json.loads(found.plan_json)
+
+
+# -- calling ---------------------------------------------------------------------------------------
+
+
+def stored_call(
+    record: dict[str, Any], gm: torch.fx.GraphModule, compile_again: _Again
+) -> Callable[..., Any] | None:
+    """A callable of the graph, or None where its forward plan is gone.
+
+    compile_again: compiles the graph for inputs (fakes), by AOTAutograd, and tells a recorder.
+    """
+    forward = _executor(record["plans"][0])
+    return None if forward is None else _Stored(record, gm, forward, compile_again).graph()
+
+
+def _executor(key: str) -> Any:
+    found = plan_store.load(key)
+    if found is None or found.constants:
+        return None
+    for name, count in found.counts.items():
+        metrics.increment(name, count)
+    executor = _C.PlanExecutor(found.plan, found.library, (), {})
+    executor.runs_no_python = True
+    return executor
+
+
+def _spec(found: dict[str, Any]) -> dict[str, Any]:
+    """As it was before it went through JSON, which knows no tuples."""
+    tangents = [x if isinstance(x, str) else tuple(x) for x in found["tangents"]]
+    rows = {name: [tuple(row) for row in found[name]] for name in ("arguments", "shared")}
+    return {**found, **rows, "tangents": tangents}
+
+
+class _Stored:
+    """Ties stored plans together as `Joined` ties those that were just compiled."""
+
+    def __init__(
+        self,
+        record: dict[str, Any],
+        gm: torch.fx.GraphModule,
+        forward: Any,
+        compile_again: _Again,
+    ) -> None:
+        self._record = record
+        self._spec = _spec(record["spec"])
+        self._forward = forward
+        self._compile_again = compile_again
+        self._fakes = [n.meta["example_value"] for n in gm.graph.find_nodes(op="placeholder")]
+        self._context = TracingContext.try_get()
+        self._flags = config.to_dict()
+        self._autocast = autocast_states()
+        self._compiled: tuple[Callable[..., Any], Joined | None] | None = None
+        self._backward: Callable[[list[Any]], Any] | None = None
+        self._partial: PartialBackward | None = None
+        self._replay = None
+        if record["replays"]:
+            positions = self._spec["differentiable"], self._spec["gradients"]
+            self._replay = Replay(gm, self._autocast, *positions)
+
+    def graph(self) -> Callable[..., Any]:
+        """The callable. Its backward plan is read when it is first called."""
+        graph = _C.DifferentiableGraph(self._whole)
+        graph.arm(self._spec, self._forward, self._first, self._first_partial, self._replay)
+        return graph
+
+    def _whole(self, *args: Any) -> Any:
+        """A call that is not ordinary."""
+        return self._again()[0](*args)
+
+    def _first(self, inputs: list[Any]) -> Any:
+        backward, _ = self._passes()
+        return backward(inputs)
+
+    def _first_partial(self, inputs: list[Any]) -> Any:
+        _, partial = self._passes()
+        return partial(inputs)
+
+    def _passes(self) -> tuple[Callable[[list[Any]], Any], PartialBackward]:
+        with compiling():
+            if self._backward is None or self._partial is None:
+                executor = _executor(self._record["plans"][1])
+                if executor is None:
+                    joined = self._again()[1]
+                    assert joined is not None
+                    self._backward, self._partial = joined.passes()
+                else:
+                    self._backward = Boxed(executor)
+                    self._partial = PartialBackward.of_record(
+                        self._record["partial"], self._backward
+                    )
+            return self._backward, self._partial
+
+    def _again(self) -> tuple[Callable[..., Any], Joined | None]:
+        """The graph compiled by AOTAutograd, in the state in which it was looked up."""
+        with ExitStack() as stack:
+            stack.enter_context(compiling())
+            if self._compiled is None:
+                stack.enter_context(config.patch(self._flags))
+                stack.enter_context(trace.into(None))
+                stack.enter_context(tracing(self._context))
+                stack.enter_context(torch.enable_grad())
+                for device, dtype, enabled in self._autocast:
+                    stack.enter_context(torch.autocast(device, dtype, enabled))
+                recorder = Recorder(None)
+                compiled = self._compile_again(self._fakes, recorder)
+                self._compiled = compiled, recorder.joined
+            return self._compiled
