@@ -43,6 +43,15 @@ __all__ = ["Recorder", "load_step", "step_key", "stored_call"]
 
 # Notes on nodes that say nothing of what is computed.
 _REMARKS = {"example_value", "module_state", "stack_trace", "step", "user_stack", "writes"}
+# What only compiling tells.
+_DETAILS = (
+    events.AotGraphEvent,
+    events.FusionEvent,
+    events.KernelEvent,
+    events.OutputCodeEvent,
+    events.ScheduleEvent,
+    events.StageEvent,
+)
 _OWN = "minidynamo.inductor."
 _Again = Callable[[Sequence[Any], "Recorder"], Callable[..., Any]]
 
@@ -114,8 +123,8 @@ def _name(target: Any) -> str:
 
 def step_key(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
     """The name of all that the passes of `gm` depend on, or None where that is not known."""
-    wants = (events.AotGraphEvent, events.ScheduleEvent, events.OutputCodeEvent)
-    is_watched = any(map(events.wants, wants)) or config.trace_enabled or config.schedule_only
+    is_watched = any(map(events.wants, _DETAILS)) or config.trace_enabled
+    is_watched = is_watched or config.schedule_only
     is_differentiated = torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
     )
@@ -168,8 +177,7 @@ def _state() -> list[str]:
         torch.is_anomaly_enabled(),
         attention,
         (mkldnn.enabled, mkldnn.deterministic),
-        (cudnn.enabled, cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32),
-        cuda.matmul.allow_tf32,
+        (cudnn.enabled, cudnn.deterministic),
         (einsum.is_available(), einsum.enabled, einsum.strategy),
         torch.backends.mha.get_fastpath_enabled(),
     ]

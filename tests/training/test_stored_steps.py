@@ -284,6 +284,27 @@ def test_what_a_text_does_not_tell_is_not_kept():
     assert key_of(lambda x: x.sin(), dynamic) is None
 
 
+def test_a_listener_gets_the_details(compiled_anew):
+    make = lambda: (leaf(4, 8), leaf(8, 8))
+    check(chain, make, compiled_anew)
+    seen = []
+    with minidynamo.events.subscribe(seen.append, minidynamo.events.KernelEvent):
+        minidynamo.reset()
+        step(minidynamo.compile(chain), make)
+    assert seen and len(compiled_anew) == 2
+
+
+def test_artifacts_hold_steps(compiled_anew, tmp_path):
+    make = lambda: (leaf(4, 8), leaf(8, 8))
+    check(chain, make, compiled_anew)
+    saved, _info = minidynamo.compiler.save_cache_artifacts()
+    with minidynamo.config.patch(cache_dir=str(tmp_path / "other")):
+        minidynamo.compiler.load_cache_artifacts(saved)
+        minidynamo.reset()
+        step(minidynamo.compile(chain), make)
+    assert len(compiled_anew) == 1
+
+
 def test_arguments_are_told_apart():
     x = leaf(4, 8)
     programs = [
