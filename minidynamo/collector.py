@@ -8,6 +8,9 @@ from collections.abc import Iterator
 
 __all__ = ["importing"]
 
+# CPython 3.12 freezes some 400 objects when it starts; a program, when torch is there, 100,000s.
+_OF_THE_INTERPRETER = 2_000
+
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
@@ -24,7 +27,7 @@ def importing() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():
+        if gc.get_freeze_count() < _OF_THE_INTERPRETER:
             gc.freeze()
             gc.unfreeze()  # into the oldest generation
         gc.enable()

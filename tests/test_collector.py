@@ -25,7 +25,7 @@ def test_it_rests_and_what_is_made_counts_as_old():
             assert not seen
     finally:
         gc.callbacks.remove(note)
-    assert gc.isenabled() and gc.get_freeze_count() == 0
+    assert gc.isenabled() and not gc.get_freeze_count()
     young = {id(entry) for entry in gc.get_objects(generation=0)}
     assert not any(id(entry) in young for entry in made)
 
@@ -66,4 +66,4 @@ def test_frozen_objects_stay_frozen():
 def test_it_works_again_after_an_error():
     with pytest.raises(ImportError), importing():
         raise ImportError("no such module")
-    assert gc.isenabled() and gc.get_freeze_count() == 0
+    assert gc.isenabled() and not gc.get_freeze_count()
