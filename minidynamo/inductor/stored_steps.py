@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -277,8 +278,8 @@ class _Stored:
         self._flags = config.to_dict()
         self._autocast = autocast_states()
         self._compiled: tuple[Callable[..., Any], Joined | None] | None = None
-        self._backward: Callable[[list[Any]], Any] | None = None
-        self._partial: PartialBackward | None = None
+        self._passes: tuple[Callable[[list[Any]], Any], PartialBackward] | None = None
+        self._graph: weakref.ref[Any] | None = None
         self._replay = None
         if record["replays"]:
             positions = self._spec["differentiable"], self._spec["gradients"]
@@ -287,6 +288,7 @@ class _Stored:
     def graph(self) -> Callable[..., Any]:
         """The callable. Its backward plan is read when it is first called."""
         graph = _C.DifferentiableGraph(self._whole)
+        self._graph = weakref.ref(graph)
         graph.arm(self._spec, self._forward, self._first, self._first_partial, self._replay)
         return graph
 
@@ -295,27 +297,32 @@ class _Stored:
         return self._again()[0](*args)
 
     def _first(self, inputs: list[Any]) -> Any:
-        backward, _ = self._passes()
-        return backward(inputs)
+        return self._loaded()[0](inputs)
 
     def _first_partial(self, inputs: list[Any]) -> Any:
-        _, partial = self._passes()
-        return partial(inputs)
+        return self._loaded()[1](inputs)
 
-    def _passes(self) -> tuple[Callable[[list[Any]], Any], PartialBackward]:
+    def _loaded(self) -> tuple[Callable[[list[Any]], Any], PartialBackward]:
+        """The backward graph for all tangents, and for some; the graph's node calls them from now
+        on.
+        """
         with compiling():
-            if self._backward is None or self._partial is None:
+            if self._passes is None:
                 executor = _executor(self._record["plans"][1])
                 if executor is None:
                     joined = self._again()[1]
                     assert joined is not None
-                    self._backward, self._partial = joined.passes()
+                    self._passes = joined.passes()
                 else:
-                    self._backward = Boxed(executor)
-                    self._partial = PartialBackward.of_record(
-                        self._record["partial"], self._backward
-                    )
-            return self._backward, self._partial
+                    boxed = Boxed(executor)
+                    partial = PartialBackward.of_record(self._record["partial"], boxed)
+                    self._passes = boxed, partial
+                graph = None if self._graph is None else self._graph()
+                if graph is not None:
+                    backward, partial = self._passes
+                    call = backward.call if isinstance(backward, Boxed) else backward
+                    graph.arm(self._spec, self._forward, call, partial, self._replay)
+            return self._passes
 
     def _again(self) -> tuple[Callable[..., Any], Joined | None]:
         """The graph compiled by AOTAutograd, in the state in which it was looked up."""

@@ -12,7 +12,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 import minidynamo
 from minidynamo import _C
-from minidynamo.inductor import differentiable
+from minidynamo.inductor import differentiable, stored_steps
 
 WRONG_VERSION = "modified by an inplace operation"
 
@@ -27,7 +27,14 @@ def made(monkeypatch):
         graphs.append(attach(self, wrapped))
         return graphs[-1]
 
+    stored = stored_steps._Stored.graph
+
+    def noting_stored(self):
+        graphs.append(stored(self))
+        return graphs[-1]
+
     monkeypatch.setattr(differentiable.Joined, "attach", noting)
+    monkeypatch.setattr(stored_steps._Stored, "graph", noting_stored)
     return graphs
 
 
