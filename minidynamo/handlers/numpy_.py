@@ -21,9 +21,9 @@ Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
 numpy = trace_rules.numpy
 
-# No functions of arrays, or ones whose results differ between numpy and torch.
+# No functions of arrays, ones that read memory, or whose results differ between numpy and torch.
 _NOT_TRACED = frozenset(
-    "finfo iinfo dtype random ndarray can_cast result_type set_printoptions array_equiv"
+    "finfo iinfo dtype random ndarray can_cast result_type set_printoptions array_equiv from_dlpack"
     " save load empty empty_like cbrt logaddexp2 fill_diagonal median percentile quantile".split()
 )
 

@@ -267,3 +267,22 @@ def test_a_tensor_of_an_array_is_one_object(backend):
             assert_same(function(array), compiled(array))
     found = compiled(array)[2]
     assert found[0] is found[1][0]
+
+
+@pytest.mark.skipif(not hasattr(np, "from_dlpack"), reason="numpy is older")
+def test_from_dlpack_breaks_the_graph():
+    """It reads memory, which fake tensors have none of."""
+
+    def fn(x, y):
+        return np.from_dlpack(x) + 1, y.sin()
+
+    x, y = np.arange(6.0).reshape(2, 3), torch.randn(3)
+    compiled = minidynamo.compile(fn, backend="eager")
+    for array in (x, x[:, :2].copy()):
+        found, expected = compiled(array, y), fn(array, y)
+        assert (found[0] == expected[0]).all() and torch.equal(found[1], expected[1])
+    keys = torch._C._dispatch_tls_local_exclude_set()
+    compiled(x, y)
+    assert torch._C._dispatch_tls_local_exclude_set() == keys
+    with pytest.raises(minidynamo.exc.Unsupported):
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(x, y)
