@@ -18,7 +18,8 @@ def importing() -> Iterator[None]:
 
     The collector would walk over them and over all that torch made, several times and in vain: a
     quarter of the time of a first call. What is there at the end counts as old, unless the program
-    froze objects itself: those may not be mixed with others.
+    froze objects itself: those may not be mixed with others. Not for imports in the midst of
+    compiling, whose garbage would count as old, too.
     """
     if not gc.isenabled():
         yield

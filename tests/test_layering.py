@@ -95,7 +95,6 @@ INDUCTOR_USES = {
     "size_nodes",
     "transform_levels",
     "_C",
-    "collector",
 }
 # Helpers of tests lie below minidynamo.inductor for torch's sake: they stand above everything.
 TEST_HELPERS = {"inductor.test_case": "test_case", "inductor.utils": "testing"}

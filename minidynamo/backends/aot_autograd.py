@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from .._C import disabled
-from ..collector import importing
 from ..events import AotGraphEvent, emit, timed, wants
 from ..inductor.aot import NOT_COMPILABLE, CannotTrace, floats_stay_numbers, make_aot
 from ..inductor.grad_modes import enters_inference_mode, in_other_mode, other_mode_part
@@ -41,8 +40,7 @@ def aot_autograd(
     graph with gradients is cut in two. Mutation, aliasing and autograd are AOTAutograd's; a graph
     that it cannot take apart runs as it was captured.
     """
-    with importing():
-        from torch._functorch.partitioners import default_partition
+    from torch._functorch.partitioners import default_partition
 
     part = other_mode_part(gm)
     if part is not None:

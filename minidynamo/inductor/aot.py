@@ -32,7 +32,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
-from minidynamo.collector import importing
 from minidynamo.inductor.decompositions import before_autograd
 from minidynamo.inductor.differentiable import Boxed, Joined
 from minidynamo.inductor.effects import keeping_calls
@@ -326,8 +325,7 @@ def make_aot(
     if it is the whole graph's. Raises CannotTrace where
     AOTAutograd fails, or would go wrong, and what a compiler raises as it is.
     """
-    with importing():
-        from torch._functorch.aot_autograd import aot_module_simplified
+    from torch._functorch.aot_autograd import aot_module_simplified
 
     written = gm.meta.get(WRITTEN)
     _check_inputs(gm, inputs)
@@ -437,12 +435,11 @@ def _compile_aot(
     decompositions: Mapping[Any, Callable[..., Any]],
     recorder: Recorder,
 ) -> Callable[..., Any]:
-    with importing():
-        from torch._functorch import config as functorch_config
-        from torch._functorch.partitioners import (
-            default_partition,
-            min_cut_rematerialization_partition,
-        )
+    from torch._functorch import config as functorch_config
+    from torch._functorch.partitioners import (
+        default_partition,
+        min_cut_rematerialization_partition,
+    )
 
     def partition(
         joint: torch.fx.GraphModule,

@@ -366,3 +366,34 @@ def test_another_process_finds_it(tmp_path):
         assert done.returncode == 0, done.stderr
         said.append(done.stdout.strip())
     assert said == ["aot", "found"]
+
+
+FREED = """
+import gc, sys, weakref, torch, minidynamo
+net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.ReLU())
+x = torch.randn(4, 8)
+run = minidynamo.compile(net)
+y = run(x)
+y.sum().backward()
+references = [weakref.ref(value) for value in (net, x, *net.parameters())]
+del net, x, run, y
+gc.collect(1)  # nothing of it counts as old
+assert [found() for found in references] == [None] * len(references)
+print("aot" if "torch._functorch.aot_autograd" in sys.modules else "found")
+"""
+
+
+def test_a_model_is_freed_soon(tmp_path):
+    environment = {**os.environ, "MINIDYNAMO_CACHE_DIR": str(tmp_path)}
+    said = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", FREED],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.strip())
+    assert said == ["aot", "found"]
