@@ -335,6 +335,20 @@ def test_a_function_that_was_replaced_is_not_taken_for_torchs(monkeypatch):
     assert key_of(lambda x: original(x, (8,)), x) is None
 
 
+def said_twice(program, folder):
+    """What two processes with one cache print."""
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, "MINIDYNAMO_CACHE_DIR": str(folder)}
+    said = []
+    for _ in range(2):
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.strip())
+    return said
+
+
 PROGRAM = """
 import sys, torch, minidynamo
 torch.manual_seed(0)
@@ -353,19 +367,7 @@ print("aot" if "torch._functorch.aot_autograd" in sys.modules else "found")
 
 
 def test_another_process_finds_it(tmp_path):
-    environment = {**os.environ, "MINIDYNAMO_CACHE_DIR": str(tmp_path)}
-    said = []
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        said.append(done.stdout.strip())
-    assert said == ["aot", "found"]
+    assert said_twice(PROGRAM, tmp_path) == ["aot", "found"]
 
 
 FREED = """
@@ -384,16 +386,4 @@ print("aot" if "torch._functorch.aot_autograd" in sys.modules else "found")
 
 
 def test_a_model_is_freed_soon(tmp_path):
-    environment = {**os.environ, "MINIDYNAMO_CACHE_DIR": str(tmp_path)}
-    said = []
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", FREED],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        said.append(done.stdout.strip())
-    assert said == ["aot", "found"]
+    assert said_twice(FREED, tmp_path) == ["aot", "found"]

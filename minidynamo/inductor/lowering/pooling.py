@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,6 +38,22 @@ def _numbers(value: Any, count: int) -> tuple[int, ...]:
     """One number for each pooled dimension."""
     values = (value,) if isinstance(value, int) else tuple(value)
     return values * count if len(values) == 1 else values
+
+
+def _all_of(b: BodyBuilder, tests: Iterable[Value | None]) -> Value | None:
+    """Whether all of them hold; None holds everywhere."""
+    known = [test for test in tests if test is not None]
+    return reduce(partial(b.op, "bitwise_and"), known) if known else None
+
+
+def _element(
+    b: BodyBuilder, x: TensorValue, at: Index, mask: Value | None, outside: float
+) -> Value:
+    """The element there, as it is computed with, where the mask holds; else that number."""
+    compute = compute_type(x.dtype)
+    return select(
+        b, mask, lambda: b.cast(x.load(b, at), compute), lambda: b.constant(outside, compute)
+    )
 
 
 class Window:
@@ -82,25 +99,11 @@ class Window:
 
     def values(self, b: BodyBuilder, index: Index, outside: float) -> Iterator[Value]:
         """The elements in row-major order, `outside` of `x` that number."""
-        compute = compute_type(self.x.dtype)
         lead, own = index[: -self.dims], index[-self.dims :]
         for offsets in itertools.product(*map(range, self.kernel)):
-            place = []
-            mask: Value | None = None
-            for d, offset in enumerate(offsets):
-                at = self.position(d, own[d], offset)
-                inside = in_bounds(b, at, 0, self.extents[d])
-                place.append(at)
-                if mask is None:
-                    mask = inside
-                elif inside is not None:
-                    mask = b.op("bitwise_and", mask, inside)
-            yield select(
-                b,
-                mask,
-                lambda at=(*lead, *place): b.cast(self.x.load(b, at), compute),  # type: ignore[misc]
-                lambda: b.constant(outside, compute),
-            )
+            place = [self.position(d, own[d], offset) for d, offset in enumerate(offsets)]
+            inside = (in_bounds(b, at, 0, self.extents[d]) for d, at in enumerate(place))
+            yield _element(b, self.x, (*lead, *place), _all_of(b, inside), outside)
 
     def combined(
         self,
@@ -134,21 +137,19 @@ class Window:
         lead, own = index[: -self.dims], index[-self.dims :]
         for offsets in itertools.product(*(range(n - 1, -1, -1) for n in self.covering())):
             place = []
-            mask: Value | None = None
+            tests = []
             number = ZERO
             for d, back in enumerate(offsets):
                 padded, step = own[d] + self.padding[d], self.stride[d]
                 at = padded // step - back
                 offset = padded % step + back * step
                 number = number * self.kernel[d] + offset
-                inside = in_bounds(b, offset, 0, self.kernel[d])
-                for test in (in_bounds(b, at, 0, counts[d]), inside):
-                    if mask is None:
-                        mask = test
-                    elif test is not None:
-                        mask = b.op("bitwise_and", mask, test)
+                tests += [
+                    in_bounds(b, at, 0, counts[d]),
+                    in_bounds(b, offset, 0, self.kernel[d]),
+                ]
                 place.append(at)
-            yield mask, [*lead, *place], number
+            yield _all_of(b, tests), [*lead, *place], number
 
     def _in(self, x: TensorValue, dims: Sequence[int]) -> Window:
         """The window's extent in these dimensions, over `x`; in the others a single element.
@@ -409,30 +410,15 @@ class Spread(Window):
         outside: float,
     ) -> Iterator[Value]:
         """The elements in row-major order, that number where a window has none left."""
-        compute = compute_type(self.x.dtype)
         lead, own = index[: -self.dims], index[-self.dims :]
         for offsets in itertools.product(*map(range, self.kernel)):
             place = [self.begin(d, own[d]) + offset for d, offset in enumerate(offsets)]
-            mask: Value | None = None
-            for d, offset in enumerate(offsets):
-                if offset >= self.least[d]:
-                    length = self.length(d, own[d])
-                    inside = in_bounds(
-                        b,
-                        ZERO + offset,
-                        0,
-                        length,
-                    )
-                    if mask is None:
-                        mask = inside
-                    elif inside is not None:
-                        mask = b.op("bitwise_and", mask, inside)
-            yield select(
-                b,
-                mask,
-                lambda at=(*lead, *place): b.cast(self.x.load(b, at), compute),  # type: ignore[misc]
-                lambda: b.constant(outside, compute),
+            inside = (
+                in_bounds(b, ZERO + offset, 0, self.length(d, own[d]))
+                for d, offset in enumerate(offsets)
+                if offset >= self.least[d]
             )
+            yield _element(b, self.x, (*lead, *place), _all_of(b, inside), outside)
 
 
 def spread(
