@@ -17,11 +17,13 @@ one whose plans are gone, compiles the graph after all.
 from __future__ import annotations
 
 import json
+import os
 import sys
+import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,20 @@ _DETAILS = (
     events.OutputCodeEvent,
     events.ScheduleEvent,
     events.StageEvent,
+)
+_TORCH, _TYPING = (
+    os.path.dirname(torch.__file__) + os.sep,
+    ("typing.py", "typing_extensions.py"),
+)
+_HOMES = (
+    torch,
+    torch.Tensor,
+    torch.functional,
+    torch.nn.functional,
+    torch.special,
+    torch.linalg,
+    torch.fft,
+    torch._C._nn,
 )
 _OWN = "minidynamo.inductor."
 _Again = Callable[[Sequence[Any], "Recorder"], Callable[..., Any]]
@@ -135,6 +151,8 @@ def step_key(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True) or ()
     if any(isinstance(hook, torch.fx.GraphModule) for hook in hooks):
         return None
+    if any(map(_is_foreign, _functions_of_torch())):
+        return None
     texts = _Texts()
     try:
         lines = [*texts.lines(gm), *map(texts.given, inputs)]
@@ -147,6 +165,21 @@ def step_key(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
     written = str(sorted(gm.meta.get(WRITTEN, {}).items()))
     place = [plan_store.versions(), _stamp(), *plan_store.devices(values)]
     return content_key("step", *place, *_state(), written, *lines)
+
+
+def _functions_of_torch() -> Iterator[Any]:
+    for home in _HOMES:
+        yield from vars(home).values()
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether a program put it in the place of a function that others of torch's call."""
+    if isinstance(value, types.MethodType):
+        value = value.__func__
+    if not isinstance(value, types.FunctionType):
+        return isinstance(value, partial)
+    file = value.__code__.co_filename
+    return not file.startswith(_TORCH) and os.path.basename(file) not in _TYPING
 
 
 @cache

@@ -1,6 +1,7 @@
 """Forward and backward passes that another process, or the same before a reset, left on disk."""
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -325,6 +326,28 @@ def test_arguments_are_told_apart():
     ]
     keys = [key_of(program, x) for program in programs]
     assert None not in keys and len(set(keys)) == len(programs)
+
+
+@pytest.mark.parametrize("kind", ["function", "partial", "method"])
+def test_a_function_that_others_call_was_replaced(kind, monkeypatch):
+    """torch's own functions call it: what they do is no longer known by their names."""
+    x = leaf(2, 5, 8)
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    run = lambda x: layer(x, x, x, need_weights=False)[0]
+    assert key_of(run, x) is not None
+    original = F.scaled_dot_product_attention
+    others = {
+        "function": lambda *args, **kwargs: original(*args, **kwargs) * 2,
+        "partial": functools.partial(original, scale=2.0),
+        "method": Attention().attend,
+    }
+    monkeypatch.setattr(F, "scaled_dot_product_attention", others[kind])
+    assert key_of(run, x) is None
+
+
+class Attention:
+    def attend(self, *args, **kwargs):
+        return args[0]
 
 
 def test_a_function_that_was_replaced_is_not_taken_for_torchs(monkeypatch):
