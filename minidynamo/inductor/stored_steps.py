@@ -23,7 +23,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import _lru_cache_wrapper, cache
 from pathlib import Path
 from typing import Any
 
@@ -151,11 +151,9 @@ def step_key(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True) or ()
     if any(isinstance(hook, torch.fx.GraphModule) for hook in hooks):
         return None
-    if any(map(_is_foreign, _functions_of_torch())):
-        return None
     texts = _Texts()
     try:
-        lines = [*texts.lines(gm), *map(texts.given, inputs)]
+        lines = [*_functions(), *texts.lines(gm), *map(texts.given, inputs)]
     except plan_store.NotKept:
         return None
     memory = {x.untyped_storage()._cdata for x in inputs}
@@ -167,19 +165,27 @@ def step_key(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
     return content_key("step", *place, *_state(), written, *lines)
 
 
-def _functions_of_torch() -> Iterator[Any]:
+def _functions() -> Iterator[str]:
+    """What functions torch's own call by name: a program may have put others in their place."""
     for home in _HOMES:
-        yield from vars(home).values()
+        for name, value in sorted(vars(home).items()):
+            if callable(value) and not isinstance(value, type):
+                if not _is_known(value):
+                    raise plan_store.NotKept
+                yield f"{name} {getattr(value, '__qualname__', '')}"
 
 
-def _is_foreign(value: Any) -> bool:
-    """Whether a program put it in the place of a function that others of torch's call."""
+def _is_known(value: Any) -> bool:
+    """Whether its name tells what a callable does."""
     if isinstance(value, types.MethodType):
         value = value.__func__
-    if not isinstance(value, types.FunctionType):
-        return isinstance(value, partial)
-    file = value.__code__.co_filename
-    return not file.startswith(_TORCH) and os.path.basename(file) not in _TYPING
+    elif isinstance(value, _lru_cache_wrapper):
+        value = value.__wrapped__
+    if isinstance(value, types.FunctionType):
+        file = value.__code__.co_filename
+        return file.startswith(_TORCH) or os.path.basename(file) in _TYPING
+    home = type(value).__module__.partition(".")[0]
+    return home in ("torch", "typing", "typing_extensions", "types", "builtins")
 
 
 @cache

@@ -269,7 +269,6 @@ def test_a_tensor_of_an_array_is_one_object(backend):
     assert found[0] is found[1][0]
 
 
-@pytest.mark.skipif(not hasattr(np, "from_dlpack"), reason="numpy is older")
 def test_from_dlpack_breaks_the_graph():
     """It reads memory, which fake tensors have none of."""
 

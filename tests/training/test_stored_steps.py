@@ -328,7 +328,7 @@ def test_arguments_are_told_apart():
     assert None not in keys and len(set(keys)) == len(programs)
 
 
-@pytest.mark.parametrize("kind", ["function", "partial", "method"])
+@pytest.mark.parametrize("kind", ["function", "partial", "method", "object"])
 def test_a_function_that_others_call_was_replaced(kind, monkeypatch):
     """torch's own functions call it: what they do is no longer known by their names."""
     x = leaf(2, 5, 8)
@@ -340,14 +340,24 @@ def test_a_function_that_others_call_was_replaced(kind, monkeypatch):
         "function": lambda *args, **kwargs: original(*args, **kwargs) * 2,
         "partial": functools.partial(original, scale=2.0),
         "method": Attention().attend,
+        "object": Attention(),
     }
     monkeypatch.setattr(F, "scaled_dot_product_attention", others[kind])
     assert key_of(run, x) is None
 
 
+def test_a_function_of_torch_in_the_place_of_another(monkeypatch):
+    x = leaf(2, 5, 8)
+    key = key_of(lambda x: x.sin(), x)
+    monkeypatch.setattr(F, "gelu", F.relu)
+    assert key_of(lambda x: x.sin(), x) not in (None, key)
+
+
 class Attention:
     def attend(self, *args, **kwargs):
         return args[0]
+
+    __call__ = attend
 
 
 def test_a_function_that_was_replaced_is_not_taken_for_torchs(monkeypatch):
