@@ -207,7 +207,14 @@ Result keys_are(const Check& check, PyObject* object, bool careful) {
   return i == size ? kPass : kFail;
 }
 
-Result has_attribute(const Check& check, PyObject* object) {
+// Of a cell: whether it is full. That runs no code of the user.
+Result has_attribute(const Check& check, PyObject* object, bool careful) {
+  if (PyCell_Check(object)) {
+    return PyCell_GET(object) != nullptr ? kPass : kFail;
+  }
+  if (!careful) {
+    return kLater;
+  }
   Ref value(PyObject_GetAttr(object, check.value.get()));
   if (value) {
     return kPass;
@@ -286,9 +293,9 @@ Result ask(Walk& walk, const Check& check, PyObject* object) {
     case Kind::kConstEq:
       return constants_equal(check.value.get(), object, walk.careful);
     case Kind::kHasAttr:
-      return walk.careful ? has_attribute(check, object) : kLater;
+      return has_attribute(check, object, walk.careful);
     case Kind::kLacksAttr:
-      return walk.careful ? negated(has_attribute(check, object)) : kLater;
+      return negated(has_attribute(check, object, walk.careful));
   }
   return kFail;
 }

@@ -88,10 +88,19 @@ def load_closure(tx: Translator, inst: Instruction) -> None:
 
 @op("LOAD_DEREF")
 def load_deref(tx: Translator, inst: Instruction) -> None:
-    value = tx.cells[inst.arg].load(tx)
+    cell = tx.cells[inst.arg]
+    value = cell.load_if_any(tx) if _may_go_on(tx) else cell.load(tx)
     if value is None:
         _raise_unbound_cell(tx, inst.arg)
     tx.push(value)
+
+
+def _may_go_on(tx: Translator) -> bool:
+    """Whether a block of the frame, or of one that called it, sees an exception raised here."""
+    frame: Any = tx
+    while frame is not None and frame.current.handler is None:
+        frame = frame.parent
+    return frame is not None
 
 
 def _raise_unbound_cell(tx: Translator, name: str) -> NoReturn:
@@ -112,7 +121,7 @@ def store_deref(tx: Translator, inst: Instruction) -> None:
 def delete_deref(tx: Translator, inst: Instruction) -> None:
     cell = tx.cells[inst.arg]
     assert isinstance(cell, CellVariable)
-    if cell.load(tx) is None:
+    if cell.load_if_any(tx) is None:
         _raise_unbound_cell(tx, inst.arg)
     cell.delete(tx)
 

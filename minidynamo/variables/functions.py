@@ -61,12 +61,24 @@ class CellVariable(VariableTracker):
             return stored
         if self.real is None:
             return self.initial
-        try:
-            contents = self.real.cell_contents
-        except ValueError:
+        if not is_full(self.real):
+            self._guard_full(tx)
             return None
         assert self.contents_source is not None
-        return tx.lazy(contents, self.contents_source)
+        return tx.lazy(self.real.cell_contents, self.contents_source)
+
+    def load_if_any(self, tx: Translator) -> VariableTracker | None:
+        """The same, where the frame goes on if the cell is empty: it matters that it is not, even
+        if nobody looks at what it holds.
+        """
+        if self.real is not None:
+            self._guard_full(tx)
+        return self.load(tx)
+
+    def _guard_full(self, tx: Translator) -> None:
+        assert self.source is not None
+        kind = "HAS_ATTR" if is_full(self.real) else "LACKS_ATTR"
+        tx.guard(self.source, kind, "cell_contents")
 
     def store(self, tx: Translator, value: VariableTracker) -> None:
         tx.output.side_effects.store_attr(self, "cell_contents", value)
@@ -82,7 +94,7 @@ class CellVariable(VariableTracker):
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         if name != "cell_contents":
             return super().getattr(tx, name)
-        value = self.load(tx)
+        value = self.load_if_any(tx)
         if value is None:
             tx.raise_observed(ValueError, "Cell is empty")
         return value
