@@ -39,10 +39,12 @@ from minidynamo.inductor.codegen.cpp_stages import (
     size_of,
 )
 from minidynamo.inductor.codegen.cpp_turned import (
+    block_loop,
     close_rows,
     open_rows,
     read_tiles,
     short_rows,
+    turned_in_walk,
 )
 from minidynamo.inductor.codegen.cpp_values import ValuePrinter
 from minidynamo.inductor.codegen.cpp_vec import MEMORY_TYPE
@@ -518,13 +520,15 @@ class CppKernel:
         """The loops over the reduction symbols, from `low` to `high` in the outermost."""
         plain = [s for s in self.reduces if s != self.vec]
         known, done = set(self.body.iters), set[int]()
+        turned = turned_in_walk(self.values, walk.nodes)
         with ExitStack() as stack:
             for symbol in plain:
                 first, last = self._bounds(symbol, low, high)
                 r = symbol.name
-                stack.enter_context(
-                    self.code.block(f"for (i64 {r} = {first}; {r} < {last}; {r}++)")
-                )
+                loop = self.code.block(f"for (i64 {r} = {first}; {r} < {last}; {r}++)")
+                if turned and symbol == plain[-1]:
+                    loop = block_loop(self.values, turned, first, last)
+                stack.enter_context(loop)
                 known.add(symbol)
                 for position in walk.nodes:
                     if position not in done and self._is_number_of(position, known):

@@ -517,6 +517,19 @@ template <int N, int R, class T, class W> MD_INLINE void st_rows(T* p, const V<T
     }
   }
 }
+// A block of such rows: no more than N elements of each.
+template <int N, class T, class W> MD_INLINE void ld_block(V<T, N>* x, const T* p, i64 stride, W w, i64 columns) {
+  ld_turned<N>(x, p, stride, lanes<N>(w), columns);
+}
+template <int N, class T, class W> MD_INLINE void st_block(T* p, const V<T, N>* x, i64 stride, W w, i64 columns) {
+  V<T, N> a[N];
+  for (int i = 0; i < N; i++) a[i] = columns == N || i < columns ? x[i] : V<T, N>{};
+  turn<N>(a);
+  for (int i = 0; i < lanes<N>(w); i++) {
+    if (columns == N) st(p + i * stride, a[i], All{});
+    else st(p + i * stride, a[i], Some{columns});
+  }
+}
 
 // Ask for rows of memory that are read or written soon; addresses outside of any memory do no harm.
 template <class T> MD_INLINE void prefetch(const T* p, i64 stride, i64 rows, i64 columns) {

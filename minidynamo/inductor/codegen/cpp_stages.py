@@ -41,6 +41,8 @@ TINY_ROW_OF_SEVERAL = 10
 TINY_ROW_OF_POSITIONS = 16
 TURNED_ROW = 64
 TURNED_ROW_OF_SEVERAL = 256
+# What turning a block of rows costs, beside what a vector of neighbours saves.
+BLOCK_WEIGHT = 0.25
 
 
 @dataclass(slots=True)
@@ -91,8 +93,10 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
     `place`: 1 for the second best, where there is one.
 
     Stores count more than loads, which can be turned; what happens once a row hardly counts. To
-    add to memory lane by lane costs no more than in short vectors.
+    add to memory lane by lane costs no more than in short vectors. What lies along long rows of
+    which every lane has one is turned in blocks, and costs little.
     """
+    rows = next((s for s in body.reduces[-1:] if _is_long(s)), None)
     scored: list[tuple[float, int, Symbol]] = []
     weights = _access_weights(body)
     symbols = (*body.iters, *_row_symbols(body))
@@ -107,10 +111,18 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
             elif factor.const == 1:
                 score += min(added, weight) if node.op == "scatter" else weight
             elif factor.const != 0:
-                score -= 1.0 if node.op == "scatter" else weight
+                turned = filled >= 0.5 and symbol in body.iters and _lies_along(node, rows)
+                score -= (
+                    1.0 if node.op == "scatter" else weight * (BLOCK_WEIGHT if turned else 1)
+                )
         scored.append((score * filled if score > 0 else score, rank, symbol))
     scored.sort(key=lambda row: row[:2], reverse=True)
     return scored[min(place, len(scored) - 1)][2] if scored else None
+
+
+def _lies_along(node: Node, symbol: Symbol | None) -> bool:
+    """Whether elements next to each other along the symbol are neighbours in memory."""
+    return symbol is not None and node.index is not None and node.index.coeff(symbol) == 1
 
 
 def _filled(symbol: Symbol) -> float:

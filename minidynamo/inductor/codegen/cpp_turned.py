@@ -2,12 +2,14 @@
 
 `read_tiles` is for loop nests without reductions: N x N elements at a time. `short_rows` finds
 rows of a few elements that a kernel reduces, one in each lane; `open_rows` reads N of them before
-the walks, `close_rows` writes them after the walk that computes them.
+the walks, `close_rows` writes them after the walk that computes them. Longer rows are read and
+written N elements at a time inside of a walk (`turned_in_walk`, `block_loop`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from minidynamo.inductor.codegen.cpp_stages import Transposition, size_of
 from minidynamo.inductor.codegen.cpp_values import ValuePrinter
@@ -19,6 +21,8 @@ from minidynamo.inductor.symbolic import ZERO, Atom, Expr, Symbol, product, symb
 PREFETCH_BYTES = 24 << 20
 # Rows of fewer elements are taken apart by reading with steps.
 LEAST_ROW, MOST_ROW = 3, 64
+# Rows of fewer elements are not worth a block of N.
+LEAST_BLOCK = 8
 
 
 def read_tiles(
@@ -77,8 +81,14 @@ def short_rows(values: ValuePrinter) -> list[int]:
     (symbol,) = values.reduces
     if not isinstance(symbol.size, int) or not LEAST_ROW <= symbol.size <= MOST_ROW:
         return []
+    return _lying_along(values, symbol, range(len(values.nodes)))
+
+
+def _lying_along(values: ValuePrinter, symbol: Symbol, positions: Iterable[int]) -> list[int]:
+    """Loads and stores whose neighbours are those of `symbol`, and not of the lanes."""
     found = []
-    for position, node in enumerate(values.nodes):
+    for position in positions:
+        node = values.nodes[position]
         plain = node.op == "store" or (node.op == "load" and not node.args)
         if not plain or node.index is None or not values.is_vec[position]:
             continue
@@ -95,7 +105,7 @@ def open_rows(values: ValuePrinter, position: int) -> None:
     values.code.line(f"V<{MEMORY_TYPE[node.dtype]}, N> {rows}[T][{size_of(symbol)}];")
     if node.op == "load":
         values.for_columns(
-            f"ld_rows<N, {size_of(symbol)}>({rows}[t], {_place(values, position)});"
+            f"ld_rows<N, {size_of(symbol)}>({rows}[t], {_place(values, position, symbol)});"
         )
     values.tiled[position] = f"{rows}[t][{symbol.name}]"
 
@@ -103,14 +113,51 @@ def open_rows(values: ValuePrinter, position: int) -> None:
 def close_rows(values: ValuePrinter, position: int) -> None:
     """Write the turned rows of a store."""
     if values.nodes[position].op == "store":
-        length, at = size_of(values.reduces[0]), _place(values, position)
+        (symbol,) = values.reduces
+        length, at = size_of(symbol), _place(values, position, symbol)
         first, _, rest = at.partition(", ")
         values.for_columns(f"st_rows<N, {length}>({first}, t{position}[t], {rest});")
 
 
-def _place(values: ValuePrinter, position: int) -> str:
-    node, (symbol,) = values.nodes[position], values.reduces
+def _place(values: ValuePrinter, position: int, symbol: Symbol, first: Expr = ZERO) -> str:
+    """Where the rows of a load or a store begin, how far they are apart, and how many there are."""
+    node = values.nodes[position]
     assert node.index is not None
     step = values.step(node.index)
-    first = values.index(node.index.subs({symbol: ZERO}))
-    return f"{node.buffer} + {first} + t * N * {step}, {step}, w"
+    at = values.index(node.index.subs({symbol: first}))
+    return f"{node.buffer} + {at} + t * N * {step}, {step}, w"
+
+
+def turned_in_walk(values: ValuePrinter, positions: Iterable[int]) -> list[int]:
+    """Loads and stores of a walk over long rows of which every lane has one."""
+    if not values.by_column or not values.reduces:
+        return []
+    symbol = values.reduces[-1]
+    if isinstance(symbol.size, int) and symbol.size < LEAST_BLOCK:
+        return []
+    return [p for p in _lying_along(values, symbol, positions) if p not in values.tiled]
+
+
+@contextmanager
+def block_loop(values: ValuePrinter, turned: list[int], low: str, high: str) -> Iterator[None]:
+    """The innermost loop of a walk, N elements of the rows at a time: what `turned` loads is read
+    before them, what it stores is written after them.
+    """
+    symbol, code = values.reduces[-1], values.code
+    r, line, nodes = symbol.name, code.line, values.nodes
+    start = symbol_expr(Symbol(f"{r}b"))
+    places = {p: _place(values, p, symbol, start) for p in turned}
+    with code.block(f"for (i64 {r}b = {low}; {r}b < {high}; {r}b += N)"):
+        line(f"const i64 {r}s = {high} - {r}b < N ? {high} - {r}b : N;")
+        for position in turned:
+            line(f"V<{MEMORY_TYPE[nodes[position].dtype]}, N> t{position}[T][N];")
+            values.tiled[position] = f"t{position}[t][{r} - {r}b]"
+            if nodes[position].op == "load":
+                values.for_columns(f"ld_block<N>(t{position}[t], {places[position]}, {r}s);")
+        with code.block(f"for (i64 {r} = {r}b; {r} < {r}b + {r}s; {r}++)"):
+            yield
+        for position in turned:
+            del values.tiled[position]
+            if nodes[position].op == "store":
+                first, _, rest = places[position].partition(", ")
+                values.for_columns(f"st_block<N>({first}, t{position}[t], {rest}, {r}s);")

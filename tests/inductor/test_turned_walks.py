@@ -1,0 +1,130 @@
+"""Reductions whose lanes are columns, with memory that lies along the rows: N x N elements of it
+are turned inside of a walk.
+"""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from inductor_testing import check, compiled
+
+import minidynamo
+from minidynamo import events
+
+CL = torch.channels_last
+# Several vectors, parts of one, rows shorter than a block.
+SHAPES = [
+    (2, 16, 8, 8),
+    (3, 17, 7, 9),
+    (1, 40, 33, 5),
+    (4, 70, 1, 37),
+    (2, 33, 3, 1),
+    (2, 3, 9, 9),
+]
+
+
+def kernels_of(fn, *args):
+    found = []
+    with events.subscribe(found.append, events.KernelEvent):
+        compiled(fn, *args)
+    return "".join(event.source for event in found)
+
+
+def last_to_first(shape, dtype=torch.float32):
+    return (torch.randn(shape) * 3).to(dtype).to(memory_format=CL)
+
+
+def test_blocks_are_turned():
+    def centred(x):
+        return (x - x.mean((2, 3), keepdim=True)).contiguous()
+
+    x = last_to_first((2, 64, 9, 9))
+    assert "st_block" in kernels_of(centred, x)
+    assert "st_block" not in kernels_of(centred, last_to_first((2, 3, 9, 9)))
+    scaled = kernels_of(
+        lambda x, y: (x - x.mean((0, 2, 3), keepdim=True)) * y, x, x.contiguous()
+    )
+    assert "ld_block" in scaled
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_shapes_and_dtypes(shape, dtype):
+    def fn(x, y):
+        wide = x.float()
+        rows = wide - wide.mean((0, 2, 3), keepdim=True)
+        planes = wide.amax((2, 3), keepdim=True)
+        return (
+            (rows * y).contiguous().to(dtype),
+            (wide == planes).contiguous(),
+            F.instance_norm(wide) if shape[2] * shape[3] > 3 else rows,
+            y.transpose(1, 3).softmax(1).contiguous(),
+            (wide.transpose(-1, -2) + y.transpose(-1, -2)).log_softmax(-1),
+        )
+
+    low = {"rtol": 2e-2, "atol": 2e-2} if dtype.itemsize == 2 else {"rtol": 1e-4, "atol": 1e-5}
+    check(fn, last_to_first(shape, dtype), torch.randn(shape).to(dtype), **low)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_whole_numbers(dtype):
+    def fn(x):
+        return (
+            (x.amax((0, 2, 3), keepdim=True) == x).contiguous(),
+            (x.long() - x.sum((2, 3), keepdim=True)).contiguous(),
+            x.any(2, keepdim=True).logical_or(x).contiguous(),
+        )
+
+    check(fn, (torch.randn(3, 33, 9, 8).abs() * 5).to(dtype).to(memory_format=CL))
+
+
+def test_nan_and_infinity():
+    def fn(x):
+        rows = x.flatten(2)
+        return (
+            (x - x.amax((0, 2, 3), keepdim=True)).contiguous(),
+            rows.softmax(-1).contiguous(),
+            rows.contiguous() - rows.amin(-1, keepdim=True),
+        )
+
+    x = last_to_first((2, 37, 9, 7))
+    x[0, 0, 0, 0], x[1, 36, 8, 6], x[0, 20, 5] = float("nan"), float("inf"), float("-inf")
+    check(fn, x, rtol=1e-5, atol=1e-5)
+
+
+def test_parts_of_memory_are_written():
+    def fn(x, apart, inside):
+        rows = x - x.mean((0, 2, 3), keepdim=True)
+        apart[..., ::2].copy_(rows)
+        inside[:, :, 1:, 2:-1].copy_(rows)
+        return apart.sum(), inside.sum()
+
+    x = last_to_first((3, 21, 6, 11))
+    check(fn, x, torch.zeros(3, 21, 6, 22), torch.zeros(3, 21, 7, 14), rtol=1e-4, atol=1e-4)
+
+
+def test_scans_and_symbolic_sizes():
+    def fn(x, y):
+        return (
+            x.flatten(2).cumsum(-1),
+            (x.transpose(-1, -2) + y.transpose(-1, -2)).softmax(-1),
+            (x - x.mean((2, 3), keepdim=True)).contiguous(),
+        )
+
+    run = minidynamo.compile(fn, dynamic=True, fullgraph=True)
+    for shape in [(2, 20, 8, 9), (3, 41, 10, 3), (2, 17, 2, 2)]:
+        args = last_to_first(shape), torch.randn(shape)
+        torch.testing.assert_close(run(*args), fn(*args), rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norm_behind_a_convolution():
+    plain = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 20, 3), torch.nn.BatchNorm2d(20), torch.nn.ReLU()
+    )
+    model = copy.deepcopy(plain)
+    run, x = minidynamo.compile(model, fullgraph=True), torch.randn(2, 3, 15, 14)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), plain(x), rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(model.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
