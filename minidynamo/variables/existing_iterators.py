@@ -164,10 +164,11 @@ def _wrap_deque_iterator(
     backwards = type(value) is type(reversed(collections.deque()))
     if not isinstance(container, DequeVariable) or container.version:
         unsupported("iterator", source.name, "the deque was changed before it was iterated")
-    if value.__length_hint__() != len(container.items) - position.as_python_constant():
+    index = position.specialized(tx).as_python_constant()
+    if value.__length_hint__() != len(container.items) - index:
         unsupported("iterator", source.name, "a changed deque")
     iterator = DequeIterator(tx, container, backwards)
-    iterator.index = position.as_python_constant()
+    iterator.index = index
     return _existing(iterator, source)
 
 
@@ -208,7 +209,8 @@ def _wrap_enumerate(
 ) -> VariableTracker:
     iterator, count = _parts(tx, value, source)
     own(iterator)
-    return _existing(EnumerateVariable(iterator, count.as_python_constant()), source)
+    start = count.specialized(tx).as_python_constant()
+    return _existing(EnumerateVariable(iterator, start), source)
 
 
 def own(iterator: VariableTracker) -> None:

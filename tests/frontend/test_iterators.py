@@ -171,6 +171,38 @@ def test_existing_iterators(kind, used):
         assert list(iterators[0]) == list(iterators[1])
 
 
+def _advanced(iterator, count):
+    """`iterator` after `count` elements."""
+    for _ in range(count):
+        next(iterator)
+    return iterator
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda n: enumerate([1, 2, 3], n),
+        lambda n: enumerate(zip([1, 2, 3], "abc"), n),
+        lambda n: enumerate(_advanced(iter(range(7)), n)),
+        lambda n: zip(_advanced(iter(collections.deque(range(7))), n), range(7)),
+    ],
+)
+def test_existing_iterators_whose_numbers_change(kind, dynamic):
+    """Counts and positions that became symbolic are those of the call."""
+
+    def fn(x, iterator):
+        for first, second in iterator:
+            x = x + first
+        return x, second
+
+    compiled = testing.minidynamo.compile(fn, backend="eager", fullgraph=True, dynamic=dynamic)
+    for count in (2, 3, 4, 2):
+        iterators = [kind(count) for _ in range(2)]
+        testing.assert_same(fn(X, iterators[0]), compiled(X, iterators[1]))
+        assert list(iterators[1]) == []
+
+
 def test_existing_iterator_over_an_appended_list():
     def fn(x, items, iterator):
         a = next(iterator)
