@@ -50,8 +50,9 @@ def test_scans(name):
 @pytest.mark.parametrize("name", EXTREMES)
 @pytest.mark.parametrize("x", [X, NAN, TIES], ids=["values", "nan", "ties"])
 def test_extremes(name, x):
-    # Nothing of the last dimension's running logsumexp can be done side by side.
-    check(EXTREMES[name], x, externs=int(name == "logcumsumexp"), **CLOSE)
+    # Of few rows nothing of a running logsumexp can be done side by side.
+    few = name == "logcumsumexp" and x.numel() // x.shape[-1] < 8
+    check(EXTREMES[name], x, externs=int(few), **CLOSE)
 
 
 def test_integers_wrap():

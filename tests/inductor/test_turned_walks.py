@@ -118,6 +118,48 @@ def test_scans_and_symbolic_sizes():
         torch.testing.assert_close(run(*args), fn(*args), rtol=1e-4, atol=1e-5)
 
 
+ROWS = [(8, 8), (9, 17), (33, 40), (70, 130), (12, 3), (3, 50)]
+
+
+@pytest.mark.parametrize("shape", ROWS)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8]
+)
+def test_running_sums_of_rows(shape, dtype):
+    def fn(x):
+        wide = x.double()
+        back = x.flip(-1).cumsum(-1).flip(-1)
+        halves = F.pad(x, (2, 3)).cumsum(-1), x[:, 1:].cumsum(-1), x[:, ::2].cumsum(-1)
+        turned = x.t().cumsum(-1), x.t().cumsum(0), x[None].expand(3, -1, -1).cumsum(-1)
+        return wide.tanh().cumprod(-1), wide.exp().cumsum(-1), back, *halves, *turned
+
+    low = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
+    check(fn, (torch.randn(shape) * 2).abs().to(dtype), **low)
+    if shape == (70, 130) and dtype.is_floating_point:
+        x = torch.randn(shape).to(dtype)
+        assert "ld_block" in kernels_of(lambda x: x.cumsum(-1), x)
+        assert "ld_block" in kernels_of(lambda x: x.flip(-1).cumsum(-1), x)
+
+
+@pytest.mark.parametrize("shape", ROWS)
+def test_running_sums_of_what_is_not_finite(shape):
+    def fn(x):
+        back = x.flip(-1)
+        return (
+            x.cumsum(-1),
+            torch.logcumsumexp(x, -1),
+            torch.logcumsumexp(back, -1).flip(-1),
+            back.softmax(-1),
+            back - x.amax(-1, keepdim=True),
+            *x.cummax(-1),
+            *back.cummin(-1),
+        )
+
+    x = torch.randn(shape)
+    x[0, 2], x[1, 1], x[2, 0] = float("nan"), float("inf"), float("-inf")
+    check(fn, x, rtol=1e-5, atol=1e-5)
+
+
 def test_batch_norm_behind_a_convolution():
     plain = torch.nn.Sequential(
         torch.nn.Conv2d(3, 20, 3), torch.nn.BatchNorm2d(20), torch.nn.ReLU()

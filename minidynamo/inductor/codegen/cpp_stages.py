@@ -94,9 +94,11 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
 
     Stores count more than loads, which can be turned; what happens once a row hardly counts. To
     add to memory lane by lane costs no more than in short vectors. What lies along long rows of
-    which every lane has one is turned in blocks, and costs little.
+    which every lane has one is turned in blocks, and costs little; several running sums at once
+    are worth that.
     """
     rows = next((s for s in body.reduces[-1:] if _is_long(s)), None)
+    chained = BLOCK_WEIGHT if body.has_scan() else -BLOCK_WEIGHT
     scored: list[tuple[float, int, Symbol]] = []
     weights = _access_weights(body)
     symbols = (*body.iters, *_row_symbols(body))
@@ -112,9 +114,8 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
                 score += min(added, weight) if node.op == "scatter" else weight
             elif factor.const != 0:
                 turned = filled >= 0.5 and symbol in body.iters and _lies_along(node, rows)
-                score -= (
-                    1.0 if node.op == "scatter" else weight * (BLOCK_WEIGHT if turned else 1)
-                )
+                lost = 1.0 if node.op == "scatter" else weight
+                score += chained * weight if turned else -lost
         scored.append((score * filled if score > 0 else score, rank, symbol))
     scored.sort(key=lambda row: row[:2], reverse=True)
     return scored[min(place, len(scored) - 1)][2] if scored else None
@@ -122,7 +123,7 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
 
 def _lies_along(node: Node, symbol: Symbol | None) -> bool:
     """Whether elements next to each other along the symbol are neighbours in memory."""
-    return symbol is not None and node.index is not None and node.index.coeff(symbol) == 1
+    return symbol is not None and node.index is not None and node.index.coeff(symbol) in (1, -1)
 
 
 def _filled(symbol: Symbol) -> float:

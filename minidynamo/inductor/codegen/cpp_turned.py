@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from minidynamo.inductor.codegen.cpp_stages import Transposition, size_of
 from minidynamo.inductor.codegen.cpp_values import ValuePrinter
 from minidynamo.inductor.codegen.cpp_vec import MEMORY_TYPE
+from minidynamo.inductor.loop_body import Node
 from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import ZERO, Atom, Expr, Symbol, product, symbol_expr
 
@@ -81,11 +82,15 @@ def short_rows(values: ValuePrinter) -> list[int]:
     (symbol,) = values.reduces
     if not isinstance(symbol.size, int) or not LEAST_ROW <= symbol.size <= MOST_ROW:
         return []
-    return _lying_along(values, symbol, range(len(values.nodes)))
+    return _lying_along(values, symbol, range(len(values.nodes)), (1,))
 
 
-def _lying_along(values: ValuePrinter, symbol: Symbol, positions: Iterable[int]) -> list[int]:
-    """Loads and stores whose neighbours are those of `symbol`, and not of the lanes."""
+def _lying_along(
+    values: ValuePrinter, symbol: Symbol, positions: Iterable[int], steps: Sequence[int]
+) -> list[int]:
+    """Loads and stores whose neighbours are those of `symbol` (in order, or in reverse), and not
+    those of the lanes.
+    """
     found = []
     for position in positions:
         node = values.nodes[position]
@@ -93,7 +98,7 @@ def _lying_along(values: ValuePrinter, symbol: Symbol, positions: Iterable[int])
         if not plain or node.index is None or not values.is_vec[position]:
             continue
         step = values.step(node.index)
-        if step not in (None, 0, 1) and node.index.coeff(symbol) == 1:
+        if step not in (None, 0, 1) and node.index.coeff(symbol) in steps:
             found.append(position)
     return found
 
@@ -135,7 +140,12 @@ def turned_in_walk(values: ValuePrinter, positions: Iterable[int]) -> list[int]:
     symbol = values.reduces[-1]
     if isinstance(symbol.size, int) and symbol.size < LEAST_BLOCK:
         return []
-    return [p for p in _lying_along(values, symbol, positions) if p not in values.tiled]
+    found = _lying_along(values, symbol, positions, (1, -1))
+    return [position for position in found if position not in values.tiled]
+
+
+def _is_reversed(node: Node, symbol: Symbol) -> bool:
+    return node.index is not None and node.index.coeff(symbol) == -1
 
 
 @contextmanager
@@ -145,13 +155,16 @@ def block_loop(values: ValuePrinter, turned: list[int], low: str, high: str) -> 
     """
     symbol, code = values.reduces[-1], values.code
     r, line, nodes = symbol.name, code.line, values.nodes
-    start = symbol_expr(Symbol(f"{r}b"))
-    places = {p: _place(values, p, symbol, start) for p in turned}
+    low_end = symbol_expr(Symbol(f"{r}b"))
+    high_end = low_end + symbol_expr(Symbol(f"{r}s")) - 1
+    ends = {p: high_end if _is_reversed(nodes[p], symbol) else low_end for p in turned}
+    places = {p: _place(values, p, symbol, ends[p]) for p in turned}
     with code.block(f"for (i64 {r}b = {low}; {r}b < {high}; {r}b += N)"):
         line(f"const i64 {r}s = {high} - {r}b < N ? {high} - {r}b : N;")
         for position in turned:
             line(f"V<{MEMORY_TYPE[nodes[position].dtype]}, N> t{position}[T][N];")
-            values.tiled[position] = f"t{position}[t][{r} - {r}b]"
+            at = f"{r}b + {r}s - 1 - {r}" if ends[position] is high_end else f"{r} - {r}b"
+            values.tiled[position] = f"t{position}[t][{at}]"
             if nodes[position].op == "load":
                 values.for_columns(f"ld_block<N>(t{position}[t], {places[position]}, {r}s);")
         with code.block(f"for (i64 {r} = {r}b; {r} < {r}b + {r}s; {r}++)"):

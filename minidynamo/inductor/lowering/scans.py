@@ -16,13 +16,16 @@ from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.views import wrap
 from minidynamo.inductor.origins import origin_of
-from minidynamo.inductor.symbolic import dot, loop_symbol, symbol_expr
+from minidynamo.inductor.symbolic import dot, loop_symbol, product, symbol_expr
 from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
 
 aten = torch.ops.aten
+
+# Fewer rows side by side do not fill a vector.
+LEAST_ROWS = 8
 
 
 def _runs(x: TensorValue) -> bool:
@@ -81,7 +84,10 @@ register(aten.cumprod.default)(_running("prod"))
 def lower_logcumsumexp(g: GraphLowering, x: TensorValue, dim: int) -> Any:
     if not _runs(x) or not x.dtype.is_floating_point:
         return DECLINED
-    if not uses_triton(x.device.type) and wrap(dim, x.ndim) == x.ndim - 1:
+    at = wrap(dim, x.ndim)
+    rows = product(n for d, n in enumerate(x.size) if d != at)
+    few = at == x.ndim - 1 and isinstance(rows, int) and rows < LEAST_ROWS
+    if few and not uses_triton(x.device.type):
         return DECLINED  # one element after the other: torch's operator is as good
     compute = _accumulated(g, x.dtype)
     return _scan(
