@@ -33,7 +33,7 @@ from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.passes.simplify import is_pure, may_share_memory
 from minidynamo.inductor.size_hints import is_size
-from minidynamo.inductor.symbolic import Expr, IntLike, contiguous_strides
+from minidynamo.inductor.symbolic import Expr, IntLike, contiguous_strides, is_nonneg
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -345,6 +345,8 @@ def as_rearrangement(g: GraphLowering, value: TensorValue) -> View | None:
         factor = loaded.index.coeff(monomial[0])  # type: ignore[arg-type]
         if factor is None or any(not is_size(atom) for atom in factor.atoms()):
             return None
+        if not is_nonneg(factor):
+            return None  # a tensor's memory goes forwards, a flipped value's does not
         step: IntLike = factor.const if factor.is_const else factor
         strides.append(step)
         rest = rest - i * step

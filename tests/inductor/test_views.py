@@ -256,3 +256,20 @@ def test_bits_that_are_no_number():
     x = torch.tensor([0x7C01, -1, 0x7F81], dtype=torch.int16).repeat(20).view(torch.float16)
     y = minidynamo.compile(lambda x: (x.view(torch.int16) ^ 2).view(torch.float16))(x)
     assert torch.equal(y.view(torch.int16), x.view(torch.int16) ^ 2)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_flipped_operands_of_calls_have_memory_of_their_own(dynamic):
+    # A tensor's strides are never negative.
+    def fn(x, y):
+        return (
+            x.flip(0) @ y,
+            F.linear(x.flip(1), y.flip(0)),
+            x.flip(0).t() @ y.flip(0, 1),
+            x[None].flip(1).bmm(y[None].rot90(1, (1, 2))),
+        )
+
+    run = minidynamo.compile(fn, dynamic=dynamic)
+    for size in (6, 9):
+        x, y = torch.randn(2, size, size)
+        torch.testing.assert_close(run(x, y), fn(x, y), **CLOSE)
