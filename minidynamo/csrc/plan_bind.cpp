@@ -50,6 +50,9 @@ class ExternBinder {
   ArgNode bind(const c10::Argument& argument, py::handle item) {
     try {
       writes_ = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+      // A number for a tensor, as Python gives it: it does not decide the dtype of what is computed.
+      bool is_tensor = argument.real_type()->kind() == c10::TypeKind::TensorType;
+      torch::jit::ToIValueAllowNumbersAsTensors guard(is_tensor);
       return node(item, argument.real_type());
     } catch (std::exception& error) {
       fail("argument '" + argument.name() + "': " + error.what());

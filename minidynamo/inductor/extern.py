@@ -80,7 +80,6 @@ SILENT_ALIASES = {
     torch.ops.aten.lift.default,
     torch.ops.aten.native_dropout.default,
 }
-_NUMBERS = (bool, int, float, complex)
 
 
 def _is_silent(op: Any) -> bool:
@@ -117,7 +116,6 @@ def call(
             return type(value)(realized(item) for item in value)
         return value
 
-    args = [_as_tensor(g, a, v) for a, v in _padded(op._schema.arguments, args)]
     new_args = tuple(realized(arg) for arg in args)
     new_kwargs = {key: realized(arg) for key, arg in kwargs.items()}
     aliases = _aliased_inputs(op, new_args, new_kwargs)
@@ -248,23 +246,6 @@ def _rows(g: GraphLowering, value: TensorValue) -> View:
     if view.stride[-1] == 1 or view.size[-1] == 1:
         return view
     return g.realize(g.copy(value, contiguous_strides(value.size)))
-
-
-def _padded(arguments: Sequence[Any], args: Sequence[Any]) -> list[tuple[Any, Any]]:
-    return list(zip(arguments, args, strict=False))
-
-
-def _as_tensor(g: GraphLowering, argument: Any, value: Any) -> Any:
-    """A number where the schema has a tensor, as the tensor that Python's binding makes of it."""
-    if not isinstance(argument.type, torch.TensorType) or not isinstance(value, _NUMBERS):
-        return value
-    fake = torch.empty((), dtype=torch.tensor(value).dtype, device=g.meta_device())
-    buffer = g.buffer_like(fake, g.fresh("number"), "extern")
-    options = {"dtype": fake.dtype, "device": fake.device}
-    op = torch.ops.aten.scalar_tensor.default
-    name = f"op{len(g.operations)}"
-    g.operations.append(ExternOp(name, op, (value,), options, (buffer,)))
-    return g.whole(buffer)
 
 
 def _results(g: GraphLowering, fake: Any, eager: Any, aliases: tuple[Buffer, ...]) -> Any:

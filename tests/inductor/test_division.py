@@ -38,3 +38,18 @@ def test_promotion():
     a, b = torch.arange(-9, 9), torch.arange(1, 19, dtype=torch.int32)
     check(lambda a, b: (a // b, a % b, b // 3, a / b), a, b, externs=0)
     check(lambda a: a // torch.tensor(4) + a % torch.tensor(-3), a, externs=0)
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_numbers_beside_tensors_of_operators_that_are_called(shape):
+    # The library is called for divisors that the machine may trap on; a number is not an int64.
+    def fn(a, b):
+        a.floor_divide_(-1)
+        return b // -1, torch.div(b, -1, rounding_mode="trunc")
+
+    first, second = torch.tensor(-128, dtype=torch.int8), torch.tensor(7, dtype=torch.int32)
+    args = first.expand(shape).clone(), second.expand(shape).clone()
+    expected_args = [a.clone() for a in args]
+    results, expected = compiled(fn, *args)(*args), fn(*expected_args)
+    for got, wanted in zip((*results, *args), (*expected, *expected_args), strict=True):
+        assert got.dtype == wanted.dtype and torch.equal(got, wanted)
