@@ -4,10 +4,12 @@
 default backend, with other sizes in later calls, writes and gradients. `triton`: the same, as
 Triton's interpreter runs them. `views`: views, writes, aliases among arguments, grad modes.
 `sizes`: arithmetic of sizes and numbers over six calls. `indexing`: reads and writes by indices.
-`modules`: training steps of small networks. These four take `--backend eager`, `aot_eager`, `fast`
-(scheduled, then run operator by operator) or `inductor`, and say how many graphs they had. Prints
-the seed, and each failing program shrunk to few rows, with what differs. Exits with 1 if any
-failed. The same seed gives the same programs.
+`modules`: training steps of small networks. `dtypes`: exact arithmetic at the edges of mixed
+dtypes. `reductions`: reductions, scans and norms over all layouts. `training`: networks with state,
+trained, frozen, hooked and checkpointed in any order. All but the first three take `--backend
+eager`, `aot_eager`, `fast` (scheduled, then run operator by operator) or `inductor`, and say how
+many graphs they had. Prints the seed, and each failing program shrunk to few rows, with what
+differs. Exits with 1 if any failed. The same seed gives the same programs.
 """
 
 from __future__ import annotations

@@ -181,9 +181,14 @@ def is_changed(tensor: torch.Tensor, before: torch.Tensor) -> bool:
 
 
 def differs(a: torch.Tensor, b: torch.Tensor, rounding: float) -> bool:
+    if a.is_complex():
+        a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
     if not a.is_floating_point():
         return not torch.equal(a, b)
+    if not rounding:
+        other_sign = a.isfinite() & (a.signbit() != b.signbit())
+        return bool(other_sign.any()) or not torch.allclose(a, b, 0, 0, equal_nan=True)
     finite = torch.where(a.isfinite(), a, 0).abs()
     most = max(1.0, float(finite.amax())) if a.numel() else 1.0
-    atol = ROUNDING.get(a.dtype, rounding) * most
+    atol = max(ROUNDING.get(a.dtype, 0), rounding) * most
     return not torch.allclose(a.double(), b.double(), rtol=0, atol=atol, equal_nan=True)

@@ -1,8 +1,9 @@
-"""Random functions over tensors, with what makes their arguments: kinds views, sizes, indexing.
+"""Random functions over tensors, with what makes their arguments: kinds of a grammar (search.py).
 
 A grammar is a module of tables (see builder.py): SIGNATURE, LEAVES, EXPRESSIONS, STATEMENTS, SETUP
 (what is there before the program), ARGUMENTS (for each argument, the rows to make it of; `call` is
-the number of the call) and RESULTS (kinds of values that the program returns). The statements are
+the number of the call), RESULTS (kinds of values that the program returns) and, where float64 is
+rounded otherwise than by Script's default, `rounding(text)`. The statements are
 run in eager while they are chosen: most that raise are left out.
 """
 
@@ -23,7 +24,7 @@ MOST_NUMEL = 20_000
 class Script:
     """Text that defines `fn` and `make(call)`, which gives arguments and tensors to look at.
 
-    rounding: of float64, relative to the largest value, and at least to 1.
+    rounding: of float64, relative to the largest value, and at least to 1; 0: of no dtype.
     """
 
     text: str
@@ -56,7 +57,8 @@ def make_script(rows: Any, choose: Callable[[int], int]) -> Script:
     body = "\n    ".join([*lines, f"return [{', '.join(kept)}]"])
     text = f"{setup}\ndef fn({', '.join(rows.SIGNATURE)}):\n    {body}\n"
     dynamic = (None, True, False)[choose(3)] if rows.CALLS > 1 else None
-    return Script(text, rows.CALLS, dynamic)
+    rounding = rows.rounding(text) if hasattr(rows, "rounding") else Script.rounding
+    return Script(text, rows.CALLS, dynamic, rounding)
 
 
 def make_arguments(rows: Any, choose: Callable[[int], int]) -> str:

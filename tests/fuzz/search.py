@@ -6,14 +6,17 @@ import logging
 import warnings
 from functools import partial
 
+import dtypes_grammar
 import indexing_grammar
 import module_programs
+import reductions_grammar
 import runner
 import script_runner
 import scripts
 import sizes_grammar
 import tensor_programs
 import tensor_runner
+import training_grammar
 import views_grammar
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -28,7 +31,14 @@ KINDS = {
         partial(tensor_runner.difference, cpu_backend="triton"),
     ),
 }
-GRAMMARS = {"views": views_grammar, "sizes": sizes_grammar, "indexing": indexing_grammar}
+GRAMMARS = {
+    "views": views_grammar,
+    "sizes": sizes_grammar,
+    "indexing": indexing_grammar,
+    "dtypes": dtypes_grammar,
+    "reductions": reductions_grammar,
+    "training": training_grammar,
+}
 for name, rows in GRAMMARS.items():
     KINDS[name] = (
         partial(scripts.make_script, rows),

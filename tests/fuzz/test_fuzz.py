@@ -39,6 +39,9 @@ def test_random_tensor_programs(first_seed, kind):
         ("indexing", 25, "eager"),
         ("indexing", 25, "fast"),
         ("modules", 5, "fast"),
+        ("dtypes", 12, "inductor"),
+        ("reductions", 10, "fast"),
+        ("training", 3, "eager"),
     ],
 )
 def test_random_scripts(kind, count, backend):
