@@ -160,6 +160,38 @@ def test_running_sums_of_what_is_not_finite(shape):
     check(fn, x, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(2, 40, 5, 7), (1, 96, 4, 4), (3, 17, 1, 9), (2, 8, 3, 3)])
+def test_norms_of_what_is_not_innermost(shape):
+    def fn(x, y, w, b):
+        rows = x.permute(0, 2, 3, 1)
+        normed = F.layer_norm(rows, (shape[1],), w, b)
+        both = F.layer_norm(rows + y.permute(0, 2, 3, 1), (shape[1],), w, b)
+        return (
+            normed,
+            normed.permute(0, 3, 1, 2).contiguous(),
+            both,
+            F.rms_norm(rows, (shape[1],), w),
+        )
+
+    x, y, w, b = (
+        torch.randn(shape),
+        torch.randn(shape),
+        torch.randn(shape[1]),
+        torch.randn(shape[1]),
+    )
+    x[0, 0, 0, 0], x[0, 1, 0, 1] = float("nan"), float("inf")
+    check(fn, x, y, w, b, rtol=1e-4, atol=1e-5)
+
+
+def test_norms_read_what_is_not_innermost_once():
+    def fn(x, w):
+        return F.layer_norm(x.permute(0, 2, 3, 1), (96,), w)
+
+    args = torch.randn(2, 96, 9, 9), torch.randn(96)
+    check(fn, *args, kernels=1, rtol=1e-4, atol=1e-5)
+    assert "st_block" in kernels_of(fn, *args)
+
+
 def test_batch_norm_behind_a_convolution():
     plain = torch.nn.Sequential(
         torch.nn.Conv2d(3, 20, 3), torch.nn.BatchNorm2d(20), torch.nn.ReLU()

@@ -105,17 +105,21 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
     for rank, symbol in enumerate(symbols):
         score, filled = 0.0, _filled(symbol)
         added = 4.0 if filled > 0.5 else filled
+        across = filled >= 0.5 and symbol in body.iters
         for node, weight in weights:
             assert node.index is not None
             factor = node.index.coeff(symbol)
+            along = across and _lies_along(node, rows)
             if factor is None or not factor.is_const:
                 score -= weight
             elif factor.const == 1:
                 score += min(added, weight) if node.op == "scatter" else weight
-            elif factor.const != 0:
-                turned = filled >= 0.5 and symbol in body.iters and _lies_along(node, rows)
-                lost = 1.0 if node.op == "scatter" else weight
-                score += chained * weight if turned else -lost
+            elif factor.const == 0:
+                score += weight if along else 0  # one number for all lanes
+            elif along:
+                score += chained * weight
+            else:
+                score -= 1.0 if node.op == "scatter" else weight
         scored.append((score * filled if score > 0 else score, rank, symbol))
     scored.sort(key=lambda row: row[:2], reverse=True)
     return scored[min(place, len(scored) - 1)][2] if scored else None

@@ -19,16 +19,12 @@ from minidynamo.inductor.lowering.reductions import count, mean_and_squares
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Scalar, real, rsqrt
 from minidynamo.inductor.lowering.views import wrap
-from minidynamo.inductor.size_hints import hint_of
-from minidynamo.inductor.symbolic import ZERO, contiguous_strides
-from minidynamo.inductor.targets import uses_triton
+from minidynamo.inductor.symbolic import ZERO
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
 
 aten = torch.ops.aten
-# Rows that are shorter are read as they lie.
-LEAST_TURNED = 16
 
 
 def _scalar(
@@ -76,22 +72,6 @@ def _like(
     return g.drop_dims(x, [d for d in range(x.ndim) if d >= fake.dim()], None, fake)
 
 
-def _by_rows(
-    g: GraphLowering,
-    x: TensorValue,
-    out: torch.Tensor,
-) -> TensorValue:
-    """`x` with its rows side by side in memory, where the result has them so: turning it once is
-    cheaper than to read it apart for the mean, the variance and the result.
-    """
-    turned = x.ndim > 1 and x.stride[-1] != 1 and out.stride()[-1] == 1
-    if not turned or uses_triton(x.device.type) or hint_of(x.size[-1]) < LEAST_TURNED:
-        return x
-    copy = g.copy(x, contiguous_strides(x.size))
-    g.realize(copy)
-    return copy
-
-
 def takes_parameters(x: Any, *parameters: Any) -> bool:
     """Eager normalises with those of the input's dtype, and on the CPU float32 ones for 16 bits."""
     return _of_dtype(x, parameters, x.device.type == "cpu")
@@ -131,7 +111,6 @@ def lower_layer_norm(
     first = x.ndim - len(shape)
     dims = list(range(first, x.ndim))
     compute = compute_type(x.dtype)
-    x = _by_rows(g, x, out)
     g.keep(x)
     mean, squares = mean_and_squares(g, x, dims, compute)
     g.realize(mean)
@@ -163,7 +142,6 @@ def lower_rms_norm(
     dims = list(range(first, x.ndim))
     compute = compute_type(x.dtype)
     eps = torch.finfo(compute).eps if eps is None else eps
-    x = _by_rows(g, x, out)
     g.keep(x)
 
     def square(b: BodyBuilder, index: Index) -> Value:
