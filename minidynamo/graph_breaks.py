@@ -61,6 +61,7 @@ from .variables.base import VariableTracker
 from .variables.exceptions import ExceptionVariable
 from .variables.generators import REBUILD
 from .variables.raising import Seen
+from .variables.slots import settle
 
 if TYPE_CHECKING:
     from .output_graph import GraphInput
@@ -104,6 +105,10 @@ def finish_break(tx: RootTranslator, frame: Translator) -> CompiledFrame:
 
     Raises SkipFrame where the state can't be restored.
     """
+    above: Translator | None = frame
+    while above is not None:
+        settle(above)
+        above = above.parent
     return _BreakFinisher(tx, frame).run()
 
 

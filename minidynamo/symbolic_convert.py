@@ -109,6 +109,8 @@ class Translator(Protocol):
         self.stack: list[VariableTracker] = []
         self.locals: dict[str, VariableTracker] = {}
         self.cells: dict[str, CellVariable] = {}
+        # Those that comprehensions took out of their slots.
+        self.borrowed: dict[str, CellVariable] = {}
         self.exc_info: list[VariableTracker] = []
         self.result: VariableTracker | None = None
         self.yielded: VariableTracker | None = None
@@ -564,6 +566,9 @@ class RootTranslator(Translator):
         """The generated code makes the cell too, with the argument in it, so only later stores
         count.
         """
+        if name in self.borrowed:
+            super().make_cell(name)
+            return
         cell = CellVariable(root_name=name)
         cell.initial = self.locals.pop(name, None)
         self.cells[name] = cell

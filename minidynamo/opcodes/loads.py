@@ -25,6 +25,7 @@ from ..variables.base import (
 from ..variables.functions import BoundMethodVariable, CellVariable
 from ..variables.generators import end_dropped
 from ..variables.iterators import IteratorVariable
+from ..variables.slots import put, take_out
 from .registry import op
 
 if TYPE_CHECKING:
@@ -60,16 +61,12 @@ def load_fast(tx: Translator, inst: Instruction) -> None:
 
 @op("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(tx: Translator, inst: Instruction) -> None:
-    tx.push(tx.locals.pop(inst.arg, NULL))
+    tx.push(take_out(tx, inst.arg))
 
 
 @op("STORE_FAST")
 def store_fast(tx: Translator, inst: Instruction) -> None:
-    value = tx.pop_raw()
-    if value is NULL:
-        tx.locals.pop(inst.arg, None)
-    else:
-        tx.locals[inst.arg] = value
+    put(tx, inst.arg, tx.pop_raw())
 
 
 @op("DELETE_FAST")
@@ -83,6 +80,9 @@ def delete_fast(tx: Translator, inst: Instruction) -> None:
 
 @op("LOAD_CLOSURE")
 def load_closure(tx: Translator, inst: Instruction) -> None:
+    if inst.arg in tx.locals:  # a variable of a comprehension, in a slot that held a cell
+        tx.push(tx.locals[inst.arg])
+        return
     tx.push(tx.cells[inst.arg])
 
 
