@@ -183,8 +183,8 @@ def test_norms_of_turned_memory():
     def norm(x, w):
         return F.layer_norm(x.permute(0, 2, 3, 1), (24,), w, w).permute(0, 3, 1, 2)
 
-    # A kernel that turns the rows, and one that walks over them.
-    check(norm, x, w, kernels=2, **CLOSE)
+    # One kernel walks by columns, and turns what it writes in blocks.
+    check(norm, x, w, kernels=1, **CLOSE)
     check(lambda x, w: norm(x * 2, w).relu() + x, x, w, **CLOSE)
     check(lambda x: F.rms_norm(x.mT, (9,)), x, **CLOSE)
     check(lambda x: F.rms_norm(x.permute(0, 2, 3, 1), (24,)), x, **CLOSE)
