@@ -11,18 +11,25 @@ is run by the backward pass, as in eager.
 from __future__ import annotations
 
 import functools
+from collections import deque
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from .._C import disabled
-from ..side_effects import Mutation
+from ..side_effects import Mutation, is_full
 from ..subgraphs import add_submodule
-from ..variables.base import VariableTracker, unsupported
+from ..variables.base import LazyVariable, VariableTracker, unsupported
 from ..variables.bodies import TracedBody, new_tensor, trace_body
 from ..variables.constant import ConstantVariable
-from ..variables.functions import MethodOfVariable
+from ..variables.deques import DequeVariable
+from ..variables.dicts import DictVariable
+from ..variables.functions import CellVariable, MethodOfVariable, UserFunctionVariable
+from ..variables.lists import ListVariable
+from ..variables.reach import reached
+from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable, tensor_method
 
 if TYPE_CHECKING:
@@ -35,6 +42,38 @@ if TYPE_CHECKING:
 
 Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
+
+
+_CONTAINERS = (ListVariable, DictVariable, SetVariable, DequeVariable)
+
+
+def _reads_containers(tx: Translator, hook: VariableTracker) -> bool:
+    """Whether a hook refers to what others may change until the backward pass runs it."""
+    todo: list[Any] = []
+    for item in reached(tx, [hook]):
+        if isinstance(item, _CONTAINERS):
+            return True
+        if isinstance(item, UserFunctionVariable):
+            todo.append(item.fn)
+        elif isinstance(item, LazyVariable):
+            todo.append(item.value)
+        elif isinstance(item, CellVariable) and item.real is not None and is_full(item.real):
+            todo.append(item.real.cell_contents)
+    known = set[int]()
+    while todo:
+        value = todo.pop()
+        if isinstance(value, (list, dict, set, deque)):
+            return True
+        if id(value) in known:
+            continue
+        known.add(id(value))
+        if isinstance(value, MethodType):
+            todo += [value.__func__, value.__self__]
+        elif isinstance(value, functools.partial):
+            todo += [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, FunctionType):
+            todo += [cell.cell_contents for cell in value.__closure__ or () if is_full(cell)]
+    return False
 
 
 class HookHandleVariable(VariableTracker):
@@ -155,6 +194,8 @@ def register_hook(
         return _hook_input(tx, self, "register_hook", args[0])
     if not self.fake.requires_grad or self.fake.is_leaf:
         _refuse(self, "it has no gradient that the graph computes")
+    if _reads_containers(tx, args[0]):
+        _refuse(self, "the hook refers to a list, a dict or a set, which may change meanwhile")
     with output.fake_mode, torch.no_grad():
         gradient = torch.empty_like(self.fake)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from testing import CountingBackend, check
@@ -192,3 +194,66 @@ def test_operators_with_rules_for_fake_tensors(backend):
         return y, carry, items, chosen
 
     check(fn, torch.arange(6.0).reshape(2, 3), graphs=None, fullgraph=True, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("kind", [dict, set])
+def test_hooks_that_read_what_others_write(kind, backend):
+    """What a hook finds in a container is what is there when the backward pass runs."""
+
+    def fn(x, w):
+        seen = kind()
+        a = x @ w
+
+        def write(grad):
+            seen.update({"grad": 1})
+
+        def read(grad):
+            return grad * 10 if seen else None
+
+        a.register_hook(read)
+        b = a.clone().relu()
+        b.register_hook(write)
+        return torch.autograd.grad(b.sum(), x)[0], len(seen)
+
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5)
+    expected = fn(x, w)
+    actual = minidynamo.compile(fn, backend=backend)(x, w)
+    torch.testing.assert_close(actual[0], expected[0])
+    assert actual[1] == expected[1] == 1
+
+
+def _noted(seen, grad):
+    seen.append(grad.shape)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("given", [False, True])
+def test_hooks_of_module_hooks_that_share_a_list(backend, given):
+    """Functions that are real by then, behind a break, and a list from outside of the frame."""
+    outside = []
+
+    def fn(x, w, outside):
+        relu, seen = torch.nn.ReLU(), outside if given else []
+        relu.register_forward_hook(
+            lambda module, args, out: (
+                out.register_hook(functools.partial(_noted, seen)) and None
+            )
+        )
+
+        def before(module, args):
+            args[0].register_hook(lambda grad: grad * 10 if seen else None)
+            return args[0].clone()
+
+        relu.register_forward_pre_hook(before)
+        return torch.autograd.grad(relu(x @ w).sum(), x)[0], len(seen)
+
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5)
+    compiled = minidynamo.compile(fn, backend=backend)
+    for _ in range(2):
+        outside.clear()
+        expected = fn(x, w, outside)
+        outside.clear()
+        actual = compiled(x, w, outside)
+        torch.testing.assert_close(actual[0], expected[0])
+        assert actual[1] == expected[1] == 1
