@@ -313,7 +313,7 @@ class BodyBuilder:
         if dtype == torch.bool:
             value = bool(value)
         else:
-            value = float(value) if dtype.is_floating_point else int(value)
+            value = float(value) if dtype.is_floating_point else _wrapped(int(value), dtype)
         return self._list.add(Node("constant", (), dtype, value=value))
 
     def index_expr(self, index: IntLike, dtype: torch.dtype = torch.int64) -> Value:
@@ -460,6 +460,12 @@ class BodyBuilder:
             yield
         finally:
             self._mask = outer
+
+
+def _wrapped(value: int, dtype: torch.dtype) -> int:
+    """What memory of the dtype holds of a whole number: -1 is 255 among bytes."""
+    limits = torch.iinfo(dtype)
+    return (value - limits.min) % (1 << limits.bits) + limits.min
 
 
 def _foldable(node: Node, dtype: torch.dtype) -> bool:

@@ -342,3 +342,22 @@ def test_batch_norm_of_transposed_rows(training, grad):
     if grad:
         torch.testing.assert_close(found[1][2], found[0][2], rtol=1e-4, atol=1e-4)
     assert found[1][0].stride() == found[0][0].stride() == (30, 5, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_negative_numbers_in_narrow_tensors(dtype):
+    """What a tensor is filled with is what its dtype holds of it, however wide the reader is."""
+
+    def fn(x):
+        wide, short = x.long(), torch.full((5,), -1, dtype=dtype)
+        filled = x.clone().fill_(-5).long() * 2
+        one = torch.scalar_tensor(-1, dtype=dtype).float()
+        return (
+            *(x.cumsum(0) & torch.full_like(x, -1), wide * x.new_full((5,), -2)),
+            *(short.long() + wide, filled, one + wide, torch.full_like(x, 7).mul(60).long()),
+        )
+
+    x = torch.arange(5).to(dtype)
+    for actual, expected in zip(minidynamo.compile(fn)(x), fn(x), strict=True):
+        assert actual.dtype == expected.dtype
+        assert torch.equal(actual, expected)
