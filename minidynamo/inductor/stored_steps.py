@@ -45,7 +45,15 @@ from minidynamo.inductor.runtime.cache import content_key, plan_cache
 __all__ = ["Recorder", "load_step", "step_key", "stored_call"]
 
 # Notes on nodes that say nothing of what is computed.
-_REMARKS = {"example_value", "module_state", "stack_trace", "step", "user_stack", "writes"}
+_REMARKS = {
+    "example_value",
+    "module_state",
+    "seen",
+    "stack_trace",
+    "step",
+    "user_stack",
+    "writes",
+}
 # What only compiling tells.
 _DETAILS = (
     events.AotGraphEvent,
@@ -124,6 +132,8 @@ def _name(target: Any) -> str:
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module == "_operator":
         module = "operator"
+    if isinstance(name, str) and "<locals>" in name:  # such as max_pool2d
+        name = getattr(target, "__name__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         raise plan_store.NotKept
     if module.startswith("torch._VariableFunctionsClass") or name.startswith("_Variable"):

@@ -112,6 +112,31 @@ def test_a_module_with_statistics(compiled_anew):
     assert len(compiled_anew) == 1
 
 
+def test_functions_that_choose_by_a_flag(compiled_anew):
+    """`max_pool2d` is one that torch makes, which no path of names leads to."""
+
+    def fn(x):
+        return F.max_pool2d(x * 2, 3), F.adaptive_max_pool2d(x, 2, return_indices=True)[0]
+
+    check(fn, lambda: (leaf(2, 3, 6, 6),), compiled_anew)
+
+
+def test_functions_that_may_refuse_their_data(compiled_anew):
+    """Nodes whose errors the program may see are marked; what they compute is the same."""
+
+    def fn(weight, x, places):
+        return F.embedding(places, weight), x.gather(1, places)
+
+    def make():
+        return leaf(6, 4), leaf(3, 8), torch.tensor([[0, 5, 2], [1, 1, 3], [4, 0, 5]])
+
+    check(fn, make, compiled_anew)
+    wrong = [*make()[:2], torch.full((3, 3), 9)]
+    for run in fn, minidynamo.compile(fn):
+        with pytest.raises(IndexError, match="out of range|out of bounds"):
+            run(*wrong)
+
+
 def test_outputs_that_the_loss_does_not_use(compiled_anew):
     """Their tangents are None, and so are the gradients that depend on nothing else."""
 
