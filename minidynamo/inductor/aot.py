@@ -329,6 +329,7 @@ def make_aot(
 
     written = gm.meta.get(WRITTEN)
     _check_inputs(gm, inputs)
+    _forget_histories(gm, inputs)
     parts = take_out(gm, inputs)
     gradients = Gradients(options.pop("partition_fn"), written)
     rest = gm if parts is None else parts.rest
@@ -355,6 +356,18 @@ def make_aot(
     pair.forget_inputs()
     compiled = pair.joined.attach(gradients.of_forward(compiled))
     return compiled if parts is None else parts.attach(compiled)
+
+
+def _forget_histories(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """AOTAutograd starts from the fake inputs, of which the writes of the trace have left some with
+    a history that the inputs have not.
+    """
+    for node, given in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=False):
+        fake = node.meta.get("example_value")
+        if not isinstance(fake, torch.Tensor) or not isinstance(given, torch.Tensor):
+            continue
+        if fake.requires_grad and not given.requires_grad and not fake._is_view():
+            fake.detach_()
 
 
 def _check_inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:

@@ -1,8 +1,9 @@
 """Arithmetic over mixed dtypes, at their edges (see scripts.py).
 
 Everything here is exact or rounds once, so eager's bits are the only right ones.
-Half floats are computed in float32 until they are stored: they hold few and small numbers, and are
-not compared, floored or cast once they were computed with.
+Of zeros of both signs either may be the largest: none is negative there. Half floats are computed
+in float32 until they are stored: they hold few and small numbers, and are not compared, floored or
+cast once they were computed with.
 """
 
 SETUP = """
@@ -233,13 +234,13 @@ EXPRESSIONS = {
         "torch.nn.functional.threshold(<FLOAT>, 1, <WHOLE>)",
         "torch.heaviside(<FLOAT>, <FLOAT>)",
         "<FLOAT>.masked_fill(<BOOL>, <NUMBER>)",
-        "<FLOAT>.amax()",
-        "<FLOAT>.amin(0)",
-        "<FLOAT>.max(0).values",
-        "<FLOAT>.cummax(0).values",
+        "(<FLOAT> + 0.0).amax()",
+        "(<FLOAT> + 0.0).amin(0)",
+        "(<FLOAT> + 0.0).max(0).values",
+        "(<FLOAT> + 0.0).cummax(0).values",
         "<FLOAT>.ldexp(torch.tensor(2))",
         "torch.frexp(<FLOAT>).mantissa",
-        "<FLOAT>.sort().values",
+        "(<FLOAT> + 0.0).sort().values",
         "<FLOAT>.logical_not().float()",
         "torch.add(<FLOAT>, <FLOAT>, alpha=<WHOLE>)",
         "torch.rsub(<FLOAT>, <INT>)",
@@ -280,7 +281,7 @@ EXPRESSIONS = {
         "<INT>.to(torch.float16)",
     ],
     "COMPLEX": [
-        "<COMPLEX> + <ANY>",
+        "(<COMPLEX> + <ANY>)",
         "-<COMPLEX>",
         "<COMPLEX>.conj()",
         "(<COMPLEX> - <NUMBER>)",
@@ -289,9 +290,9 @@ EXPRESSIONS = {
         "<REAL>.to(torch.complex64)",
         "<COMPLEX>.to(torch.complex128)",
         "torch.view_as_complex(torch.view_as_real(<COMPLEX>.resolve_conj()))",
-        "<COMPLEX>.imag + 1j",
+        "(<COMPLEX>.imag + 1j)",
         "<COMPLEX>.masked_fill(<BOOL>, <NUMBER>)",
-        "<COMPLEX> * 2",
+        "(<COMPLEX> * 2)",
     ],
 }
 STATEMENTS = [

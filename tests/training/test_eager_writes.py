@@ -287,3 +287,25 @@ def test_collisions_of_symbolic_sizes():
         for fn in (rows_added, compiled):
             with pytest.raises(RuntimeError, match="single memory location"):
                 fn(torch.randn(batch, 4))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("part", [slice(None), slice(1, None)])
+def test_what_was_computed_before_a_write_has_no_history(backend, part):
+    """The input has none before a tensor with one is written into it."""
+
+    def fn(x, y):
+        before = y * 3
+        y[part].mul_(x[part])
+        return before, y.exp()
+
+    found = []
+    for run in fn, minidynamo.compile(fn, backend=backend, fullgraph=True):
+        x, y = torch.linspace(-1, 1, 5, requires_grad=True), torch.arange(5.0)
+        before, after = run(x * 1, y)
+        assert not before.requires_grad
+        assert after.requires_grad
+        assert y.requires_grad
+        after.sum().backward()
+        found.append((before, after.detach(), x.grad))
+    torch.testing.assert_close(*found)
