@@ -129,11 +129,9 @@ def _name(target: Any) -> str:
     """Where the function is found; only torch's own and ours are known by their names."""
     if isinstance(target, torch._ops.OpOverload) and target.namespace in ("aten", "prims"):
         return str(target)
-    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    module, name = getattr(target, "__module__", None), _own_name(target)
     if module == "_operator":
         module = "operator"
-    if isinstance(name, str) and "<locals>" in name:  # such as max_pool2d
-        name = getattr(target, "__name__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         raise plan_store.NotKept
     if module.startswith("torch._VariableFunctionsClass") or name.startswith("_Variable"):
@@ -182,7 +180,13 @@ def _functions() -> Iterator[str]:
             if callable(value) and not isinstance(value, type):
                 if not _is_known(value):
                     raise plan_store.NotKept
-                yield f"{name} {getattr(value, '__qualname__', '')}"
+                yield f"{name} {_own_name(value)}"
+
+
+def _own_name(value: Any) -> Any:
+    """Of functions that functions make, such as max_pool2d, the one that they were given."""
+    name = getattr(value, "__qualname__", None)
+    return getattr(value, "__name__", name) if "<locals>" in str(name) else name
 
 
 def _is_known(value: Any) -> bool:
