@@ -10,15 +10,23 @@ is run by the backward pass, as in eager.
 
 from __future__ import annotations
 
+import dis
 import functools
-from collections import deque
-from types import FunctionType, MethodType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from .._C import disabled
+from ..bytecode import instruction_index
 from ..side_effects import Mutation, is_full
 from ..subgraphs import add_submodule
 from ..variables.base import LazyVariable, VariableTracker, unsupported
@@ -26,11 +34,17 @@ from ..variables.bodies import TracedBody, new_tensor, trace_body
 from ..variables.constant import ConstantVariable
 from ..variables.deques import DequeVariable
 from ..variables.dicts import DictVariable
-from ..variables.functions import CellVariable, MethodOfVariable, UserFunctionVariable
+from ..variables.functions import (
+    BaseFunctionVariable,
+    CellVariable,
+    MethodOfVariable,
+    UserFunctionVariable,
+)
 from ..variables.lists import ListVariable
 from ..variables.reach import reached
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable, tensor_method
+from ..variables.user_defined import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from torch.fx.node import Node
@@ -45,34 +59,91 @@ Kwargs = dict[str, VariableTracker]
 
 
 _CONTAINERS = (ListVariable, DictVariable, SetVariable, DequeVariable)
+# Of objects that a program can reach, those of these types stay as they are.
+_SETTLED = (
+    *(bool, int, float, complex, str, bytes, type, range, slice, type(None), type(Ellipsis)),
+    *(torch.Tensor, torch.dtype, torch.device, torch.memory_format, torch.layout),
+    *(ModuleType, BuiltinFunctionType, MethodDescriptorType),
+)
+_BINDS = ("STORE_DEREF", "DELETE_DEREF")
 
 
-def _reads_containers(tx: Translator, hook: VariableTracker) -> bool:
+def _may_change(tx: Translator, hook: VariableTracker) -> bool:
     """Whether a hook refers to what others may change until the backward pass runs it."""
     todo: list[Any] = []
     for item in reached(tx, [hook]):
-        if isinstance(item, _CONTAINERS):
+        if isinstance(item, (*_CONTAINERS, UserDefinedObjectVariable)):
             return True
-        if isinstance(item, UserFunctionVariable):
+        if isinstance(item, CellVariable):
+            if _is_bound_again(tx, item):
+                return True
+            if item.real is not None and is_full(item.real):
+                todo.append(item.real.cell_contents)
+        elif isinstance(item, UserFunctionVariable):
             todo.append(item.fn)
+        elif isinstance(item, BaseFunctionVariable):
+            todo += _globals_of(item.get_code(), item.get_globals())
         elif isinstance(item, LazyVariable):
             todo.append(item.value)
-        elif isinstance(item, CellVariable) and item.real is not None and is_full(item.real):
-            todo.append(item.real.cell_contents)
     known = set[int]()
     while todo:
         value = todo.pop()
-        if isinstance(value, (list, dict, set, deque)):
-            return True
-        if id(value) in known:
+        if id(value) in known or isinstance(value, _SETTLED):
             continue
         known.add(id(value))
-        if isinstance(value, MethodType):
+        if isinstance(value, FunctionType):
+            todo += [cell.cell_contents for cell in value.__closure__ or () if is_full(cell)]
+            todo += _globals_of(value.__code__, value.__globals__)
+        elif isinstance(value, MethodType):
             todo += [value.__func__, value.__self__]
         elif isinstance(value, functools.partial):
             todo += [value.func, *value.args, *value.keywords.values()]
-        elif isinstance(value, FunctionType):
-            todo += [cell.cell_contents for cell in value.__closure__ or () if is_full(cell)]
+        elif isinstance(value, (tuple, frozenset)):
+            todo += value
+        else:
+            return True
+    return False
+
+
+def _globals_of(code: CodeType, values: dict[str, Any]) -> list[Any]:
+    """What a program's function finds by name; torch's own have nothing that changes."""
+    if str(values.get("__name__")).partition(".")[0] == "torch":
+        return []
+    return [values[name] for name in code.co_names if name in values]
+
+
+def _is_bound_again(tx: Translator, cell: CellVariable) -> bool:
+    """Whether the rest of a frame that made the cell, or a function in it, stores into it."""
+    frame: Translator | None = tx
+    while frame is not None:
+        for name, own in frame.cells.items():
+            if own is cell and (_stores_later(frame, name) or _stores_within(frame.code, name)):
+                return True
+        frame = frame.parent
+    return False
+
+
+def _stores_later(frame: Translator, name: str) -> bool:
+    """Loops around what runs now begin again."""
+    numbers = instruction_index(frame.code)
+    start, end = frame.ip, -1
+    while start != end:
+        end = start
+        later = frame.instructions[start:]
+        start = min([start, *(numbers[i.target] for i in later if i.target is not None)])
+    return any(i.opname in _BINDS and i.arg == name for i in frame.instructions[start:])
+
+
+def _stores_within(code: CodeType, name: str) -> bool:
+    """Whether functions that the code makes store into its variable."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType) and name in inner.co_freevars:
+            if any(
+                i.opname in _BINDS and i.argval == name for i in dis.get_instructions(inner)
+            ):
+                return True
+            if _stores_within(inner, name):
+                return True
     return False
 
 
@@ -194,8 +265,8 @@ def register_hook(
         return _hook_input(tx, self, "register_hook", args[0])
     if not self.fake.requires_grad or self.fake.is_leaf:
         _refuse(self, "it has no gradient that the graph computes")
-    if _reads_containers(tx, args[0]):
-        _refuse(self, "the hook refers to a list, a dict or a set, which may change meanwhile")
+    if _may_change(tx, args[0]):
+        _refuse(self, "the hook refers to what may change before the backward pass")
     with output.fake_mode, torch.no_grad():
         gradient = torch.empty_like(self.fake)
 

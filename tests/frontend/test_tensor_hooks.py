@@ -257,3 +257,82 @@ def test_hooks_of_module_hooks_that_share_a_list(backend, given):
         actual = compiled(x, w, outside)
         torch.testing.assert_close(actual[0], expected[0])
         assert actual[1] == expected[1] == 1
+
+
+class Flags:
+    is_set = False
+
+
+FLAGS, FOUND = Flags(), {}
+
+
+def bound_again(x):
+    y, factor = x * 2, 3
+    y.register_hook(lambda grad: grad * factor)
+    factor = 5
+    return y
+
+
+def variable_of_a_loop(x):
+    y = x * 2
+    for factor in range(1, 4):
+        y.register_hook(lambda grad: grad * factor)  # noqa: B023
+    return y
+
+
+def bound_by_a_function(x):
+    y, factor = x * 2, 3
+
+    def change():
+        nonlocal factor
+        factor = 7
+
+    y.register_hook(lambda grad: grad * factor)
+    change()
+    return y
+
+
+def of_a_global_dict(x):
+    FOUND.clear()
+    y = x * 2
+    y.register_hook(lambda grad: grad * 10 if FOUND else None)
+    z = y * 3
+    z.register_hook(lambda grad: FOUND.update(key=1))
+    return z
+
+
+def of_an_attribute(x):
+    FLAGS.is_set = False
+    y = x * 2
+    y.register_hook(lambda grad: grad * 10 if FLAGS.is_set else None)
+    z = y * 3
+    z.register_hook(lambda grad: setattr(FLAGS, "is_set", True))
+    return z
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize(
+    "fn",
+    [bound_again, variable_of_a_loop, bound_by_a_function, of_a_global_dict, of_an_attribute],
+)
+def test_hooks_see_what_is_there_when_they_run(fn, backend):
+    found = []
+    for run in fn, minidynamo.compile(fn, backend=backend):
+        x = torch.ones(3, requires_grad=True)
+        run(x).sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
+
+
+def test_hooks_of_what_stays_are_captured():
+    def fn(x, factor):
+        y, scale = x * 2, factor * 2
+        y.register_hook(lambda grad: torch.relu(grad) * scale * WEIGHT)
+        return y.sum()
+
+    counter = CountingBackend()
+    for run in fn, minidynamo.compile(fn, backend=counter, fullgraph=True):
+        x = torch.ones(3, requires_grad=True)
+        run(x, 3).backward()
+        assert x.grad.tolist() == [24.0] * 3
+    assert len(counter.graphs) == 1
