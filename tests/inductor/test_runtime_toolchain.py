@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shlex
 import stat
 import threading
 
@@ -135,7 +136,8 @@ def test_a_compiler_that_cannot_run(tmp_path, monkeypatch, script, message):
 def test_another_compiler_is_another_key(monkeypatch):
     kernels = {"k": KERNEL.format(name="k", plus=0)}
     path = compile_library(kernels, HEADER)
-    monkeypatch.setenv("CXX", f"{cpp_toolchain.find_compiler().command[0]} -DOTHER")
+    command = [*cpp_toolchain.find_compiler().command, "-DOTHER"]
+    monkeypatch.setenv("CXX", shlex.join(command))
     assert compile_library(kernels, HEADER) != path
 
 
