@@ -34,6 +34,7 @@ from .exc import Unsupported
 from .generator_frames import rebuild
 from .joined_sources import is_joined
 from .new_parameters import making
+from .open_blocks import leave_if_it_raises
 from .output_graph import example_value
 from .resume_execution import (
     SUPER_NAME,
@@ -252,6 +253,8 @@ class _Finisher:
         is_native = function is compiled
         if checks or caught or ((is_native or seen) and not written and not draws.calls):
             self._rerun_if_it_raises(call)
+        else:
+            self.rerun = leave_if_it_raises(call, self.tx.code)
         return [*call, Instruction("STORE_FAST", OUT_NAME)], sources, module
 
     def _rerun_if_it_raises(self, call: list[Instruction]) -> None:

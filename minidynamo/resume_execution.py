@@ -38,6 +38,7 @@ RESULT_NAME = "__md_result"
 # What a slot of the stack holds: a value, a NULL, or what PUSH_EXC_INFO put there (in its place an
 # argument has the exception that is being handled).
 VALUE, NULL_SLOT, HANDLED = "v", "n", "e"
+_LEAVES_BLOCK = ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]
 _CO_VARARGS, _CO_VARKEYWORDS, _CO_NESTED = 0x04, 0x08, 0x10
 
 
@@ -279,6 +280,30 @@ def _make(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
     return code
 
 
+def _key(base: types.CodeType, code: types.CodeType) -> ContinuationKey:
+    return next(k for k, known in _family(base).continuations.items() if known is code)
+
+
+def open_exits(code: types.CodeType) -> tuple[str, ...]:
+    """The arguments that hold the `__exit__` of each `with` block in which a continuation goes on,
+    innermost first.
+    """
+    base = base_code(code)
+    key = _key(base, code)
+    inner = () if key.inner is None else open_exits(key.inner.code)
+    known = () if key.inner is None else key.inner.arguments
+    found = [INNER_PREFIX + name for name in inner if name in known]
+    instructions = decode(base)
+    handler = instructions[key.index].handler
+    while handler is not None:
+        start = instructions.index(handler.target)
+        if [i.opname for i in instructions[start : start + 2]] == _LEAVES_BLOCK:
+            found.append(STACK_NAME.format(handler.depth - 1))
+        # That of the handler's own cleanup, then that of the block around.
+        handler = handler.target.handler
+    return tuple(found)
+
+
 def failing(
     code: types.CodeType, error: BaseException, values: Mapping[str, Any]
 ) -> types.CodeType:
@@ -287,7 +312,7 @@ def failing(
     arguments.
     """
     base = base_code(code)
-    key = next(k for k, known in _family(base).continuations.items() if known is code)
+    key = _key(base, code)
     callee = None
     if key.inner is not None:
         function = values[INNER_FUNCTION]
