@@ -50,6 +50,16 @@ _OWN = frozenset(
 Wrap = Callable[[torch.nn.Module], Callable[..., Any]]
 
 
+class _Call(property):
+    """A property that may be called as the method it stands for.
+
+    `inspect.signature(module)` takes the signature of what the class holds.
+    """
+
+    def __call__(self, module: OptimizedModule, /, *args: Any, **kwargs: Any) -> Any:
+        return module._compiled(*args, **kwargs)
+
+
 class OptimizedModule(torch.nn.Module):
     """What `compile(module)` returns.
 
@@ -69,7 +79,7 @@ class OptimizedModule(torch.nn.Module):
         self.__dict__["_compiled"] = wrap(module)
 
     # Looked up on the class and called in C: no Python frame of ours lies on the way to the code.
-    __call__ = property(operator.attrgetter("_compiled"))  # type: ignore[assignment]
+    __call__ = _Call(operator.attrgetter("_compiled"))  # type: ignore[assignment]
 
     @property
     def dynamo_ctx(self) -> Callable[[Any], Any]:

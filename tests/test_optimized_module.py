@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import inspect
 import io
 import pickle
 
@@ -255,3 +256,13 @@ def test_disabled_module(net, x):
     slow = minidynamo.disable(net)
     assert isinstance(slow, nn.Module) and torch.equal(slow(x), net(x))
     assert list(slow.state_dict()) == list(compile_eager(net).state_dict())
+
+
+def test_the_call_is_a_method_to_those_that_look_at_it(net, x):
+    """Captum asks for the signature of what it is given; wrappers call through the class."""
+    fast = compile_eager(net)
+    assert inspect.signature(fast).bind(x, extra=1).arguments
+    assert callable(OptimizedModule.__call__)
+    assert torch.equal(OptimizedModule.__call__(fast, x), net(x))
+    with pytest.raises(AttributeError):
+        OptimizedModule.__call__(net, x)
