@@ -1,9 +1,8 @@
 """set and frozenset.
 
 The hash keys of the elements are kept in a real Python set, on which the traced operations are
-done too: its iteration order is the one that the program would see, as long as the hashes are
-those of the real elements. Where they are not (tensors, objects made by the traced code),
-iteration breaks the graph.
+done too: its iteration order is the one that the program would see, if the hashes are those of the
+real elements. Where they are not (tensors, new objects), iteration breaks the graph.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from .dicts import are_hashable, key_of, raise_key_error
 from .lists import SequenceVariable
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
-from .user_keys import UserKey, check_rebuilt_keys
+from .user_keys import UserKey, check_hashed_keys, check_rebuilt_keys
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -163,6 +162,7 @@ class SetVariable(BuiltinObject):
 
     def push_contents(self, codegen: PyCodegen) -> None:
         operations = self.lasting_operations()
+        check_hashed_keys([*self.original, *self.touched.values(), *self.table])
         arguments = [argument for _, argument in operations if argument is not None]
         codegen.sequence(arguments)
         codegen.emit("BUILD_TUPLE", len(arguments))

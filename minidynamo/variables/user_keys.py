@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..exc import Unsupported
 from .base import VariableTracker, unsupported
 from .builtin_object import USER_KEY, rich_equal
+from .code_reach import CodeReach
 from .constant import ConstantVariable, is_value
 from .descriptors import lookup_special
-from .globals_ import GlobalsVariable
 from .reach import reached
 
 if TYPE_CHECKING:
@@ -90,19 +90,20 @@ USER_KEY.append(UserKey)
 
 
 def check_hashed_keys(keys: Iterable[Any]) -> list[UserKey]:
-    """These hash keys are going to be hashed again, when the log has been replayed; those of the
+    """These hash keys are going to be hashed again, when the log is being replayed; those of the
     program's classes.
     """
     user_keys = [key for key in keys if isinstance(key, UserKey)]
     for key in user_keys:
         if key.is_stale():
-            unsupported("hash", repr(key.variable), "it was changed after it was hashed")
-        pending = key.tx.output.side_effects.pending_attributes()
-        if any(isinstance(variable, GlobalsVariable) for variable, _ in pending):
-            unsupported("hash", repr(key.variable), "hashing it may read globals that changed")
-        names = _free_names(key.variable.python_type())
-        if any(getattr(variable, "root_name", None) in names for variable, _ in pending):
-            unsupported("hash", repr(key.variable), "hashing it may read cells of the frame")
+            _refuse(key, "it was changed after it was hashed")
+    for cls, key in {key.variable.python_type(): key for key in user_keys}.items():
+        effects = key.tx.output.side_effects
+        stores = effects.pending_attributes()
+        if stores or effects.contents:
+            found = CodeReach([cls.__hash__, cls.__eq__]).first_read(effects, stores)
+            if found is not None:
+                _refuse(key, f"hashing it may read what is stored later: {found}")
     return user_keys
 
 
@@ -116,18 +117,14 @@ def check_rebuilt_keys(keys: Iterable[Any]) -> None:
             *effects.contents
         }
         if any(item in pending for item in _values(reached(key.tx, [key.variable]))):
-            what = "hashing it may read what is stored later"
-            reason = Unsupported("hash", repr(key.variable), what)
-            reason.made_at = key.step  # type: ignore[attr-defined]
-            raise reason
+            _refuse(key, "hashing it may read what is stored later")
+
+
+def _refuse(key: UserKey, why: str) -> NoReturn:
+    reason = Unsupported("hash", repr(key.variable), why)
+    reason.made_at = key.step  # type: ignore[attr-defined]
+    raise reason
 
 
 def _values(items: Iterable[Any]) -> Iterable[VariableTracker]:
     return (item for item in items if isinstance(item, VariableTracker))
-
-
-def _free_names(cls: type) -> set[str]:
-    """The variables of functions around it that hashing and comparing objects of `cls` may read."""
-    methods = (getattr(cls, name, None) for name in ("__hash__", "__eq__"))
-    codes = (getattr(method, "__code__", None) for method in methods)
-    return {name for code in codes if code is not None for name in code.co_freevars}

@@ -4,7 +4,7 @@ import collections
 
 import pytest
 import torch
-from testing import check
+from testing import CountingBackend, check
 
 import minidynamo
 
@@ -140,3 +140,103 @@ def test_keys_whose_hash_depends_on_what_is_stored_later(fn, number):
         made += [table["set"]] if fn is _element_of_a_new_set else []
         assert found is key and made
         assert all(same in container and key in container for container in made)
+
+
+# -- what hashing and comparing reads elsewhere ----------------------------------------------------
+
+SAME = [False]
+BY_NAME = False
+
+
+def _is_same(first, second):
+    return SAME[0] or BY_NAME or first.number == second.number
+
+
+class Compared:
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return 7
+
+    def __eq__(self, other):
+        return _is_same(self, other)
+
+
+def _new_ones(x, table, kept):
+    made = {Compared(1): x, Compared(2): x + 1}
+    elements = {Compared(1), Compared(2)}, frozenset([Compared(1), Compared(2)])
+    SAME[0] = True
+    return made, *elements
+
+
+def _existing_ones(x, table, kept):
+    for number in (1, 2):
+        table[Compared(number)] = x
+        kept.add(Compared(number))
+    SAME[0] = True
+    return [x + 1]
+
+
+def _global_is_stored(x, table, kept):
+    global BY_NAME
+    made = {Compared(1): x, Compared(2): x + 1}
+    kept |= {Compared(1), Compared(2)}
+    BY_NAME = True
+    return [made, x + 2]
+
+
+def _nothing_is_stored(x, table, kept):
+    made = {Compared(1): x, Compared(2): x + 1}
+    kept.add(Compared(3))
+    table[Compared(3)] = x
+    return [made, x + 2]
+
+
+@pytest.mark.parametrize(
+    ("fn", "graphs"),
+    [
+        (_new_ones, None),
+        (_existing_ones, None),
+        (_global_is_stored, None),
+        (_nothing_is_stored, 1),
+    ],
+)
+def test_equality_reads_a_list_or_global_that_is_stored_later(fn, graphs):
+    global BY_NAME
+    backend = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend)
+    found = []
+    for call in (fn, compiled, compiled):
+        SAME[0] = BY_NAME = False
+        table, kept = {}, set()
+        results = call(torch.ones(2), table, kept)
+        sizes = [len(made) for made in [*results, table, kept]]
+        found.append((sizes, SAME[0], BY_NAME))
+    SAME[0] = BY_NAME = False
+    assert found[0] == found[1] == found[2]
+    assert graphs is None or len(backend.graphs) == graphs
+
+
+def _cleared_by_equality(x):
+    class Key:
+        def __hash__(self):
+            return 5
+
+        def __eq__(self, other):
+            if clears:
+                made.clear()
+            return False
+
+    made = {}
+    clears = False
+    made[Key()] = 1
+    made[Key()] = 2
+    clears = True
+    made[9] = 6
+    return len(made), x + 1
+
+
+@pytest.mark.parametrize("fn", [_cleared_by_equality, _breaks_behind, _dict_of_closures])
+def test_equality_reads_a_cell_of_an_inlined_function(fn):
+    check(lambda x: fn(x)[:2], torch.ones(2), graphs=None)
