@@ -61,6 +61,7 @@ from .stopped_frames import (
 from .variables.base import VariableTracker
 from .variables.exceptions import ExceptionVariable
 from .variables.generators import REBUILD
+from .variables.namespaces import check_given_locals
 from .variables.raising import Seen
 from .variables.slots import settle
 
@@ -109,6 +110,7 @@ def finish_break(tx: RootTranslator, frame: Translator) -> CompiledFrame:
     above: Translator | None = frame
     while above is not None:
         settle(above)
+        check_given_locals(above)
         above = above.parent
     return _BreakFinisher(tx, frame).run()
 

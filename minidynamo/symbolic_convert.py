@@ -363,15 +363,13 @@ class Translator(Protocol):
             return GlobalsSource()
         return ConstSource(self.globals, f"<globals of {self.globals.get('__name__')}>")
 
-    def visible_locals(self) -> dict[str, VariableTracker]:
-        """The bound locals, in the order of `locals()`."""
+    def visible_locals(self) -> dict[str, VariableTracker | None]:
+        """The locals in the order of `locals()`; None: not bound."""
         base = base_code(self.code)
         found = {}
         for name in (*base.co_varnames, *base.co_cellvars, *base.co_freevars):
             cell = self.cells.get(name)
-            value = self.locals.get(name) if cell is None else cell.load(self)
-            if value is not None:
-                found[name] = value
+            found[name] = self.locals.get(name) if cell is None else cell.load(self)
         return found
 
     def globals_variable(self) -> GlobalsVariable:

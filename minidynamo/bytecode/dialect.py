@@ -71,6 +71,8 @@ class Dialect:
     end_for: tuple[str, ...]
     #: SEND leaves the receiver on the stack when it jumps, for an END_SEND.
     end_send: bool
+    #: locals() gives a function the same dict each time, brought up to date.
+    one_locals_dict: bool
     #: Raw instructions that may run a Python function in the same interpreter loop, on a version
     #: that looks for the handler of its exceptions one code unit before the instruction: that has
     #: to be covered alike.

@@ -140,6 +140,7 @@ DIALECT = Dialect(
     unchecked_fast=False,
     end_for=(),
     end_send=False,
+    one_locals_dict=True,
     early_lookup=(),
     comparisons=(0, 1, 2, 3, 4, 5),
     intrinsics_1=(),

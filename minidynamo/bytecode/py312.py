@@ -99,6 +99,7 @@ DIALECT = Dialect(
     unchecked_fast=True,
     end_for=("END_FOR",),
     end_send=True,
+    one_locals_dict=True,
     early_lookup=(),
     comparisons=tuple(i << 4 | mask for i, mask in enumerate(OUTCOMES.values())),
     intrinsics_1=INTRINSICS_1,

@@ -152,6 +152,7 @@ DIALECT = Dialect(
     unchecked_fast=True,
     end_for=("END_FOR", "POP_TOP"),
     end_send=True,
+    one_locals_dict=False,
     early_lookup=(
         "CALL",
         "CALL_KW",

@@ -103,6 +103,10 @@ class ComptimeVar:
         variable.specialized(self._tx)
 
 
+def _bound_locals(tx: Translator) -> dict[str, VariableTracker]:
+    return {name: value for name, value in tx.visible_locals().items() if value is not None}
+
+
 class ComptimeContext:
     """The tracer at one point of the program, in the function that called `comptime`.
 
@@ -128,7 +132,7 @@ class ComptimeContext:
     def get_local(self, name: str, *, stacklevel: int = 0) -> ComptimeVar:
         """The local variable of that name. Raises UserError, with the bound names, for none."""
         tx = self._at(stacklevel)
-        bound = tx.visible_locals()
+        bound = _bound_locals(tx)
         if name not in bound:
             known = ", ".join(bound) or "(none)"
             raise UserError(f"comptime: no local {name!r} is bound here; bound: {known}")
@@ -158,7 +162,7 @@ class ComptimeContext:
     def print_locals(self, *, file: TextIO | None = None, stacklevel: int = 0) -> None:
         """The local variables and what is known about them."""
         tx = self._at(stacklevel)
-        for name, value in tx.visible_locals().items():
+        for name, value in _bound_locals(tx).items():
             print(f"{name} = {ComptimeVar(value, tx)!r}", file=file)
 
     def print_value_stack(self, *, file: TextIO | None = None, stacklevel: int = 0) -> None:

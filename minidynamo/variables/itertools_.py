@@ -397,15 +397,16 @@ class PairwiseIterator(ToolIterator):
         self.old: Values | None = None
 
     def step(self, tx: Translator) -> Values | None:
-        if self.old is None:
-            self.old = self.iterator.realize().next(tx)
-            if self.old is None:
+        old = self.old
+        if old is None:
+            old = self.old = self.iterator.realize().next(tx)
+            if old is None:
                 return None
-        new = self.iterator.realize().next(tx)
+        new = self.iterator.realize().next(tx)  # which may advance this iterator itself
         if new is None:
             self.old = None
             return None
-        pair = tx.wrap_items(tuple, [self.old, new])
+        pair = tx.wrap_items(tuple, [old, new])
         self.old = new
         return pair
 

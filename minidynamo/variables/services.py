@@ -266,9 +266,9 @@ class Services:
         self.in_tail = fn if caller is not None and self.in_tail is caller else None
         return self.call_function(fn, args, kwargs)
 
-    has_given_locals = False
+    given_locals: VariableTracker | None = None
 
-    def visible_locals(self) -> dict[str, VariableTracker]:
+    def visible_locals(self) -> dict[str, VariableTracker | None]:
         raise NotImplementedError
 
     def inline(

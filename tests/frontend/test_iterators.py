@@ -659,3 +659,30 @@ def _reversed_tensor(x):
 def test_reversed_asks_for_items_one_by_one(fn):
     stops = fn is _reversed_across_a_break
     testing.check(fn, torch.arange(3.0), graphs=None if stops else 1)
+
+
+class Reenters:
+    """An iterator that advances the iterator made of it, at some steps."""
+
+    def __init__(self, steps):
+        self.steps = steps
+        self.count = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.count += 1
+        if self.count in self.steps:
+            return next(self.outer)
+        return [self.count]
+
+
+@pytest.mark.parametrize("steps", [{1}, {2}, {3}, {1, 2}, {2, 4}])
+def test_pairwise_that_is_entered_again(steps):
+    def f(x):
+        inner = Reenters(steps)
+        inner.outer = pairs = itertools.pairwise(inner)
+        return x + 1, next(pairs), next(pairs), next(pairs)
+
+    check(f, X)

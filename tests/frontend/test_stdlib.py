@@ -9,10 +9,12 @@ import io
 import re
 import weakref
 
+import pytest
 import testing
 import torch
 
 import minidynamo
+from minidynamo.bytecode import current
 
 X = torch.arange(3.0)
 LAYER = re.compile(r"layer\.(\d+)\.(?P<kind>\w+)")
@@ -144,7 +146,61 @@ def test_locals_twice():
         second = locals()
         return y, sorted(second), "first" in second
 
-    check(f, X)
+    check(f, X, graphs=1)
+
+
+def _same_dict(x):
+    first = locals()
+    first["own"] = first["x"] = 1
+    y = x + 1
+    before = sorted(first)
+    second = vars()
+    del y
+    third = locals()
+    return x + 1, before, first is second, sorted(second), sorted(third), first["x"] is x
+
+
+def _same_dict_inlined(x):
+    return x + 1, _same_dict(x * 2), _same_dict(x)
+
+
+def _same_dict_behind_a_break(x):
+    first = locals()
+    print(end="")
+    y = x + 1
+    second = locals()
+    return first is second, sorted(first), y
+
+
+def _same_dict_in_a_loop(x):
+    seen = []
+    for step in range(3):
+        seen.append(locals())
+        x = x + step
+        print(end="")
+    return x, [sorted(names) for names in seen], seen[0] is seen[1]
+
+
+def _dict_is_not_kept(x):
+    first = sorted(locals())
+    y = x + 1
+    print(end="")
+    return first, sorted(locals()), y + 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "graphs"),
+    [
+        (_same_dict, 1),
+        (_same_dict_inlined, 1),
+        (_same_dict_behind_a_break, 0),
+        (_same_dict_in_a_loop, 0),
+        (_dict_is_not_kept, 2),
+    ],
+)
+def test_locals_gives_one_dict_for_a_frame(fn, graphs):
+    with_one_dict = current.dialect.one_locals_dict
+    check(fn, X, graphs=graphs if with_one_dict or graphs else None)
 
 
 # -- what keeps objects alive ----------------------------------------------------------------------
