@@ -104,6 +104,8 @@ class SideEffects:
         self.snapshots: dict[VariableTracker, Any] | None = None
         # Whether there are objects whose end runs code.
         self.meets_finalizers = False
+        # Objects whose end will run code, because of what the traced code made.
+        self._ends: list[Any] = []
         # Tensors that stand for others (min() of several, say; the result of a function that is
         # called once), as (step that made it, fake, version).
         self.choices: list[tuple[int, Any, int]] = []
@@ -180,7 +182,7 @@ class SideEffects:
         self._check_frozen(variable)
         is_first = variable.mutation is Mutation.EXISTING and variable not in self.contents
         real = self._real.get(variable) if is_first and variable.replay_rank else None
-        if real is not None and ends_with_code(real, self._by_id):
+        if real is not None and self._ends_with_code(real):
             raise self._finalizer(variable.describe())
 
     def _check_replaced(self, variable: VariableTracker, name: str) -> None:
@@ -188,13 +190,23 @@ class SideEffects:
         self._check_frozen(variable)
         is_first = self.load_attr(variable, name) is None
         held = _attribute(self._real.get(variable), variable, name) if is_first else None
-        if variable.mutation is Mutation.EXISTING and ends_with_code(held, self._by_id):
+        if variable.mutation is Mutation.EXISTING and self._ends_with_code(held):
             raise self._finalizer(f"{variable.describe()}.{name}")
 
     def _check_frozen(self, variable: VariableTracker) -> None:
         if variable in self.frozen:
             why = "the frame reached it also as the instance dict of an object"
             raise Unsupported("instance dict", variable.describe(), why)
+
+    def watch_end(self, real: Any) -> None:
+        """Letting go of what leads to `real` breaks the graph from now on."""
+        self._ends.append(real)
+        self.meets_finalizers = True
+
+    def _ends_with_code(self, real: Any) -> bool:
+        if any(leads_to(real, end) for end in self._ends):
+            return True
+        return ends_with_code(real, self._by_id)
 
     def _finalizer(self, where: str) -> Unsupported:
         self.meets_finalizers = True

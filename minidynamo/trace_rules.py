@@ -22,6 +22,7 @@ import struct
 import sys
 import sysconfig
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -209,6 +210,13 @@ _TRACED_FUNCTIONS |= {
     for class_ in (inspect.Signature, inspect.Parameter, inspect.BoundArguments)
     for method in vars(class_).values()
     if isinstance(method, (types.FunctionType, property))
+}
+# Containers of weak references are dicts, and code that calls the references.
+_TRACED_FUNCTIONS |= {
+    method
+    for class_ in (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+    for method in vars(class_).values()
+    if isinstance(method, types.FunctionType)
 }
 # Functions that look at the nodes of autograd that they make: graphs make others.
 _EAGER_FUNCTIONS = frozenset(filter(inspect.isfunction, vars(BackwardHook).values()))

@@ -132,6 +132,7 @@ def _id(tx: Translator, value: Values, /) -> Values:
 
 @builtin(hash)
 def _hash(tx: Translator, value: Values, /) -> Values:
+    value = value.hashed_as(tx)
     function = lookup_special(tx, value, "__hash__")
     if isinstance(function, BoundMethodVariable) and isinstance(
         function.function, BaseFunctionVariable

@@ -22,7 +22,6 @@ from ..variables.builtin_object import (
 )
 from ..variables.constant import ConstantVariable, is_inert, is_negative, is_numpy_bool
 from ..variables.descriptors import lookup_special
-from ..variables.identity import IdVariable
 from ..variables.lists import SequenceVariable, as_sequence
 from ..variables.registry import handles
 from ..variables.symint import SymVariable
@@ -522,10 +521,9 @@ def _comparison_slot(
     slot = getattr(operand.python_type(), method, None)
     if operand.is_compared_by_identity(other) or slot is getattr(object, method):
         return NOT_IMPLEMENTED
-    are_ids = isinstance(operand, IdVariable) and isinstance(other, IdVariable)
-    if are_ids and method in ("__eq__", "__ne__"):
-        equal = operand.key == other.key  # type: ignore[attr-defined]
-        return ConstantVariable(equal is (method == "__eq__"))
+    result = operand.compare(tx, method, other)
+    if result is not None:
+        return result
     if operand.is_python_constant() and other.is_python_constant():
         values = operand.as_python_constant(), other.as_python_constant()
         return tx.fold(getattr(type(values[0]), method), values, {})

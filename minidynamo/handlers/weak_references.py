@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..finalizers import leads_to
 from ..source import Source, WeakrefSource
 from ..variables.base import LazyVariable, VariableTracker, unsupported
+from ..variables.builtin_object import NOT_IMPLEMENTED, is_none
+from ..variables.dicts import note_identity
 from ..variables.reach import is_held
 from ..variables.registry import handles, wraps
+from ..variables.user_keys import UserKey
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -19,7 +24,58 @@ Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
 
 
-class WeakrefVariable(VariableTracker):
+@dataclass(frozen=True)
+class _WeakKey:
+    """The hash key of a reference: references are equal, and hash alike, as their objects do."""
+
+    key: Any
+
+
+class _Reference(VariableTracker):
+    def truth(self, tx: Translator) -> bool:
+        return True
+
+    def is_basic(self) -> bool:
+        """Whether it is the one reference that all of an object's without a callback are."""
+        raise NotImplementedError
+
+    def shares(self, tx: Translator, other: VariableTracker) -> bool | None:
+        """Whether it is the same object as another that was made elsewhere; None: it is not."""
+        if not (isinstance(other, _Reference) and self.is_basic() and other.is_basic()):
+            return None
+        left, right = (side.call(tx, [], {}).realize() for side in (self, other))
+        return None if is_none(left) or is_none(right) else tx.is_same(left, right)
+
+    def hash_key(self, tx: Translator) -> Any:
+        referent = self.hashed_as(tx)
+        key = referent.hash_key(tx)
+        note_identity(tx, referent)
+        if isinstance(key, UserKey):
+            unsupported("weak reference", "hash", "its object has a hash of its own")
+        return _WeakKey(key)
+
+    def hashed_as(self, tx: Translator) -> VariableTracker:
+        referent = self.call(tx, [], {}).realize()
+        if is_none(referent):
+            unsupported("weak reference", "hash", "its object is gone")
+        return referent
+
+    def compare(
+        self, tx: Translator, method: str, other: VariableTracker
+    ) -> VariableTracker | None:
+        """`weakref_richcompare`: identity where one of the objects is gone."""
+        if method not in ("__eq__", "__ne__"):
+            return NOT_IMPLEMENTED
+        if not isinstance(other, _Reference):
+            return NOT_IMPLEMENTED
+        left, right = (side.call(tx, [], {}).realize() for side in (self, other))
+        if is_none(left) or is_none(right):
+            return None
+        function = operator.eq if method == "__eq__" else operator.ne
+        return tx.call_operator(function, [left, right])
+
+
+class WeakrefVariable(_Reference):
     """A weak reference of the frame; calling it gives its object, guarded."""
 
     def __init__(self, value: weakref.ref[Any], *, source: Source) -> None:
@@ -29,11 +85,11 @@ class WeakrefVariable(VariableTracker):
     def python_type(self) -> type:
         return type(self.value)
 
+    def is_basic(self) -> bool:
+        return type(self.value) is weakref.ref and self.value.__callback__ is None
+
     def identity(self) -> Any:
         return self.value
-
-    def truth(self, tx: Translator) -> bool:
-        return True
 
     def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         assert self.source is not None
@@ -42,36 +98,39 @@ class WeakrefVariable(VariableTracker):
         return tx.wrap(self.value(), WeakrefSource(self.source))
 
 
-class NewWeakrefVariable(VariableTracker):
-    """`weakref.ref(referent)`. An object made inside is alive while the traced frames lead to it,
-    one of the frame while the log does not grow; otherwise it is not known.
+class NewWeakrefVariable(_Reference):
+    """`weakref.ref(referent, callback)`. An object is alive while the traced frames lead to it, one
+    of the frame while the log does not grow, too; otherwise it is not known.
     """
 
-    def __init__(self, referent: VariableTracker, version: int) -> None:
+    def __init__(
+        self, referent: VariableTracker, version: int, callback: VariableTracker | None
+    ) -> None:
         super().__init__()
         self.referent = referent
         self.version = version
+        self.callback = callback
 
     def python_type(self) -> type:
         return weakref.ReferenceType
 
-    def truth(self, tx: Translator) -> bool:
-        return True
+    def is_basic(self) -> bool:
+        return self.callback is None
 
     def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-        if self.referent.source is not None:
-            is_alive = tx.output.side_effects.version == self.version
-            is_alive &= not is_let_go(tx, tx.output.side_effects.real_of(self.referent))
-        else:
-            is_alive = _is_held(tx, self.referent)
-        if not is_alive:
+        effects = tx.output.side_effects
+        is_alive = self.referent.source is not None and effects.version == self.version
+        is_alive = is_alive and not is_let_go(tx, effects.real_of(self.referent))
+        if not is_alive and not _is_held(tx, self.referent):
             _refuse_call()
         return self.referent
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen.begin_call(weakref.ref)
         codegen(self.referent)
-        codegen.end_call(1)
+        if self.callback is not None:
+            codegen(self.callback)
+        codegen.end_call(1 if self.callback is None else 2)
 
 
 def _refuse_call() -> NoReturn:
@@ -109,6 +168,8 @@ def _is_held(tx: Translator, wanted: VariableTracker) -> bool:
     seen: set[int] = set()
     while todo:
         item = todo.pop()
+        if isinstance(item, LazyVariable) and item.is_realized:
+            item = item.realize()
         if item is wanted:
             return True
         if id(item) in seen:
@@ -124,21 +185,38 @@ def _is_held(tx: Translator, wanted: VariableTracker) -> bool:
 
 @handles(weakref.ref)
 def new_weakref(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
-    """Without a callback, of an object that can be changed: others may be shared."""
+    """Of an object that can be changed: others may be shared. With a callback, of one of the
+    frame: at the end of an object made inside, it would have to be traced.
+    """
     referent = args[0].realize()
-    if len(args) != 1 or kwargs or referent.is_python_constant():
+    if kwargs or referent.is_python_constant():
         return NotImplemented
-    if referent.source is None and not referent.is_user_defined:
+    callback = args[1] if len(args) > 1 and not is_none(args[1].realize()) else None
+    if referent.source is None and (callback is not None or not referent.is_user_defined):
         return NotImplemented
     kind = referent.python_type()
     if not kind.__weakrefoffset__:
         text = f"cannot create weak reference to {kind.__name__!r} object"
         tx.raise_observed(TypeError, text)
     tx.output.watched.add(referent)
-    return NewWeakrefVariable(referent, tx.output.side_effects.version)
+    effects = tx.output.side_effects
+    if callback is not None and not _watch_end(tx, effects.real_of(referent)):
+        return NotImplemented
+    return NewWeakrefVariable(referent, effects.version, callback)
 
 
-@wraps(weakref.ReferenceType)
+def _watch_end(tx: Translator, real: Any) -> bool:
+    """From now on the end of `real` runs code. False: where that is, is not known."""
+    if real is None or is_let_go(tx, real):
+        return False
+    for name, value in zip(tx.root.frame.f_locals, tx.root.arguments, strict=True):
+        if isinstance(value, LazyVariable) and leads_to(value.value, real):
+            tx.root.mortal[name] = value
+    tx.output.side_effects.watch_end(real)
+    return True
+
+
+@wraps(weakref.ReferenceType, weakref.KeyedRef)
 def wrap_weakref(tx: Translator, value: weakref.ref[Any], source: Source) -> VariableTracker:
     tx.guard(source, "TYPE_IS", type(value))
     return WeakrefVariable(value, source=source)

@@ -277,6 +277,16 @@ class VariableTracker:
         """Whether its comparison with `other` is left to that of objects."""
         return False
 
+    def compare(
+        self, tx: Translator, method: str, other: VariableTracker
+    ) -> VariableTracker | None:
+        """`tp_richcompare` of a type that is not Python's to trace; None: it is not known."""
+        return None
+
+    def hashed_as(self, tx: Translator) -> VariableTracker:
+        """The value whose hash is its own."""
+        return self
+
     def check_hashable(self, tx: Translator) -> None:
         """Raise what `hash` of it raises. A number need not be known for that."""
         self.hash_key(tx)

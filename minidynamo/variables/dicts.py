@@ -50,7 +50,7 @@ def key_of(tx: Translator, key: VariableTracker) -> Any:
         raise ObservedException(tx.wrap_exception(error)) from None
     found = key.hash_key(tx)
     if not isinstance(key, ConstantVariable):
-        _note_identity(tx, key)
+        note_identity(tx, key)
     return found
 
 
@@ -64,7 +64,7 @@ def are_hashable(tx: Translator, items: list[VariableTracker]) -> bool:
     return True
 
 
-def _note_identity(tx: Translator, key: VariableTracker) -> None:
+def note_identity(tx: Translator, key: VariableTracker) -> None:
     """Objects that were hashed by identity have to be different ones in each call."""
     if tx.output.side_effects.real_of(key) is not None and key.source is not None:
         tx.output.hashed[key.source] = None
@@ -431,7 +431,7 @@ def _wrap_key(tx: Translator, key: Any, source: Source) -> tuple[VariableTracker
         return tx.lazy(key, source), key
     variable = tx.wrap(key, source)
     try:
-        _note_identity(tx, variable)
+        note_identity(tx, variable)
         return variable, variable.hash_key(tx)
     except ObservedException:
         # The program itself does not hash it here.

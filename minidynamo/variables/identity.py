@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .base import VariableTracker, unsupported
+from .constant import ConstantVariable
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -46,6 +47,13 @@ class IdVariable(VariableTracker):
 
     def hash_key(self, tx: Translator) -> Any:
         return self.key
+
+    def compare(
+        self, tx: Translator, method: str, other: VariableTracker
+    ) -> VariableTracker | None:
+        if not isinstance(other, IdVariable) or method not in ("__eq__", "__ne__"):
+            return None
+        return ConstantVariable((self.key == other.key) is (method == "__eq__"))
 
     def truth(self, tx: Translator) -> bool:
         return True

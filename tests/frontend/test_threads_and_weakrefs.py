@@ -155,3 +155,121 @@ def test_an_existing_reference_after_its_holder_changed(change, is_dead):
         assert call(x, ref)[1] is is_dead
         owner.other = None
     assert len(counter.graphs) == 1
+
+
+# -- containers of weak references, and what references are equal to ------------------------------
+
+
+class Key:
+    def __init__(self, number):
+        self.number = number
+
+
+KEY, OTHER = Key(3), Key(4)
+BY_KEY = weakref.WeakKeyDictionary({KEY: 5})
+BY_NAME = weakref.WeakValueDictionary({"key": KEY})
+KEYS = weakref.WeakSet([KEY])
+REFERENCE = weakref.ref(KEY)
+
+
+def _reads_containers(a):
+    for key, value in BY_KEY.items():
+        a = a * value + key.number
+    for key in KEYS:
+        a = a + key.number
+    found = KEY in BY_KEY, OTHER in BY_KEY, BY_KEY.get(OTHER), KEY in KEYS, OTHER in KEYS
+    sizes = len(BY_KEY), len(BY_NAME), len(KEYS)
+    return a + BY_KEY[KEY], found, sizes, BY_NAME["key"].number, BY_NAME.get("other")
+
+
+def _compares_references(a):
+    inside = Key(1)
+    made = weakref.ref(inside)
+    again, other = weakref.ref(KEY), weakref.ref(OTHER)
+    same = again is REFERENCE, again == REFERENCE, other == again, other is again, again == 3
+    same += made is weakref.ref(inside), made == weakref.ref(inside), made == again
+    return a + 1, same, hash(again) == hash(REFERENCE), {REFERENCE: 2}[again]
+
+
+@pytest.mark.parametrize("fn", [_reads_containers, _compares_references])
+def test_weak_references_are_traced(fn):
+    check(fn, x, fullgraph=True)
+
+
+def _looks_up(a, table, keys, key):
+    return a + table.get(key, 7), len(table), key in keys
+
+
+def _stores(a, table, keys, key):
+    table[key] = 3
+    keys.add(key)
+    keys.add(key)
+    sizes = len(table), len(keys)
+    keys.discard(key)
+    return a + table[key], sizes, len(keys)
+
+
+def _removes(a, table, keys, key):
+    found = table.pop(key, None), len(table)
+    table[key] = 4
+    del table[key]
+    return a + 1, found, len(table)
+
+
+@pytest.mark.parametrize("fn", [_looks_up, _stores, _removes])
+def test_keys_of_weak_containers_that_change(fn):
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    found = []
+    for call in (fn, compiled):
+        keys = [Key(number) for number in range(3)]
+        table, elements = weakref.WeakKeyDictionary({keys[0]: 1}), weakref.WeakSet(keys[:1])
+        results = [call(x, table, elements, key) for key in keys]
+        state = (
+            sorted(key.number for key in elements),
+            [(k.number, v) for k, v in table.items()],
+        )
+        found.append((results, state))
+    assert_same(found[0], found[1])
+    assert counter.graphs
+
+
+def _drops_argument(a, table, holder):
+    key = holder.pop()
+    table[key] = a
+    size = len(table)
+    del key
+    return a + 1, size, len(table)
+
+
+def _drops_item(a, table, holder):
+    table[holder[0]] = a
+    size = len(table)
+    holder.clear()
+    return a + 1, size, len(table)
+
+
+def _drops_object(a, table, holder):
+    key = Key(1)
+    table[key] = a
+    size = len(table)
+    del key
+    return a + 1, size, len(table)
+
+
+def _is_called_back(a, table, holder):
+    calls = []
+    reference = weakref.ref(holder[0], lambda _: calls.append(1))
+    size = len(calls)
+    holder.clear()
+    return a + 1, size, len(calls), reference() is None
+
+
+@pytest.mark.parametrize("fn", [_drops_argument, _drops_item, _drops_object, _is_called_back])
+def test_an_entry_goes_with_its_key(fn):
+    compiled = minidynamo.compile(fn, backend="eager")
+    table = weakref.WeakKeyDictionary()
+    results = [call(x, table, [Key(1)]) for call in (fn, compiled, compiled)]
+    assert_same(results[0], results[1])
+    assert_same(results[0], results[2])
+    assert results[0][2] != results[0][1]
