@@ -98,6 +98,8 @@ class SideEffects:
         self.version = 0
         # As `version`, without iterators that advance: what code leaves behind when it is done.
         self.lasting = 0
+        # As `version`, of objects that existed before the frame alone.
+        self.outside = 0
         # Values that were mutated, while somebody asks for them.
         self.mutated: set[VariableTracker] = set()
         # What those of them held whose items changed; None where nobody asks.
@@ -137,6 +139,7 @@ class SideEffects:
         """To be called before a change that needs no replay, but that nothing undoes."""
         self.version += 1
         self.lasting += 1
+        self.outside += 1
 
     def make(self, variable: VariableTracker) -> None:
         """The object is made behind the graph also where nothing needs it: that is an effect."""
@@ -175,6 +178,7 @@ class SideEffects:
         self.version += 1
         self.lasting += variable.replay_rank != 0
         if variable.mutation is Mutation.EXISTING:
+            self.outside += 1
             self.contents[variable] = None
 
     def _check_dropped(self, variable: VariableTracker) -> None:
@@ -219,6 +223,7 @@ class SideEffects:
         self.mutated.add(variable)
         self.version += 1
         self.lasting += 1
+        self.outside += variable.mutation is Mutation.EXISTING
         stored = self.attributes.setdefault(variable, {})
         if stored.get(name) is DELETED:
             # Deleted and made again: it moves to the end of the instance dict.
@@ -236,6 +241,7 @@ class SideEffects:
         self.mutated.add(variable)
         self.version += 1
         self.lasting += 1
+        self.outside += variable.mutation is Mutation.EXISTING
         stored = self.attributes.setdefault(variable, {})
         if variable.mutation is Mutation.NEW or not existed:
             stored.pop(name, None)

@@ -100,7 +100,7 @@ class WeakrefVariable(_Reference):
 
 class NewWeakrefVariable(_Reference):
     """`weakref.ref(referent, callback)`. An object is alive while the traced frames lead to it, one
-    of the frame while the log does not grow, too; otherwise it is not known.
+    of the frame while nothing of the frame is changed, too; otherwise it is not known.
     """
 
     def __init__(
@@ -117,9 +117,17 @@ class NewWeakrefVariable(_Reference):
     def is_basic(self) -> bool:
         return self.callback is None
 
+    def hash_key(self, tx: Translator) -> Any:
+        """A container is rebuilt behind the graph: its keys' objects must live until then."""
+        effects = tx.output.side_effects
+        real = effects.real_of(self.referent)
+        if self.referent.source is None or effects.has_let_go(real):
+            _refuse_call()
+        return super().hash_key(tx)
+
     def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         effects = tx.output.side_effects
-        is_alive = self.referent.source is not None and effects.version == self.version
+        is_alive = self.referent.source is not None and effects.outside == self.version
         is_alive = is_alive and not is_let_go(tx, effects.real_of(self.referent))
         if not is_alive and not _is_held(tx, self.referent):
             _refuse_call()
@@ -202,12 +210,12 @@ def new_weakref(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     effects = tx.output.side_effects
     if callback is not None and not _watch_end(tx, effects.real_of(referent)):
         return NotImplemented
-    return NewWeakrefVariable(referent, effects.version, callback)
+    return NewWeakrefVariable(referent, effects.outside, callback)
 
 
 def _watch_end(tx: Translator, real: Any) -> bool:
     """From now on the end of `real` runs code. False: where that is, is not known."""
-    if real is None or is_let_go(tx, real):
+    if real is None or is_let_go(tx, real) or tx.output.side_effects.has_let_go(real):
         return False
     for name, value in zip(tx.root.frame.f_locals, tx.root.arguments, strict=True):
         if isinstance(value, LazyVariable) and leads_to(value.value, real):

@@ -257,6 +257,14 @@ def _drops_object(a, table, holder):
     return a + 1, size, len(table)
 
 
+def _is_key_itself(a, table, holder):
+    key, inside = holder.pop(), Key(2)
+    made = {weakref.ref(key): 1, weakref.ref(inside): 2}
+    size = len(made)
+    del key, inside
+    return a + 1, size, sum(reference() is not None for reference in made)
+
+
 def _is_called_back(a, table, holder):
     calls = []
     reference = weakref.ref(holder[0], lambda _: calls.append(1))
@@ -265,7 +273,9 @@ def _is_called_back(a, table, holder):
     return a + 1, size, len(calls), reference() is None
 
 
-@pytest.mark.parametrize("fn", [_drops_argument, _drops_item, _drops_object, _is_called_back])
+@pytest.mark.parametrize(
+    "fn", [_drops_argument, _drops_item, _drops_object, _is_key_itself, _is_called_back]
+)
 def test_an_entry_goes_with_its_key(fn):
     compiled = minidynamo.compile(fn, backend="eager")
     table = weakref.WeakKeyDictionary()
