@@ -74,17 +74,23 @@ def keep_random_numbers(joint: torch.fx.GraphModule) -> None:
 def keep_overwritten(
     joint: torch.fx.GraphModule,
     positions: Collection[int],
+    *,
+    hidden: bool = False,
 ) -> None:
     """What is computed from inputs that the graph writes to is saved for the backward pass, which
     would compute it again from their new values.
 
     positions: of inputs that are written to after the graph; of the others its `copy_` tell.
+    hidden: others may be, through `.data`. AOTAutograd reads copies of these alone; the backward
+    pass has the new values where eager saves the input itself.
     """
     inputs = [n for n in joint.graph.find_nodes(op="placeholder") if "primals" in n.name]
     calls = joint.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     written = {call.args[0] for call in calls}
     written.update(node for i, node in enumerate(inputs) if i in positions)
+    copies = [n for n in inputs if hidden and n not in written and _is_only_copied(n)]
     memory = [node for node in inputs if node in written]
+    memory += [user for node in copies for user in node.users]
     for node in memory:
         for user in node.users:
             if user.op != "call_function" or user.target is torch.ops.aten.copy_.default:
@@ -93,6 +99,16 @@ def keep_overwritten(
                 memory.append(user)
             else:
                 user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _is_only_copied(node: torch.fx.Node) -> bool:
+    return [user.target for user in node.users] == [torch.ops.aten.clone.default]
+
+
+def _takes_data(gm: torch.fx.GraphModule) -> bool:
+    """Whether a graph as it was captured reads `.data` of a tensor, and may write there."""
+    attributes = gm.graph.find_nodes(op="call_function", target=getattr)
+    return any(node.args[1] == "data" for node in attributes)
 
 
 def drop_detached(joint: torch.fx.GraphModule) -> None:
@@ -468,7 +484,7 @@ def _compile_aot(
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):
             return default_partition(joint, *args, **kwargs)
-        keep_overwritten(joint, gm.meta.get(WRITTEN, ()))
+        keep_overwritten(joint, gm.meta.get(WRITTEN, ()), hidden=_takes_data(gm))
         return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
     compiler = _AtenCompiler(compile_graph)

@@ -21,6 +21,7 @@ import torch.fx
 from torch._guards import TracingContext
 from torch.autograd.graph import increment_version
 from torch.fx import Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from minidynamo.inductor.sizes import has_symbols
@@ -48,6 +49,9 @@ class Gradients:
         self._partition = partition
         self._written = written
         self._unseen: list[int] = []
+        # By an input's position, the tangents that its gradient depends on.
+        self._needed: dict[int, set[int]] = {}
+        self._without: list[int] = []
         self._repeated: dict[int, int] = {}
         self._differ = False
         self._metadata: Any = None
@@ -62,7 +66,12 @@ class Gradients:
         """Divides the joint graph, and sees whether some gradients need some tangents only."""
         (output,) = joint.graph.find_nodes(op="output")
         results = tree_leaves(output.args)[kwargs["num_fwd_outputs"] :]
-        self._differ = len(set(_tangents_of(joint.graph.nodes, results).values())) > 1
+        found = _tangents_of(joint.graph.nodes, results)
+        self._differ = len(set(found.values())) > 1
+        given = joint.graph.find_nodes(op="placeholder")
+        tangents = [node for node in given if "tangents" in node.name]
+        self._needed = {i: set() for i, value in enumerate(results) if value is None}
+        self._needed |= {i: {tangents.index(n) for n in found[i]} for i in found}
         forward, self.backward_module = self._partition(joint, *args, **kwargs)
         return forward, self.backward_module
 
@@ -88,6 +97,10 @@ class Gradients:
         metadata.bw_donated_idxs = []
         if self._differ:
             self._metadata = metadata
+        never = _unused_tangents(metadata)
+        for position, needed in self._needed.items():
+            if needed <= never and _can_be_detached(metadata, inputs, position):
+                self._without.append(position)
         if self._written is None:
             return ""
         if len(metadata.input_info) != len(inputs):
@@ -97,9 +110,7 @@ class Gradients:
             count = self._written.get(position, 0)
             if not info.mutates_data:
                 continue
-            is_apart = info.mutations_hidden_from_autograd
-            is_apart = is_apart or info.mutations_under_no_grad_or_inference_mode
-            is_hidden = count == 0 or is_apart
+            is_hidden = count == 0 or _is_apart(info)
             if is_hidden and _has_history(inputs[position]) and not _is_in_graph(info):
                 return "a tensor with a history is written to without its knowledge"
             if count == 0:
@@ -117,6 +128,8 @@ class Gradients:
         compiled: Callable[..., Any],
     ) -> Callable[..., Any]:
         """The callable of the whole graph, which tells autograd about its results."""
+        if self._without:
+            compiled = _detaching(compiled, self._without)
         if self._unseen:
             compiled = _keeping_versions(compiled, self._unseen)
         for extra in range(1, max(self._repeated.values(), default=0) + 1):
@@ -155,6 +168,53 @@ class Gradients:
         backward is given None for these.
         """
         return self._metadata is not None
+
+
+def _can_be_detached(metadata: Any, inputs: Sequence[Any], position: int) -> bool:
+    """Whether nobody sees it if an input comes without its history."""
+    infos = metadata.input_info
+    given = [id(value) for value in inputs if isinstance(value, torch.Tensor)]
+    if (
+        len(infos) != len(inputs)
+        or len(set(given)) < len(given)
+        or any(map(is_traceable_wrapper_subclass, inputs))
+    ):
+        return False
+    value, info = inputs[position], infos[position]
+    if not isinstance(value, torch.Tensor) or not value.requires_grad or info.mutates_metadata:
+        return False
+    is_given_back = any(out.base_idx == position for out in metadata.output_info)
+    return (_is_apart(info) or not info.mutates_data) and not is_given_back
+
+
+def _is_apart(info: Any) -> bool:
+    """Whether autograd knows nothing of the writes to an input. It refuses others to leaves."""
+    is_hidden = info.mutations_hidden_from_autograd or (info.is_leaf and info.requires_grad)
+    return bool(is_hidden or info.mutations_under_no_grad_or_inference_mode)
+
+
+def _unused_tangents(metadata: Any) -> set[int]:
+    """By their positions, those of the new values of inputs that are written to without autograd's
+    knowledge: AOTAutograd has one for each, but no gradient ever comes.
+    """
+    written = [metadata.input_info[i] for i in metadata.mutated_inp_runtime_indices]
+    first = [info for info in written if info.mutates_data and info.requires_grad]
+    return {i for i, info in enumerate(first) if _is_apart(info)}
+
+
+def _detaching(
+    compiled: Callable[..., Any],
+    positions: Sequence[int],
+) -> Callable[..., Any]:
+    """No gradient ever reaches these inputs: else autograd would call their hooks with None."""
+    places = set(positions)
+
+    def call(
+        *args: Any,
+    ) -> Any:
+        return compiled(*(a.detach() if i in places else a for i, a in enumerate(args)))
+
+    return call
 
 
 def _keeping_versions(

@@ -309,3 +309,59 @@ def test_what_was_computed_before_a_write_has_no_history(backend, part):
         after.sum().backward()
         found.append((before, after.detach(), x.grad))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_hooks_of_what_is_only_written_to_are_not_called(hidden: bool, backend: str) -> None:
+    def function(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        a = p.detach() * 2
+        if hidden:
+            p.data.clamp_(0, 0.5)
+        else:
+            with torch.no_grad():
+                p.sub_(1)
+        return (a * q).sum()
+
+    outcomes = []
+    for call in (function, minidynamo.compile(function, backend=backend)):
+        p, q = (torch.nn.Parameter(torch.arange(3.0)) for _ in range(2))
+        seen: list[object] = []
+        p.register_hook(seen.append)
+        p.register_post_accumulate_grad_hook(lambda _, seen=seen: seen.append("accumulated"))
+        for _ in range(2):
+            call(p, q).backward()
+        assert p.grad is None
+        outcomes.append((p.tolist(), q.grad.tolist(), p._version, seen))
+    assert outcomes[0] == outcomes[1]
+
+
+def computed_from_detached(p, q):
+    a = p.detach() * 2
+    p.data.clamp_(0, 0.5)
+    return (a * q).sum()
+
+
+def computed_before(p, q):
+    a = p * 2
+    p.data.clamp_(0, 0.5)
+    return (a * q).sin().sum()
+
+
+def saved_itself(p, q):
+    a = (p * q).sin()
+    p.data.mul_(0.5)
+    return a.sum() + p.cos().sum()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("fn", [computed_from_detached, computed_before, saved_itself])
+def test_data_written_after_a_use(fn, backend):
+    """What was computed from the old values is not computed again from the new ones."""
+    found = []
+    for run in fn, minidynamo.compile(fn, backend=backend, fullgraph=True):
+        p, q = (torch.nn.Parameter(torch.arange(3.0)) for _ in range(2))
+        for _ in range(3):
+            run(p, q).backward()
+        found.append((p.detach(), q.grad, torch.zeros(3) if p.grad is None else p.grad))
+    torch.testing.assert_close(*found)
