@@ -9,16 +9,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd.graph import increment_version
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.fx.node import Node
-from torch.utils._pytree import tree_leaves
+from torch.fx.node import Node, map_arg
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from .exc import Unsupported
 
 # Functions whose `out=` AOTAutograd loses, or cannot make functional.
 _OUT_IN_EAGER = {torch.linalg.matrix_rank, torch._native_batch_norm_legit}
+_FEW = 5
 # Operations in place that give their tensor another shape.
 _RESHAPING = frozenset(
     "as_strided_ resize_ resize_as_ resize_as_sparse_ set_ sparse_resize_ "
@@ -27,8 +28,8 @@ _RESHAPING = frozenset(
 
 
 def refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) -> None:
-    """Refuses `out=` tensors that have not the dtype and shape of the result: to resize tensors
-    from outside or views, or to convert where the operator can, is left to eager.
+    """Refuses `out=` tensors that have not the shape of the result, or a dtype that it is not
+    converted to: to resize tensors from outside or views is left to eager.
     """
     nodes = [
         n for n in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(n, Node)
@@ -40,7 +41,7 @@ def refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) ->
         raise Unsupported("tensor storage", target.__name__, "out= of this function is eager's")
     name = getattr(target, "__name__", str(target))
     try:
-        found = target(*args, **{k: v for k, v in fake_kwargs.items() if k != "out"})
+        found = target(*args, **_without_out(fake_kwargs))
     except Exception:
         return  # the call itself says what is wrong
     results = found if isinstance(found, (tuple, list)) else [found]
@@ -48,11 +49,66 @@ def refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) ->
         fake = node.meta["example_value"]
         is_own = node.op != "placeholder" and not fake._is_view()
         fits = is_own or fake.shape == result.shape
-        if not fits or fake.dtype != result.dtype:
+        if not fits or (
+            fake.dtype != result.dtype and not _converts(target, args, fake_kwargs)
+        ):
             raise Unsupported("tensor storage", name, why)
     if _is_laid_out_anew(target, args, fake_kwargs):
         why = "the meta function lays out= anew, which the operator does not"
         raise Unsupported("tensor storage", name, why)
+
+
+def _without_out(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in kwargs.items() if key != "out"}
+
+
+def with_dtype_of_out(target: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a call, with a `dtype` where `out=` decides in which dtype it is
+    computed (`sum`, `mean`, `cumsum`): functional forms have no `out=` to look at.
+    """
+    fake_args, fake_kwargs = map_arg((args, kwargs), lambda node: node.meta["example_value"])
+    out = fake_kwargs["out"]
+    if not isinstance(out, torch.Tensor) or kwargs.get("dtype") is not None:
+        return kwargs
+    named = {"dtype": out.dtype}
+    return {**kwargs, **named} if _converts(target, fake_args, fake_kwargs, named) else kwargs
+
+
+def _converts(
+    target: Any, args: Any, kwargs: dict[str, Any], named: dict[str, Any] | None = None
+) -> bool:
+    """Whether `out=` gets what a call returns without it, converted; tried on small tensors.
+
+    named: keyword arguments of the call without it.
+    """
+    out, structure = tree_flatten(kwargs["out"])
+    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    on_cpu = all(type(t) is FakeTensor and t.device.type == "cpu" for t in tensors)
+    if isinstance(target, str) or not on_cpu or torch.is_autocast_enabled("cpu"):
+        return False
+    quiet = warnings.catch_warnings(action="ignore")
+    try:
+        with unset_fake_temporarily(), torch.random.fork_rng([]), torch.no_grad(), quiet:
+            real, given = tree_map(_small, (args, _without_out(kwargs)))
+            results = tree_leaves(target(*real, **given, **(named or {})))
+            written = [
+                torch.empty(result.shape, dtype=fake.dtype)
+                for result, fake in zip(results, out, strict=True)
+            ]
+            target(*real, **given, out=tree_unflatten(written, structure))
+            pairs = zip(written, results, strict=True)
+            return all(torch.equal(a, b.to(a.dtype)) for a, b in pairs)
+    except Exception:
+        return False
+
+
+def _small(value: Any) -> Any:
+    """A tensor of few elements for a fake one: thirds, sums of which are rounded in each dtype."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    shape = (_FEW,) * value.dim()
+    thirds = torch.arange(1, _FEW ** value.dim() + 1, dtype=torch.float64) / 3
+    return thirds.reshape(shape).to(value.dtype)
 
 
 def _is_laid_out_anew(target: Any, args: Any, fake_kwargs: dict[str, Any]) -> bool:

@@ -28,7 +28,7 @@ from torch.fx.node import Node, map_arg
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from . import config, events
+from . import config, events, out_tensors
 from .data_parallel import Writes, active_ddp, compile_in_buckets
 from .deferred_torch import defer
 from .draws import Draws, is_drawn
@@ -38,7 +38,6 @@ from .fake_results import sized_fake_mode
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
-from .out_tensors import keeping_shape, moving_versions, refuse_out, version_of
 from .shape_env import ExactShapeEnv, decomposing
 from .shape_history import history_of
 from .shapes import Shapes, expr_function
@@ -75,7 +74,7 @@ class GraphInput:
     @property
     def writes(self) -> int:
         """How often operations of the graph wrote to it."""
-        return version_of(example_value(self.node)) - self.version
+        return out_tensors.version_of(example_value(self.node)) - self.version
 
     @property
     def is_mutated(self) -> bool:
@@ -189,7 +188,7 @@ class OutputGraph:
             node = self.root_graph.placeholder(name)
         node.meta["example_value"] = fake
         node.meta["module_state"] = isinstance(source, ModuleItemSource)
-        self.inputs.append(GraphInput(node, source, value, version_of(fake)))
+        self.inputs.append(GraphInput(node, source, value, out_tensors.version_of(fake)))
         return node
 
     def _unique_name(self, stem: str) -> str:
@@ -226,6 +225,8 @@ class OutputGraph:
         if active_ddp() is not None:
             map_arg((args, kwargs), given.append)
         writes = Writes(given)
+        if "out" in kwargs:
+            kwargs = out_tensors.with_dtype_of_out(target, args, kwargs)
         value = self._run_fake(op, target, args, kwargs)
         node = self._add(op, target, args, kwargs, value, stack)
         node.meta["writes"] = writes.memory()
@@ -409,15 +410,15 @@ class OutputGraph:
                 self.fake_mode,
                 tracing(self.tracing_context),
                 decomposing(target, fake_args, fake_kwargs, self.shapes.is_empty),
-                keeping_shape(target, fake_args),
+                out_tensors.keeping_shape(target, fake_args),
             ):
                 if "out" in kwargs:
-                    refuse_out(target, fake_args, fake_kwargs, kwargs["out"])
+                    out_tensors.refuse_out(target, fake_args, fake_kwargs, kwargs["out"])
                     self.shape_env.pending_fresh_unbacked_symbols.clear()
                 if op == "call_method":
                     value = getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
                 else:
-                    with moving_versions(target, args, fake_args, fake_kwargs):
+                    with out_tensors.moving_versions(target, args, fake_args, fake_kwargs):
                         value = target(*fake_args, **fake_kwargs)
             run_on_ones(target, fake_args, fake_kwargs, value)
             return value
