@@ -8,6 +8,7 @@ kept in a local of the generated code, so identity and aliasing survive.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,14 @@ class PyCodegen:
         self.instructions.extend(instructions)
 
     def load_const(self, value: Any) -> None:
-        """Push `value` itself (by identity) from the constants of the new code."""
+        """Push `value` itself (by identity) from the constants of the new code. There CPython puts
+        its one copy of a text that looks like a name, but not into a list.
+        """
+        if type(value) is str and value.isidentifier() and sys.intern(value) is not value:
+            self.emit("LOAD_CONST", [value])
+            self.emit("LOAD_CONST", 0)
+            self.emit("BINARY_SUBSCR")
+            return
         self.emit("LOAD_CONST", value)
 
     def new_local(self) -> str:

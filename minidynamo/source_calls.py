@@ -7,6 +7,7 @@ None of them runs code of the user.
 
 from __future__ import annotations
 
+import collections
 import gc
 import itertools
 from collections.abc import Mapping
@@ -32,16 +33,22 @@ def builtins_of(module_globals: dict[str, Any]) -> dict[str, Any]:
 
 def dict_key_at(mapping: Mapping[Any, Any], index: int) -> Any:
     """The key at a position of a mapping; raises IndexError when it is shorter."""
-    for key in itertools.islice(mapping, index, None):
+    for key in itertools.islice(_dict_type(mapping).keys(mapping), index, None):
         return key
-    raise IndexError(f"a dict of {len(mapping)} has no key {index}")
+    raise IndexError(f"a dict has no key {index}")
 
 
 def dict_value_at(mapping: Mapping[Any, Any], index: int) -> Any:
     """The value at a position of a mapping; raises IndexError when it is shorter."""
-    for value in itertools.islice(mapping.values(), index, None):
+    for value in itertools.islice(_dict_type(mapping).values(mapping), index, None):
         return value
-    raise IndexError(f"a dict of {len(mapping)} has no value {index}")
+    raise IndexError(f"a dict has no value {index}")
+
+
+def _dict_type(mapping: Mapping[Any, Any]) -> Any:
+    """The builtin type whose methods see the items: a class may define its own."""
+    types = (collections.OrderedDict, dict)
+    return next((cls for cls in types if isinstance(mapping, cls)), type(mapping))
 
 
 def iterator_sequence(iterator: Any) -> Any:

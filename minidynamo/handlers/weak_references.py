@@ -47,7 +47,9 @@ class _Reference(VariableTracker):
         return None if is_none(left) or is_none(right) else tx.is_same(left, right)
 
     def hash_key(self, tx: Translator) -> Any:
-        referent = self.hashed_as(tx)
+        return self._key_of(tx, self.hashed_as(tx))
+
+    def _key_of(self, tx: Translator, referent: VariableTracker) -> _WeakKey:
         key = referent.hash_key(tx)
         note_identity(tx, referent)
         if isinstance(key, UserKey):
@@ -85,6 +87,12 @@ class WeakrefVariable(_Reference):
     def python_type(self) -> type:
         return type(self.value)
 
+    def hashed_as(self, tx: Translator) -> VariableTracker:
+        """It keeps the hash that it once gave."""
+        if self.value() is not None:
+            hash(self.value)
+        return super().hashed_as(tx)
+
     def is_basic(self) -> bool:
         return type(self.value) is weakref.ref and self.value.__callback__ is None
 
@@ -117,13 +125,17 @@ class NewWeakrefVariable(_Reference):
     def is_basic(self) -> bool:
         return self.callback is None
 
+    def hashed_as(self, tx: Translator) -> VariableTracker:
+        """The real one has to keep its hash."""
+        unsupported("weak reference", "hash", "it is made behind the graph")
+
     def hash_key(self, tx: Translator) -> Any:
         """A container is rebuilt behind the graph: its keys' objects must live until then."""
         effects = tx.output.side_effects
         real = effects.real_of(self.referent)
         if self.referent.source is None or effects.has_let_go(real):
             _refuse_call()
-        return super().hash_key(tx)
+        return self._key_of(tx, self.referent)
 
     def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         effects = tx.output.side_effects

@@ -583,3 +583,20 @@ def test_annotations_of_a_module_that_are_deleted_twice():
         return x + 2
 
     check(f, X, graphs=None)
+
+
+def test_a_text_that_was_computed_is_not_one_of_the_code():
+    def f(x):
+        first = second = "abcdef"
+        made = first[:3] + second[3:]
+        y = x + 1
+        print(end="")
+        again = "".join([made[:2], made[2:]])
+        return y * 2, first is second, made is first, made is again, made
+
+    def g(x):
+        made = f(x)[-1]
+        return x + 1, made is "abcdef"[:6], made is f(x)[-1]
+
+    check(f, torch.ones(2), graphs=2)
+    check(g, torch.ones(2), graphs=None)

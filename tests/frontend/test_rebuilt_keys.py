@@ -240,3 +240,36 @@ def _cleared_by_equality(x):
 @pytest.mark.parametrize("fn", [_cleared_by_equality, _breaks_behind, _dict_of_closures])
 def test_equality_reads_a_cell_of_an_inlined_function(fn):
     check(lambda x: fn(x)[:2], torch.ones(2), graphs=None)
+
+
+# -- dicts whose class iterates in its own way -----------------------------------------------------
+
+
+class Hidden(dict):
+    def __iter__(self):
+        return iter(())
+
+    def keys(self):
+        return []
+
+    def values(self):
+        return []
+
+
+def _changes_behind_a_break(x):
+    made = Hidden()
+    made[Compared(1)] = x
+    made[Compared] = x + 1
+    print(end="")
+    first = dict.pop(made, Compared)
+    key, value = dict.popitem(made)
+    return first, key.number, value, dict.__len__(made)
+
+
+def _reads_an_argument(x, table):
+    return [(key.number, value + x) for key, value in dict.items(table)]
+
+
+def test_items_of_a_dict_that_hides_them():
+    check(_changes_behind_a_break, torch.ones(2), graphs=None)
+    check(_reads_an_argument, torch.ones(2), Hidden({Compared(2): 3}), graphs=2)

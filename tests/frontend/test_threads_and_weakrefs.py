@@ -188,7 +188,7 @@ def _compares_references(a):
     again, other = weakref.ref(KEY), weakref.ref(OTHER)
     same = again is REFERENCE, again == REFERENCE, other == again, other is again, again == 3
     same += made is weakref.ref(inside), made == weakref.ref(inside), made == again
-    return a + 1, same, hash(again) == hash(REFERENCE), {REFERENCE: 2}[again]
+    return a + 1, same, hash(REFERENCE) == hash(KEY), {REFERENCE: 2}[again]
 
 
 @pytest.mark.parametrize("fn", [_reads_containers, _compares_references])
@@ -283,3 +283,17 @@ def test_an_entry_goes_with_its_key(fn):
     assert_same(results[0], results[1])
     assert_same(results[0], results[2])
     assert results[0][2] != results[0][1]
+
+
+def _keeps_its_hash(a, table, holder):
+    reference = weakref.ref(holder[0])
+    first = hash(reference)
+    holder.clear()
+    return a + 1, first == hash(reference), len(holder)
+
+
+@pytest.mark.parametrize("backend", ["eager"])
+def test_a_reference_keeps_the_hash_that_it_gave(backend):
+    compiled = minidynamo.compile(_keeps_its_hash, backend=backend)
+    for call in (_keeps_its_hash, compiled, compiled):
+        assert call(x, {}, [Key(1)])[1]
