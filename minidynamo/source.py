@@ -282,14 +282,6 @@ def partial_source(base: Source, field: str) -> SlotSource:
 
 
 @source
-class InstanceDictSource(_AttributeSource):
-    """The instance dict of `base`; guard programs see an empty one where there is none."""
-
-    base: Source
-    attribute, op = "__dict__", "INSTANCE_DICT"
-
-
-@source
 class FuncCodeSource(_AttributeSource):
     """The code object of a function."""
 
@@ -521,13 +513,21 @@ class DictKeySource(_CallingSource):
 
 
 @source
+class InstanceDictSource(_CallingSource):
+    """The instance dict of `base`; guard programs see an empty one where there is none."""
+
+    base: Source
+    text, op, function = "{base}.__dict__", "INSTANCE_DICT", staticmethod(calls.instance_dict)
+
+
+@source
 class DictValueSource(_CallingSource):
     """The value at a position of a dict, in iteration order."""
 
     base: Source
     index: int
-    text, op = "list({base}.values())[{index}]", "DICT_VALUE"
-    function = staticmethod(calls.dict_value_at)
+    text = "list({base}.values())[{index}]"
+    op, function = "DICT_VALUE", staticmethod(calls.dict_value_at)
 
 
 @source

@@ -31,6 +31,14 @@ def builtins_of(module_globals: dict[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else vars(found)
 
 
+def instance_dict(value: Any) -> dict[str, Any] | None:
+    """The real instance dict, or None; no code of the user is run."""
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+
+
 def dict_key_at(mapping: Mapping[Any, Any], index: int) -> Any:
     """The key at a position of a mapping; raises IndexError when it is shorter."""
     for key in itertools.islice(_dict_type(mapping).keys(mapping), index, None):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..side_effects import DELETED
 from ..source import DictItemSource, InstanceAttrSource, InstanceDictSource, Source
+from ..source_calls import instance_dict
 from ..utils import class_dict
 from .base import VariableTracker
 
@@ -16,14 +17,6 @@ if TYPE_CHECKING:
 
 
 _HEAP_TYPE = 1 << 9
-
-
-def instance_dict(value: Any) -> dict[str, Any] | None:
-    """The real instance dict, or None; no code of the user is run."""
-    try:
-        return object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
 
 
 def push_dict(codegen: PyCodegen, cls: type, push: Callable[[], None]) -> None:

@@ -173,3 +173,30 @@ class _OfMeta(metaclass=_Meta):
 def test_dict_of_a_metaclass_is_not_asked():
     check(lambda x: _OfMeta(x).times() + _OfMeta.factor, torch.arange(3.0))
     assert not ASKED
+
+
+def test_generated_code_does_not_ask_getattribute():
+    log = []
+
+    class Watched:
+        def __init__(self, items):
+            self.items = items
+
+        def __getattribute__(self, name):
+            log.append(name)
+            return super().__getattribute__(name)
+
+    def fn(x, node):
+        node.items.append(2)
+        minidynamo.graph_break()
+        node.items[0] += 1
+        return x * len(node.items)
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for count in (1, 1, 2):
+        results = []
+        for run in (fn, compiled):
+            log.clear()
+            node = Watched([5] * count)
+            results.append((run(torch.ones(2), node).tolist(), list(log), node.items))
+        assert results[0] == results[1]
