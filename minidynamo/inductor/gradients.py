@@ -97,7 +97,7 @@ class Gradients:
         metadata.bw_donated_idxs = []
         if self._differ:
             self._metadata = metadata
-        never = _unused_tangents(metadata)
+        never = _unused_tangents(metadata, inputs)
         for position, needed in self._needed.items():
             if needed <= never and _can_be_detached(metadata, inputs, position):
                 self._without.append(position)
@@ -110,7 +110,7 @@ class Gradients:
             count = self._written.get(position, 0)
             if not info.mutates_data:
                 continue
-            is_hidden = count == 0 or _is_apart(info)
+            is_hidden = count == 0 or _is_apart(info, inputs[position])
             if is_hidden and _has_history(inputs[position]) and not _is_in_graph(info):
                 return "a tensor with a history is written to without its knowledge"
             if count == 0:
@@ -184,22 +184,33 @@ def _can_be_detached(metadata: Any, inputs: Sequence[Any], position: int) -> boo
     if not isinstance(value, torch.Tensor) or not value.requires_grad or info.mutates_metadata:
         return False
     is_given_back = any(out.base_idx == position for out in metadata.output_info)
-    return (_is_apart(info) or not info.mutates_data) and not is_given_back
+    return (_is_apart(info, value) or not info.mutates_data) and not is_given_back
 
 
-def _is_apart(info: Any) -> bool:
-    """Whether autograd knows nothing of the writes to an input. It refuses others to leaves."""
-    is_hidden = info.mutations_hidden_from_autograd or (info.is_leaf and info.requires_grad)
-    return bool(is_hidden or info.mutations_under_no_grad_or_inference_mode)
+def _is_apart(info: Any, value: Any) -> bool:
+    """Whether autograd knows nothing of the writes to an input. It refuses others to leaves that
+    require gradients (`info` says what the input is afterwards).
+    """
+    if info.mutations_hidden_from_autograd:
+        return True
+    if value.is_leaf and value.requires_grad:
+        return True
+    return bool(info.mutations_under_no_grad_or_inference_mode)
 
 
-def _unused_tangents(metadata: Any) -> set[int]:
+def _unused_tangents(metadata: Any, inputs: Sequence[Any]) -> set[int]:
     """By their positions, those of the new values of inputs that are written to without autograd's
     knowledge: AOTAutograd has one for each, but no gradient ever comes.
     """
-    written = [metadata.input_info[i] for i in metadata.mutated_inp_runtime_indices]
-    first = [info for info in written if info.mutates_data and info.requires_grad]
-    return {i for i, info in enumerate(first) if _is_apart(info)}
+    if len(metadata.input_info) != len(inputs):
+        return set()
+    written = [
+        (metadata.input_info[i], inputs[i]) for i in metadata.mutated_inp_runtime_indices
+    ]
+    first = [
+        (info, value) for info, value in written if info.mutates_data and info.requires_grad
+    ]
+    return {i for i, (info, value) in enumerate(first) if _is_apart(info, value)}
 
 
 def _detaching(

@@ -64,6 +64,8 @@ def refusal(
         if node.kwargs.get("requires_grad") is True:
             return f"{node} is a leaf of autograd"
         name = call_name(node)
+        if _gains_history(node, name):
+            return f"{node} is detached, and has a history after a write"
         if _is_gapped(node, name, gapped):
             gapped.add(node)
         if name == "as_strided" and _is_gradient_to_input(gm, node):
@@ -100,6 +102,17 @@ def _moved_input(node: Node) -> Node | None:
         base = base.args[0]
     is_input = isinstance(base, Node) and base.op == "placeholder"
     return base if is_input else None  # type: ignore[return-value]
+
+
+def _gains_history(node: Node, name: str) -> bool:
+    """Whether a tensor without a history is written to with one: functional graphs make it anew
+    as a part of what it was detached from, and detach it again.
+    """
+    is_data = node.target is getattr and node.args[1] == "data"
+    if not (is_data or name in ("detach", "detach_")):
+        return False
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and value.grad_fn is not None
 
 
 def _is_gapped(node: Node, name: str, gapped: set[Node]) -> bool:

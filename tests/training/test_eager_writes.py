@@ -365,3 +365,55 @@ def test_data_written_after_a_use(fn, backend):
             run(p, q).backward()
         found.append((p.detach(), q.grad, torch.zeros(3) if p.grad is None else p.grad))
     torch.testing.assert_close(*found)
+
+
+def into_detached(x, y):
+    part = x.detach()
+    part.add_(y)
+    return part
+
+
+def into_row_of_detached(x, y):
+    part = (x * 2).detach()
+    part[0].add_(y[0])
+    return part * 2
+
+
+def into_data(x, y):
+    part = x.data
+    part.mul_(y)
+    return part
+
+
+def into_input(x, y):
+    x.add_(y)
+    return x
+
+
+def into_product(x, y):
+    x = x * 1
+    minidynamo.graph_break()
+    x.add_(y)
+    return x
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "fn", [into_detached, into_row_of_detached, into_data, into_input, into_product]
+)
+def test_what_has_no_history_gets_one_by_a_write(fn, backend):
+    found = []
+    for run in fn, minidynamo.compile(fn, backend=backend):
+        for needs_grad in (False, True, True):
+            if fn is into_input and needs_grad:
+                continue
+            x = torch.linspace(-1, 1, 6).reshape(2, 3).requires_grad_(needs_grad)
+            y = torch.arange(6.0).reshape(2, 3).requires_grad_()
+            given = x * 1
+            out = run(given, y)
+            assert out.requires_grad
+            out.sum().backward()
+            grad = torch.zeros(2, 3) if x.grad is None else x.grad
+            found.append((out.detach(), given.detach(), y.grad, grad))
+    half = len(found) // 2
+    torch.testing.assert_close(found[:half], found[half:])
