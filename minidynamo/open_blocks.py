@@ -29,6 +29,7 @@ def leave_if_it_raises(call: list[Instruction], code: types.CodeType) -> list[In
     return [
         raised,
         *current.emit_call([Instruction("LOAD_CONST", disabled(_leave))], loads, len(loads)),
+        Instruction("SWAP", 2),
         Instruction("POP_TOP"),
         Instruction("SWAP", 2),
         Instruction("POP_EXCEPT"),
@@ -36,14 +37,15 @@ def leave_if_it_raises(call: list[Instruction], code: types.CodeType) -> list[In
     ]
 
 
-def _leave(*exits: Any) -> None:
-    """Call them with the error that is being handled; raises what they raise in its place."""
-    handled = error = sys.exc_info()[1]
+def _leave(*exits: Any) -> BaseException:
+    """Call them with the error that is being handled; returns it, or what they raise in its place
+    (raised here it would stay the handled one for good).
+    """
+    error = sys.exc_info()[1]
     assert error is not None
     for leave in exits:
         try:
             leave(type(error), error, error.__traceback__)
         except BaseException as raised:
             error = raised
-    if error is not handled:
-        raise error
+    return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -134,6 +135,8 @@ def test_managers_are_left_once_and_in_order(fails: bool, backend: str) -> None:
         with pytest.raises(KeyError if fails else RuntimeError) as raised:
             call(overlapping, log)
         assert (type(raised.value.__context__) is RuntimeError) == fails
+        del raised
+        assert sys.exc_info() == (None, None, None)
     assert logs[0] == logs[1]
     assert len(logs[0]) == 6
 
