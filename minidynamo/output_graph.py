@@ -28,7 +28,7 @@ from torch.fx.node import Node, map_arg
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from . import config, events, out_tensors
+from . import config, events, histories, out_tensors
 from .data_parallel import Writes, active_ddp, compile_in_buckets
 from .deferred_torch import defer
 from .draws import Draws, is_drawn
@@ -571,6 +571,8 @@ class OutputGraph:
             events.emit(events.GraphEvent(graph=module, ops=ops))
         depth = torch._C._functorch.get_dynamic_layer_stack_depth()
         module.meta["written_inputs"] = {i: n for i, v in enumerate(inputs) if (n := v.writes)}
+        given = [item.node for item in inputs]
+        module.meta["unreached_leaves"] = histories.unreached_leaves(given, module.graph)
         if self.shape_env.deferred_runtime_asserts:
             insert_deferred_runtime_asserts(module, self.shape_env, "graph")
             module.recompile()

@@ -211,11 +211,11 @@ _TRACED_FUNCTIONS |= {
     for method in vars(class_).values()
     if isinstance(method, (types.FunctionType, property))
 }
-# Containers of weak references are dicts, and code that calls the references.
+# A WeakKeyDictionary is a dict of references that the traced code calls. (What WeakValueDictionary
+# holds may die between guard and use: it is eager's.)
 _TRACED_FUNCTIONS |= {
     method
-    for class_ in (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
-    for method in vars(class_).values()
+    for method in vars(weakref.WeakKeyDictionary).values()
     if isinstance(method, types.FunctionType)
 }
 # Functions that look at the nodes of autograd that they make: graphs make others.

@@ -48,6 +48,7 @@ LAYERS = [
         "guard_filter",
         "guard_expr",
         "guards",
+        "histories",
         "joined_sources",
         "new_parameters",
         "out_tensors",

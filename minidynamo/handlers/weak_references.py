@@ -40,7 +40,6 @@ class _Reference(VariableTracker):
         raise NotImplementedError
 
     def shares(self, tx: Translator, other: VariableTracker) -> bool | None:
-        """Whether it is the same object as another that was made elsewhere; None: it is not."""
         if not (isinstance(other, _Reference) and self.is_basic() and other.is_basic()):
             return None
         left, right = (side.call(tx, [], {}).realize() for side in (self, other))

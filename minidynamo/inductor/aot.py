@@ -35,7 +35,7 @@ from minidynamo import _C, events
 from minidynamo.inductor.decompositions import before_autograd
 from minidynamo.inductor.differentiable import Boxed, Joined
 from minidynamo.inductor.effects import keeping_calls
-from minidynamo.inductor.gradients import WRITTEN, Gradients
+from minidynamo.inductor.gradients import UNREACHED, WRITTEN, Gradients
 from minidynamo.inductor.laid_out import LaidOut
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 from minidynamo.inductor.passes.pooled_positions import keep_positions
@@ -347,8 +347,9 @@ def make_aot(
     _check_inputs(gm, inputs)
     _forget_histories(gm, inputs)
     parts = take_out(gm, inputs)
-    gradients = Gradients(options.pop("partition_fn"), written)
     rest = gm if parts is None else parts.rest
+    unreached = gm.meta.get(UNREACHED, ()) if parts is None else ()
+    gradients = Gradients(options.pop("partition_fn"), written, unreached)
     pair = _Pair(compilers, gradients, rest, inputs, may_join=_is_of_plain_tensors(gm, inputs))
     if recorder is not None and parts is None:
         pair.joined.record_in(recorder)

@@ -28,6 +28,8 @@ from minidynamo.inductor.sizes import has_symbols
 
 # In the meta of a GraphModule: by position, how often it moves the version counter of an input.
 WRITTEN = "written_inputs"
+# And the positions of the leaves that autograd does not lead to from what the graph leaves.
+UNREACHED = "unreached_leaves"
 # So far back a graph's autograd node is looked for.
 MOST_VIEWS = 16
 # In the meta of a placeholder that the graph writes to: how often its version counter moves.
@@ -38,19 +40,20 @@ class Gradients:
     """One graph's.
 
     partition: how AOTAutograd divides the joint graph; written: by their positions, the inputs
-    whose version counters it moves, and how often (None: not known).
+    whose version counters it moves, and how often (None: not known); unreached: the leaves that
+    autograd does not lead to.
     """
 
     def __init__(
         self,
         partition: Callable[..., Any],
         written: Mapping[int, int] | None,
+        unreached: Sequence[int] = (),
     ) -> None:
         self._partition = partition
         self._written = written
         self._unseen: list[int] = []
-        # By an input's position, the tangents that its gradient depends on.
-        self._needed: dict[int, set[int]] = {}
+        self._unreached = unreached
         self._without: list[int] = []
         self._repeated: dict[int, int] = {}
         self._differ = False
@@ -66,12 +69,8 @@ class Gradients:
         """Divides the joint graph, and sees whether some gradients need some tangents only."""
         (output,) = joint.graph.find_nodes(op="output")
         results = tree_leaves(output.args)[kwargs["num_fwd_outputs"] :]
-        found = _tangents_of(joint.graph.nodes, results)
-        self._differ = len(set(found.values())) > 1
-        given = joint.graph.find_nodes(op="placeholder")
-        tangents = [node for node in given if "tangents" in node.name]
-        self._needed = {i: set() for i, value in enumerate(results) if value is None}
-        self._needed |= {i: {tangents.index(n) for n in found[i]} for i in found}
+        self._differ = len(set(_tangents_of(joint.graph.nodes, results).values())) > 1
+        self._without = list(self._unreached)
         forward, self.backward_module = self._partition(joint, *args, **kwargs)
         return forward, self.backward_module
 
@@ -97,10 +96,7 @@ class Gradients:
         metadata.bw_donated_idxs = []
         if self._differ:
             self._metadata = metadata
-        never = _unused_tangents(metadata, inputs)
-        for position, needed in self._needed.items():
-            if needed <= never and _can_be_detached(metadata, inputs, position):
-                self._without.append(position)
+        self._without = [i for i in self._without if _can_be_detached(metadata, inputs, i)]
         if self._written is None:
             return ""
         if len(metadata.input_info) != len(inputs):
@@ -110,7 +106,9 @@ class Gradients:
             count = self._written.get(position, 0)
             if not info.mutates_data:
                 continue
-            is_hidden = count == 0 or _is_apart(info, inputs[position])
+            is_apart = info.mutations_hidden_from_autograd
+            is_apart = is_apart or info.mutations_under_no_grad_or_inference_mode
+            is_hidden = count == 0 or is_apart
             if is_hidden and _has_history(inputs[position]) and not _is_in_graph(info):
                 return "a tensor with a history is written to without its knowledge"
             if count == 0:
@@ -171,46 +169,14 @@ class Gradients:
 
 
 def _can_be_detached(metadata: Any, inputs: Sequence[Any], position: int) -> bool:
-    """Whether nobody sees it if an input comes without its history."""
+    """Whether nobody sees it if a leaf comes without what autograd keeps of it."""
     infos = metadata.input_info
     given = [id(value) for value in inputs if isinstance(value, torch.Tensor)]
-    if (
-        len(infos) != len(inputs)
-        or len(set(given)) < len(given)
-        or any(map(is_traceable_wrapper_subclass, inputs))
-    ):
-        return False
-    value, info = inputs[position], infos[position]
-    if not isinstance(value, torch.Tensor) or not value.requires_grad or info.mutates_metadata:
+    if len(infos) != len(inputs) or len(set(given)) < len(given):
         return False
     is_given_back = any(out.base_idx == position for out in metadata.output_info)
-    return (_is_apart(info, value) or not info.mutates_data) and not is_given_back
-
-
-def _is_apart(info: Any, value: Any) -> bool:
-    """Whether autograd knows nothing of the writes to an input. It refuses others to leaves that
-    require gradients (`info` says what the input is afterwards).
-    """
-    if info.mutations_hidden_from_autograd:
-        return True
-    if value.is_leaf and value.requires_grad:
-        return True
-    return bool(info.mutations_under_no_grad_or_inference_mode)
-
-
-def _unused_tangents(metadata: Any, inputs: Sequence[Any]) -> set[int]:
-    """By their positions, those of the new values of inputs that are written to without autograd's
-    knowledge: AOTAutograd has one for each, but no gradient ever comes.
-    """
-    if len(metadata.input_info) != len(inputs):
-        return set()
-    written = [
-        (metadata.input_info[i], inputs[i]) for i in metadata.mutated_inp_runtime_indices
-    ]
-    first = [
-        (info, value) for info, value in written if info.mutates_data and info.requires_grad
-    ]
-    return {i for i, (info, value) in enumerate(first) if _is_apart(info, value)}
+    is_wrapped = any(map(is_traceable_wrapper_subclass, inputs))
+    return not (infos[position].mutates_metadata or is_given_back or is_wrapped)
 
 
 def _detaching(

@@ -283,6 +283,10 @@ class VariableTracker:
         """`tp_richcompare` of a type that is not Python's to trace; None: it is not known."""
         return None
 
+    def shares(self, tx: Translator, other: VariableTracker) -> bool | None:
+        """Whether it is one object with `other`, made elsewhere; None: as `identity` says."""
+        return None
+
     def hashed_as(self, tx: Translator) -> VariableTracker:
         """The value whose hash is its own."""
         return self

@@ -40,9 +40,9 @@ class Protocol(Services):
             return True
         if isinstance(left, SymVariable) or isinstance(right, SymVariable):
             return self._is_same_number(left, right)
-        shares = getattr(left.realize(), "shares", None)
-        if shares is not None and (shared := shares(self, right.realize())) is not None:
-            return bool(shared)
+        shared = left.realize().shares(self, right.realize())  # type: ignore[arg-type]
+        if shared is not None:
+            return shared
         is_choice = any(getattr(value, "choice", None) for value in (left, right))
         if is_choice and left.python_type() is right.python_type():
             unsupported("choice of a tensor", f"{left!r} is {right!r}", "it depends on data")

@@ -167,7 +167,6 @@ class Key:
 
 KEY, OTHER = Key(3), Key(4)
 BY_KEY = weakref.WeakKeyDictionary({KEY: 5})
-BY_NAME = weakref.WeakValueDictionary({"key": KEY})
 KEYS = weakref.WeakSet([KEY])
 REFERENCE = weakref.ref(KEY)
 
@@ -178,8 +177,7 @@ def _reads_containers(a):
     for key in KEYS:
         a = a + key.number
     found = KEY in BY_KEY, OTHER in BY_KEY, BY_KEY.get(OTHER), KEY in KEYS, OTHER in KEYS
-    sizes = len(BY_KEY), len(BY_NAME), len(KEYS)
-    return a + BY_KEY[KEY], found, sizes, BY_NAME["key"].number, BY_NAME.get("other")
+    return a + BY_KEY[KEY], found, len(BY_KEY), len(KEYS)
 
 
 def _compares_references(a):
@@ -194,6 +192,23 @@ def _compares_references(a):
 @pytest.mark.parametrize("fn", [_reads_containers, _compares_references])
 def test_weak_references_are_traced(fn):
     check(fn, x, fullgraph=True)
+
+
+def _values_of_its_own():
+    table, objects = weakref.WeakValueDictionary(), [Key(number) for number in range(3)]
+    for each in objects:
+        table[each.number] = each
+    sizes = [len(table), table[1].number, table.get(5)]
+    del objects[:], each
+    return [*sizes, len(table), list(table.keys())]
+
+
+def _weak_values(a):
+    return a + 1, _values_of_its_own()
+
+
+def test_weak_values_end_with_their_objects():
+    check(_weak_values, x)
 
 
 def _looks_up(a, table, keys, key):

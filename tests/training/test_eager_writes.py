@@ -417,3 +417,35 @@ def test_what_has_no_history_gets_one_by_a_write(fn, backend):
             found.append((out.detach(), given.detach(), y.grad, grad))
     half = len(found) // 2
     torch.testing.assert_close(found[:half], found[half:])
+
+
+class NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("writes", [False, True])
+def test_functions_without_a_gradient(writes, backend):
+    """Their results have a history all the same."""
+
+    def fn(p):
+        y = NoGradient.apply(p)
+        if writes:
+            with torch.no_grad():
+                p.add_(1)
+        return y + 1
+
+    compiled = minidynamo.compile(fn, backend=backend)
+    for _ in range(2):
+        p, q = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+        expected, found = fn(p), compiled(q)
+        assert found.requires_grad == expected.requires_grad
+        torch.testing.assert_close((found.detach(), q), (expected.detach(), p))
+        found.sum().backward()
+        assert q.grad is None or not q.grad.any()
