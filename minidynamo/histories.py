@@ -1,4 +1,4 @@
-"""What autograd keeps of the tensors of a graph: the fake ones have eager's histories."""
+"""What autograd keeps of the tensors of a graph, as the histories of the fake ones tell."""
 
 from __future__ import annotations
 
@@ -12,34 +12,50 @@ from torch.fx import Graph, Node
 def unreached_leaves(given: Sequence[Node], graph: Graph) -> list[int]:
     """By their positions, the leaves that require gradients among what a graph is `given` to which
     nothing that it leaves leads: their hooks are not called for its gradients.
+
+    Empty where a fake tensor requires gradients without a history (results of operators with graphs
+    of their own): then it is not known what leads where.
     """
     (output,) = graph.find_nodes(op="output")
-    left = output.all_input_nodes
-    fakes = [_fake(node) for node in given]
-    todo: list[Any] = [
-        fake.grad_fn for node in (*given, *left) if (fake := _fake(node)) is not None
-    ]
+    inputs = _fakes(given)
+    left = [*inputs, *_fakes(output.all_input_nodes)]
+    try:
+        made_by = [fake.grad_fn for fake in left if fake is not None]
+    except RuntimeError:  # autograd does not say it of views whose base was written to since
+        return []
+    reached = _leaves(made_by)
+    reached |= {id(fake) for fake in _fakes(output.all_input_nodes) if _is_leaf(fake)}
+    if not reached <= set(map(id, inputs)):
+        return []
+    unreached = []
+    for position, fake in enumerate(inputs):
+        if _is_leaf(fake) and id(fake) not in reached:
+            unreached.append(position)
+    return unreached
+
+
+def _leaves(todo: list[Any]) -> set[int]:
+    """The ids of the leaves that nodes of autograd lead to."""
     seen: set[Any] = {None}
-    leaves: set[int] = set()
+    found: set[int] = set()
     while todo:
-        made_by = todo.pop()
-        if made_by in seen:
+        node = todo.pop()
+        if node in seen:
             continue
-        seen.add(made_by)
-        if type(made_by).__name__ == "AccumulateGrad":
-            leaves.add(id(made_by.variable))
-        todo.extend(before for before, _ in made_by.next_functions)
-    return [
-        position
-        for position, fake in enumerate(fakes)
-        if fake is not None and _is_leaf(fake) and id(fake) not in leaves
-    ]
+        seen.add(node)
+        if type(node).__name__ == "AccumulateGrad":
+            found.add(id(node.variable))
+        todo.extend(before for before, _ in node.next_functions)
+    return found
 
 
-def _fake(node: Node) -> torch.Tensor | None:
-    value = node.meta.get("example_value")
-    return value if isinstance(value, torch.Tensor) else None
+def _fakes(nodes: Sequence[Node]) -> list[torch.Tensor | None]:
+    found: list[torch.Tensor | None] = []
+    for node in nodes:
+        value = node.meta.get("example_value")
+        found.append(value if isinstance(value, torch.Tensor) else None)
+    return found
 
 
-def _is_leaf(fake: torch.Tensor) -> bool:
-    return fake.requires_grad and fake.is_leaf
+def _is_leaf(fake: torch.Tensor | None) -> bool:
+    return fake is not None and fake.requires_grad and fake.is_leaf

@@ -90,6 +90,8 @@ class SideEffects:
         # Values of which others are parts, that the log does not know as such.
         self.frozen: set[VariableTracker] = set()
         self.attributes: dict[VariableTracker, dict[str, VariableTracker | _Deleted]] = {}
+        # Those of them that existed before the frame: few among many.
+        self._changed: dict[VariableTracker, None] = {}
         self.contents: dict[VariableTracker, None] = {}
         self.recreated: set[tuple[VariableTracker, str]] = set()
         # Objects whose making is seen outside, in order of the program.
@@ -219,17 +221,25 @@ class SideEffects:
     # -- attributes (of objects, modules' dicts, cells) -----------------------------------------
 
     def store_attr(self, variable: VariableTracker, name: str, value: VariableTracker) -> None:
-        self._check_replaced(variable, name)
-        self.mutated.add(variable)
-        self.version += 1
-        self.lasting += 1
-        self.outside += variable.mutation is Mutation.EXISTING
-        stored = self.attributes.setdefault(variable, {})
+        stored = self._stores(variable, name)
         if stored.get(name) is DELETED:
             # Deleted and made again: it moves to the end of the instance dict.
             del stored[name]
             self.recreated.add((variable, name))
         stored[name] = value
+
+    def _stores(
+        self, variable: VariableTracker, name: str
+    ) -> dict[str, VariableTracker | _Deleted]:
+        """What is stored to an object, one attribute of which is about to change."""
+        self._check_replaced(variable, name)
+        self.mutated.add(variable)
+        self.version += 1
+        self.lasting += 1
+        if variable.mutation is Mutation.EXISTING:
+            self.outside += 1
+            self._changed[variable] = None
+        return self.attributes.setdefault(variable, {})
 
     def delete_attr(
         self, variable: VariableTracker, name: str, *, existed: bool = True
@@ -237,12 +247,7 @@ class SideEffects:
         """existed: whether the real object has the attribute, so that it has to
         be deleted there.
         """
-        self._check_replaced(variable, name)
-        self.mutated.add(variable)
-        self.version += 1
-        self.lasting += 1
-        self.outside += variable.mutation is Mutation.EXISTING
-        stored = self.attributes.setdefault(variable, {})
+        stored = self._stores(variable, name)
         if variable.mutation is Mutation.NEW or not existed:
             stored.pop(name, None)
         else:
@@ -271,11 +276,8 @@ class SideEffects:
 
     def pending_attributes(self) -> list[tuple[VariableTracker, dict[str, Any]]]:
         """(object, stores) of all objects that existed before the frame."""
-        return [
-            (variable, stores)
-            for variable, stores in self.attributes.items()
-            if variable.mutation is Mutation.EXISTING and stores
-        ]
+        pairs = ((variable, self.attributes[variable]) for variable in self._changed)
+        return [(variable, stores) for variable, stores in pairs if stores]
 
     def pending_contents(self) -> list[VariableTracker]:
         """Iterators that advanced, then containers whose items changed; all existed before."""

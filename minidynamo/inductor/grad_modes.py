@@ -115,7 +115,7 @@ def _is_cut_off(
     node: Node,
 ) -> bool:
     value = node.meta.get("example_value")
-    if not isinstance(value, torch.Tensor) or _is_computed(value) or not value._is_view():
+    if not isinstance(value, torch.Tensor) or is_computed(value) or not value._is_view():
         return False
     if node.target in ("detach", "detach_", torch.detach) or node.args[1:] == ("data",):
         return False
@@ -139,10 +139,10 @@ def _has_history(
     if node.op == "output":
         return True
     value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and value.requires_grad and _is_computed(value)
+    return isinstance(value, torch.Tensor) and value.requires_grad and is_computed(value)
 
 
-def _is_computed(
+def is_computed(
     value: torch.Tensor,
 ) -> bool:
     """Whether autograd knows where it comes from; of views that were written to it may refuse to

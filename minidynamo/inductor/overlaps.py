@@ -26,7 +26,7 @@ from torch.fx.node import Node, map_arg
 from torch.utils._pytree import tree_leaves
 
 from minidynamo.inductor.assertions import keep_assertions
-from minidynamo.inductor.grad_modes import escaping_view
+from minidynamo.inductor.grad_modes import escaping_view, is_computed
 
 # Element by element: what they write may be what they read.
 _POINTWISE = frozenset(
@@ -112,7 +112,7 @@ def _gains_history(node: Node, name: str) -> bool:
     if not (is_data or name in ("detach", "detach_")):
         return False
     value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and value.grad_fn is not None
+    return isinstance(value, torch.Tensor) and is_computed(value)
 
 
 def _is_gapped(node: Node, name: str, gapped: set[Node]) -> bool:
