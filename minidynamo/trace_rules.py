@@ -125,8 +125,11 @@ _PURE_FUNCTIONS: tuple[Any, ...] = (
     struct.pack,
     struct.unpack,
     sys.intern,
-    os.path.join,
-    os.path.basename,
+    *(
+        getattr(os.path, n)
+        for n in "join basename dirname split splitext splitdrive isabs normcase normpath"
+        " commonprefix commonpath".split()
+    ),
     os.fspath,
     torch.finfo,
     torch.iinfo,

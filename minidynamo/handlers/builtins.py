@@ -25,7 +25,7 @@ from ..variables.builtin_object import (
     observed,
     type_name,
 )
-from ..variables.constant import ConstantVariable, is_value
+from ..variables.constant import ConstantVariable
 from ..variables.descriptors import class_variable, lookup_special
 from ..variables.exceptions import ExceptionVariable
 from ..variables.functions import (
@@ -52,7 +52,7 @@ from ..variables.sets import SetVariable
 from ..variables.symint import SymVariable, compute
 from ..variables.tensor import TensorVariable
 from ..variables.user_defined import UserDefinedObjectVariable
-from ..variables.user_keys import as_hash
+from ..variables.user_keys import as_hash, has_known_hash
 from .extremes import select_extreme
 from .torch_symbolic import data_truth, number_of
 
@@ -143,7 +143,7 @@ def _hash(tx: Translator, value: Values, /) -> Values:
         return _hash_of_identity(tx, value)
     if isinstance(value, BuiltinObject):
         key = value.hash_key(tx)
-        if isinstance(value, SequenceVariable) and isinstance(key, tuple) and is_value(key):
+        if isinstance(key, (tuple, frozenset)) and has_known_hash(key):
             return ConstantVariable(hash(key))
     unsupported("hash()", repr(value), "the hash of this object is not known while tracing")
 

@@ -22,12 +22,13 @@ from ..variables.builtin_object import (
 )
 from ..variables.constant import ConstantVariable, is_inert, is_negative, is_numpy_bool
 from ..variables.descriptors import lookup_special
-from ..variables.lists import SequenceVariable, as_sequence
+from ..variables.lists import as_sequence
 from ..variables.registry import handles
 from ..variables.symint import SymVariable
 from ..variables.tensor import TensorVariable
 from ..variables.torch_overrides import dispatched
 from ..variables.user_values import UserValueVariable
+from .percent import format_values
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -355,24 +356,8 @@ def _constant_slot(
 ) -> VariableTracker:
     """A constant's slot with an operand that is no constant: numbers and strings do not know it."""
     if isinstance(operand.value, (str, bytes)) and function is operator.mod:
-        items = _constant_items(other)
-        if items is not None:
-            return tx.fold(function, (operand.value, items), {})
-        unsupported("string formatting", repr(operand), "it formats values that are not known")
+        return format_values(tx, operand, other)
     return NOT_IMPLEMENTED
-
-
-def _constant_items(value: VariableTracker) -> tuple[Any, ...] | None:
-    """The items of a tuple, of a subclass too, if they are constants."""
-    if not isinstance(value, SequenceVariable) or not issubclass(value.cls, tuple):
-        return None
-    items = [item.realize() for item in value.items]
-    if value.overrides("__getitem__") or not all(
-        isinstance(i, ConstantVariable) for i in items
-    ):
-        return None
-    values = tuple(item.value for item in items)  # type: ignore[attr-defined]
-    return values if all(map(is_inert, values)) else None
 
 
 def refuse(

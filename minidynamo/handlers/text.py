@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import types
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..variables.base import VariableTracker, unsupported
-from ..variables.builtin_object import BuiltinObject, type_name
+from ..variables.builtin_object import NONE, BuiltinObject, type_name
 from ..variables.constant import ConstantVariable
+from ..variables.deques import DequeVariable
 from ..variables.descriptors import lookup_special
+from ..variables.dict_views import DictViewVariable, MappingProxyVariable
 from ..variables.dicts import DictVariable
 from ..variables.functions import CallableVariable
 from ..variables.lists import SequenceVariable
@@ -65,11 +68,14 @@ def text_of(
         found = value.lookup(special)
         if found is not None and (found[2] or isinstance(found[1], types.FunctionType)):
             return _checked(tx, special, value.call_method(tx, special, [], {}))
-        if special != "__repr__" or value.is_visited:
+        row = _REPRS.get(value.cls.__repr__)
+        if row is None or special != "__repr__":
             return None
+        if value.is_visited:
+            return row.again
         value.is_visited = True
         try:
-            return container_repr(tx, value)
+            return row.show(tx, value)
         finally:
             value.is_visited = False
     function = lookup_special(tx, value, special)
@@ -91,26 +97,81 @@ def _checked(
     return text.as_python_constant() if text.is_python_constant() else None
 
 
-def container_repr(
-    tx: Translator,
-    value: BuiltinObject,
-) -> str | None:
-    """repr of a plain list, tuple or dict."""
+# -- containers ---------------------------------------------------------------------------------
 
-    def show(item: VariableTracker) -> str:
-        return tx.call_function(
-            tx.wrap_constant(repr), [item.realize()], {}
-        ).as_python_constant()
 
-    if isinstance(value, SequenceVariable) and value.cls in (list, tuple):
-        texts = [show(item) for item in value.items]
-        if value.cls is list:
-            return f"[{', '.join(texts)}]"
-        return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
-    if isinstance(value, DictVariable) and value.cls is dict:
-        value.guard_keys(tx)
-        return f"{{{', '.join(f'{show(k)}: {show(v)}' for k, v in value.entries.values())}}}"
-    return None
+class _Repr(NamedTuple):
+    """A `__repr__` in C: what it gives, and what it gives of a container within itself."""
+
+    show: Callable[[Translator, Any], str]
+    again: str | None
+
+
+def _show(tx: Translator, item: VariableTracker) -> str:
+    return tx.call_function(tx.wrap_constant(repr), [item.realize()], {}).as_python_constant()
+
+
+def _join(tx: Translator, items: Iterable[VariableTracker]) -> str:
+    return ", ".join([_show(tx, item) for item in items])
+
+
+def _show_list(tx: Translator, value: SequenceVariable) -> str:
+    return f"[{_join(tx, value.items)}]"
+
+
+def _show_tuple(tx: Translator, value: SequenceVariable) -> str:
+    return f"({_join(tx, value.items)}{',' if len(value.items) == 1 else ''})"
+
+
+def _show_dict(tx: Translator, value: DictVariable) -> str:
+    value.guard_keys(tx)
+    pairs = [f"{_show(tx, k)}: {_show(tx, v)}" for k, v in [*value.entries.values()]]
+    return f"{{{', '.join(pairs)}}}"
+
+
+def _show_defaultdict(tx: Translator, value: DictVariable) -> str:
+    factory = _show(tx, value.default_factory or NONE)
+    return f"{value.cls.__name__}({factory}, {_show_dict(tx, value)})"
+
+
+def _show_ordered(tx: Translator, value: DictVariable) -> str:
+    """As a dict, or as a list of pairs: CPython has changed that."""
+    value.guard_keys(tx)
+    if not value.entries:
+        return f"{value.cls.__name__}()"
+    as_dict = "{" in repr(collections.OrderedDict(a=1))
+    pairs = [f"({_show(tx, k)}, {_show(tx, v)})" for k, v in [*value.entries.values()]]
+    text = _show_dict(tx, value) if as_dict else f"[{', '.join(pairs)}]"
+    return f"{value.cls.__name__}({text})"
+
+
+def _show_deque(tx: Translator, value: DequeVariable) -> str:
+    limit = "" if value.items.maxlen is None else f", maxlen={value.items.maxlen}"
+    return f"{value.cls.__name__}([{_join(tx, value.items)}]{limit})"
+
+
+def _show_view(tx: Translator, value: DictViewVariable) -> str:
+    return f"{value.cls.__name__}([{_join(tx, value.unpack(tx))}])"
+
+
+def _show_proxy(tx: Translator, value: MappingProxyVariable) -> str:
+    return f"mappingproxy({_show(tx, value.mapping)})"
+
+
+_REPRS: dict[Any, _Repr] = {
+    list.__repr__: _Repr(_show_list, "[...]"),
+    tuple.__repr__: _Repr(_show_tuple, "(...)"),
+    dict.__repr__: _Repr(_show_dict, "{...}"),
+    collections.defaultdict.__repr__: _Repr(_show_defaultdict, None),
+    collections.OrderedDict.__repr__: _Repr(_show_ordered, "..."),
+    collections.deque.__repr__: _Repr(_show_deque, "[...]"),
+    types.MappingProxyType.__repr__: _Repr(_show_proxy, None),
+    **{
+        type(getattr(cls(), kind)()).__repr__: _Repr(_show_view, "...")
+        for cls in (dict, collections.OrderedDict)
+        for kind in ("keys", "values", "items")
+    },
+}
 
 
 _text(str, "__str__")

@@ -49,6 +49,11 @@ class DictViewVariable(BuiltinObject):
         table, known = collect(tx, self.unpack(tx))
         return SetVariable(table, known, set)
 
+    def load_getset(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        if descriptor.__name__ == "mapping":
+            return MappingProxyVariable(self.mapping)
+        return super().load_getset(tx, descriptor)
+
     def reconstruct(self, codegen: PyCodegen) -> None:
         construct(codegen, dict_view, self.mapping, self.kind)
 

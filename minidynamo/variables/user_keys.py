@@ -89,6 +89,13 @@ class UserKey:
 USER_KEY.append(UserKey)
 
 
+def has_known_hash(key: Any) -> bool:
+    """Whether the hash of this hash key is what hashing the value itself gives."""
+    if isinstance(key, (tuple, frozenset)):
+        return all(map(has_known_hash, key))
+    return isinstance(key, UserKey) or is_value(key)
+
+
 def check_hashed_keys(keys: Iterable[Any]) -> list[UserKey]:
     """These hash keys are going to be hashed again, when the log is being replayed; those of the
     program's classes.

@@ -1,0 +1,57 @@
+"""`text % values`."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..variables.base import NotConstant, VariableTracker, unsupported
+from ..variables.constant import ConstantVariable, is_inert
+from ..variables.lists import SequenceVariable
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+
+class _Shown:
+    """Stands for an object of the trace where Python formats text: `%s` and `%r` ask for its."""
+
+    def __init__(self, tx: Translator, item: VariableTracker) -> None:
+        self.tx = tx
+        self.item = item
+
+    def _text(self, function: Callable[..., Any]) -> str:
+        text = self.tx.call_function(self.tx.wrap_constant(function), [self.item], {})
+        return str(text.realize().as_python_constant())
+
+    def __str__(self) -> str:
+        return self._text(str)
+
+    def __repr__(self) -> str:
+        return self._text(repr)
+
+
+def format_values(
+    tx: Translator, operand: ConstantVariable, other: VariableTracker
+) -> VariableTracker:
+    """The text or bytes with the items of a tuple; of objects, those that `%s` or `%r` shows."""
+    if (
+        isinstance(other, SequenceVariable)
+        and issubclass(other.cls, tuple)
+        and not other.overrides("__getitem__")
+    ):
+        items = [item.realize() for item in other.items]
+        values = tuple(
+            item.value
+            if isinstance(item, ConstantVariable) and is_inert(item.value)
+            else _Shown(tx, item)
+            for item in items
+        )
+        if not any(isinstance(value, _Shown) for value in values):
+            return tx.fold(operator.mod, (operand.value, values), {})
+        if isinstance(operand.value, str):
+            with contextlib.suppress(TypeError, ValueError, NotConstant):
+                return ConstantVariable(operand.value % values)
+    unsupported("string formatting", repr(operand), "it formats values that are not known")
