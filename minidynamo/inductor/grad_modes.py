@@ -5,7 +5,8 @@ for autograd it has nothing to do with its base, while AOTAutograd makes it anew
 
 `other_mode_part(gm)` takes a graph all of which runs in another grad mode than the one it is called
 in (the rest of a function that left a `no_grad` block with a graph break in it) out of this mode:
-AOTAutograd makes views anew in the mode of the call, so that they would have no history.
+AOTAutograd makes views anew, and writes to inputs, in the mode of the call, so that they would have
+no history. For the same reason one that enables gradients on the way is called with them.
 
 `inference_part(gm)` takes a graph all of which runs in inference mode out of this mode; one that
 enters it for a part of the way runs as it was captured.
@@ -46,16 +47,43 @@ def inference_part(
 def other_mode_part(
     gm: torch.fx.GraphModule,
 ) -> torch.fx.GraphModule | None:
-    """The graph without the calls that switch to the other grad mode at its begin and back at its
-    end; None if it has none such.
+    """The graph for a call in the other grad mode than that of now: without the calls that switch
+    to it at its begin and back at its end. One that enables gradients only for a part of the way
+    switches them off first. None if it is to be called in the mode of now.
     """
     calls = [node for node in gm.graph.nodes if node.op.startswith("call_")]
-    if len(calls) < 2 or {calls[0].target, calls[-1].target} != {torch._C._set_grad_enabled}:
-        return None
     is_enabled = torch.is_grad_enabled()
-    if (calls[0].args, calls[-1].args) != ((not is_enabled,), (is_enabled,)):
+    switches = [node for node in calls if node.target is torch._C._set_grad_enabled]
+    enabling = [node for node in switches if node.args == (True,)]
+    if is_enabled and enabling[:-1]:
         return None
-    return _without(gm, (calls[0], calls[-1]))
+    ends = [*switches[:1], *switches[-1:]]
+    modes = [node.args for node in ends]
+    if ends == [*calls[:1], *calls[-1:]] and modes == [(not is_enabled,), (is_enabled,)]:
+        return _without(gm, ends)
+    if is_enabled or torch.is_inference_mode_enabled() or enters_inference_mode(gm):
+        return None
+    return _switching_off(gm) if enabling else None
+
+
+def _switching_off(
+    gm: torch.fx.GraphModule,
+) -> torch.fx.GraphModule:
+    """The graph for a call with gradients, that does without where it did when called without."""
+    part = _without(gm, ())
+    first = next(node for node in part.graph.nodes if node.op.startswith("call_"))
+    with part.graph.inserting_before(first):
+        part.graph.call_function(
+            torch._C._set_grad_enabled,
+            (False,),
+        )
+    with part.graph.inserting_before(part.graph.output_node()):
+        part.graph.call_function(
+            torch._C._set_grad_enabled,
+            (True,),
+        )
+    part.recompile()
+    return part
 
 
 def in_other_mode(

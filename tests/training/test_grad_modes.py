@@ -119,3 +119,50 @@ def test_gradients_that_only_written_inputs_have(comp):
     x, other = weight * 1, unused * 1
     comp(f)(x, other).sum().backward()
     return weight.grad, unused.grad, x, other
+
+
+@scenario(graphs=None, breaks=None)
+def test_writes_to_inputs_behind_a_break_without_gradients(comp):
+    def f(x, other, way):
+        with torch.no_grad():
+            minidynamo.graph_break()
+            other.mul_(2)
+            if way == "both":
+                x.mul_(3)
+        if way == "copy":
+            x[...] = other.sin()
+        else:
+            x.mul_(5)
+        return other * 2
+
+    results = []
+    for way in ("copy", "mul", "both"):
+        weight = noise(4, 4).requires_grad_()
+        x = weight * 1
+        made = comp(f)(x, torch.ones(4, 4), way)
+        (x.sum() * 2).backward()
+        results += [made.requires_grad, x.detach(), weight.grad]
+    return results
+
+
+@scenario(graphs=2)
+def test_writes_to_inputs_where_gradients_are_switched_on(comp):
+    def f(x, other):
+        made = x * 2
+        with torch.enable_grad():
+            x.mul_(3)
+            with torch.no_grad():
+                other.copy_(x)
+        return made, other + 1
+
+    weight = noise(4, 4).requires_grad_()
+    results = []
+    compiled = comp(f)
+    for enabled in (False, True):
+        x, other = weight * 1, torch.ones(4, 4)
+        with torch.set_grad_enabled(enabled):
+            made, more = compiled(x, other)
+        x.sum().backward()
+        flags = [t.requires_grad for t in (made, more, other)]
+        results += [flags, x.detach(), other, weight.grad.clone()]
+    return results
