@@ -61,13 +61,14 @@ def text_of(
     if issubclass(value.python_type(), type):
         cls = value.as_python_constant()
         return repr(cls) if type(cls).__repr__ is type.__repr__ else None
+    asked = special
     own = value.is_user_defined or isinstance(value, BuiltinObject)
     if own and special == "__str__" and value.python_type().__str__ is object.__str__:
         special = "__repr__"
     if isinstance(value, BuiltinObject):
         found = value.lookup(special)
         if found is not None and (found[2] or isinstance(found[1], types.FunctionType)):
-            return _checked(tx, special, value.call_method(tx, special, [], {}))
+            return _checked(tx, asked, value.call_method(tx, special, [], {}))
         row = _REPRS.get(value.cls.__repr__)
         if row is None or special != "__repr__":
             return None
@@ -81,7 +82,7 @@ def text_of(
     function = lookup_special(tx, value, special)
     if function is None or value.python_type().__dict__.get("__repr__") is object.__repr__:
         return None
-    return _checked(tx, special, tx.call_function(function, [], {}))
+    return _checked(tx, asked, tx.call_function(function, [], {}))
 
 
 def _checked(
@@ -89,7 +90,9 @@ def _checked(
     special: str,
     text: Values,
 ) -> str | None:
-    """What the special method gave; TypeError as the program sees it where it is no text."""
+    """What the special method gave; TypeError as the program sees it where it is no text: it
+    names the method that was asked for.
+    """
     text = text.realize()
     if not issubclass(text.python_type(), str):
         kind = type_name(text.python_type())

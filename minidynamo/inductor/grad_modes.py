@@ -54,8 +54,7 @@ def other_mode_part(
     calls = [node for node in gm.graph.nodes if node.op.startswith("call_")]
     is_enabled = torch.is_grad_enabled()
     switches = [node for node in calls if node.target is torch._C._set_grad_enabled]
-    enabling = [node for node in switches if node.args == (True,)]
-    if is_enabled and enabling[:-1]:
+    if is_enabled and any(map(_enables, switches[:-1])):
         return None
     ends = [*switches[:1], *switches[-1:]]
     modes = [node.args for node in ends]
@@ -63,7 +62,7 @@ def other_mode_part(
         return _without(gm, ends)
     if is_enabled or torch.is_inference_mode_enabled() or enters_inference_mode(gm):
         return None
-    return _switching_off(gm) if enabling else None
+    return _switching_off(gm) if any(map(_enables, switches)) else None
 
 
 def _switching_off(
@@ -118,6 +117,8 @@ def escaping_view(
 ) -> str:
     """Why the graph has to run as it is; "" if nothing is against compiling it."""
     is_inference = torch.is_inference_mode_enabled()
+    if is_inference and (torch.is_grad_enabled() or any(map(_enables, gm.graph.nodes))):
+        return "gradients are on in inference mode"
     if not (torch.is_grad_enabled() or is_inference or _switches_grad(gm)):
         return ""  # what is made anew is made without gradients too
     if not (torch.is_grad_enabled() or is_inference):
@@ -131,6 +132,12 @@ def escaping_view(
         if is_cut_off and any(map(_has_history, node.users)):
             return f"{node} is a view that was made without gradients"
     return ""
+
+
+def _enables(
+    node: Node,
+) -> bool:
+    return node.target is torch._C._set_grad_enabled and node.args == (True,)
 
 
 def _switches_grad(

@@ -123,6 +123,25 @@ def test_objects_formatted_as_numbers_are_left_to_python():
     check(f, X, [1])
 
 
+class NoText:
+    def __repr__(self):
+        return 5
+
+
+@pytest.mark.parametrize(
+    "show",
+    [str, repr, "{}".format, lambda o: "%s" % (o,), lambda o: f"{o!r}", lambda o: repr([o])],
+)
+def test_objects_whose_text_is_no_text(show):
+    def f(x):
+        try:
+            return x, show(NoText())
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(f, X, graphs=1)
+
+
 @dataclass(frozen=True)
 class Inner:
     x: float

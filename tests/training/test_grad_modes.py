@@ -166,3 +166,74 @@ def test_writes_to_inputs_where_gradients_are_switched_on(comp):
         flags = [t.requires_grad for t in (made, more, other)]
         results += [flags, x.detach(), other, weight.grad.clone()]
     return results
+
+
+@scenario(graphs=4)
+def test_gradients_switched_on_within_a_block_without(comp):
+    def whole(x, other):
+        with torch.no_grad():
+            with torch.enable_grad():
+                x.mul_(7)
+            return x * 2, other + 1
+
+    def part(x, other):
+        with torch.no_grad():
+            other.mul_(2)
+            with torch.enable_grad():
+                x.mul_(2)
+            other.add_(1)
+        x.mul_(5)
+        return other, x.sum()
+
+    results = []
+    for f in map(comp, (whole, part)):
+        for enabled in (True, False):
+            weight = noise(4, 4).requires_grad_()
+            x, other = weight * 1, torch.ones(4, 4)
+            with torch.set_grad_enabled(enabled):
+                made = f(x, other)
+                results.append(torch.is_grad_enabled())
+            x.sum().backward()
+            flags = [t.requires_grad for t in (*made, x, other)]
+            results += [flags, x.detach(), other, weight.grad]
+    return results
+
+
+@scenario(graphs=None, breaks=None)
+def test_gradients_switched_on_in_inference_mode(comp):
+    def f(x):
+        with torch.enable_grad():
+            y = x * 3
+            minidynamo.graph_break()
+            x.mul_(2)
+        z = y * 2
+        x.mul_(2)
+        return y, z
+
+    results = []
+    for mode in (torch.no_grad, torch.inference_mode):  # passes kept of one are not the other's
+        weight = noise(4, 4).requires_grad_()
+        x = weight * 1
+        minidynamo.reset()
+        with mode():
+            made = comp(f)(x)
+        x.sum().backward()
+        results += [(t.requires_grad, t.is_inference(), t.tolist()) for t in made]
+        results += [x.detach(), weight.grad]
+    return results
+
+
+@scenario(graphs=None, breaks=None)
+def test_no_gradient_of_what_was_made_in_inference_mode(comp):
+    def f(x):
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad((x * 3).sum(), x)
+        return gradient
+
+    x = noise(4, 4).requires_grad_() * 1
+    with torch.no_grad():
+        gradient = comp(f)(x)
+    minidynamo.reset()
+    with torch.inference_mode(), pytest.raises(RuntimeError) as error:
+        comp(f)(x)
+    return gradient, str(error.value)[:40]
