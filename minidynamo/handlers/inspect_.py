@@ -32,12 +32,23 @@ def signature(
             )
         else:
             real = function.as_python_constant()
+        if isinstance(real, type) and _is_init_alone(real):
+            made_by: Any = function.getattr(tx, "__init__").realize().as_python_constant()
+        else:
+            made_by = real
     except NotConstant:
         return NotImplemented
-    if not isinstance(real, (types.FunctionType, types.MethodType)):
+    if not isinstance(made_by, (types.FunctionType, types.MethodType)):
         return NotImplemented
     result = inspect.signature(real)
     return tx.wrap(result, ConstSource(result, f"signature of {real.__name__}"))
+
+
+def _is_init_alone(cls: type) -> bool:
+    """Whether calls of a class take what its `__init__` takes."""
+    says_itself = any("__signature__" in vars(base) for base in cls.__mro__)
+    is_plain = type(cls).__call__ is type.__call__ and cls.__new__ is object.__new__
+    return is_plain and not says_itself
 
 
 @handles(inspect.Signature.parameters.fget)  # type: ignore[attr-defined]

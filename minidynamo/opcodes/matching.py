@@ -121,7 +121,7 @@ def send(tx: Translator, inst: Instruction) -> None:
     if item is not None:
         tx.push(item)
         return
-    tx.push(receiver.returned_value())
+    tx.push(receiver.returned_value(tx))
     tx.jump(inst.target)
 
 

@@ -57,6 +57,8 @@ class VariableTracker:
 
     source: Source | None = None
     mutation: Mutation = Mutation.IMMUTABLE
+    # The StopIteration that its `__next__` or `send` raised last.
+    stopped_by: VariableTracker | None = None
     # The step of the outermost frame that made it, for values that can't be rebuilt after the
     # graph:
     # should one be needed there, the graph breaks at that step instead.
@@ -242,13 +244,24 @@ class VariableTracker:
 
     def send(self, tx: Translator, value: VariableTracker) -> VariableTracker | None:
         """`PyIter_Send` with a value: the next value, or None when exhausted."""
-        return self.call_method(tx, "send", [value], {})
+        return self.until_stopped(lambda: self.call_method(tx, "send", [value], {}))
 
-    def returned_value(self) -> VariableTracker:
-        """What an exhausted iterator returned (generators: their return value)."""
-        unsupported(
-            "yield from", repr(self), "the value that this iterator returned is not known"
-        )
+    def until_stopped(self, step: Callable[[], VariableTracker]) -> VariableTracker | None:
+        """What a method gives that raises StopIteration at the end, then None."""
+        try:
+            return step()
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), StopIteration):
+                raise
+            self.stopped_by = error.value
+            return None
+
+    def returned_value(self, tx: Translator) -> VariableTracker:
+        """What an exhausted iterator returned: what its StopIteration holds."""
+        if self.stopped_by is None:
+            why = "the value that this iterator returned is not known"
+            unsupported("yield from", repr(self), why)
+        return self.stopped_by.getattr(tx, "value")
 
     def truth(self, tx: Translator) -> bool:
         """`PyObject_IsTrue`, which must be decided while tracing."""

@@ -423,12 +423,7 @@ class BuiltinObject(InstanceState):
     def next(self, tx: Translator) -> VariableTracker | None:
         if self.lookup("__next__") is None:
             tx.raise_observed(TypeError, f"{type_name(self.cls)!r} object is not an iterator")
-        try:
-            return self.call_method(tx, "__next__", [], {})
-        except ObservedException as error:
-            if issubclass(error.value.python_type(), StopIteration):
-                return None
-            raise
+        return self.until_stopped(lambda: self.call_method(tx, "__next__", [], {}))
 
     def call(
         self,

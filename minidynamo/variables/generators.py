@@ -225,12 +225,15 @@ class GeneratorVariable(IteratorVariable):
 
     # -- the end --------------------------------------------------------------------------------
 
-    def returned_value(self) -> VariableTracker:
+    def returned_value(self, tx: Translator) -> VariableTracker:
         return self.result if self.result is not None else NONE
 
     def stop_iteration(self) -> VariableTracker:
-        result, self.result = self.returned_value(), None
-        return ExceptionVariable(StopIteration, [] if is_none(result) else [result])
+        result = self.result
+        self.result = None
+        if result is None or is_none(result):
+            return ExceptionVariable(StopIteration, [])
+        return ExceptionVariable(StopIteration, [result])
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         if name in ("__name__", "__qualname__"):

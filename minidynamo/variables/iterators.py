@@ -85,7 +85,7 @@ class IteratorVariable(BuiltinObject):
             return self.call_method(tx, raw.__name__, args, kwargs)
         return super().call_builtin(tx, raw, args, kwargs)
 
-    def returned_value(self) -> VariableTracker:
+    def returned_value(self, tx: Translator) -> VariableTracker:
         """What `yield from` gives at the end."""
         return NONE
 

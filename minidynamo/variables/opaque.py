@@ -8,6 +8,7 @@ read is found by the names in its code, and in the code that it reaches by them.
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from .. import trace_rules
 from .base import VariableTracker, unsupported
 from .code_reach import CodeReach
 from .functions import CellVariable
+from .user_defined import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -73,3 +75,66 @@ def _implementations(target: Any) -> list[Any]:
         functions = (target._init_fn, target._backward_fn, target._setup_context_fn)
         return [*functions, *target._backend_fns.values()]
     return [target]
+
+
+# -- objects as arguments -------------------------------------------------------------------------
+
+Rebuild = Callable[[Any], Any]
+
+
+def with_fields(
+    tx: Translator,
+    target: Callable[..., Any],
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> tuple[Callable[..., Any], list[VariableTracker], dict[str, VariableTracker]]:
+    """The call with frozen dataclasses among its arguments given as tuples of their fields, from
+    which the node makes them again: a graph holds tensors and plain values only.
+    """
+    if not any(_is_frozen(arg.realize()) for arg in (*args, *kwargs.values())):
+        return target, args, kwargs
+    given = [_fields_of(tx, arg) for arg in args]
+    named = {name: _fields_of(tx, arg) for name, arg in kwargs.items()}
+
+    def call(*values: Any, **others: Any) -> Any:
+        made = [rebuild(value) for (_, rebuild), value in zip(given, values, strict=True)]
+        options = {}
+        for name, value in others.items():
+            _, rebuild = named[name]
+            options[name] = rebuild(value)
+        return target(*made, **options)
+
+    call.__name__ = getattr(target, "__name__", "call")
+    call.__qualname__ = call.__name__
+    values = [value for value, _ in given]
+    others = {name: value for name, (value, _) in named.items()}
+    return call, values, others
+
+
+def _is_frozen(value: VariableTracker) -> bool:
+    if not isinstance(value, UserDefinedObjectVariable):
+        return False
+    params = getattr(value.cls, "__dataclass_params__", None)
+    return params is not None and params.frozen
+
+
+def _fields_of(tx: Translator, value: VariableTracker) -> tuple[VariableTracker, Rebuild]:
+    value = value.realize()
+    if not _is_frozen(value):
+        return value, lambda given: given
+    cls = value.python_type()
+    names = [field.name for field in dataclasses.fields(cls)]
+    values = []
+    rebuilds = []
+    for name in names:
+        item, inner = _fields_of(tx, tx.getattr(value, name))
+        values.append(item)
+        rebuilds.append(inner)
+
+    def rebuild(given: tuple[Any, ...]) -> Any:
+        made: Any = object.__new__(cls)
+        for name, inner, item in zip(names, rebuilds, given, strict=True):
+            object.__setattr__(made, name, inner(item))
+        return made
+
+    return tx.wrap_items(tuple, values), rebuild

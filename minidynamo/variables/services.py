@@ -35,7 +35,7 @@ from .constant import ConstantVariable, is_inert, is_value
 from .descriptors import GETTERS, bind, class_lookup
 from .functions import BaseFunctionVariable, UserFunctionVariable
 from .number_tensors import with_items
-from .opaque import check_reads
+from .opaque import check_reads, with_fields
 from .postponed import logging_call
 from .raising import note_raising
 from .registry import handler_of
@@ -481,6 +481,7 @@ class Services:
     ) -> VariableTracker:
         """`target(*args, **kwargs)` as one node of the graph."""
         check_reads(self, target)  # type: ignore[arg-type]
+        target, args, kwargs = with_fields(self, target, args, kwargs)  # type: ignore[arg-type]
         proxies = tuple(self.as_proxy(arg) for arg in args)
         named = {name: self.as_proxy(arg) for name, arg in kwargs.items()}
         return self.add_node("call_function", target, proxies, named)

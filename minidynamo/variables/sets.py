@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from .dicts import are_hashable, key_of, raise_key_error
 from .lists import SequenceVariable
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
+from .set_order import again, has_real_hash, ordered_keys, popped
 from .user_keys import UserKey, check_hashed_keys, check_rebuilt_keys
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 Table = set[Any] | frozenset[Any]
 _NOTHING = object()
-_BY_IDENTITY = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
 class SetVariable(BuiltinObject):
@@ -71,6 +70,8 @@ class SetVariable(BuiltinObject):
         # Of a new set: its hash keys when it was made, and what was done to it since.
         self.first = list(table)
         self.changes: list[tuple[str, tuple[Any, ...]]] = []
+        # The hash keys that a new set was made of one by one, if so.
+        self.inserted: list[Any] | None = None if table else []
 
     def element(self, key: Any) -> VariableTracker:
         if isinstance(key, UserKey):
@@ -88,19 +89,14 @@ class SetVariable(BuiltinObject):
         return len(kinds) <= 1 and kinds <= {int, str, bytes, bool}
 
     def unpack(self, tx: Translator) -> list[VariableTracker]:
-        """The elements in iteration order; breaks the graph where it is not known."""
+        """The elements in iteration order."""
         if self.overrides("__iter__"):
             return super().unpack(tx)
-        is_known = self.order_is_known and all(map(_has_real_hash, self.table))
-        if len(self.table) > 1 and not is_known:
-            unsupported(
-                "order of a set", repr(self), "the iteration order of this set is not known"
-            )
-        return self.elements()
+        return [self.element(key) for key in ordered_keys(tx, self)]
 
     def as_python_constant(self) -> Any:
         """A copy that is iterated in the same order: whoever needs the set must not ask for it."""
-        known = self.order_is_known and all(map(_has_real_hash, self.table))
+        known = self.order_is_known and all(map(has_real_hash, self.table))
         if self.cls not in (set, frozenset) or not known:
             raise NotConstant(self)
         copy = self.cls(self.table)
@@ -117,14 +113,14 @@ class SetVariable(BuiltinObject):
         check_rebuilt_keys(self.table)
         keys = list(self.table)
         history: tuple[Any, ...] = ()
-        if self.order_is_known and all(map(_has_real_hash, keys)):
+        if self.order_is_known and all(map(has_real_hash, keys)):
             keys, history = self._history()
         codegen.sequence([self.element(key) for key in keys])
         codegen.emit("BUILD_SET", len(keys))
         if history:
             made = codegen.new_local()
             codegen.emit("STORE_FAST", made)
-            codegen.begin_call(_again)
+            codegen.begin_call(again)
             codegen.emit("LOAD_FAST", made)
             codegen.load_const(history)
             codegen.end_call(2)
@@ -141,10 +137,10 @@ class SetVariable(BuiltinObject):
         if all(map(is_value, self.first)) and is_value(tuple(self.changes)):
             ways.append((self.first, tuple(self.changes)))
         for inserted, history in ways:
-            again = _again(set(inserted), history)
+            made = again(set(inserted), history)
             if self.cls is not set:
-                again = _new_set(_plain(self.cls), again)
-            if list(again) == keys:
+                made = _new_set(_plain(self.cls), made)
+            if list(made) == keys:
                 return inserted, history
         unsupported("order of a set", repr(self), "a new set is iterated in another order")
 
@@ -180,17 +176,6 @@ class SetVariable(BuiltinObject):
         operations = self.lasting_operations()
         names = tuple((name, argument is not None) for name, argument in operations)
         apply_with(codegen, self, functools.partial(_replay, names))
-
-
-def _has_real_hash(key: Any) -> bool:
-    return is_value(key) or isinstance(key, _BY_IDENTITY)
-
-
-def _again(made: set[Any], changes: tuple[tuple[str, tuple[Any, ...]], ...]) -> set[Any]:
-    """Run by generated code: the set, changed as the traced code changed it."""
-    for name, arguments in changes:
-        getattr(made, name)(*arguments)
-    return made
 
 
 def _new_set(cls: type, elements: set[Any]) -> Any:
@@ -232,7 +217,9 @@ def collect(
 def _build_set(tx: Any, type_: type, items: list[VariableTracker]) -> VariableTracker:
     table, known = collect(tx, items)
     family = frozenset if issubclass(type_, frozenset) else set
-    return SetVariable(family(table), known, type_)
+    made = SetVariable(family(table), known, type_)
+    made.inserted = list(known)
+    return made
 
 
 SEQUENCE_BUILDERS[set] = _build_set
@@ -268,7 +255,7 @@ def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
         table, known = collect(tx, items)
         if len(table) != len(items):
             unsupported("hash", source.name, "two of its elements are equal by now")
-        if all(map(_has_real_hash, table)):
+        if all(map(has_real_hash, table)):
             table = value
     has_state = isinstance(value, set) or type(value).__dictoffset__ != 0
     mutation = Mutation.EXISTING if has_state else Mutation.IMMUTABLE
@@ -581,8 +568,13 @@ def _set_pop(tx: Translator, self: SetVariable, /) -> VariableTracker:
         tx.raise_observed(KeyError, "pop from an empty set")
     if self.mutation is Mutation.EXISTING and len(self.table) > 1:
         unsupported("order of a set", repr(self), "which element pop() takes is not known")
-    self.unpack(tx)
-    return self.element(_change(tx, self, "pop"))
+    if len(self.table) == 1 or all(map(has_real_hash, self.table)):
+        ordered_keys(tx, self)
+        return self.element(_change(tx, self, "pop"))
+    key = ordered_keys(tx, self, popped)[0]
+    _change(tx, self, "discard", key)
+    self.changes[-1] = ("pop", ())
+    return self.element(key)
 
 
 @builtin_method(set, "clear")

@@ -282,12 +282,7 @@ class UserDefinedObjectVariable(InstanceState):
         tx.raise_observed(TypeError, _lacking("__iter__", self.cls.__name__))
 
     def next(self, tx: Translator) -> VariableTracker | None:
-        try:
-            return self._special(tx, "__next__")
-        except ObservedException as error:
-            if issubclass(error.value.python_type(), StopIteration):
-                return None
-            raise
+        return self.until_stopped(lambda: self._special(tx, "__next__"))
 
     def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
         """`PySequence_Contains`: `__contains__`, or a search with == along the iteration."""

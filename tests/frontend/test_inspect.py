@@ -66,3 +66,27 @@ def test_parameters_are_an_ordered_proxy():
         return x + 1, text, parameters == other, type(parameters), list(parameters)
 
     check(fn, torch.ones(2), fullgraph=True)
+
+
+class Made:
+    def __init__(self, a, b=2, *rest):
+        self.a = a
+
+
+def test_signature_of_a_class():
+    def f(a, cls):
+        names = inspect.signature(cls).parameters
+        return a * len(names), list(names)
+
+    check(f, x, Made, fullgraph=True)
+
+
+def test_another_init_recompiles(monkeypatch):
+    def f(a):
+        return a * len(inspect.signature(Made).parameters)
+
+    def change(index):
+        if index == 2:
+            monkeypatch.setattr(Made, "__init__", lambda self, a: None)
+
+    check_recompiles(f, [(x,), (x,), (x,)], graphs=2, change=change)

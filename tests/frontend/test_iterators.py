@@ -686,3 +686,34 @@ def test_pairwise_that_is_entered_again(steps):
         return x + 1, next(pairs), next(pairs), next(pairs)
 
     check(f, X)
+
+
+class Counted:
+    def __init__(self, items):
+        self.items, self.index = items, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.index += 1
+        if self.index > len(self.items):
+            raise StopIteration(self.index)
+        return self.items[self.index - 1]
+
+    def send(self, value):
+        self.items.append(value)
+        return next(self)
+
+
+def test_what_iterators_of_the_program_return():
+    def inner(items):
+        yield (yield from Counted(items))
+
+    def fn(items):
+        sent = inner(items)
+        found = [next(sent), sent.send(items[0] + 1)]
+        return found + list(sent), list(inner(items[:1]))
+
+    check(fn, [X])
+    check(fn, [X, X])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import pytest
@@ -189,3 +190,41 @@ def test_cells_of_outer_functions_are_read():
         return before, read(x), scale
 
     compare(fn, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    x: torch.Tensor
+    y: torch.Tensor
+    by: int = 5
+    rest: list = dataclasses.field(default_factory=lambda: [1])
+
+    def __post_init__(self):
+        object.__setattr__(self, "by", self.by + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Nested:
+    pair: Pair
+    kind: str
+
+
+@minidynamo.allow_in_graph
+def of_pair(pair, *, other=None):
+    more = 0 if other is None else other.pair.y * len(other.kind)
+    return pair.x * pair.by + pair.y + pair.rest[0] + more
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_frozen_dataclasses_as_arguments(backend):
+    def fn(x, given):
+        made = Pair(x + 1, x * 2)
+        return of_pair(made) + of_pair(given, other=Nested(given, "ab")) * 2
+
+    minidynamo.reset()
+    counter = CountingBackend(backend=backend)
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for by in (3, 3, 4):
+        given = Pair(X, X + by, by)
+        assert_same(fn(X, given), compiled(X, given))
+    assert len(counter.graphs) == 2

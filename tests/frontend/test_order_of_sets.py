@@ -1,0 +1,89 @@
+"""Sets whose elements are hashed by their addresses are iterated in eager's order."""
+
+import pytest
+import torch
+from testing import CountingBackend, assert_same, check
+
+import minidynamo
+
+
+class Thing:
+    pass
+
+
+TENSORS = [torch.randn(2) for _ in range(12)]
+THINGS = [Thing() for _ in range(16)]
+GLOBAL = torch.randn(2)
+
+
+def agrees(fn, *calls, graphs=None, **options):
+    """On the same objects in eager and compiled: their addresses count."""
+    minidynamo.reset()
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, **options)
+    for args in calls:
+        assert_same(fn(*args), compiled(*args))
+    if graphs is not None:
+        assert len(counter.graphs) == graphs
+    return counter
+
+
+def test_popped_tensors():
+    def fn(x, y, z):
+        found = {x, y}
+        found.add(z)
+        first = found.pop()
+        found.add(GLOBAL)
+        return first - 2 * found.pop() + 3 * found.pop()
+
+    agrees(fn, TENSORS[:3], fullgraph=True, graphs=1)
+    agrees(fn, *(TENSORS[at : at + 3] for at in range(9)), fullgraph=True)
+
+
+def test_another_order_is_another_graph():
+    def fn(x, left, right):
+        first, _ = {left, right}
+        return x + (1 if first is left else 2)
+
+    x, left = TENSORS[0], THINGS[0]
+    other = next(o for o in THINGS[1:] if list({left, o}) == list({o, left}))  # no collision
+    calls = (x, left, other), (x, other, left), (x, left, other)
+    agrees(fn, *calls, fullgraph=True, graphs=2)
+
+
+def test_tensors_objects_and_values():
+    def fn(x, y, thing, other):
+        found = {x, 3, "q", thing}
+        found.update([y, other])
+        found.discard(x)
+        found.add(x)
+        total = 0
+        for index, item in enumerate(found):
+            if isinstance(item, torch.Tensor):
+                total = total * 2 + item * index
+        return total, [type(item).__name__ for item in frozenset([x, thing, other])]
+
+    for at in range(4):
+        args = (*TENSORS[at : at + 2], *THINGS[at : at + 2])
+        agrees(fn, args, fullgraph=True, graphs=1)
+
+
+def test_tensors_that_the_graph_makes():
+    """In eager their order is another one in each run."""
+
+    def fn(x):
+        found = {x + 1, x + 2}
+        return found.pop() + found.pop(), len(found)
+
+    check(fn, TENSORS[0], fullgraph=True)
+    check(fn, TENSORS[0], graphs=None)
+
+
+@pytest.mark.parametrize("merge", [set.union, set.update])
+def test_merged_sets_are_left_to_eager(merge):
+    def fn(x, y, z):
+        found = {x, y}
+        found = merge(found, {z}) or found
+        return [item * 2 for item in found]
+
+    agrees(fn, TENSORS[:3], TENSORS[4:7])
