@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from ..variables.arity import harmless_call
 from ..variables.base import NotConstant, ObservedException, VariableTracker, unsupported
 from ..variables.builtin_object import (
     BuiltinObject,
@@ -66,7 +67,8 @@ def builtin(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], An
     """Register what calling a builtin does: `function(tx, *args, **kwargs)`."""
 
     def register(function: Callable[..., Any]) -> Any:
-        handles(*functions)(checked(function, functions[0].__name__))
+        call = harmless_call(functions)
+        handles(*functions)(checked(function, functions[0].__name__, call))
         return function
 
     return register

@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any
 from ..side_effects import Mutation
 from ..source import CallSource, partial_source
 from ..variables.base import VariableTracker, unsupported
-from ..variables.builtin_object import BuiltinObject, builtin_method, construct, has_slot
+from ..variables.builtin_object import (
+    BuiltinObject,
+    builtin_method,
+    construct,
+    has_slot,
+    type_name,
+)
 from ..variables.constant import ConstantVariable
 from ..variables.registry import handles, wraps, wraps_instances
 from ..variables.user_defined import UserDefinedObjectVariable
 from .builtins import Values, builtin
+from .text import REPRS, Repr, show
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -122,6 +129,17 @@ def _make_partial(
 
 
 handles(functools.partial)(_make_partial)
+
+
+def _show_partial(tx: Translator, value: PartialVariable) -> str:
+    parts = [show(tx, value.function)]
+    parts += [show(tx, item) for item in value.args]
+    keywords = tx.unpack_keywords(value.keywords.realize())
+    parts += [f"{name}={show(tx, item)}" for name, item in keywords.items()]
+    return f"{type_name(value.cls)}({', '.join(parts)})"
+
+
+REPRS[functools.partial.__repr__] = Repr(_show_partial, "...")
 
 
 def _partial_below(tx: Translator, function: Values) -> PartialVariable | None:

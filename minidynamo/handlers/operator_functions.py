@@ -132,9 +132,7 @@ def _length_hint(
         if isinstance(value, ReversedVariable):
             return value.length_hint(tx)
         if not value.is_user_defined:
-            unsupported(
-                "operator", "length_hint", "how much this iterator has left is not known"
-            )
+            return value.call_method(tx, "__length_hint__", [], {})
         function = special_method(tx, value, "__length_hint__")
         assert function is not None
         hint = tx.call_function(function, [], {}).realize()

@@ -14,9 +14,13 @@ from ..variables.deques import DequeVariable
 from ..variables.descriptors import lookup_special
 from ..variables.dict_views import DictViewVariable, MappingProxyVariable
 from ..variables.dicts import DictVariable
-from ..variables.functions import CallableVariable
+from ..variables.functions import CallableVariable, UserFunctionVariable
 from ..variables.lists import SequenceVariable
+from ..variables.nested_functions import NestedFunctionVariable
+from ..variables.postponed import PrintedText
+from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
+from ..variables.user_defined import UserDefinedObjectVariable
 from .builtins import Values, builtin, data_dependent
 
 if TYPE_CHECKING:
@@ -36,6 +40,8 @@ def _text(function: Callable[[Any], str], special: str) -> None:
             return ConstantVariable("")
         if isinstance(value, TensorVariable):
             data_dependent(function.__name__, value)
+        if not more and _shows_address(tx, value):
+            return PrintedText([(value, "")])
         text = text_of(tx, value, special)
         if text is None or more:
             unsupported(
@@ -48,6 +54,26 @@ def _text(function: Callable[[Any], str], special: str) -> None:
     builtin(function)(convert)
 
 
+_TEXT_METHODS = ("__repr__", "__str__", "__format__")
+
+
+def _shows_address(
+    tx: Translator,
+    value: VariableTracker,
+) -> bool:
+    """Whether the text of an object has its address, which it gets behind the graph."""
+    if isinstance(value, NestedFunctionVariable):
+        return True
+    if not isinstance(value, UserDefinedObjectVariable):
+        return False
+    cls = value.python_type()
+    for name in _TEXT_METHODS:
+        if getattr(cls, name) is not getattr(object, name):
+            return False
+        lookup_special(tx, value, name)  # stays so
+    return True
+
+
 def text_of(
     tx: Translator,
     value: VariableTracker,
@@ -58,6 +84,10 @@ def text_of(
         return str(value.value) if special == "__str__" else repr(value.value)
     if isinstance(value, CallableVariable):
         return repr(value.value)
+    if isinstance(value, UserFunctionVariable):
+        if value.source is not None:
+            tx.guard(value.source, "ID_IS", value.fn)
+        return repr(value.fn)
     if issubclass(value.python_type(), type):
         cls = value.as_python_constant()
         return repr(cls) if type(cls).__repr__ is type.__repr__ else None
@@ -69,7 +99,7 @@ def text_of(
         found = value.lookup(special)
         if found is not None and (found[2] or isinstance(found[1], types.FunctionType)):
             return _checked(tx, asked, value.call_method(tx, special, [], {}))
-        row = _REPRS.get(value.cls.__repr__)
+        row = REPRS.get(value.cls.__repr__)
         if row is None or special != "__repr__":
             return None
         if value.is_visited:
@@ -103,19 +133,20 @@ def _checked(
 # -- containers ---------------------------------------------------------------------------------
 
 
-class _Repr(NamedTuple):
+class Repr(NamedTuple):
     """A `__repr__` in C: what it gives, and what it gives of a container within itself."""
 
     show: Callable[[Translator, Any], str]
     again: str | None
 
 
-def _show(tx: Translator, item: VariableTracker) -> str:
+def show(tx: Translator, item: VariableTracker) -> str:
+    """Its `repr`, which has to be known."""
     return tx.call_function(tx.wrap_constant(repr), [item.realize()], {}).as_python_constant()
 
 
 def _join(tx: Translator, items: Iterable[VariableTracker]) -> str:
-    return ", ".join([_show(tx, item) for item in items])
+    return ", ".join([show(tx, item) for item in items])
 
 
 def _show_list(tx: Translator, value: SequenceVariable) -> str:
@@ -128,12 +159,12 @@ def _show_tuple(tx: Translator, value: SequenceVariable) -> str:
 
 def _show_dict(tx: Translator, value: DictVariable) -> str:
     value.guard_keys(tx)
-    pairs = [f"{_show(tx, k)}: {_show(tx, v)}" for k, v in [*value.entries.values()]]
+    pairs = [f"{show(tx, k)}: {show(tx, v)}" for k, v in [*value.entries.values()]]
     return f"{{{', '.join(pairs)}}}"
 
 
 def _show_defaultdict(tx: Translator, value: DictVariable) -> str:
-    factory = _show(tx, value.default_factory or NONE)
+    factory = show(tx, value.default_factory or NONE)
     return f"{value.cls.__name__}({factory}, {_show_dict(tx, value)})"
 
 
@@ -143,7 +174,7 @@ def _show_ordered(tx: Translator, value: DictVariable) -> str:
     if not value.entries:
         return f"{value.cls.__name__}()"
     as_dict = "{" in repr(collections.OrderedDict(a=1))
-    pairs = [f"({_show(tx, k)}, {_show(tx, v)})" for k, v in [*value.entries.values()]]
+    pairs = [f"({show(tx, k)}, {show(tx, v)})" for k, v in [*value.entries.values()]]
     text = _show_dict(tx, value) if as_dict else f"[{', '.join(pairs)}]"
     return f"{value.cls.__name__}({text})"
 
@@ -158,19 +189,29 @@ def _show_view(tx: Translator, value: DictViewVariable) -> str:
 
 
 def _show_proxy(tx: Translator, value: MappingProxyVariable) -> str:
-    return f"mappingproxy({_show(tx, value.mapping)})"
+    return f"mappingproxy({show(tx, value.mapping)})"
 
 
-_REPRS: dict[Any, _Repr] = {
-    list.__repr__: _Repr(_show_list, "[...]"),
-    tuple.__repr__: _Repr(_show_tuple, "(...)"),
-    dict.__repr__: _Repr(_show_dict, "{...}"),
-    collections.defaultdict.__repr__: _Repr(_show_defaultdict, None),
-    collections.OrderedDict.__repr__: _Repr(_show_ordered, "..."),
-    collections.deque.__repr__: _Repr(_show_deque, "[...]"),
-    types.MappingProxyType.__repr__: _Repr(_show_proxy, None),
+def _show_set(tx: Translator, value: SetVariable) -> str:
+    name = value.cls.__name__
+    if not value.table:
+        return f"{name}()"
+    items = f"{{{_join(tx, value.unpack(tx))}}}"
+    return items if value.cls is set else f"{name}({items})"
+
+
+REPRS: dict[Any, Repr] = {
+    set.__repr__: Repr(_show_set, "set(...)"),
+    frozenset.__repr__: Repr(_show_set, None),
+    list.__repr__: Repr(_show_list, "[...]"),
+    tuple.__repr__: Repr(_show_tuple, "(...)"),
+    dict.__repr__: Repr(_show_dict, "{...}"),
+    collections.defaultdict.__repr__: Repr(_show_defaultdict, None),
+    collections.OrderedDict.__repr__: Repr(_show_ordered, "..."),
+    collections.deque.__repr__: Repr(_show_deque, "[...]"),
+    types.MappingProxyType.__repr__: Repr(_show_proxy, None),
     **{
-        type(getattr(cls(), kind)()).__repr__: _Repr(_show_view, "...")
+        type(getattr(cls(), kind)()).__repr__: Repr(_show_view, "...")
         for cls in (dict, collections.OrderedDict)
         for kind in ("keys", "values", "items")
     },

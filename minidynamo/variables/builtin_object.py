@@ -8,17 +8,16 @@ subclass defines is found first, as CPython's lookup along the MRO does.
 
 from __future__ import annotations
 
-import inspect
 import operator
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..exc import MinidynamoError
 from ..side_effects import Mutation
 from ..utils import class_dict
+from .arity import Arity, method_of_new, refuse
 from .base import ObservedException, VariableTracker, unsupported
 from .constant import ConstantVariable
 from .descriptors import bind, class_lookup, class_variable
@@ -38,62 +37,24 @@ NOT_IMPLEMENTED = ConstantVariable(NotImplemented)
 _MISSING = object()
 
 
-class _Arity(NamedTuple):
-    """How many positional arguments a row takes, and which names it takes by keyword."""
-
-    least: int
-    most: int
-    keywords: frozenset[str]
-    least_positional: int
-
-    @staticmethod
-    @cache
-    def of(function: Callable[..., Any], skip: int) -> _Arity:
-        parameters = list(inspect.signature(function).parameters.values())[skip:]
-        kinds = inspect.Parameter
-        positional = [
-            p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-        least = sum(p.default is kinds.empty for p in positional)
-        most = len(positional)
-        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-            most = 1 << 30
-        names = {
-            p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
-        }
-        if any(p.kind is p.VAR_KEYWORD for p in parameters):
-            names.add("**")
-        by_position = [p for p in positional if p.name not in names]
-        least_positional = sum(p.default is kinds.empty for p in by_position)
-        return _Arity(least, most, frozenset(names), least_positional)
-
-    def check(
-        self,
-        name: str,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-    ) -> None:
-        known = "**" in self.keywords or self.keywords.issuperset(kwargs)
-        fits = self.least_positional <= len(args) <= self.most
-        if known and fits and len(args) + len(kwargs) >= self.least:
-            return
-        got = f"{len(args)} positional arguments" + (f" and {sorted(kwargs)}" if kwargs else "")
-        unsupported("call does not fit", f"{name}: {got}", "eager will raise the TypeError")
-
-
 def _result(value: VariableTracker | None) -> VariableTracker:
     return NONE if value is None else value
 
 
-def checked(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+def checked(
+    function: Callable[..., Any],
+    name: str = "",
+    call: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
     """A handler for `registry.handles`: `function(tx, *args, **kwargs)` with its arguments counted.
 
-    The function may return None for Python's None.
+    The function may return None for Python's None. `call`: the builtin, if it may be tried.
     """
     label = name or function.__name__
 
     def handler(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        _Arity.of(function, 1).check(label, args, kwargs)
+        if not Arity.of(function, 1).fits(args, kwargs):
+            refuse(tx, label, args, kwargs, call)
         return _result(function(tx, *args, **kwargs))
 
     handler.__name__ = function.__name__
@@ -108,6 +69,8 @@ def builtin_method(
     lazy: the arguments are passed on as they are, not realised.
     """
 
+    owners = types_ if isinstance(types_, tuple) else (types_,)
+
     def register(function: Method) -> Method:
         def row(
             tx: Translator,
@@ -115,13 +78,15 @@ def builtin_method(
             args: list[VariableTracker],
             kwargs: dict[str, VariableTracker],
         ) -> VariableTracker:
-            _Arity.of(function, 2).check(names[0], args, kwargs)
+            if not Arity.of(function, 2).fits(args, kwargs):
+                call = method_of_new(self.python_type(), owners, names)
+                refuse(tx, names[0], args, kwargs, call)
             if not lazy:
                 args = [arg.realize() for arg in args]
                 kwargs = {name: arg.realize() for name, arg in kwargs.items()}
             return _result(function(tx, self, *args, **kwargs))
 
-        for type_ in types_ if isinstance(types_, tuple) else (types_,):
+        for type_ in owners:
             assert all(hasattr(type_, name) for name in names), (type_, names)
             method(type_, *names)(row)
         return function

@@ -71,7 +71,15 @@ class IteratorVariable(BuiltinObject):
             return value
         if name == "__iter__" and not args and not kwargs:
             return self
+        if name == "__length_hint__" and not args and not kwargs:
+            left = self.remaining()
+            if left is not None and hasattr(self.cls, name):
+                return ConstantVariable(left)
         return super().call_method(tx, name, args, kwargs)
+
+    def remaining(self) -> int | None:
+        """How many items are left, where it tells."""
+        return None
 
     def call_builtin(
         self,
@@ -81,7 +89,7 @@ class IteratorVariable(BuiltinObject):
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """`iterator.__next__` as a bound method."""
-        if raw.__name__ in ("__next__", "__iter__"):
+        if raw.__name__ in ("__next__", "__iter__", "__length_hint__"):
             return self.call_method(tx, raw.__name__, args, kwargs)
         return super().call_builtin(tx, raw, args, kwargs)
 
@@ -272,6 +280,10 @@ class SetIterator(ItemsIterator):
         self.exhausted = item is None
         return item
 
+    def remaining(self) -> int:
+        changed = len(self.container.table) != len(self.items)
+        return 0 if self.exhausted or changed else super().remaining()
+
     def reconstruct(self, codegen: PyCodegen) -> None:
         if not self.exhausted and list(self.container.table) != self.keys:
             refuse_changed(self, self.made_in)
@@ -368,7 +380,8 @@ class DictIterator(IteratorVariable):
         return issubclass(self.mapping.cls, collections.OrderedDict)
 
     def remaining(self) -> int:
-        return 0 if self.exhausted else len(self.keys) - self.index
+        changed = len(self.mapping.entries) != len(self.keys)
+        return 0 if self.exhausted or changed else len(self.keys) - self.index
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         count = self.index + self.exhausted

@@ -56,6 +56,13 @@ def popped(elements: Any) -> list[Any]:
     return [elements.pop()]
 
 
+def has_known_order(made: SetVariable) -> bool:
+    """Whether the table is iterated as the real set is."""
+    if len(made.table) <= 1:
+        return True
+    return made.order_is_known and all(map(has_real_hash, made.table))
+
+
 def ordered_keys(
     tx: Translator,
     made: SetVariable,
@@ -64,8 +71,7 @@ def ordered_keys(
     """The hash keys in the order of iteration, or what else `take` takes from the set; breaks the
     graph where it is not known.
     """
-    is_known = made.order_is_known and all(map(has_real_hash, made.table))
-    if len(made.table) <= 1 or is_known:
+    if has_known_order(made):
         return take(made.table)
     found = _order_by_address(tx, made, take)
     if found is None:

@@ -29,7 +29,7 @@ from .dicts import are_hashable, key_of, raise_key_error
 from .lists import SequenceVariable
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
-from .set_order import again, has_real_hash, ordered_keys, popped
+from .set_order import again, has_known_order, has_real_hash, ordered_keys, popped
 from .user_keys import UserKey, check_hashed_keys, check_rebuilt_keys
 
 if TYPE_CHECKING:
@@ -568,8 +568,7 @@ def _set_pop(tx: Translator, self: SetVariable, /) -> VariableTracker:
         tx.raise_observed(KeyError, "pop from an empty set")
     if self.mutation is Mutation.EXISTING and len(self.table) > 1:
         unsupported("order of a set", repr(self), "which element pop() takes is not known")
-    if len(self.table) == 1 or all(map(has_real_hash, self.table)):
-        ordered_keys(tx, self)
+    if has_known_order(self):
         return self.element(_change(tx, self, "pop"))
     key = ordered_keys(tx, self, popped)[0]
     _change(tx, self, "discard", key)

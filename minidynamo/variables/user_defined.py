@@ -141,6 +141,9 @@ class UserDefinedObjectVariable(InstanceState):
 
     def load_getset(self, tx: Translator, descriptor: Any) -> VariableTracker:
         name = descriptor.__name__
+        is_new = self.value is None and self not in tx.output.watched
+        if name == "__weakref__" and is_new:  # only the frame could refer to it
+            return NONE
         if name == "__class__":
             return class_variable(tx, self.cls)
         if name == "__dict__":

@@ -1,0 +1,129 @@
+"""Texts that show addresses are made behind the graph; texts of sets and partials."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import pytest
+import torch
+from testing import CountingBackend, check, check_recompiles
+
+import minidynamo
+
+X = torch.arange(4.0)
+
+
+class Plain:
+    pass
+
+
+class Named:
+    def __init__(self, name):
+        self.name = name
+
+    def __repr__(self):
+        return f"<{self.name}>"
+
+
+class Listed(set):
+    pass
+
+
+class Frozen(frozenset):
+    pass
+
+
+def one():
+    pass
+
+
+def two():
+    pass
+
+
+def compiled(fn, *args):
+    minidynamo.reset()
+    counter = CountingBackend()
+    result = minidynamo.compile(fn, backend=counter, fullgraph=True)(*args)
+    assert len(counter.graphs) == 1
+    return result
+
+
+def test_address_of_an_object():
+    def fn(x, given):
+        made = Plain()
+        return x + 1, made, str(made), repr(made), f"{made!r}, {given}: {made}"
+
+    given = Plain()
+    _, made, text, shown, joined = compiled(fn, X, given)
+    assert text == shown == repr(made)
+    assert joined == f"{made!r}, {given}: {made}"
+
+
+def test_address_of_an_object_in_an_error():
+    def fn(x, given):
+        if x.shape[0] == 4:
+            raise ValueError(f"bad {given}")
+        return x
+
+    given = Plain()
+    with pytest.raises(ValueError, match=re.escape(f"bad {given}")):
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(X, given)
+
+
+def test_what_looks_into_such_a_text_breaks_the_graph():
+    def fn(x):
+        made = Plain()
+        return x + 1, repr(made).split(" at ")[0], str(made) == repr(made)
+
+    check(fn, X, graphs=1)
+
+
+def test_functions():
+    def fn(x):
+        def inner():
+            return x
+
+        return x + 1, inner, str(inner), str(one), f"{one}", repr(one).split(" at ")[0]
+
+    _, inner, text, *rest = compiled(fn, X)
+    assert text == repr(inner)
+    assert rest == [repr(one), repr(one), repr(one).split(" at ")[0]]
+
+
+def test_another_function_recompiles():
+    def fn(x, function):
+        return x + len(str(function)), str(function)
+
+    check_recompiles(fn, [(X, one), (X, one), (X, two)], graphs=2)
+
+
+def test_sets():
+    def fn(x):
+        own = {Named("a")}
+        texts = [repr(own), str(frozenset(own)), f"{own}", repr([own])]
+        texts += [repr(set()), repr(frozenset()), repr({1, 2})]
+        return x + 1, texts, [repr(kind(own)) for kind in (Listed, Frozen)], repr(Listed())
+
+    check(fn, X, graphs=None)
+    counter = check(lambda x: (x + 1, repr({Named("a")}), repr(Frozen([1]))), X)
+    assert counter.op_count == 1
+
+
+def test_partials():
+    def fn(x):
+        made = functools.partial(max, 1, key=len)
+        return x + 1, repr(made), str(functools.partial(made, Named("b"))), f"{SHORT}"
+
+    check(fn, X, fullgraph=True)
+
+
+SHORT = functools.partial(int, base=2)
+
+
+def test_weakref_attribute_of_a_new_object():
+    def fn(x):
+        return x + 1 if Plain().__weakref__ is None else x
+
+    check(fn, X, fullgraph=True)
