@@ -32,6 +32,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
+from minidynamo.inductor import metrics
+from minidynamo.inductor.branches import compile_branches, is_higher_order
 from minidynamo.inductor.decompositions import before_autograd
 from minidynamo.inductor.differentiable import Boxed, Joined
 from minidynamo.inductor.effects import keeping_calls
@@ -53,6 +55,7 @@ NOT_COMPILABLE = (
 )
 _TENSORIFY = "TENSORIFY_PYTHON_SCALARS"
 CompileGraph = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
+Decompositions = Mapping[Any, Callable[..., Any]]
 Compilers = Mapping[str, Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]]
 
 
@@ -121,14 +124,6 @@ def drop_detached(joint: torch.fx.GraphModule) -> None:
         if all(user.op != "output" for user in node.users):
             node.replace_all_uses_with(node.args[0])
             joint.graph.erase_node(node)
-
-
-def has_higher_order(graph: torch.fx.GraphModule) -> bool:
-    """Whether it has operators with graphs of their own (cond, scan, ...) or that take operators:
-    torch runs these graphs, operator by operator.
-    """
-    targets = (node.target for node in graph.graph.nodes)
-    return any(isinstance(target, torch._ops.HigherOrderOperator) for target in targets)
 
 
 class _Unwatched:
@@ -410,9 +405,10 @@ def _is_of_plain_tensors(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> boo
 class _AtenCompiler:
     """Makes boxed callables of the graphs that AOTAutograd makes of one."""
 
-    def __init__(self, compile_graph: CompileGraph) -> None:
+    def __init__(self, compile_graph: CompileGraph, decompositions: Decompositions) -> None:
         self._compile_graph = compile_graph
-        self._forward_runs = False  # operator by operator
+        self._decompositions = decompositions
+        self._forward_runs = False  # operator by operator, or has operators of graphs
 
     def of(self, kind: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Boxed]:
         """What compiles the `forward`, `backward` or `inference` graph."""
@@ -424,15 +420,20 @@ class _AtenCompiler:
         without_tokens(graph)
         inline_mutable_operators(graph)
         given = graph.graph.find_nodes(op="placeholder")
-        runs = has_higher_order(graph)
+        has_branches = any(map(is_higher_order, graph.graph.nodes))
         compiled: Callable[..., Any]
-        if runs:
-            compiled = _C.disabled(graph.forward)
+        if has_branches and not compile_branches(
+            graph, lambda branch: self._compile_graph(branch, kind), self._decompositions
+        ):
+            metrics.increment("uncompiled_graphs")
+            compiled, runs = graph.forward, True
         else:
             compiled = self._compile_graph(graph, kind)
             runs = compiled == graph.forward
+        if has_branches and runs:
+            compiled = _C.disabled(compiled)
         if kind == "forward":
-            self._forward_runs = runs
+            self._forward_runs = runs or has_branches
         if kind == "backward" and self._forward_runs and not runs:
             compiled = LaidOut(given, compiled)
         return Boxed(compiled)
@@ -442,7 +443,7 @@ def compile_aot(
     gm: torch.fx.GraphModule,
     inputs: Sequence[Any],
     compile_graph: CompileGraph,
-    decompositions: Mapping[Any, Callable[..., Any]],
+    decompositions: Decompositions,
 ) -> Callable[..., Any]:
     """A callable with gm's semantics whose functional graphs are made by `compile_graph`, or were
     in another process.
@@ -462,7 +463,7 @@ def _compile_aot(
     gm: torch.fx.GraphModule,
     inputs: Sequence[Any],
     compile_graph: CompileGraph,
-    decompositions: Mapping[Any, Callable[..., Any]],
+    decompositions: Decompositions,
     recorder: Recorder,
 ) -> Callable[..., Any]:
     from torch._functorch import config as functorch_config
@@ -488,7 +489,7 @@ def _compile_aot(
         keep_overwritten(joint, gm.meta.get(WRITTEN, ()), hidden=_takes_data(gm))
         return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
-    compiler = _AtenCompiler(compile_graph)
+    compiler = _AtenCompiler(compile_graph, decompositions)
 
     # Tokens that order operators with effects are made in the graph, not passed in.
     with (

@@ -39,6 +39,11 @@ class LaidOut:
         return self._call(inputs)
 
 
+def has_holes(fake: Any) -> bool:
+    """Whether what lies so cannot be laid out by `LaidOut`."""
+    return isinstance(fake, torch.Tensor) and _dense_order(fake) is None
+
+
 def _dense_order(fake: Any) -> Order | None:
     """The dimensions from the outermost to the innermost; None where there are holes."""
     if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:

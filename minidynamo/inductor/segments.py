@@ -1,4 +1,5 @@
-"""Graphs with numbers that depend on data, or with symbolic floats: compiled piece by piece.
+"""Graphs with numbers that depend on data, symbolic floats, or operators with graphs of their own:
+compiled piece by piece.
 
 A plan's sizes come from its inputs. So an operator whose result has a size or number of its own
 (`nonzero`, `item`), arithmetic on symbolic floats, and assertions about them run as they are,
@@ -17,7 +18,9 @@ import torch
 import torch.fx
 from torch.fx import Node
 
+from minidynamo import _C
 from minidynamo.inductor.assertions import ASSERT_SIZES, gives_asserted_sizes
+from minidynamo.inductor.branches import DRAWS, is_higher_order
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.size_floats import WITH_TENSOR, takes_tensor
 from minidynamo.inductor.sizes import (
@@ -41,7 +44,12 @@ def needs_segments(graph: torch.fx.GraphModule) -> bool:
     nodes = [node for node in graph.graph.nodes if _FOR_SIZES not in node.meta]
     values = [node.meta.get("val") for node in nodes]
     has_numbers = any(isinstance(value, _FLOATS) for value in values) or _symbols(values)
-    return bool(has_numbers) or any(map(gives_asserted_sizes, nodes))
+    return bool(has_numbers) or any(map(_is_called, nodes))
+
+
+def _is_called(node: Node) -> bool:
+    """Whether it runs between pieces whatever its values are."""
+    return is_higher_order(node) or gives_asserted_sizes(node)
 
 
 def _mark_floats_for_sizes(graph: torch.fx.Graph) -> None:
@@ -93,6 +101,8 @@ def _is_run(node: Node) -> bool:
         return _is_run(node.args[0])  # type: ignore[arg-type]
     if _FOR_SIZES in node.meta:
         return False
+    if is_higher_order(node):
+        return True
     given = [_value(arg) for arg in node.all_input_nodes if _FOR_SIZES not in arg.meta]
     if any(isinstance(value, _FLOATS) for value in (_value(node), *given)):
         return True
@@ -175,7 +185,7 @@ def _levels(graph: torch.fx.Graph) -> list[list[Node]]:
         kind = 0 if _is_run(node) else 1
         given = node.all_input_nodes
         at = max([barrier, *(level[arg] for arg in given)])
-        draw = torch.Tag.nondeterministic_seeded in tags
+        draw = torch.Tag.nondeterministic_seeded in tags or DRAWS in node.meta
         write = schema is not None and schema.is_mutable
         if write:
             at = max([at, *level.values()])
@@ -245,7 +255,8 @@ def split(
         wanted = {node for later in inputs[position + 1 :] for node in later}
         results = [n for n in nodes if n in wanted or not inside.issuperset(n.users)]
         module = _module(graph, nodes, given, results)
-        call = compile_piece(module) if is_compiled else module.forward
+        # What runs may be Python of torch's: it is not for the frame hook.
+        call = compile_piece(module) if is_compiled else _C.disabled(module.forward)
         given = [node for node in given if node.op != "get_attr"]
         dense = [
             (place, _dense_order(node))
