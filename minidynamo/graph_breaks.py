@@ -64,6 +64,7 @@ from .variables.generators import REBUILD
 from .variables.namespaces import check_given_locals
 from .variables.raising import Seen
 from .variables.slots import settle
+from .variables.stand_ins import check_unseen
 
 if TYPE_CHECKING:
     from .output_graph import GraphInput
@@ -172,6 +173,7 @@ class _Finisher:
                 known.check_traceback()
         counting = PyCodegen(effects, context, None, only_state=only_state, can_break=can_break)
         _restore(counting, restore)
+        check_unseen(effects, counting.instructions)
         self._drop_generators()
         emitting = PyCodegen(effects, context, counting.counts, only_state=only_state)
         emitting.outputs = dict(counting.outputs)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import os.path
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
@@ -39,6 +39,7 @@ __all__ = [
     "MemoryLayout",
     "TensorSpec",
     "explain_failure",
+    "starts_from",
 ]
 
 UserStack = Sequence[traceback.FrameSummary]
@@ -260,6 +261,19 @@ class GuardSet:
     def explain_failure(program: Any, frame: FrameLike) -> GuardFailure | None:
         """The same as the function of this name."""
         return explain_failure(program, frame)
+
+
+def starts_from(source: Source, objects: Container[int]) -> bool:
+    """Whether it starts from one of the objects, by id."""
+    if not objects:
+        return False
+    step = source.guard_step()
+    while step.base is not None:
+        source = step.base
+        step = source.guard_step()
+    if not isinstance(source, ConstSource):
+        return False
+    return id(source.value) in objects
 
 
 def _expected_key(expected: Any) -> Any:

@@ -97,6 +97,9 @@ class SideEffects:
         # Objects whose making is seen outside, in order of the program.
         self.made: list[VariableTracker] = []
         self.aliases: list[tuple[Source, Source]] = []
+        # Objects made while tracing that stand for the program's, as (object, step), by id. Nobody
+        # sees them later, nor what is stored to them.
+        self.stand_ins: dict[int, tuple[Any, int]] = {}
         self.version = 0
         # As `version`, without iterators that advance: what code leaves behind when it is done.
         self.lasting = 0
@@ -277,7 +280,10 @@ class SideEffects:
     def pending_attributes(self) -> list[tuple[VariableTracker, dict[str, Any]]]:
         """(object, stores) of all objects that existed before the frame."""
         pairs = ((variable, self.attributes[variable]) for variable in self._changed)
-        return [(variable, stores) for variable, stores in pairs if stores]
+        found = [(variable, stores) for variable, stores in pairs if stores]
+        if not self.stand_ins:
+            return found
+        return [pair for pair in found if id(self._real.get(pair[0])) not in self.stand_ins]
 
     def pending_contents(self) -> list[VariableTracker]:
         """Iterators that advanced, then containers whose items changed; all existed before."""

@@ -63,7 +63,6 @@ _WAITING = frozenset(("CALL", "CALL_FUNCTION_EX", "LOAD_ATTR", "BINARY_SUBSCR"))
 
 # What the program does there, for the operations that are not traced.
 _NOT_TRACED = {
-    "LOAD_BUILD_CLASS": "a class that is defined in captured code",
     "CHECK_EG_MATCH": "except*",
     "PREP_RERAISE_STAR": "except*",
 }
@@ -108,6 +107,8 @@ class Translator(Protocol):
         self.current: Instruction = self.instructions[0]
         self.stack: list[VariableTracker] = []
         self.locals: dict[str, VariableTracker] = {}
+        # The names of a class's body.
+        self.namespace: dict[str, VariableTracker] | None = None
         self.cells: dict[str, CellVariable] = {}
         # Those that comprehensions took out of their slots.
         self.borrowed: dict[str, CellVariable] = {}
@@ -510,6 +511,7 @@ class InliningTranslator(Translator):
         super().__init__(parent.output, fn.get_code(), fn.get_globals(), parent)
         self.function = fn
         self.locals = bind_arguments(parent, fn, args, kwargs)  # type: ignore[arg-type]
+        self.namespace = fn.namespace
         free = self.code.co_freevars
         if free:
             self.cells.update(zip(free, fn.closure(self), strict=True))

@@ -234,8 +234,9 @@ _EAGER_FUNCTIONS |= {
 }
 _EAGER_CODES = frozenset(function.__code__ for function in _EAGER_FUNCTIONS)
 # Modules in them that are traced through all the same.
-_TRACED_TORCH = frozenset(
-    "torch.func torch._functorch.apis torch._functorch.vmap torch._functorch.eager_transforms"
+_TRACED_MODULES = frozenset(
+    "unittest.case unittest.util torch.func torch._functorch.apis torch._functorch.vmap"
+    " torch._functorch.eager_transforms"
     " torch._functorch.functional_call torch._functorch.utils"
     " torch._higher_order_ops.associative_scan torch._higher_order_ops.invoke_subgraph"
     " torch.cuda.amp.autocast_mode torch._dynamo.external_utils"
@@ -331,7 +332,7 @@ def is_skipped_module(name: str | None) -> bool:
     if name is None:
         return False
     parts = name.split(".")
-    if name in _TRACED_TORCH:
+    if name in _TRACED_MODULES:
         return False
     if parts[0] == "torch":
         prefixes = itertools.accumulate(parts, "{}.{}".format)

@@ -113,9 +113,11 @@ def test_classes_inside(x):
         class Inside:
             pass
 
-        return x
+        return x, Inside
 
-    assert "a class that is defined in captured code" in str(error_of(function, x))
+    assert "what is made while tracing, once for all calls, would be seen outside" in str(
+        error_of(function, x)
+    )
 
 
 def test_values_are_named_as_the_program_names_them(x):

@@ -6,6 +6,7 @@ import copy
 import os
 import sys
 import threading
+import traceback
 import typing
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import is_none
 from ..variables.constant import ConstantVariable
 from ..variables.contexts import ManagerVariable
+from ..variables.exceptions import TracebackVariable
 from ..variables.identity import IdVariable
 from ..variables.null_blocks import null_block
 from ..variables.registry import handles, wraps
@@ -145,6 +147,15 @@ def exception(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     if error is None:
         nothing_handled(tx)
     return ConstantVariable(None) if error is None else error
+
+
+@handles(traceback.clear_frames)
+def clear_frames(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """Frames that the traced code has left have no locals any more."""
+    of_trace = (
+        len(args) == 1 and not kwargs and isinstance(args[0].realize(), TracebackVariable)
+    )
+    return ConstantVariable(None) if of_trace else NotImplemented
 
 
 # -- contexts without an effect on results ---------------------------------------------------------

@@ -1,6 +1,6 @@
 """Handlers of the canonical opcodes, by group; importing this package fills `registry.OPCODES`."""
 
-from . import calls, containers, control, loads, matching
+from . import calls, class_bodies, containers, control, loads, matching
 from .registry import OPCODES
 
-__all__ = ["OPCODES", "calls", "containers", "control", "loads", "matching"]
+__all__ = ["OPCODES", "calls", "class_bodies", "containers", "control", "loads", "matching"]

@@ -134,7 +134,9 @@ class ClassVariable(VariableTracker):
     def _fold_attribute(self, tx: Translator, name: str) -> VariableTracker:
         """`__name__`, `__mro__`, `__dict__` ... : what `type` itself keeps."""
         guard_class(tx, self.value)
-        if tx.output.side_effects.stored_attrs(self):
+        effects = tx.output.side_effects
+        is_kept = id(self.value) in effects.stand_ins and name in _KEPT_NAMES
+        if effects.stored_attrs(self) and not is_kept:
             unsupported(
                 "class attribute", f"{self!r}.{name}", "the class was changed while tracing"
             )
@@ -276,6 +278,10 @@ def _is_class_name(value: VariableTracker) -> bool:
     return value.value.isascii() and "\0" not in value.value
 
 
+# What a store by another name leaves as it is.
+_KEPT_NAMES = frozenset(
+    "__annotations__ __name__ __qualname__ __mro__ __bases__ __base__".split()
+)
 _INERT_NAMES = frozenset({"__doc__", "__module__", "__name__", "__qualname__"})
 _VALUE_CLASSES = (int, float, bytes, bool)
 _PURE_TYPE_METHODS = frozenset(

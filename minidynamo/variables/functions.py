@@ -133,6 +133,8 @@ class BaseFunctionVariable(VariableTracker):
     """What can be inlined: a code object with globals, defaults and closure."""
 
     takes_lazy_args = True
+    # Where the body of a class puts its names.
+    namespace: dict[str, VariableTracker] | None = None
 
     def get_code(self) -> types.CodeType:
         raise NotImplementedError

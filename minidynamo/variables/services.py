@@ -16,7 +16,7 @@ import torch
 
 from .. import markers, trace_rules
 from ..exc import MinidynamoError, Unsupported, UserError
-from ..guards import Check
+from ..guards import Check, starts_from
 from ..source import AttrSource, ConstSource, ListItemSource
 from ..trace_rules import Rule
 from ..utils import class_dict
@@ -133,7 +133,8 @@ class Services:
 
     def guard(self, source: Source, kind: str, expected: Any = None) -> None:
         """Let the compiled code stand only while the check holds; `kind` names a `guards.Check`."""
-        self.output.guards.add(source, Check[kind], expected, self.user_stack)
+        if not starts_from(source, self.output.side_effects.stand_ins):  # parts of this code
+            self.output.guards.add(source, Check[kind], expected, self.user_stack)
 
     def user_stack(self) -> list[traceback.FrameSummary]:
         raise NotImplementedError

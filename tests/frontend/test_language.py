@@ -25,7 +25,7 @@ def check(fn, *args, graphs=None):
 
 # -- opcodes ---------------------------------------------------------------------------------------
 
-# Only in coroutines and async generators, class bodies, module level code, `except*`: such code is
+# Only in coroutines and async generators, module level code, `except*`: such code is
 # not captured, or the graph breaks there. CALL_KW of 3.13 becomes CALL when it is decoded.
 NOT_TRACED = {
     "CALL_KW",
@@ -33,7 +33,6 @@ NOT_TRACED = {
     "BEFORE_ASYNC_WITH",
     "CALL_INTRINSIC_2",
     "CHECK_EG_MATCH",
-    "DELETE_NAME",
     "END_ASYNC_FOR",
     "EXIT_INIT_CHECK",
     "GET_AITER",
@@ -41,17 +40,10 @@ NOT_TRACED = {
     "GET_AWAITABLE",
     "IMPORT_STAR",
     "INTERPRETER_EXIT",
-    "LOAD_BUILD_CLASS",
     "LOAD_CLASSDEREF",
-    "LOAD_FROM_DICT_OR_DEREF",
-    "LOAD_FROM_DICT_OR_GLOBALS",
-    "LOAD_LOCALS",
-    "LOAD_NAME",
     "PREP_RERAISE_STAR",
     "PRINT_EXPR",
     "RETURN_CONST",
-    "SETUP_ANNOTATIONS",
-    "STORE_NAME",
 }
 
 

@@ -1,0 +1,137 @@
+"""Definitions of classes in the traced code: their bodies are traced, and what they leave behind
+makes a real class (`variables/stand_ins.py`). Properties and their like are made of stand-ins too.
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import types
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..source import ConstSource
+from ..variables.base import NotConstant, VariableTracker, unsupported
+from ..variables.classes import ClassVariable
+from ..variables.functions import CellVariable
+from ..variables.nested_functions import NestedFunctionVariable
+from ..variables.registry import handles
+from ..variables.stand_ins import display_of, is_made, note_made, stand_in
+
+if TYPE_CHECKING:
+    from ..symbolic_convert import Translator
+
+Args = list[VariableTracker]
+Kwargs = dict[str, VariableTracker]
+
+# Metaclasses that only make the class.
+_PLAIN_METACLASSES = (type, abc.ABCMeta)
+# What sees the body's names as a mapping, and hooks that `type` or `abc` call with the real class.
+_SEES_NAMES = frozenset("locals vars dir eval exec __classdict__".split())
+_HOOKS = frozenset("__init_subclass__ __class_getitem__ __subclasshook__ __set_name__".split())
+
+
+def _refuse(name: str, why: str) -> NoReturn:
+    hint = "move it out of the compiled function, or compile without fullgraph=True"
+    unsupported("class definition", name, why, [hint])
+
+
+@handles(builtins.__build_class__)
+def build_class(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """`class Name(*bases, metaclass=...)`: the metaclass is type or ABCMeta."""
+    body, label, *rest = [value.realize() for value in args]
+    name = label.as_python_constant()
+    if not isinstance(body, NestedFunctionVariable):
+        _refuse(name, "its body is no function that the traced code made")
+    for value in (*rest, *kwargs.values()):
+        if not isinstance(value, ClassVariable):
+            _refuse(name, "it has bases or keyword arguments that are no classes")
+    bases = tuple(value.as_python_constant() for value in rest)
+    named = {key: value.as_python_constant() for key, value in kwargs.items()}
+    meta = _metaclass(tx, name, bases, named)
+    names = _names_of(tx, body, name)
+    return _made_class(tx, meta, name, bases, names)
+
+
+def _metaclass(
+    tx: Translator, name: str, bases: tuple[type, ...], named: dict[str, Any]
+) -> type:
+    """The metaclass, if making a class by it runs no code of the program."""
+    found: list[type] = []
+    tx.fold(lambda: found.append(types.prepare_class(name, bases, named)[0]), (), {})
+    if found[0] not in _PLAIN_METACLASSES or named.keys() - {"metaclass"}:
+        _refuse(name, "its metaclass, or a hook of its bases, would run while tracing")
+    for base in bases:
+        if not isinstance(base.__init_subclass__, types.BuiltinMethodType):
+            _refuse(name, f"{base.__qualname__} has an __init_subclass__")
+    return found[0]
+
+
+def _names_of(tx: Translator, body: NestedFunctionVariable, name: str) -> Kwargs:
+    """What the body leaves behind."""
+    code = body.get_code()
+    if _SEES_NAMES & {*code.co_names, *code.co_cellvars}:
+        _refuse(name, "its body looks at its names as a whole")
+    body.namespace = {}
+    tx.inline(body, [], {})
+    return body.namespace
+
+
+def _made_class(
+    tx: Translator, meta: type, name: str, bases: tuple[type, ...], names: Kwargs
+) -> VariableTracker:
+    cell = names.pop("__classcell__", None)
+    reals: dict[str, Any] = {}
+    others: Kwargs = {}
+    for key, value in names.items():
+        is_special = key.startswith("__")
+        find = display_of if is_special else stand_in
+        if key in _HOOKS:
+            _refuse(name, f"{key} would run while tracing")
+        try:
+            reals[key] = find(tx, value)
+            continue
+        except NotConstant:
+            others[key] = value
+        kind = value.realize().python_type()
+        is_bound = hasattr(kind, "__set_name__") or hasattr(kind, "__get__")
+        if is_special or is_bound:
+            _refuse(name, f"{key} is an object that the traced code made")
+    made: list[type] = []
+    tx.fold(lambda: made.append(meta(name, bases, reals)), (), {})
+    variable = tx.wrap_constant(note_made(tx, made[0])).realize()
+    for key, value in others.items():
+        tx.output.side_effects.store_attr(variable, key, value)
+    if isinstance(cell, CellVariable):
+        cell.store(tx, variable)
+    return variable
+
+
+# -- descriptors that hold functions ---------------------------------------------------------------
+
+
+def _holder(function: Any) -> None:
+    def make(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        try:
+            values = [stand_in(tx, value) for value in args]
+            named = {name: stand_in(tx, value) for name, value in kwargs.items()}
+        except NotConstant:
+            return NotImplemented
+        holds = (*values, *named.values())
+        if not any(is_made(tx, value) for value in holds):
+            return NotImplemented
+        made: list[Any] = []
+        tx.fold(lambda: made.append(function(*values, **named)), (), {})
+        return tx.wrap(note_made(tx, made[0]), ConstSource(made[0], function.__name__))
+
+    handles(function)(make)
+
+
+for _function in (
+    property,
+    property.setter,
+    property.getter,
+    property.deleter,
+    staticmethod,
+    classmethod,
+):
+    _holder(_function)

@@ -1,0 +1,311 @@
+"""Classes that the captured code defines, and assertions of unittest in it."""
+
+import unittest
+
+import pytest
+import torch
+from testing import check, check_recompiles
+
+import minidynamo
+
+x = torch.arange(3.0)
+
+
+def with_members(x):
+    class Box:
+        """Holds a number."""
+
+        scale = 3
+        held = [1, 2]
+        label: int = 4
+
+        def __init__(self, value):
+            self.value = value
+
+        def __len__(self):
+            return 5
+
+        @property
+        def more(self):
+            return self.value + 1
+
+        @more.setter
+        def more(self, value):
+            self.value = value * 10
+
+        @staticmethod
+        def twice(value):
+            return value * 2
+
+        @classmethod
+        def of(cls, value):
+            return cls(value)
+
+        def shifted(self):
+            return x + self.value
+
+    box = Box(2)
+    box.more = 7
+    names = [Box.__name__, Box.__doc__, Box.__module__, *Box.__annotations__]
+    total = box.more + Box.twice(3) + Box.of(4).value + len(box) + Box.scale + sum(Box.held)
+    return box.shifted() + total, names
+
+
+def inheriting(x):
+    class Left:
+        def __init__(self):
+            self.first = 1
+
+        def speak(self):
+            return 10
+
+    class Right(Left):
+        def __init__(self):
+            super().__init__()
+            self.second = 2
+
+        def speak(self):
+            return super().speak() + 5
+
+    right = Right()
+    assert isinstance(right, Left) and Right.__mro__[1] is Left
+    return x + right.speak() + right.first + right.second
+
+
+def comparing(x):
+    class Same:
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return 4
+
+    class Numbers(list):
+        def __getitem__(self, index):
+            return 10 + super().__getitem__(index)
+
+    class Small:
+        __slots__ = ["kept"]
+
+    try:
+        Small().other = 1
+    except AttributeError:
+        x = x + 1
+    return x + len({Same(), Same()}) + (Same() == 3) + Numbers([1, 2])[0]
+
+
+def counting(x):
+    seen = 0
+
+    class Countdown:
+        def __init__(self):
+            self.left = 3
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            nonlocal seen
+            seen += 1
+            self.left -= 1
+            if self.left < 0:
+                raise StopIteration
+            return self.left
+
+    return x + sum(Countdown()) + len(list(Countdown())), seen
+
+
+def raising(x):
+    class Refused(ValueError):
+        pass
+
+    class Swallows:
+        def __enter__(self):
+            return 1
+
+        def __exit__(self, *error):
+            return error[0] is Refused
+
+    with Swallows() as one:
+        raise Refused("no")
+    try:
+        raise Refused("yes")
+    except ValueError as error:
+        return x + one, str(error), type(error) is Refused
+
+
+def storing(x):
+    class Plain:
+        kept = x + 1
+
+        def total(self):
+            return self.kept + self.later
+
+    Plain.later = x * 2
+    return Plain().total()
+
+
+def marking(x):
+    def marked(function):
+        function.mark = 2
+        return function
+
+    class Plain:
+        @marked
+        def answer(self):
+            return 3
+
+    return x + Plain().answer() + Plain.answer.mark
+
+
+def refused(x):
+    class Both(int, str):
+        pass
+
+    return x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [with_members, inheriting, comparing, counting, raising, storing, marking],
+    ids=lambda function: function.__name__,
+)
+def test_captured(function):
+    check(function, x, fullgraph=True)
+
+
+def test_errors_of_the_class_itself():
+    check(refused, x, graphs=0)
+
+
+# What leaves the frame is of a class of its own at each call.
+
+
+def returned(x):
+    class Box:
+        def __init__(self, value):
+            self.value = value
+
+    return Box, Box(x + 1), Box.__init__
+
+
+def raised(x):
+    class Refused(ValueError):
+        pass
+
+    raise Refused(x.shape)
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_escaping_classes_are_made_anew(part):
+    minidynamo.reset()
+    compiled = minidynamo.compile(lambda x: returned(x)[part], backend="eager")
+    first, second = compiled(x), compiled(x)
+    assert first is not second
+    assert (type(first) is type(second)) is (part != 1)
+    with pytest.raises(minidynamo.exc.Unsupported, match="class made while tracing"):
+        minidynamo.compile(returned, backend="eager", fullgraph=True)(x)
+
+
+def test_escaping_exceptions_are_of_a_class_made_anew():
+    compiled = minidynamo.compile(raised, backend="eager")
+    kinds = []
+    for _ in range(2):
+        with pytest.raises(ValueError) as caught:
+            compiled(x)
+        kinds.append(caught.type)
+    assert kinds[0] is not kinds[1]
+
+
+def alive_at_a_break(x):
+    class Box:
+        def value(self):
+            return x + 1
+
+    before = Box().value()
+    minidynamo.graph_break()
+    return before + Box().value()
+
+
+def test_classes_that_live_on_behind_a_break():
+    check(alive_at_a_break, x, graphs=2, calls=1)
+
+
+made = []
+
+
+def hooked(x):
+    class Hooked:
+        def __init_subclass__(cls):
+            made.append(cls)
+
+    class Below(Hooked):
+        pass
+
+    return x + len(made)
+
+
+def test_hooks_run_at_each_call():
+    made.clear()
+    compiled = minidynamo.compile(hooked, backend="eager")
+    assert torch.equal(compiled(x), x + 1)
+    assert torch.equal(compiled(x), x + 2)
+
+
+# Guards: what bodies and methods read may change.
+
+scale = 2
+
+
+class Base:
+    factor = 3
+
+
+def reading(x, extra):
+    class Below(Base):
+        own = scale
+
+        def total(self):
+            return x + self.own + self.factor + extra
+
+    return Below().total()
+
+
+def change(index):
+    global scale
+    scale = 2 + (index > 0)
+    Base.factor = 3 + (index > 1)
+
+
+def test_what_a_class_reads_is_guarded():
+    calls = [(x, 1), (x, 1), (x, 1), (x, 1)]
+    check_recompiles(reading, calls, 3, change, fullgraph=True)
+    change(0)
+
+
+# Assertions of unittest are traced.
+
+
+class Assertions(unittest.TestCase):
+    def runTest(self):
+        pass
+
+
+def asserting(x, count):
+    case = Assertions()
+    case.assertEqual([1, {"a": 2}], [1, {"a": 2}])
+    case.assertIn(1, {1, 2})
+    case.assertRaises(ValueError, int, "a")
+    with case.assertRaisesRegex(ValueError, "invalid") as caught:
+        int("a")
+    case.assertIn("literal", str(caught.exception))
+    case.assertEqual(count, 1)
+    return x + 1
+
+
+def test_assertions_of_unittest():
+    check(asserting, x, 1, fullgraph=True)
+    minidynamo.reset()
+    compiled = minidynamo.compile(asserting, backend="eager")
+    with pytest.raises(AssertionError, match="2 != 1"):
+        compiled(x, 2)
