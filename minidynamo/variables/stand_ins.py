@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 _DISPLAYS = (list, tuple, dict)
+_ABSTRACT = "__isabstractmethod__"  # `abc` asks functions for it when a class is made
 
 
 def note_made(tx: Translator, real: Any) -> Any:
@@ -42,6 +43,9 @@ def stand_in(tx: Translator, value: VariableTracker) -> Any:
     if known is None:
         cells = tuple(types.CellType() for _ in value.cells)
         known = types.FunctionType(value.code, value.globals, value.name, None, cells or None)
+        mark = effects.stored_attrs(value).get(_ABSTRACT)
+        if isinstance(mark, VariableTracker):
+            setattr(known, _ABSTRACT, mark.as_python_constant())
         effects.track(note_made(tx, known), value)
     return known
 

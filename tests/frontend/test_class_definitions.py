@@ -1,5 +1,6 @@
 """Classes that the captured code defines, and assertions of unittest in it."""
 
+import abc
 import unittest
 
 import pytest
@@ -281,6 +282,35 @@ def test_what_a_class_reads_is_guarded():
     calls = [(x, 1), (x, 1), (x, 1), (x, 1)]
     check_recompiles(reading, calls, 3, change, fullgraph=True)
     change(0)
+
+
+def abstract(x):
+    class Shape(abc.ABC):
+        @abc.abstractmethod
+        def area(self): ...
+
+        @property
+        @abc.abstractmethod
+        def name(self): ...
+
+    class Square(Shape):
+        name = "square"
+
+        def area(self):
+            return x * 2
+
+    seen = []
+    for made in (Shape, Square):
+        try:
+            seen.append(made().area())
+        except TypeError as error:
+            seen.append(str(error))
+    return seen
+
+
+def test_abstract_classes_have_no_objects():
+    """Making one ends the graph: the error is eager's."""
+    check(abstract, x, graphs=2)
 
 
 # Assertions of unittest are traced.
