@@ -53,7 +53,8 @@ Wrap = Callable[[torch.nn.Module], Callable[..., Any]]
 class _Call(property):
     """A property that may be called as the method it stands for.
 
-    `inspect.signature(module)` takes the signature of what the class holds.
+    `inspect.signature(module)` takes the signature of what the class holds, and trainers ask for
+    that of `type(module).forward`.
     """
 
     def __call__(self, module: OptimizedModule, /, *args: Any, **kwargs: Any) -> Any:
@@ -80,16 +81,13 @@ class OptimizedModule(torch.nn.Module):
 
     # Looked up on the class and called in C: no Python frame of ours lies on the way to the code.
     __call__ = _Call(operator.attrgetter("_compiled"))  # type: ignore[assignment]
+    forward = _Call(operator.attrgetter("_compiled"))  # type: ignore[assignment]
 
     @property
     def dynamo_ctx(self) -> Callable[[Any], Any]:
         """What compiles a function as this module is compiled."""
         return self._recompile
 
-    @property
-    def forward(self) -> Callable[..., Any]:  # type: ignore[override]
-        """The compiled call, hooks included."""
-        return self._compiled
 
     def __getattr__(self, name: str) -> Any:
         module = self.__dict__["_modules"]["_orig_mod"]

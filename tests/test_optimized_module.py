@@ -258,11 +258,12 @@ def test_disabled_module(net, x):
     assert list(slow.state_dict()) == list(compile_eager(net).state_dict())
 
 
-def test_the_call_is_a_method_to_those_that_look_at_it(net, x):
-    """Captum asks for the signature of what it is given; wrappers call through the class."""
-    fast = compile_eager(net)
+@pytest.mark.parametrize("name", ["__call__", "forward"])
+def test_the_call_is_a_method_to_those_that_look_at_it(net, x, name):
+    """Captum and Trainer ask for signatures; wrappers call through the class."""
+    fast, method = compile_eager(net), getattr(OptimizedModule, name)
     assert inspect.signature(fast).bind(x, extra=1).arguments
-    assert callable(OptimizedModule.__call__)
-    assert torch.equal(OptimizedModule.__call__(fast, x), net(x))
+    assert inspect.signature(method).bind(fast, x, extra=1).arguments
+    assert torch.equal(method(fast, x), net(x)) and torch.equal(getattr(fast, name)(x), net(x))
     with pytest.raises(AttributeError):
-        OptimizedModule.__call__(net, x)
+        method(net, x)
