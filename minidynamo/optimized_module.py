@@ -88,7 +88,6 @@ class OptimizedModule(torch.nn.Module):
         """What compiles a function as this module is compiled."""
         return self._recompile
 
-
     def __getattr__(self, name: str) -> Any:
         module = self.__dict__["_modules"]["_orig_mod"]
         return module if name == "_orig_mod" else getattr(module, name)
