@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch._library.custom_ops import OPDEFS, CustomOpDef
@@ -88,10 +88,11 @@ def with_fields(
     args: list[VariableTracker],
     kwargs: dict[str, VariableTracker],
 ) -> tuple[Callable[..., Any], list[VariableTracker], dict[str, VariableTracker]]:
-    """The call with frozen dataclasses among its arguments given as tuples of their fields, from
-    which the node makes them again: a graph holds tensors and plain values only.
+    """The call with frozen dataclasses among its arguments, and named tuples of more than plain
+    values, given as tuples of their fields, from which the node makes them again: a graph holds
+    tensors and plain values only, and its text shows what a named tuple holds by `repr`.
     """
-    if not any(_is_frozen(arg.realize()) for arg in (*args, *kwargs.values())):
+    if not any(map(_is_made_again, (*args, *kwargs.values()))):
         return target, args, kwargs
     given = [_fields_of(tx, arg) for arg in args]
     named = {name: _fields_of(tx, arg) for name, arg in kwargs.items()}
@@ -111,25 +112,45 @@ def with_fields(
     return call, values, others
 
 
-def _is_frozen(value: VariableTracker) -> bool:
+def _is_made_again(value: Any) -> bool:
+    value = value.realize()
+    if not _is_named_tuple(value):
+        return _is_frozen(value)
+    return not all(_has_plain_text(item.realize()) for item in value.items)
+
+
+def _is_frozen(value: VariableTracker) -> TypeGuard[UserDefinedObjectVariable]:
     if not isinstance(value, UserDefinedObjectVariable):
         return False
     params = getattr(value.cls, "__dataclass_params__", None)
     return params is not None and params.frozen
 
 
-def _fields_of(tx: Translator, value: VariableTracker) -> tuple[VariableTracker, Rebuild]:
+def _is_named_tuple(value: Any) -> bool:
+    cls = value.python_type()
+    return issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def _has_plain_text(value: VariableTracker) -> bool:
+    """Whether `repr` of what stands for it in a graph makes the same again."""
+    plain = (types.NoneType, int, float, complex, bool, str, bytes, torch.Size)
+    cls = value.python_type()
+    return cls in plain or issubclass(cls, torch.Tensor)
+
+
+def _fields_of(tx: Translator, value: Any) -> tuple[VariableTracker, Rebuild]:
     value = value.realize()
+    if _is_named_tuple(value):
+        items, rebuilds = _all_fields(tx, value.items)
+        cls = value.cls
+        return tx.wrap_items(tuple, items), lambda given: tuple.__new__(
+            cls, [inner(item) for inner, item in zip(rebuilds, given, strict=True)]
+        )
     if not _is_frozen(value):
         return value, lambda given: given
     cls = value.python_type()
     names = [field.name for field in dataclasses.fields(cls)]
-    values = []
-    rebuilds = []
-    for name in names:
-        item, inner = _fields_of(tx, tx.getattr(value, name))
-        values.append(item)
-        rebuilds.append(inner)
+    items, rebuilds = _all_fields(tx, [tx.getattr(value, name) for name in names])
 
     def rebuild(given: tuple[Any, ...]) -> Any:
         made: Any = object.__new__(cls)
@@ -137,4 +158,11 @@ def _fields_of(tx: Translator, value: VariableTracker) -> tuple[VariableTracker,
             object.__setattr__(made, name, inner(item))
         return made
 
-    return tx.wrap_items(tuple, values), rebuild
+    return tx.wrap_items(tuple, items), rebuild
+
+
+def _all_fields(
+    tx: Translator, values: list[VariableTracker]
+) -> tuple[list[VariableTracker], list[Rebuild]]:
+    found = [_fields_of(tx, value) for value in values]
+    return [value for value, _ in found], [rebuild for _, rebuild in found]

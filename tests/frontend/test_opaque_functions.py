@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import enum
 import functools
 
 import pytest
@@ -226,5 +228,38 @@ def test_frozen_dataclasses_as_arguments(backend):
     compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
     for by in (3, 3, 4):
         given = Pair(X, X + by, by)
+        assert_same(fn(X, given), compiled(X, given))
+    assert len(counter.graphs) == 2
+
+
+Inner = collections.namedtuple("Inner", "a b")  # noqa: PYI024
+Outer = collections.namedtuple("Outer", "x inner kind many")  # noqa: PYI024
+
+
+class Kind(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+
+@minidynamo.allow_in_graph
+def of_nested(made, *, more=None):
+    total = made.x + made.inner.a * made.inner.b + made.many[0].a + len(type(made).__name__)
+    if made.kind is Kind.TWO:
+        total = -total
+    return total if more is None else total + more.a.b
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_named_tuples_of_named_tuples_as_arguments(backend):
+    # The text of a graph shows them by `repr`, which is none of these.
+    def fn(x, given):
+        made = Outer(x, Inner(x, 2), Kind.ONE, [Inner(1, 2)])
+        return of_nested(made) + of_nested(given, more=Inner(Inner(1, x), None))
+
+    minidynamo.reset()
+    counter = CountingBackend(backend=backend)
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for kind in (Kind.ONE, Kind.ONE, Kind.TWO):
+        given = Outer(X, Inner(X, 3), kind, [Inner(4, 5)])
         assert_same(fn(X, given), compiled(X, given))
     assert len(counter.graphs) == 2
