@@ -87,12 +87,12 @@ def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
         inputs = [value for value in values if not any(value is item for item in kept)]
         return _without_inputs(tx, result, inputs, _has_setup(cls))
     traced = _try_out(tx, cls, values, wanted)
-    changed = [v for v in traced.mutated if not isinstance(v, GlobalStateVariable)]
-    for value in reached(tx, [*changed, *map(tx.output.side_effects.stored_attrs, changed)]):
-        if isinstance(value, Node) and value.graph is traced.forward.graph:
-            _refuse(cls, "it keeps tensors outside of itself")
     _check_memory(tx, cls, traced)
-    if not changed and _sees_the_same(tx, values, traced.forward):
+    is_plain = all(
+        isinstance(item, TensorVariable) or item.is_python_constant()
+        for item in _outputs(tx, traced.result)
+    )
+    if is_plain and not traced.mutated and _sees_the_same(tx, values, traced.forward):
         return tx.call_operation(_apply_of(cls.value), values, {})
     return _call_traced(tx, cls, values, traced)
 
@@ -312,7 +312,7 @@ def _try_out(tx: Translator, cls: ClassVariable, values: Values, wanted: list[bo
         if not isinstance(saved, VariableTracker):
             saved = tx.wrap_items(tuple, [])
         context.setattr(tx, "saved_tensors", saved)
-        mutated = changes.lasting()
+        mutated = [v for v in changes.lasting() if not isinstance(v, GlobalStateVariable)]
         with scope(output) as backward, Changes(tx, changes) as later:
             given = [_gradient(tx, backward, item) for item in _outputs(tx, result)]
             name = "backward" if "vjp" not in vars(cls.value) else "vjp"
@@ -414,12 +414,14 @@ def _call_traced(
     output, forward, backward = tx.output, traced.forward, traced.backward
     outputs = _outputs(tx, traced.result)
     tensors = [item for item in outputs if isinstance(item, TensorVariable)]
-    results = [forward.local(item.as_proxy()) for item in tensors]
+    kept = _kept_tensors(tx, cls, traced)
+    results = [forward.local(item.as_proxy()) for item in (*tensors, *kept)]
     named = tx.output.side_effects.load_attr(traced.context, "non_differentiable")
     unmarked = named.unpack(tx) if isinstance(named, VariableTracker) else []
     plain = tuple(
         i for i, item in enumerate(tensors) if any(item is m.realize() for m in unmarked)
     )
+    plain += tuple(range(len(tensors), len(results)))
     given = {
         index: _here(tx, [value.as_proxy()])[0]
         for index, value in enumerate(values)
@@ -439,10 +441,54 @@ def _call_traced(
         add_submodule(output, "backward_body", second),
     )
     slots = tuple(operands.index(node) for node, _ in pairs)
-    args = (*halves, len(results), plain, slots, *operands)
-    made = iter(tx.add_node("call_function", run_halves, args, {}).unpack(tx))
-    items = [next(made) if isinstance(item, TensorVariable) else item for item in outputs]
+    counts = (len(tensors), len(results))
+    args = (*halves, counts, plain, slots, *operands)
+    made = tx.add_node("call_function", run_halves, args, {}).unpack(tx)
+    pairs_made = zip((*tensors, *kept), made, strict=True)
+    held = iter([_stand_for(tx, old, new.realize(), forward) for old, new in pairs_made])
+    items = [next(held) if isinstance(item, TensorVariable) else item for item in outputs]
     return tx.wrap_items(tuple, items) if traced.result.python_type() is tuple else items[0]
+
+
+def _kept_tensors(tx: Translator, cls: ClassVariable, traced: _Halves) -> list[TensorVariable]:
+    """The tensors of forward, other than its results, that lead to the program: what it stored
+    outside, and objects that it returns, hold them. They have no gradient.
+    """
+    outputs = _outputs(tx, traced.result)
+    others = [item for item in outputs if not isinstance(item, TensorVariable)]
+    starts = [*others, *traced.mutated]
+    stored = map(tx.output.side_effects.stored_attrs, starts)
+    found, nodes = [], set()
+    for value in reached(tx, [*starts, *stored]):
+        if isinstance(value, Node) and value.graph is traced.forward.graph:
+            nodes.add(value)
+        if isinstance(value, TensorVariable) and value.node.graph is traced.forward.graph:
+            found.append(value)
+    kept = [value for value in found if not any(value is item for item in outputs)]
+    if nodes - {value.node for value in found}:
+        _refuse(cls, "it keeps what it computed outside of itself")
+    memory = [example_value(node) for node in traced.forward.lifted.values()]
+    memory += [item.fake for item in outputs if isinstance(item, TensorVariable)]
+    for value in kept:
+        if value.anchor is not None or value.choice is not None or not _is_plain(value.fake):
+            _refuse(cls, "it keeps a tensor that stands for several")
+        own = value.fake.untyped_storage()._cdata
+        if any(_is_plain(fake) and fake.untyped_storage()._cdata == own for fake in memory):
+            _refuse(cls, "it keeps a view outside of itself")
+        memory.append(value.fake)
+    return kept
+
+
+def _stand_for(
+    tx: Translator, old: TensorVariable, new: VariableTracker, forward: Body
+) -> TensorVariable:
+    """The value of a result: what leads to a tensor of forward leads to that then."""
+    assert isinstance(new, TensorVariable)
+    if old.node.graph is not forward.graph:
+        return new
+    old.node = new.node
+    tx.output.side_effects.track(new.fake, old)
+    return old
 
 
 def _check_halves(tx: Translator, cls: ClassVariable, values: Values, traced: _Halves) -> None:
@@ -452,8 +498,6 @@ def _check_halves(tx: Translator, cls: ClassVariable, values: Values, traced: _H
     outputs = _outputs(tx, traced.result)
     if not any(isinstance(item, TensorVariable) for item in outputs):
         _refuse(cls, "it returns no tensor")
-    if not all(isinstance(v, TensorVariable) or v.is_python_constant() for v in outputs):
-        _refuse(cls, "its results are no tensors and constants")
     if load(traced.context, "dirty_tensors") is not None:
         _refuse(cls, "it writes to its arguments")
     if isinstance(materialize, VariableTracker) and not materialize.truth(tx):
@@ -475,7 +519,7 @@ class _TracedFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, spec: tuple[Any, ...], *operands: Any) -> Any:
-        forward, ctx.module, count, plain, ctx.slots = spec
+        forward, ctx.module, (ctx.wanted, count), plain, ctx.slots = spec
         values = forward(*operands)
         results, saved = values[:count], values[count:]
         ctx.mark_non_differentiable(*(results[index] for index in plain))
@@ -489,7 +533,8 @@ class _TracedFunction(torch.autograd.Function):
         tensors = iter(ctx.saved_tensors)
         saved = [next(tensors) if value is None else value for value in ctx.saved]
         totals: list[Any] = [None] * ctx.operands
-        for slot, grad in zip(ctx.slots, ctx.module(*grads, *saved), strict=True):
+        given = grads[: ctx.wanted]
+        for slot, grad in zip(ctx.slots, ctx.module(*given, *saved), strict=True):
             totals[slot] = grad if totals[slot] is None else totals[slot] + grad
         return None, *totals
 
@@ -497,14 +542,14 @@ class _TracedFunction(torch.autograd.Function):
 def run_halves(
     forward: torch.fx.GraphModule,
     backward: torch.fx.GraphModule,
-    count: int,
+    counts: tuple[int, int],
     plain: tuple[int, ...],
     slots: tuple[int, ...],
     *operands: Any,
 ) -> tuple[Any, ...]:
-    """A node of the graph. forward gives `count` results (those at `plain` without gradient) and
-    what is saved; backward takes a gradient for each result and what was saved, and gives one for
-    each operand in `slots`.
+    """A node of the graph. `counts`: how many results forward has, and how many with those that it
+    only keeps (those at `plain` without gradient); behind them it gives what is saved. backward
+    takes a gradient for each result and what was saved, and gives one for each operand in `slots`.
     """
-    spec = (forward, backward, count, plain, slots)
+    spec = (forward, backward, counts, plain, slots)
     return _TracedFunction.apply(spec, *operands)  # type: ignore[no-any-return]

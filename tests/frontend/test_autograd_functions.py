@@ -203,7 +203,7 @@ def test_what_the_halves_do_not_do_breaks_the_graph():
     class Keeps(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, kept):
-            kept.append(x.sin())
+            kept.append(x.view(-1))
             return x.cos()
 
         @staticmethod
@@ -531,7 +531,7 @@ class CountsBackward(TakesNotes):
 
 @pytest.mark.parametrize(
     ("function", "is_whole"),
-    [(TakesNotes, True), (KeepsTensors, False), (CountsBackward, False)],
+    [(TakesNotes, True), (KeepsTensors, True), (CountsBackward, False)],
 )
 def test_forward_changes_what_is_outside(function, is_whole):
     def fn(x, factor):
@@ -550,3 +550,51 @@ def test_forward_changes_what_is_outside(function, is_whole):
     assert len(NOTES) >= 6
     with contextlib.nullcontext() if is_whole else pytest.raises(minidynamo.exc.Unsupported):
         minidynamo.compile(fn, backend="eager", fullgraph=True)(x3(), 2)
+
+
+class Kept:
+    def __init__(self, tensor, more):
+        self.tensor, self.more = tensor, [more, 1]
+
+
+class Makes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, notes, kind):
+        ctx.save_for_backward(x)
+        half = torch.sin(x)
+        notes.append(half)
+        result = torch.zeros(())
+        result += x.sum() * half.sum()
+        notes.append(result)
+        if kind == "object":
+            return result, Kept(half, x)
+        return (result, [half, result]) if kind == "list" else result
+
+    @staticmethod
+    def backward(ctx, *grads):
+        assert all(grad is None for grad in grads[1:])
+        return grads[0] * ctx.saved_tensors[0] * 3, None, None
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_tensors_that_forward_keeps(backend):
+    # In eager they are as forward made them, without a gradient; its result is the one it kept.
+    def fn(x, kind):
+        notes = []
+        made = Makes.apply(x * 2, notes, kind)
+        result = made[0] if isinstance(made, tuple) else made
+        flags = [note.requires_grad for note in notes]
+        return result * notes[0].sum(), made, notes, flags, notes[1] is result
+
+    minidynamo.reset()
+    counter = testing.CountingBackend(backend=backend)
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for kind in ("object", "list", "nothing", "object"):
+        outcomes = []
+        for call in (fn, compiled):
+            x = torch.tensor([0.5, 1.5, 2.5], requires_grad=True)
+            result = call(x, kind)
+            result[0].backward()
+            outcomes.append((result, x.grad))
+        testing.assert_same(*outcomes)
+    assert len(counter.graphs) == 3
