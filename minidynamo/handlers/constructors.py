@@ -35,7 +35,7 @@ from ..variables.exceptions import (
 )
 from ..variables.lists import ListVariable, TupleVariable, is_structseq, tuple_mutation
 from ..variables.registry import handles
-from ..variables.sets import SetVariable, operand
+from ..variables.sets import Operand, SetVariable, made_of, operand
 from ..variables.user_values import new_value
 from .builtins import builtin
 from .functools_ import new_partial
@@ -96,10 +96,7 @@ def _new_frozenset(tx: Translator, cls: type, *args: Values, **kwargs: Values) -
     _check_arguments(cls, args, kwargs)
     if args and cls is args[0].python_type() is frozenset:
         return args[0]
-    keys, known, is_ordered = operand(tx, args[0]) if args else ((), {}, True)
-    result = SetVariable(frozenset(keys), known, cls)
-    result.order_is_known = is_ordered
-    return result
+    return made_of(cls, operand(tx, args[0]) if args else Operand((), {}, True, ()))
 
 
 @_constructs(tuple.__new__)
@@ -240,8 +237,9 @@ def _frozenset(tx: Translator, iterable: Values | None = None, /) -> Values:
 
 
 def _make_set(tx: Translator, cls: type, iterable: Values | None) -> Values:
-    if isinstance(iterable, SetVariable) and not iterable.overrides("__iter__"):
-        return SetVariable(cls(iterable.table), dict(iterable.known), cls)
+    is_set = isinstance(iterable, SetVariable) and not iterable.overrides("__iter__")
+    if iterable is not None and (is_set or iterable.python_type() is dict):
+        return made_of(cls, operand(tx, iterable))
     return tx.wrap_items(cls, [] if iterable is None else iterable.unpack(tx))
 
 

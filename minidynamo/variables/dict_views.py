@@ -16,7 +16,7 @@ from .constant import ConstantVariable
 from .dicts import DictVariable
 from .iterators import dict_iterator, entry_part
 from .registry import wraps
-from .sets import SetVariable, collect, set_like
+from .sets import SetVariable, made_of, operand, set_like
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -43,11 +43,6 @@ class DictViewVariable(BuiltinObject):
     def unpack(self, tx: Translator) -> list[VariableTracker]:
         self.mapping.guard_keys(tx)
         return [entry_part(tx, self.kind, entry) for entry in self.mapping.entries.values()]
-
-    def as_set(self, tx: Translator) -> SetVariable:
-        """The view's items as a new set."""
-        table, known = collect(tx, self.unpack(tx))
-        return SetVariable(table, known, set)
 
     def load_getset(self, tx: Translator, descriptor: Any) -> VariableTracker:
         if descriptor.__name__ == "mapping":
@@ -128,24 +123,71 @@ def _items_contains(
     return tx.wrap_items(list, [value]).contains(tx, parts[1].realize())
 
 
+def _set_of(tx: Translator, value: VariableTracker) -> SetVariable:
+    """`set(value)`; of the keys of a dict, CPython asks the dict."""
+    if isinstance(value, DictViewVariable):
+        is_asked = value.kind == "keys" and value.mapping.cls is dict
+        value = value.mapping if is_asked else value
+    return made_of(set, operand(tx, value))
+
+
 def _register_view_algebra() -> None:
-    names = [f"__{r}{name}__" for name in ("or", "and", "sub", "xor") for r in ("", "r")]
-    for name in [
-        *names,
-        "__lt__",
-        "__le__",
-        "__gt__",
-        "__ge__",
-        "__eq__",
-        "__ne__",
-        "isdisjoint",
-    ]:
+    for name, update in _UPDATES.items():
+        for is_reflected in (False, True):
+            row = _updated(update, is_reflected)
+            builtin_method(_SET_VIEWS, f"__{'r' * is_reflected}{name}__")(row)
+    for name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "isdisjoint"):
         builtin_method(_SET_VIEWS, name)(_as_sets(name))
 
 
-def _as_sets(name: str) -> Callable[..., VariableTracker]:
-    is_comparison = name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
+# Operator -> the method that changes a set of the left operand.
+_UPDATES = {
+    "or": "update",
+    "sub": "difference_update",
+    "xor": "symmetric_difference_update",
+}
 
+
+def _updated(update: str, is_reflected: bool) -> Callable[..., VariableTracker]:
+    def row(
+        tx: Translator,
+        self: DictViewVariable,
+        other: VariableTracker,
+        /,
+    ) -> VariableTracker:
+        left, right = (other, self) if is_reflected else (self, other)
+        result = _set_of(tx, left)
+        result.call_method(tx, update, [right], {})
+        return result
+
+    return row
+
+
+@builtin_method(_SET_VIEWS, "__and__")
+@builtin_method(_SET_VIEWS, "__rand__")
+def _view_and(
+    tx: Translator,
+    self: DictViewVariable,
+    other: VariableTracker,
+    /,
+) -> VariableTracker:
+    """`_PyDictView_Intersect`: which of both is iterated decides over the order."""
+    length = len(self.mapping.entries)
+    if isinstance(other, SetVariable) and other.cls is set and length <= len(other.table):
+        return other.call_method(tx, "intersection", [self], {})
+    if isinstance(other, DictViewVariable) and other.kind != "values":
+        other.mapping.guard_keys(tx)
+        self.mapping.guard_keys(tx)
+        if len(other.mapping.entries) > length:
+            self, other = other, self
+    result = SetVariable(set(), {}, set)
+    for item in other.each(tx):
+        if self.contains(tx, item).truth(tx):
+            result.call_method(tx, "add", [item], {})
+    return result
+
+
+def _as_sets(name: str) -> Callable[..., VariableTracker]:
     def row(
         tx: Translator,
         self: DictViewVariable,
@@ -153,18 +195,10 @@ def _as_sets(name: str) -> Callable[..., VariableTracker]:
         /,
     ) -> VariableTracker:
         if isinstance(other, DictViewVariable) and other.kind != "values":
-            other = other.as_set(tx)
-        like = set_like(other)
-        if name == "isdisjoint":
-            return self.as_set(tx).call_method(tx, name, [other], {})
-        if like is not None and like.python_type() is not set:
-            other = SetVariable(set(like.table), dict(like.known), set)  # it gives sets
-        if like is None:
-            if is_comparison:
-                return NOT_IMPLEMENTED
-            table, known = collect(tx, other.unpack(tx))
-            other = SetVariable(table, known, set)
-        return self.as_set(tx).call_method(tx, name, [other], {})
+            other = _set_of(tx, other)
+        if name != "isdisjoint" and set_like(other) is None:
+            return NOT_IMPLEMENTED
+        return _set_of(tx, self).call_method(tx, name, [other], {})
 
     return row
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..side_effects import Mutation
 from ..source import CallSource, TupleItemSource
@@ -29,7 +29,8 @@ from .dicts import are_hashable, key_of, raise_key_error
 from .lists import SequenceVariable
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
-from .set_order import again, has_known_order, has_real_hash, ordered_keys, popped
+from .set_order import has_known_order, has_real_hash, ordered_keys, popped
+from .set_pasts import Past, is_alike, new_set, plain_kind, replay_on
 from .user_keys import UserKey, check_hashed_keys, check_rebuilt_keys
 
 if TYPE_CHECKING:
@@ -67,9 +68,11 @@ class SetVariable(BuiltinObject):
         # Of operations on one element, by their index: its hash key.
         self.touched: dict[int, Any] = {}
         self.original = table
-        # Of a new set: its hash keys when it was made, and what was done to it since.
-        self.first = list(table)
+        # Of a new set: what made it of which operands, and what was done to it since; by index,
+        # the argument of such a change that is a new set.
+        self.made_by: tuple[Any, tuple[Any, ...]] = (plain_kind(cls), (tuple(table),))
         self.changes: list[tuple[str, tuple[Any, ...]]] = []
+        self.pasts: dict[int, Any] = {}
         # The hash keys that a new set was made of one by one, if so.
         self.inserted: list[Any] | None = None if table else []
 
@@ -109,52 +112,57 @@ class SetVariable(BuiltinObject):
             return frozenset(self.table)
         return super().hash_key(tx)
 
-    def _push_elements(self, codegen: PyCodegen) -> None:
-        check_rebuilt_keys(self.table)
-        keys = list(self.table)
-        history: tuple[Any, ...] = ()
-        if self.order_is_known and all(map(has_real_hash, keys)):
-            keys, history = self._history()
-        codegen.sequence([self.element(key) for key in keys])
-        codegen.emit("BUILD_SET", len(keys))
-        if history:
-            made = codegen.new_local()
-            codegen.emit("STORE_FAST", made)
-            codegen.begin_call(again)
-            codegen.emit("LOAD_FAST", made)
-            codegen.load_const(history)
-            codegen.end_call(2)
+    def past(self) -> Any:
+        """How a new set came about; of others a copy."""
+        kind = plain_kind(self.cls)
+        copy = Past(set, (frozenset(self.table),)) if kind is set else frozenset(self.table)
+        if self.mutation is Mutation.EXISTING or self.source is not None:
+            return copy
+        steps = enumerate(self.changes)
+        changes = [(name, self.pasts.get(index, given)) for index, (name, given) in steps]
+        return Past.of(*self.made_by, changes) or copy
 
-    def _history(self) -> tuple[list[Any], tuple[Any, ...]]:
-        """What to insert one by one, and what to do then, for a set that is iterated in the same
-        order: that depends on how it came about.
+    def _in_order(self) -> list[Any] | Past:
+        """What to insert one by one, or else how to make a set that is iterated in the same order
+        now and after the next change.
         """
         keys = list(self.table)
-        ways: list[tuple[list[Any], Any]] = [(keys, ()), (keys[::-1], ())]
-        ways.append(([key for key in self.known if key in self.table], ()))
-        if all(map(is_value, keys)):  # unions make room for all elements of both
-            ways.append((keys, (("update", (frozenset(keys),)),)))
-        if all(map(is_value, self.first)) and is_value(tuple(self.changes)):
-            ways.append((self.first, tuple(self.changes)))
-        for inserted, history in ways:
-            made = again(set(inserted), history)
-            if self.cls is not set:
-                made = _new_set(_plain(self.cls), made)
-            if list(made) == keys:
-                return inserted, history
+        if not (self.order_is_known and all(map(has_real_hash, keys))):
+            return keys
+        past = self.past()
+        if not isinstance(past, Past) or past.only_grew():
+            for way in (keys, keys[::-1], [key for key in self.known if key in self.table]):
+                made = set(way)
+                if is_alike(made if self.cls is set else set(made), self.table):
+                    return way
+        if (
+            isinstance(past, Past)
+            and past.is_plain()
+            and is_alike(past.made(self.cls), self.table)
+        ):
+            return past
         unsupported("order of a set", repr(self), "a new set is iterated in another order")
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        if self.cls is set:
-            self._push_elements(codegen)
+        check_rebuilt_keys(self.table)
+        way = self._in_order()
+        if isinstance(way, Past):
+            construct(codegen, Past.made, way, lambda: codegen.load_const(self.cls))
+        elif self.cls is set:
+            self._push_set(codegen, way)
             return
-        construct(
-            codegen,
-            _new_set,
-            lambda: codegen.load_const(self.cls),
-            lambda: self._push_elements(codegen),
-        )
+        else:
+            construct(
+                codegen,
+                new_set,
+                lambda: codegen.load_const(self.cls),
+                lambda: self._push_set(codegen, way),
+            )
         self.reconstruct_attributes(codegen)
+
+    def _push_set(self, codegen: PyCodegen, keys: list[Any]) -> None:
+        codegen.sequence([self.element(key) for key in keys])
+        codegen.emit("BUILD_SET", len(keys))
 
     def push_contents(self, codegen: PyCodegen) -> None:
         operations = self.lasting_operations()
@@ -175,27 +183,7 @@ class SetVariable(BuiltinObject):
     def apply_contents(self, codegen: PyCodegen) -> None:
         operations = self.lasting_operations()
         names = tuple((name, argument is not None) for name, argument in operations)
-        apply_with(codegen, self, functools.partial(_replay, names))
-
-
-def _new_set(cls: type, elements: set[Any]) -> Any:
-    if issubclass(cls, frozenset):
-        return frozenset.__new__(cls, elements)
-    result: Any = set.__new__(cls)
-    set.update(result, elements)
-    return result
-
-
-def _replay(
-    names: tuple[tuple[str, bool], ...], real: set[Any], arguments: tuple[Any, ...]
-) -> None:
-    """Run by generated code: the operations one by one, so that the order is right too."""
-    left = iter(arguments)
-    for name, has_argument in names:
-        if has_argument:
-            getattr(set, name)(real, next(left))
-        else:
-            getattr(set, name)(real)
+        apply_with(codegen, self, functools.partial(replay_on, names))
 
 
 # -- building and wrapping ----------------------------------------------------------------------
@@ -216,9 +204,12 @@ def collect(
 
 def _build_set(tx: Any, type_: type, items: list[VariableTracker]) -> VariableTracker:
     table, known = collect(tx, items)
-    family = frozenset if issubclass(type_, frozenset) else set
-    made = SetVariable(family(table), known, type_)
-    made.inserted = list(known)
+    inserted = list(known)
+    made = SetVariable(
+        frozenset(inserted) if issubclass(type_, frozenset) else table, known, type_
+    )
+    made.inserted = inserted
+    made.made_by = plain_kind(type_), (tuple(inserted),)
     return made
 
 
@@ -281,21 +272,37 @@ def set_like(value: VariableTracker) -> SetVariable | None:
     return None
 
 
-def operand(
-    tx: Translator, value: VariableTracker
-) -> tuple[Any, dict[Any, VariableTracker], bool]:
-    """Any iterable as methods take it: (the hash keys in a container of the kind that makes the
-    same order of the result, the elements, whether the order of the keys is known).
+class Operand(NamedTuple):
+    """An iterable as methods of sets take it. keys: the hash keys in a container of the kind that
+    makes the same order of the result; past: what makes that container again.
     """
+
+    keys: Any
+    known: dict[Any, VariableTracker]
+    is_ordered: bool
+    past: Any
+
+
+def operand(tx: Translator, value: VariableTracker) -> Operand:
+    """`value`, as methods of sets take it."""
     found = set_like(value)
     if found is not None:
-        return found.table, found.known, found.order_is_known
+        return Operand(found.table, found.known, found.order_is_known, found.past())
     items = value.unpack(tx)
     keys = [key_of(tx, item) for item in items]
     known: dict[Any, VariableTracker] = {}
     for key, item in zip(keys, items, strict=True):
         known.setdefault(key, item.realize())
-    return dict.fromkeys(keys) if value.python_type() is dict else keys, known, True
+    given = dict.fromkeys(keys) if value.python_type() is dict else keys
+    return Operand(given, known, True, given)
+
+
+def made_of(cls: type, given: Operand) -> SetVariable:
+    """`cls(given)`."""
+    result = SetVariable(plain_kind(cls)(given.keys), dict(given.known), cls)
+    result.order_is_known = given.is_ordered
+    result.made_by = plain_kind(cls), (given.past,)
+    return result
 
 
 @builtin_method(_SETS, "__len__")
@@ -333,21 +340,18 @@ def _set_contains(
     return ConstantVariable(_element_key(tx, item) in self.table)
 
 
-def _plain(cls: type) -> type:
-    return frozenset if issubclass(cls, frozenset) else set
-
-
-def _combined(tx: Translator, name: str, left: SetVariable, *others: Any) -> SetVariable:
-    """A method of set that gives a new one; others: what `operand` gave."""
-    cls = _plain(left.cls)
+def _combined(tx: Translator, name: str, left: SetVariable, *others: Operand) -> SetVariable:
+    """A method of set that gives a new one."""
+    cls = plain_kind(left.cls)
     with observed(tx):
         own = left.table if isinstance(left.table, cls) else cls(left.table)
-        table = getattr(cls, name)(own, *(keys for keys, _, _ in others))
+        table = getattr(cls, name)(own, *(other.keys for other in others))
     known = dict(left.known)
-    for _, more, _ in others:
-        known = {**more, **known}
+    for other in others:
+        known = {**other.known, **known}
     result = SetVariable(table, known, cls)
-    result.order_is_known = left.order_is_known and all(order for _, _, order in others)
+    result.order_is_known = left.order_is_known and all(other.is_ordered for other in others)
+    result.made_by = getattr(cls, name), (left.past(), *(other.past for other in others))
     return result
 
 
@@ -385,10 +389,11 @@ def _merge(
     given = other if set_like(other) is not None else None
     if given is None and other.python_type() is not dict:
         given = other = tx.wrap_items(list, other.unpack(tx))
-    keys, known, is_ordered = operand(tx, other)
+    keys, known, is_ordered, past = operand(tx, other)
     if not isinstance(given, SequenceVariable):
         given = SetVariable(set(keys), known, set)
     is_known = self.order_is_known and is_ordered
+    self.pasts[len(self.changes)] = (past,)
     with observed(tx):
         _change(tx, self, name, keys, given)
     self.known = {**known, **self.known}
@@ -526,10 +531,8 @@ builtin_method(_SETS, "issuperset")(_each("issuperset", False))
 
 
 def _copy(self: SetVariable) -> SetVariable:
-    cls = _plain(self.cls)
-    result = SetVariable(cls(self.table), dict(self.known), cls)
-    result.order_is_known = self.order_is_known
-    return result
+    given = Operand(self.table, self.known, self.order_is_known, self.past())
+    return made_of(plain_kind(self.cls), given)
 
 
 @builtin_method(_SETS, "copy")

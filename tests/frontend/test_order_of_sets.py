@@ -1,5 +1,7 @@
 """Sets whose elements are hashed by their addresses are iterated in eager's order."""
 
+import random
+
 import pytest
 import torch
 from testing import CountingBackend, assert_same, check
@@ -87,3 +89,71 @@ def test_merged_sets_are_left_to_eager(merge):
         return [item * 2 for item in found]
 
     agrees(fn, TENSORS[:3], TENSORS[4:7])
+
+
+def test_sets_leave_as_they_came_about():
+    """The order depends on the room that a set has, and on elements that have gone."""
+
+    class Kind(set):
+        pass
+
+    class FrozenKind(frozenset):
+        pass
+
+    def fn(x, some, more, rest):
+        grown = set(some)
+        grown |= set(more)
+        grown.discard(some[0])
+        grown.add(77)
+        mixed = set(some) ^ set(more)
+        mixed -= set(rest)
+        mixed.add(3)
+        mixed.pop()
+        kind = Kind(some)
+        kind.update(more)
+        kind.add(1001)
+        united = set(some)
+        for item in more:
+            united = united | {item}
+        plain = (
+            set(some),
+            frozenset(more),
+            FrozenKind(rest),
+            frozenset(set(some)),
+            {*some, *more},
+        )
+        return x + 1, [grown, mixed, kind, united, *plain]
+
+    for seed in range(25):
+        draw = random.Random(seed)
+        args = [tuple(draw.randrange(200) for _ in range(draw.randrange(5, 14))) for _ in "abc"]
+        orders = lambda found: [(type(item).__name__, list(item)) for item in found[1]]  # noqa: E731
+        minidynamo.reset()
+        compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+        found, expected = compiled(TENSORS[0], *args), fn(TENSORS[0], *args)
+        assert orders(found) == orders(expected)
+        for left, right in zip(found[1], expected[1], strict=True):  # they go on alike
+            if isinstance(left, set):
+                left.update(range(300, 340))
+                right.update(range(300, 340))
+                assert list(left) == list(right)
+
+
+def test_order_of_sets_of_dicts_and_their_views():
+    def fn(x, some, more):
+        one, other = dict.fromkeys(some), dict.fromkeys(more)
+        sets = [set(one), set(one.keys()), frozenset(one), one.keys() | other.keys()]
+        sets += [one.keys() | more, set(more) | one.keys(), one.keys() & other.keys()]
+        sets += [one.keys() & set(more), one.keys() & more, {some[0], more[0]} & one.keys()]
+        sets += [one.keys() - other.keys(), set(more) - one.keys(), one.keys() - more]
+        sets += [
+            one.keys() ^ other.keys(),
+            list(more) ^ one.keys(),
+            one.items() | other.items(),
+        ]
+        return x + 1, [list(found) for found in sets]
+
+    for seed in range(25):
+        draw = random.Random(seed)
+        args = [tuple(draw.randrange(90) for _ in range(draw.randrange(2, 24))) for _ in "ab"]
+        agrees(fn, (TENSORS[0], *args), fullgraph=True, graphs=1)
