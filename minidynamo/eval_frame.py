@@ -283,7 +283,9 @@ def with_frame(fn: Any) -> Any:
             return fn
     elif isinstance(core, (_C.CompiledFunction, torch.nn.Module)):
         return fn
-    if isinstance(inspect.getattr_static(type(core), "__call__", None), types.FunctionType):
+    method = inspect.getattr_static(type(core), "__call__", None)
+    has_frame = isinstance(method, types.FunctionType)
+    if has_frame and not trace_rules.is_skipped_file(method.__code__.co_filename):
         return fn
 
     def call(*args: Any, **kwargs: Any) -> Any:

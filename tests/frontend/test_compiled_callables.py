@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from testing import assert_same
+from testing import CountingBackend, assert_same
 from torch import nn
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -99,3 +99,25 @@ def test_dual_numbers_keep_their_tangents(backend):
             assert_same((value, tangent), (plain(x), 2 * x * x.cos()))
             assert_same(fast(x), plain(x))
     assert len(found) == 1
+
+
+@torch.library.custom_op("compiled_callables::tripled", mutates_args=())
+def tripled(a: torch.Tensor) -> torch.Tensor:
+    return a * 3
+
+
+@tripled.register_fake
+def _(a):
+    return torch.empty_like(a)
+
+
+@pytest.mark.parametrize(
+    "function", [torch.ops.aten.sin.default, torch.ops.aten.sin, tripled], ids=str
+)
+def test_operators_are_compiled_themselves(function):
+    # They are objects of torch, whose own calls are no code of the program.
+    counter = CountingBackend()
+    compiled = minidynamo.compile(function, backend=counter, fullgraph=True)
+    for given in (x, x, x.double()):
+        assert_same(function(given), compiled(given))
+    assert len(counter.graphs) == 2 and counter.op_count == 2
