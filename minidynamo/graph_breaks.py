@@ -60,7 +60,7 @@ from .stopped_frames import (
 )
 from .variables.base import VariableTracker
 from .variables.exceptions import ExceptionVariable
-from .variables.generators import REBUILD
+from .variables.generators import REBUILD, end_with_frame
 from .variables.namespaces import check_given_locals
 from .variables.raising import Seen
 from .variables.slots import settle
@@ -90,6 +90,7 @@ class CompiledFrame:
 def finish_return(tx: RootTranslator, value: VariableTracker) -> CompiledFrame:
     """Code that runs the graph, replays side effects and returns `value`."""
 
+    end_with_frame(tx, value)
     finisher = _Finisher(tx)
     unseen = finisher.written_cells()
 

@@ -45,7 +45,7 @@ from .variables.functions import (
     CellVariable,
     UserFunctionVariable,
 )
-from .variables.generators import GeneratorVariable
+from .variables.generators import GeneratorVariable, end_with_frame
 from .variables.globals_ import GlobalsVariable, globals_of
 from .variables.protocol import Protocol
 
@@ -449,7 +449,9 @@ class Translator(Protocol):
         if code.co_flags & _GENERATOR_FLAG:
             return self.make_generator(callee)
         callee.is_resumable = is_tail and self.is_resumable and self.can_wait()
-        return callee.run()
+        value = callee.run()
+        end_with_frame(callee, value)
+        return value
 
     def can_wait(self) -> bool:
         """Whether the rest of the running instruction is to push what the function returns. The

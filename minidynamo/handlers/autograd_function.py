@@ -66,7 +66,11 @@ _TAKES_KEYWORDS = torch.__version__ >= (2, 13)
 
 # A class method; from torch 2.14 on it is one of C.
 @handles(getattr(_apply, "__func__", _apply))
-def function_apply(tx: Translator, args: Values, kwargs: Kwargs) -> Any:
+def function_apply(
+    tx: Translator,
+    args: Values,
+    kwargs: Kwargs,
+) -> Any:
     """`cls.apply(*args)`."""
     cls, values = args[0], args[1:]
     if not isinstance(cls, ClassVariable) or (kwargs and not _TAKES_KEYWORDS):
@@ -101,7 +105,12 @@ def _refuse(cls: ClassVariable, why: str) -> NoReturn:
     unsupported("autograd function", cls.value.__qualname__, why)
 
 
-def _positional(tx: Translator, cls: ClassVariable, values: Values, kwargs: Kwargs) -> Values:
+def _positional(
+    tx: Translator,
+    cls: ClassVariable,
+    values: Values,
+    kwargs: Kwargs,
+) -> Values:
     """The arguments as `apply` hands them on: by position; with defaults where the context is
     made by setup_context.
     """
@@ -203,7 +212,9 @@ def _call_by_rule(
 
 
 def _unbatched(
-    cls: ClassVariable, value: VariableTracker, level: int
+    cls: ClassVariable,
+    value: VariableTracker,
+    level: int,
 ) -> tuple[torch.Tensor | None, int | None]:
     """What a rule for vmap is given for an argument (None: what it is), and its dimension."""
     if isinstance(value, TensorVariable):
@@ -242,7 +253,10 @@ def _apply_of(cls: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 
 def _forward(
-    tx: Translator, cls: ClassVariable, values: Values, wanted: list[bool]
+    tx: Translator,
+    cls: ClassVariable,
+    values: Values,
+    wanted: list[bool],
 ) -> tuple[VariableTracker, VariableTracker]:
     """Trace forward (and setup_context) as `apply` does, in no-grad mode: (result, context)."""
     context = new_object(tx, FunctionCtx)
@@ -259,7 +273,10 @@ def _forward(
 
 
 def _call_forward(
-    tx: Translator, cls: ClassVariable, context: VariableTracker, values: Values
+    tx: Translator,
+    cls: ClassVariable,
+    context: VariableTracker,
+    values: Values,
 ) -> VariableTracker:
     forward = cls.getattr(tx, "forward")
     if not _has_setup(cls):
@@ -271,7 +288,10 @@ def _call_forward(
 
 
 def _without_inputs(
-    tx: Translator, result: VariableTracker, values: Values, has_setup: bool
+    tx: Translator,
+    result: VariableTracker,
+    values: Values,
+    has_setup: bool,
 ) -> VariableTracker:
     """`apply` returns a view where forward returns an input that it does not mark as dirty."""
     if isinstance(result, TensorVariable):
@@ -302,7 +322,12 @@ class _Halves:
     mutated: list[VariableTracker]
 
 
-def _try_out(tx: Translator, cls: ClassVariable, values: Values, wanted: list[bool]) -> _Halves:
+def _try_out(
+    tx: Translator,
+    cls: ClassVariable,
+    values: Values,
+    wanted: list[bool],
+) -> _Halves:
     """Trace both halves into graphs of their own. Raises Unsupported where that fails."""
     effects, output = tx.output.side_effects, tx.output
     effects.version += 1
@@ -369,7 +394,11 @@ def _outputs(tx: Translator, result: VariableTracker) -> list[VariableTracker]:
     return [result]
 
 
-def _gradient(tx: Translator, body: Body, item: VariableTracker) -> VariableTracker:
+def _gradient(
+    tx: Translator,
+    body: Body,
+    item: VariableTracker,
+) -> VariableTracker:
     """What backward is given for an output."""
     if not isinstance(item, TensorVariable):
         return NONE
@@ -377,7 +406,11 @@ def _gradient(tx: Translator, body: Body, item: VariableTracker) -> VariableTrac
         return new_tensor(tx, body, torch.zeros_like(item.fake))
 
 
-def _sees_the_same(tx: Translator, values: Values, body: Body) -> bool:
+def _sees_the_same(
+    tx: Translator,
+    values: Values,
+    body: Body,
+) -> bool:
     """Whether the class's own code, run by the graph, finds what the trace found."""
     effects = tx.output.side_effects
     changed = [v for v in effects.contents if not isinstance(v, GlobalStateVariable)]
@@ -407,7 +440,10 @@ def _here(tx: Translator, nodes: list[Node]) -> list[Node]:
 
 
 def _call_traced(
-    tx: Translator, cls: ClassVariable, values: Values, traced: _Halves
+    tx: Translator,
+    cls: ClassVariable,
+    values: Values,
+    traced: _Halves,
 ) -> VariableTracker:
     """A node that runs the traced halves. Gradients go to the arguments that are tensors."""
     _check_halves(tx, cls, values, traced)
@@ -480,7 +516,10 @@ def _kept_tensors(tx: Translator, cls: ClassVariable, traced: _Halves) -> list[T
 
 
 def _stand_for(
-    tx: Translator, old: TensorVariable, new: VariableTracker, forward: Body
+    tx: Translator,
+    old: TensorVariable,
+    new: VariableTracker,
+    forward: Body,
 ) -> TensorVariable:
     """The value of a result: what leads to a tensor of forward leads to that then."""
     assert isinstance(new, TensorVariable)

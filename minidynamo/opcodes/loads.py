@@ -23,7 +23,7 @@ from ..variables.base import (
     unsupported,
 )
 from ..variables.functions import BoundMethodVariable, CellVariable
-from ..variables.generators import end_dropped
+from ..variables.generators import GeneratorVariable, end_dropped
 from ..variables.iterators import IteratorVariable
 from ..variables.slots import put, take_out
 from .registry import op
@@ -66,12 +66,18 @@ def load_fast_and_clear(tx: Translator, inst: Instruction) -> None:
 
 @op("STORE_FAST")
 def store_fast(tx: Translator, inst: Instruction) -> None:
+    before = tx.locals.get(inst.arg)
     put(tx, inst.arg, tx.pop_raw())
+    if isinstance(before, GeneratorVariable):
+        end_dropped(tx)
 
 
 @op("DELETE_FAST")
 def delete_fast(tx: Translator, inst: Instruction) -> None:
-    if tx.locals.pop(inst.arg, None) is None:
+    before = tx.locals.pop(inst.arg, None)
+    if isinstance(before, GeneratorVariable):
+        end_dropped(tx)
+    if before is None:
         message = (
             f"cannot access local variable '{inst.arg}' where it is not associated with a value"
         )

@@ -1,8 +1,10 @@
 """Generators made by the traced code, advanced one yield at a time.
 
 One that is needed after the graph is rebuilt (generator_frames). A generator that is dropped while
-it is suspended inside a `try` or `with` would run its cleanup then; that moment is not traced, so
-the frame is left to eager where such a generator was made (`pending_cleanup`).
+it is suspended inside a `try` or `with` runs its cleanup then: at the end of the frame whose
+variable led to it, at the end of the loop over it, or where the variable gets another value. Where
+the moment is another one, the frame is left to eager in which such a generator was made
+(`pending_cleanup`).
 """
 
 from __future__ import annotations
@@ -253,7 +255,11 @@ class GeneratorVariable(IteratorVariable):
             REBUILD[0](codegen, self)
 
 
-def _optional(tx: Translator, value: VariableTracker, name: str) -> VariableTracker | None:
+def _optional(
+    tx: Translator,
+    value: VariableTracker,
+    name: str,
+) -> VariableTracker | None:
     """An attribute, or None where there is none."""
     try:
         return tx.getattr(value, name)
@@ -270,7 +276,12 @@ def _given(self: GeneratorVariable, value: VariableTracker | None) -> VariableTr
 
 
 @builtin_method(types.GeneratorType, "send")
-def _send(tx: Translator, self: GeneratorVariable, value: VariableTracker, /) -> Any:
+def _send(
+    tx: Translator,
+    self: GeneratorVariable,
+    value: VariableTracker,
+    /,
+) -> Any:
     tx.output.side_effects.mutate(self)
     return _given(self, self.send(tx, value))
 
@@ -308,7 +319,11 @@ def _throw(
 
 
 @builtin_method(types.GeneratorType, "close")
-def _close(tx: Translator, self: GeneratorVariable, /) -> None:
+def _close(
+    tx: Translator,
+    self: GeneratorVariable,
+    /,
+) -> None:
     self.close(tx)
 
 
@@ -324,3 +339,25 @@ def end_dropped(tx: Translator) -> None:
             and not is_held(tx, (generator,))
         ):
             generator.end(tx)
+
+
+def end_with_frame(frame: Translator, value: VariableTracker) -> None:
+    """To be called when `frame` has returned `value`: generators that only its variables led to
+    are closed, in the order of these.
+    """
+    generators = frame.output.generators
+    if not generators:
+        return
+    generators[:] = [g for g in generators if not g.finished]
+    pending = [g for g in generators if g.pending_cleanup()]
+    if not pending or any(g.running for g in generators):
+        return
+    order = frame.code.co_varnames
+    names = [name for name, item in frame.locals.items() if item in pending]
+    ended = dict.fromkeys(frame.locals[n] for n in sorted(names, key=order.index))
+    if frame.parent is None and not ended and len(pending) == 1:
+        ended = dict.fromkeys(pending if is_held(frame, pending) else ())
+    for generator in ended:
+        assert isinstance(generator, GeneratorVariable)
+        if not is_held(frame, (generator,), [frame.parent, value]):
+            generator.end(frame)
