@@ -316,13 +316,15 @@ def _with_nulls(slots: str, after: list[Instruction]) -> str:
 
 
 def store_stack(slots: str) -> list[Instruction]:
-    """Empty the stack into the locals that `push_stack` reads, exceptions being handled too."""
+    """Empty the stack into the locals that `push_stack` reads, exceptions being handled too. No
+    call asks for these: if it raised (RecursionError), they would stay the handled ones.
+    """
     stores: list[Instruction] = []
     for index in reversed(range(len(slots))):
         store = Instruction("STORE_FAST", STACK_NAME.format(index))
         if slots[index] == HANDLED:
-            ask = current.emit_call([Instruction("LOAD_CONST", sys.exception)], [], 0)
-            stores += [*ask, store, Instruction("POP_EXCEPT")]
+            swap = [Instruction("LOAD_CONST", None), Instruction("PUSH_EXC_INFO")]
+            stores += [*swap, Instruction("POP_TOP"), store, Instruction("POP_EXCEPT")]
         else:
             stores.append(store)
     return stores

@@ -1,6 +1,7 @@
 """Exceptions that are being handled: sys.exc_info, `raise` in a callee, tracebacks, ExitStack."""
 
 import contextlib
+import inspect
 import sys
 import traceback
 
@@ -128,3 +129,32 @@ def test_an_exception_that_a_caller_handles():
     except KeyError:
         assert_same(compiled(x), x + 2)
     assert_same(compiled(x), x + 1)
+
+
+def test_too_deep_a_recursion_in_a_handler():
+    """At the edge of the stack everything raises that is called: nothing may stay handled."""
+
+    @minidynamo.disable(recursive=False)
+    def again():
+        return fn()
+
+    def fn():
+        try:
+            return again()
+        except ValueError:
+            return -1
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(fn, backend="eager")
+    former = sys.getrecursionlimit()
+    left = []
+    for depth in range(250, 262):
+        sys.setrecursionlimit(len(inspect.stack(0)) + depth)
+        try:
+            compiled()
+        except RecursionError:
+            pass
+        finally:
+            sys.setrecursionlimit(former)
+        left.append(sys.exc_info()[0])
+    assert left == [None] * 12
