@@ -535,6 +535,15 @@ _register("torch._higher_order_ops.scan.scan", _scan)
 _register("torch._higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder", _region)
 
 
+@handles(torch._higher_order_ops.InvokeQuant.__call__)
+def _invoke_quant(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """`InvokeQuant(...)(function, *operands)`: the function is traced through, which is what it
+    does in eager, where it does not take a `scheme`.
+    """
+    named = {name: value for name, value in kwargs.items() if name != "scheme"}
+    return tx.call_function(args[1], list(args[2:]), named)
+
+
 @handles(torch._higher_order_ops.BaseHOP.__call__)
 def _operator(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """`operator(function, *operands, **options)`: the function is traced through."""

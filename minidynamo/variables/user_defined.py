@@ -11,7 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
-from ..source import SlotSource, Source
+from ..source import AttrSource, SlotSource, Source
 from ..utils import class_dict
 from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import as_iterator, is_none, name_at_slots, rich_equal, type_name
@@ -465,6 +465,8 @@ class OpaqueVariable(VariableTracker):
             found = self._of_class(name)
             if isinstance(found, _METHODS):
                 return MethodOfVariable(self, name)
+            if isinstance(found, staticmethod) and self.source is not None:
+                return tx.wrap(found.__func__, AttrSource(self.source, name))
             handler = handler_of(found.fget) if isinstance(found, property) else None
             result = handler(tx, [self], {}) if handler else NotImplemented
             if result is not NotImplemented:

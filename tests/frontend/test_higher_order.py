@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from testing import CountingBackend, assert_same, check, check_recompiles
 from torch import nn
-from torch._higher_order_ops import foreach_map, scan, while_loop
+from torch._higher_order_ops import InvokeQuant, foreach_map, scan, while_loop
 from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.map import map as hop_map
 from torch._higher_order_ops.wrap import wrap
@@ -370,6 +370,16 @@ def test_foreach_map():
     lists = [X, W], [X + 1, W - 1]
     check(fn, *lists, 2, graphs=1, fullgraph=True)
     check_recompiles(fn, [(*lists, 2), (*lists, 2), ([X], [W[0]], 2)], graphs=2)
+
+
+def test_functions_called_through_invoke_quant_are_traced():
+    quantized = InvokeQuant()
+
+    def fn(x, k):
+        y = InvokeQuant(codegen_low_precision=False)(lambda a, b: (a * b).relu(), x, x + k)
+        return quantized(lambda a: a.sin() * k, y, scheme="nf4")
+
+    check_recompiles(fn, [(X, 2), (X, 2), (X, 3)], graphs=2)
 
 
 # -- scripted functions ----------------------------------------------------------------------------

@@ -503,3 +503,20 @@ def test_a_list_that_is_given_back():
         return result
 
     check(fn, torch.ones(3), torch.arange(3.0), graphs=1)
+
+
+def test_functions_got_from_the_object_that_holds_them():
+    class Holder:
+        functions = torch._C._VariableFunctions
+
+    def fn(x):
+        return Holder.functions.rsub(x, 2.0), torch._C._VariableFunctions.tanh(x)
+
+    counter = CompileCounterWithBackend("eager")
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    assert_same(compiled(X), fn(X))
+    assert_same(compiled(X + 1), fn(X + 1))
+    assert counter.frame_count == 1
+    Holder.functions = type("Other", (), {"rsub": staticmethod(torch.add)})()
+    assert_same(compiled(X), fn(X))
+    assert counter.frame_count == 2
