@@ -44,7 +44,7 @@ from .shapes import Shapes, expr_function
 from .side_effects import SideEffects
 from .size_nodes import expression_node, fold_numbers
 from .source import LocalSource, ModuleItemSource
-from .subgraphs import Body, graphs_of
+from .subgraphs import Body, end_graph, graphs_of
 from .symbolic_contexts import TorchSource, hint_of
 from .tensor_storage import Restrided, memory_leaves
 from .transform_levels import close_transforms
@@ -521,7 +521,7 @@ class OutputGraph:
 
     def finish(self, outputs: Sequence[Node]) -> tuple[torch.fx.GraphModule, list[GraphInput]]:
         """The GraphModule that returns `outputs`, and the inputs that it uses, in order."""
-        self.graph.output(tuple(outputs))
+        end_graph(self.graph, outputs, self.needed, self._unbacked)
         self._bind_symbols()
         with self.fake_mode:
             self.restrided.restore()

@@ -10,7 +10,8 @@ A body sees tensors of the graphs around it by name; those that it used are `bod
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -99,6 +100,28 @@ def graphs_of(body: Body | None) -> list[torch.fx.Graph]:
         graphs.append(body.graph)
         body = body.parent
     return graphs
+
+
+def end_graph(
+    graph: torch.fx.Graph,
+    outputs: Sequence[Node],
+    needed: set[Node],
+    unbacked: Mapping[Any, tuple[Node, Any]],
+) -> None:
+    """Let the graph return `outputs`. Of an operation with several results, each is taken out as
+    soon as it is traced: those that nobody used are left out, but for `needed` and those with the
+    sizes that `unbacked` names.
+    """
+    graph.output(tuple(outputs))
+    kept = {*needed, *(node for node, _ in unbacked.values())}
+    for node in reversed(graph.nodes):
+        if node.target is not operator.getitem:
+            continue
+        if node.users or node in kept:
+            continue
+        container = node.args[0].meta["example_value"]
+        if isinstance(container, (tuple, list)):
+            graph.erase_node(node)
 
 
 def _version(fake: Any) -> int:

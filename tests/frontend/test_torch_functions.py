@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from testing import assert_same, check, check_recompiles
+from testing import CountingBackend, assert_same, check, check_recompiles
 
 import minidynamo
 from minidynamo.testing import CompileCounterWithBackend
@@ -520,3 +520,16 @@ def test_functions_got_from_the_object_that_holds_them():
     Holder.functions = type("Other", (), {"rsub": staticmethod(torch.add)})()
     assert_same(compiled(X), fn(X))
     assert counter.frame_count == 2
+
+
+def test_results_that_nobody_uses_are_no_nodes():
+    def fn(x):
+        first = torch.max(x, 0)[0]
+        _, middle, _ = x.split(1)
+        return first + middle, torch.topk(x, 1).indices, len(x.unbind(0))
+
+    counter = CountingBackend()
+    x = torch.randn(3, 4)
+    assert_same(fn(x), minidynamo.compile(fn, backend=counter, fullgraph=True)(x))
+    # max, split, topk and unbind, one result of three of these, and the sum.
+    assert len(counter.graphs) == 1 and counter.op_count == 8
