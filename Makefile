@@ -6,12 +6,14 @@
 # make check    linters, formatting, types
 # make build    set up what running needs: .venv, torch where there is none, the extension
 #
+# TESTS    what `make test` runs; JOBS: by how many processes (0: in this one, for debuggers)
 # PYTHON   the interpreter to use (3.11 to 3.13). Packages it has are used as they are.
 # TORCH    what pip shall install where there is no torch, for example
 #          TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 PYTHON ?= python3
 TORCH ?=
 TESTS ?= tests
+JOBS ?= 2
 ARGS ?=
 RUN = .venv/bin/python
 SETUP = $(PYTHON) tools/setup_env.py --torch "$(TORCH)"
@@ -26,7 +28,7 @@ build:
 
 test:
 	@$(SETUP) test
-	$(RUN) -m pytest $(TESTS) $(ARGS)
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
 
 fuzz:
 	@$(SETUP) test

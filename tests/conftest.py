@@ -15,6 +15,8 @@ _cache = tempfile.mkdtemp(prefix="minidynamo-tests-")
 os.environ["MINIDYNAMO_CACHE_DIR"] = _cache
 os.environ["MINIDYNAMO_RAISE_INTERNAL_ERRORS"] = "1"
 os.environ["MINIDYNAMO_CHECK_NEW_GUARDS"] = "1"
+# Threads that wait for work sleep: they would keep the tests that run beside these from it.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_unconfigure():

@@ -23,7 +23,10 @@ MIN_TORCH = (2, 11)
 # A version known to work first: the newest may come with a CUDA that the machine's driver lacks.
 TORCH_CHOICES = ("torch==2.13.0", "torch>=2.11")
 RUNTIME = ["setuptools>=77", "numpy"]
-GROUPS = {"test": ["pytest>=8", "hypothesis"], "check": ["ruff==0.17.5", "mypy>=1.18"]}
+GROUPS = {
+    "test": ["pytest>=8", "pytest-xdist", "hypothesis"],
+    "check": ["ruff==0.17.5", "mypy>=1.18"],
+}
 # Tests that need these are skipped where they cannot be had.
 OPTIONAL = {"test": ["triton", "transformers"]}
 
