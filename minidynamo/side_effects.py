@@ -244,6 +244,12 @@ class SideEffects:
             self._changed[variable] = None
         return self.attributes.setdefault(variable, {})
 
+    def take_as_existing(self, variable: VariableTracker) -> None:
+        """What was made counts from now on as an object that existed before the frame."""
+        variable.mutation = Mutation.EXISTING
+        if variable in self.attributes:
+            self._changed[variable] = None
+
     def delete_attr(
         self, variable: VariableTracker, name: str, *, existed: bool = True
     ) -> None:

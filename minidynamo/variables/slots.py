@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..side_effects import Mutation
 from .base import NULL, VariableTracker, unsupported
 from .functions import CellVariable
 
@@ -54,7 +53,8 @@ def settle(frame: Translator) -> None:
             unsupported("comprehension", name, text)
         frame.stack[:] = [NULL if item is cell else item for item in frame.stack]
         if frame.parent is None:
-            own.root_name, own.mutation, own.needs_preload = name, Mutation.EXISTING, False
+            own.root_name, own.needs_preload = name, False
+            frame.output.side_effects.take_as_existing(own)
     frame.borrowed.clear()
 
 
