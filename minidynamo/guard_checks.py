@@ -172,7 +172,7 @@ class TensorSpec:
 def _numbered(what: str, expected: Sequence[int | None], found: Sequence[int]) -> str:
     for dim, (want, have) in enumerate(zip(expected, found, strict=True)):
         if want is not None and want != have:
-            return f"{what} {dim}: expected {want}, found {have}"
+            return f"{what} mismatch at index {dim}. expected {want}, actual {have}"
     return ""
 
 
@@ -183,7 +183,9 @@ def _keys_text(expected: int, found: int) -> str:
 
 
 def tensor_difference(spec: TensorSpec, found: Any) -> str:
-    """The first difference, as "size 0: expected 8, found 9"; "" if there is none."""
+    """The first difference, or "". Of shapes in the words of torch.compile, which programs and
+    tests look for: "size mismatch at index 0. expected 8, actual 9".
+    """
     kind = type(found)
     if kind is not spec.pytype:
         return f"type: expected {spec.pytype.__name__}, found {kind.__name__}"
@@ -192,7 +194,7 @@ def tensor_difference(spec: TensorSpec, found: Any) -> str:
         if want != have:
             return f"{field}: expected {want}, found {have}"
     if len(spec.sizes) != found.dim():
-        return f"number of dimensions: expected {len(spec.sizes)}, found {found.dim()}"
+        return f"rank mismatch. expected {len(spec.sizes)}, actual {found.dim()}"
     text = _numbered("size", spec.sizes, found.shape)
     if not text and spec.strides is not None:
         text = _numbered("stride", spec.strides, found.stride())

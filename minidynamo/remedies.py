@@ -28,7 +28,7 @@ from .source import (
     TensorPropertySource,
 )
 
-_SIZE = re.compile(r" size (\d+): expected (\d+), found (\d+)$")
+_SIZE = re.compile(r" size mismatch at index (\d+)\. expected (\d+), actual (\d+)$")
 
 
 def remedy(failure: GuardFailure, dynamic: bool | None, f_locals: Mapping[str, Any]) -> str:

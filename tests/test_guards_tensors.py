@@ -51,12 +51,18 @@ def inference_tensor():
 
 # name -> (another tensor, start of the reason after "tensor 'x' ")
 OTHERS = {
-    "size": (lambda: torch.ones(9, 3), "size 0: expected 8, found 9"),
-    "second size": (lambda: torch.ones(8, 4), "size 1: expected 3, found 4"),
-    "stride": (lambda: torch.ones(3, 8).t(), "stride 0: expected 3, found 1"),
-    "padded": (lambda: torch.ones(8, 4)[:, :3], "stride 0: expected 3, found 4"),
-    "dimensions": (lambda: torch.ones(8, 3, 1), "number of dimensions: expected 2, found 3"),
-    "scalar": (lambda: torch.ones(()), "number of dimensions: expected 2, found 0"),
+    "size": (lambda: torch.ones(9, 3), "size mismatch at index 0. expected 8, actual 9"),
+    "second size": (lambda: torch.ones(8, 4), "size mismatch at index 1. expected 3, actual 4"),
+    "stride": (
+        lambda: torch.ones(3, 8).t(),
+        "stride mismatch at index 0. expected 3, actual 1",
+    ),
+    "padded": (
+        lambda: torch.ones(8, 4)[:, :3],
+        "stride mismatch at index 0. expected 3, actual 4",
+    ),
+    "dimensions": (lambda: torch.ones(8, 3, 1), "rank mismatch. expected 2, actual 3"),
+    "scalar": (lambda: torch.ones(()), "rank mismatch. expected 2, actual 0"),
     "dtype": (lambda: base().double(), "dtype: expected torch.float32, found torch.float64"),
     "device": (lambda: base().to("meta"), "device: expected cpu, found meta"),
     "grad": (lambda: base().requires_grad_(), "requires_grad: expected False, found True"),
@@ -175,7 +181,10 @@ class TestMatch:
         assert reason(program, torch.ones(8, 3)) is None
         assert reason(program, torch.ones(100, 3)) is None
         assert reason(program, torch.ones(100, 4)[:, :3]) is None
-        assert reason(program, torch.ones(100, 4)) == "tensor 'x' size 1: expected 3, found 4"
+        assert (
+            reason(program, torch.ones(100, 4))
+            == "tensor 'x' size mismatch at index 1. expected 3, actual 4"
+        )
         assert reason(program, torch.ones(3)) is not None
         assert reason(program, torch.ones(3, 8).t()) is not None
         anyhow = guarded(TensorSpec.of(base(), any_strides=True))

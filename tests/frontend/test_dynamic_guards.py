@@ -278,7 +278,7 @@ def test_grad_mode_compiles_once_each():
 
 def test_a_failed_size_names_the_dimension_and_the_remedy():
     ((text,),) = failures_of(double, [(torch.ones(3, 2),), (torch.ones(4, 2),)])
-    assert "size 0: expected 3, found 4" in text and "needed at" in text
+    assert "size mismatch at index 0. expected 3, actual 4" in text and "needed at" in text
 
 
 def test_a_failed_condition_names_the_expression():

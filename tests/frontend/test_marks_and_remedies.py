@@ -220,7 +220,10 @@ def test_the_limit_names_the_guard_the_line_and_the_remedy():
     with pytest.raises(RecompileLimitExceeded) as caught:
         compiled(torch.ones(4))
     text = str(caught.value)
-    assert "size 0: expected 3, found 4, needed at test_marks_and_remedies.py" in text
+    assert (
+        "size mismatch at index 0. expected 3, actual 4, needed at test_marks_and_remedies.py"
+        in text
+    )
     assert "mark_dynamic(x, 0)" in text
 
 
