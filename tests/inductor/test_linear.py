@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from inductor_testing import check
 
 import minidynamo
@@ -53,6 +54,48 @@ def test_products_that_read_each_element_once(name, dtype):
     torch.testing.assert_close(
         got, torch.autograd.grad(want.sum(), [a, b]), rtol=0.03, atol=0.05
     )
+
+
+SUMMED = {
+    "matrices by vectors": (lambda a, b: (a @ b[..., None])[..., 0], (100, 4, 5), (100, 5)),
+    "vectors by matrices": (lambda a, b: a.softmax(-1) @ b, (3, 1, 65), (3, 65, 33)),
+    "long vectors by matrices": (lambda a, b: a @ b, (2, 1, 3000), (2, 3000, 150)),
+    "small matrices": (lambda a, b: a.exp() @ b.mT.sin(), (50, 3, 4), (50, 2, 4)),
+    "one small one": (lambda a, b: torch.addmm(b[0], a @ a, b).relu(), (8, 8), (8, 8)),
+    "a matrix by a vector": (lambda a, b: a @ b.cos(), (65, 33), (33,)),
+    "a vector by a matrix": (lambda a, b: b @ a.t(), (65, 33), (33,)),
+    "a layer of one row": (lambda a, b: F.linear(a, b, b[:, 0]), (1, 64), (640, 64)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", SUMMED)
+def test_small_products_and_those_with_vectors_are_kernels(name, dtype):
+    fn, *sizes = SUMMED[name]
+    torch.manual_seed(0)
+    a, b = (torch.randn(size).to(dtype).requires_grad_() for size in sizes)
+    minidynamo.reset()
+    metrics.reset()
+    got, want = minidynamo.compile(fn, fullgraph=True)(a, b), fn(a, b)
+    assert metrics.extern_calls == 0
+    wide = [x.detach().double().requires_grad_() for x in (a, b)]
+    exact = fn(*wide)
+    tolerance = 8 * torch.finfo(dtype).eps * exact.abs().max().item() + 1e-12
+    torch.testing.assert_close(got.double(), exact, rtol=0, atol=4 * tolerance)
+    assert got.stride() == want.stride() and got.dtype == dtype
+    got, want, exact = (
+        torch.autograd.grad(result.sum(), inputs)
+        for result, inputs in ((got, [a, b]), (want, [a, b]), (exact, wide))
+    )
+    for ours, eagers, true in zip(got, want, exact, strict=True):
+        assert (ours - true).abs().max() <= 3 * (eagers - true).abs().max() + tolerance
+
+
+def test_larger_products_of_matrices_and_those_of_whole_numbers_are_calls():
+    for sizes in [((33, 64), (64, 65)), ((3, 32, 64), (3, 64, 65)), ((1, 3000), (3000, 300))]:
+        check(torch.matmul, *(torch.randn(size) for size in sizes), kernels=0, externs=1)
+    check(torch.matmul, *(torch.randint(9, (5, 5)) for _ in range(2)), kernels=0, externs=1)
+    check(torch.matmul, torch.randn(4, 0), torch.randn(0, 4), kernels=0, externs=1)
 
 
 def test_what_is_not_finite_is_summed_as_in_eager():

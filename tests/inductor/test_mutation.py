@@ -332,7 +332,7 @@ AROUND = [
     "fn, kernels, externs", AROUND, ids=lambda v: getattr(v, "__name__", "")
 )
 def test_what_is_around_an_operator_that_writes_is_compiled(writers, fn, kernels, externs):
-    x = torch.randn(4, 4)
+    x = torch.randn(20, 20)
     check(lambda x: fn(writers.one, x), x, kernels=kernels, externs=externs)
 
 

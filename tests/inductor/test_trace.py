@@ -20,7 +20,7 @@ def trained(folder, **options):
     options = {"trace.enabled": True, "trace.debug_dir": str(folder), **options}
     compiled = minidynamo.compile(program, options=options)
     x = torch.randn(4, 8, requires_grad=True)
-    compiled(x, torch.randn(8, 16)).backward()
+    compiled(x, torch.randn(8, 160)).backward()
     (made,) = folder.iterdir()
     return made
 
@@ -69,7 +69,7 @@ def test_nothing_is_written_without_it(tmp_path, monkeypatch):
 def test_code_names_the_users_lines():
     texts = []
     with events.subscribe(lambda event: texts.append(event.text), events.OutputCodeEvent):
-        minidynamo.compile(program)(torch.randn(4, 8), torch.randn(8, 16))
+        minidynamo.compile(program)(torch.randn(4, 8), torch.randn(8, 160))
     (text,) = texts
     assert "aten.mm.default, test_trace.py:" in text
     kernel = text[text.index("// ----") :]
@@ -101,7 +101,7 @@ def test_the_backward_is_compiled_under_the_flags_of_the_forward():
     options = {"cpu_linear": "aten"}
     compiled = minidynamo.compile(program, options=options)
     x = torch.randn(4, 8, requires_grad=True)
-    loss = compiled(x, torch.randn(8, 16))
+    loss = compiled(x, torch.randn(8, 160))
     with events.subscribe(lambda _: seen.append(config.cpu_linear), events.OutputCodeEvent):
         loss.backward()
     assert seen == ["aten"]

@@ -311,14 +311,14 @@ template <class F> MD_INLINE F pow(F x, F y) {
       __builtin_memcpy(&fh, (float*)&f + part, sizeof(fh));
       __builtin_memcpy(&eh, (float*)&e + part, sizeof(eh));
       __builtin_memcpy(&yh, (float*)&y + part, sizeof(yh));
-      D m = __builtin_convertvector(fh, D), q = m / (m + 2.0), z = q * q;
+      D m = convert<double>(fh), q = m / (m + 2.0), z = q * q;
       D l = D{} + 0.28291754035982678;
       l = fma(l, z, D{} + 0.31990447974917348);
       l = fma(l, z, D{} + 0.41220928214187678);
       l = fma(l, z, D{} + 0.57707794206847454);
       l = fma(l, z, D{} + 0.96179669411437297);
       l = fma(l, z, D{} + 2.8853900817778495);
-      D t = fma(l, q, __builtin_convertvector(eh, D)) * __builtin_convertvector(yh, D);
+      D t = fma(l, q, convert<double>(eh)) * convert<double>(yh);
       t = t < -160.0 ? D{} - 160.0 : t;
       t = t > 140.0 ? D{} + 140.0 : t;
       D n = rounded<0>(t), r = t - n;
@@ -411,7 +411,7 @@ template <class F> MD_INLINE F hypot(F x, F y) {
       V<float, H> p, q;
       __builtin_memcpy(&p, (float*)&a + part, sizeof(p));
       __builtin_memcpy(&q, (float*)&b + part, sizeof(q));
-      V<double, H> u = __builtin_convertvector(p, decltype(u)), v = __builtin_convertvector(q, decltype(v));
+      V<double, H> u = convert<double>(p), v = convert<double>(q);
       p = __builtin_convertvector(sqrt(u * u + v * v), V<float, H>);
       __builtin_memcpy((float*)&r + part, &p, sizeof(p));
     }

@@ -267,7 +267,7 @@ template <class F, class Fn> MD_INLINE F in_double(F x, Fn fn) {
   for (unsigned part = 0; part < MD_LANES(F); part += H) {
     V<float, H> h;
     __builtin_memcpy(&h, (float*)&x + part, sizeof(h));
-    h = __builtin_convertvector(fn(__builtin_convertvector(h, V<double, H>)), V<float, H>);
+    h = convert<float>(fn(convert<double>(h)));
     __builtin_memcpy((float*)&result + part, &h, sizeof(h));
   }
   return result;

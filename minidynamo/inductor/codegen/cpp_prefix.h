@@ -586,6 +586,12 @@ template <class T, class F> MD_INLINE V<T, MD_LANES(F)> convert(F x) {
     return (To)__builtin_ia32_pmovsxwq512_mask(x, V<long long, 8>{}, (u8)-1);
   } else if constexpr (N == 8 && whole && sizeof(T) == 1 && from == 8) {
     return first_bytes<To>(__builtin_ia32_pmovqb512_mask((V<long long, 8>)x, V<char, 16>{}, (u8)-1));
+  } else if constexpr (N == 8 && __is_same(T, double) && __is_same(F, V<float, 8>)) {
+    return __builtin_ia32_cvtps2pd512_mask(x, To{}, (u8)-1, 4);
+  } else if constexpr (N == 8 && __is_same(T, double) && __is_same(F, V<i32, 8>)) {
+    return __builtin_ia32_cvtdq2pd512_mask(x, To{}, (u8)-1);
+  } else if constexpr (N == 8 && whole && sizeof(T) == 8 && __is_same(F, V<i32, 8>)) {
+    return (To)__builtin_ia32_pmovsxdq512_mask(x, V<long long, 8>{}, (u8)-1);
   }
 #endif
 #if MD_AVX512 || MD_AVX2
@@ -610,6 +616,10 @@ template <class T, class F> MD_INLINE V<T, MD_LANES(F)> convert(F x) {
     return first_bytes<To>(__builtin_ia32_pshufb128((V<char, 16>)x, first));
   } else if constexpr (N == 4 && whole && sizeof(T) == 8 && __is_same(F, V<i32, 4>)) {
     return (To)__builtin_ia32_pmovsxdq256(x);
+  } else if constexpr (N == 4 && __is_same(T, double) && __is_same(F, V<float, 4>)) {
+    return __builtin_ia32_cvtps2pd256(x);  // GCC converts halves
+  } else if constexpr (N == 4 && __is_same(T, double) && __is_same(F, V<i32, 4>)) {
+    return __builtin_ia32_cvtdq2pd256(x);
   } else if constexpr (N == 4 && whole && sizeof(T) == 8 && __is_same(F, V<i16, 4>)) {
     return (To)__builtin_ia32_pmovsxwq256((V<i16, 8>)padded(x));
   } else if constexpr (N == 4 && whole && sizeof(T) == 8 && from == 1) {

@@ -22,7 +22,7 @@ from minidynamo.inductor.lowering.reductions import loads, reduce_node
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Scalar
 from minidynamo.inductor.size_hints import hint_of
-from minidynamo.inductor.symbolic import ZERO, IntLike, contiguous_strides
+from minidynamo.inductor.symbolic import ZERO, IntLike, contiguous_strides, product
 from minidynamo.inductor.timing import fastest_times
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 # Multiplications from which oneDNN's lower rate of overhead pays.
 ONEDNN_WORK = 1 << 21
+# Multiplications of a product (of each, in a batch) up to which sums in a kernel are faster than
+# a library; where one operand is a vector, by whether the sums run along the matrix's memory.
+SMALL_WORK = 1 << 12
+VECTOR_WORK = {True: 1 << 18, False: 1 << 16}
 
 
 @cache
@@ -136,7 +140,8 @@ def _linear(g: GraphLowering, a: TensorValue, b: TensorValue, bias: TensorValue 
 @register(aten.bmm.default)
 def lower_bmm(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
     """Rows times columns are sums, columns times rows are products: kernels, which join others."""
-    return _thin(g, a, b, signed=False)
+    result = _thin(g, a, b, signed=False)
+    return _summed(g, a, b) if result is DECLINED else result
 
 
 def _thin(g: GraphLowering, a: TensorValue, b: TensorValue, signed: bool) -> Any:
@@ -161,9 +166,81 @@ def _thin(g: GraphLowering, a: TensorValue, b: TensorValue, signed: bool) -> Any
     return DECLINED
 
 
+def _is_summed(g: GraphLowering, a: TensorValue, b: TensorValue) -> bool:
+    """Whether a kernel makes the sums of a product faster than a library.
+
+    Measured on an AMD EPYC (Zen 3): batches of 3 x 3 matrices take a tenth of ATen's time, batches
+    of matrices by vectors between that and a third. A single matrix by a vector is worth it while
+    the call matters: from some size on MKL reads the matrix faster, most of all where the kernel
+    would add up rows of memory.
+    """
+    plain = a.dtype == b.dtype and category(a.dtype) == 2 and a.device.type == "cpu"
+    if not plain or 0 in (*a.size, *b.size):
+        return False
+    rows, inner, columns = a.size[-2], a.size[-1], b.size[-1]
+    sizes = (rows, inner, columns)
+    work = hint_of(product(sizes))
+    if work <= SMALL_WORK:
+        return all(isinstance(n, int) for n in (*a.size, *b.size))
+    if rows != 1 and columns != 1:
+        return False
+    if a.ndim == 3 and a.size[0] != 1:
+        return True
+    matrix = b if rows == 1 else a
+    view = matrix.data if isinstance(matrix.data, View) else as_rearrangement(g, matrix)
+    along = view is not None and view.stride[-2 if rows == 1 else -1] == 1
+    return work <= VECTOR_WORK[along]
+
+
+def _summed(
+    g: GraphLowering, a: TensorValue, b: TensorValue, bias: TensorValue | None = None
+) -> Any:
+    """Each element as the sum of its products, and the bias of its column.
+
+    What is dear to compute and used by several elements is computed before; the rest is computed
+    where it is multiplied, so that a weight that is kept in few bits is read as that.
+    """
+    if not _is_summed(g, a, b):
+        return DECLINED
+    for value, uses in ((a, b.size[-1]), (b, a.size[-2])):
+        if uses != 1:
+            g.keep(value)
+    compute, size = compute_type(a.dtype), (*a.size[:-1], b.size[-1], a.size[-1])
+    left = g.reindexed(a, size, lambda index: [*index[:-2], index[-1]])
+    right = g.reindexed(b, size, lambda index: [*index[:-3], index[-1], index[-2]])
+    products = g.computed(lambda x, y: x * y, (left, right), compute, size)
+    last = len(size) - 1
+    if bias is None:
+        return reduce_node(g, "sum", loads(products, compute), products, [last], compute)
+    sums = g.reduce(
+        "sum", loads(products, compute), size, [last], compute, origins=products.origins
+    )
+
+    def inner(builder: BodyBuilder, index: Index) -> Value:
+        total = Scalar(builder, sums.load(builder, [*index, ZERO]))
+        return (
+            total + Scalar(builder, builder.cast(bias.load(builder, index[-1:]), compute))
+        ).value
+
+    return g.lazy(inner, (sums, bias), cost=1)
+
+
+@register(aten.mv.default)
+def lower_mv(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
+    """A matrix by a vector."""
+    column = g.reindexed(b, (*b.size, 1), lambda index: index[:1])
+    if not _is_summed(g, a, column):
+        return DECLINED
+    g.keep(b)
+    compute, across = compute_type(a.dtype), g.reindexed(b, a.size, lambda index: index[1:])
+    products = g.computed(lambda x, y: x * y, (a, across), compute, a.size)
+    return reduce_node(g, "sum", loads(products, compute), products, [1], compute)
+
+
 @register(aten.mm.default)
 def lower_mm(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
     result = _thin(g, a, b, signed=a.dtype in (torch.float32, torch.float64))
+    result = _summed(g, a, b) if result is DECLINED else result
     if result is not DECLINED:
         return result
     return _linear(g, a, b, None) if _prefers_onednn(a, b) else DECLINED
@@ -178,8 +255,12 @@ def lower_addmm(
     beta: Any = 1,
     alpha: Any = 1,
 ) -> Any:
-    plain = beta == 1 and alpha == 1 and bias.size == (b.size[1],)
-    return _linear(g, a, b, bias) if plain and _prefers_onednn(a, b, bias) else DECLINED
+    if beta != 1 or alpha != 1 or bias.size != (b.size[1],):
+        return DECLINED
+    result = _summed(g, a, b, bias) if bias.dtype == a.dtype else DECLINED
+    if result is DECLINED and _prefers_onednn(a, b, bias):
+        return _linear(g, a, b, bias)
+    return result
 
 
 def lower_packed_linear(g: GraphLowering, x: TensorValue, *rest: Any) -> Any:
