@@ -55,8 +55,10 @@ INERT: dict[str, Any] = {
     "dead_code_elimination": None,
     "log_file_name": None,
     "minimum_call_count": 1,
+    "nontraceable_tensor_subclasses": set(),
     "repro_after": None,
     "repro_level": 2,
     "repro_tolerance": 0.001,
+    "traceable_tensor_subclasses": set(),
     "side_effect_replay_policy": "info",
 }

@@ -140,6 +140,27 @@ def test_flags_without_counterpart_are_torchs():
     assert not set(config.__inert__) & set(config.to_dict())
 
 
+class Opaque(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        raise RuntimeError("only its attributes can be read")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_sets_of_tensor_subclasses_are_not_needed():
+    def fn(x):
+        return x.scale + torch.ones(3)
+
+    given = Opaque(torch.ones(2))
+    given.scale = 42
+    with config.patch("nontraceable_tensor_subclasses", {Opaque}):
+        actual = minidynamo.compile(fn, backend="eager", fullgraph=True)(given)
+    assert torch.equal(actual, fn(given))
+    config.traceable_tensor_subclasses.add(Opaque)
+    config.traceable_tensor_subclasses.discard(Opaque)
+    assert config.nontraceable_tensor_subclasses == config.traceable_tensor_subclasses == set()
+
+
 def test_saved_flags_come_back():
     saved, shallow = config.save_config(), config.shallow_copy_dict()
     try:
