@@ -94,6 +94,46 @@ def test_the_fallback_gives_eagers_numbers():
     assert torch.equal(torch.rand(1), after)
 
 
+EAGERS = {
+    "normal_": lambda x: torch.empty_like(x).normal_(1, 2),
+    "uniform_": lambda x: (x * 2).t().uniform_(2, 3),
+    "bernoulli_": lambda x: x.clone().bernoulli_(0.3),
+    "bernoulli_ of a tensor": lambda x: torch.empty_like(x).bernoulli_(x.detach()),
+    "dropout2d": lambda x: F.dropout2d(x.reshape(2, 5, 3, 2)),
+    "kaiming_uniform_": lambda x: torch.nn.init.kaiming_uniform_(torch.empty(5, 4)),
+    "a layer": lambda x: torch.nn.functional.linear(x, torch.nn.Linear(6, 3).weight.detach()),
+    "random_": lambda x: torch.empty_like(x).random_(0, 10),
+    "random_ from": lambda x: torch.empty_like(x, dtype=torch.int8).random_(-128, 127),
+    "random_ from of bfloat16": lambda x: torch.empty_like(x, dtype=torch.bfloat16).random_(
+        3, 90
+    ),
+    "random_ to the largest": lambda x: torch.empty_like(x, dtype=torch.int64).random_(2, None),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_draws_that_overwrite_a_tensor_are_eagers(grad):
+    def fn(x):
+        return [draw(x) for draw in EAGERS.values()]
+
+    x = torch.rand(10, 6, requires_grad=grad)
+    run = minidynamo.compile(fn, fullgraph=True)
+    metrics.reset()
+    torch.manual_seed(5)
+    expected, after = fn(x), torch.rand(1)
+    torch.manual_seed(5)
+    for name, actual, wanted in zip(EAGERS, run(x), expected, strict=True):
+        assert torch.equal(actual, wanted), name
+    assert torch.equal(torch.rand(1), after)
+    assert metrics.uncompiled_graphs == 0
+
+
+def test_bounds_of_random_that_do_not_fit():
+    run = minidynamo.compile(lambda x: torch.empty_like(x).random_(-5, 3))
+    with pytest.raises(RuntimeError, match="out of bounds for unsigned char"):
+        run(torch.zeros(4, dtype=torch.uint8))
+
+
 def test_a_generator_gives_its_numbers():
     generator = torch.Generator().manual_seed(9)
     expected = torch.rand(4, generator=torch.Generator().manual_seed(9))

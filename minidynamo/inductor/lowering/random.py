@@ -3,7 +3,9 @@
 The bits are Philox 4x32-10's, with a seed for every operator of the graph; the seeds are one
 `torch.randint` at the begin of a call, so `torch.manual_seed` and generator states mean what they
 mean in eager, though the numbers are others. With `config.fallback_random` every operator is called
-instead, in program order, and gives eager's numbers.
+instead, in program order, and gives eager's numbers. Normal and uniform numbers that overwrite a
+tensor, and most of `bernoulli` of a number, are always called: weights that are made in a graph are
+eager's.
 
 Uniform float32 numbers are those of `triton.language.rand`, normal ones of `triton.language.randn`
 (Box and Muller's transformation).
@@ -212,21 +214,22 @@ def lower_bernoulli_p(
     x: TensorValue,
     p: float = 0.5,
 ) -> Any:
-    if not 0 <= p <= 1:
+    if not (0 <= p <= 1 and _is_of_dropout(g)):
         return DECLINED
     return draw(g, lambda source: source.uniform() < p)
 
 
-@random_lowering(aten.bernoulli.Tensor)
-def lower_bernoulli_tensor(
-    g: GraphLowering,
-    x: TensorValue,
-    p: TensorValue,
-) -> Any:
-    pairs = zip(reversed(p.size), reversed(x.size), strict=False)
-    if p.ndim > x.ndim or any(size not in (1, own) for size, own in pairs):
-        return DECLINED  # eager says what is wrong
-    return _bernoulli(g, p)
+def _is_of_dropout(g: GraphLowering) -> bool:
+    """Whether the numbers are `dropout`'s, as it is without gradients: scaled, then multiplied by
+    something of their own shape.
+    """
+    scaled = list(g.node.users)
+    products = [user for node in scaled for user in node.users]
+    return (
+        all(node.target is aten.div.Scalar for node in scaled)
+        and all(node.target is aten.mul.Tensor for node in products)
+        and all(node.meta["val"].shape == g.meta.shape for node in products)
+    )
 
 
 @random_lowering(aten.bernoulli.default)
@@ -266,30 +269,6 @@ def lower_dropout(
 
 
 # -- distributions that overwrite a tensor ---------------------------------------------------------
-
-
-@random_lowering(aten.uniform.default)
-def lower_uniform(
-    g: GraphLowering,
-    x: Any,
-    low: float = 0.0,
-    high: float = 1.0,
-) -> Any:
-    if not _is_float(g) or low > high:
-        return DECLINED
-    return draw(g, lambda s: s.uniform() * (high - low) + low, (), g.meta.dtype)
-
-
-@random_lowering(aten.normal_functional.default)
-def lower_normal(
-    g: GraphLowering,
-    x: Any,
-    mean: float = 0.0,
-    std: float = 1.0,
-) -> Any:
-    if not _is_float(g) or std < 0:
-        return DECLINED
-    return draw(g, lambda s: s.normal() * std + mean, (), g.meta.dtype)
 
 
 @random_lowering(aten.log_normal.default)
