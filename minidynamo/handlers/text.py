@@ -103,7 +103,7 @@ def text_of(
         if row is None or special != "__repr__":
             return None
         if value.is_visited:
-            return row.again
+            return row.again and row.again.replace("%s", value.cls.__name__)
         value.is_visited = True
         try:
             return row.show(tx, value)
@@ -134,7 +134,9 @@ def _checked(
 
 
 class Repr(NamedTuple):
-    """A `__repr__` in C: what it gives, and what it gives of a container within itself."""
+    """A `__repr__` in C: what it gives, and what it gives of a container within itself (%s: the
+    name of its class).
+    """
 
     show: Callable[[Translator, Any], str]
     again: str | None
@@ -201,8 +203,8 @@ def _show_set(tx: Translator, value: SetVariable) -> str:
 
 
 REPRS: dict[Any, Repr] = {
-    set.__repr__: Repr(_show_set, "set(...)"),
-    frozenset.__repr__: Repr(_show_set, None),
+    set.__repr__: Repr(_show_set, "%s(...)"),
+    frozenset.__repr__: Repr(_show_set, "%s(...)"),
     list.__repr__: Repr(_show_list, "[...]"),
     tuple.__repr__: Repr(_show_tuple, "(...)"),
     dict.__repr__: Repr(_show_dict, "{...}"),

@@ -208,8 +208,12 @@ def merge(
     """`dict.update(self, other)`: another dict, something with `keys`, or pairs."""
     if isinstance(other, DictVariable) and not other.overrides("__iter__"):
         other.guard_keys(tx)
+        length = len(other.entries)
         for key, value in list(other.entries.values()):
             self.put_item(tx, key, value)
+            is_changed = self is not other and len(other.entries) != length
+            if is_changed and not issubclass(self.cls, collections.OrderedDict):
+                tx.raise_observed(RuntimeError, "dict mutated during update")
     elif has_keys(tx, other):
         for key in other.call_method(tx, "keys", [], {}).realize().unpack(tx):
             self.put_item(tx, key, other.getitem(tx, key.realize()))

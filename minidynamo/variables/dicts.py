@@ -316,11 +316,15 @@ def _new_dict(cls: type, entries: dict[Any, Any], factory: Any) -> Any:
 
 def _change_dict(real: dict[Any, Any], change: tuple[tuple[Any, ...], ...]) -> None:
     """change: keys and values to store by turns, and keys to delete. They are hashed here, when
-    the attributes of objects are what they are to be.
+    the attributes of objects are what they are to be. A dict that is emptied is emptied at once:
+    who is about to merge it sees that.
     """
-    for key in change[1]:
-        dict.__delitem__(real, key)
-    stored = change[0].__iter__()  # the program may have hidden builtins
+    if change[1].__len__() == dict.__len__(real):  # the program may have hidden builtins
+        dict.clear(real)
+    else:
+        for key in change[1]:
+            dict.__delitem__(real, key)
+    stored = change[0].__iter__()
     for key in stored:
         dict.__setitem__(real, key, stored.__next__())
 

@@ -383,3 +383,32 @@ def calls_that_do_not_fit(a):
 
 def test_calls_that_do_not_fit():
     check(calls_that_do_not_fit, X)
+
+
+def test_a_dict_that_empties_while_it_is_merged():
+    class Emptying:
+        def __hash__(self):
+            return 0
+
+        def __eq__(self, other):
+            large.clear()
+            return False
+
+    large = {}
+
+    def fn(x, merge):
+        large.update({Emptying(): 1, 3: 4})
+        mine = {Emptying(): 0}
+        try:
+            merge(mine, large)
+        except RuntimeError as error:
+            return x + 1, str(error), len(mine), len(large)
+        return x + 2, len(mine), len(large)
+
+    for merge in (lambda d, e: d.update(e), lambda d, e: d.__ior__(e), lambda d, e: {**d, **e}):
+        minidynamo.reset()
+        large.clear()
+        expected = testing.outcome(fn, (X, merge), {})
+        large.clear()
+        compiled = minidynamo.compile(fn, backend="eager")
+        testing.assert_same(testing.outcome(compiled, (X, merge), {}), expected)

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from testing import check
+from testing import assert_same, check
+
+import minidynamo
 
 X = torch.arange(4.0)
 Pair = collections.namedtuple("Pair", "a b")
@@ -205,3 +207,19 @@ def test_paths(path):
         return x + len(parts[0][1]), parts, asked, os.path.commonprefix([path, "/a/x"])
 
     check(f, X, path, graphs=1)
+
+
+def test_sets_within_themselves():
+    class Shown:
+        def __repr__(self):
+            return repr(self.value)
+
+    def fn(x, shown, cls):
+        shown.value = cls([shown])
+        return x + 1, repr(shown.value)
+
+    x = torch.ones(2)
+    for cls in (set, frozenset, type("Kind", (set,), {}), type("Frozen", (frozenset,), {})):
+        minidynamo.reset()
+        compiled = minidynamo.compile(fn, backend="eager")
+        assert_same(compiled(x, Shown(), cls), fn(x, Shown(), cls))
