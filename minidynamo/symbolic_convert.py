@@ -102,6 +102,8 @@ class Translator(Protocol):
         self.code = code
         self.globals = globals_
         self.parent = parent
+        # Who runs the frame: of a generator, who resumed it.
+        self.caller = parent
         self.instructions: list[Instruction] = decode(code)
         self.ip = 0
         self.current: Instruction = self.instructions[0]
@@ -310,12 +312,9 @@ class Translator(Protocol):
         # One that was being handled in front of the graph was raised for real.
         if error.value.raised_at is None and (raises or error.value.source is None):
             error.value.raised_at = self.last_step()
-        frame: Translator | None = self
-        while frame is not None:
-            if frame.exc_info:
-                set_context(self, error.value, frame.exc_info[-1].realize())
-                return
-            frame = frame.parent
+        handled = self.handled_exception()
+        if handled is not None:
+            set_context(self, error.value, handled)
 
     def unwind(self, inst: Instruction, error: ObservedException) -> None:
         """Jump to the handler of `inst` as CPython's exception table says, or leave the frame."""
@@ -472,16 +471,12 @@ class Translator(Protocol):
         return super().call_python_function(fn, args, kwargs)
 
     def handled_exception(self) -> VariableTracker | None:
-        """The innermost exception that a traced frame handles. A generator's caller is not known to
-        it.
-        """
+        """The innermost exception that a traced frame handles."""
         frame: Translator | None = self
         while frame is not None:
             if frame.exc_info:
                 return frame.exc_info[-1].realize()
-            if frame.code.co_flags & _GENERATOR_FLAG:
-                unsupported("raise", frame.code.co_name, "in a generator, of who resumed it")
-            frame = frame.parent
+            frame = frame.caller
         return None
 
     def traceback_of(self, error: VariableTracker) -> VariableTracker:

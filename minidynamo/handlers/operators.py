@@ -18,6 +18,7 @@ from ..variables.builtin_object import (
     NOT_IMPLEMENTED,
     BuiltinObject,
     checked,
+    has_slot,
     type_name,
 )
 from ..variables.constant import ConstantVariable, is_inert, is_negative, is_numpy_bool
@@ -115,7 +116,7 @@ def _is_modelled(value: VariableTracker, method: str) -> bool:
     """Whether it is known here what `method` of the value does, or that it has none."""
     if isinstance(value, (BuiltinObject, ConstantVariable)) or value.is_user_defined:
         return True
-    return value.is_python_constant() and not hasattr(value.python_type(), method)
+    return not has_slot(value, method)
 
 
 _TYPE_UNIONS = (type.__or__, types.GenericAlias.__or__, types.UnionType.__or__)

@@ -234,6 +234,9 @@ class VariableTracker:
 
     def iter(self, tx: Translator) -> VariableTracker:
         """`PyObject_GetIter`: a value whose `next` works."""
+        kind = self.python_type()
+        if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
+            tx.raise_observed(TypeError, f"{kind.__name__!r} object is not iterable")
         unsupported("iteration", repr(self), f"iterating over {self.phrase()} is not traced")
 
     def next(self, tx: Translator) -> VariableTracker | None:

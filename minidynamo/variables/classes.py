@@ -62,6 +62,13 @@ _DTYPES: dict[type, Any] = {
 }
 
 
+# What is said of a class whose metaclass does not have the method.
+_LACKING = {
+    "__iter__": "'{}' object is not iterable",
+    "__len__": "object of type '{}' has no len()",
+}
+
+
 class ClassVariable(VariableTracker):
     """A class. It is known by identity; `value` is the real class."""
 
@@ -235,6 +242,8 @@ class ClassVariable(VariableTracker):
             )
         found = class_lookup(tx, meta, name)
         if found is None:
+            if name in _LACKING:
+                tx.raise_observed(TypeError, _LACKING[name].format(meta.__name__))
             unsupported(
                 "class protocol", f"{self!r}.{name}", f"{meta.__qualname__} has no {name}"
             )

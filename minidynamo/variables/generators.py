@@ -99,6 +99,7 @@ class GeneratorVariable(IteratorVariable):
                 is_yielded, value = answer
                 return value if is_yielded else self._leave_delegation(tx, value)
         frame = self.frame
+        frame.caller = tx
         # Its context is what the generator handles, not what its caller does.
         if frame.exc_info:
             set_context(tx, raised.value, frame.exc_info[-1].realize())
@@ -145,6 +146,7 @@ class GeneratorVariable(IteratorVariable):
 
     def _run(self, tx: Translator) -> VariableTracker | None:
         self.started = self.running = True
+        self.frame.caller = tx
         try:
             value = self.frame.resume()
         except ObservedException as error:

@@ -7,7 +7,9 @@ import operator
 
 import pytest
 import torch
-from testing import check
+from testing import CountingBackend, assert_same, check
+
+import minidynamo
 
 X = torch.arange(4.0)
 DICT, LIST, SET, DEQUE = {1: 2}, [1, 2], {1}, collections.deque([1])
@@ -68,3 +70,52 @@ def test_left_of_iterators():
         return x + 1, found, [operator.length_hint(item) for item in made]
 
     check(fn, X, fullgraph=True)
+
+
+def test_values_that_lack_the_slot():
+    """Functions, generators of the program, modules and classes: TypeError, in the graph."""
+
+    class Kind:
+        pass
+
+    class Held:
+        def __init__(self, other):
+            self.other = other
+            self.mine = {1, 2}
+
+    def fn(x, held):
+        tries = [
+            lambda: held.mine.difference(operator.add),
+            lambda: held.mine | held.other,
+            lambda: held.other ^ held.mine,
+            lambda: held.mine - operator.add,
+            lambda: held.mine.__class__() | len,
+            lambda: operator.ior(set(held.mine), held.other),
+            lambda: [*len],
+            lambda: list(operator),
+            lambda: list(torch.float32),
+            lambda: iter(Kind),
+            lambda: len(Kind),
+            lambda: 3 + held.other,
+            lambda: -held.other,
+        ]
+        texts = []
+        for number, attempt in enumerate(tries):
+            try:
+                attempt()
+            except TypeError as error:
+                texts.append((number, str(error)))
+        return x + len(texts), texts
+
+    def values(value):
+        yield value
+
+    x = torch.ones(2)
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    held = Held(values(1))
+    assert_same(compiled(x, held), fn(x, held))
+    other = Held({2, 3})  # no generator any more
+    assert_same(compiled(x, other), fn(x, other))
+    assert_same(compiled(x, held), fn(x, held))
+    assert len(counter.graphs) == 2

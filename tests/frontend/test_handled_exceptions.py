@@ -158,3 +158,51 @@ def test_too_deep_a_recursion_in_a_handler():
             sys.setrecursionlimit(former)
         left.append(sys.exc_info()[0])
     assert left == [None] * 12
+
+
+def test_generators_handle_what_handles_who_resumed_them():
+    def reraises():
+        try:
+            raise
+        except KeyError:
+            yield "key"
+        yield sys.exc_info()[0]
+
+    def asks():
+        yield sys.exc_info()[0]
+        try:
+            int("a")
+        except ValueError as error:
+            yield type(error.__context__), sys.exc_info()[0]
+        yield sys.exc_info()[0]
+        raise LookupError
+
+    def delegates():
+        yield from asks()
+
+    def fn(a, make):
+        found = []
+        first = reraises()
+        try:
+            raise KeyError
+        except KeyError:
+            found.append(next(first))
+            second = make()
+            found.append(next(second))
+        found.append(next(first))
+        try:
+            raise OSError
+        except OSError:
+            found.append(next(second))
+        found.append(next(second))
+        try:
+            raise EOFError
+        except EOFError:
+            try:
+                next(second)
+            except LookupError as error:
+                found.append(type(error.__context__))
+        return a + 1, found
+
+    check(fn, x, asks, graphs=1, fullgraph=True)
+    check(fn, x, delegates, graphs=1, fullgraph=True)
