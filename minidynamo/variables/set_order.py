@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..joined_sources import JoinedSource
-from .base import unsupported
+from .base import NotConstant, unsupported
 from .constant import is_value
+from .set_pasts import OF_ONE
 from .user_keys import UserKey
 
 if TYPE_CHECKING:
@@ -32,13 +33,45 @@ _ADDRESSES: dict[Any, Callable[[Any], int]] = {
     object.__hash__: object.__hash__,
     torch.Tensor.__hash__: id,
 }
-# Methods of sets that take an element; others take an iterable of them.
-_OF_ONE = frozenset({"add", "discard", "remove"})
+# Kinds of hash keys that say nothing of the classes of what the elements hold.
+NESTED = (tuple, frozenset)
 
 
 def has_real_hash(key: Any) -> bool:
     """Whether the hash of what stands for an element is that of the element."""
     return is_value(key) or isinstance(key, _BY_IDENTITY)
+
+
+def is_its_key(made: SetVariable, key: Any) -> bool:
+    """Whether an element may be made of its key: else it may hold objects of other classes."""
+    if not isinstance(key, NESTED) or key not in made.known:
+        return True
+    try:
+        return is_value(made.known[key].as_python_constant())
+    except NotConstant:
+        return False
+
+
+def _asks_no_more() -> bool:
+    items = iter((1, 2))
+    return {1}.issubset(items) and next(items, None) == 2
+
+
+# Whether an intersection of this CPython stops when it has found all elements.
+ASKS_NO_MORE = _asks_no_more()
+
+
+def forget(made: SetVariable, name: str, argument: Any) -> None:
+    """Elements that have gone: an equal one may come that holds other objects."""
+    if name in ("discard", "remove"):
+        if isinstance(argument, NESTED):
+            made.known.pop(argument, None)
+    elif name not in ("add", "update", "pop"):
+        made.known = {
+            key: element
+            for key, element in made.known.items()
+            if not isinstance(key, NESTED) or key in made.table
+        }
 
 
 def again(
@@ -157,7 +190,7 @@ def _mentioned(
     """All elements, those that came and went too."""
     found: list[Any] = []
     for name, arguments in history:
-        if name in _OF_ONE:
+        if name in OF_ONE:
             found += arguments
             continue
         for given in arguments:
@@ -173,7 +206,7 @@ def _numbered(
     index = {key: number for number, key in enumerate(keys)}
     result: History = []
     for name, arguments in history:
-        if name in _OF_ONE:
+        if name in OF_ONE:
             numbers: Any = [index[key] for key in arguments]
         else:
             numbers = [type(given)(index[key] for key in given) for given in arguments]
@@ -187,7 +220,7 @@ def _made_again(
 ) -> set[Any]:
     changes = []
     for name, arguments in history:
-        if name in _OF_ONE:
+        if name in OF_ONE:
             given = [stand_ins[number] for number in arguments]
         else:
             given = [

@@ -11,6 +11,8 @@ from typing import Any
 from .constant import is_value
 
 _KINDS = (set, frozenset)
+# Methods of sets that take an element; others take an iterable of them.
+OF_ONE = frozenset({"add", "discard", "remove"})
 # A set that came about of sets that came about of sets: how far back that is kept.
 _DEEPEST = 40
 
@@ -38,37 +40,60 @@ class Past:
         depth = max((value.depth + 1 for value in given if isinstance(value, Past)), default=0)
         return None if depth > _DEEPEST else Past(method, operands, steps, depth)
 
-    def is_plain(self) -> bool:
-        """Whether all elements that it mentions are plain values."""
+    def is_plain(self, others: frozenset[Any]) -> bool:
+        """Whether all elements that it mentions are plain values, but for those with these keys."""
         given = [*self.operands, *(value for _, values in self.changes for value in values)]
-        return all(map(_is_plain, given))
+        return all(_is_plain(value, others) for value in given)
 
     def only_grew(self) -> bool:
         """Whether no element went, which leaves its place taken."""
         kinds = {name for name, _ in self.changes}
         return self.method in _KINDS and kinds <= {"add", "update"}
 
-    def made(self, cls: type) -> Any:
-        """Run by generated code, too: the set, of the class `cls`."""
-        operands = [_real(given) for given in self.operands]
+    def made(self, cls: type, *elements: Any) -> Any:
+        """Run by generated code, too: the set, of the class `cls`; with these elements where it
+        has equal ones.
+        """
+        instead = {element: element for element in elements}
+        operands = [_real(given, instead) for given in self.operands]
         if cls not in _KINDS and self.method not in _KINDS:
             operands = [self.method(*operands)]
         made = new_set(cls, *operands) if cls not in _KINDS else self.method(*operands)
         for name, arguments in self.changes:
-            getattr(set, name)(made, *(_real(given) for given in arguments))
+            if name in OF_ONE:
+                getattr(set, name)(made, *(instead.get(key, key) for key in arguments))
+            else:
+                getattr(set, name)(made, *(_real(given, instead) for given in arguments))
         return made
 
+    def gives(
+        self,
+        cls: type,
+        table: Any,
+        others: frozenset[Any],
+    ) -> bool:
+        """Whether that set is iterated as `table` is, now and after the next change."""
+        return self.is_plain(others) and is_alike(self.made(cls), table)
 
-def _is_plain(given: Any) -> bool:
+
+def _is_plain(
+    given: Any,
+    others: frozenset[Any],
+) -> bool:
     if isinstance(given, Past):
-        return given.is_plain()
+        return given.is_plain(others)
+    if isinstance(given, frozenset) and given & others:
+        return False  # made of others, it could be in another order
     return is_value(tuple(given) if isinstance(given, (dict, list)) else given)
 
 
-def _real(given: Any) -> Any:
-    if not isinstance(given, Past):
+def _real(given: Any, instead: dict[Any, Any]) -> Any:
+    if isinstance(given, Past):
+        return given.made(set, *instead)
+    if not instead or isinstance(given, frozenset):
         return given
-    return given.made(set)
+    items = [instead.get(key, key) for key in given]
+    return dict.fromkeys(items) if isinstance(given, dict) else type(given)(items)
 
 
 def is_alike(made: Any, model: Any) -> bool:
@@ -100,3 +125,8 @@ def replay_on(
 def plain_kind(cls: type) -> type:
     """set or frozenset."""
     return frozenset if issubclass(cls, frozenset) else set
+
+
+def ordered_elements(value: Any) -> tuple[Any, ...]:
+    """The elements of a set, also of a subclass with an `__iter__` of its own."""
+    return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))

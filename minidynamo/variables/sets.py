@@ -29,8 +29,17 @@ from .dicts import are_hashable, key_of, raise_key_error
 from .lists import SequenceVariable
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
-from .set_order import has_known_order, has_real_hash, ordered_keys, popped
-from .set_pasts import Past, is_alike, new_set, plain_kind, replay_on
+from .set_order import (
+    ASKS_NO_MORE,
+    NESTED,
+    forget,
+    has_known_order,
+    has_real_hash,
+    is_its_key,
+    ordered_keys,
+    popped,
+)
+from .set_pasts import Past, is_alike, new_set, ordered_elements, plain_kind, replay_on
 from .user_keys import UserKey, check_hashed_keys, check_rebuilt_keys
 
 if TYPE_CHECKING:
@@ -79,7 +88,7 @@ class SetVariable(BuiltinObject):
     def element(self, key: Any) -> VariableTracker:
         if isinstance(key, UserKey):
             return key.variable
-        is_plain = is_value(key) and not (isinstance(key, tuple) and key in self.known)
+        is_plain = is_value(key) and not (isinstance(key, NESTED) and key in self.known)
         return ConstantVariable(key) if is_plain else self.known[key]
 
     def elements(self) -> list[VariableTracker]:
@@ -100,7 +109,7 @@ class SetVariable(BuiltinObject):
     def as_python_constant(self) -> Any:
         """A copy that is iterated in the same order: whoever needs the set must not ask for it."""
         known = self.order_is_known and all(map(has_real_hash, self.table))
-        if self.cls not in (set, frozenset) or not known:
+        if self.cls not in (set, frozenset) or not known or self._others():
             raise NotConstant(self)
         copy = self.cls(self.table)
         if list(copy) != list(self.table):
@@ -135,19 +144,20 @@ class SetVariable(BuiltinObject):
                 made = set(way)
                 if is_alike(made if self.cls is set else set(made), self.table):
                     return way
-        if (
-            isinstance(past, Past)
-            and past.is_plain()
-            and is_alike(past.made(self.cls), self.table)
-        ):
+        others = frozenset(self._others())
+        if isinstance(past, Past) and past.gives(self.cls, self.table, others):
             return past
         unsupported("order of a set", repr(self), "a new set is iterated in another order")
+
+    def _others(self) -> list[Any]:
+        return [key for key in self.table if not is_its_key(self, key)]
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         check_rebuilt_keys(self.table)
         way = self._in_order()
         if isinstance(way, Past):
-            construct(codegen, Past.made, way, lambda: codegen.load_const(self.cls))
+            others = map(self.element, self._others())
+            construct(codegen, Past.made, way, lambda: codegen.load_const(self.cls), *others)
         elif self.cls is set:
             self._push_set(codegen, way)
             return
@@ -235,13 +245,13 @@ def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
     tx.guard(source, "TYPE_IS", type(value))
     family = set if isinstance(value, set) else frozenset
     known: dict[Any, VariableTracker] = {}
-    in_order = CallSource(source, _ordered_elements, "tuple({base})")
+    in_order = CallSource(source, ordered_elements, "tuple({base})")
     if all(is_value(item) for item in family.__iter__(value)):
-        tx.guard(in_order, "CONST_EQ", _ordered_elements(value))
+        tx.guard(in_order, "CONST_EQ", ordered_elements(value))
         table = value
     else:
         tx.guard(source, "LEN_EQ", family.__len__(value))
-        elements = enumerate(_ordered_elements(value))
+        elements = enumerate(ordered_elements(value))
         items = [tx.wrap(item, TupleItemSource(in_order, index)) for index, item in elements]
         table, known = collect(tx, items)
         if len(table) != len(items):
@@ -251,11 +261,6 @@ def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
     has_state = isinstance(value, set) or type(value).__dictoffset__ != 0
     mutation = Mutation.EXISTING if has_state else Mutation.IMMUTABLE
     return SetVariable(table, known, type(value), source=source, mutation=mutation, real=value)
-
-
-def _ordered_elements(value: Any) -> tuple[Any, ...]:
-    """The elements of a set, also of a subclass with an `__iter__` of its own."""
-    return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
 
 
 # -- the algebra --------------------------------------------------------------------------------
@@ -376,7 +381,9 @@ def _change(
         plain = frozenset(argument) if isinstance(argument, set) else tuple(argument)
     self.changes.append((name, () if plain is _NOTHING else (plain,)))
     method = getattr(set, name)
-    return method(self.table) if argument is _NOTHING else method(self.table, argument)
+    result = method(self.table) if argument is _NOTHING else method(self.table, argument)
+    forget(self, name, argument)
+    return result
 
 
 def _merge(
@@ -400,17 +407,9 @@ def _merge(
     self.order_is_known = self.order_is_known and is_known
 
 
-def _asks_no_more() -> bool:
-    items = iter((1, 2))
-    return {1}.issubset(items) and next(items, None) == 2
-
-
-_ASKS_NO_MORE = _asks_no_more()
-
-
 def _needed(tx: Translator, self: SetVariable, other: VariableTracker) -> VariableTracker:
     """What an intersection takes of an iterable: newer CPythons stop when all were found."""
-    if not (_ASKS_NO_MORE and other.runs_code()):
+    if not (ASKS_NO_MORE and other.runs_code()):
         return other
     items, found = [], set()
     for item in other.each(tx):
@@ -572,11 +571,15 @@ def _set_pop(tx: Translator, self: SetVariable, /) -> VariableTracker:
     if self.mutation is Mutation.EXISTING and len(self.table) > 1:
         unsupported("order of a set", repr(self), "which element pop() takes is not known")
     if has_known_order(self):
-        return self.element(_change(tx, self, "pop"))
-    key = ordered_keys(tx, self, popped)[0]
-    _change(tx, self, "discard", key)
-    self.changes[-1] = ("pop", ())
-    return self.element(key)
+        key = _change(tx, self, "pop")
+        taken = self.element(key)
+    else:
+        key = ordered_keys(tx, self, popped)[0]
+        taken = self.element(key)
+        _change(tx, self, "discard", key)
+        self.changes[-1] = ("pop", ())
+    forget(self, "discard", key)
+    return taken
 
 
 @builtin_method(set, "clear")

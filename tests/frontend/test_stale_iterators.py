@@ -131,6 +131,33 @@ def test_sets_of_tuples_of_a_class_derived_from_tuple():
     check(fn, X, Pair((1, 2)), graphs=1)
 
 
+def test_equal_tuples_of_another_class_take_the_place_of_those_that_went():
+    def fn(x, pair):
+        sets = [{pair, 3} for _ in range(5)]
+        sets[0].discard(pair)
+        sets[1].remove((1, 2))
+        sets[2].clear()
+        sets[3] &= {3}
+        taken = {pair}
+        kinds = [type(taken.pop())]
+        for item in (*sets, taken):
+            item.add((1, 2))
+        kinds += [type(e) for s in (*sets, taken) for e in sorted(s, key=str)]
+        return x + 1, kinds, {type(e) for e in {frozenset({pair}), 1}}
+
+    check(fn, X, Pair((1, 2)), fullgraph=True)
+
+
+def test_sets_of_frozen_sets_keep_the_classes_of_what_these_hold():
+    def fn(x, pair):
+        found = {frozenset({pair})}
+        y = x + 1
+        minidynamo.graph_break()
+        return y, [type(item) for inner in found for item in inner]
+
+    check(fn, X, Pair((1, 2)), graphs=1)
+
+
 def test_modules_that_are_exchanged():
     class Pair(torch.nn.Module):
         def __init__(self):

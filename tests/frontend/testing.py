@@ -64,6 +64,8 @@ def assert_same(left: Any, right: Any, path: str = "result") -> None:
             assert_same(left[key], right[key], f"{path}[{key!r}]")
     elif isinstance(left, float) and math.isnan(left):
         assert math.isnan(right), path
+    elif isinstance(left, type) and left.__module__ == right.__module__ == "builtins":
+        assert left is right, f"{path}: {left} is not {right}"
     elif isinstance(left, types.FunctionType):
         assert left.__code__ is right.__code__, path
     elif type(left).__eq__ is object.__eq__ and hasattr(left, "__dict__"):
