@@ -16,7 +16,7 @@ import torch
 from ..joined_sources import JoinedSource
 from .base import NotConstant, unsupported
 from .constant import is_value
-from .set_pasts import OF_ONE
+from .set_pasts import OF_ONE, Past
 from .user_keys import UserKey
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def has_real_hash(key: Any) -> bool:
     return is_value(key) or isinstance(key, _BY_IDENTITY)
 
 
-def is_its_key(made: SetVariable, key: Any) -> bool:
+def _is_its_key(made: SetVariable, key: Any) -> bool:
     """Whether an element may be made of its key: else it may hold objects of other classes."""
     if not isinstance(key, NESTED) or key not in made.known:
         return True
@@ -50,6 +50,25 @@ def is_its_key(made: SetVariable, key: Any) -> bool:
         return is_value(made.known[key].as_python_constant())
     except NotConstant:
         return False
+
+
+def others(made: SetVariable) -> list[Any]:
+    """The hash keys that elements may not be made of."""
+    return [key for key in made.table if not _is_its_key(made, key)]
+
+
+def snapshot(made: SetVariable) -> SetVariable:
+    """The set as it is now, which comes about as it did."""
+    kind = type(made)
+    past = made.past()
+    unlike = frozenset(others(made))
+    if not isinstance(past, Past) or not past.gives(set, made.table, unlike):
+        return kind(set(made.table), made.known, set)
+    result = kind(past.made(set), made.known, set)
+    result.made_by = made.made_by
+    result.changes = [*made.changes]
+    result.pasts = {**made.pasts}
+    return result
 
 
 def _asks_no_more() -> bool:

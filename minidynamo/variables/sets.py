@@ -35,9 +35,10 @@ from .set_order import (
     forget,
     has_known_order,
     has_real_hash,
-    is_its_key,
     ordered_keys,
+    others,
     popped,
+    snapshot,
 )
 from .set_pasts import Past, is_alike, new_set, ordered_elements, plain_kind, replay_on
 from .user_keys import UserKey, check_hashed_keys, check_rebuilt_keys
@@ -109,7 +110,7 @@ class SetVariable(BuiltinObject):
     def as_python_constant(self) -> Any:
         """A copy that is iterated in the same order: whoever needs the set must not ask for it."""
         known = self.order_is_known and all(map(has_real_hash, self.table))
-        if self.cls not in (set, frozenset) or not known or self._others():
+        if self.cls not in (set, frozenset) or not known or others(self):
             raise NotConstant(self)
         copy = self.cls(self.table)
         if list(copy) != list(self.table):
@@ -144,20 +145,16 @@ class SetVariable(BuiltinObject):
                 made = set(way)
                 if is_alike(made if self.cls is set else set(made), self.table):
                     return way
-        others = frozenset(self._others())
-        if isinstance(past, Past) and past.gives(self.cls, self.table, others):
+        if isinstance(past, Past) and past.gives(self.cls, self.table, frozenset(others(self))):
             return past
         unsupported("order of a set", repr(self), "a new set is iterated in another order")
-
-    def _others(self) -> list[Any]:
-        return [key for key in self.table if not is_its_key(self, key)]
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         check_rebuilt_keys(self.table)
         way = self._in_order()
         if isinstance(way, Past):
-            others = map(self.element, self._others())
-            construct(codegen, Past.made, way, lambda: codegen.load_const(self.cls), *others)
+            parts = [self.element(key) for key in others(self)]
+            construct(codegen, Past.made, way, lambda: codegen.load_const(self.cls), *parts)
         elif self.cls is set:
             self._push_set(codegen, way)
             return
@@ -397,7 +394,9 @@ def _merge(
     if given is None and other.python_type() is not dict:
         given = other = tx.wrap_items(list, other.unpack(tx))
     keys, known, is_ordered, past = operand(tx, other)
-    if not isinstance(given, SequenceVariable):
+    if isinstance(other, SetVariable):
+        given = snapshot(other)
+    elif not isinstance(given, SequenceVariable):
         given = SetVariable(set(keys), known, set)
     is_known = self.order_is_known and is_ordered
     self.pasts[len(self.changes)] = (past,)

@@ -157,3 +157,24 @@ def test_order_of_sets_of_dicts_and_their_views():
         draw = random.Random(seed)
         args = [tuple(draw.randrange(90) for _ in range(draw.randrange(2, 24))) for _ in "ab"]
         agrees(fn, (TENSORS[0], *args), fullgraph=True, graphs=1)
+
+
+def test_a_set_that_changes_a_set_of_the_program():
+    def fn(x, held, some):
+        other = set(some)
+        held &= other
+        other.discard(some[0])
+        held |= set(some[1:])
+        held ^= other
+        held -= set(some[:2])
+        return x + 1
+
+    for seed in range(12):
+        draw = random.Random(seed)
+        some, more = (tuple(draw.randrange(200) for _ in range(9)) for _ in "ab")
+        minidynamo.reset()
+        compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+        left, right = set(more), set(more)
+        fn(TENSORS[0], left, some)
+        compiled(TENSORS[0], right, some)
+        assert list(left) == list(right)
