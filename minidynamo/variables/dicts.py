@@ -316,10 +316,11 @@ def _new_dict(cls: type, entries: dict[Any, Any], factory: Any) -> Any:
 
 def _change_dict(real: dict[Any, Any], change: tuple[tuple[Any, ...], ...]) -> None:
     """change: keys and values to store by turns, and keys to delete. They are hashed here, when
-    the attributes of objects are what they are to be. A dict that is emptied is emptied at once:
-    who is about to merge it sees that.
+    the attributes of objects are what they are to be. A dict that is left empty is emptied at
+    once: who is about to merge it sees that.
     """
-    if change[1].__len__() == dict.__len__(real):  # the program may have hidden builtins
+    # The program may have hidden builtins.
+    if not change[0] and change[1].__len__() == dict.__len__(real):
         dict.clear(real)
     else:
         for key in change[1]:

@@ -34,7 +34,6 @@ def load_extension():
 
 
 _C = load_extension()
-gc.freeze()  # the many collections of these tests need not walk through all of torch
 
 
 def marked(code: CodeType, stack: int = 0) -> CodeType:

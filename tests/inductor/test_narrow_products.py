@@ -119,17 +119,13 @@ def test_operands_of_several_products_are_converted_once():
     assert "(float*)ptrs[1]" in text and "(float*)ptrs[2]" not in text
 
 
-@pytest.mark.parametrize(
-    "sizes", [((2, 2), (2, 2)), ((1, 256), (256, 256)), ((1, 9), (40000, 9))]
-)
-def test_small_ones_and_sums_of_rows_are_not_converted(sizes):
+@pytest.mark.parametrize("sizes", [((2, 2), (2, 2)), ((1, 256), (256, 256))])
+def test_small_ones_and_sums_of_rows_stay(sizes):
     def fn(x, w):
         return x @ w.mT
 
     text = output_code(minidynamo.compile(fn), *operands(torch.bfloat16, *sizes))
-    is_call = sizes[1][0] == 40000
-    assert ("aten.mm.out(" in text) == is_call and ('extern "C"' not in text) == is_call
-    assert "float32" not in text
+    assert "aten.mm" in text and 'extern "C"' not in text
 
 
 def test_other_dtypes_beside_are_refused():

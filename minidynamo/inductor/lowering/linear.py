@@ -35,6 +35,8 @@ ONEDNN_WORK = 1 << 21
 # a library; where one operand is a vector, by whether the sums run along the matrix's memory.
 SMALL_WORK = 1 << 12
 VECTOR_WORK = {True: 1 << 18, False: 1 << 16}
+# Inputs and outputs of the linear layers that are sums for a single row (torch.compile's figure).
+LAYER_SIZES = range(1, 17)
 
 
 @cache
@@ -129,7 +131,12 @@ def _is_at_least(step: IntLike, extent: IntLike) -> bool:
     return isinstance(step, int) and isinstance(extent, int) and step >= extent
 
 
-def _linear(g: GraphLowering, a: TensorValue, b: TensorValue, bias: TensorValue | None) -> Any:
+def _linear(
+    g: GraphLowering,
+    a: TensorValue,
+    b: TensorValue,
+    bias: TensorValue | None,
+) -> Any:
     if not _is_dense_matrix(g, a) or not _is_dense_matrix(g, b):
         return DECLINED
     weight = g.reindexed(b, (b.size[1], b.size[0]), lambda index: [index[1], index[0]])
@@ -144,7 +151,12 @@ def lower_bmm(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
     return _summed(g, a, b) if result is DECLINED else result
 
 
-def _thin(g: GraphLowering, a: TensorValue, b: TensorValue, signed: bool) -> Any:
+def _thin(
+    g: GraphLowering,
+    a: TensorValue,
+    b: TensorValue,
+    signed: bool,
+) -> Any:
     """`signed`: a single product keeps a zero's sign (ATen adds all others to zero)."""
     plain = a.dtype == b.dtype and category(a.dtype) == 2 and a.device.type == "cpu"
     if not plain or 0 in (*a.size, *b.size):
@@ -170,21 +182,21 @@ def _is_summed(g: GraphLowering, a: TensorValue, b: TensorValue) -> bool:
     """Whether a kernel makes the sums of a product faster than a library.
 
     Measured on an AMD EPYC (Zen 3): batches of 3 x 3 matrices take a tenth of ATen's time, batches
-    of matrices by vectors between that and a third. A single matrix by a vector is worth it while
-    the call matters: from some size on MKL reads the matrix faster, most of all where the kernel
-    would add up rows of memory.
+    of matrices by vectors between that and a third. Single matrices by matrices are the library's,
+    whose sums are eager's to the last bit; so are those of 16 bits, which round where sums in a
+    kernel would not. A single matrix by a vector is worth it while the call matters: from some
+    size on MKL reads the matrix faster, most of all where the kernel would add up rows of memory.
     """
-    plain = a.dtype == b.dtype and category(a.dtype) == 2 and a.device.type == "cpu"
-    if not plain or 0 in (*a.size, *b.size):
+    plain = a.dtype == b.dtype and a.dtype in (torch.float32, torch.float64)
+    if not plain or a.device.type != "cpu" or 0 in (*a.size, *b.size):
         return False
     rows, inner, columns = a.size[-2], a.size[-1], b.size[-1]
-    sizes = (rows, inner, columns)
-    work = hint_of(product(sizes))
-    if work <= SMALL_WORK:
-        return all(isinstance(n, int) for n in (*a.size, *b.size))
+    work = hint_of(product((rows, inner, columns)))
+    is_batch = a.ndim == 3 and a.size[0] != 1
     if rows != 1 and columns != 1:
-        return False
-    if a.ndim == 3 and a.size[0] != 1:
+        fixed = all(isinstance(n, int) for n in (*a.size, *b.size))
+        return is_batch and fixed and work <= SMALL_WORK
+    if is_batch or work <= SMALL_WORK:
         return True
     matrix = b if rows == 1 else a
     view = matrix.data if isinstance(matrix.data, View) else as_rearrangement(g, matrix)
@@ -193,7 +205,10 @@ def _is_summed(g: GraphLowering, a: TensorValue, b: TensorValue) -> bool:
 
 
 def _summed(
-    g: GraphLowering, a: TensorValue, b: TensorValue, bias: TensorValue | None = None
+    g: GraphLowering,
+    a: TensorValue,
+    b: TensorValue,
+    bias: TensorValue | None = None,
 ) -> Any:
     """Each element as the sum of its products, and the bias of its column.
 
@@ -240,7 +255,6 @@ def lower_mv(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
 @register(aten.mm.default)
 def lower_mm(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
     result = _thin(g, a, b, signed=a.dtype in (torch.float32, torch.float64))
-    result = _summed(g, a, b) if result is DECLINED else result
     if result is not DECLINED:
         return result
     return _linear(g, a, b, None) if _prefers_onednn(a, b) else DECLINED
@@ -257,10 +271,9 @@ def lower_addmm(
 ) -> Any:
     if beta != 1 or alpha != 1 or bias.size != (b.size[1],):
         return DECLINED
-    result = _summed(g, a, b, bias) if bias.dtype == a.dtype else DECLINED
-    if result is DECLINED and _prefers_onednn(a, b, bias):
-        return _linear(g, a, b, bias)
-    return result
+    if a.size[0] == 1 and all(n in LAYER_SIZES for n in b.size) and bias.dtype == a.dtype:
+        return _summed(g, a, b, bias)
+    return _linear(g, a, b, bias) if _prefers_onednn(a, b, bias) else DECLINED
 
 
 def lower_packed_linear(g: GraphLowering, x: TensorValue, *rest: Any) -> Any:
