@@ -1,6 +1,7 @@
 """What calls of known functions do while tracing; importing this package fills `registry`."""
 
 from . import (
+    attribute_names,
     autograd_function,
     blocks,
     builtins,
@@ -49,6 +50,7 @@ from . import (
 )
 
 __all__ = [
+    "attribute_names",
     "autograd_function",
     "builtins",
     "caches",

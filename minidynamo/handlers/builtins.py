@@ -54,6 +54,7 @@ from ..variables.symint import SymVariable, compute
 from ..variables.tensor import TensorVariable
 from ..variables.user_defined import UserDefinedObjectVariable
 from ..variables.user_keys import as_hash, has_known_hash
+from ..variables.user_values import UserValueVariable
 from .extremes import select_extreme
 from .torch_symbolic import data_truth, number_of
 
@@ -181,9 +182,18 @@ def _name_of(tx: Translator, name: VariableTracker, function: str) -> str:
         kind = type_name(name.python_type())
         tx.raise_observed(TypeError, f"attribute name must be string, not '{kind}'")
     try:
-        return str(name.as_python_constant())
+        return str.__str__(_text_of(name, function).as_python_constant())
     except NotConstant:
         unsupported(function, repr(name), "the name is not known while tracing")
+
+
+def _text_of(name: VariableTracker, function: str) -> VariableTracker:
+    """The text in an object of a subclass of str that is found as that text is. What stores keeps
+    the object itself, as a key.
+    """
+    if not isinstance(name, UserValueVariable) or function == "setattr":
+        return name
+    return name if name.overrides("__hash__") or name.overrides("__eq__") else name.base
 
 
 def is_attribute_error(error: ObservedException) -> bool:
@@ -560,7 +570,6 @@ _BREAKING = {
     "input": "it reads from the terminal",
     "open": "it opens a file",
     "breakpoint": "it stops in the debugger",
-    "dir": "it reads an object's names",
     "exec": "it runs code that is not known",
     "eval": "it runs code that is not known",
     "compile": "it compiles code",

@@ -36,7 +36,11 @@ def _refuse(name: str, why: str) -> NoReturn:
 
 
 @handles(builtins.__build_class__)
-def build_class(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def build_class(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     """`class Name(*bases, metaclass=...)`: the metaclass is type or ABCMeta."""
     body, label, *rest = [value.realize() for value in args]
     name = label.as_python_constant()
@@ -110,7 +114,11 @@ def _made_class(
 
 
 def _holder(function: Any) -> None:
-    def make(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    def make(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         try:
             values = [stand_in(tx, value) for value in args]
             named = {name: stand_in(tx, value) for name, value in kwargs.items()}

@@ -35,7 +35,11 @@ def _is_default(kwargs: Kwargs) -> bool:
 
 
 @handles(functools.update_wrapper)
-def update_wrapper(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+def update_wrapper(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> VariableTracker:
     """Other wrappers than new functions: functools' own code is traced."""
     named = dict(kwargs)
     wrapped = named.pop("wrapped", None) or (args[1] if len(args) == 2 else None)

@@ -287,15 +287,24 @@ class BuiltinObject(InstanceState):
         """`PyObject_GenericSetAttr`."""
         raw = class_lookup(tx, self.cls, name)
         if raw is not None and raw.is_data_descriptor():
-            if not isinstance(raw.raw, property) or raw.raw.fset is None:
-                unsupported(
-                    "attribute store", f"{self!r}.{name}", "this descriptor is not traced"
-                )
-            tx.call_function(raw.part(tx, raw.raw.fset, "fset"), [self, value], {})
+            if isinstance(raw.raw, property) and raw.raw.fset is not None:
+                tx.call_function(raw.part(tx, raw.raw.fset, "fset"), [self, value], {})
+            else:
+                self.store_in_c(tx, raw.raw, value)
         elif not self.has_instance_dict():
             self.no_attribute(tx, name)
         else:
             tx.output.side_effects.store_attr(self, name, value)
+
+    def store_in_c(
+        self,
+        tx: Translator,
+        descriptor: Any,
+        value: VariableTracker | None,
+    ) -> None:
+        """`descriptor.__set__(self, value)`, or `__delete__` where value is None."""
+        name = getattr(descriptor, "__name__", type(descriptor).__name__)
+        unsupported("attribute store", f"{self!r}.{name}", "this descriptor is not traced")
 
     def delattr(self, tx: Translator, name: str) -> None:
         if self.overrides("__delattr__") and self.cls.__delattr__ is not object.__delattr__:

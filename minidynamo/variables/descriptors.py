@@ -7,6 +7,7 @@ by tracing its `__get__`.
 
 from __future__ import annotations
 
+import collections
 import functools
 import types
 import weakref
@@ -37,6 +38,8 @@ _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 # Descriptors written in C: `torch.Tensor.shape`, `type.__dict__["__dict__"]`, slots.
 GETTERS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+# Fields of named tuples.
+TUPLE_GETTER: type = type(vars(collections.namedtuple("_Sample", "item"))["item"])  # noqa: PYI024
 
 # The version of each class when a trace last relied on it, and what it held then (by id: a hint
 # only). A class that changed since is guarded attribute by attribute, so that programs that store
@@ -161,6 +164,20 @@ def class_lookup(tx: Translator, cls: type, name: str) -> ClassAttribute | None:
         text = f"{cls.__qualname__} has no attribute {name!r}"
         tx.guard(class_source(cls), "PREDICATE", Predicate(_lacks(name), text))
     return None
+
+
+def names_of_class(tx: Translator, cls: type) -> list[str]:
+    """The names in the dicts of the class and its bases, in the order of `dir`."""
+    guard_class(tx, cls)
+    if cls in _volatile:
+        held = tuple(class_dict(cls))
+        check = Predicate(lambda c: tuple(class_dict(c)) == held, "its names are the same")
+        tx.guard(class_source(cls), "PREDICATE", check)
+    known = tx.output.side_effects.variable_of(cls)
+    stored = tx.output.side_effects.stored_attrs(known) if known is not None else {}
+    names = dict.fromkeys(class_dict(cls)) | dict.fromkeys(stored)
+    found = [name for name in names if stored.get(name) is not DELETED]
+    return [*found, *(name for base in cls.__bases__ for name in names_of_class(tx, base))]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -402,6 +419,7 @@ BINDERS: dict[type, Binder] = {
     functools.cached_property: _bind_cached_property,
     lazy_property: _bind_lazy_property,
     types.MemberDescriptorType: _bind_member,
+    TUPLE_GETTER: _bind_member,
     types.GetSetDescriptorType: _bind_getset,
     types.WrapperDescriptorType: _bind_builtin,
     types.MethodDescriptorType: _bind_builtin,
@@ -413,3 +431,27 @@ BINDERS: dict[type, Binder] = {
     functools._lru_cache_wrapper: _bind_function,
     _C.CompiledFunction: _bind_function,
 }
+
+# Those that do not ask for an object of a certain class.
+HELD_DESCRIPTORS = (property, staticmethod, classmethod, TUPLE_GETTER)
+
+
+def get_from(
+    tx: Translator, held: VariableTracker, args: list[VariableTracker]
+) -> VariableTracker:
+    """`held.__get__(instance, cls)` for one of `HELD_DESCRIPTORS`, which is guarded."""
+    raw: Any = held.identity()
+    instance, *rest = (arg.realize() for arg in args)
+    cls = rest[0].identity() if rest else instance.python_type()
+    is_none = instance.is_python_constant() and instance.as_python_constant() is None
+    if type(raw) is TUPLE_GETTER and not is_none:
+        if isinstance(instance, ConstantVariable):
+            return tx.fold(getattr(raw, "__get__"), (instance.value,), {})  # noqa: B009
+        if not issubclass(instance.python_type(), tuple):
+            unsupported("descriptor", repr(raw), "it is asked for an item of what is no tuple")
+    if not isinstance(cls, type) or len(rest) > 1:
+        unsupported("descriptor", repr(raw), "it is asked for something of what is no class")
+    if is_none and type(raw) in (property, TUPLE_GETTER):
+        return held
+    found = ClassAttribute(type(raw).__name__, cls, cls, raw)
+    return bind(tx, found, None if is_none else instance, cls)

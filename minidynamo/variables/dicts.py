@@ -75,6 +75,9 @@ _DICT_MUTATORS = frozenset(
 )
 
 
+_FACTORY = collections.defaultdict.default_factory  # type: ignore[misc]
+
+
 class DictVariable(BuiltinObject):
     """A dict. `entries`: hash key -> (key, value), in the dict's order.
 
@@ -230,9 +233,20 @@ class DictVariable(BuiltinObject):
         }
 
     def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
-        if descriptor is not collections.defaultdict.default_factory:  # type: ignore[misc]
+        if descriptor is not _FACTORY:
             return super().load_slot(tx, descriptor)
         return NONE if self.default_factory is None else self.default_factory
+
+    def store_in_c(
+        self,
+        tx: Translator,
+        descriptor: Any,
+        value: VariableTracker | None,
+    ) -> None:
+        if descriptor is not _FACTORY or value is None:
+            super().store_in_c(tx, descriptor, value)
+        tx.output.side_effects.store_attr(self, "default_factory", value)  # type: ignore[arg-type]
+        self.default_factory = value
 
     # -- leaving the trace -----------------------------------------------------------------------
 

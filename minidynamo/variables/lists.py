@@ -21,8 +21,10 @@ from .builtin_object import (
     apply_with,
     construct,
     follows_base,
+    observed,
 )
 from .constant import ConstantVariable, is_value
+from .descriptors import TUPLE_GETTER, class_lookup
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
 
@@ -217,6 +219,36 @@ class TupleVariable(SequenceVariable):
             return self.items[index]
         return super().getattr(tx, name)
 
+    def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        if type(descriptor) is TUPLE_GETTER:
+            index = _index_of_getter(descriptor)
+            with observed(tx):
+                return self.items[index]
+        return super().load_slot(tx, descriptor)
+
+    def store_in_c(
+        self,
+        tx: Translator,
+        descriptor: Any,
+        value: VariableTracker | None,
+    ) -> None:
+        """Fields of named tuples and structseqs can't be stored to: any such tuple says how."""
+        if not is_structseq(self.cls) and type(descriptor) is not TUPLE_GETTER:
+            super().store_in_c(tx, descriptor, value)
+        items = [None] * len(self.items)
+        sample = self.cls(items) if is_structseq(self.cls) else tuple.__new__(self.cls, items)
+        with observed(tx):
+            if value is None:
+                descriptor.__delete__(sample)
+            else:
+                descriptor.__set__(sample, None)
+
+    def delattr(self, tx: Translator, name: str) -> None:
+        found = class_lookup(tx, self.cls, name)
+        if found is not None and _field_index(self.cls, name) is not None:
+            self.store_in_c(tx, found.raw, None)
+        super().delattr(tx, name)
+
     def hash_key(self, tx: Translator) -> Any:
         if self.overrides("__hash__"):
             return super().hash_key(tx)
@@ -266,9 +298,13 @@ def _field_index(cls: type, name: str) -> int | None:
         for class_ in cls.__mro__:
             if name in vars(class_):
                 getter = vars(class_)[name]
-                is_field = type(getter).__name__ == "_tuplegetter"
-                return getter.__reduce__()[1][0] if is_field else None
+                return _index_of_getter(getter) if type(getter) is TUPLE_GETTER else None
     return None
+
+
+def _index_of_getter(getter: Any) -> int:
+    index: int = getter.__reduce__()[1][0]
+    return index
 
 
 class SliceVariable(BuiltinObject):

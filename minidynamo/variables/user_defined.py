@@ -19,9 +19,11 @@ from .classes import NEW_OBJECT, class_variable, has_object_layout
 from .constant import ConstantVariable, is_inert, is_member_in_c
 from .descriptors import (
     GETTERS,
+    HELD_DESCRIPTORS,
     ClassAttribute,
     bind,
     class_lookup,
+    get_from,
     guard_class,
     lookup_special,
 )
@@ -461,6 +463,10 @@ class OpaqueVariable(VariableTracker):
         cls = type(self.value)
         plain = is_inert(cls) or cls.__getattribute__ is object.__getattribute__
         own = instance_dict(self.value) or {}
+        if cls in HELD_DESCRIPTORS and isinstance(vars(cls).get(name), GETTERS):
+            assert self.source is not None
+            tx.guard(self.source, "ID_IS", self.value)
+            return tx.wrap(getattr(self.value, name), AttrSource(self.source, name))
         if plain and name not in own:
             found = self._of_class(name)
             if isinstance(found, _METHODS):
@@ -485,6 +491,10 @@ class OpaqueVariable(VariableTracker):
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
+        if name == "__get__" and type(self.value) in HELD_DESCRIPTORS and args and not kwargs:
+            assert self.source is not None
+            tx.guard(self.source, "ID_IS", self.value)
+            return get_from(tx, self, args)
         if name == "__get__" and isinstance(self.value, GETTERS) and args:
             return tx.get_described(self.value, args[0])
         method = self.getattr(tx, name)
