@@ -55,6 +55,7 @@ from ..variables.tensor import TensorVariable
 from ..variables.user_defined import UserDefinedObjectVariable
 from ..variables.user_keys import as_hash, has_known_hash
 from ..variables.user_values import UserValueVariable
+from .class_definitions import type_new
 from .extremes import select_extreme
 from .torch_symbolic import data_truth, number_of
 
@@ -168,9 +169,7 @@ def _hash_of_identity(tx: Translator, value: Values) -> Values:
 @builtin(type)
 def _type(tx: Translator, value: Values, /, *more: Values, **named: Values) -> Values:
     if more or named:
-        unsupported(
-            "type()", "type with 3 arguments", "classes made while tracing are not traced"
-        )
+        return type_new(tx, [class_variable(tx, type), value, *more], named)
     return class_variable(tx, value.python_type())
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..source import ConstSource
 from ..variables.base import NotConstant, VariableTracker, unsupported
 from ..variables.classes import ClassVariable
+from ..variables.constant import ConstantVariable
 from ..variables.functions import CellVariable
 from ..variables.nested_functions import NestedFunctionVariable
 from ..variables.registry import handles
@@ -54,6 +55,32 @@ def build_class(
     meta = _metaclass(tx, name, bases, named)
     names = _names_of(tx, body, name)
     return _made_class(tx, meta, name, bases, names)
+
+
+@handles(type.__new__)
+def type_new(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    """`type(name, bases, namespace)`."""
+    kinds = [value.python_type() for value in args[1:]]
+    if kwargs or len(kinds) != 3 or not all(map(issubclass, kinds, (str, tuple, dict))):
+        if kwargs or not all(value.is_python_constant() for value in args):
+            return NotImplemented
+        return tx.fold(type, tuple(value.as_python_constant() for value in args[1:]), {})
+    meta, label, bases, namespace = (value.realize() for value in args)
+    name, given = label.as_python_constant(), bases.unpack(tx)
+    if not all(isinstance(base.realize(), ClassVariable) for base in given):
+        _refuse(name, "it has bases that are no classes")
+    found = tuple(base.realize().as_python_constant() for base in given)
+    if _metaclass(tx, name, found, {}) is not meta.as_python_constant():
+        _refuse(name, "its metaclass is another one")
+    pairs = namespace.call_method(tx, "items", [], {}).unpack(tx)
+    entries = [pair.realize().unpack(tx) for pair in pairs]
+    names = {key.realize().as_python_constant(): value for key, value in entries}
+    names.setdefault("__module__", ConstantVariable(tx.globals["__name__"]))
+    return _made_class(tx, type, name, found, names)
 
 
 def _metaclass(

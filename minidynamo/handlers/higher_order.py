@@ -228,7 +228,7 @@ def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 
     test = call(cond_fn)
     if not test.fakes:
-        return _no_steps(tx, test, carried)
+        return _known_steps(tx, cond_fn, body_fn, carried)
     step = call(body_fn)
     _refuse_aliases("while_loop", step)
     if [_meta(fake) for fake in step.fakes] != [_meta(leaf.fake) for leaf in leaves]:  # type: ignore[attr-defined]
@@ -255,12 +255,29 @@ def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return step.rebuild(called)
 
 
-def _no_steps(tx: Translator, test: TracedBody, given: VariableTracker) -> VariableTracker:
-    """For a condition that no step changes: there are no steps, or no end."""
-    value = test.rebuild([])
-    if not value.is_python_constant() or value.truth(tx):
-        unsupported("endless loop", "while_loop", "its condition does not depend on a tensor")
-    return tx.wrap_items(tuple, given.unpack(tx))
+_MOST_STEPS = 1000
+
+
+def _known_steps(
+    tx: Translator,
+    cond_fn: VariableTracker,
+    body_fn: VariableTracker,
+    carried: VariableTracker,
+) -> VariableTracker:
+    """For a condition that depends on no tensor: the steps that it takes, one after another."""
+    values = carried.unpack(tx)
+    if any(issubclass(value.python_type(), (float, complex)) for value in values):
+        unsupported("carried values differ", "while_loop", "it carries tensors and integers")
+    for _ in range(_MOST_STEPS):
+        test = tx.call_function(cond_fn, values, {}).realize()
+        if not test.is_python_constant():
+            unsupported(
+                "carried values differ", "while_loop", "its condition is a tensor later"
+            )
+        if not test.truth(tx):
+            return tx.wrap_items(tuple, values)
+        values = tx.call_function(body_fn, values, {}).realize().unpack(tx)
+    unsupported("endless loop", "while_loop", "its condition does not depend on a tensor")
 
 
 def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:

@@ -150,8 +150,15 @@ class ExceptionVariable(BuiltinObject):
             super().delattr(tx, name)
 
     def set_traceback(self, traceback: VariableTracker) -> None:
-        """Its own is nothing new: who looks at it makes the program raise for real."""
+        """Its own is nothing new: who looks at it makes the program raise for real. So it is with
+        one of another exception, which was raised earlier.
+        """
         own = isinstance(traceback, TracebackVariable) and traceback.made_at == self.raised_at
+        is_fresh = self.source is None and self.raised_at is None
+        if is_fresh and isinstance(traceback, TracebackVariable) and traceback.made_at:
+            self.raised_at = traceback.made_at
+            self.traceback = traceback
+            return
         if self.source is None and is_none(traceback):
             self.raised_at = None  # as of one that was not raised yet
             return

@@ -306,7 +306,6 @@ def test_vars():
         lambda x: x.sum() in [1.0, 6.0],
         lambda x: max([x.sum(), x.min()]),
         lambda x: sorted([x.sum(), x.min()]),
-        lambda x: type("New", (), {}),
     ],
 )
 def test_what_breaks_the_graph(use):

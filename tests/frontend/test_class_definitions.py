@@ -339,3 +339,27 @@ def test_assertions_of_unittest():
     compiled = minidynamo.compile(asserting, backend="eager")
     with pytest.raises(AssertionError, match="2 != 1"):
         compiled(x, 2)
+
+
+# Classes made by type(name, bases, namespace).
+
+
+def made_by_type(x):
+    class Base:
+        scale = 2
+
+    names = {"more": lambda self, value: value + self.scale, "kept": x}
+    made = type("Made", (Base,), names)
+    names["late"] = 1
+    said = []
+    for given in (("Made", 3, {}), ("Made", ()), ("Made", (int, str), {})):
+        try:
+            type(*given)
+        except TypeError as error:
+            said.append(str(error))
+    plain = type("Plain", (), {}).__module__
+    return made().more(x), made.kept * 2, plain, hasattr(made, "late"), said
+
+
+def test_classes_made_by_type():
+    check(made_by_type, x, fullgraph=True)

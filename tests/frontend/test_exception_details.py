@@ -326,3 +326,21 @@ def test_traceback_of_an_exception_from_outside():
         error = ValueError("outside")
         call(X, error)
         assert [line for _, line in _lines_of(error)] == ["raise error"]
+
+
+def test_traceback_of_another_exception():
+    def fail():
+        raise ValueError("a")
+
+    def fn(x, shown):
+        try:
+            try:
+                fail()
+            except ValueError as error:
+                raise RuntimeError("b").with_traceback(error.__traceback__) from error
+        except RuntimeError as error:
+            entries = traceback.extract_tb(error.__traceback__) if shown else []
+            return x + 1, [(entry.name, entry.lineno) for entry in entries]
+
+    check(fn, torch.ones(2), False, fullgraph=True)
+    check(fn, torch.ones(2), True, graphs=None)

@@ -548,3 +548,14 @@ def test_branches_of_other_shapes_run_in_eager():
         return torch.cond(x.sum() > 0, lambda: torch.cat([x, x]), lambda: x.sin())
 
     assert_same(minidynamo.compile(program, backend="eager")(X + 2), torch.cat([X + 2] * 2))
+
+
+def test_while_loop_whose_steps_are_known():
+    """Its condition is about integers that it carries."""
+
+    def fn(x):
+        none = while_loop(lambda i, y: i < 0, lambda i, y: (i + 1, y + 1), (0, x))
+        return none, while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * i + x), (0, x))
+
+    check(fn, X, fullgraph=True)
+    check_recompiles(fn, [(X,), (X.double(),)], 2, fullgraph=True)
