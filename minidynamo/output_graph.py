@@ -44,7 +44,7 @@ from .shapes import Shapes, expr_function
 from .side_effects import SideEffects
 from .size_nodes import expression_node, fold_numbers
 from .source import LocalSource, ModuleItemSource
-from .subgraphs import Body, end_graph, graphs_of
+from .subgraphs import Body, end_graph, final_module, graphs_of
 from .symbolic_contexts import TorchSource, hint_of
 from .tensor_storage import Restrided, memory_leaves
 from .transform_levels import close_transforms
@@ -534,7 +534,7 @@ class OutputGraph:
         place_last(self.graph, self.made)
         order = {node: i for i, node in enumerate(self.graph.nodes)}
         used.sort(key=lambda item: order[item.node])
-        return torch.fx.GraphModule(self.submodules, self.graph), used
+        return final_module(self.submodules, self.graph), used
 
     def _bind_symbols(self) -> None:
         """Symbols in the sizes of inputs become inputs, before all tensors; symbols that turned out

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.fx.node import Node, map_arg
 
 if TYPE_CHECKING:
@@ -122,6 +123,58 @@ def end_graph(
         container = node.args[0].meta["example_value"]
         if isinstance(container, (tuple, list)):
             graph.erase_node(node)
+
+
+# They change the grad mode too.
+_OTHER_SWITCHES = (_enter_inference_mode, _exit_inference_mode)
+
+
+def final_module(
+    submodules: dict[str, torch.fx.GraphModule],
+    graph: torch.fx.Graph,
+) -> torch.fx.GraphModule:
+    """The module of a graph that is complete, without operations that have no effect."""
+    for node in list(graph.nodes):
+        if node.meta.get("is_iteration"):
+            _take_by_index(graph, node)
+    if not any(node.target in _OTHER_SWITCHES for node in graph.nodes):
+        _drop_idle_switches(graph)
+    return torch.fx.GraphModule(submodules, graph)
+
+
+def _take_by_index(graph: torch.fx.Graph, node: Node) -> None:
+    """Items of an iteration over a tensor are read as by an index. With gradients they stay what
+    autograd knows as one of several views.
+    """
+    source: Any = node.args[0]
+    if source.meta["example_value"].requires_grad:
+        return
+    if all(user.target is operator.getitem for user in node.users):
+        for user in list(node.users):
+            user.args = (source, user.args[1])
+        graph.erase_node(node)
+
+
+def _drop_idle_switches(graph: torch.fx.Graph) -> None:
+    """Grad mode is not set to what it is, nor to what no operation sees."""
+    unseen: tuple[Node, bool] | None = None
+    mode: Any = None
+    for node in list(graph.nodes):
+        if not node.op.startswith("call_"):
+            continue
+        if node.target is not torch._C._set_grad_enabled:
+            unseen = None
+            continue
+        if mode is None and (mode := node.meta.get("mode_before")) is None:
+            return
+        if unseen is not None:
+            graph.erase_node(unseen[0])
+            mode = unseen[1]
+            unseen = None
+        if node.args[0] == mode:
+            graph.erase_node(node)
+        else:
+            unseen, mode = (node, mode), node.args[0]
 
 
 def _version(fake: Any) -> int:

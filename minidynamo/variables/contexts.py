@@ -155,7 +155,8 @@ class GlobalStateVariable(VariableTracker):
         before = setting.get()
         entry = self.changed.get(setting, (before, before))[0]
         tx.output.side_effects.mutate(self)
-        tx.output.add_state_node(setting.write, *setting.arguments(value))
+        node = tx.output.add_state_node(setting.write, *setting.arguments(value))
+        node.meta["mode_before"] = before
         setting.write(*setting.arguments(value))
         self.changed[setting] = (entry, value)
 

@@ -273,8 +273,10 @@ class TensorVariable(VariableTracker):
         if self.fake.dim() == 0:
             error = TypeError("iteration over a 0-d tensor")
             raise ObservedException(tx.wrap_exception(error))
-        items = tx.add_node("call_method", "unbind", (self.node, 0), {})
-        return items.unpack(tx)
+        items = tx.add_node("call_method", "unbind", (self.node, 0), {}).unpack(tx)
+        if items and type(self) is TensorVariable and self.fake.layout is torch.strided:
+            items[0].as_proxy().args[0].meta["is_iteration"] = True
+        return items
 
     def truth(self, tx: Translator) -> bool:
         unsupported(

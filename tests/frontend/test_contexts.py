@@ -620,3 +620,38 @@ def test_cuda_device(monkeypatch):
     current[0] = 1
     assert compiled(x, 0)[1] == 1 and current == [1]
     assert len(counter.graphs) == 3
+
+
+def test_grad_modes_that_change_nothing_are_no_operations():
+    def idle(x):
+        with torch.enable_grad(), torch.set_grad_enabled(True):
+            y = x + 1
+        with torch.no_grad():
+            pass
+        return y
+
+    def again(x):
+        with torch.no_grad():
+            y = x + 1
+        with torch.no_grad():
+            z = x * 2
+            with torch.no_grad():
+                z = z + y
+        return x * z, torch.is_grad_enabled()
+
+    def left_off(x):
+        torch.set_grad_enabled(False)
+        torch.set_grad_enabled(False)
+        return x + 1
+
+    given = torch.ones(2, requires_grad=True)
+    check(idle, given, ops=1, fullgraph=True)
+    check(again, given, ops=6, fullgraph=True)
+    for mode in (True, False):
+        with torch.set_grad_enabled(mode):
+            check(again, given, graphs=1)
+            check(idle, given, ops=1 if mode else 3)
+    with torch.enable_grad():
+        compiled = minidynamo.compile(left_off, backend="eager")
+        result = compiled(given)
+        assert not torch.is_grad_enabled() and not result.requires_grad

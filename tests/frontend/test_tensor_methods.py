@@ -439,3 +439,23 @@ def test_attributes_that_tensors_may_lack(name):
             return x - 1, str(error)
 
     check(fn, torch.ones(2))
+
+
+def test_iteration_reads_by_index():
+    """With gradients, the items stay several views of one operation, as autograd has them."""
+
+    def fn(x):
+        first, *others = x
+        for other in others:
+            first = first + other
+        return first
+
+    def written(x):
+        first, second = x * 2
+        first.add_(1)
+        return first, second
+
+    check(fn, torch.arange(6.0).reshape(3, 2), ops=5, fullgraph=True)
+    check(fn, torch.ones(3, 2, requires_grad=True), ops=6, fullgraph=True)
+    check(written, torch.ones(2, 2), fullgraph=True)
+    check(written, torch.ones(2, 2, requires_grad=True), graphs=None)
