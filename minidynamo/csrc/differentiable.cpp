@@ -2,6 +2,7 @@
 #include "differentiable.h"
 
 #include <ATen/Context.h>
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -17,6 +18,7 @@
 #include <torch/csrc/utils/object_ptr.h>
 
 #include <memory>
+#include <sstream>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -91,6 +93,20 @@ struct Origin {
   py::object number;  // what is no tensor
 };
 
+// What eager would have saved, and its version counter: none where it has no memory of its own.
+struct Watch {
+  explicit Watch(const at::Tensor& tensor)
+      : tensor(tensor.getIntrusivePtr()),
+        counter(tensor.unsafeGetTensorImpl()->version_counter()),
+        version(counter.enabled() ? counter.current_version() : 0) {}
+
+  bool was_written() const { return counter.enabled() && counter.current_version() != version; }
+
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
+  c10::VariableVersion counter;
+  int64_t version;
+};
+
 class CompiledFunctionBackward : public ag::Node {
  public:
   CompiledFunctionBackward(DifferentiableGraph* graph, ag::edge_list&& edges)
@@ -128,6 +144,7 @@ class CompiledFunctionBackward : public ag::Node {
     for (Origin& origin : origins_) {
       origin.kept.reset();
     }
+    watches_.clear();
   }
 
   // Keeps what the backward graph reads. Outputs know their node already.
@@ -151,6 +168,16 @@ class CompiledFunctionBackward : public ag::Node {
     if (replay_ != Py_None) {
       note_origins(inputs);
     }
+    if (layouts_->watched.empty() || at::SavedTensorDefaultHooks::get_hooks(true)) {
+      return;  // what hooks keep, eager does not look at
+    }
+    watches_.reserve(layouts_->watched.size());
+    for (const Watched& watched : layouts_->watched) {
+      PyObject* object = watched.of_input
+                             ? inputs[watched.index]
+                             : PyTuple_GET_ITEM(results, static_cast<Py_ssize_t>(watched.index));
+      watches_.emplace_back(THPVariable_Unpack(object));
+    }
   }
 
   ag::variable_list apply(ag::variable_list&& tangents) override {
@@ -158,6 +185,7 @@ class CompiledFunctionBackward : public ag::Node {
     TORCH_CHECK(!in_transform(), kInTransform);
     TORCH_CHECK(layouts_->deterministic || !at::globalContext().deterministicAlgorithms(),
                 kDeterminism);
+    check_watches(tangents);
     bool differentiated = at::GradMode::is_enabled();
     ag::edge_list edges;
     if (differentiated) {
@@ -186,6 +214,41 @@ class CompiledFunctionBackward : public ag::Node {
   }
 
  private:
+  // Raises eager's error where eager would have saved what was written to since. Of a part of the
+  // gradients it need not look at all that it saved.
+  void check_watches(const ag::variable_list& tangents) {
+    for (size_t i = 0; i < watches_.size(); ++i) {
+      if (!watches_[i].was_written()) {
+        continue;
+      }
+      bool is_seen = false;
+      for (size_t position : layouts_->watched[i].tangents) {
+        is_seen |= tangents.at(position).defined();
+      }
+      for (size_t edge = 0; edge < num_outputs(); ++edge) {
+        is_seen &= !next_edge(edge).is_valid() || task_should_compute_output(edge);
+      }
+      if (is_seen) {
+        raise_written(watches_[i]);
+      }
+    }
+  }
+
+  [[noreturn]] static void raise_written(const Watch& watch) {
+    std::ostringstream text;
+    text << "one of the variables needed for gradient computation has been modified by an inplace "
+            "operation: [";
+    at::Tensor tensor(watch.tensor.lock());
+    if (tensor.defined()) {
+      text << tensor.toString() << ' ' << tensor.sizes();
+    }
+    text << "] is at version " << watch.counter.current_version() << "; expected version "
+         << watch.version
+         << " instead. Hint: enable anomaly detection to find the operation that failed to compute "
+            "its gradient, with torch.autograd.set_detect_anomaly(True).";
+    TORCH_CHECK(false, text.str());
+  }
+
   void note_origins(PyObject* const* inputs) {
     origins_.reserve(layouts_->inputs);
     for (size_t i = 0; i < layouts_->inputs; ++i) {
@@ -321,6 +384,7 @@ class CompiledFunctionBackward : public ag::Node {
   PyObject* partial_;
   PyObject* replay_;
   std::vector<Origin> origins_;
+  std::vector<Watch> watches_;  // by `watched` of the layouts, until they are released
   std::vector<ag::SavedVariable> saved_;
   std::vector<py::object> numbers_;
 };

@@ -41,6 +41,13 @@ struct Shared {
   size_t index;
 };
 
+// An input or output that eager would have saved. Of one of these tangents it would look at it.
+struct Watched {
+  bool of_input;
+  size_t index;
+  std::vector<size_t> tangents;
+};
+
 struct Layouts {
   size_t inputs = 0;
   size_t outputs = 0;                // results that the caller gets; the others are saved
@@ -49,6 +56,7 @@ struct Layouts {
   std::vector<Argument> arguments;
   std::vector<Tangent> tangents;
   std::vector<Shared> shared;
+  std::vector<Watched> watched;
   std::vector<size_t> moved;  // inputs whose version counter a call moves
   std::vector<size_t> kept;   // inputs whose version counter stays, though they are written to
   bool deterministic = false;

@@ -90,6 +90,14 @@ std::shared_ptr<Layouts> parse(const py::dict& spec) {
     check_below({index}, of_input ? layouts->inputs : results, "shared");
     layouts->shared.push_back({result, of_input, index});
   }
+  for (py::handle item : spec["watched"]) {
+    auto [kind, index, tangents] =
+        item.cast<std::tuple<std::string, size_t, std::vector<size_t>>>();
+    bool of_input = kind == "input";
+    check_below({index}, of_input ? layouts->inputs : layouts->outputs, "watched");
+    check_below(tangents, layouts->tangents.size(), "watched");
+    layouts->watched.push_back({of_input, index, std::move(tangents)});
+  }
   return layouts;
 }
 

@@ -36,6 +36,7 @@ from minidynamo.inductor import metrics
 from minidynamo.inductor.branches import compile_branches, is_higher_order
 from minidynamo.inductor.decompositions import before_autograd
 from minidynamo.inductor.differentiable import Boxed, Joined
+from minidynamo.inductor.eager_saves import unsaved_outputs
 from minidynamo.inductor.effects import keeping_calls
 from minidynamo.inductor.gradients import UNREACHED, WRITTEN, Gradients
 from minidynamo.inductor.laid_out import LaidOut
@@ -102,6 +103,23 @@ def keep_overwritten(
                 memory.append(user)
             else:
                 user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _not_to_be_saved(
+    gm: torch.fx.GraphModule,
+    joint: torch.fx.GraphModule,
+    n_outputs: int,
+) -> set[torch.fx.Node]:
+    """Results whose value the backward pass computes again, as eager does: a caller may write to
+    them before.
+    """
+    (output,) = gm.graph.find_nodes(op="output")
+    if len(output.args[0]) != n_outputs:
+        return set()  # some are no results of the program
+    (output,) = joint.graph.find_nodes(op="output")
+    results = tree_leaves(output.args)
+    found = (results[i] for i in unsaved_outputs(gm))
+    return {node for node in found if isinstance(node, torch.fx.Node)}
 
 
 def _is_only_copied(node: torch.fx.Node) -> bool:
@@ -481,7 +499,7 @@ def _compile_aot(
         drop_detached(joint)
         # In place of the partitioner's own pass, which takes two draws of some random operators
         # (randn_like, uniform, exponential, ...) for one.
-        merge_equal_nodes(joint)
+        merge_equal_nodes(joint, _not_to_be_saved(gm, joint, kwargs["num_fwd_outputs"]))
         keep_positions(joint)
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):

@@ -23,7 +23,8 @@ from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
 from minidynamo import _C
-from minidynamo.inductor.gradients import PartialBackward
+from minidynamo.inductor.eager_saves import Watched, watched
+from minidynamo.inductor.gradients import WRITTEN, PartialBackward
 from minidynamo.inductor.passes.simplify import may_share_memory
 from minidynamo.inductor.replay import Replay, autocast_states, can_replay
 
@@ -104,11 +105,31 @@ class Joined:
             self._spec = _describe(metadata, forward, backward)
         if self._spec is not None:
             self._spec["kept"] = list(kept)
+            self._spec["watched"] = self._watched(forward)
             self._module = backward
             if self._replayed is not None and can_replay(metadata, forward):
                 positions = self._spec["differentiable"], self._spec["gradients"]
                 self._replay = Replay(self._replayed, self._autocast, *positions)
         self._replayed = None
+
+    def _watched(self, forward: torch.fx.GraphModule) -> list[Watched]:
+        """What eager saves that the backward graph does not read, but for what this graph itself
+        writes to.
+        """
+        spec, gm = self._spec, self._replayed
+        if spec is None or gm is None or gm.meta.get(WRITTEN) is None:
+            return []
+        (output,) = forward.graph.find_nodes(op="output")
+        results, n_outputs = output.args[0], spec["outputs"]
+        known = {(kind, i) for kind, _, i in spec["arguments"]}
+        known.update((kind.replace("result", "output"), i) for _, kind, i in spec["shared"])
+        saved = set(results[n_outputs:])
+        known.update(
+            ("output", i) for i, node in enumerate(results[:n_outputs]) if node in saved
+        )
+        written = (*gm.meta[WRITTEN], *spec["kept"], *spec["moved"])
+        known.update(("input", i) for i in written)
+        return watched(gm, spec["differentiable"], known)
 
     def note_forward(self, compiled: Callable[..., Any]) -> None:
         """The forward graph, compiled."""

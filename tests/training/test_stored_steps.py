@@ -86,6 +86,19 @@ def test_a_step_is_found(fn, compiled_anew):
     check(fn, lambda: (leaf(4, 8), leaf(8, 8)), compiled_anew)
 
 
+def test_what_eager_saves_is_watched(compiled_anew):
+    for _ in range(2):
+        minidynamo.reset()
+        x, call = leaf(4), minidynamo.compile(lambda x, w: torch.maximum(x, w), fullgraph=True)
+        result = call(x, leaf(4))
+        with torch.no_grad():
+            x.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward(retain_graph=True)
+        call(leaf(4), leaf(4)).sum().backward()
+    assert len(compiled_anew) == 1
+
+
 def test_written_inputs(compiled_anew):
     def fn(x, w, counts):
         counts.add_(1)

@@ -4,7 +4,7 @@ running order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -42,16 +42,19 @@ def _key(value: Any) -> Any:
     return (type(value), repr(value)) if isinstance(value, float) else (type(value), value)
 
 
-def merge_equal_nodes(gm: torch.fx.GraphModule) -> None:
-    """Compute what is computed twice once."""
+def merge_equal_nodes(
+    gm: torch.fx.GraphModule,
+    apart: Collection[torch.fx.Node] = (),
+) -> None:
+    """Compute what is computed twice once, but for nodes `apart`."""
     known: dict[Any, torch.fx.Node] = {}
     writes = 0
     for node in list(gm.graph.nodes):
         schema = getattr(node.target, "_schema", None)
         writes += schema is not None and schema.is_mutable
-        if not is_pure(node) or any(
-            OVERWRITTEN in n.meta for n in (node, *node.all_input_nodes)
-        ):
+        if node in apart or not is_pure(node):
+            continue
+        if any(OVERWRITTEN in n.meta for n in (node, *node.all_input_nodes)):
             continue
         if free_unbacked_symbols(node.meta.get("val")):
             continue  # a number of the data has another name each time it is read
