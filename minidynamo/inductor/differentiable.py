@@ -82,7 +82,10 @@ class Joined:
         self._graph: weakref.ref[Any] | None = None
         self._recorder: Any = None
 
-    def record_in(self, recorder: Any) -> None:
+    def record_in(
+        self,
+        recorder: Any,
+    ) -> None:
         """recorder: a `stored_steps.Recorder`, told when both graphs are plans."""
         self._recorder = recorder if recorder.take(self) else None
 
@@ -112,7 +115,10 @@ class Joined:
                 self._replay = Replay(self._replayed, self._autocast, *positions)
         self._replayed = None
 
-    def _watched(self, forward: torch.fx.GraphModule) -> list[Watched]:
+    def _watched(
+        self,
+        forward: torch.fx.GraphModule,
+    ) -> list[Watched]:
         """What eager saves that the backward graph does not read, but for what this graph itself
         writes to.
         """
@@ -277,7 +283,9 @@ def _describe(
     }
 
 
-def _tangent(expected: Any) -> Any:
+def _tangent(
+    expected: Any,
+) -> Any:
     """The memory that the backward graph expects of a tangent: a format, or size and strides."""
     if expected is None:
         return None
@@ -301,7 +309,9 @@ def _shared(
     return found
 
 
-def _root(node: Any) -> str:
+def _root(
+    node: Any,
+) -> str:
     """The name of the node whose memory a node's value may share."""
     while isinstance(node, Node) and node.op == "call_function" and may_share_memory(node):
         if not node.all_input_nodes:

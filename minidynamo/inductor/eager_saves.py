@@ -45,7 +45,9 @@ def watched(
     return found
 
 
-def unsaved_outputs(gm: torch.fx.GraphModule) -> list[int]:
+def unsaved_outputs(
+    gm: torch.fx.GraphModule,
+) -> list[int]:
     """The positions of outputs that eager does not save: a caller may write to these before the
     backward pass. Empty where the trace does not tell.
     """
@@ -56,7 +58,9 @@ def unsaved_outputs(gm: torch.fx.GraphModule) -> list[int]:
     return [i for i in range(len(output.args[0])) if ("output", i) not in saves]
 
 
-def _saves(gm: torch.fx.GraphModule) -> dict[_Place, set[int]] | None:
+def _saves(
+    gm: torch.fx.GraphModule,
+) -> dict[_Place, set[int]] | None:
     """The inputs and outputs that eager saves, and outputs behind which it does."""
     if _IN_META not in gm.meta:
         gm.meta[_IN_META] = _find_saves(gm)
@@ -64,7 +68,9 @@ def _saves(gm: torch.fx.GraphModule) -> dict[_Place, set[int]] | None:
     return found
 
 
-def _find_saves(gm: torch.fx.GraphModule) -> dict[_Place, set[int]] | None:
+def _find_saves(
+    gm: torch.fx.GraphModule,
+) -> dict[_Place, set[int]] | None:
     if any(_hides_saves(node) for node in gm.graph.nodes):
         return None
     (output,) = gm.graph.find_nodes(op="output")
@@ -79,16 +85,23 @@ def _find_saves(gm: torch.fx.GraphModule) -> dict[_Place, set[int]] | None:
     return found
 
 
-def _hides_saves(node: torch.fx.Node) -> bool:
+def _hides_saves(
+    node: torch.fx.Node,
+) -> bool:
     is_data = node.target is getattr and node.args[1] == "data"
     return is_data or isinstance(node.target, torch._ops.HigherOrderOperator)
 
 
-def _value(node: Any) -> Any:
+def _value(
+    node: Any,
+) -> Any:
     return node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
 
 
-def _memory(gm: torch.fx.GraphModule, results: Sequence[Any]) -> dict[int, _Place]:
+def _memory(
+    gm: torch.fx.GraphModule,
+    results: Sequence[Any],
+) -> dict[int, _Place]:
     """By its address, whose memory it is. What two inputs share is of neither."""
     inputs = map(_value, gm.graph.find_nodes(op="placeholder"))
     given = [("input", i, value) for i, value in enumerate(inputs)]
@@ -101,7 +114,9 @@ def _memory(gm: torch.fx.GraphModule, results: Sequence[Any]) -> dict[int, _Plac
     return {a: o[0] for a, o in owners.items() if len(o) == 1}
 
 
-def _saved_behind(value: Any) -> Iterator[torch.Tensor]:
+def _saved_behind(
+    value: Any,
+) -> Iterator[torch.Tensor]:
     """What the nodes of autograd hold that lead to a fake tensor."""
     nodes = [value.grad_fn] if isinstance(value, torch.Tensor) else []
     seen = set(nodes)
@@ -116,7 +131,9 @@ def _saved_behind(value: Any) -> Iterator[torch.Tensor]:
                 nodes.append(following)
 
 
-def _saved_by(node: Any) -> Iterator[torch.Tensor]:
+def _saved_by(
+    node: Any,
+) -> Iterator[torch.Tensor]:
     kind: Any = type(node)
     for name in _fields(kind):
         saved = getattr(node, name)
@@ -127,5 +144,7 @@ def _saved_by(node: Any) -> Iterator[torch.Tensor]:
 
 
 @cache
-def _fields(kind: type) -> Sequence[str]:
+def _fields(
+    kind: type,
+) -> Sequence[str]:
     return [name for name in dir(kind) if name.startswith("_raw_saved_")]
