@@ -60,7 +60,9 @@ Decompositions = Mapping[Any, Callable[..., Any]]
 Compilers = Mapping[str, Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]]
 
 
-def keep_random_numbers(joint: torch.fx.GraphModule) -> None:
+def keep_random_numbers(
+    joint: torch.fx.GraphModule,
+) -> None:
     """Results of random operators inside of activation checkpoints are saved: drawn again they
     would differ.
     """
@@ -122,17 +124,23 @@ def _not_to_be_saved(
     return {node for node in found if isinstance(node, torch.fx.Node)}
 
 
-def _is_only_copied(node: torch.fx.Node) -> bool:
+def _is_only_copied(
+    node: torch.fx.Node,
+) -> bool:
     return [user.target for user in node.users] == [torch.ops.aten.clone.default]
 
 
-def _takes_data(gm: torch.fx.GraphModule) -> bool:
+def _takes_data(
+    gm: torch.fx.GraphModule,
+) -> bool:
     """Whether a graph as it was captured reads `.data` of a tensor, and may write there."""
     attributes = gm.graph.find_nodes(op="call_function", target=getattr)
     return any(node.args[1] == "data" for node in attributes)
 
 
-def drop_detached(joint: torch.fx.GraphModule) -> None:
+def drop_detached(
+    joint: torch.fx.GraphModule,
+) -> None:
     """Takes `detach` out of a graph whose gradients are written out: the minimal cut would not
     compute what it is given again.
     """
@@ -167,12 +175,16 @@ class _Unwatched:
         return self._call(inputs)
 
 
-def _has_complex(graph: torch.fx.GraphModule) -> bool:
+def _has_complex(
+    graph: torch.fx.GraphModule,
+) -> bool:
     values = tree_leaves([node.meta.get("val") for node in graph.graph.nodes])
     return any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
 
 
-def without_tokens(graph: torch.fx.GraphModule) -> None:
+def without_tokens(
+    graph: torch.fx.GraphModule,
+) -> None:
     """Operators with effects as plain calls: in program order, where lowering keeps them."""
     calls = [
         node
@@ -251,14 +263,18 @@ def _refusal(
     return ""
 
 
-def _has_memory(value: Any) -> bool:
+def _has_memory(
+    value: Any,
+) -> bool:
     if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
         return False
     python = torch._C._dispatch_keys(value).has(torch._C.DispatchKey.Python)
     return value.layout is torch.strided and not python
 
 
-def _was_moved(tensor: torch.Tensor) -> bool:
+def _was_moved(
+    tensor: torch.Tensor,
+) -> bool:
     """Whether `.data` or `set_` gave a view memory that is not its base's: AOTAutograd takes it for
     a part of the base.
     """
@@ -277,7 +293,9 @@ def _overlap(
     return first < other_last and other_first < last
 
 
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
+def _span(
+    tensor: torch.Tensor,
+) -> tuple[int, int]:
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.storage_offset() * tensor.itemsize
     return start, start + (last + 1) * tensor.itemsize if tensor.numel() else start

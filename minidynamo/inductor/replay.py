@@ -77,7 +77,9 @@ class Replay:
         return [found.get(i) for i in self._gradients]
 
 
-def _code_of(gm: torch.fx.GraphModule) -> Any:
+def _code_of(
+    gm: torch.fx.GraphModule,
+) -> Any:
     """What runs the graph, without its nodes and their example values."""
     module = torch.nn.Module.__new__(type(gm))
     module.__dict__.update(gm.__dict__)

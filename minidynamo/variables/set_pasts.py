@@ -122,11 +122,15 @@ def replay_on(
             getattr(set, name)(real)
 
 
-def plain_kind(cls: type) -> type:
+def plain_kind(
+    cls: type,
+) -> type:
     """set or frozenset."""
     return frozenset if issubclass(cls, frozenset) else set
 
 
-def ordered_elements(value: Any) -> tuple[Any, ...]:
+def ordered_elements(
+    value: Any,
+) -> tuple[Any, ...]:
     """The elements of a set, also of a subclass with an `__iter__` of its own."""
     return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))

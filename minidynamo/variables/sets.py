@@ -138,7 +138,8 @@ class SetVariable(BuiltinObject):
         """
         keys = list(self.table)
         if not (self.order_is_known and all(map(has_real_hash, keys))):
-            return keys
+            came = {**self.known, **dict.fromkeys(keys)}
+            return [key for key in came if key in self.table]
         past = self.past()
         if not isinstance(past, Past) or past.only_grew():
             for way in (keys, keys[::-1], [key for key in self.known if key in self.table]):
@@ -350,7 +351,7 @@ def _combined(tx: Translator, name: str, left: SetVariable, *others: Operand) ->
         table = getattr(cls, name)(own, *(other.keys for other in others))
     known = dict(left.known)
     for other in others:
-        known = {**other.known, **known}
+        known = {**known, **other.known, **known}  # in this order
     result = SetVariable(table, known, cls)
     result.order_is_known = left.order_is_known and all(other.is_ordered for other in others)
     result.made_by = getattr(cls, name), (left.past(), *(other.past for other in others))
@@ -402,7 +403,7 @@ def _merge(
     self.pasts[len(self.changes)] = (past,)
     with observed(tx):
         _change(tx, self, name, keys, given)
-    self.known = {**known, **self.known}
+    self.known = {**self.known, **known, **self.known}
     self.order_is_known = self.order_is_known and is_known
 
 

@@ -1,5 +1,6 @@
 """Sets whose elements are hashed by their addresses are iterated in eager's order."""
 
+import itertools
 import random
 
 import pytest
@@ -89,6 +90,23 @@ def test_merged_sets_are_left_to_eager(merge):
         return [item * 2 for item in found]
 
     agrees(fn, TENSORS[:3], TENSORS[4:7])
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_sets_of_tensors_are_made_as_they_came(place):
+    """Their hashes are addresses, most of which collide in a small set."""
+
+    def fn(x, y, z):
+        ways = [lambda: {x, y, z}, lambda: set([x, y, z]), lambda: {x, y}.union([z])]
+        found = ways[place]()
+        minidynamo.graph_break()
+        return [item * 2 for item in found]
+
+    kept = [torch.full((2,), float(i)) for i in range(60)]
+    run = minidynamo.compile(fn, backend="eager")
+    for i in range(0, 60, 3):
+        for order in itertools.permutations(kept[i : i + 3]):
+            assert_same(fn(*order), run(*order))
 
 
 def test_sets_leave_as_they_came_about():

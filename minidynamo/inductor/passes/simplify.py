@@ -17,7 +17,9 @@ from minidynamo.inductor.ir import OVERWRITTEN
 aten = torch.ops.aten
 
 
-def is_pure(node: torch.fx.Node) -> bool:
+def is_pure(
+    node: torch.fx.Node,
+) -> bool:
     """Whether leaving the node out, or computing it once for twice, changes nothing."""
     if node.op != "call_function":
         return False
@@ -27,14 +29,18 @@ def is_pure(node: torch.fx.Node) -> bool:
     return not (target._schema.is_mutable or has_effect(target))
 
 
-def remove_dead_nodes(gm: torch.fx.GraphModule) -> None:
+def remove_dead_nodes(
+    gm: torch.fx.GraphModule,
+) -> None:
     """Drop pure nodes without users. Random operators stay: their draws move the generator on."""
     for node in reversed(gm.graph.nodes):
         if not node.users and (is_pure(node) or node.op == "get_attr"):
             gm.graph.erase_node(node)
 
 
-def _key(value: Any) -> Any:
+def _key(
+    value: Any,
+) -> Any:
     if isinstance(value, (list, tuple)):
         return (type(value), *map(_key, value))
     if isinstance(value, dict):
@@ -65,7 +71,9 @@ def merge_equal_nodes(
             gm.graph.erase_node(node)
 
 
-def drop_copies(gm: torch.fx.GraphModule) -> None:
+def drop_copies(
+    gm: torch.fx.GraphModule,
+) -> None:
     """Leave out copies of what an operator has just made and nobody else reads."""
     for node in gm.graph.find_nodes(op="call_function", target=aten.clone.default):
         given = node.args[0]
@@ -81,7 +89,9 @@ def drop_copies(gm: torch.fx.GraphModule) -> None:
             gm.graph.erase_node(node)
 
 
-def is_fresh_memory(node: torch.fx.Node) -> bool:
+def is_fresh_memory(
+    node: torch.fx.Node,
+) -> bool:
     """Results that reach the caller, or whose views do, must stay different tensors."""
     return any(
         user.op == "output" or (may_share_memory(user) and is_fresh_memory(user))
@@ -89,7 +99,9 @@ def is_fresh_memory(node: torch.fx.Node) -> bool:
     )
 
 
-def may_share_memory(node: torch.fx.Node) -> bool:
+def may_share_memory(
+    node: torch.fx.Node,
+) -> bool:
     """Whether the result may lie on the memory of an argument."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return True
@@ -110,7 +122,9 @@ def _is_same(
     return a.node.expr == b.node.expr
 
 
-def fold_bias(gm: torch.fx.GraphModule) -> None:
+def fold_bias(
+    gm: torch.fx.GraphModule,
+) -> None:
     """mm, views of it that keep the last dimension, plus a bias along that one: one addmm and the
     views.
     """
