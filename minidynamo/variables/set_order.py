@@ -22,6 +22,7 @@ from .user_keys import UserKey
 if TYPE_CHECKING:
     from ..source import Source
     from ..symbolic_convert import Translator
+    from .base import VariableTracker
     from .sets import SetVariable
 
 Table = set[Any] | frozenset[Any]
@@ -91,6 +92,24 @@ def forget(made: SetVariable, name: str, argument: Any) -> None:
             for key, element in made.known.items()
             if not isinstance(key, NESTED) or key in made.table
         }
+
+
+def in_order(
+    name: str,
+    own: dict[Any, VariableTracker],
+    given: dict[Any, VariableTracker],
+    count: int,
+    keys: Any,
+) -> dict[Any, VariableTracker]:
+    """The elements of a set and of what its method is given, in the order in which a result takes
+    them. count: of the set; keys: of what is given, in its container.
+    """
+    # Of a symmetric difference that is what is left of a copy of the given.
+    is_first = name in ("symmetric_difference", "__xor__")
+    if name in ("intersection", "intersection_update", "__and__"):
+        is_first = len(keys) <= count or not isinstance(keys, (set, frozenset))
+    first = given if is_first else own
+    return {**first, **own, **given, **own}
 
 
 def again(

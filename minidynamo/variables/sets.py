@@ -35,6 +35,7 @@ from .set_order import (
     forget,
     has_known_order,
     has_real_hash,
+    in_order,
     ordered_keys,
     others,
     popped,
@@ -351,7 +352,7 @@ def _combined(tx: Translator, name: str, left: SetVariable, *others: Operand) ->
         table = getattr(cls, name)(own, *(other.keys for other in others))
     known = dict(left.known)
     for other in others:
-        known = {**known, **other.known, **known}  # in this order
+        known = in_order(name, known, other.known, len(own), other.keys)
     result = SetVariable(table, known, cls)
     result.order_is_known = left.order_is_known and all(other.is_ordered for other in others)
     result.made_by = getattr(cls, name), (left.past(), *(other.past for other in others))
@@ -399,11 +400,11 @@ def _merge(
         given = snapshot(other)
     elif not isinstance(given, SequenceVariable):
         given = SetVariable(set(keys), known, set)
-    is_known = self.order_is_known and is_ordered
+    is_known, count = self.order_is_known and is_ordered, len(self.table)
     self.pasts[len(self.changes)] = (past,)
     with observed(tx):
         _change(tx, self, name, keys, given)
-    self.known = {**self.known, **known, **self.known}
+    self.known = in_order(name, self.known, known, count, keys)
     self.order_is_known = self.order_is_known and is_known
 
 

@@ -92,13 +92,25 @@ def test_merged_sets_are_left_to_eager(merge):
     agrees(fn, TENSORS[:3], TENSORS[4:7])
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_sets_of_tensors_are_made_as_they_came(place):
+WAYS = {
+    "display": lambda x, y, z: {x, y, z},
+    "set": lambda x, y, z: set([x, y, z]),
+    "union": lambda x, y, z: {x, y}.union([z]),
+    "symmetric difference": lambda x, y, z: {x, y}.symmetric_difference([z]),
+    "xor": lambda x, y, z: {x, y} ^ {z},
+    "intersection with a list": lambda x, y, z: {x, y, z}.intersection([z, y]),
+    "intersection with a smaller set": lambda x, y, z: {x, y, z} & {z, y},
+    "intersection with a larger set": lambda x, y, z: {z, x} & {x, y, z},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sets_of_tensors_are_made_as_they_came(way):
     """Their hashes are addresses, most of which collide in a small set."""
+    make = WAYS[way]
 
     def fn(x, y, z):
-        ways = [lambda: {x, y, z}, lambda: set([x, y, z]), lambda: {x, y}.union([z])]
-        found = ways[place]()
+        found = make(x, y, z)
         minidynamo.graph_break()
         return [item * 2 for item in found]
 
