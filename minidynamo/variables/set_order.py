@@ -102,14 +102,14 @@ def in_order(
     keys: Any,
 ) -> dict[Any, VariableTracker]:
     """The elements of a set and of what its method is given, in the order in which a result takes
-    them. count: of the set; keys: of what is given, in its container.
+    them; of equal ones the first. count: of the set; keys: of what is given, in its container.
     """
     # Of a symmetric difference that is what is left of a copy of the given.
     is_first = name in ("symmetric_difference", "__xor__")
     if name in ("intersection", "intersection_update", "__and__"):
         is_first = len(keys) <= count or not isinstance(keys, (set, frozenset))
-    first = given if is_first else own
-    return {**first, **own, **given, **own}
+    first, second = (given, own) if is_first else (own, given)
+    return {**first, **second, **first}
 
 
 def again(

@@ -121,6 +121,18 @@ def test_sets_of_tensors_are_made_as_they_came(way):
             assert_same(fn(*order), run(*order))
 
 
+def test_which_of_equal_elements_a_result_takes():
+    def fn(x):
+        two, one = {(1, 2.0), (3, 4)}, {(1, 2.0)}
+        kept = {(1, 2.0), (3, 4)}
+        kept &= {(1.0, 2)}
+        found = [one.intersection([(1.0, 2)]), two & {(1.0, 2)}, one & {(1.0, 2), (5, 6)}]
+        found += [kept, one | {(1.0, 2)}, {1} & {True}]
+        return x + 1, [repr(item) for items in found for item in items]
+
+    check(fn, TENSORS[0], fullgraph=True)
+
+
 def test_sets_leave_as_they_came_about():
     """The order depends on the room that a set has, and on elements that have gone."""
 
