@@ -65,6 +65,15 @@ def _as_tensor(number: Any) -> torch.Tensor:
     return torch.tensor(number, dtype=dtype)
 
 
+def unknown_number(output: OutputGraph, kind: type) -> Any:
+    """A symbolic number of type `kind` that no operation of the graph makes."""
+    env = output.shape_env
+    made = env.create_unbacked_symfloat() if kind is float else env.create_unbacked_symint()
+    env.pending_fresh_unbacked_symbols.remove(made.node.expr)
+    output.shapes.has_data_dependent = True
+    return made
+
+
 class Draws:
     """The calls of one graph, in order, and the symbols that stand for their results."""
 
@@ -84,12 +93,8 @@ class Draws:
 
     def number(self, output: OutputGraph, kind: type, place: Source) -> Any:
         """A symbolic number of type `kind` for what `place` gives."""
-        env = output.shape_env
-        made = env.create_unbacked_symfloat() if kind is float else env.create_unbacked_symint()
-        symbol = made.node.expr
-        env.pending_fresh_unbacked_symbols.remove(symbol)
-        output.shapes.has_data_dependent = True
-        self._symbols[symbol] = place
+        made = unknown_number(output, kind)
+        self._symbols[made.node.expr] = place
         return made
 
     def has(self, symbol: sympy.Symbol) -> bool:

@@ -131,7 +131,7 @@ class OutputGraph:
         # Nodes of symbols; for symbols that depend on data, where in which result they are.
         self._symbols: dict[sympy.Symbol, Node] = {}
         self.needed: set[Node] = set()  # those of sizes of inputs, and of data of parameters
-        self._unbacked: dict[sympy.Symbol, tuple[Node, Any]] = {}
+        self.unbacked: dict[sympy.Symbol, tuple[Node, Any]] = {}
         self.restrided = Restrided()
         self.op_count = 0
         # How many instructions were interpreted since the last operation.
@@ -301,7 +301,7 @@ class OutputGraph:
             raise Unsupported("data-dependent value", str(node.target), why) from error
         node.meta["unbacked_bindings"] = found or {}
         for symbol, path in node.meta["unbacked_bindings"].items():
-            self._unbacked[symbol] = (node, path)
+            self.unbacked[symbol] = (node, path)
 
     def add_number_node(self, target: Any, args: tuple[Any, ...], value: Any) -> Node:
         """Arithmetic on numbers of the graph, whose result is known as `value`."""
@@ -338,7 +338,7 @@ class OutputGraph:
         elif self.draws.has(symbol):
             node = self.draws.add_item(self, symbol, self._number(symbol))
         else:
-            origin, path = self._unbacked[symbol]
+            origin, path = self.unbacked[symbol]
             if origin.graph not in (self.root_graph, *graphs_of(self.body)):
                 why = "it depends on data of the body of a higher-order operator"
                 raise Unsupported("symbolic size in a body", str(symbol), why)
@@ -521,7 +521,7 @@ class OutputGraph:
 
     def finish(self, outputs: Sequence[Node]) -> tuple[torch.fx.GraphModule, list[GraphInput]]:
         """The GraphModule that returns `outputs`, and the inputs that it uses, in order."""
-        end_graph(self.graph, outputs, self.needed, self._unbacked)
+        end_graph(self.graph, outputs, self.needed, self.unbacked)
         self._bind_symbols()
         with self.fake_mode:
             self.restrided.restore()

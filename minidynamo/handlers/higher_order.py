@@ -19,7 +19,7 @@ from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.out_dtype import out_dtype
 from torch._higher_order_ops.print import print as hop_print
 from torch._higher_order_ops.wrap import wrap
-from torch.fx.node import Node
+from torch.fx.node import Node, map_arg
 
 from ..output_graph import example_value
 from ..subgraphs import add_submodule
@@ -29,6 +29,7 @@ from ..variables.bodies import (
     add_call,
     flatten,
     fresh_results,
+    new_number,
     new_tensor,
     trace_body,
 )
@@ -67,11 +68,11 @@ def free_nodes(bodies: Sequence[TracedBody]) -> list[Node]:
 def operands_of(tx: Translator, free: Sequence[Node]) -> tuple[Node, ...]:
     """The nodes as the graph under construction has them."""
     body = tx.output.body
-    return tuple(body.local(node) if body is not None else node for node in free)
+    return map_arg(tuple(free), body.local) if body is not None else tuple(free)
 
 
 def _needs_grad(nodes: Sequence[Any]) -> bool:
-    values = [example_value(node) for node in nodes]
+    values = [example_value(node) for node in nodes if isinstance(node, Node)]
     return torch.is_grad_enabled() and any(
         isinstance(value, torch.Tensor) and value.requires_grad for value in values
     )
@@ -210,28 +211,40 @@ def _is_nest_of_tensors(tx: Translator, value: VariableTracker) -> bool:
 def _given(
     tx: Translator, body: Any, leaves: Sequence[VariableTracker]
 ) -> list[VariableTracker]:
-    """Parameters of a body that are like these tensors."""
-    with tx.output.fake_mode:
-        fakes = [torch.empty_like(leaf.fake) for leaf in leaves]  # type: ignore[attr-defined]
-    return [new_tensor(tx, body, fake) for fake in fakes]
+    """Parameters of a body that are like these tensors and integers."""
+
+    def parameter(leaf: VariableTracker) -> VariableTracker:
+        if not isinstance(leaf, TensorVariable):
+            return new_number(tx, body)
+        with tx.output.fake_mode:
+            fake = torch.empty_like(leaf.fake)
+        return new_tensor(tx, body, fake)
+
+    return [parameter(leaf) for leaf in leaves]
 
 
 def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     cond_fn, body_fn, carried = _named(args, kwargs, "cond_fn body_fn carried_inputs")[:3]
-    leaves, rebuild, _ = flatten(tx, carried)
 
-    def call(fn: VariableTracker) -> TracedBody:
+    def call(fn: VariableTracker, *, integers: bool) -> TracedBody:
+        leaves, rebuild, _ = flatten(tx, carried, integers=integers)
+
         def run(body: Any) -> VariableTracker:
             return tx.call_function(fn, rebuild(_given(tx, body, leaves)).unpack(tx), {})
 
-        return trace_body(tx, "while_loop", run)
+        return trace_body(tx, "while_loop", run, integers=integers)
 
-    test = call(cond_fn)
+    test = call(cond_fn, integers=False)
     if not test.fakes:
         return _known_steps(tx, cond_fn, body_fn, carried)
-    step = call(body_fn)
+    leaves, _, nest = flatten(tx, carried, integers=True)
+    if any(not isinstance(leaf, TensorVariable) for leaf in leaves):
+        test = call(cond_fn, integers=True)
+    step = call(body_fn, integers=True)
     _refuse_aliases("while_loop", step)
-    if [_meta(fake) for fake in step.fakes] != [_meta(leaf.fake) for leaf in leaves]:  # type: ignore[attr-defined]
+    if list(map(_meta_of, step.results)) != list(map(_meta_of, leaves)) or "constant" in str(
+        nest
+    ):
         unsupported(
             "carried values differ", "while_loop", "the body has to return what it gets"
         )
@@ -240,19 +253,31 @@ def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     free = free_nodes([test, step])
     carried_nodes = tuple(leaf.as_proxy() for leaf in leaves)
     needs_grad = _needs_grad([*carried_nodes, *free])
+    if needs_grad and not all(isinstance(leaf, TensorVariable) for leaf in leaves):
+        unsupported("while_loop in training", "while_loop", "torch has no backward pass of it")
     test_module = test.body.module(tx.output, test.nodes(), free, is_single=True)
     modules = (
         add_submodule(tx.output, "while_cond", test_module),
         _module(tx, "while_body", step, free),
     )
     arguments = (*modules, operands_of(tx, carried_nodes), operands_of(tx, free))
-    with tx.output.fake_mode, torch.no_grad():
-        alike = [fake.detach() for fake in step.fakes]
-    for fake in alike:
-        fake.requires_grad_(needs_grad and _is_differentiable(fake))
+    alike = [_last_of(tx, fake, needs_grad) for fake in step.fakes]
     results = fresh_results(tx, alike, needs_grad)
     called = add_call(tx, torch.ops.higher_order.while_loop, arguments, {}, results)
     return step.rebuild(called)
+
+
+def _meta_of(leaf: VariableTracker) -> Any:
+    return _meta(leaf.fake) if isinstance(leaf, TensorVariable) else int
+
+
+def _last_of(tx: Translator, fake: Any, needs_grad: bool) -> Any:
+    """Like the last of the values that a loop carries where a body returned `fake`."""
+    if not isinstance(fake, torch.Tensor):
+        return tx.output.shape_env.create_unbacked_symint()
+    with tx.output.fake_mode, torch.no_grad():
+        alike = fake.detach()
+    return alike.requires_grad_(needs_grad and _is_differentiable(alike))
 
 
 _MOST_STEPS = 1000
@@ -356,17 +381,9 @@ def _scanned_dim(dim: VariableTracker, carry: Args, items: Args) -> int:
     at: int = dim.as_python_constant()
     dims = {leaf.fake.dim() for leaf in items}  # type: ignore[attr-defined]
     if not carry or not items or not all(-n <= at < n for n in dims):
-        unsupported(
-            "arguments",
-            "scan",
-            "init and xs need tensors that have the dimension",
-        )
+        unsupported("arguments", "scan", "init and xs need tensors that have the dimension")
     if at < 0 and len(dims) > 1:
-        unsupported(
-            "arguments",
-            "scan",
-            "a negative dimension is not the same for all of xs",
-        )
+        unsupported("arguments", "scan", "a negative dimension is not the same for all of xs")
     return at % min(dims)
 
 

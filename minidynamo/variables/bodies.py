@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx.node import Node
 
+from ..draws import unknown_number
 from ..output_graph import example_value
 from ..side_effects import Mutation
 from ..subgraphs import Body, scope
@@ -38,10 +39,14 @@ class TracedBody:
     rebuild: Rebuild
     shape: Any
 
+    def __post_init__(self) -> None:
+        """To be made while its graph is under construction: numbers become part of it here."""
+        proxies = [item.as_proxy() for item in self.results]
+        self._nodes = [self.body.local(p) if isinstance(p, Node) else p for p in proxies]
+
     def nodes(self) -> list[Any]:
         """The results as values of the body's graph."""
-        proxies = [item.as_proxy() for item in self.results]
-        return [self.body.local(p) if isinstance(p, Node) else p for p in proxies]
+        return self._nodes
 
     @property
     def fakes(self) -> list[torch.Tensor]:
@@ -157,6 +162,14 @@ def new_tensor(
     return new_variable(tx, body.parameter(fake))
 
 
+def new_number(tx: Translator, body: Body) -> VariableTracker:
+    """An integer that the operator gives to the body: nothing is known of it."""
+    made = unknown_number(tx.output, int)
+    node = body.parameter(made)
+    tx.output.unbacked[made.node.expr] = node, ()
+    return tx.wrap_node(node)
+
+
 def trace_body(
     tx: Translator,
     name: str,
@@ -174,7 +187,6 @@ def trace_body(
             result = call(body)
             leaves, rebuild, shape = flatten(tx, result, in_place=True, integers=integers)
             traced = TracedBody(body, leaves, rebuild, shape)
-            traced.nodes()
         for variable in changes.lasting():
             if not isinstance(variable, GlobalStateVariable):
                 unsupported(
@@ -229,4 +241,12 @@ def add_call(
     return tx.wrap_node(node).unpack(tx)  # type: ignore[arg-type]
 
 
-__all__ = ["TracedBody", "add_call", "flatten", "fresh_results", "new_tensor", "trace_body"]
+__all__ = [
+    "TracedBody",
+    "add_call",
+    "flatten",
+    "fresh_results",
+    "new_number",
+    "new_tensor",
+    "trace_body",
+]

@@ -559,3 +559,29 @@ def test_while_loop_whose_steps_are_known():
 
     check(fn, X, fullgraph=True)
     check_recompiles(fn, [(X,), (X.double(),)], 2, fullgraph=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_while_loop_that_carries_a_changing_integer(backend):
+    """How often it runs depends on the tensor: the integer is known at run time alone."""
+
+    def fn(x):
+        step = lambda i, y: (i + 2, y * 2 + i + y.new_ones(i).sum())  # noqa: E731
+        i, y = while_loop(lambda i, y: y.sum() < 300, step, (0, x))
+        j, z = while_loop(lambda i, y: y.sum() < 300, step, (x.shape[0], x))
+        k, _ = while_loop(lambda i, y: y.sum() < 300, lambda i, y: (i, y * 2), (5, x))
+        return i + 1, y * i, j, z, k
+
+    for x in (X + 2, X + 50, X + 5000):
+        minidynamo.reset()
+        compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+        for given in (x, X + 1, X + 100):
+            assert_same(compiled(given), fn(given))
+
+
+def test_while_loop_that_carries_an_integer_in_training():
+    def fn(x):
+        return while_loop(lambda i, y: y.sum() < 300, lambda i, y: (i + 1, y * 2), (0, x))
+
+    with pytest.raises(minidynamo.exc.Unsupported, match="no backward pass"):
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(X.clone().requires_grad_())
