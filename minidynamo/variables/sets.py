@@ -29,6 +29,7 @@ from .dicts import are_hashable, key_of, raise_key_error
 from .lists import SequenceVariable
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
+from .set_fingers import upcoming
 from .set_order import (
     ASKS_NO_MORE,
     NESTED,
@@ -385,12 +386,7 @@ def _change(
     return result
 
 
-def _merge(
-    tx: Translator,
-    self: SetVariable,
-    name: str,
-    other: VariableTracker,
-) -> None:
+def _merge(tx: Translator, self: SetVariable, name: str, other: VariableTracker) -> None:
     """An in-place method that takes an iterable."""
     given = other if set_like(other) is not None else None
     if given is None and other.python_type() is not dict:
@@ -569,16 +565,18 @@ def _set_remove(tx: Translator, self: SetVariable, item: VariableTracker, /) -> 
 def _set_pop(tx: Translator, self: SetVariable, /) -> VariableTracker:
     if not self.table:
         tx.raise_observed(KeyError, "pop from an empty set")
-    if self.mutation is Mutation.EXISTING and len(self.table) > 1:
-        unsupported("order of a set", repr(self), "which element pop() takes is not known")
-    if has_known_order(self):
+    is_hidden = self.mutation is Mutation.EXISTING and len(self.table) > 1
+    if has_known_order(self) and not is_hidden:
         key = _change(tx, self, "pop")
         taken = self.element(key)
     else:
-        key = ordered_keys(tx, self, popped)[0]
+        key = upcoming(tx, self) if is_hidden else ordered_keys(tx, self, popped)[0]
         taken = self.element(key)
         _change(tx, self, "discard", key)
         self.changes[-1] = ("pop", ())
+        if self.operations:
+            self.operations[-1] = ("pop", None)
+            self.touched.popitem()
     forget(self, "discard", key)
     return taken
 

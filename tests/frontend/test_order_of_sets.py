@@ -220,3 +220,47 @@ def test_a_set_that_changes_a_set_of_the_program():
         fn(TENSORS[0], left, some)
         compiled(TENSORS[0], right, some)
         assert list(left) == list(right)
+
+
+def with_finger(elements, pops):
+    """A set that lost as many elements, and got them back in their places."""
+    made = set(elements)
+    for _ in range(pops):
+        made.add(made.pop())
+    return made
+
+
+def test_pops_of_a_set_of_the_program():
+    """Which element goes depends on where the last one did, which the order does not show."""
+
+    def fn(x, given):
+        first, second = given.pop(), given.pop()
+        given.add(50)
+        return x + first - 2 * second, len(given), 3 in given
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for pops in (0, 1, 6, 0, 7):
+        sets = [with_finger(range(7), pops) for _ in range(2)]
+        assert list(sets[0]) == list(range(7))
+        assert_same(fn(TENSORS[0], sets[0]), compiled(TENSORS[0], sets[1]))
+        for _ in range(3):  # what comes out next, and in which order
+            assert sets[0].pop() == sets[1].pop()
+        assert list(sets[0]) == list(sets[1])
+    assert len(counter.graphs) == 3
+
+
+def test_a_set_of_the_program_is_emptied():
+    def fn(x, given, tensors):
+        while given:
+            x = x * len(given.pop())
+        while tensors:
+            x = x - tensors.pop()
+        return x
+
+    for start in range(4):
+        words, tensors = ["ab", "c", "def", "ghij"][start:], TENSORS[start : start + 4]
+        compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+        given = [(TENSORS[0], set(words), set(tensors)) for _ in range(2)]
+        assert_same(fn(*given[0]), compiled(*given[1]))
+        assert given[1][1:] == (set(), set())
