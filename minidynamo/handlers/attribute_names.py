@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import enum
+import types
 from typing import TYPE_CHECKING, Any
 
 from ..variables.base import VariableTracker, unsupported
@@ -12,6 +13,7 @@ from ..variables.classes import ClassVariable
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import bind, class_lookup, guard_class, names_of_class
 from ..variables.instance_state import InstanceState
+from ..variables.modules import PythonModuleVariable
 from ..variables.namespaces import locals_of
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
@@ -78,6 +80,23 @@ def type_dir(
     if not isinstance(value, ClassVariable):
         return NotImplemented
     return _names(tx, names_of_class(tx, value.value))
+
+
+@handles(types.ModuleType.__dir__)
+def module_dir(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    """What the module's own function `__dir__` gives, or its namespace."""
+    value = args[0].realize()
+    if not isinstance(value, PythonModuleVariable):
+        return NotImplemented
+    namespace = value.getattr(tx, "__dict__").realize()
+    name = ConstantVariable("__dir__")
+    if namespace.contains(tx, name).truth(tx):
+        return tx.call_function(namespace.getitem(tx, name), [], {})
+    return tx.wrap_items(list, namespace.unpack(tx))
 
 
 def _names(tx: Translator, names: list[str]) -> VariableTracker:

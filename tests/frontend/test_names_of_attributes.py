@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import collections
 import enum
+import math
+import types
 from typing import Any
 
 import torch
-from testing import check, check_recompiles
+from testing import CountingBackend, assert_same, check, check_recompiles
+
+import minidynamo
 
 
 class Word(str):
@@ -131,3 +135,28 @@ def test_descriptors_asked_by_hand() -> None:
         return x + 1, fields[:2], fields[2] is Pair.a, held, bound, Pair.a.__doc__
 
     check(fn, torch.ones(2), fullgraph=True)
+
+
+def test_names_in_modules():
+    known = types.ModuleType("known")
+    known.other = 1
+    answering = types.ModuleType("answering")
+    answering.__dir__ = lambda: ["z", "b"]
+
+    def fn(x):
+        known.added = 2
+        names = dir(known)
+        del known.added
+        return x + len(dir(math)), names, dir(known), dir(answering), "sin" in dir(torch)
+
+    x = torch.randn(3)
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    assert_same(compiled(x), fn(x))
+    assert_same(compiled(x), fn(x))
+    assert len(counter.graphs) == 1
+    known.more = 3
+    assert_same(compiled(x), fn(x))
+    answering.__dir__ = lambda: ["c"]
+    assert_same(compiled(x), fn(x))
+    assert len(counter.graphs) == 3
