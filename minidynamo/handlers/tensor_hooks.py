@@ -45,6 +45,7 @@ from ..variables.reach import reached
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable, tensor_method
 from ..variables.user_defined import UserDefinedObjectVariable
+from .functools_ import PartialVariable
 
 if TYPE_CHECKING:
     from torch.fx.node import Node
@@ -71,10 +72,16 @@ _BINDS = ("STORE_DEREF", "DELETE_DEREF")
 def _may_change(tx: Translator, hook: VariableTracker) -> bool:
     """Whether a hook refers to what others may change until the backward pass runs it."""
     todo: list[Any] = []
-    for item in reached(tx, [hook]):
-        if isinstance(item, (*_CONTAINERS, UserDefinedObjectVariable)):
+    items = list(reached(tx, [hook]))
+    # As those of real ones, whose dict nobody changes.
+    keywords = [item.keywords for item in items if isinstance(item, PartialVariable)]
+    owned = {id(part) for lazy in keywords for part in (lazy, lazy.realize())}
+    for item in items:
+        if id(item) in owned:
+            todo += item.value.values() if isinstance(item, LazyVariable) else ()
+        elif isinstance(item, (*_CONTAINERS, UserDefinedObjectVariable)):
             return True
-        if isinstance(item, CellVariable):
+        elif isinstance(item, CellVariable):
             if _is_bound_again(tx, item):
                 return True
             if item.real is not None and is_full(item.real):

@@ -38,6 +38,21 @@ def logging(x, weight):
     return y.sum()
 
 
+def scaled(grad, other=None, *, by):
+    return grad * by if other is None else grad + other
+
+
+OF_A_GLOBAL = functools.partial(scaled, by=5)
+
+
+def partials(x, weight):
+    y = x * weight
+    y.register_hook(functools.partial(scaled, by=3))
+    y.register_hook(functools.partial(functools.partial(scaled, by=weight.detach()), by=4))
+    y.register_hook(OF_A_GLOBAL)
+    return (y * y).sum()
+
+
 def after_a_write(x, weight):
     y = x * 2
     with torch.no_grad():
@@ -88,6 +103,7 @@ FUNCTIONS = (
     several_on_an_input,
     before_a_write,
     accumulated,
+    partials,
 )
 
 
@@ -111,6 +127,7 @@ def test_gradients(fn, backend):
 
 
 ONE_GRAPH = (changing, removed, after_a_write, on_an_input, several_on_an_input, accumulated)
+ONE_GRAPH += (partials,)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +141,17 @@ def test_graphs(fn, graphs):
     for _ in range(2):
         compiled(torch.ones(3, requires_grad=True), WEIGHT.clone().requires_grad_())
     assert len(backend.graphs) == graphs
+
+
+def test_another_keyword_of_a_partial_is_another_graph(monkeypatch):
+    backend = CountingBackend()
+    compiled = minidynamo.compile(partials, backend=backend, fullgraph=True)
+    for by in (5, 6, 5):
+        monkeypatch.setitem(globals(), "OF_A_GLOBAL", functools.partial(scaled, by=by))
+        x = torch.ones(3, requires_grad=True)
+        compiled(x, WEIGHT).backward()
+        assert x.grad.tolist() == [2.0 * 2 * 3 * 4 * by * 2] * 3
+    assert len(backend.graphs) == 2
 
 
 def test_another_hook_is_another_graph():
