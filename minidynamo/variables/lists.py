@@ -73,6 +73,10 @@ class SequenceVariable(BuiltinObject):
         super().__init__(cls, source=source, mutation=mutation, real=real)
         self.items = items
 
+    def count(self) -> int:
+        """The number of items."""
+        return len(self.items)
+
     def unpack(self, tx: Translator) -> list[VariableTracker]:
         if self.overrides("__iter__"):
             return super().unpack(tx)
@@ -161,6 +165,13 @@ class ExistingListVariable(ListVariable):
     @items.setter
     def items(self, items: list[VariableTracker]) -> None:
         self._items = items
+
+    def count(self) -> int:
+        if self._given is not None or self.source is None:
+            return len(self.items)
+        given = list.__len__(self.real)  # a million values are not made to be counted
+        self._tx.guard(self.source, "LEN_EQ", given)
+        return given + len(self._items)
 
     def append(self, item: VariableTracker) -> None:
         self._items.append(item)

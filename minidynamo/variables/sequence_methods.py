@@ -34,7 +34,7 @@ _BOTH = (list, tuple)
 
 @builtin_method(_BOTH, "__len__")
 def _seq_len(tx: Translator, self: SequenceVariable, /) -> VariableTracker:
-    return ConstantVariable(len(self.items))
+    return ConstantVariable(self.count())
 
 
 @builtin_method(_BOTH, "__iter__")

@@ -179,7 +179,7 @@ def test_an_exception_leaves_a_list_partly_sorted():
 def test_long_repeats_are_left_to_eager(sequence):
     def f(x):
         y = x + 1
-        return y + len(sequence * 3_000_000)
+        return y + len(sequence * 300_000)
 
     check(f, X, graphs=2)
 
@@ -200,7 +200,7 @@ def test_repeats_that_no_memory_holds():
 def test_long_ranges_are_left_to_eager():
     def f(x):
         y = x + 1
-        return y + len(list(range(1_000_000)))
+        return y + len(list(range(300_000)))
 
     check(f, X, graphs=2)
 

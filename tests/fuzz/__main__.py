@@ -21,7 +21,9 @@ import resource
 import statistics
 import sys
 import time
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 os.environ["MINIDYNAMO_RAISE_INTERNAL_ERRORS"] = "1"
 
 from script_runner import BACKENDS, graph_counts  # noqa: E402

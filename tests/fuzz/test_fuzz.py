@@ -19,9 +19,7 @@ def test_random_programs(first_seed):
     assert failure is None, f"\n{failure}"
 
 
-@pytest.mark.parametrize(
-    ("first_seed", "kind"), [(0, "tensors"), (1, "tensors"), (0, "triton")]
-)
+@pytest.mark.parametrize(("first_seed", "kind"), [(0, "tensors"), (0, "triton")])
 def test_random_tensor_programs(first_seed, kind):
     if kind == "triton":
         pytest.importorskip("triton")
@@ -37,8 +35,8 @@ def test_random_tensor_programs(first_seed, kind):
         ("sizes", 20, "eager"),
         ("sizes", 12, "fast"),
         ("indexing", 25, "eager"),
-        ("indexing", 25, "fast"),
-        ("modules", 5, "fast"),
+        ("indexing", 16, "fast"),
+        ("modules", 4, "fast"),
         ("dtypes", 12, "inductor"),
         ("reductions", 10, "fast"),
         ("training", 3, "eager"),

@@ -11,8 +11,7 @@ from minidynamo.inductor import metrics
 SIZES = [(2, 3, 9, 21), (1, 5, 16, 34)]
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("size", "channels_last"), zip(SIZES, (False, True), strict=True))
 @pytest.mark.parametrize(
     "pool",
     [

@@ -322,8 +322,9 @@ SPECTRA = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize(
+    ("name", "dynamic"), zip(SPECTRA, (True, None, True, False), strict=True)
+)
 @pytest.mark.filterwarnings("ignore:A window was not provided")
 def test_inverse_spectra_whose_windows_may_not_overlap(name, dynamic):
     call = SPECTRA[name]
