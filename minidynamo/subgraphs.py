@@ -18,6 +18,8 @@ import torch
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.fx.node import Node, map_arg
 
+from .autocast_nodes import join_autocast
+
 if TYPE_CHECKING:
     from .output_graph import OutputGraph
 
@@ -139,6 +141,7 @@ def final_module(
             _take_by_index(graph, node)
     if not any(node.target in _OTHER_SWITCHES for node in graph.nodes):
         _drop_idle_switches(graph)
+    join_autocast(graph)
     return torch.fx.GraphModule(submodules, graph)
 
 

@@ -62,7 +62,7 @@ LAYERS = [
         "symbolic_contexts",
         "trace_rules",
     ],
-    ["output_graph", "subgraphs", "tensor_storage"],
+    ["autocast_nodes", "output_graph", "subgraphs", "tensor_storage"],
     ["variables"],
     ["handlers"],
     [

@@ -256,6 +256,59 @@ def test_autocast_around_and_as_decorator():
         check(lambda x: x @ W, X, fullgraph=True)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_autocast_regions_are_two_operations_each(backend):
+    def fn(x, w):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = x @ w
+            with torch.autocast("cpu", enabled=False):
+                z = x @ w
+            u = z @ w
+        with torch.autocast("cpu", torch.float16, cache_enabled=False):
+            return y, z, u, x @ w
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    assert_same(compiled(X, W.detach()), fn(X, W.detach()))
+    calls = [n for n in counter.graphs[0].graph.nodes if n.op.startswith("call_")]
+    assert len(calls) == 4 + 2 * 3
+    check(fn, X, W.detach(), graphs=None, backend=backend, fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        check(fn, X, W.detach(), graphs=None, backend=backend, fullgraph=True)
+
+
+def test_autocast_that_is_set_by_hand_or_left_in_another_order():
+    def fn(x):
+        first, second = torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu")
+        first.__enter__()
+        y = x @ W
+        second.__enter__()
+        torch.set_autocast_dtype("cpu", torch.float16)
+        first.__exit__(None, None, None)
+        z = x @ W
+        second.__exit__(None, None, None)
+        inside = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        torch.set_autocast_enabled("cpu", False)
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+        return y, z, inside
+
+    check(fn, X, fullgraph=True)
+
+
+def test_a_graph_that_raises_in_autocast_leaves_it():
+    def fn(x, index):
+        with torch.autocast("cpu", torch.bfloat16):
+            return x[index] @ W
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    compiled(X, torch.tensor([0]))
+    with pytest.raises(IndexError):
+        compiled(X, torch.tensor([7]))
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.autocast_increment_nesting() == 1
+    assert torch.autocast_decrement_nesting() == 0
+
+
 def test_graph_break_in_autocast():
     def fn(x):
         with torch.autocast("cpu", dtype=torch.bfloat16):
