@@ -11,6 +11,8 @@ loop nest follow:
     += N { accumulate }  numbers  for r += N { .. } } outer reduction  for outer.. { for x += N * T
     { for r { accumulate }  vectors  for r { .. } } }
 
+Columns of long rows are walked down many at a time (`cpp_columns.py`).
+
 Several walks over the reduction symbols follow each other where one needs another's result. What is
 dear to compute and wanted in two walks is kept in a row of scratch memory. The outer loops run in
 parallel by OpenMP where there is enough to do; few long rows are cut into a fixed number of chunks
@@ -24,6 +26,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from minidynamo.inductor.codegen.code import Code
+from minidynamo.inductor.codegen.cpp_columns import PanelPrinter, Panels, plan_panels
 from minidynamo.inductor.codegen.cpp_parts import parts_of, without_short_loop
 from minidynamo.inductor.codegen.cpp_reduce import FLUSH_EVERY, Accumulator
 from minidynamo.inductor.codegen.cpp_stages import (
@@ -435,6 +438,12 @@ class CppKernel:
             with self._outer_loops(parallel):
                 self._reduction(chunked)
             return
+        if not chunked:
+            threads = self.threads if parallel else 1
+            panels = plan_panels(self.values, self.stages, self.outer, threads)
+            if panels is not None:
+                self._panels(panels, parallel)
+                return
         size, x = self._count(self.vec), self.vec.name
         wide = self._columns()
         with self._outer_loops(
@@ -452,6 +461,19 @@ class CppKernel:
                 line(f"if ({x} + {wide} * N <= {size}) {{ {call}; continue; }}")
             line(f"for (; {x} + N <= end; {x} += N) columns(All{{}}, Const<1>{{}}, {x});")
             line(f"if ({x} < end) columns(Some{{end - {x}}}, Const<1>{{}}, {x});")
+
+    def _panels(self, panels: Panels, parallel: bool) -> None:
+        """Long columns, many at a time."""
+        with self._outer_loops(parallel, [("panel", panels.count)]):
+            PanelPrinter(
+                self.values,
+                panels,
+                self._columns(),
+                self._emit,
+                self._flush,
+                self.accumulators,
+                self.emitted,
+            ).panel(self.stages)
 
     def _reduction(self, chunked: bool) -> None:
         """All stages of one row (or of N * T columns)."""
