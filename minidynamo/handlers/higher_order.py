@@ -267,11 +267,17 @@ def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return step.rebuild(called)
 
 
-def _meta_of(leaf: VariableTracker) -> Any:
+def _meta_of(
+    leaf: VariableTracker,
+) -> Any:
     return _meta(leaf.fake) if isinstance(leaf, TensorVariable) else int
 
 
-def _last_of(tx: Translator, fake: Any, needs_grad: bool) -> Any:
+def _last_of(
+    tx: Translator,
+    fake: Any,
+    needs_grad: bool,
+) -> Any:
     """Like the last of the values that a loop carries where a body returned `fake`."""
     if not isinstance(fake, torch.Tensor):
         return tx.output.shape_env.create_unbacked_symint()

@@ -15,18 +15,22 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
     from .sets import SetVariable
 
-_WORD = ctypes.sizeof(ctypes.c_void_p)
 # Words of a set, after the header that every object has.
 _MASK, _TABLE, _FINGER = 2, 3, 5
 # Words of an entry of its table; the hash of a place whose element has gone.
 _ENTRY, _GONE = 2, -1
 
 
-def _words(address: int, count: int) -> Any:
+def _words(
+    address: int,
+    count: int,
+) -> Any:
     return (ctypes.c_ssize_t * count).from_address(address)
 
 
-def next_popped(value: set[Any]) -> int:
+def next_popped(
+    value: set[Any],
+) -> int:
     """The index of the element that `value.pop()` takes, in the order of iteration."""
     fields = _words(id(value) + object.__basicsize__, _FINGER + 1)
     start = fields[_FINGER] & fields[_MASK]
@@ -52,7 +56,10 @@ def _is_known() -> bool:
 _IS_KNOWN = _is_known()
 
 
-def upcoming(tx: Translator, made: SetVariable) -> Any:
+def upcoming(
+    tx: Translator,
+    made: SetVariable,
+) -> Any:
     """The hash key of what `pop` takes; breaks the graph after changes of another kind."""
     if (
         not _IS_KNOWN
@@ -60,8 +67,10 @@ def upcoming(tx: Translator, made: SetVariable) -> Any:
         or any(name != "pop" for name, _ in made.operations)
     ):
         unsupported("order of a set", repr(made), "which element pop() takes is not known")
-    first = next_popped(made.real)
-    source = CallSource(made.source, next_popped, "<what {base}.pop() takes>")
-    tx.guard(source, "CONST_EQ", first)
-    keys = list(made.known) or list(made.original)
-    return keys[(first + len(made.operations)) % len(keys)]
+    if made.leaving is None:  # as long as nothing was taken, all elements are there
+        first = next_popped(made.real)
+        source = CallSource(made.source, next_popped, "<what {base}.pop() takes>")
+        tx.guard(source, "CONST_EQ", first)
+        keys = list(made.known) or list(made.original)
+        made.leaving = [*keys[first:], *keys[:first]]
+    return made.leaving[len(made.operations)]

@@ -80,6 +80,7 @@ class SetVariable(BuiltinObject):
         # Of operations on one element, by their index: its hash key.
         self.touched: dict[int, Any] = {}
         self.original = table
+        self.leaving: list[Any] | None = None  # in which order `pop` takes what was there
         # Of a new set: what made it of which operands, and what was done to it since; by index,
         # the argument of such a change that is a new set.
         self.made_by: tuple[Any, tuple[Any, ...]] = (plain_kind(cls), (tuple(table),))

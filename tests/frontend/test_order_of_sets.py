@@ -264,3 +264,21 @@ def test_a_set_of_the_program_is_emptied():
         given = [(TENSORS[0], set(words), set(tensors)) for _ in range(2)]
         assert_same(fn(*given[0]), compiled(*given[1]))
         assert given[1][1:] == (set(), set())
+
+
+def test_several_pops_of_tuples_with_tensors():
+    """A tuple that was taken is forgotten, as an equal one may come."""
+    tensors = [torch.ones(1) * i for i in range(5)]
+
+    def f(x, pairs):
+        return x + 1, [pairs.pop() for _ in range(4)], len(pairs)
+
+    for _ in range(3):
+        pairs = {(i, tensor) for i, tensor in enumerate(tensors)}
+        real, compiled = set(pairs), set(pairs)
+        if [i for i, _ in real] != [i for i, _ in compiled]:
+            continue
+        expected = f(tensors[0], real)
+        actual = minidynamo.compile(f, backend="eager", fullgraph=True)(tensors[0], compiled)
+        assert [(i, id(t)) for i, t in actual[1]] == [(i, id(t)) for i, t in expected[1]]
+        assert actual[2] == expected[2] and compiled == real
