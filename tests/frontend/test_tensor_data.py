@@ -320,3 +320,48 @@ def test_extremes_with_numbers_in_one_graph():
 
     check(fn, X, torch.tensor(3.5), graphs=1, fullgraph=True)
     check(fn, X, torch.tensor(3.5), graphs=None)  # a number may be what is given
+
+
+# -- sizes of memory -------------------------------------------------------------------------------
+
+
+def test_size_of_the_memory():
+    def fn(x):
+        y = (x.view(2, -1) + 1)[1]
+        memory = x.untyped_storage()
+        same = memory is x[1:].untyped_storage()
+        return x * memory.size(), y.untyped_storage().nbytes(), len(memory), same
+
+    whole = torch.arange(6.0)
+    check(fn, whole, graphs=1, fullgraph=True)
+    parts = [torch.arange(8.0 + i).detach()[:6] for i in range(2)]
+    check_recompiles(fn, [(x,) for x in (whole, *parts, whole)], graphs=3)
+    sizes = [torch.arange(6.0 * i) for i in range(1, 5)]
+    check_recompiles(fn, [(x,) for x in sizes], graphs=2)
+
+
+def test_other_uses_of_the_memory():
+    def fn(x, y):
+        memory = y.untyped_storage()
+        z = x + y
+        memory.resize_(0)
+        return z * 2, memory.size(), memory is x.untyped_storage()
+
+    x, y = torch.ones(3), torch.ones(3)
+    found = minidynamo.compile(fn, backend="eager")(x, y)
+    assert torch.equal(found[0], torch.full((3,), 4.0))
+    assert found[1:] == (0, False) and y.untyped_storage().size() == 0
+
+
+def test_tensors_on_one_memory():
+    def fn(x, y):
+        z = y.view(1, -1)
+        return x.untyped_storage() is z.untyped_storage(), z.untyped_storage().size(), x + z
+
+    x = torch.ones(3)
+    near, far = (x, x[:]), (x, torch.ones(5)[:3])
+    for calls in ((near, far), (far, near), ((x, x), near)):
+        minidynamo.reset()
+        compiled = minidynamo.compile(fn, backend="eager")
+        for call in calls * 2:
+            assert_same(compiled(*call), fn(*call))
