@@ -29,6 +29,7 @@ from ..variables.bodies import (
     add_call,
     flatten,
     fresh_results,
+    keeps_bools,
     new_number,
     new_tensor,
     trace_body,
@@ -242,9 +243,8 @@ def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         test = call(cond_fn, integers=True)
     step = call(body_fn, integers=True)
     _refuse_aliases("while_loop", step)
-    if list(map(_meta_of, step.results)) != list(map(_meta_of, leaves)) or "constant" in str(
-        nest
-    ):
+    is_alike = list(map(_meta_of, step.results)) == list(map(_meta_of, leaves))
+    if not is_alike or not keeps_bools(nest, step.shape):
         unsupported(
             "carried values differ", "while_loop", "the body has to return what it gets"
         )

@@ -2,7 +2,9 @@
 
 `register_hook` on tensors that the graph makes: the hook becomes a graph of its own. The node
 registers it for real, in eager as under AOTAutograd, whose backward graph then contains what the
-hook does. A hook must not change what is outside of it; else eager registers it.
+hook does. A hook must not change what is outside of it, nor refer to what others may change until
+the backward pass; else eager registers it. With fullgraph it sees what is there when it is
+registered, as under torch.compile, and a warning says so.
 
 On inputs of the graph, registering is a side effect, made behind the graph: whatever the hook does
 is run by the backward pass, as in eager.
@@ -29,6 +31,7 @@ from .._C import disabled
 from ..bytecode import instruction_index
 from ..side_effects import Mutation, is_full
 from ..subgraphs import add_submodule
+from ..utils import warn_once
 from ..variables.base import LazyVariable, VariableTracker, unsupported
 from ..variables.bodies import TracedBody, new_tensor, trace_body
 from ..variables.constant import ConstantVariable
@@ -66,6 +69,7 @@ _SETTLED = (
     *(torch.Tensor, torch.dtype, torch.device, torch.memory_format, torch.layout),
     *(ModuleType, BuiltinFunctionType, MethodDescriptorType),
 )
+_CHANGES = "it does not see changes before the backward pass"
 _BINDS = ("STORE_DEREF", "DELETE_DEREF")
 
 
@@ -82,8 +86,6 @@ def _may_change(tx: Translator, hook: VariableTracker) -> bool:
         elif isinstance(item, (*_CONTAINERS, UserDefinedObjectVariable)):
             return True
         elif isinstance(item, CellVariable):
-            if _is_bound_again(tx, item):
-                return True
             if item.real is not None and is_full(item.real):
                 todo.append(item.real.cell_contents)
         elif isinstance(item, UserFunctionVariable):
@@ -117,6 +119,12 @@ def _globals_of(code: CodeType, values: dict[str, Any]) -> list[Any]:
     if str(values.get("__name__")).partition(".")[0] == "torch":
         return []
     return [values[name] for name in code.co_names if name in values]
+
+
+def _binds_again(tx: Translator, hook: VariableTracker) -> bool:
+    """Whether the traced code itself is known to change what a hook refers to."""
+    cells = (item for item in reached(tx, [hook]) if isinstance(item, CellVariable))
+    return any(_is_bound_again(tx, cell) for cell in cells)
 
 
 def _is_bound_again(tx: Translator, cell: CellVariable) -> bool:
@@ -272,7 +280,7 @@ def register_hook(
         return _hook_input(tx, self, "register_hook", args[0])
     if not self.fake.requires_grad or self.fake.is_leaf:
         _refuse(self, "it has no gradient that the graph computes")
-    if _may_change(tx, args[0]):
+    if _binds_again(tx, args[0]) or (_may_change(tx, args[0]) and not output.options.fullgraph):
         _refuse(self, "the hook refers to what may change before the backward pass")
     with output.fake_mode, torch.no_grad():
         gradient = torch.empty_like(self.fake)
@@ -281,6 +289,11 @@ def register_hook(
         return tx.call_function(args[0], [new_tensor(tx, body, gradient)], {})
 
     traced = trace_body(tx, "register_hook", run)
+    if _may_change(tx, args[0]):
+        name = self.describe()
+        warn_once(
+            f"a hook of {name} is captured with what it refers to as it is now: {_CHANGES}"
+        )
     node = None
     if traced.shape == "*":
         node = _add(tx, self, traced, gradient)

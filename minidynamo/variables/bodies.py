@@ -101,6 +101,20 @@ def flatten(
     unsupported("result of a body", repr(value), "it is no nest of tuples, lists and dicts")
 
 
+def keeps_bools(given: Any, returned: Any) -> bool:
+    """Whether nests that `flatten` described have no constants, or the same ones, which are bools:
+    those that the first step of a loop returns as they were are returned so by all.
+    """
+    constants = _constants_in(given)
+    return not constants or (constants <= {"True", "False"} and given == returned)
+
+
+def _constants_in(shape: Any) -> set[str]:
+    if not isinstance(shape, tuple) or shape[:1] == ("constant",):
+        return set(shape[1:]) if isinstance(shape, tuple) else set()
+    return set[str]().union(*map(_constants_in, shape))
+
+
 def _is_integer(value: VariableTracker) -> bool:
     return isinstance(value, (SymVariable, ConstantVariable)) and value.python_type() is int
 
@@ -246,6 +260,7 @@ __all__ = [
     "add_call",
     "flatten",
     "fresh_results",
+    "keeps_bools",
     "new_number",
     "new_tensor",
     "trace_body",

@@ -585,3 +585,28 @@ def test_while_loop_that_carries_an_integer_in_training():
 
     with pytest.raises(minidynamo.exc.Unsupported, match="no backward pass"):
         minidynamo.compile(fn, backend="eager", fullgraph=True)(X.clone().requires_grad_())
+
+
+def test_while_loop_that_carries_a_bool():
+    def fn(x, flag):
+        def step(i, carried, y):
+            return i + 1, carried, y * 2 if carried else y + 1
+
+        return while_loop(lambda i, carried, y: y.sum() < 300, step, (0, flag, x))
+
+    def plain(x, flag):
+        i = 0
+        while x.sum() < 300:
+            i, x = i + 1, x * 2 if flag else x + 1
+        return i, flag, x
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for given in (X, X + 50):
+        for flag in (True, False):
+            assert_same(compiled(given, flag), plain(given, flag))
+    for start, step in (
+        (True, lambda f, y: (not f, y + 1)),
+        (1.5, lambda f, y: (f, y + 1)),
+    ):
+        loop = functools.partial(while_loop, lambda f, y: y.sum() < 9, step)
+        assert refused(lambda x, s=start, loop=loop: loop((s, x)), X) == "carried values differ"

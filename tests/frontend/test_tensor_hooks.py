@@ -6,7 +6,7 @@ import functools
 
 import pytest
 import torch
-from testing import CountingBackend, check
+from testing import CountingBackend, assert_same, check
 from torch._higher_order_ops import scan
 
 import minidynamo
@@ -364,3 +364,47 @@ def test_hooks_of_what_stays_are_captured():
         run(x, 3).backward()
         assert x.grad.tolist() == [24.0] * 3
     assert len(counter.graphs) == 1
+
+
+class Scale:
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, grad):
+        return grad * self.by
+
+    def hook(self, grad):
+        return grad + self.by
+
+
+SCALE = Scale(3.0)
+
+
+def test_hooks_of_objects_in_one_graph():
+    def fn(x):
+        y = x * 2
+        for hook in (SCALE, SCALE.hook, Scale(2.0), lambda grad: grad * SCALE.by):
+            y.register_hook(hook)
+        return y.sum()
+
+    def gradient(run):
+        x = torch.ones(3, requires_grad=True)
+        run(x).backward()
+        return x.grad
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    with pytest.warns(UserWarning, match="does not see changes"):
+        gradient(compiled)
+    for by in (3.0, 4.0):
+        SCALE.by = by
+        assert_same(gradient(fn), gradient(compiled))
+    assert len(counter.graphs) == 2
+
+
+@pytest.mark.parametrize("fn", [bound_again, variable_of_a_loop, bound_by_a_function])
+def test_hooks_of_what_is_bound_again_are_refused(fn):
+    with pytest.raises(minidynamo.exc.Unsupported, match="may change before"):
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(
+            torch.ones(3, requires_grad=True)
+        )
