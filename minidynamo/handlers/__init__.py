@@ -47,6 +47,7 @@ from . import (
     torch_tensor,
     typing_,
     weak_references,
+    while_loops,
     wraps_,
 )
 
@@ -98,4 +99,5 @@ __all__ = [
     "typing_",
     "blocks",
     "weak_references",
+    "while_loops",
 ]

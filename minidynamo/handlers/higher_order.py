@@ -1,4 +1,4 @@
-"""Higher-order operators: cond, while_loop, scan, map, foreach_map.
+"""Higher-order operators: cond, scan, map, foreach_map (while_loop: `while_loops.py`).
 
 The functions they take are traced into graphs of their own (`variables/bodies.py`), whose free
 tensors become further operands of the operator.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._higher_order_ops._invoke_quant import invoke_quant_packed
 from torch._higher_order_ops.cond import _merge_output
 from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.out_dtype import out_dtype
@@ -29,7 +30,6 @@ from ..variables.bodies import (
     add_call,
     flatten,
     fresh_results,
-    keeps_bools,
     new_number,
     new_tensor,
     trace_body,
@@ -47,7 +47,7 @@ Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
 
 
-def _named(args: Args, kwargs: Kwargs, names: str, *defaults: Any) -> list[Any]:
+def in_order(args: Args, kwargs: Kwargs, names: str, *defaults: Any) -> list[Any]:
     """The arguments of a call in the order of `names`; those not given are taken of `defaults`."""
     wanted = names.split()
     given = dict(zip(wanted, args, strict=False))
@@ -72,14 +72,14 @@ def operands_of(tx: Translator, free: Sequence[Node]) -> tuple[Node, ...]:
     return map_arg(tuple(free), body.local) if body is not None else tuple(free)
 
 
-def _needs_grad(nodes: Sequence[Any]) -> bool:
+def has_gradients(nodes: Sequence[Any]) -> bool:
     values = [example_value(node) for node in nodes if isinstance(node, Node)]
     return torch.is_grad_enabled() and any(
         isinstance(value, torch.Tensor) and value.requires_grad for value in values
     )
 
 
-def _meta(fake: Any) -> tuple[Any, ...]:
+def meta_of(fake: Any) -> tuple[Any, ...]:
     return fake.shape, fake.dtype, fake.device, fake.layout
 
 
@@ -95,7 +95,7 @@ def _described(fake: Any) -> str:
     return f"{str(fake.dtype).removeprefix('torch.')}{list(fake.shape)} on {fake.device}"
 
 
-def _module(tx: Translator, stem: str, traced: TracedBody, free: Sequence[Node]) -> Node:
+def module_of(tx: Translator, stem: str, traced: TracedBody, free: Sequence[Node]) -> Node:
     for node in free:
         if isinstance(example_value(node), (torch.SymFloat, torch.SymBool)):
             why = "its operands are tensors and integers"
@@ -103,7 +103,7 @@ def _module(tx: Translator, stem: str, traced: TracedBody, free: Sequence[Node])
     return add_submodule(tx.output, stem, traced.body.module(tx.output, traced.nodes(), free))
 
 
-def _refuse_aliases(name: str, traced: TracedBody) -> None:
+def refuse_aliases(name: str, traced: TracedBody) -> None:
     """The results of these operators have to be new tensors, each another."""
     nodes = traced.nodes()
     nodes = [
@@ -124,7 +124,7 @@ def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     about sizes is decided, by a guard.
     """
     none = tx.wrap_items(tuple, [])
-    pred, true_fn, false_fn, operands = _named(
+    pred, true_fn, false_fn, operands = in_order(
         args, kwargs, "pred true_fn false_fn operands", none
     )
     values = operands.unpack(tx)
@@ -141,13 +141,13 @@ def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         branches = _branches(tx, (true_fn, false_fn), values, integers=True)
     free = free_nodes(branches)
     modules = [
-        _module(tx, stem, traced, free)
+        module_of(tx, stem, traced, free)
         for stem, traced in zip(("cond_true", "cond_false"), branches, strict=True)
     ]
     first = branches[0]
     fakes = first.fakes if is_alike else _merged(tx, branches)
     arguments = (tx.as_proxy(pred), *modules, operands_of(tx, free))
-    results = fresh_results(tx, fakes, _needs_grad(free))
+    results = fresh_results(tx, fakes, has_gradients(free))
     return first.rebuild(add_call(tx, torch.ops.higher_order.cond, arguments, {}, results))
 
 
@@ -164,13 +164,13 @@ def _branches(
         for fn in functions
     ]
     for traced in branches:
-        _refuse_aliases("torch.cond", traced)
+        refuse_aliases("torch.cond", traced)
     return branches
 
 
 def _alike(branches: list[TracedBody]) -> bool:
     first, second = branches
-    metas = [[(_meta(f), _strides(f)) for f in traced.fakes] for traced in branches]
+    metas = [[(meta_of(f), _strides(f)) for f in traced.fakes] for traced in branches]
     return first.shape == second.shape and metas[0] == metas[1]
 
 
@@ -209,7 +209,7 @@ def _is_nest_of_tensors(tx: Translator, value: VariableTracker) -> bool:
 # -- loops -----------------------------------------------------------------------------------------
 
 
-def _given(
+def parameters_like(
     tx: Translator, body: Any, leaves: Sequence[VariableTracker]
 ) -> list[VariableTracker]:
     """Parameters of a body that are like these tensors and integers."""
@@ -224,96 +224,9 @@ def _given(
     return [parameter(leaf) for leaf in leaves]
 
 
-def _while_loop(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    cond_fn, body_fn, carried = _named(args, kwargs, "cond_fn body_fn carried_inputs")[:3]
-
-    def call(fn: VariableTracker, *, integers: bool) -> TracedBody:
-        leaves, rebuild, _ = flatten(tx, carried, integers=integers)
-
-        def run(body: Any) -> VariableTracker:
-            return tx.call_function(fn, rebuild(_given(tx, body, leaves)).unpack(tx), {})
-
-        return trace_body(tx, "while_loop", run, integers=integers)
-
-    test = call(cond_fn, integers=False)
-    if not test.fakes:
-        return _known_steps(tx, cond_fn, body_fn, carried)
-    leaves, _, nest = flatten(tx, carried, integers=True)
-    if any(not isinstance(leaf, TensorVariable) for leaf in leaves):
-        test = call(cond_fn, integers=True)
-    step = call(body_fn, integers=True)
-    _refuse_aliases("while_loop", step)
-    is_alike = list(map(_meta_of, step.results)) == list(map(_meta_of, leaves))
-    if not is_alike or not keeps_bools(nest, step.shape):
-        unsupported(
-            "carried values differ", "while_loop", "the body has to return what it gets"
-        )
-    if [fake.dtype for fake in test.fakes] != [torch.bool]:
-        unsupported("carried values differ", "while_loop", "the condition is no bool tensor")
-    free = free_nodes([test, step])
-    carried_nodes = tuple(leaf.as_proxy() for leaf in leaves)
-    needs_grad = _needs_grad([*carried_nodes, *free])
-    if needs_grad and not all(isinstance(leaf, TensorVariable) for leaf in leaves):
-        unsupported("while_loop in training", "while_loop", "torch has no backward pass of it")
-    test_module = test.body.module(tx.output, test.nodes(), free, is_single=True)
-    modules = (
-        add_submodule(tx.output, "while_cond", test_module),
-        _module(tx, "while_body", step, free),
-    )
-    arguments = (*modules, operands_of(tx, carried_nodes), operands_of(tx, free))
-    alike = [_last_of(tx, fake, needs_grad) for fake in step.fakes]
-    results = fresh_results(tx, alike, needs_grad)
-    called = add_call(tx, torch.ops.higher_order.while_loop, arguments, {}, results)
-    return step.rebuild(called)
-
-
-def _meta_of(
-    leaf: VariableTracker,
-) -> Any:
-    return _meta(leaf.fake) if isinstance(leaf, TensorVariable) else int
-
-
-def _last_of(
-    tx: Translator,
-    fake: Any,
-    needs_grad: bool,
-) -> Any:
-    """Like the last of the values that a loop carries where a body returned `fake`."""
-    if not isinstance(fake, torch.Tensor):
-        return tx.output.shape_env.create_unbacked_symint()
-    with tx.output.fake_mode, torch.no_grad():
-        alike = fake.detach()
-    return alike.requires_grad_(needs_grad and _is_differentiable(alike))
-
-
-_MOST_STEPS = 1000
-
-
-def _known_steps(
-    tx: Translator,
-    cond_fn: VariableTracker,
-    body_fn: VariableTracker,
-    carried: VariableTracker,
-) -> VariableTracker:
-    """For a condition that depends on no tensor: the steps that it takes, one after another."""
-    values = carried.unpack(tx)
-    if any(issubclass(value.python_type(), (float, complex)) for value in values):
-        unsupported("carried values differ", "while_loop", "it carries tensors and integers")
-    for _ in range(_MOST_STEPS):
-        test = tx.call_function(cond_fn, values, {}).realize()
-        if not test.is_python_constant():
-            unsupported(
-                "carried values differ", "while_loop", "its condition is a tensor later"
-            )
-        if not test.truth(tx):
-            return tx.wrap_items(tuple, values)
-        values = tx.call_function(body_fn, values, {}).realize().unpack(tx)
-    unsupported("endless loop", "while_loop", "its condition does not depend on a tensor")
-
-
 def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """(last carry, results of all steps)."""
-    combine, init, xs, dim, reverse = _named(
+    combine, init, xs, dim, reverse = in_order(
         args,
         kwargs,
         "combine_fn init xs dim reverse",
@@ -329,29 +242,29 @@ def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         items = [_flipped(tx, leaf) for leaf in items]
 
     def run(body: Any) -> VariableTracker:
-        start = rebuild_carry(_given(tx, body, carry))
+        start = rebuild_carry(parameters_like(tx, body, carry))
         with tx.output.fake_mode:
             slices = [torch.empty_like(leaf.fake.select(0, 0)) for leaf in items]  # type: ignore[attr-defined]
         item = rebuild_items([new_tensor(tx, body, part) for part in slices])
         return tx.call_function(combine, [start, item], {})
 
     traced = trace_body(tx, "scan", run)
-    _refuse_aliases("scan", traced)
+    refuse_aliases("scan", traced)
     free = free_nodes([traced])
     nodes = [leaf.as_proxy() for leaf in (*carry, *items)]
     count = len(carry)
-    needs_grad = _needs_grad([*nodes, *free])
-    if needs_grad and not all(_is_differentiable(leaf.fake) for leaf in carry):  # type: ignore[attr-defined]
+    needs_grad = has_gradients([*nodes, *free])
+    if needs_grad and not all(is_differentiable(leaf.fake) for leaf in carry):  # type: ignore[attr-defined]
         unsupported("scan in training", "scan", "torch has no backward pass for integers in it")
     before = [leaf.fake for leaf in carry]  # type: ignore[attr-defined]
-    kinds = [[(_meta(f), f.stride()) for f in fakes] for fakes in (before, traced.fakes)]
+    kinds = [[(meta_of(f), f.stride()) for f in fakes] for fakes in (before, traced.fakes)]
     if kinds[0] != kinds[1][:count]:
         unsupported("carried values differ", "scan", "the function has to return what it gets")
     if traced.shape[0] is not tuple or traced.shape[1][0] != shape:
         unsupported("carried values differ", "scan", "it has to return (carry, result)")
     length = items[0].fake.shape[0]  # type: ignore[attr-defined]
     alike = _scan_results(tx, traced, count, length, needs_grad)
-    module = _module(tx, "scan_body", traced, free)
+    module = module_of(tx, "scan_body", traced, free)
     operands = (
         operands_of(tx, nodes[:count]),
         operands_of(tx, nodes[count:]),
@@ -410,11 +323,11 @@ def _scan_results(
         ]
     results = [*carried, *stacked]
     for fake in results:
-        fake.requires_grad_(needs_grad and _is_differentiable(fake))
+        fake.requires_grad_(needs_grad and is_differentiable(fake))
     return results
 
 
-def _is_differentiable(fake: torch.Tensor) -> bool:
+def is_differentiable(fake: torch.Tensor) -> bool:
     return fake.is_floating_point() or fake.is_complex()
 
 
@@ -450,13 +363,13 @@ def _map(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         return tx.call_function(function, [item, *others], {})
 
     traced = trace_body(tx, "map", run)
-    _refuse_aliases("map", traced)
+    refuse_aliases("map", traced)
     free = free_nodes([traced])
-    module = _module(tx, "map_body", traced, free)
+    module = module_of(tx, "map_body", traced, free)
     nodes = tuple(leaf.as_proxy() for leaf in leaves)
     with tx.output.fake_mode, torch.no_grad():
         stacked = [fake.expand(length, *fake.shape).contiguous() for fake in traced.fakes]
-    needs_grad = _needs_grad([*nodes, *free])
+    needs_grad = has_gradients([*nodes, *free])
     for fake, part in zip(stacked, traced.fakes, strict=True):
         fake.requires_grad_(needs_grad and part.requires_grad)
     arguments = (module, operands_of(tx, nodes), operands_of(tx, free))
@@ -511,7 +424,7 @@ def _in_graph(
         return traced.rebuild(list(traced.results))
     free = free_nodes([traced])
     node = add_submodule(tx.output, f"{name}_body", traced.body.module(tx.output, nodes, free))
-    fakes = fresh_results(tx, [example_value(n) for n in nodes], _needs_grad(free))
+    fakes = fresh_results(tx, [example_value(n) for n in nodes], has_gradients(free))
     arguments = arrange(node, operands_of(tx, free))
     return given_back(traced, nodes, add_call(tx, target, arguments, options, fakes))
 
@@ -541,7 +454,7 @@ def wrapped(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 @handles(hints_wrapper)
 def hinted(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """The function with a tuple of arguments, and notes for backends."""
-    function, values, named, hints = _named(args, kwargs, "body_fn args kwargs hints")
+    function, values, named, hints = in_order(args, kwargs, "body_fn args kwargs hints")
     notes = hints.realize()
     items = {name: v.realize() for name, v in tx.unpack_keywords(notes).items()}
     if not all(value.is_python_constant() for value in items.values()):
@@ -568,7 +481,6 @@ def _register(path: str, handler: Callable[..., Any]) -> None:
         handles(getattr(module, name))(handler)
 
 
-_register("torch._higher_order_ops.while_loop.while_loop", _while_loop)
 _register("torch._higher_order_ops.map.map", _map)
 _register("torch._higher_order_ops.foreach_map.foreach_map", _foreach_map)
 _register("torch._higher_order_ops.scan.scan", _scan)
@@ -584,7 +496,7 @@ def _invoke_quant(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker
     return tx.call_function(args[1], list(args[2:]), named)
 
 
-@handles(torch._higher_order_ops.BaseHOP.__call__)
+@handles(torch._higher_order_ops.BaseHOP.__call__, type(invoke_quant_packed).__call__)
 def _operator(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """`operator(function, *operands, **options)`: the function is traced through."""
     return tx.call_function(args[1], list(args[2:]), {})

@@ -10,8 +10,10 @@ import torch.nn.functional as F
 from testing import CountingBackend, assert_same, check, check_recompiles
 from torch import nn
 from torch._higher_order_ops import InvokeQuant, foreach_map, scan, while_loop
+from torch._higher_order_ops._invoke_quant import invoke_quant_packed
 from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.map import map as hop_map
+from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
 from torch._higher_order_ops.wrap import wrap
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -377,7 +379,8 @@ def test_functions_called_through_invoke_quant_are_traced():
 
     def fn(x, k):
         y = InvokeQuant(codegen_low_precision=False)(lambda a, b: (a * b).relu(), x, x + k)
-        return quantized(lambda a: a.sin() * k, y, scheme="nf4")
+        z = invoke_quant_packed(lambda a: (a * k,), y)[0]
+        return quantized(lambda a: a.sin() * k, y, scheme="nf4"), z
 
     check_recompiles(fn, [(X, 2), (X, 2), (X, 3)], graphs=2)
 
@@ -610,3 +613,20 @@ def test_while_loop_that_carries_a_bool():
     ):
         loop = functools.partial(while_loop, lambda f, y: y.sum() < 9, step)
         assert refused(lambda x, s=start, loop=loop: loop((s, x)), X) == "carried values differ"
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_while_loop_that_stacks_all_steps(backend):
+    """How many there are depends on the tensor; a loop of none gives the start."""
+
+    def fn(n, x):
+        test, step = (lambda i, a, w: i > 0), (lambda i, a, w: (i - 1, a.cos() + w))
+        last = while_loop_op(test, step, (n, x), (x.sin(),))
+        counts, steps = while_loop_stack_output_op(test, step, (n, x * 2), (x.sin(),))
+        return last, counts, steps[-1] * 2, steps.sum(0)
+
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for count in (3, 0, 1):
+        assert_same(compiled(torch.tensor(count), X), fn(torch.tensor(count), X))
+    with pytest.raises(minidynamo.exc.Unsupported, match="stacked results"):
+        compiled(torch.tensor(2), X.clone().requires_grad_())
