@@ -15,7 +15,7 @@ import torch
 from ..exc import Unsupported
 from ..guards import Predicate
 from ..side_effects import Mutation
-from ..source import AttrSource, ConstSource, Source
+from ..source import ConstSource
 from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import is_none
 from ..variables.constant import ConstantVariable
@@ -23,7 +23,7 @@ from ..variables.contexts import ManagerVariable
 from ..variables.exceptions import TracebackVariable
 from ..variables.identity import IdVariable
 from ..variables.null_blocks import null_block
-from ..variables.registry import handles, wraps
+from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -232,37 +232,3 @@ def _profiler(kind: type) -> None:
 
 _profiler(torch.profiler.profile)
 _profiler(torch.autograd.profiler.profile)
-
-
-# -- attributes of the thread ----------------------------------------------------------------------
-
-
-class ThreadLocalVariable(VariableTracker):
-    """A `threading.local` of the frame: attributes are what the calling thread sees."""
-
-    def __init__(self, value: threading.local, *, source: Source) -> None:
-        super().__init__(source=source)
-        self.value = value
-
-    def python_type(self) -> type:
-        return threading.local
-
-    def identity(self) -> Any:
-        return self.value
-
-    def getattr(self, tx: Translator, name: str) -> VariableTracker:
-        assert self.source is not None
-        if not hasattr(self.value, name):
-            tx.guard(self.source, "LACKS_ATTR", name)
-            kind = f"{threading.local.__module__}.{threading.local.__name__}"
-            text = f"'{kind}' object has no attribute '{name}'"
-            tx.raise_observed(AttributeError, text)
-        return tx.wrap(getattr(self.value, name), AttrSource(self.source, name))
-
-
-@wraps(threading.local)
-def wrap_thread_local(
-    tx: Translator, value: threading.local, source: Source
-) -> VariableTracker:
-    tx.guard(source, "ID_IS", value)
-    return ThreadLocalVariable(value, source=source)

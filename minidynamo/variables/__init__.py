@@ -5,6 +5,7 @@ Each Python type of the traced program is a row of `registry.WRAPPERS` that make
 """
 
 from . import (
+    backward_contexts,
     callables,
     classes,
     contexts,
@@ -29,12 +30,14 @@ from . import (
     sets,
     super_,
     symbolic_text,
+    thread_locals,
     unions,
     user_defined,
     user_values,
 )
 
 __all__ = [
+    "backward_contexts",
     "callables",
     "classes",
     "contexts",
@@ -59,6 +62,7 @@ __all__ = [
     "sets",
     "super_",
     "symbolic_text",
+    "thread_locals",
     "unions",
     "user_defined",
     "user_values",

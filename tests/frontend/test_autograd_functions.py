@@ -598,3 +598,56 @@ def test_tensors_that_forward_keeps(backend):
             outcomes.append((result, x.grad))
         testing.assert_same(*outcomes)
     assert len(counter.graphs) == 3
+
+
+# -- backward functions that are compiled themselves -----------------------------------------------
+
+
+def doubled(ctx, x, factor):
+    result = x * 2
+    ctx.save_for_backward(result, None, x)
+    ctx.factor = factor
+    return result
+
+
+def of_the_context(ctx, grad):
+    result, nothing, x = ctx.saved_tensors
+    known, ctx.needs_input_grad = ctx.needs_input_grad, (False,)
+    changed, ctx.needs_input_grad = ctx.needs_input_grad, known
+    ctx.calls = getattr(ctx, "calls", 0) + 1
+    assert nothing is None and changed == (False,) and ctx.saved_tensors[2] is x
+    return (grad * result * ctx.factor + ctx.calls if known[0] else None), None
+
+
+def of_saved_tensors_written_to(ctx, grad):
+    ctx.saved_tensors[0].mul_(2)
+    return grad * ctx.saved_tensors[0], None
+
+
+def gradients(backward, factors):
+    function = type("Doubled", (torch.autograd.Function,), {})
+    function.forward, function.backward = staticmethod(doubled), staticmethod(backward)
+    for number, factor in enumerate(factors):
+        x = torch.arange(1.0, 4.0 + number).requires_grad_()
+        function.apply(x, factor).sum().backward()
+        yield x.grad
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_compiled_backward(backend):
+    counter = testing.CountingBackend(backend=backend)
+    compiled = minidynamo.compile(of_the_context, backend=counter, fullgraph=True)
+    factors = (2, 2, 2, 3.5)
+    found, wanted = (list(gradients(f, factors)) for f in (compiled, of_the_context))
+    testing.assert_same(found, wanted)
+    assert len(counter.graphs) == 3
+
+
+def test_compiled_backward_that_raises():
+    texts = []
+    compiled = minidynamo.compile(of_saved_tensors_written_to, backend="eager")
+    for backward in (of_saved_tensors_written_to, compiled):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
+            list(gradients(backward, [1]))
+        texts.append(str(caught.value))
+    assert texts[0].partition("is at")[0] == texts[1].partition("is at")[0]

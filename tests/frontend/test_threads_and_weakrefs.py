@@ -39,6 +39,66 @@ def test_attributes_of_the_thread():
     assert_same(compiled(x), x)
 
 
+class Counters(threading.local):
+    start = 2
+
+    def __init__(self):
+        self.count = self.start
+
+    def advance(self, by):
+        self.count += by
+        return self.count
+
+
+PLAIN, COUNTERS = threading.local(), Counters()
+
+
+def stores(a):
+    PLAIN.kept = [a + 1]
+    PLAIN.kept.append(COUNTERS.advance(3))
+    PLAIN.gone = 1
+    del PLAIN.gone
+    COUNTERS.__dict__["by_name"] = a
+    missing = getattr(PLAIN, "gone", None), hasattr(COUNTERS, "other")
+    return PLAIN.kept, COUNTERS.count, missing, PLAIN, sorted(COUNTERS.__dict__)
+
+
+def deletes_what_is_missing(a):
+    try:
+        del PLAIN.other
+    except AttributeError as error:
+        return a + 1, str(error)
+
+
+def replaces_the_dict(a):
+    try:
+        PLAIN.__dict__ = {}
+    except AttributeError as error:
+        return a + 1, str(error)
+
+
+@pytest.mark.parametrize("fn", [stores, deletes_what_is_missing, replaces_the_dict])
+def test_stores_to_attributes_of_the_thread(fn):
+    found = []
+
+    def run(call):
+        vars(PLAIN).clear()
+        vars(COUNTERS).clear()
+        COUNTERS.count = Counters.start
+        found.append([call(x), call(x), dict(vars(PLAIN)), dict(vars(COUNTERS))])
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for call in (fn, compiled, compiled):
+        run(call)
+    thread = threading.Thread(target=run, args=(compiled,))
+    thread.start()
+    thread.join()
+    for other in found[1:]:
+        assert_same(found[0], other)
+    assert len(counter.graphs) in (1, 2)
+
+
 def test_missing_attribute_of_the_thread():
     local = threading.local()
 
