@@ -189,8 +189,9 @@ _SKIPPED_TORCH = (
     " torch.autograd.graph torch.random"
     " torch.utils.data torch.utils.tensorboard torch.utils.cpp_extension"
     " torch.distributed torch.nn.parallel torch.hub torch._tensor_str"
-    " torch.cuda torch._higher_order_ops torch._prims torch._refs"
-    " torch._decomp torch.autograd.function"
+    " torch.cuda torch._higher_order_ops torch.autograd.function"
+    # Its operators lay their results out otherwise than their meta functions say.
+    " torch._refs.fft"
     " torch.autograd.functional torch.func torch._compile torch.compiler"
     " torch._vmap_internals torch._lowrank"
     " torch._meta_registrations torch.optim._multi_tensor"
@@ -242,7 +243,8 @@ _TRACED_MODULES = frozenset(
     " torch.cuda.amp.autocast_mode torch._dynamo.external_utils"
     " torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
     " torch.distributed._functional_collectives"
-    " torch._dynamo._trace_wrapped_higher_order_op".split()
+    " torch._dynamo._trace_wrapped_higher_order_op"
+    " torch._ops.aten".split()  # torch._refs: wrapped operators say that they are from there
 )
 
 

@@ -533,3 +533,19 @@ def test_results_that_nobody_uses_are_no_nodes():
     assert_same(fn(x), minidynamo.compile(fn, backend=counter, fullgraph=True)(x))
     # max, split, topk and unbind, one result of three of these, and the sum.
     assert len(counter.graphs) == 1 and counter.op_count == 8
+
+
+def test_references_of_operators_are_traced():
+    """Those whose operators have meta functions that are right; others break the graph."""
+    refs = torch._refs
+
+    def fn(x):
+        y = (
+            refs.triu(refs.roll(x, 1, 1)),
+            refs.linalg.vector_norm(x, dim=1),
+            refs.repeat(x, 2, 1),
+        )
+        return y, refs.permute_copy(x, (1, 0)), refs.nn.functional.relu6(x), refs.any(x, 0)
+
+    check_recompiles(fn, [(X,), (X - 3,), (X.double(),)], graphs=2, fullgraph=True)
+    assert raises_kind(lambda x: refs.fft.fft(x), X) == "call of an untraced function"
