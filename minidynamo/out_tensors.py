@@ -90,11 +90,13 @@ def _converts(
     try:
         with unset_fake_temporarily(), torch.random.fork_rng([]), torch.no_grad(), quiet:
             real, given = tree_map(_small, (args, _without_out(kwargs)))
+            drawn = torch.get_rng_state()
             results = tree_leaves(target(*real, **given, **(named or {})))
             written = [
                 torch.empty(result.shape, dtype=fake.dtype)
                 for result, fake in zip(results, out, strict=True)
             ]
+            torch.set_rng_state(drawn)
             target(*real, **given, out=tree_unflatten(written, structure))
             pairs = zip(written, results, strict=True)
             return all(torch.equal(a, b.to(a.dtype)) for a, b in pairs)

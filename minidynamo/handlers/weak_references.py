@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..finalizers import leads_to
-from ..source import Source, WeakrefSource
+from ..source import CallSource, Source, WeakrefSource
 from ..variables.base import LazyVariable, VariableTracker, unsupported
 from ..variables.builtin_object import NOT_IMPLEMENTED, is_none
 from ..variables.dicts import note_identity
 from ..variables.reach import is_held
 from ..variables.registry import handles, wraps
+from ..variables.user_defined import OpaqueVariable
 from ..variables.user_keys import UserKey
 
 if TYPE_CHECKING:
@@ -239,3 +240,77 @@ def _watch_end(tx: Translator, real: Any) -> bool:
 def wrap_weakref(tx: Translator, value: weakref.ref[Any], source: Source) -> VariableTracker:
     tx.guard(source, "TYPE_IS", type(value))
     return WeakrefVariable(value, source=source)
+
+
+# -- proxies ---------------------------------------------------------------------------------------
+
+
+def _referent(proxy: Any) -> Any:
+    """What a proxy stands for; None: it is gone, or hides it."""
+    try:
+        found = proxy.__repr__.__self__
+    except (AttributeError, ReferenceError):
+        return None
+    return found if any(ref is proxy for ref in weakref.getweakrefs(found)) else None
+
+
+class ProxyVariable(VariableTracker):
+    """`weakref.proxy(obj)` of the frame: attributes and items are those of the object."""
+
+    def __init__(self, value: Any, *, source: Source) -> None:
+        super().__init__(source=source)
+        self.value = value
+
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def identity(self) -> Any:
+        return self.value
+
+    def referent(self, tx: Translator) -> VariableTracker:
+        """The object, guarded."""
+        assert self.source is not None
+        real = _referent(self.value)
+        if real is None or is_let_go(tx, real):
+            _refuse_call()
+        return tx.wrap(real, CallSource(self.source, _referent, "<what {base} stands for>"))
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        return self.referent(tx).getattr(tx, name)
+
+    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        self.referent(tx).setattr(tx, name, value)
+
+    def delattr(self, tx: Translator, name: str) -> None:
+        self.referent(tx).delattr(tx, name)
+
+    def call(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        return tx.call_for(self, self.referent(tx), args, kwargs)
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        return self.referent(tx).getitem(tx, key)
+
+    def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+        self.referent(tx).setitem(tx, key, value)
+
+    def length(self, tx: Translator) -> VariableTracker:
+        return self.referent(tx).length(tx)
+
+    def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
+        return self.referent(tx).contains(tx, item)
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        return self.referent(tx).iter(tx)
+
+    def truth(self, tx: Translator) -> bool:
+        return self.referent(tx).truth(tx)
+
+
+@wraps(*weakref.ProxyTypes)
+def wrap_proxy(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    """One of an object whose class looks up attributes itself is only moved around."""
+    tx.guard(source, "TYPE_IS", type(value))
+    real = _referent(value)
+    if real is None or type(real).__getattribute__ is not object.__getattribute__:
+        return OpaqueVariable(value, source=source)
+    return ProxyVariable(value, source=source)

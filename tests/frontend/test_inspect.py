@@ -1,6 +1,7 @@
-"""inspect.signature of functions that are known while tracing."""
+"""inspect.signature and typing.get_type_hints of what is known while tracing."""
 
 import inspect
+import typing
 
 import torch
 from testing import check, check_recompiles
@@ -90,3 +91,43 @@ def test_another_init_recompiles(monkeypatch):
             monkeypatch.setattr(Made, "__init__", lambda self, a: None)
 
     check_recompiles(f, [(x,), (x,), (x,)], graphs=2, change=change)
+
+
+# -- typing.get_type_hints -------------------------------------------------------------------------
+
+
+class Hinted:
+    a: int
+    b: typing.Annotated[torch.Tensor, "weight"] = None
+
+
+class HintedMore(Hinted):
+    c: typing.Optional[int] = None  # noqa: UP045
+
+
+class HintedByName:
+    a: "Hinted"
+
+
+def test_hints():
+    def f(a, extras):
+        hints = [
+            typing.get_type_hints(kind, include_extras=extras) for kind in (two, HintedMore)
+        ]
+        hints[0]["new"] = 1
+        return a + len(hints[1]), hints
+
+    check(f, x, False, fullgraph=True)
+    check(f, x, True, fullgraph=True)
+    check(lambda a: (a + 1, list(typing.get_type_hints(HintedByName))), x, graphs=1)
+    check(lambda a: (a + 1, typing.get_type_hints(3)), x, graphs=None)
+
+
+def test_other_hints_are_another_graph():
+    def change(number):
+        Hinted.__annotations__["a"] = (int, int, float)[number]
+
+    def f(a):
+        return a + 1, typing.get_type_hints(HintedMore)
+
+    check_recompiles(f, [(x,)] * 3, graphs=2, change=change, fullgraph=True)

@@ -164,3 +164,16 @@ def test_random_numbers_are_not_drawn_to_look_at_out():
     expected = fn(x, torch.ones(2, 3).double())
     torch.manual_seed(0)
     torch.testing.assert_close(compiled(x, torch.ones(2, 3).double()), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float64])
+def test_random_integers_of_another_dtype(dtype):
+    def fn(out):
+        return torch.randint(17, (4,), out=out) + 1
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    results = []
+    for call in (fn, compiled):
+        torch.manual_seed(0)
+        results.append([call(torch.empty(4, dtype=dtype)) for _ in range(2)])
+    assert torch.equal(torch.stack(results[0]), torch.stack(results[1]))

@@ -372,3 +372,79 @@ def test_a_reference_keeps_the_hash_that_it_gave(backend):
     compiled = minidynamo.compile(_keeps_its_hash, backend=backend)
     for call in (_keeps_its_hash, compiled, compiled):
         assert call(x, {}, [Key(1)])[1]
+
+
+# -- proxies ---------------------------------------------------------------------------------------
+
+
+class Shown:
+    factor = 3
+
+    def __init__(self):
+        self.count, self.items = 0, {"a": 1}
+
+    def advance(self, a):
+        self.count += 1
+        return a * self.count
+
+    def __getitem__(self, key):
+        return self.items[key]
+
+    def __setitem__(self, key, value):
+        self.items[key] = value
+
+    def __len__(self):
+        return len(self.items)
+
+    def __iter__(self):
+        return iter(self.items)
+
+    def __call__(self, a):
+        return a + self.factor
+
+
+class Hidden(Shown):
+    def __getattribute__(self, name):
+        return super().__getattribute__(name)
+
+
+def _by_proxy(a, proxy):
+    proxy["b"], proxy.other = a, proxy.factor
+    del proxy.other
+    shown = (
+        proxy["b"],
+        len(proxy),
+        "a" in proxy,
+        list(proxy),
+        bool(proxy),
+        hasattr(proxy, "other"),
+    )
+    return proxy.advance(a), proxy(a), proxy.count, shown
+
+
+@pytest.mark.parametrize("kind", [Shown, Hidden])
+def test_proxies(kind):
+    counter = CountingBackend()
+    compiled = minidynamo.compile(_by_proxy, backend=counter, fullgraph=kind is Shown)
+    for _ in range(2):
+        objects = kind(), kind()
+        results = [f(x, weakref.proxy(o)) for f, o in zip((_by_proxy, compiled), objects)]
+        assert_same(*results)
+        assert_same(*map(vars, objects))
+    assert len(counter.graphs) == 1 or kind is Hidden
+
+
+def test_proxy_whose_object_is_gone():
+    def f(a, holder):
+        try:
+            return a + holder[0].factor
+        except ReferenceError as error:
+            return a, str(error)
+
+    shown = Shown()
+    gone, alive = [weakref.proxy(Shown())], [weakref.proxy(shown, lambda proxy: None)]
+    for calls in ((alive, gone), (gone, alive)):
+        minidynamo.reset()
+        compiled = minidynamo.compile(f, backend="eager")
+        for holder in calls * 2:
+            assert_same(compiled(x, holder), f(x, holder))
