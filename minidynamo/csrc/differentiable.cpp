@@ -17,6 +17,7 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 
+#include <algorithm>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -114,7 +115,8 @@ class CompiledFunctionBackward : public ag::Node {
         layouts_(*graph->layouts),
         backward_(Py_NewRef(graph->backward)),
         partial_(Py_NewRef(graph->partial)),
-        replay_(Py_NewRef(graph->replay)) {}
+        replay_(Py_NewRef(graph->replay)),
+        over_(layouts_->tangents.size(), false) {}
 
   ~CompiledFunctionBackward() override {
     if (Py_IsInitialized() != 0) {
@@ -137,14 +139,28 @@ class CompiledFunctionBackward : public ag::Node {
 
   std::string name() const override { return "CompiledFunctionBackward"; }
 
+  // What no further pass may read: of outputs that share nothing with those whose passes are over,
+  // eager has kept what it saved.
   void release_variables() override {
-    for (ag::SavedVariable& saved : saved_) {
-      saved.reset_data();
+    size_t next_saved = 0;
+    for (const Argument& argument : layouts_->arguments) {
+      if (argument.kind == Argument::Kind::Tangent || argument.number) {
+        continue;
+      }
+      if (next_saved == saved_.size()) {
+        break;  // never filled
+      }
+      ag::SavedVariable& saved = saved_[next_saved++];
+      if (are_over(argument.tangents)) {
+        saved.reset_data();
+      }
     }
-    for (Origin& origin : origins_) {
-      origin.kept.reset();
+    if (std::find(over_.begin(), over_.end(), false) == over_.end()) {
+      for (Origin& origin : origins_) {
+        origin.kept.reset();
+      }
+      watches_.clear();
     }
-    watches_.clear();
   }
 
   // Keeps what the backward graph reads. Outputs know their node already.
@@ -185,6 +201,7 @@ class CompiledFunctionBackward : public ag::Node {
     TORCH_CHECK(!in_transform(), kInTransform);
     TORCH_CHECK(layouts_->deterministic || !at::globalContext().deterministicAlgorithms(),
                 kDeterminism);
+    check_over(tangents);
     check_watches(tangents);
     bool differentiated = at::GradMode::is_enabled();
     ag::edge_list edges;
@@ -214,6 +231,38 @@ class CompiledFunctionBackward : public ag::Node {
   }
 
  private:
+  bool are_over(const std::vector<size_t>& tangents) const {
+    return std::all_of(tangents.begin(), tangents.end(), [this](size_t i) { return over_[i]; });
+  }
+
+  // Raises eager's error where it would look again at what an earlier pass has let go of.
+  void check_over(const ag::variable_list& tangents) const {
+    for (size_t i = 0; i < over_.size(); ++i) {
+      TORCH_CHECK(!over_[i] || !tangents.at(i).defined(), ag::ERR_BACKWARD_TWICE);
+    }
+  }
+
+  // The pass behind these tangents reads nothing more.
+  void finish(const std::vector<bool>& given) {
+    if (ag::get_current_graph_task_keep_graph()) {
+      return;
+    }
+    for (size_t i = 0; i < given.size(); ++i) {
+      for (size_t other : layouts_->together[i]) {
+        over_[other] = over_[other] || given[i];
+      }
+    }
+    release_variables();
+  }
+
+  static std::vector<bool> defined(const ag::variable_list& tangents) {
+    std::vector<bool> given;
+    for (const at::Tensor& tangent : tangents) {
+      given.push_back(tangent.defined());
+    }
+    return given;
+  }
+
   // Raises eager's error where eager would have saved what was written to since. Of a part of the
   // gradients it need not look at all that it saved.
   void check_watches(const ag::variable_list& tangents) {
@@ -314,18 +363,21 @@ class CompiledFunctionBackward : public ag::Node {
       PyObject* item = PyList_GET_ITEM(results.get(), static_cast<Py_ssize_t>(i));
       gradients.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
     }
-    if (!ag::get_current_graph_task_keep_graph()) {
-      release_variables();
-    }
+    finish(defined(tangents));
     return gradients;
   }
 
   ag::variable_list run(ag::variable_list&& tangents) {
     at::NoGradGuard no_grad;
     c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
-    bool missing = false;
-    THPObjectPtr list = arguments(std::move(tangents), missing);
-    THPObjectPtr results(PyObject_CallOneArg(missing ? partial_ : backward_, list.get()));
+    std::vector<bool> given = defined(tangents);
+    size_t count = std::count(given.begin(), given.end(), true);
+    if (count == 0) {
+      return ag::variable_list(layouts_->gradients.size());
+    }
+    THPObjectPtr list = arguments(std::move(tangents), given);
+    bool all = count == given.size();
+    THPObjectPtr results(PyObject_CallOneArg(all ? backward_ : partial_, list.get()));
     if (!results) {
       raise_python_error();
     }
@@ -345,9 +397,10 @@ class CompiledFunctionBackward : public ag::Node {
     return gradients;
   }
 
-  // The list that the backward graph takes. What was saved is let go of here when nobody asked to
-  // keep it: the list holds it alone then, and the graph frees it after its last use.
-  THPObjectPtr arguments(ag::variable_list&& tangents, bool& missing) {
+  // The list that the backward graph takes, with None for what it does not read. What was saved is
+  // let go of here when nobody asked to keep it: the list holds it alone then, and the graph frees
+  // it after its last use.
+  THPObjectPtr arguments(ag::variable_list&& tangents, const std::vector<bool>& given) {
     THPObjectPtr list(PyList_New(static_cast<Py_ssize_t>(layouts_->arguments.size())));
     if (!list) {
       raise_python_error();
@@ -359,23 +412,23 @@ class CompiledFunctionBackward : public ag::Node {
       PyObject* item;
       if (argument.kind == Argument::Kind::Tangent) {
         at::Tensor tangent = std::move(tangents.at(argument.index));
-        missing |= !tangent.defined();
         item = tangent.defined()
                    ? THPVariable_Wrap(fit(layouts_->tangents[argument.index], tangent))
                    : Py_NewRef(Py_None);
       } else if (argument.number) {
         item = Py_NewRef(numbers_[next_number++].ptr());
       } else {
-        item = THPVariable_Wrap(saved_[next_saved++].unpack(getptr()));
+        ag::SavedVariable& saved = saved_[next_saved++];
+        bool is_read = std::any_of(argument.tangents.begin(), argument.tangents.end(),
+                                   [&](size_t i) { return given[i]; });
+        item = is_read ? THPVariable_Wrap(saved.unpack(getptr())) : Py_NewRef(Py_None);
       }
       if (item == nullptr) {
         raise_python_error();
       }
       PyList_SET_ITEM(list.get(), place++, item);
     }
-    if (!ag::get_current_graph_task_keep_graph()) {
-      release_variables();
-    }
+    finish(given);
     return list;
   }
 
@@ -383,6 +436,7 @@ class CompiledFunctionBackward : public ag::Node {
   PyObject* backward_;
   PyObject* partial_;
   PyObject* replay_;
+  std::vector<bool> over_;  // by tangent: what eager saved behind it is gone
   std::vector<Origin> origins_;
   std::vector<Watch> watches_;  // by `watched` of the layouts, until they are released
   std::vector<ag::SavedVariable> saved_;

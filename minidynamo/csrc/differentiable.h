@@ -24,6 +24,7 @@ struct Argument {
   Kind kind;
   bool number;   // no tensor
   size_t index;  // of the forward's input or result; of the tangent
+  std::vector<size_t> tangents;  // without all of these nobody reads it
 };
 
 // The memory that the backward graph expects of a tangent.
@@ -57,6 +58,8 @@ struct Layouts {
   std::vector<Tangent> tangents;
   std::vector<Shared> shared;
   std::vector<Watched> watched;
+  // By tangent: those that eager cannot take once this one was, unless the graph is retained.
+  std::vector<std::vector<size_t>> together;
   std::vector<size_t> moved;  // inputs whose version counter a call moves
   std::vector<size_t> kept;   // inputs whose version counter stays, though they are written to
   bool deterministic = false;

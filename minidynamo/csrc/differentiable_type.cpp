@@ -43,6 +43,32 @@ void check_below(const std::vector<size_t>& values, size_t limit, const char* na
   }
 }
 
+// What is known of the tensors that are saved, or that eager would save.
+void parse_saves(const py::dict& spec, size_t results, Layouts& layouts) {
+  for (py::handle item : spec["shared"]) {
+    auto [result, kind, index] = item.cast<std::tuple<size_t, std::string, size_t>>();
+    bool of_input = kind == "input";
+    check_below({result}, results, "shared");
+    check_below({index}, of_input ? layouts.inputs : results, "shared");
+    layouts.shared.push_back({result, of_input, index});
+  }
+  for (py::handle item : spec["watched"]) {
+    auto [kind, index, tangents] =
+        item.cast<std::tuple<std::string, size_t, std::vector<size_t>>>();
+    bool of_input = kind == "input";
+    check_below({index}, of_input ? layouts.inputs : layouts.outputs, "watched");
+    check_below(tangents, layouts.tangents.size(), "watched");
+    layouts.watched.push_back({of_input, index, std::move(tangents)});
+  }
+  layouts.together = spec["together"].cast<std::vector<std::vector<size_t>>>();
+  if (layouts.together.size() != layouts.tangents.size()) {
+    throw py::value_error("together: one row is needed for each tangent");
+  }
+  for (const std::vector<size_t>& row : layouts.together) {
+    check_below(row, layouts.tangents.size(), "together");
+  }
+}
+
 std::shared_ptr<Layouts> parse(const py::dict& spec) {
   auto layouts = std::make_shared<Layouts>();
   layouts->inputs = spec["inputs"].cast<size_t>();
@@ -73,7 +99,8 @@ std::shared_ptr<Layouts> parse(const py::dict& spec) {
     throw py::value_error("tangents: one is needed for each differentiable output");
   }
   for (py::handle item : spec["arguments"]) {
-    auto [kind, number, index] = item.cast<std::tuple<std::string, bool, size_t>>();
+    auto [kind, number, index, tangents] =
+        item.cast<std::tuple<std::string, bool, size_t, std::vector<size_t>>>();
     Argument::Kind of = kind == "input"    ? Argument::Kind::Input
                         : kind == "result" ? Argument::Kind::Result
                                            : Argument::Kind::Tangent;
@@ -81,23 +108,10 @@ std::shared_ptr<Layouts> parse(const py::dict& spec) {
                    : of == Argument::Kind::Result ? results
                                                   : layouts->tangents.size();
     check_below({index}, limit, "arguments");
-    layouts->arguments.push_back({of, number, index});
+    check_below(tangents, layouts->tangents.size(), "arguments");
+    layouts->arguments.push_back({of, number, index, std::move(tangents)});
   }
-  for (py::handle item : spec["shared"]) {
-    auto [result, kind, index] = item.cast<std::tuple<size_t, std::string, size_t>>();
-    bool of_input = kind == "input";
-    check_below({result}, results, "shared");
-    check_below({index}, of_input ? layouts->inputs : results, "shared");
-    layouts->shared.push_back({result, of_input, index});
-  }
-  for (py::handle item : spec["watched"]) {
-    auto [kind, index, tangents] =
-        item.cast<std::tuple<std::string, size_t, std::vector<size_t>>>();
-    bool of_input = kind == "input";
-    check_below({index}, of_input ? layouts->inputs : layouts->outputs, "watched");
-    check_below(tangents, layouts->tangents.size(), "watched");
-    layouts->watched.push_back({of_input, index, std::move(tangents)});
-  }
+  parse_saves(spec, results, *layouts);
   return layouts;
 }
 

@@ -13,6 +13,7 @@ import operator
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -313,7 +314,7 @@ class _Pair:
         *,
         may_join: bool,
     ) -> None:
-        self.joined = Joined(self.compile_backward, gm)
+        self.joined = Joined(partial(self._compile, "backward"), gm)
         self.has_failed = False
         self._compilers = compilers
         self._gradients = gradients
@@ -339,11 +340,12 @@ class _Pair:
     def compile_forward(self, graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
         self._check(graph)
         gradients = self._gradients
-        backward = gradients.backward_module
-        if self._may_join and backward is not None and not gradients.repeated:
-            self.joined.note_parts(graph, backward, self._inputs, gradients.unseen)
+        if gradients.backward_module is not None:
+            self.joined.note_backward(gradients.backward_module, is_copy=False)
+            if self._may_join and not gradients.repeated:
+                self.joined.note_forward(graph, self._inputs, gradients.unseen)
         compiled = self._compile("forward", graph, given)
-        self.joined.note_forward(compiled)
+        self.joined.note_compiled(compiled)
         return _Unwatched(compiled) if _has_complex(graph) else compiled
 
     def compile_inference(self, graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
@@ -352,11 +354,10 @@ class _Pair:
         return _Unwatched(compiled) if _has_complex(graph) else compiled
 
     def compile_backward(self, graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
-        """May be asked for twice: by the graph's own node, and by AOTAutograd's."""
+        """What AOTAutograd's own node calls."""
         joined = self.joined
-        if joined.backward is None:
-            joined.note_backward(graph, self._compile("backward", graph, given))
-        return joined.partial if self._gradients.differ else joined.backward
+        joined.note_backward(graph, is_copy=True)
+        return joined.parts if self._gradients.some_may_be_none else joined.whole()
 
 
 def make_aot(
@@ -491,7 +492,9 @@ def compile_aot(
     _check_inputs(gm, inputs)
     key = step_key(gm, inputs)
     record = load_step(key)
-    stored = None if record is None else stored_call(record, gm, compile_now)
+    stored = (
+        None if key is None or record is None else stored_call(key, record, gm, compile_now)
+    )
     return compile_now(inputs, Recorder(key)) if stored is None else stored
 
 

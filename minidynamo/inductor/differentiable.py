@@ -11,20 +11,30 @@ AOTAutograd's callable as before.
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
 import torch.fx
 from torch._guards import TracingContext, tracing
 from torch.fx import Node
-from torch.utils._pytree import tree_leaves
 
 from minidynamo import _C
-from minidynamo.inductor.eager_saves import Watched, watched
-from minidynamo.inductor.gradients import WRITTEN, PartialBackward
+from minidynamo.inductor import metrics
+from minidynamo.inductor.eager_saves import together, watched
+from minidynamo.inductor.gradients import WRITTEN
+from minidynamo.inductor.partial_backward import (
+    MOST_COMPILED,
+    BackwardParts,
+    Filling,
+    Missing,
+    Needs,
+    Part,
+    Taking,
+    prune,
+)
 from minidynamo.inductor.passes.simplify import may_share_memory
 from minidynamo.inductor.replay import Replay, autocast_states, can_replay
 
@@ -65,7 +75,7 @@ class Boxed:
 class Joined:
     """One graph's forward and backward, as they become known while AOTAutograd compiles it.
 
-    compile_backward: makes a callable (of one list) of the backward graph. gm: the graph itself.
+    compile_backward: makes a callable (of one list) of a backward graph. gm: the graph itself.
     """
 
     def __init__(self, compile_backward: Compiler, gm: torch.fx.GraphModule) -> None:
@@ -75,59 +85,79 @@ class Joined:
         self._replay: Replay | None = None
         self._spec: dict[str, Any] | None = None
         self._module: torch.fx.GraphModule | None = None
+        self._is_copy = False
+        self._needs: Needs | None = None
         self._context: TracingContext | None = None
         self._forward: Any = None
         self._backward: Callable[[list[Any]], Any] | None = None
-        self._partial: PartialBackward | None = None
+        self._n_compiled = 0
         self._graph: weakref.ref[Any] | None = None
         self._recorder: Any = None
+        self.parts = BackwardParts((), self.make_part)
 
     def record_in(
         self,
         recorder: Any,
     ) -> None:
-        """recorder: a `stored_steps.Recorder`, told when both graphs are plans."""
+        """recorder: a `stored_steps.Recorder`, told of what becomes a plan."""
         self._recorder = recorder if recorder.take(self) else None
 
-    def note_parts(
+    def note_backward(
+        self,
+        backward: torch.fx.GraphModule,
+        *,
+        is_copy: bool,
+    ) -> None:
+        """The backward graph as it was cut, when the forward graph is about to be compiled, or the
+        copy that AOTAutograd has made to be compiled; the latter is of no interest where a node of
+        our own joins the two.
+        """
+        if self._spec is not None:
+            return
+        self._context = TracingContext.try_get()
+        self._module, self._is_copy = backward, is_copy
+        self._needs = Needs(backward.graph)
+        self.parts = BackwardParts(self._needs.tangents, self.make_part)
+
+    def note_forward(
         self,
         forward: torch.fx.GraphModule,
-        backward: torch.fx.GraphModule,
         inputs: Sequence[Any],
         kept: Sequence[int],
     ) -> None:
-        """To be called when the forward graph is about to be compiled. backward: as it was cut.
+        """The same, where a node of our own may join the two.
 
         kept: positions of inputs that are written to and whose version counters stay.
         """
-        self._context = TracingContext.try_get()
-        if self._context is None:
+        if self._context is None or self._needs is None:
             return
         metadata = self._context.fw_metadata
         if _is_plain(metadata, forward, inputs):
-            self._spec = _describe(metadata, forward, backward)
+            self._spec = _describe(metadata, forward, self._needs)
         if self._spec is not None:
             self._spec["kept"] = list(kept)
-            self._spec["watched"] = self._watched(forward)
-            self._module = backward
+            self._watch(forward)
             if self._replayed is not None and can_replay(metadata, forward):
                 positions = self._spec["differentiable"], self._spec["gradients"]
                 self._replay = Replay(self._replayed, self._autocast, *positions)
         self._replayed = None
 
-    def _watched(
+    def _watch(
         self,
         forward: torch.fx.GraphModule,
-    ) -> list[Watched]:
+    ) -> None:
         """What eager saves that the backward graph does not read, but for what this graph itself
-        writes to.
+        writes to; and which outputs share what eager saves.
         """
         spec, gm = self._spec, self._replayed
-        if spec is None or gm is None or gm.meta.get(WRITTEN) is None:
-            return []
+        assert spec is not None
+        if gm is None or gm.meta.get(WRITTEN) is None:
+            tangents = list(range(len(spec["tangents"])))
+            spec.update(watched=[], together=[tangents for _ in tangents])
+            return
         (output,) = forward.graph.find_nodes(op="output")
         results, n_outputs = output.args[0], spec["outputs"]
-        known = {(kind, i) for kind, _, i in spec["arguments"]}
+        known = {(kind, i) for kind, _, i, _ in spec["arguments"]}
         known.update((kind.replace("result", "output"), i) for _, kind, i in spec["shared"])
         saved = set(results[n_outputs:])
         known.update(
@@ -135,48 +165,21 @@ class Joined:
         )
         written = (*gm.meta[WRITTEN], *spec["kept"], *spec["moved"])
         known.update(("input", i) for i in written)
-        return watched(gm, spec["differentiable"], known)
+        spec["watched"] = watched(gm, spec["differentiable"], known)
+        spec["together"] = together(gm, spec["differentiable"])
 
-    def note_forward(self, compiled: Callable[..., Any]) -> None:
+    def note_compiled(self, compiled: Callable[..., Any]) -> None:
         """The forward graph, compiled."""
         if isinstance(compiled, Boxed) and isinstance(compiled.compiled, _C.PlanExecutor):
             self._forward = compiled.compiled
 
-    def note_backward(self, graph: torch.fx.GraphModule, compiled: Callable[..., Any]) -> None:
-        """The backward graph, and its callable of one list."""
-        self._module = None
-        self._partial = PartialBackward.of_graph(graph, compiled)
-        self._backward = compiled
-        if (
-            self._spec is not None
-            and self._recorder is not None
-            and isinstance(compiled, Boxed)
-        ):
-            plans, replays = (self._forward, compiled.compiled), self._replay is not None
-            self._recorder.save(self._spec, plans, self._partial, replays)
-        self._recorder = None
-        self._arm()
-
-    @property
-    def backward(self) -> Callable[[list[Any]], Any] | None:
-        """The backward graph's callable, once it is compiled."""
-        return self._backward
-
-    @property
-    def partial(self) -> PartialBackward | None:
-        """The same for tangents some of which are None."""
-        return self._partial
-
-    def passes(self) -> tuple[Callable[[list[Any]], Any], PartialBackward]:
-        """The compiled backward graph for all tangents, and for some."""
-        self._compile()
-        assert self._backward is not None and self._partial is not None
-        return self._backward, self._partial
+    def whole(self) -> Callable[[list[Any]], Any]:
+        """The backward graph for all tangents, compiled."""
+        return self.parts.part(frozenset())
 
     def attach(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
         """The callable of the whole graph. wrapped: AOTAutograd's."""
         if self._spec is None or self._forward is None:
-            self._module = None
             return wrapped
         graph = _C.DifferentiableGraph(wrapped)
         self._graph = weakref.ref(graph)
@@ -187,30 +190,46 @@ class Joined:
         graph = None if self._graph is None else self._graph()
         if graph is None or self._spec is None:
             return
-        if self._backward is not None:
-            backward = self._backward
-            backward = backward.call if isinstance(backward, Boxed) else backward
-            graph.arm(self._spec, self._forward, backward, self._partial, self._replay)
-        else:
-            first = self._first, self._first_partial
-            graph.arm(self._spec, self._forward, *first, self._replay)
+        backward = self._backward or self._first
+        backward = backward.call if isinstance(backward, Boxed) else backward
+        graph.arm(self._spec, self._forward, backward, self.parts, self._replay)
 
     def _first(self, inputs: list[Any]) -> Any:
-        return self.passes()[0](inputs)
+        return self.whole()(inputs)
 
-    def _first_partial(self, inputs: list[Any]) -> Any:
-        return self.passes()[1](inputs)
-
-    def _compile(self) -> None:
-        """Compiles the backward graph, when it is first called."""
-        module = self._module
-        if module is None:
-            return
-        values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
-        # AOTAutograd may yet ask for the same graph, and gets a copy then, too.
-        module = copy.deepcopy(module)
-        with tracing(self._context), torch.no_grad(), torch._C._DisableAutocast():
-            self._compile_backward(module, values)
+    def make_part(
+        self,
+        missing: Missing,
+    ) -> Part:
+        """Compiles the backward graph for some missing tangents (none: the whole graph)."""
+        module, needs = self._module, self._needs
+        assert module is not None and needs is not None
+        if missing and not needs.is_prunable:
+            return Filling(self.whole(), needs, missing)
+        part, kept = module, None
+        if missing:
+            part, kept = prune(module, needs, missing)
+        elif len(needs.tangents) > 1 or not self._is_copy:
+            # AOTAutograd may yet ask for the same graph, or others of its parts are to come.
+            part = deepcopy(module)
+        self._n_compiled += 1
+        if self._n_compiled > MOST_COMPILED:
+            metrics.increment("uncompiled_graphs")
+            compiled: Any = Boxed(_C.disabled(part.forward))
+        else:
+            values = [node.meta["val"] for node in part.graph.find_nodes(op="placeholder")]
+            with tracing(self._context), torch.no_grad(), torch._C._DisableAutocast():
+                compiled = self._compile_backward(part, values)
+        if self._spec is not None and self._recorder is not None:
+            self._recorder.save(self._spec, self._forward, self._replay is not None)
+            self._recorder.save_part(missing, kept, compiled)
+        if kept is not None:
+            return Taking(compiled, kept)
+        self._backward = compiled
+        if len(needs.tangents) < 2:
+            self._module = None
+        self._arm()
+        return compiled  # type: ignore[no-any-return]
 
 
 def _is_plain(metadata: Any, forward: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
@@ -242,7 +261,7 @@ def _is_plain(metadata: Any, forward: torch.fx.GraphModule, inputs: Sequence[Any
 
 
 def _describe(
-    metadata: Any, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule
+    metadata: Any, forward: torch.fx.GraphModule, needs: Needs
 ) -> dict[str, Any] | None:
     """How the two graphs are tied, or None where the names do not tell."""
     given = [node.name for node in forward.graph.find_nodes(op="placeholder")]
@@ -255,18 +274,20 @@ def _describe(
     outputs = list(enumerate(metadata.output_info))
     differentiable = [i for i, info in outputs if info.requires_grad]
     arguments = []
-    for node in backward.graph.find_nodes(op="placeholder"):
+    order = [int(needs.given[i].name.removeprefix("tangents_")) - 1 for i in needs.tangents]
+    for place, node in enumerate(needs.given):
         value = node.meta.get("val")
         if node.name.startswith("tangents_"):
-            arguments.append(("tangent", False, int(node.name[len("tangents_") :]) - 1))
+            number = int(node.name.removeprefix("tangents_")) - 1
+            arguments.append(("tangent", False, number, [number]))
         elif node.name in position:
             kind, index = position[node.name]
-            arguments.append((kind, not isinstance(value, torch.Tensor), index))
+            wanted = [order[i] for i in needs.of_position(place)]
+            arguments.append((kind, not isinstance(value, torch.Tensor), index, wanted))
         else:
             return None
     tangents = [_tangent(meta.memory_format) for meta in metadata.subclass_tangent_meta]
-    (output,) = backward.graph.find_nodes(op="output")
-    gradients = tree_leaves(output.args)
+    gradients = needs.results
     if len(tangents) != len(differentiable) or len(gradients) != len(given) or None in tangents:
         return None
     return {

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
@@ -37,12 +37,31 @@ def watched(
     graphs of which the trace does not tell: with operators of graphs (`checkpoint` saves what it
     pleases), and those that read `.data`, whose memory has several counters.
     """
+    saves = _saves(gm)
     found = []
-    for place, outputs in (_saves(gm) or {}).items():
-        tangents = [t for t, position in enumerate(differentiable) if position in outputs]
+    for place, outputs in (saves.places if saves is not None else {}).items():
+        tangents = [t for t, position in enumerate(differentiable) if outputs >> position & 1]
         if tangents and place not in known:
             found.append((*place, tangents))
     return found
+
+
+def together(
+    gm: torch.fx.GraphModule,
+    differentiable: Sequence[int],
+) -> list[list[int]]:
+    """For each tangent (by its position in `differentiable`) the ones that eager cannot take behind
+    it unless the graph is retained: nodes with saved tensors lie behind both. All of them where the
+    trace does not tell.
+    """
+    saves = _saves(gm)
+    if saves is None:
+        everything = list(range(len(differentiable)))
+        return [everything for _ in differentiable]
+    return [
+        [t for t, other in enumerate(differentiable) if saves.shared[position] >> other & 1]
+        for position in differentiable
+    ]
 
 
 def unsaved_outputs(
@@ -55,33 +74,51 @@ def unsaved_outputs(
     if saves is None:
         return []
     (output,) = gm.graph.find_nodes(op="output")
-    return [i for i in range(len(output.args[0])) if ("output", i) not in saves]
+    return [i for i in range(len(output.args[0])) if ("output", i) not in saves.places]
+
+
+class _Saves(NamedTuple):
+    """What eager saves. Outputs are bits, by their positions.
+
+    places: inputs and outputs, each with the outputs behind which eager saves it. shared: for each
+    output those with which it shares nodes that save something.
+    """
+
+    places: dict[_Place, int]
+    shared: list[int]
 
 
 def _saves(
     gm: torch.fx.GraphModule,
-) -> dict[_Place, set[int]] | None:
-    """The inputs and outputs that eager saves, and outputs behind which it does."""
+) -> _Saves | None:
     if _IN_META not in gm.meta:
         gm.meta[_IN_META] = _find_saves(gm)
-    found: dict[_Place, set[int]] | None = gm.meta[_IN_META]
+    found: _Saves | None = gm.meta[_IN_META]
     return found
 
 
 def _find_saves(
     gm: torch.fx.GraphModule,
-) -> dict[_Place, set[int]] | None:
+) -> _Saves | None:
     if any(_hides_saves(node) for node in gm.graph.nodes):
         return None
     (output,) = gm.graph.find_nodes(op="output")
     results = [_value(node) for node in output.args[0]]
     memory = _memory(gm, results)
-    found: dict[_Place, set[int]] = {}
-    for position, result in enumerate(results):
-        for tensor in _saved_behind(result):
+    found = _Saves({}, [0] * len(results))
+    saving = set()
+    for node, outputs in _behind(results):
+        if type(node).__name__ == "CopySlices":
+            saving.add(outputs)  # what it hides may save something
+        for tensor in _saved_by(node):
+            saving.add(outputs)
             place = memory.get(tensor.untyped_storage()._cdata)
             if place is not None:
-                found.setdefault(place, set()).add(position)
+                found.places[place] = found.places.get(place, 0) | outputs
+    for outputs in saving:
+        for position in range(len(results)):
+            if outputs >> position & 1:
+                found.shared[position] |= outputs
     return found
 
 
@@ -114,21 +151,38 @@ def _memory(
     return {a: o[0] for a, o in owners.items() if len(o) == 1}
 
 
-def _saved_behind(
-    value: Any,
-) -> Iterator[torch.Tensor]:
-    """What the nodes of autograd hold that lead to a fake tensor."""
-    nodes = [value.grad_fn] if isinstance(value, torch.Tensor) else []
-    seen = set(nodes)
-    while nodes:
-        node = nodes.pop()
-        if node is None:
-            continue
-        yield from _saved_by(node)
+def _behind(
+    results: Sequence[Any],
+) -> Iterator[tuple[Any, int]]:
+    """The nodes of autograd that lead to fake tensors, each with those that it leads to."""
+    outputs: dict[Any, int] = {}
+    for position, value in enumerate(results):
+        node = value.grad_fn if isinstance(value, torch.Tensor) else None
+        if node is not None:
+            outputs[node] = outputs.get(node, 0) | 1 << position
+    for node in _in_order(list(outputs)):
+        yield node, outputs[node]
         for following, _ in node.next_functions:
-            if following not in seen:
-                seen.add(following)
-                nodes.append(following)
+            if following is not None:
+                outputs[following] = outputs.get(following, 0) | outputs[node]
+
+
+def _in_order(
+    roots: Sequence[Any],
+) -> Sequence[Any]:
+    """The nodes behind these, each before those behind it."""
+    seen: set[Any] = set()
+    last_first = []
+    pending = [(node, False) for node in roots]
+    while pending:
+        node, is_done = pending.pop()
+        if is_done:
+            last_first.append(node)
+        elif node is not None and node not in seen:
+            seen.add(node)
+            pending.append((node, True))
+            pending.extend((following, False) for following, _ in node.next_functions)
+    return last_first[::-1]
 
 
 def _saved_by(

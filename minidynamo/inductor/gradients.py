@@ -2,9 +2,9 @@
 
 Gradients are None for inputs that only unused outputs depend on. AOTAutograd's backward takes a
 tangent for each output; for outputs that the loss does not use autograd makes zeros, and so
-gradients are zeros where eager has None, which optimizers skip. `Gradients` finds out from the
-joint graph whether there is such an input. Then the forward asks autograd for None instead of
-zeros, and the backward makes these zeros itself and drops gradients that depend on nothing else.
+gradients are zeros where eager has None, which optimizers skip, and NaN where a zero meets an
+infinity. Where there are several tangents the forward asks autograd for None instead of zeros, and
+the backward graph is pruned (partial_backward.py).
 
 Writes through `.data` do not move the version counters of inputs. AOTAutograd's epilogue writes to
 the inputs themselves, so their counters are put back. It writes once, where the program may have
@@ -13,16 +13,14 @@ done so several times: counters move as often as in eager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.fx
 from torch._guards import TracingContext
 from torch.autograd.graph import increment_version
-from torch.fx import Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves
 
 from minidynamo.inductor.sizes import has_symbols
 
@@ -56,7 +54,7 @@ class Gradients:
         self._unreached = unreached
         self._without: list[int] = []
         self._repeated: dict[int, int] = {}
-        self._differ = False
+        self._are_several = False
         self._metadata: Any = None
         self.backward_module: torch.fx.GraphModule | None = None
 
@@ -66,10 +64,9 @@ class Gradients:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Divides the joint graph, and sees whether some gradients need some tangents only."""
-        (output,) = joint.graph.find_nodes(op="output")
-        results = tree_leaves(output.args)[kwargs["num_fwd_outputs"] :]
-        self._differ = len(set(_tangents_of(joint.graph.nodes, results).values())) > 1
+        """Divides the joint graph."""
+        given = joint.graph.find_nodes(op="placeholder")
+        self._are_several = sum("tangents" in node.name for node in given) > 1
         self._without = list(self._unreached)
         forward, self.backward_module = self._partition(joint, *args, **kwargs)
         return forward, self.backward_module
@@ -94,7 +91,7 @@ class Gradients:
             return "a part of an input that is written to is a result"
         # Kernels do not write to saved tensors: backward may run again (`retain_graph`).
         metadata.bw_donated_idxs = []
-        if self._differ:
+        if self._are_several and _are_plain(metadata.subclass_tangent_meta):
             self._metadata = metadata
         self._without = [i for i in self._without if _can_be_detached(metadata, inputs, i)]
         if self._written is None:
@@ -161,11 +158,14 @@ class Gradients:
         return bool(self._repeated)
 
     @property
-    def differ(self) -> bool:
-        """Whether there are gradients that some tangents have no part in, so that AOTAutograd's
-        backward is given None for these.
-        """
+    def some_may_be_none(self) -> bool:
+        """Whether AOTAutograd's backward is given None for tangents of unused outputs."""
         return self._metadata is not None
+
+
+def _are_plain(tangents: Sequence[Any]) -> bool:
+    """Whether none of the tangents is taken apart into several."""
+    return all(type(meta).__name__ == "PlainTensorMeta" for meta in tangents)
 
 
 def _can_be_detached(metadata: Any, inputs: Sequence[Any], position: int) -> bool:
@@ -250,140 +250,6 @@ def _made_by(
         before = node.next_functions
         node = before[-1][0] if before else None  # the last of CopyBackwards is what was copied
     return None
-
-
-def _tangents_of(
-    nodes: Iterable[Node],
-    results: Sequence[Any],
-) -> dict[int, frozenset[Node]]:
-    """For each gradient that depends on tangents, by its position, on which."""
-    found: dict[Node, frozenset[Node]] = {}
-    for node in nodes:
-        if node.op == "placeholder":
-            found[node] = frozenset([node] if "tangents" in node.name else [])
-        else:
-            found[node] = frozenset().union(*(found[a] for a in node.all_input_nodes))
-    known = {i: found[value] for i, value in enumerate(results) if isinstance(value, Node)}
-    return {position: needed for position, needed in known.items() if needed}
-
-
-class Geometry(NamedTuple):
-    """Of a tensor."""
-
-    shape: Sequence[Any]
-    stride: Sequence[Any]
-    dtype: torch.dtype
-    device: torch.device
-
-
-class PartialBackward:
-    """A compiled backward graph, by AOTAutograd's calling convention, for tangents some of which
-    are None: they count as zeros, and gradients that depend on no other are None.
-    """
-
-    _boxed_call = True
-
-    def __init__(
-        self,
-        compiled: Callable[..., Any],
-        tangents: Mapping[int, Geometry],
-        needed: Mapping[int, Collection[int]],
-        given: Sequence[Node] = (),
-    ) -> None:
-        self._compiled = compiled
-        self._tangents = tangents
-        self._needed = needed
-        self._given = given  # tells the values of symbols
-
-    @staticmethod
-    def of_graph(graph: torch.fx.GraphModule, compiled: Callable[..., Any]) -> PartialBackward:
-        """For a graph that was compiled."""
-        given = graph.graph.find_nodes(op="placeholder")
-        tangents = {
-            i: Geometry(value.shape, value.stride(), value.dtype, value.device)
-            for i, node in enumerate(given)
-            if "tangents" in node.name
-            and isinstance(value := node.meta.get("val"), torch.Tensor)
-        }
-        (output,) = graph.graph.find_nodes(op="output")
-        position_of = {node: i for i, node in enumerate(given)}
-        found = _tangents_of(graph.graph.nodes, tree_leaves(output.args))
-        needed = {i: {position_of[node] for node in nodes} for i, nodes in found.items()}
-        return PartialBackward(compiled, tangents, needed, given)
-
-    def record(self) -> dict[str, Any]:
-        """What `of_record` takes, of JSON. Sizes are to be numbers."""
-        rows = [
-            (
-                i,
-                list(g.shape),
-                list(g.stride),
-                str(g.dtype).removeprefix("torch."),
-                str(g.device),
-            )
-            for i, g in self._tangents.items()
-        ]
-        needed = [(i, sorted(positions)) for i, positions in self._needed.items()]
-        return {"tangents": rows, "needed": needed}
-
-    @staticmethod
-    def of_record(record: Mapping[str, Any], compiled: Callable[..., Any]) -> PartialBackward:
-        """For one that was stored."""
-        tangents = {
-            i: Geometry(shape, stride, getattr(torch, dtype), torch.device(device))
-            for i, shape, stride, dtype, device in record["tangents"]
-        }
-        needed = {i: set(positions) for i, positions in record["needed"]}
-        return PartialBackward(compiled, tangents, needed)
-
-    def __call__(
-        self,
-        inputs: list[Any],
-    ) -> Any:
-        missing = {i for i in self._tangents if inputs[i] is None}
-        if not missing:
-            return self._compiled(inputs)
-        known = _sizes(self._given, inputs) if self._given else {}
-        for position in missing:
-            inputs[position] = _zeros(self._tangents[position], known)
-        results = list(self._compiled(inputs))
-        for position, needed in self._needed.items():
-            if missing.issuperset(needed):
-                results[position] = None
-        return tuple(results)
-
-
-def _sizes(
-    given: Sequence[Node],
-    inputs: Sequence[Any],
-) -> dict[Any, int]:
-    """The values of the symbols that inputs show."""
-    known: dict[Any, int] = {}
-    for node, value in zip(given, inputs, strict=True):
-        fake = node.meta.get("val")
-        if isinstance(fake, torch.SymInt):
-            known[fake.node.expr] = value
-        elif isinstance(fake, torch.Tensor) and value is not None:
-            for size, actual in zip(fake.shape, value.shape, strict=True):
-                if isinstance(size, torch.SymInt):
-                    known[size.node.expr] = actual
-    return known
-
-
-def _zeros(
-    wanted: Geometry,
-    known: Mapping[Any, int],
-) -> torch.Tensor:
-    def number(
-        size: Any,
-    ) -> int:
-        return int(size.node.expr.xreplace(known)) if isinstance(size, torch.SymInt) else size
-
-    sizes, strides = map(number, wanted.shape), map(number, wanted.stride)
-    made = torch.empty_strided(
-        tuple(sizes), tuple(strides), dtype=wanted.dtype, device=wanted.device
-    )
-    return made.zero_()
 
 
 def _gives_part_of_written(metadata: Any) -> bool:

@@ -37,7 +37,8 @@ from minidynamo import _C, events
 from minidynamo.compile_lock import compiling
 from minidynamo.inductor import config, metrics, trace
 from minidynamo.inductor.differentiable import Boxed, Joined
-from minidynamo.inductor.gradients import WRITTEN, PartialBackward
+from minidynamo.inductor.gradients import WRITTEN
+from minidynamo.inductor.partial_backward import BackwardParts, Missing, Part, Taking
 from minidynamo.inductor.replay import Replay, autocast_states
 from minidynamo.inductor.runtime import plan_store
 from minidynamo.inductor.runtime.cache import content_key, plan_cache
@@ -243,31 +244,37 @@ def _state() -> list[str]:
 
 
 class Recorder:
-    """Stores one graph's passes when both are compiled. key: None stores nothing."""
+    """Stores what becomes known of one graph's passes. key: None stores nothing."""
 
     def __init__(self, key: str | None) -> None:
         self._key = key
-        self.joined: Joined | None = None  # where nothing is stored
+        self._is_saved = False
+        self.joined: Joined | None = None
 
     def take(self, joined: Joined) -> bool:
-        """Whether to tell of `joined` when it is complete."""
-        if self._key is None:
-            self.joined = joined
+        """Whether to tell of `joined`'s passes."""
+        self.joined = joined
         return self._key is not None
 
-    def save(
-        self,
-        spec: Mapping[str, Any],
-        executors: Sequence[Any],
-        partial: PartialBackward,
-        replays: bool,
-    ) -> None:
-        """To be called when the executors of both plans are known."""
-        plans = [plan_store.name_of(executor) for executor in executors]
-        if self._key is None or None in plans:
+    def save(self, spec: Mapping[str, Any], forward: Any, replays: bool) -> None:
+        """forward: the executor of its plan. Once is enough."""
+        name = plan_store.name_of(forward)
+        if self._key is None or name is None or self._is_saved:
             return
-        record = {"spec": spec, "plans": plans, "partial": partial.record(), "replays": replays}
+        self._is_saved = True
+        record = {"spec": spec, "plan": name, "replays": replays}
         plan_cache().put(self._key, json.dumps(record), None)
+
+    def save_part(self, missing: Missing, kept: Sequence[int] | None, compiled: Any) -> None:
+        """A backward pass. kept: the positions of the inputs that it takes, or None: all."""
+        plan = plan_store.name_of(compiled.compiled) if isinstance(compiled, Boxed) else None
+        if self._key is not None and plan is not None:
+            record = {"plan": plan, "kept": kept}
+            plan_cache().put(_part_key(self._key, missing), json.dumps(record), None)
+
+
+def _part_key(key: str, missing: Missing) -> str:
+    return content_key("part", key, str(sorted(missing)))
 
 
 def load_step(key: str | None) -> dict[str, Any] | None:
@@ -280,18 +287,27 @@ def load_step(key: str | None) -> dict[str, Any] | None:
     return None if found is None else json.loads(found.plan_json)
 
 
+def load_part(key: str, missing: Missing) -> dict[str, Any] | None:
+    """The backward pass for these missing tangents that was stored for the step of that name."""
+    found = plan_cache().get(_part_key(key, missing))
+    return None if found is None else json.loads(found.plan_json)
+
+
 # -- calling ---------------------------------------------------------------------------------------
 
 
 def stored_call(
-    record: dict[str, Any], gm: torch.fx.GraphModule, compile_again: _Again
+    key: str, record: dict[str, Any], gm: torch.fx.GraphModule, compile_again: _Again
 ) -> Callable[..., Any] | None:
     """A callable of the graph, or None where its forward plan is gone.
 
-    compile_again: compiles the graph for inputs (fakes), by AOTAutograd, and tells a recorder.
+    key: its name. compile_again: compiles the graph for inputs (fakes), by AOTAutograd, and tells
+    a recorder.
     """
-    forward = _executor(record["plans"][0])
-    return None if forward is None else _Stored(record, gm, forward, compile_again).graph()
+    forward = _executor(record["plan"])
+    if forward is None:
+        return None
+    return _Stored(key, record, gm, forward, compile_again).graph()
 
 
 def _executor(key: str) -> Any:
@@ -317,12 +333,13 @@ class _Stored:
 
     def __init__(
         self,
+        key: str,
         record: dict[str, Any],
         gm: torch.fx.GraphModule,
         forward: Any,
         compile_again: _Again,
     ) -> None:
-        self._record = record
+        self._key = key
         self._spec = _spec(record["spec"])
         self._forward = forward
         self._compile_again = compile_again
@@ -331,7 +348,9 @@ class _Stored:
         self._flags = config.to_dict()
         self._autocast = autocast_states()
         self._compiled: tuple[Callable[..., Any], Joined | None] | None = None
-        self._passes: tuple[Callable[[list[Any]], Any], PartialBackward] | None = None
+        rows = enumerate(self._spec["arguments"])
+        tangents = [i for i, (kind, *_) in rows if kind == "tangent"]
+        self._parts = BackwardParts(tangents, self._make_part)
         self._graph: weakref.ref[Any] | None = None
         self._replay = None
         if record["replays"]:
@@ -342,7 +361,7 @@ class _Stored:
         """The callable. Its backward plan is read when it is first called."""
         graph = _C.DifferentiableGraph(self._whole)
         self._graph = weakref.ref(graph)
-        graph.arm(self._spec, self._forward, self._first, self._first_partial, self._replay)
+        graph.arm(self._spec, self._forward, self._first, self._parts, self._replay)
         return graph
 
     def _whole(self, *args: Any) -> Any:
@@ -350,32 +369,25 @@ class _Stored:
         return self._again()[0](*args)
 
     def _first(self, inputs: list[Any]) -> Any:
-        return self._loaded()[0](inputs)
+        return self._parts.part(frozenset())(inputs)
 
-    def _first_partial(self, inputs: list[Any]) -> Any:
-        return self._loaded()[1](inputs)
-
-    def _loaded(self) -> tuple[Callable[[list[Any]], Any], PartialBackward]:
-        """The backward graph for all tangents, and for some; the graph's node calls them from now
-        on.
+    def _make_part(self, missing: Missing) -> Part:
+        """The backward graph for some missing tangents. The graph's node calls the whole one
+        itself from now on.
         """
-        with compiling():
-            if self._passes is None:
-                executor = _executor(self._record["plans"][1])
-                if executor is None:
-                    joined = self._again()[1]
-                    assert joined is not None
-                    self._passes = joined.passes()
-                else:
-                    boxed = Boxed(executor)
-                    partial = PartialBackward.of_record(self._record["partial"], boxed)
-                    self._passes = boxed, partial
-                graph = None if self._graph is None else self._graph()
-                if graph is not None:
-                    backward, partial = self._passes
-                    call = backward.call if isinstance(backward, Boxed) else backward
-                    graph.arm(self._spec, self._forward, call, partial, self._replay)
-            return self._passes
+        record = load_part(self._key, missing)
+        executor = None if record is None else _executor(record["plan"])
+        if record is None or executor is None:
+            joined = self._again()[1]
+            assert joined is not None
+            return joined.parts.part(missing)
+        boxed = Boxed(executor)
+        if record["kept"] is not None:
+            return Taking(boxed, record["kept"])
+        graph = None if self._graph is None else self._graph()
+        if graph is not None:
+            graph.arm(self._spec, self._forward, boxed.call, self._parts, self._replay)
+        return boxed
 
     def _again(self) -> tuple[Callable[..., Any], Joined | None]:
         """The graph compiled by AOTAutograd, in the state in which it was looked up."""
@@ -388,7 +400,7 @@ class _Stored:
                 stack.enter_context(torch.enable_grad())
                 for device, dtype, enabled in self._autocast:
                     stack.enter_context(torch.autocast(device, dtype, enabled))
-                recorder = Recorder(None)
+                recorder = Recorder(self._key)
                 compiled = self._compile_again(self._fakes, recorder)
                 self._compiled = compiled, recorder.joined
             return self._compiled
