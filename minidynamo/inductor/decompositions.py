@@ -412,6 +412,15 @@ def _nearest_backward(
     return summed.contiguous(memory_format=layout)
 
 
+def _softshrink_backward(
+    gradient: torch.Tensor,
+    x: torch.Tensor,
+    limit: float,
+) -> torch.Tensor:
+    """Taken apart since its meta function knows no symbolic sizes."""
+    return torch.where((x >= -limit) & (x <= limit), 0, gradient)
+
+
 _OF_SYMBOLIC_SIZES: dict[Any, Any] = {
     aten.softshrink.default: None,
     aten.upsample_nearest2d.default: None,
@@ -487,6 +496,7 @@ def _table(with_quantized: bool) -> dict[Any, Callable[..., Any]]:
     return {
         **table,
         aten.ldexp.Tensor: _ldexp,
+        aten.softshrink_backward.default: _softshrink_backward,
         aten.roll.default: _roll,
         getattr(aten.random, "from"): _random_from,
         aten.max_unpool2d.default: _max_unpool2d,

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from inductor_testing import assert_same, check, compiled
 
 import minidynamo
+from minidynamo.inductor import metrics
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
@@ -260,6 +261,16 @@ def test_gradients_of_activations_where_their_pieces_meet(dtype):
         results.append([*values, *gradients])
     for actual, expected in zip(*results, strict=True):
         torch.testing.assert_close(actual, expected, equal_nan=True, **TOLERANCE[dtype])
+
+
+def test_gradients_of_softshrink_with_symbolic_sizes():
+    compiled = minidynamo.compile(lambda x: F.softshrink(x, 0.3), dynamic=True)
+    metrics.reset()
+    for size in (3, 5):
+        x = torch.linspace(-1, 1, size, requires_grad=True)
+        (gradient,) = torch.autograd.grad(compiled(x).sum(), x)
+        assert torch.equal(gradient, (x.detach().abs() > 0.3).float())
+    assert metrics.uncompiled_graphs == 0
 
 
 def test_powers_of_doubles():

@@ -192,16 +192,3 @@ def lower_softshrink(
         return where(a > limit, a - limit, where(a < -limit, a + limit, a * 0))
 
     return g.pointwise(fn, (x,), x.dtype, cost=5)
-
-
-@register(aten.softshrink_backward.default)
-def lower_softshrink_backward(
-    g: GraphLowering,
-    grad: TensorValue,
-    x: TensorValue,
-    limit: Number,
-) -> Any:
-    own = torch.tensor(limit, dtype=x.dtype).item()
-    return g.pointwise(
-        lambda d, a: where((a >= -own) & (a <= own), 0, d), (grad, x), x.dtype, cost=4
-    )
