@@ -49,6 +49,7 @@ from .symbolic_contexts import TorchSource, hint_of
 from .tensor_storage import Restrided, memory_leaves
 from .transform_levels import close_transforms
 from .utils import counters
+from .warning_filters import no_warning_is_an_error
 
 if TYPE_CHECKING:
     from .compile_options import CompileOptions
@@ -170,13 +171,11 @@ class OutputGraph:
         self, value: torch.Tensor, source: Source, context: Any = None, stack: UserStack = ()
     ) -> Node:
         """A placeholder for a tensor of the frame. context: its symbolic sizes, if any."""
-        known_as = TorchSource(source)
-        if context is None:
-            fake = self.fake_mode.from_tensor(value, static_shapes=True, source=known_as)
-        else:
-            fake = self.fake_mode.from_tensor(value, source=known_as, symbolic_context=context)
-            if not is_traceable_wrapper_subclass(fake):
-                self.shapes.track_tensor(source, value, fake, stack)
+        how = {"symbolic_context": context} if context is not None else {"static_shapes": True}
+        with no_warning_is_an_error():
+            fake = self.fake_mode.from_tensor(value, source=TorchSource(source), **how)
+        if context is not None and not is_traceable_wrapper_subclass(fake):
+            self.shapes.track_tensor(source, value, fake, stack)
         return self._placeholder(source, value, fake, f"l_{_stem(source)}_")
 
     def _placeholder(self, source: Source, value: Any, fake: Any, stem: str) -> Node:
@@ -577,7 +576,8 @@ class OutputGraph:
             insert_deferred_runtime_asserts(module, self.shape_env, "graph")
             module.recompile()
         try:
-            with tracing(self.tracing_context), events.timed("backend"):
+            quiet = no_warning_is_an_error()
+            with tracing(self.tracing_context), events.timed("backend"), quiet:
                 values = [item.value for item in inputs] + [new.example for new in self.made]
                 compiled = None
                 if config.optimize_ddp and active_ddp() is not None:

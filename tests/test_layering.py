@@ -22,6 +22,7 @@ LAYERS = [
         "exc",
         "events",
         "utils",
+        "warning_filters",
         "markers",
         "compile_lock",
         "compile_options",

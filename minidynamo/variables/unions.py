@@ -47,6 +47,12 @@ class TypingVariable(CallableVariable):
         item = _hint(key)
         return tx.fold(lambda: self.value[item], (), {})
 
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if isinstance(self.value, typing.ParamSpec) and name in ("args", "kwargs"):
+            # Each time another object, equal to the others: no guard could hold it.
+            return TypingVariable(getattr(self.value, name))
+        return super().getattr(tx, name)
+
 
 # From Python 3.12 on, type variables are made in C.
 @wraps(typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple)

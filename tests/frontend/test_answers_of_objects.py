@@ -325,14 +325,28 @@ def hints(a):
     return apply(torch.sin, a), typing.Callable[[int, str], Kind]
 
 
+Given = typing.ParamSpec("Given")
+
+
+def hints_of_parameters(a):
+    def apply(
+        function: typing.Callable[Given, Kind], *args: Given.args, **kwargs: Given.kwargs
+    ):
+        return function(*args, **kwargs)
+
+    # Each is another object, and equal to the others.
+    assert Given.args is not Given.args and Given.args == Given.args
+    return apply(torch.sin, a), Given.kwargs.__origin__ is Given, repr(Given.args)
+
+
 def numbers_like(a):
     some = a.new_tensor([a.shape[0], 2]), a.new_tensor(3.5), a.new_tensor([1], dtype=torch.int8)
     return *some, a + 1
 
 
-@pytest.mark.parametrize("fn", [hints, numbers_like])
+@pytest.mark.parametrize("fn", [hints, hints_of_parameters, numbers_like])
 def test_hints_and_numbers(fn):
-    check(fn, x, graphs=1, fullgraph=True)
+    check_recompiles(fn, [(x,), (x,)], graphs=1, fullgraph=True)
 
 
 def test_numbers_that_depend_on_data():

@@ -176,6 +176,20 @@ def test_warnings_as_errors_inside_of_the_block():
     check(f, x, graphs=None)
 
 
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_what_torch_warns_of_while_it_compiles_is_no_error(backend):
+    def f(a):
+        return a * 2 + a.sum()
+
+    given = x.clone().requires_grad_() * 2  # asked for its gradient, it warns
+    compiled = minidynamo.compile(f, backend=backend, fullgraph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        before = list(warnings.filters)
+        assert_same(compiled(given), f(given))
+        assert warnings.filters == before
+
+
 def test_subclasses():
     def f(a):
         return a + len(Base.__subclasses__()), [kind.__name__ for kind in Base.__subclasses__()]
