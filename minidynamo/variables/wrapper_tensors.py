@@ -90,6 +90,8 @@ class WrapperTensorVariable(TensorVariable):
             return tx.add_node("call_function", getattr, (self.node, name), {})
         if is_value(value):
             return tx.wrap_constant(value)
+        if isinstance(value, tuple) and all(map(is_value, value)):  # a named one
+            return tx.wrap_items(type(value), [tx.wrap_constant(item) for item in value])
         unsupported(
             "tensor subclass", f"{self.describe()}.{name}", "it is no tensor or constant"
         )

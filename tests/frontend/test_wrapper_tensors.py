@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typing
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -148,6 +150,25 @@ def test_classes_and_metadata_are_guarded():
     ):
         assert same(compiled(x), x * 2)
         assert len(counter.graphs) == graphs
+
+
+class Offset(typing.NamedTuple):
+    by: float
+    name: str
+
+
+def test_named_tuples_among_the_metadata():
+    def fn(x):
+        return x.sin() + x.shift.by, x.shift.name, x.shift, x.shift == (1.0, "one")
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for offset in (Offset(1.0, "one"), Offset(1.0, "one"), Offset(2.0, "two")):
+        x = Shifted(torch.ones(3), offset)
+        found, wanted = compiled(x), fn(x)
+        assert found[1:] == wanted[1:] and type(found[2]) is Offset
+        assert torch.equal(found[0].inner, wanted[0].inner)
+    assert len(counter.graphs) == 2
 
 
 def test_parameters():
