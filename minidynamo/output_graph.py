@@ -49,7 +49,7 @@ from .symbolic_contexts import TorchSource, hint_of
 from .tensor_storage import Restrided, memory_leaves
 from .transform_levels import close_transforms
 from .utils import counters
-from .warning_filters import no_warning_is_an_error
+from .warning_filters import no_warning_raises
 
 if TYPE_CHECKING:
     from .compile_options import CompileOptions
@@ -141,6 +141,7 @@ class OutputGraph:
         self.guarded_classes: set[type] = set()
         # Objects whose `id` the traced code asked for, with their types.
         self.identified: dict[Source, type] = {}
+        self.identified_numbers: tuple[dict[Any, Any], list[Any]] = ({}, [])
         # Whether the program asked if it is compiled: then its own code gives another answer.
         self.is_told_apart = False
         # Objects that are keys of dicts or elements of sets by their identity.
@@ -172,7 +173,7 @@ class OutputGraph:
     ) -> Node:
         """A placeholder for a tensor of the frame. context: its symbolic sizes, if any."""
         how = {"symbolic_context": context} if context is not None else {"static_shapes": True}
-        with no_warning_is_an_error():
+        with no_warning_raises():
             fake = self.fake_mode.from_tensor(value, source=TorchSource(source), **how)
         if context is not None and not is_traceable_wrapper_subclass(fake):
             self.shapes.track_tensor(source, value, fake, stack)
@@ -576,8 +577,7 @@ class OutputGraph:
             insert_deferred_runtime_asserts(module, self.shape_env, "graph")
             module.recompile()
         try:
-            quiet = no_warning_is_an_error()
-            with tracing(self.tracing_context), events.timed("backend"), quiet:
+            with tracing(self.tracing_context), events.timed("backend"), no_warning_raises():
                 values = [item.value for item in inputs] + [new.example for new in self.made]
                 compiled = None
                 if config.optimize_ddp and active_ddp() is not None:

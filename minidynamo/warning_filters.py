@@ -1,4 +1,4 @@
-"""Warnings while something is compiled: `with no_warning_is_an_error(): ...`
+"""Warnings while something is compiled: `with no_warning_raises(): ...`
 
 torch's own code warns where it asks the program's tensors for what the program never asked, and
 where it uses what is deprecated. A program that makes errors of its warnings is not to fail of it.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def no_warning_is_an_error() -> Iterator[None]:
+def no_warning_raises() -> Iterator[None]:
     """Without the filters that raise. Where there are none, nothing changes: entering
     `catch_warnings` makes Python forget which warnings were shown once.
     """

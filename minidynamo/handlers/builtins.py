@@ -34,7 +34,7 @@ from ..variables.functions import (
     BoundMethodVariable,
     MethodOfVariable,
 )
-from ..variables.identity import IdVariable, guard_distinct
+from ..variables.identity import IdVariable, guard_distinct, id_of_number
 from ..variables.iterators import CallableIterator
 from ..variables.lazy_iterators import (
     EnumerateVariable,
@@ -126,6 +126,8 @@ _CONTAINERS = (list, tuple, dict, set)
 
 @builtin(id)
 def _id(tx: Translator, value: Values, /) -> Values:
+    if value.python_type() in (int, float, bool):
+        return id_of_number(tx, value)
     real = tx.output.side_effects.real_of(value)
     if value.source is None or real is None or issubclass(type(real), _CONTAINERS):
         guard_distinct(tx, value)

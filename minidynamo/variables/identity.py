@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from .base import VariableTracker, unsupported
@@ -74,3 +75,23 @@ def guard_distinct(tx: Translator, value: VariableTracker) -> None:
         if other != value.source and kind is value.python_type():
             tx.guard(value.source, "NOT_ALIAS", other)
     sources[value.source] = value.python_type()
+
+
+def id_of_number(tx: Translator, value: VariableTracker) -> IdVariable:
+    """`id(value)`: one for all numbers of a type that are equal, as constants have it. Where one is
+    symbolic, it is guarded which numbers equal it.
+    """
+    constants, symbolic = tx.output.identified_numbers
+    answer = IdVariable(value)
+    if value.is_python_constant():
+        others = symbolic if answer.key not in constants else []
+        constants.setdefault(answer.key, value)
+    else:
+        others = [*constants.values(), *symbolic]
+        symbolic.append(value)
+    for other in others:
+        if other.python_type() is value.python_type():
+            same = tx.call_operator(operator.eq, [value, other]).realize()
+            if same.truth(tx):  # type: ignore[arg-type]
+                return IdVariable(other)
+    return answer

@@ -1,5 +1,6 @@
 """The builtin functions on traced values."""
 
+import copy
 import math
 
 import pytest
@@ -325,6 +326,27 @@ def test_id_of_arguments():
         return x + 1, id(items) == id(items)
 
     check(fn, X, [1])
+
+
+def test_id_of_numbers():
+    def fn(x, a, b):
+        return x + a * b, id(a) == id(b), id(a) != id(b), id(3) == id(a), {id(b): 1}.get(id(a))
+
+    # The third call makes symbols of them, which serve until two are one number.
+    numbers = [(1, 2), (4, 5), (6, 7), (8, 9), (3, 5), (7, 7), (9, 9), (5, 9)]
+    with minidynamo.config.patch(check_new_guards=True):
+        testing.check_recompiles(fn, [(X, *pair) for pair in numbers], 4, fullgraph=True)
+
+
+def test_copies_of_equal_numbers():
+    def fn(x, options):
+        copied = copy.deepcopy(options)
+        return x * copied["a"] + copied["b"], copied
+
+    numbers = [(1.5, 1.5), (2.5, 3.5), (4.5, 4.5), (5.5, 5.5), (6.5, 7.5), (8.5, 8.5)]
+    calls = [(X, dict(a=a, b=b)) for a, b in numbers]
+    with minidynamo.config.patch(check_new_guards=True):
+        testing.check_recompiles(fn, calls, 3, fullgraph=True)
 
 
 def test_isinstance_with_metaclass():
