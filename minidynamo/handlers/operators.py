@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -321,10 +321,10 @@ def _slot_with_value(
 ) -> VariableTracker:
     """A constant's slot with an object that it takes for the number or text it holds."""
     value, kinds = operand.value, (type(operand.value), other.family)
-    slot = getattr(type(value), method, None)
-    if slot is None:
+    if not has_slot(operand, method):
         return NOT_IMPLEMENTED
-    if hasattr(type(value), "__len__"):
+    slot = getattr(type(value), method)
+    if isinstance(value, Sized):
         fits = kinds == (str, str) or (method == "__mul__" and other.family is int)
         if not fits or method == "__mod__" or other.overrides("__rmul__"):
             unsupported("operator", f"{method} of {operand!r} and {other!r}", "not traced")

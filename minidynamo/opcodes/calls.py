@@ -6,6 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from ..variables.base import NULL, VariableTracker, unsupported
+from ..variables.builtin_object import has_slot
 from ..variables.constant import ConstantVariable
 from ..variables.exceptions import stop_iteration_error
 from ..variables.functions import CellVariable
@@ -115,7 +116,7 @@ def _call_in_tail(
 def call_function_ex(tx: Translator, inst: Instruction) -> None:
     kwargs = tx.unpack_keywords(tx.pop()) if inst.arg else {}
     given = tx.pop()
-    if not any(hasattr(given.python_type(), name) for name in ("__iter__", "__getitem__")):
+    if not (has_slot(given, "__iter__") or has_slot(given, "__getitem__")):
         unsupported("call does not fit", "*", "eager will raise the TypeError")
     args = list(given.each(tx, sized=True))
     second, first = tx.pop_raw(), tx.pop_raw()

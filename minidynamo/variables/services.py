@@ -9,7 +9,7 @@ import inspect
 import operator
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -579,7 +579,7 @@ _REPEATING = (operator.mul, operator.imul)
 def _is_long(values: list[Any]) -> bool:
     """Whether repeating a list, say, makes more of it than there may be while tracing."""
     times = [value for value in values if type(value) is int]
-    sized = [value for value in values if hasattr(type(value), "__len__")]
+    sized = [value for value in values if isinstance(value, Sized)]
     return bool(times and sized) and len(sized[0]) * times[0] > MAX_ITEMS
 
 
