@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import collections
+import enum
 import functools
 import math
 import sys
@@ -191,6 +193,93 @@ def test_namedtuple_class():
         return n.both() + n.b, n._replace(b=5).both(), n
 
     check(fn, X, fullgraph=True)
+
+
+class Doubling(enum.Enum):
+    def twice(self):
+        return 2 * self.value
+
+
+def test_enums_made_by_calls():
+    def fn(x):
+        plain = enum.Enum("Plain", "A B")
+        flag = enum.Flag("Bits", [("a", 1), ("b", 2)])
+        pair = enum.IntEnum("Pair", collections.OrderedDict(left=3, right=4), module="there")
+        doubling = Doubling("More", ["X", "Y"], start=5)
+        y = x + plain.B.value * pair.left + doubling.Y.twice()
+        try:
+            enum.Enum("Twice", "A A")
+        except TypeError as error:
+            text = str(error)
+        names = [member.name for member in plain], plain.__module__, pair.__module__
+        return y * (flag.a | flag.b).value, names, plain(2) is plain["B"], text
+
+    check(fn, X, fullgraph=True)
+
+
+def collected(*args):
+    return args
+
+
+class Whole(int):
+    pass
+
+
+def test_members_lack_what_their_class_can():
+    """The metaclass has __len__, __iter__ and __or__; the members have none of them."""
+
+    def fn(x):
+        y = x + 2 * Level.HIGH * Level.LOW, Level.HIGH * Whole(3), [1] * Level.HIGH
+        texts = []
+        for use in (
+            len,
+            iter,
+            lambda member: Whole(1) | member,
+            lambda member: member | Whole(1),
+        ):
+            try:
+                use(Doubled.ONE)
+            except TypeError as error:
+                texts.append(str(error))
+        return y, texts
+
+    check(fn, X, fullgraph=True)
+
+    def unpacking(x):
+        try:
+            return collected(*Level.HIGH)
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(unpacking, X, graphs=1)
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Doubled(enum.Enum):
+    ONE = 1
+
+
+class Logging(enum.Enum):
+    def _generate_next_value_(name, start, count, last_values):
+        made.append(name)
+        return name
+
+
+made = []
+
+
+def test_enum_whose_values_the_program_makes():
+    def fn(x):
+        return x + 1, Logging("Logged", "A B").A.value
+
+    check(fn, X, graphs=None)
+    made.clear()
+    minidynamo.compile(fn, backend="eager")(X)
+    assert made == ["A", "B"]
 
 
 def test_local_class_instances():
