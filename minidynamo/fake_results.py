@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     in_kernel_invocation_manager,
 )
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .deferred_torch import fake_mode
 
@@ -184,8 +185,43 @@ def _dispatch(
         shapes = RESULTS.get(func, _no_more)(*args, **(kwargs or {}))
         if shapes is not None:
             return args[0] if func in IN_PLACE else _results(mode, args[0], shapes)
-    result = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
+    try:
+        result = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
+    except RuntimeError:
+        # Meta functions in C++ take no symbolic sizes, not even those that are constants by now.
+        known = _with_known_sizes(mode, func, (args, kwargs or {}))
+        if known is None:
+            raise
+        result = FakeTensorMode.dispatch(mode, func, types, *known)
     return _relaid(mode, result, STRIDES[func](*args)) if _has_layout(func, args) else result
+
+
+def _with_known_sizes(mode: FakeTensorMode, func: Any, given: Any) -> Any:
+    """The arguments with tensors of plain integers; None where sizes are not known, there are none
+    that are symbolic, or the result is one of the arguments.
+    """
+    leaves, spec = tree_flatten(given)
+    tensors = [x for x in leaves if isinstance(x, torch.Tensor) and x.layout == torch.strided]
+    schema = getattr(func, "_schema", None)
+    if schema is None or all(type(n) is int for x in tensors for n in (*x.shape, *x.stride())):
+        return None
+    if any(part.alias_info for part in (*schema.arguments, *schema.returns)):
+        return None
+    found = []
+    for leaf in leaves:
+        if any(leaf is tensor for tensor in tensors):
+            shape, stride = (list(map(_constant, n)) for n in (leaf.shape, leaf.stride()))
+            if None in shape or None in stride:
+                return None
+            with mode:
+                leaf = torch.empty_strided(shape, stride, dtype=leaf.dtype, device=leaf.device)
+        found.append(leaf)
+    return tree_unflatten(found, spec)
+
+
+def _constant(number: Any) -> int | None:
+    known: int | None = number if type(number) is int else number.node.maybe_as_int()
+    return known
 
 
 def _has_layout(func: Any, args: Sequence[Any]) -> bool:

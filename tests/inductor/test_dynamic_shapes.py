@@ -443,3 +443,20 @@ def test_an_operator_that_asks_for_sizes_in_cpp_specialises_them():
         x, index = torch.randn(count, 5), torch.randint(0, 9, (count, 5))
         assert torch.equal(run(x, index), fn(x, index))
     assert metrics.compiled_graphs == 2
+
+
+def test_a_gradient_whose_operator_has_no_symbolic_sizes_is_compiled():
+    """The forward operator specialised them: the gradient's meta function gets plain integers."""
+
+    def fn(x, samples):
+        return F.fractional_max_pool3d(x, 2, output_size=(2, 2, 2), _random_samples=samples)
+
+    run = compile_(fn, dynamic=True, fullgraph=True)
+    metrics.reset()
+    for size in (4, 5):
+        x = torch.randn(1, 2, size, size, size, requires_grad=True)
+        samples = torch.rand(1, 2, 3)
+        results = [call(x, samples) for call in (run, fn)]
+        gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in results]
+        assert torch.equal(*results) and torch.equal(*gradients)
+    assert (metrics.compiled_graphs, metrics.uncompiled_graphs) == (2, 0)
