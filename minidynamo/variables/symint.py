@@ -564,5 +564,6 @@ def symbols_in(values: Iterable[VariableTracker]) -> list[SymVariable]:
             seen.add(id(value))
             for name in ("items", "parts"):
                 inner = getattr(value, name, None)
-                todo += inner if isinstance(inner, list) else []
+                inner = inner if isinstance(inner, list) else ()
+                todo += [each for each in inner if isinstance(each, VariableTracker)]
     return found

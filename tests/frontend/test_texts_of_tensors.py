@@ -146,3 +146,23 @@ def test_what_a_graph_wrote_to_its_inputs_is_put_back_where_the_check_fails(sign
         return x.mul_(2)
 
     check(fn, TWOS * sign, graphs=None if sign < 0 else 1)
+
+
+class Lengths:
+    def __getitem__(self, key):
+        return len(key)
+
+
+def test_a_text_that_names_a_module_breaks_the_graph():
+    """As where mixtures of experts look for one by its number."""
+    named = torch.nn.ModuleDict({f"e{i}": torch.nn.Linear(4, 4) for i in range(3)})
+
+    def fn(x, number):
+        return named[f"e{number}"](x * 2) + Lengths()[f"e{number}"]
+
+    backend = CountingBackend()
+    with minidynamo.config.patch(raise_internal_errors=True):
+        call = minidynamo.compile(fn, backend=backend)
+        for i in 2, 0, 1:
+            assert_same(call(TWOS, torch.tensor(i)), fn(TWOS, torch.tensor(i)))
+    assert len(backend.graphs) >= 2
