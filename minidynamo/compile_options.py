@@ -33,7 +33,8 @@ class CompileOptions:
     mode, options: as given; `call_backend` hands them on.
     recompile_limit: in place of config.recompile_limit. owner: whatever has this configuration
     for itself alone. guard_fail_fn: called with a `GuardFail` before each recompilation.
-    guard_filter_fn: says which guards are kept (guard_filter.py).
+    guard_filter_fn: says which guards are kept (guard_filter.py). shapes_spec: which sizes are
+    symbolic (shape_specs.py).
     """
 
     backend: BackendFn
@@ -46,6 +47,7 @@ class CompileOptions:
     owner: object = None
     guard_fail_fn: Callable[[GuardFail], Any] | None = None
     guard_filter_fn: Callable[[Any], Any] | None = None
+    shapes_spec: Any = None
 
     def call_backend(self, graph_module: Any, example_inputs: Any) -> Any:
         """Run the backend; as in torch `mode=` and `options=` are passed only where given.
@@ -76,6 +78,7 @@ class CompileOptions:
             id(self.owner),
             id(self.guard_fail_fn),
             id(self.guard_filter_fn),
+            id(self.shapes_spec),
         )
         return (id(self.backend), self.fullgraph, self.dynamic, mode, options, own)
 

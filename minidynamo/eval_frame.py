@@ -30,6 +30,7 @@ from .exc import UserError
 from .markers import Decision, set_decision
 from .optimized_module import OptimizedModule
 from .regions import forget_regions, live_regions, region_for, run_only
+from .shape_specs import checked_spec
 from .stances import STANCES, Stance
 from .stances import current as current_stance
 from .stances import switch as switch_stance
@@ -64,6 +65,7 @@ class Compiler:
     options: Mapping[str, Any] | None
     recompile_limit: int | None = None
     isolate_recompiles: bool = False
+    shapes_spec: Any = None
     guard_fail_fn: Callable[[Any], Any] | None = None
 
     def region(self) -> _C.Region:
@@ -79,9 +81,10 @@ class Compiler:
             owner=self if self.isolate_recompiles else None,
             guard_fail_fn=self.guard_fail_fn,
             guard_filter_fn=(self.options or {}).get(_FILTER),
+            shapes_spec=self.shapes_spec,
         )
         shared = not self.isolate_recompiles and self.guard_fail_fn is None
-        shared = shared and options.guard_filter_fn is None
+        shared = shared and options.guard_filter_fn is None and self.shapes_spec is None
         return region_for(options, named_backend=shared and isinstance(self.backend, str))
 
     def __call__(self, model: Any) -> Any:
@@ -126,6 +129,7 @@ def compile(
     disable: bool = False,
     recompile_limit: int | None = None,
     isolate_recompiles: bool = False,
+    shapes_spec: Any = None,
 ) -> Any:
     """Compile `model` when it is first called, and again when assumptions fail; as torch.compile.
 
@@ -138,7 +142,8 @@ def compile(
     guard_filter_fn(entries) says which guards are kept, at the caller's own risk. name: what this
     configuration is called; it has no effect. disable: return `model` as it is. recompile_limit: in
     place of `config.recompile_limit`. isolate_recompiles: share no compiled code with equal
-    configurations.
+    configurations. shapes_spec: in place of `dynamic`, a spec of torch.fx.experimental.dynamic_spec
+    or a dict of them: which sizes and ints are symbolic; everything else is a constant.
     Raises TypeError for an argument of the wrong type, InvalidBackend or UserError for unknown
     names.
     """
@@ -154,14 +159,22 @@ def compile(
     )
     if recompile_limit is not None and (recompile_limit < 1 or recompile_limit is True):
         raise ValueError(f"compile: recompile_limit must be 1 or more, not {recompile_limit!r}")
+    if dynamic is not None and shapes_spec is not None:
+        raise ValueError(
+            "compile: give either dynamic or shapes_spec, which tells what is dynamic"
+        )
     backend = get_default_backend() if backend is None else backend
     _check_names(backend, mode, options)
-    compiler = Compiler(
-        backend, fullgraph, dynamic, mode, options, recompile_limit, isolate_recompiles
-    )
+    given = backend, fullgraph, dynamic, mode, options, recompile_limit, isolate_recompiles
+    compiler = Compiler(*given, checked_spec(shapes_spec, dynamic))
     if disable or config.disable:
         return model if model is not None else _unchanged
     return compiler if model is None else compiler(model)
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and (limit < 1 or limit is True):
+        raise ValueError(f"compile: recompile_limit must be 1 or more, not {limit!r}")
 
 
 def optimize(

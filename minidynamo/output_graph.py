@@ -38,9 +38,8 @@ from .fake_results import sized_fake_mode
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
-from .shape_env import ExactShapeEnv, decomposing
-from .shape_history import history_of
-from .shapes import Shapes, expr_function
+from .shape_env import ExactShapeEnv, decomposing, expr_function
+from .shapes import Shapes
 from .side_effects import SideEffects
 from .size_nodes import expression_node, fold_numbers
 from .source import LocalSource, ModuleItemSource
@@ -121,7 +120,7 @@ class OutputGraph:
         )
         self.fake_mode = sized_fake_mode(shape_env=self.shape_env)
         self.tracing_context = TracingContext(self.fake_mode)
-        self.shapes = Shapes(self.shape_env, history_of(code), options.dynamic)
+        self.shapes = Shapes.of(options, code, self.shape_env)
         self.guards = guards
         self.side_effects = SideEffects()
         self.inputs: list[GraphInput] = []

@@ -17,7 +17,6 @@ import torch
 
 from . import config, markers
 from .guards import Check, Guard, GuardFailure
-from .shapes import chain, is_kept_by_class
 from .source import (
     ClosureSource,
     FuncDefaultsSource,
@@ -27,6 +26,7 @@ from .source import (
     Source,
     TensorPropertySource,
 )
+from .source_chains import chain, is_kept_by_class
 
 _SIZE = re.compile(r" size mismatch at index (\d+)\. expected (\d+), actual (\d+)$")
 

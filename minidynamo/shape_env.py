@@ -7,6 +7,7 @@ for true where sympy does not know that a is a real number (`a = n | 1`); here n
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,8 +18,9 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.sym_node import SymNode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, ShapeEnv
 from torch.utils._sympy.functions import FloatTrueDiv, IntTrueDiv, ToFloat, TruncToInt
+from torch.utils._sympy.printers import PythonPrinter
 
 from .remembered_sizes import remembering
 
@@ -116,3 +118,12 @@ class ExactShapeEnv(ShapeEnv):
     _maybe_evaluate_static.cache_clear = (  # type: ignore[attr-defined]
         ShapeEnv._maybe_evaluate_static.cache_clear
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def expr_function(expr: Any, symbols: tuple[sympy.Symbol, ...]) -> Callable[..., Any]:
+    """A Python function of the symbols' values that computes a sympy expression."""
+    names = {symbol: sympy.Symbol(f"v{i}") for i, symbol in enumerate(symbols)}
+    text = PythonPrinter().doprint(expr.xreplace(names))
+    header = ", ".join(f"v{i}" for i in range(len(symbols)))
+    return eval(f"lambda {header}: {text}", {"__builtins__": __builtins__, **SYMPY_INTERP})

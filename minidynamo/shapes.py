@@ -1,6 +1,6 @@
 """Symbolic sizes, ints and floats of one attempt at a frame, and the guards that they leave.
 
-    shapes = Shapes(shape_env, history_of(code), dynamic=None)
+    shapes = Shapes.of(options, code, shape_env)
     context = shapes.tensor_context(tensor, source, static=False)   # for FakeTensorMode.from_tensor
     shapes.track_tensor(source, tensor, fake, stack)
     number = shapes.number(3, source, stack)            # SymInt, SymFloat, or None: a constant
@@ -14,36 +14,33 @@ condition that was decided still holds.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import (
-    SYMPY_INTERP,
-    ConstraintViolationError,
     DimDynamic,
     ShapeEnv,
     StatelessSymbolicContext,
-    StrictMinMaxConstraint,
 )
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from . import config, listed_sources, markers
+from .compile_options import CompileOptions
 from .exc import RunInEager, UserError
 from .guard_expr import from_sympy
 from .guards import Check, Guard, GuardSet, Predicate, TensorSpec, UserStack
 from .joined_sources import is_joined, predicate
-from .shape_history import History
+from .shape_env import expr_function
+from .shape_history import History, history_of
+from .shape_specs import UNBACKED, SpecifiedShapes
 from .source import (
-    ClassAttrSource,
     ClosureSource,
-    ConstSource,
     FuncDefaultsSource,
     FuncKwDefaultsSource,
     LocalSource,
@@ -52,8 +49,11 @@ from .source import (
     TensorPropertySource,
     TupleItemSource,
 )
+from .source_chains import chain, is_kept_by_class
 from .symbolic_contexts import (
+    ConstraintViolation,
     TorchSource,
+    constraint_of,
     is_ragged_symbol,
     parts_of,
     place_in_nested,
@@ -63,7 +63,6 @@ from .symbolic_contexts import (
     static_context,
 )
 
-UNBACKED = getattr(DimDynamic, "UNBACKED", None) or DimDynamic.SIZE_LIKE_UNBACKED
 _INT64 = 2**63
 # Integers below these: sums and products of two fit 64 bits.
 _SMALL, WIDEST = 2**31, 2**60
@@ -94,10 +93,17 @@ class _Number:
 
 
 class Shapes:
-    """What is symbolic in one attempt. dynamic: as in `compile`."""
+    """What is symbolic in one attempt. dynamic: as in `compile`. specified: of its shapes_spec."""
 
-    def __init__(self, env: ShapeEnv, history: History, dynamic: bool | None) -> None:
+    def __init__(
+        self,
+        env: ShapeEnv,
+        history: History,
+        dynamic: bool | None,
+        specified: SpecifiedShapes | None = None,
+    ) -> None:
         self.env = env
+        self.specified = specified
         self.history = history
         self.automatic = config.automatic_dynamic_shapes and dynamic is not False
         self.static_first = config.assume_static_by_default and dynamic is not True
@@ -120,6 +126,13 @@ class Shapes:
         # The first size, and its symbol, of each shape_id.
         self._shape_ids: dict[str, tuple[int, Any]] = {}
 
+    @staticmethod
+    def of(options: CompileOptions, code: CodeType, env: ShapeEnv) -> Shapes:
+        """Of a frame with that code, whose symbols are made in `env`."""
+        spec = options.shapes_spec
+        specified = None if spec is None else SpecifiedShapes(spec, code, env)
+        return Shapes(env, history_of(code), options.dynamic, specified)
+
     # -- what becomes symbolic -------------------------------------------------------------------
 
     def tensor_context(
@@ -129,6 +142,9 @@ class Shapes:
 
         static: its sizes are constants unless marked (parameters, tensors of modules).
         """
+        if self.specified is not None:
+            context, self._unbacked[source] = self.specified.context(value, source)
+            return context
         dynamic, weak = markers.dynamic_dims(value), markers.maybe_dynamic_dims(value)
         unbacked = _unbacked_dims(value, source)
         if listed_sources.is_dynamic(source.name):
@@ -165,7 +181,7 @@ class Shapes:
         return StatelessSymbolicContext(
             dynamic_sizes=kinds,
             dynamic_strides=moving,
-            constraint_sizes=[_constraint(value, dim, dynamic) for dim in range(value.dim())],
+            constraint_sizes=[constraint_of(value, dim, dynamic) for dim in range(value.dim())],
             view_base_context=None if base is None else static_context(base),
         )
 
@@ -219,6 +235,8 @@ class Shapes:
         if isinstance(size, torch.SymInt):
             pending = self.env.pending_fresh_unbacked_symbols
             pending[:] = [symbol for symbol in pending if symbol is not _expr(size)]
+        if self.specified is not None:
+            return self.specified.note_size(value, size, dim, source)
         low, high = markers.unbacked_range(value, dim)
         if low is not None:
             torch._check(size >= low)
@@ -249,7 +267,10 @@ class Shapes:
         )
         self.sources[symbol] = source
         self._numbers[source] = _Number(source, value, symbol, stack)
-        return self._as_number(self._numbers[source])
+        number = self._as_number(self._numbers[source])
+        if self.specified is not None and self.specified.is_symbolic(value, source):
+            self.specified.note_number(int(value), number, source)
+        return number
 
     def narrow(self, expr: Any) -> bool:
         """Let 64 bits do to compute with the program's ints in `expr`; False where they do not."""
@@ -287,6 +308,8 @@ class Shapes:
         return found
 
     def _is_symbolic(self, value: float, source: Source) -> bool:
+        if self.specified is not None:
+            return self.specified.is_symbolic(value, source) and abs(value) < _INT64
         if type(value) is int:
             return self._is_symbolic_int(value, source)
         return self._is_symbolic_float(value, source)
@@ -369,6 +392,8 @@ class Shapes:
 
         Raises UserError where a dimension that the user marked dynamic became a constant.
         """
+        if self.specified is not None:
+            self.specified.finish()
         if self.is_empty:
             return
         self._check_marks()
@@ -421,12 +446,22 @@ class Shapes:
                 for condition in self._range(symbol, source):
                     yield condition, stack
         yield from self._said
+        yield from ((expr, ()) for expr in self._assertions())
         for position, guard in enumerate(env.guards):
             if any(is_ragged_symbol(env, symbol) for symbol in guard.expr.free_symbols):
                 continue  # known from which offsets are one object
             if env._maybe_evaluate_static(guard.expr, axioms=()) is None:
                 stack = self._stacks[position] if position < len(self._stacks) else ()
                 yield guard.expr, stack
+
+    def _assertions(self) -> Iterator[Any]:
+        """What was only asserted of unbacked sizes of the frame."""
+        env = self.env
+        for found in env.deferred_runtime_asserts.values():
+            for expr in (each.expr for each in found):
+                is_known = expr.free_symbols <= self.sources.keys()
+                if is_known and env._maybe_evaluate_static(expr, axioms=()) is None:
+                    yield expr
 
     def _range(self, symbol: sympy.Symbol, source: Source) -> Iterator[Any]:
         found = self.env.var_to_range.get(symbol)
@@ -502,6 +537,11 @@ class Shapes:
             known = size if symbol is None else self.env.replace(symbol).xreplace(values)
             if getattr(known, "is_number", True) and known != size:
                 raise RunInEager(f"a size marked unbacked was taken for {known}, it is {size}")
+        for expr in self._assertions():
+            if expr.subs({**self.env.backed_var_to_val, **values}) == False:  # noqa: E712
+                raise RunInEager(
+                    f"{expr} is asserted of sizes marked unbacked and does not hold"
+                )
 
     def _refuse(self, tensor: _Tensor, dim: int, why: str, expr: Any) -> None:
         size = tensor.value.shape[dim]
@@ -520,10 +560,6 @@ class Shapes:
         raise ConstraintViolation("\n".join(lines), user_stack=tensor.stack)
 
 
-class ConstraintViolation(UserError, ConstraintViolationError):
-    """A dimension marked dynamic became a constant, or got other bounds; torch's error too."""
-
-
 class _Place(sympy.Symbol):
     """A place of the frame within a condition."""
 
@@ -534,37 +570,6 @@ class _Place(sympy.Symbol):
         symbol = _Place(place.name, integer=True)
         symbol.place = place
         return symbol
-
-
-def _constraint(value: torch.Tensor, dim: int, dynamic: frozenset[int]) -> Any:
-    low, high = markers.dynamic_range(value, dim)
-    if dim not in dynamic or (low is None and high is None) or value.shape[dim] in (0, 1):
-        return None
-    size = value.shape[dim]
-    if (low is not None and size < low) or (high is not None and size > high):
-        raise ConstraintViolation(f"mark_dynamic: size {size} is not in [{low}, {high}]")
-    upper = int_oo if high is None else high
-    return StrictMinMaxConstraint(
-        vr=ValueRanges(max(low or 0, 2), upper),  # type: ignore[arg-type]
-        warn_only=False,
-    )
-
-
-def chain(source: Source | None, end: Container[Source] = ()) -> Iterator[Source]:
-    """A source, its base, and so on to the root, or to one in `end`."""
-    link = source
-    while link is not None and link not in end:
-        yield link
-        link = getattr(link, "base", None)
-
-
-def is_kept_by_class(links: list[Source]) -> bool:
-    """Whether a class, other than of nn.Modules, leads to what these links load."""
-    if not isinstance(links[-1], ConstSource) or len(links) == 1:
-        return False
-    cls = links[-1].value
-    is_attribute = isinstance(links[-2], ClassAttrSource) and isinstance(cls, type)
-    return is_attribute and not issubclass(cls, torch.nn.Module)
 
 
 def _pattern(values: Sequence[Any]) -> list[int]:
@@ -587,12 +592,3 @@ def _between(found: Any) -> str:
 
 def _is_bound(value: Any) -> bool:
     return bool(value.is_Integer) and value not in (int_oo, -int_oo)
-
-
-@functools.lru_cache(maxsize=1024)
-def expr_function(expr: Any, symbols: tuple[sympy.Symbol, ...]) -> Callable[..., Any]:
-    """A Python function of the symbols' values that computes a sympy expression."""
-    names = {symbol: sympy.Symbol(f"v{i}") for i, symbol in enumerate(symbols)}
-    text = PythonPrinter().doprint(expr.xreplace(names))
-    header = ", ".join(f"v{i}" for i in range(len(symbols)))
-    return eval(f"lambda {header}: {text}", {"__builtins__": __builtins__, **SYMPY_INTERP})

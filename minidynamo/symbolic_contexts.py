@@ -14,15 +14,25 @@ from typing import Any
 import torch
 import torch._guards
 from torch.fx.experimental.symbolic_shapes import (
+    ConstraintViolationError,
     DimDynamic,
     ShapeEnv,
     StatelessSymbolicContext,
+    StrictMinMaxConstraint,
     SubclassSymbolicContext,
 )
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.singleton_int import SingletonInt
+from torch.utils._sympy.value_ranges import ValueRanges
 
+from . import markers
+from .exc import UserError
 from .source import AttrSource, CallSource, ConstSource, Source, TensorPropertySource
+
+
+class ConstraintViolation(UserError, ConstraintViolationError):
+    """A dimension marked dynamic became a constant, or got other bounds; torch's error too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +88,23 @@ def parts_of(source: Source, value: torch.Tensor) -> list[tuple[Source, torch.Te
     names = value.__tensor_flatten__()[0]
     parts = [parts_of(AttrSource(source, name), getattr(value, name)) for name in names]
     return [leaf for part in parts for leaf in part]
+
+
+def constraint_of(value: torch.Tensor, dim: int, dynamic: frozenset[int]) -> Any:
+    """The range that the user gave with `mark_dynamic`; None without one. Raises
+    ConstraintViolation where the size is out of it.
+    """
+    low, high = markers.dynamic_range(value, dim)
+    if dim not in dynamic or (low is None and high is None) or value.shape[dim] in (0, 1):
+        return None
+    size = value.shape[dim]
+    if (low is not None and size < low) or (high is not None and size > high):
+        raise ConstraintViolation(f"mark_dynamic: size {size} is not in [{low}, {high}]")
+    upper = int_oo if high is None else high
+    return StrictMinMaxConstraint(
+        vr=ValueRanges(max(low or 0, 2), upper),  # type: ignore[arg-type]
+        warn_only=False,
+    )
 
 
 def nested_context(value: torch.Tensor) -> StatelessSymbolicContext[..., Any]:

@@ -49,6 +49,26 @@ def test_bounds_of_an_unbacked_size_decide_branches():
     assert len(counter.graphs) > 1
 
 
+def test_what_is_asserted_of_unbacked_sizes_raises_as_in_eager():
+    def fn(x, y):
+        torch._check(x.size(0) > y.size(0), lambda: f"{x.size(0)} and {y.size(0)}")
+        return x.sum() + y.sum()
+
+    def marked(n):
+        x = torch.ones(n)
+        mark_unbacked(x, 0)
+        return x
+
+    call, counter = compiled_with(fn, fullgraph=True)
+    for sizes in (5, 3), (4, 0), (7, 6):
+        assert call(*map(marked, sizes)) == fn(*map(marked, sizes))
+    assert len(counter.graphs) == 1
+    for run in fn, call:
+        with pytest.raises(RuntimeError, match="3 and 3"):
+            run(marked(3), marked(3))
+    assert call(marked(9), marked(1)) == 10 and len(counter.graphs) <= 2
+
+
 def test_unbacked_sizes_of_one_shape_id_are_equal():
     compiled, counter = compiled_with(add, fullgraph=True)
     pair = [marked(mark_unbacked, 3, shape_id="rows") for _ in range(2)]
