@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .exc import BackendCompilerFailed
+from .interruptions import pass_on
 
 __all__ = ["BackendFn", "CompileOptions", "GuardFail"]
 
@@ -66,8 +67,13 @@ class CompileOptions:
         except BackendCompilerFailed:
             raise
         except Exception as error:
-            raise BackendCompilerFailed(self.backend_name, error) from error
+            raise self.failure(error) from error
         return compiled
+
+    def failure(self, error: Exception) -> BackendCompilerFailed:
+        """What to raise where the backend raised `error`."""
+        pass_on(error)
+        return BackendCompilerFailed(self.backend_name, error)
 
     def key(self) -> Hashable:
         """Equal for configurations that may share compiled code. The backend counts by identity."""

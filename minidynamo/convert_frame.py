@@ -43,6 +43,7 @@ from .function_modes import are_traceable, has_modes, is_next_call_skipped, set_
 from .graph_breaks import CompiledFrame, finish_break, finish_return
 from .guard_filter import filter_guards
 from .guards import Check, GuardSet
+from .interruptions import depth_of_modes, leave_modes, pass_on
 from .markers import break_errors
 from .opcodes.control import LOOP_GOES_ON
 from .output_graph import OutputGraph
@@ -102,10 +103,11 @@ def make_callback(options: CompileOptions) -> Callable[[Any], Any]:
 
     def callback(frame: Any) -> Any:
         # Where torch.compile calls compiled code, it is not to compile the compiler.
-        former = torch_frames.set_eval_frame(None)
+        former, depth = torch_frames.set_eval_frame(None), depth_of_modes()
         try:
             return _answer_alone(options, frame)
         except BaseException as error:
+            leave_modes(depth)
             if not is_continuation(frame.code):
                 raise
             # The frame is in the middle of the program's `with` and `try` blocks.
@@ -175,24 +177,19 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
             return SKIP
         if not config.suppress_errors or isinstance(error, Unsupported):
             raise
-        log.warning(
-            "minidynamo failed on %s, which runs in eager: %s",
-            code.co_qualname,
-            error,
-            exc_info=config.verbose,
-        )
+        _warn("minidynamo failed on %s, which runs in eager: %s", code, error)
         return SKIP
     except Exception as error:
+        pass_on(error)
         _emit_frame(code, "failed", str(error))
         if config.raise_internal_errors or (options.fullgraph and not config.suppress_errors):
             raise
-        log.warning(
-            "a bug of minidynamo: it failed on %s, which runs in eager: %r",
-            code.co_qualname,
-            error,
-            exc_info=config.verbose,
-        )
+        _warn("a bug of minidynamo: it failed on %s, which runs in eager: %r", code, error)
         return SKIP
+
+
+def _warn(text: str, code: types.CodeType, error: Exception) -> None:
+    log.warning(text, code.co_qualname, error, exc_info=config.verbose)
 
 
 def _frame_of(code: types.CodeType) -> traceback.FrameSummary:

@@ -22,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .exc import DataDependentError, RunInEager, Unsupported
+from .interruptions import pass_on
 
 # Errors of fake propagation that mean "cannot be known while tracing", with what the user is told.
 _NOT_TRACEABLE: dict[type[Exception], tuple[str, str]] = {
@@ -78,6 +79,7 @@ def describe_failure(
     operands: Sequence[Any] = (),
 ) -> Exception:
     """What to raise where a call of `target` with `operands` raised `error` on fake tensors."""
+    pass_on(error)
     text = str(error)
     if isinstance(error, RuntimeError) and " view" in text and "place" in text:
         # Autograd refuses it; the results of a graph are not the same views as eager's.

@@ -586,7 +586,7 @@ class OutputGraph:
         except MinidynamoError:
             raise
         except Exception as error:
-            raise BackendCompilerFailed(self.options.backend_name, error) from error
+            raise self.options.failure(error) from error
         finally:
             # A backend that gives up in the middle of a transform leaves its levels open.
             close_transforms(depth)

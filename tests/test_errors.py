@@ -1,10 +1,13 @@
 """Errors of the user's program are eager's; ours say what, where and what to do."""
 
+import functools
+import signal
 import traceback
 import warnings
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import minidynamo
 from minidynamo import exc
@@ -190,3 +193,73 @@ def test_a_bug_of_the_compiler_runs_in_eager(monkeypatch, caplog):
             minidynamo.compile(lambda x: x.cos(), backend="eager", fullgraph=True)(x)
     with minidynamo.config.patch(raise_internal_errors=True), pytest.raises(KeyError):
         minidynamo.compile(lambda x: x.tan(), backend="eager")(x)
+
+
+class Limit:
+    def __init__(self):
+        self.is_over = False
+
+    def stop(self, number, frame):
+        raise TimeoutError("the time is over")
+
+    def pass_time(self):
+        """The signal comes while something is compiled, once."""
+        if not self.is_over:
+            self.is_over = True
+            signal.raise_signal(signal.SIGUSR1)
+
+
+@pytest.fixture
+def limit():
+    made = Limit()
+    former = signal.signal(signal.SIGUSR1, functools.partial(made.stop))
+    yield made
+    signal.signal(signal.SIGUSR1, former)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_errors_of_signal_handlers_are_raised_and_not_kept(backend, limit):
+    """They were taken for failures of the compiler, or for what the traced code raises always."""
+
+    def compiled(gm, inputs):
+        limit.pass_time()
+        return minidynamo.lookup_backend(backend)(gm, inputs)
+
+    @minidynamo.assume_constant_result
+    def number():
+        limit.pass_time()
+        return 2
+
+    def fn(x):
+        try:
+            return x * number()
+        except Exception:
+            return x * 3
+
+    x = torch.ones(2)
+    for call in (
+        minidynamo.compile(fn, backend=backend),
+        minidynamo.compile(torch.exp, backend=compiled),
+    ):
+        limit.is_over = False
+        with pytest.raises(TimeoutError, match="the time is over"):
+            call(x)
+        wanted = x * 2 if call(x)[0] == 2 else x.exp()
+        torch.testing.assert_close(call(x), wanted)
+
+
+def test_a_mode_that_was_being_entered_is_left(limit, monkeypatch):
+    """Else all tensors that the program made from then on would be fake."""
+    enter = FakeTensorMode.__enter__
+
+    def entering(self):
+        found = enter(self)
+        limit.pass_time()
+        return found
+
+    monkeypatch.setattr(FakeTensorMode, "__enter__", entering)
+    call = minidynamo.compile(lambda x: x.sin() + 1)
+    with pytest.raises(TimeoutError):
+        call(torch.ones(2))
+    assert type(torch.ones(2)) is torch.Tensor
+    torch.testing.assert_close(call(torch.ones(2)), torch.ones(2).sin() + 1)

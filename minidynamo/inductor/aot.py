@@ -46,6 +46,7 @@ from minidynamo.inductor.passes.pooled_positions import keep_positions
 from minidynamo.inductor.passes.simplify import may_share_memory, merge_equal_nodes
 from minidynamo.inductor.stored_steps import Recorder, load_step, step_key, stored_call
 from minidynamo.inductor.written_parts import take_out
+from minidynamo.interruptions import pass_on
 
 # The shape of a gradient's parts depends on data, an operator has no fake implementation, or there
 # are tensors of layouts that AOTAutograd does not know.
@@ -399,6 +400,7 @@ def make_aot(
     except CannotTrace:
         raise
     except Exception as error:
+        pass_on(error)
         if pair.has_failed:
             raise
         raise CannotTrace(f"{type(error).__name__}: {error}") from error

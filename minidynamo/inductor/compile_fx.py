@@ -60,6 +60,7 @@ from minidynamo.inductor.segments import needs_segments, split
 from minidynamo.inductor.size_floats import make_tensors
 from minidynamo.inductor.sizes import has_symbols
 from minidynamo.inductor.symbolic import Undecided
+from minidynamo.interruptions import pass_on
 from minidynamo.transform_levels import close_transforms
 
 assert lowering.pointwise  # the modules of the package fill the table of lowerings
@@ -249,6 +250,7 @@ def _run_after_bug(
     graph: torch.fx.GraphModule, error: Exception, kind: str = ""
 ) -> Callable[..., Any]:
     """For arguments that eager refuses too: it says so when it runs."""
+    pass_on(error)
     if front_end.raise_internal_errors or isinstance(error, NoCompiler):
         raise error
     log.warning(

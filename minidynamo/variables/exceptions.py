@@ -8,6 +8,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from ..exc import Unsupported
+from ..interruptions import pass_on
 from ..side_effects import DELETED, Mutation
 from ..source import AttrSource
 from .base import VariableTracker, unsupported
@@ -258,6 +259,7 @@ def _new_exception(
 
 def build_exception(tx: Any, error: BaseException) -> VariableTracker:
     """The traced value of an exception that Python raised while the tracer computed."""
+    pass_on(error)
     args = [tx.wrap_constant(arg) for arg in error.args]
     sample = error.with_traceback(None) if isinstance(error, OPAQUE_EXCEPTIONS) else None
     return ExceptionVariable(type(error), args, sample=sample)
