@@ -214,7 +214,9 @@ def test_enums_made_by_calls():
         names = [member.name for member in plain], plain.__module__, pair.__module__
         return y * (flag.a | flag.b).value, names, plain(2) is plain["B"], text
 
-    check(fn, X, fullgraph=True)
+    # From 3.12 on the classes with a base of their own are made with staticmethod().
+    whole = sys.version_info < (3, 12)
+    check(fn, X, fullgraph=whole, graphs=1 if whole else None, breaks=0 if whole else None)
 
 
 def collected(*args):
