@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import collections
-import enum
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..variables.base import NotConstant, VariableTracker, unsupported
+from ..variables.base import VariableTracker, unsupported
 from ..variables.builder import builds
 from ..variables.builtin_object import NONE, BuiltinObject
-from ..variables.constant import ConstantVariable, is_value
+from ..variables.constant import ConstantVariable
 from ..variables.registry import handles, wraps
 from .builtins import Values, builtin
 
@@ -62,45 +61,6 @@ def _namedtuple(tx: Translator, args: list[Values], kwargs: dict[str, Values]) -
     made: list[type] = []
     constants = [value.as_python_constant() for value in args]
     tx.fold(lambda: made.append(collections.namedtuple(*constants, **named)), (), {})  # type: ignore[misc]
-    return tx.wrap_held(made[0], made[0].__name__)
-
-
-# What making a class by an enum calls: it is run while tracing if no program wrote it.
-_ENUM_HOOKS = "_generate_next_value_ __new__ __init__ __init_subclass__".split()
-
-
-def _makes_plain_enums(cls: type) -> bool:
-    hooks = [getattr(cls, name) for name in _ENUM_HOOKS]
-    modules = {getattr(hook, "__module__", None) or "builtins" for hook in hooks}
-    return type(cls) is enum.EnumType and modules <= {"builtins", "enum"}
-
-
-def _constant_pairs(tx: Translator, value: Values) -> Any:
-    """A constant; of a dict, its items."""
-    if value.python_type() not in (dict, collections.OrderedDict):
-        return value.as_python_constant()
-    items = value.call_method(tx, "items", [], {}).unpack(tx)
-    return [item.realize().as_python_constant() for item in items]
-
-
-@handles(enum.EnumType._create_)  # type: ignore[attr-defined]
-def _functional_enum(tx: Translator, args: list[Values], kwargs: dict[str, Values]) -> Any:
-    """`Enum("Name", members)` of constants: made as classes of named tuples are."""
-    try:
-        cls, *rest = [_constant_pairs(tx, value.realize()) for value in args]
-        named = {name: value.as_python_constant() for name, value in kwargs.items()}
-    except NotConstant:
-        return NotImplemented
-    mixed_in = named.get("type") or object
-    if not _makes_plain_enums(cls) or mixed_in.__module__ != "builtins":
-        return NotImplemented
-    caller = tx.parent or tx  # type: ignore[attr-defined]
-    if named.get("module") is None:
-        named["module"] = caller.globals.get("__name__")
-    made: list[Any] = []
-    tx.fold(lambda: made.append(cls._create_(*rest, **named)), (), {})
-    if not all(is_value(member.value) for member in made[0]):
-        return NotImplemented
     return tx.wrap_held(made[0], made[0].__name__)
 
 

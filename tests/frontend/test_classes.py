@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import collections
 import enum
 import functools
 import math
@@ -193,30 +192,6 @@ def test_namedtuple_class():
         return n.both() + n.b, n._replace(b=5).both(), n
 
     check(fn, X, fullgraph=True)
-
-
-class Doubling(enum.Enum):
-    def twice(self):
-        return 2 * self.value
-
-
-def test_enums_made_by_calls():
-    def fn(x):
-        plain = enum.Enum("Plain", "A B")
-        flag = enum.Flag("Bits", [("a", 1), ("b", 2)])
-        pair = enum.IntEnum("Pair", collections.OrderedDict(left=3, right=4), module="there")
-        doubling = Doubling("More", ["X", "Y"], start=5)
-        y = x + plain.B.value * pair.left + doubling.Y.twice()
-        try:
-            enum.Enum("Twice", "A A")
-        except TypeError as error:
-            text = str(error)
-        names = [member.name for member in plain], plain.__module__, pair.__module__
-        return y * (flag.a | flag.b).value, names, plain(2) is plain["B"], text
-
-    # From 3.12 on the classes with a base of their own are made with staticmethod().
-    whole = sys.version_info < (3, 12)
-    check(fn, X, fullgraph=whole, graphs=1 if whole else None, breaks=0 if whole else None)
 
 
 def collected(*args):
