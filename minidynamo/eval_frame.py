@@ -157,12 +157,7 @@ def compile(
         ("recompile_limit", recompile_limit, (int, type(None)), "an int or None"),
         ("isolate_recompiles", isolate_recompiles, bool, "a bool"),
     )
-    if recompile_limit is not None and (recompile_limit < 1 or recompile_limit is True):
-        raise ValueError(f"compile: recompile_limit must be 1 or more, not {recompile_limit!r}")
-    if dynamic is not None and shapes_spec is not None:
-        raise ValueError(
-            "compile: give either dynamic or shapes_spec, which tells what is dynamic"
-        )
+    _check_limit(recompile_limit)
     backend = get_default_backend() if backend is None else backend
     _check_names(backend, mode, options)
     given = backend, fullgraph, dynamic, mode, options, recompile_limit, isolate_recompiles

@@ -33,6 +33,7 @@ from minidynamo.inductor.partial_backward import (
     Needs,
     Part,
     Taking,
+    has_torchs_gradients,
     prune,
 )
 from minidynamo.inductor.passes.simplify import may_share_memory
@@ -81,6 +82,7 @@ class Joined:
     def __init__(self, compile_backward: Compiler, gm: torch.fx.GraphModule) -> None:
         self._compile_backward = compile_backward
         self._replayed: torch.fx.GraphModule | None = gm
+        self._is_linear = has_torchs_gradients(gm)
         self._autocast = autocast_states()
         self._replay: Replay | None = None
         self._spec: dict[str, Any] | None = None
@@ -116,7 +118,7 @@ class Joined:
             return
         self._context = TracingContext.try_get()
         self._module, self._is_copy = backward, is_copy
-        self._needs = Needs(backward.graph)
+        self._needs = Needs(backward.graph, self._is_linear)
         self.parts = BackwardParts(self._needs.tangents, self.make_part)
 
     def note_forward(

@@ -4,9 +4,10 @@ AOTAutograd makes one backward graph for all outputs. Of an output that the loss
 is no tangent; with zeros in its place the pass would do work for nothing, need what was written to
 since, and give NaN where zero meets infinity: eager does not look behind such an output at all. So
 for each set of missing tangents the graph is pruned: what depends on missing ones alone is zero
-(gradients are linear in the tangents), and what only leads there is left out.
+(torch's own gradients are linear in the tangents), and what only leads there is left out. Backward
+functions of the program are given zeros, as by eager: they may make something else of them.
 
-    needs = Needs(graph)                           # which tangents need what
+    needs = Needs(graph, has_torchs_gradients(gm)) # which tangents need what
     pruned, kept = prune(module, needs, missing)   # a graph module, and the inputs that it takes
 
 `BackwardParts` is the callable for all sets; it has them compiled as they come up.
@@ -14,6 +15,7 @@ for each set of missing tangents the graph is pruned: what depends on missing on
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,18 +31,22 @@ Missing = frozenset[int]
 # The graphs of further sets run operator by operator: a loop over many outputs, each with a pass of
 # its own, would otherwise compile one for each.
 MOST_COMPILED = 4
+# Where the front end makes what stands for an autograd.Function in a graph.
+_OF_FUNCTIONS = "minidynamo.handlers.autograd_function"
 
 
 class Needs:
     """Which tangents make a difference to which values of a backward graph.
 
-    given: its placeholders. tangents: positions of the tangents among them. is_prunable: whether
-    `prune` knows the graph's operators; where it does not, everything is needed for each tangent.
+    is_linear: whether it is in the tangents. given: its placeholders. tangents: positions of the
+    tangents among them. is_prunable: whether `prune` knows the graph's operators; where it does
+    not, everything is needed for each tangent.
     """
 
     def __init__(
         self,
         graph: torch.fx.Graph,
+        is_linear: bool,
     ) -> None:
         self.given: Sequence[Node] = graph.find_nodes(op="placeholder")
         self.tangents = [i for i, node in enumerate(self.given) if _is_tangent(node)]
@@ -52,7 +58,8 @@ class Needs:
         self.results: Sequence[Any] = tree_leaves(output.args)
         if len(self.tangents) > 1:
             self._follow(graph)
-        self.is_prunable = len(self.tangents) > 1 and all(map(self._is_known, graph.nodes))
+        self.is_prunable = len(self.tangents) > 1 and is_linear
+        self.is_prunable = self.is_prunable and all(map(self._is_known, graph.nodes))
 
     def _follow(
         self,
@@ -123,6 +130,36 @@ class Needs:
         missing: Collection[int],
     ) -> int:
         return self._all & ~sum(self._bits[position] for position in missing)
+
+
+def has_torchs_gradients(
+    gm: torch.fx.GraphModule,
+) -> bool:
+    """Whether no node of a captured graph brings a backward function that the program wrote."""
+    return all(map(_is_torchs, gm.graph.nodes))
+
+
+def _is_torchs(
+    node: Node,
+) -> bool:
+    target: Any = node.target
+    if node.op != "call_function":
+        return node.op != "call_module"
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return False
+    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return str(target).partition(".")[0] in ("aten", "prims")
+    if any(isinstance(value, types.FunctionType) for value in node.args):
+        return False  # it is called
+    home = getattr(target, "__module__", None) or "torch"
+    is_known = home.partition(".")[0] in (
+        "torch",
+        "_operator",
+        "builtins",
+        "math",
+        "minidynamo",
+    )
+    return is_known and home != _OF_FUNCTIONS
 
 
 def _is_tangent(

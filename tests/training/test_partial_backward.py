@@ -133,6 +133,32 @@ def test_through_aotautograd():
         check(found[1:], found[:1])
 
 
+class Nonlinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return x * w, x + w
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first * second.cos() + torch.ones_like(second), second.exp() + first
+
+
+def hooked(x, w):
+    hidden = x * 2
+    hidden.register_hook(torch.cos)
+    return hidden * w, hidden.exp(), w.sin()
+
+
+@pytest.mark.parametrize("program", [Nonlinear.apply, hooked])
+def test_backward_functions_of_the_program(program):
+    """Of a missing tangent eager gives them zeros, or does not call them at all."""
+    fn = lambda x, w: program(x, w)
+    for backend in "aot_eager", "inductor":
+        call = minidynamo.compile(fn, fullgraph=True, backend=backend)
+        for chosen in subsets_of(len(fn(*leaves())))[:4]:
+            check(passes(call, [chosen]), passes(fn, [chosen]))
+
+
 def test_many_outputs_are_not_compiled_one_by_one():
     program = lambda x, w: tuple((x[:, i] * w[:, i]).exp() for i in range(6))
     call = minidynamo.compile(program, fullgraph=True)
