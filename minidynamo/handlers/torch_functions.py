@@ -294,10 +294,10 @@ def _plain(value: Any, kinds: list[torch.dtype]) -> Any:
     return value.item()  # type: ignore[attr-defined]
 
 
-def _arrays_in(tx: Translator, value: VariableTracker, found: list[NdarrayVariable]) -> bool:
-    """Whether a value is an array, or a nest of arrays alone, which `found` gets."""
+def _arrays_in(tx: Translator, value: VariableTracker, found: list[VariableTracker]) -> bool:
+    """Whether a value is an array or a number, or a nest of these alone, which `found` gets."""
     value = value.realize()
-    if isinstance(value, NdarrayVariable) and not value.is_scalar:
+    if isinstance(value, NdarrayVariable) or _is_number(value):
         found.append(value)
         return True
     if value.is_python_constant() or value.python_type() not in (list, tuple):
@@ -306,9 +306,50 @@ def _arrays_in(tx: Translator, value: VariableTracker, found: list[NdarrayVariab
     return bool(items) and all(_arrays_in(tx, item, found) for item in items)
 
 
+def _is_number(value: VariableTracker) -> bool:
+    return value.is_python_constant() and value.python_type() in (bool, int, float)
+
+
+def _kinds_of_arrays(
+    tx: Translator,
+    data: VariableTracker,
+    kwargs: Kwargs,
+) -> list[torch.dtype]:
+    """The dtypes in a nest of arrays, or of numpy's numbers and Python's, to be stacked; empty if
+    it is none, or eager refuses to convert what is in it.
+    """
+    found: list[VariableTracker] = []
+    if not _arrays_in(tx, data, found) or not set(kwargs) <= {"dtype", "device"}:
+        return []
+    arrays = [value for value in found if isinstance(value, NdarrayVariable)]
+    kinds = [array.tensor.fake.dtype for array in arrays]
+    numbers = [value.as_python_constant() for value in found if _is_number(value)]
+    kinds += [torch.tensor(number).dtype for number in numbers]
+    scalars = {array.is_scalar for array in arrays}
+    if scalars == {False} and not numbers:
+        return kinds
+    wanted = functools.reduce(torch.promote_types, kinds)
+    if "dtype" in kwargs:
+        wanted = kwargs["dtype"].as_python_constant() or wanted
+    refused = any(_refuses_numbers(array.tensor.fake.dtype, wanted) for array in arrays)
+    return kinds if scalars == {True} and not refused else []
+
+
+def _refuses_numbers(kind: torch.dtype, wanted: torch.dtype) -> bool:
+    """Whether torch.tensor raises for numpy's numbers: it asks them for an `__index__`."""
+    is_integer = not (wanted.is_floating_point or wanted.is_complex)
+    return is_integer and kind != wanted and kind in _WITHOUT_INDEX
+
+
+_WITHOUT_INDEX = {torch.bool, torch.float16, torch.float32, torch.complex64, torch.complex128}
+
+
 def _stacked(tx: Translator, value: VariableTracker, kind: VariableTracker) -> VariableTracker:
-    """A nest of arrays as one tensor."""
+    """A nest of arrays and numbers as one tensor."""
     value = value.realize()
+    if _is_number(value):
+        number, dtype = value.as_python_constant(), kind.as_python_constant()
+        return tx.add_node("call_function", torch.tensor, (number,), {"dtype": dtype})
     if isinstance(value, NdarrayVariable):
         return value.tensor.call_method(tx, "to", [kind], {})
     items = [_stacked(tx, item, kind) for item in value.unpack(tx)]
@@ -320,11 +361,11 @@ def _of_data(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     data = args[0] if len(args) == 1 else NONE
     if data.python_type() in NUMPY_SCALARS:
         data = data.specialized(tx)
-    arrays: list[NdarrayVariable] = []
-    if _arrays_in(tx, data, arrays) and set(kwargs) <= {"dtype", "device"}:
-        kinds = [array.tensor.fake.dtype for array in arrays]
+    kinds = _kinds_of_arrays(tx, data, kwargs)
+    if kinds:
         promoted = tx.wrap_constant(functools.reduce(torch.promote_types, kinds))
-        made = _stacked(tx, data, kwargs.get("dtype", promoted))
+        is_given = kwargs.get("dtype", NONE).as_python_constant() is not None
+        made = _stacked(tx, data, kwargs["dtype"] if is_given else promoted)
         wanted = {"device": kwargs["device"]} if "device" in kwargs else {}
         return made.call_method(tx, "to", [], wanted) if wanted else made
     if data.is_python_constant() and _has_numpy(data.as_python_constant()):
@@ -369,6 +410,8 @@ def torch_tensor(
 ) -> Any:
     """A copy of a tensor is `detach().clone()`; nested numbers are a node."""
     if len(args) == 1 and isinstance(args[0], NdarrayVariable):
+        if args[0].is_scalar and kwargs and not _kinds_of_arrays(tx, args[0], kwargs):
+            return NotImplemented
         copy = args[0].tensor.call_method(tx, "clone", [], {})
         return copy.call_method(tx, "to", [], kwargs) if kwargs else copy
     if len(args) == 1 and isinstance(args[0], TensorVariable) and not kwargs:

@@ -43,6 +43,9 @@ torch.tensor([[b], [b]])
 torch.tensor([b, b.astype(np.int64)]) | torch.as_tensor([i, i], dtype=torch.float16)
 torch.tensor([np.int64(1), 2]) | torch.tensor([np.float64(2.5), 3.0])
 torch.tensor([np.float16(1), 2])
+torch.tensor([x[0, 0], x[1, 2]]) | torch.LongTensor([i[0], i[1]])
+torch.tensor([[b[0, 0]], [i[1]]], dtype=torch.float64) | torch.tensor([x[0, 1]], dtype=torch.int64)
+torch.as_tensor((b[0, 0], 2, True))
 """
 T, K = torch.arange(6.0).reshape(2, 3) + 1, torch.tensor([1, 2])
 EXPRESSIONS = [
@@ -208,6 +211,21 @@ def test_nested_lists_with_tensors():
     )
     for expected, found in zip(want, compiled_results, strict=True):
         torch.testing.assert_close(expected, found)
+
+
+def test_numbers_of_arrays_without_an_index_are_refused_as_integers():
+    def one(x):
+        return torch.tensor(x[0], dtype=torch.int64)
+
+    def several(x):
+        return torch.LongTensor([x[0], 2])
+
+    for fn in (one, several):
+        compiled = minidynamo.compile(fn, backend="eager")
+        for array in (np.ones(2, dtype=np.float32), np.ones(2, dtype=np.bool_)):
+            with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+                compiled(array)
+        assert_equal(fn(np.arange(3)), compiled(np.arange(3)))
 
 
 def test_legacy_constructors():
