@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from ..source import Source
     from ..symbolic_convert import Translator
 
-_FROMKEYS = (vars(dict)["fromkeys"], vars(collections.OrderedDict)["fromkeys"])
 
-
-@builtin(*_FROMKEYS)
+@builtin(vars(dict)["fromkeys"])
 def _fromkeys(
     tx: Translator,
     cls: Values,
@@ -34,6 +32,16 @@ def _fromkeys(
     for key in iterable.unpack(tx):
         result.setitem(tx, key.realize(), value)
     return result
+
+
+@builtin(vars(collections.OrderedDict)["fromkeys"])
+def _ordered_fromkeys(
+    tx: Translator,
+    cls: Values,
+    iterable: Values,
+    value: Values = NONE,
+) -> Values:
+    return _fromkeys(tx, cls, iterable, value)
 
 
 @builtin(collections._count_elements)  # type: ignore[attr-defined]

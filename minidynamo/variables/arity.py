@@ -21,6 +21,8 @@ class Arity(NamedTuple):
     most: int
     keywords: frozenset[str]
     least_positional: int
+    # The names that may be given by position as well, and whether they have to be given.
+    named: dict[str, tuple[int, bool]]
 
     @staticmethod
     @cache
@@ -41,7 +43,12 @@ class Arity(NamedTuple):
             names.add("**")
         by_position = [p for p in positional if p.name not in names]
         least_positional = sum(p.default is kinds.empty for p in by_position)
-        return Arity(least, most, frozenset(names), least_positional)
+        named = {
+            p.name: (place, p.default is kinds.empty)
+            for place, p in enumerate(positional)
+            if p.name in names
+        }
+        return Arity(least, most, frozenset(names), least_positional, named)
 
     def fits(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Whether a call with these arguments can be made."""
@@ -49,6 +56,10 @@ class Arity(NamedTuple):
             return False
         if not self.least_positional <= len(args) <= self.most:
             return False
+        for name, (place, is_required) in self.named.items():
+            is_given = place < len(args)
+            if is_given == (name in kwargs) and (is_given or is_required):
+                return False
         return len(args) + len(kwargs) >= self.least
 
 

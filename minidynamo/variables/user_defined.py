@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
@@ -477,7 +478,20 @@ class OpaqueVariable(VariableTracker):
             result = handler(tx, [self], {}) if handler else NotImplemented
             if result is not NotImplemented:
                 return result
+            made_by_pybind = type(cls).__name__ == "pybind11_type"
+            in_c = isinstance(found, property) and not isinstance(
+                found.fget, types.FunctionType
+            )
+            if made_by_pybind and in_c:
+                return self._number_or_text(tx, name)
         return super().getattr(tx, name)
+
+    def _number_or_text(self, tx: Translator, name: str) -> VariableTracker:
+        """A property made by pybind11 reads a member: a guard looks at it again."""
+        value = getattr(self.value, name)
+        if self.source is None or not isinstance(value, (bool, int, float, str, NoneType)):
+            return super().getattr(tx, name)
+        return tx.wrap(value, AttrSource(self.source, name))
 
     def _of_class(self, name: str) -> Any:
         """The class's attribute; of a method made by pybind11 the function, a built-in one."""

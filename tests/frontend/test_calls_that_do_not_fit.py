@@ -45,6 +45,14 @@ CALLS = {
 }
 
 
+def test_arguments_that_are_missing_or_given_twice_by_name():
+    def fn(x, *args, **kwargs):
+        return collections.OrderedDict.fromkeys(*args, **kwargs), x + 1
+
+    check(fn, X, value=1, graphs=None)
+    check(fn, X, "a", iterable="b", graphs=None)
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_text_of_the_type_error(name):
     call = CALLS[name]

@@ -428,6 +428,7 @@ def test_dict_mutation_is_replayed():
         lambda d, x: d == {"a": 1, "b": 2},
         lambda d, x: d != {"a": 1},
         lambda d, x: dict.fromkeys(d, 0),
+        lambda d, x: collections.OrderedDict.fromkeys(iterable="ab", value=x),
         lambda d, x: list(reversed(d)),
         lambda d, x: dict([("a", 1), ("b",)]),
         lambda d, x: dict([[1, 2], [3, 4]]),

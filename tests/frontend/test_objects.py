@@ -589,6 +589,16 @@ def test_opaque_objects_pass_through():
     check(fn, X, graphs=1)
 
 
+def test_members_of_objects_made_by_pybind_are_looked_at_again():
+    def fn(schema, x):
+        return x + 1 if schema.is_mutable else x.sin(), schema.name
+
+    read, written = (
+        op._schema for op in (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
+    )
+    check_recompiles(fn, [(read, X), (written, X), (read, X)], graphs=2, fullgraph=True)
+
+
 def test_object_in_closure():
     p = Point(2, 3)
 
