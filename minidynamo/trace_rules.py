@@ -215,6 +215,8 @@ _TRACED_FUNCTIONS |= {
     for method in vars(class_).values()
     if isinstance(method, (types.FunctionType, property))
 }
+# Its instances are made as others, but below a tracer of torch.fx.
+_TRACED_FUNCTIONS.add(vars(torch.fx.ProxyableClassMeta)["__call__"])
 # A WeakKeyDictionary is a dict of references that the traced code calls. (What WeakValueDictionary
 # holds may die between guard and use: it is eager's.)
 _TRACED_FUNCTIONS |= {

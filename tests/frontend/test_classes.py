@@ -155,6 +155,19 @@ def test_new():
     check(fn, X, fullgraph=True)
 
 
+class WithProxies(metaclass=torch.fx.ProxyableClassMeta):
+    def __init__(self, x, scale=2):
+        self.x, self.scale = x, scale
+
+
+def test_instances_that_tracers_of_fx_may_record():
+    def fn(x):
+        made = WithProxies(x, scale=3)
+        return made.x * made.scale, type(made), made
+
+    check(fn, X, fullgraph=True, graphs=1)
+
+
 def test_metaclass():
     def fn(x):
         made = WithMeta(x)
