@@ -207,7 +207,9 @@ def disallow_in_graph(fn: F) -> F:
 
 
 def assume_constant_result(fn: F) -> F:
-    """Call `fn` once while tracing and take its result as a constant."""
+    """Call `fn` once while tracing, with the tensors of that call, and take its result as a
+    constant.
+    """
     return _mark(fn, Decision.CONSTANT)
 
 

@@ -20,7 +20,7 @@ from ..guards import Check, starts_from
 from ..source import AttrSource, ConstSource, ListItemSource
 from ..trace_rules import Rule
 from ..utils import class_dict
-from . import builder, symint
+from . import builder, constant_calls, symint
 from .base import (
     MAX_ITEMS,
     AttributeOf,
@@ -363,7 +363,7 @@ class Services:
                 return result
         rule = trace_rules.lookup(value)
         if rule is Rule.CONSTANT:
-            return self._call_once(value, args, kwargs)
+            return constant_calls.call_once(self, value, args, kwargs)  # type: ignore[arg-type]
         if rule is Rule.GRAPH:
             if isinstance(fn, UserFunctionVariable) and _has_callbacks(args, kwargs):
                 return self.inline(fn, args, kwargs)
@@ -440,39 +440,6 @@ class Services:
             )
         except NotConstant:
             return None
-
-    def _call_once(
-        self, fn: Any, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
-    ) -> VariableTracker:
-        """What `fn` gives now, for good; objects among the arguments are known by identity."""
-        values = [self._real(fn, arg) for arg in args]
-        named = {name: self._real(fn, arg) for name, arg in kwargs.items()}
-        try:
-            result = fn(*values, **named)
-        except Exception as error:
-            raise ObservedException(self.wrap_exception(error)) from error
-        held = self.wrap_held(result, f"{fn.__qualname__}(...)").realize()
-        if isinstance(held, TensorVariable):
-            # Eager may give a new one each time: a write to it must not last.
-            row = (self.last_step(), held.fake, held.fake._version)  # type: ignore[attr-defined]
-            self.output.side_effects.choices.append(row)
-        return held
-
-    def _real(self, fn: Any, argument: VariableTracker) -> Any:
-        if argument.is_python_constant():
-            return argument.as_python_constant()
-        effects = self.output.side_effects
-        real = effects.real_of(argument)
-        if real is None or argument.source is None or not effects.is_empty():
-            unsupported(
-                "argument of a constant function",
-                f"{fn.__qualname__}: {argument!r}",
-                "only what exists before the graph, and is not changed by it, can be given",
-            )
-        if isinstance(argument, TensorVariable):
-            unsupported("argument of a constant function", repr(argument), "it is a tensor")
-        self.guard(argument.source, "ID_IS", real)
-        return real
 
     def call_operation(
         self,

@@ -132,6 +132,56 @@ def test_constant_results():
     assert (first.calls, second.calls) == (1, 1)
 
 
+@torch.compiler.assume_constant_result
+def positive(x):
+    return x.sum().item() > 0
+
+
+@torch.compiler.assume_constant_result
+def flattened(x):
+    return x.view(-1)
+
+
+def test_constant_results_of_tensors():
+    """The functions get the tensors of the call that is compiled, also computed ones."""
+
+    def fn(x):
+        y = x.reshape(x.shape[0] * x.shape[1]).sort()[0] * 2
+        return (y + 1 if positive(y) and positive(x) else y - 1), torch.rand(2)
+
+    backend = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True, dynamic=True)
+    x = torch.arange(6.0).reshape(2, 3)
+    for given in (x, x + 1, torch.ones(3, 4)):
+        torch.manual_seed(0)
+        want = fn(given)
+        torch.manual_seed(0)
+        assert_same(want, compiled(given))
+    assert_same(compiled(-x)[0], (-x).flatten().sort()[0] * 2 + 1)
+    assert len(backend.graphs) == 1
+
+
+def test_constant_results_of_tensors_that_are_no_constants_break():
+    def written(x):
+        y = x * 2
+        y.sub_(9)
+        return y * positive(y)
+
+    def given(x):
+        return flattened(x) + 1
+
+    def differentiated(x):
+        return flattened(x * 2) + 1
+
+    for fn in (written, given, differentiated):
+        compiled = minidynamo.compile(fn, backend="eager")
+        for scale in (1.0, 3.0):
+            x = torch.full((2, 2), scale, requires_grad=True)
+            assert_same(fn(x), compiled(x))
+        with pytest.raises(minidynamo.exc.Unsupported, match="constant function"):
+            minidynamo.compile(fn, backend="eager", fullgraph=True)(x)
+
+
 def test_constant_results_that_are_written_to_break():
     def fn(x):
         made = constant_tensor(3)
