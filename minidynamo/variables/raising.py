@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx.node import Node
-from torch.utils._pytree import tree_leaves
 
 from ..output_graph import example_value
 from .base import VariableTracker
@@ -77,7 +76,7 @@ def _may_raise(node: Node) -> bool:
     if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return not str(target).startswith(("aten.", "prims."))
     if name in ("getitem", "setitem"):
-        return any(map(_is_place, tree_leaves(node.args[1:2], is_leaf=_is_slice)))
+        return _index_may_raise(*node.args[1:])
     if name in _DIVISIONS:
         value = node.meta["example_value"]
         is_tensor = isinstance(value, torch.Tensor)
@@ -85,14 +84,23 @@ def _may_raise(node: Node) -> bool:
     return name in _ALWAYS or name.startswith("linalg_")
 
 
-def _is_slice(value: Any) -> bool:
-    return isinstance(value, slice)
+def _index_may_raise(index: Any, value: Any = None) -> bool:
+    """Whether places may not be there, or masks choose as many as fit neither the other parts of
+    the index nor what is written.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    # A list in an index is a tensor to be, of which fake tensors know no more.
+    kinds = [torch.int64 if isinstance(part, list) else _dtype(part) for part in parts]
+    masks = kinds.count(torch.bool)
+    if any(kind is not None and kind is not torch.bool for kind in kinds) or masks > 1:
+        return True
+    written = example_value(value) if isinstance(value, Node) else value
+    return masks == 1 and isinstance(written, torch.Tensor) and written.dim() > 0
 
 
-def _is_place(index: Any) -> bool:
-    """Whether an index is a tensor of places: a mask has none that are not there."""
-    value = example_value(index) if isinstance(index, Node) else None
-    return isinstance(value, torch.Tensor) and value.dtype is not torch.bool
+def _dtype(part: Any) -> torch.dtype | None:
+    value = example_value(part) if isinstance(part, Node) else None
+    return value.dtype if isinstance(value, torch.Tensor) else None
 
 
 def _frames(tx: Translator) -> Iterator[Translator]:

@@ -20,6 +20,12 @@ def _values():
     return torch.arange(3.0) * 2
 
 
+def _write(mask):
+    values = torch.zeros(mask.shape)
+    values[mask] = torch.ones(2)
+    return values
+
+
 OPERATORS = {
     "cholesky": (lambda a: torch.linalg.cholesky(a), GOOD, BAD),
     "inverse": (lambda a: torch.inverse(a), GOOD, BAD * 0),
@@ -27,6 +33,7 @@ OPERATORS = {
     "solve": (lambda a: torch.linalg.solve(a, torch.ones(3)), GOOD, BAD * 0),
     "index": (lambda i: _values()[i], PLACES, NO_PLACES),
     "index in a tuple": (lambda i: _values()[None][:, i], PLACES, NO_PLACES),
+    "write through a mask": (lambda i: _write(i < 3), PLACES, NO_PLACES),
     "gather": (lambda i: _values().gather(0, i), PLACES, NO_PLACES),
     "scatter": (lambda i: _values().scatter_add(0, i, torch.ones(2)), PLACES, NO_PLACES),
     "one_hot": (lambda i: torch.nn.functional.one_hot(i, 3), PLACES, NO_PLACES),
@@ -51,6 +58,16 @@ def test_an_error_is_caught(name, order):
         return y + 1, found
 
     check_recompiles(fn, [(given[i],) for i in order], graphs=1)
+
+
+@pytest.mark.parametrize("places", [(slice(None), [0, 4]), ([0, 1], [0, 1, 2]), [[7]]])
+def test_places_of_lists(places):
+    def fn(x):
+        with pytest.raises(IndexError) as caught:
+            x[places]
+        return str(caught.value), x + 1
+
+    check(fn, torch.zeros(4, 4), graphs=None)
 
 
 def test_an_error_whose_result_is_not_used():
