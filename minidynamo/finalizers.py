@@ -53,17 +53,29 @@ def _has_callback(ref: Any) -> bool:
     return ref.__callback__ is not None
 
 
-def ends_with_code(value: Any, looked_at: Container[int] = ()) -> bool:
+def ends_with_code(
+    value: Any,
+    looked_at: Container[int] = (),
+    settled: set[int] | None = None,
+) -> bool:
     """Whether letting go of `value` runs code of the program: it has a finalizer, or all that
     leads to an object with one.
 
     looked_at: the ids of objects whose parts the tracer itself holds, too.
+    settled: the ids of values that lead to most of the heap and whose end runs no code, as far as
+    can be told: not looked at again. This one may be added.
     """
     if type(value) in _PLAIN or issubclass(type(value), _COMMON):
         return False
-    reached = _Reached(value, looked_at)
+    if settled is not None and id(value) in settled:
+        return False
+    reached = _Reached(value, looked_at, settled or ())
     found = {id(item) for item in reached.items if has_finalizer(item)}
-    return bool(found) and not found <= reached.held_elsewhere()
+    if found and not reached.is_held_elsewhere(found):
+        return True
+    if settled is not None and len(reached.items) >= _MAX_OBJECTS:
+        settled.add(id(value))
+    return False
 
 
 def leads_to(value: Any, part: Any) -> bool:
@@ -74,7 +86,12 @@ def leads_to(value: Any, part: Any) -> bool:
 class _Reached:
     """The objects that `value` leads to, itself first, and how often they lead to each other."""
 
-    def __init__(self, value: Any, looked_at: Container[int]) -> None:
+    def __init__(
+        self,
+        value: Any,
+        looked_at: Container[int],
+        settled: Container[int] = (),
+    ) -> None:
         self.items = [value]
         self.references: dict[int, int] = {id(value): 1}
         # Those that more may hold than is known, by id.
@@ -86,27 +103,29 @@ class _Reached:
                     continue
                 count = self.references.get(id(part), 0)
                 self.references[id(part)] = count + 1
-                if count == 0:
+                if count == 0 and id(part) not in settled:
                     self.items.append(part)
                 if is_seen:
                     self.exempt.add(id(part))
 
-    def held_elsewhere(self) -> set[int]:
-        """The ids of those that something else holds, and of what these lead to."""
+    def is_held_elsewhere(self, wanted: set[int]) -> bool:
+        """Whether something else holds all of `wanted`, by id, or what leads to them."""
         items = self.items
-        todo = []
+        left = set(wanted)
+        alive: set[int] = set()
         for index in range(len(items)):
             # One reference more is that of `items`, one that of the call.
             outer = sys.getrefcount(items[index]) - self.references[id(items[index])] - 2
-            if outer > 0 and id(items[index]) not in self.exempt:
-                todo.append(items[index])
-        alive: set[int] = set()
-        while todo:
-            item = todo.pop()
-            if id(item) in self.references and id(item) not in alive:
-                alive.add(id(item))
-                todo += gc.get_referents(item)
-        return alive
+            todo = [items[index]] if outer > 0 and id(items[index]) not in self.exempt else []
+            while todo and left:
+                item = todo.pop()
+                if id(item) in self.references and id(item) not in alive:
+                    alive.add(id(item))
+                    left.discard(id(item))
+                    todo += gc.get_referents(item)
+            if not left:
+                return True
+        return False
 
 
 def collections_of_old() -> list[int]:

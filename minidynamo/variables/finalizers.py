@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 def find_mortal(values: dict[str, VariableTracker]) -> dict[str, LazyVariable]:
     """Those of the frame's arguments, by name, whose end may run code."""
+    settled: set[int] = set()
     return {
         name: value
         for name, value in values.items()
-        if isinstance(value, LazyVariable) and ends_with_code(value.value)
+        if isinstance(value, LazyVariable) and ends_with_code(value.value, settled=settled)
     }
 
 
