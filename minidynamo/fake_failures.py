@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -65,6 +66,18 @@ def quietly() -> Iterator[None]:
         yield
     finally:
         _running.pop()
+
+
+@contextmanager
+def refusing(name: str) -> Iterator[None]:
+    """A tensor of the program is made a fake one, which torch cannot do with all."""
+    try:
+        with quietly():
+            yield
+    except RuntimeError as error:
+        if type(error) not in (RuntimeError, UnsupportedFakeTensorException):
+            raise
+        raise Unsupported("tensor kind", name, "torch makes no fake tensor of it") from error
 
 
 def _operand(value: Any) -> str:

@@ -33,7 +33,7 @@ from .data_parallel import Writes, active_ddp, compile_in_buckets
 from .deferred_torch import defer
 from .draws import Draws, is_drawn
 from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported, plain_stack
-from .fake_failures import describe_failure, quietly, run_on_ones
+from .fake_failures import describe_failure, quietly, refusing, run_on_ones
 from .fake_results import sized_fake_mode
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
@@ -172,7 +172,7 @@ class OutputGraph:
     ) -> Node:
         """A placeholder for a tensor of the frame. context: its symbolic sizes, if any."""
         how = {"symbolic_context": context} if context is not None else {"static_shapes": True}
-        with no_warning_raises():
+        with no_warning_raises(), refusing(source.name):
             fake = self.fake_mode.from_tensor(value, source=TorchSource(source), **how)
         if context is not None and not is_traceable_wrapper_subclass(fake):
             self.shapes.track_tensor(source, value, fake, stack)

@@ -11,6 +11,7 @@ from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._vmap_internals import _vmap
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
 import minidynamo
@@ -164,3 +165,17 @@ def test_known_sizes_give_the_geometry_of_eager(op, shape):
             eagers.stride(),
             eagers.dtype,
         )
+
+
+def test_tensors_of_which_torch_makes_no_fake_ones():
+    def fn(x):
+        return x.sin() + 1
+
+    def per_item(x):
+        return minidynamo.compile(fn, backend="eager")(x)
+
+    x = torch.arange(6.0).view(3, 2)
+    assert torch.equal(_vmap(per_item)(x), fn(x))
+    # What torch would repeat to make it fails: there, its base has other sizes.
+    empty = torch.view_as_complex(torch.tensor([]).reshape(0, 2))
+    assert torch.equal(per_item(empty), fn(empty))
