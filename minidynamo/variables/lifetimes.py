@@ -23,7 +23,7 @@ from ..bytecode import OPS
 from ..exc import Unsupported
 from .base import LazyVariable, VariableTracker
 from .constant import VALUE_TYPES, ConstantVariable
-from .functions import CallableVariable
+from .functions import CallableVariable, MethodOfVariable
 from .reach import reached
 from .symint import SymVariable
 
@@ -40,7 +40,12 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 # Memory of the heap and of libraries lies above.
 _LEAST_ADDRESS = 1 << 32
 _C_DATA: Any = ctypes.c_int.__mro__[-2]
-_POINTERS = (weakref.ReferenceType, *weakref.ProxyTypes, _C_DATA)
+_POINTERS = (
+    weakref.ReferenceType,
+    *weakref.ProxyTypes,
+    _C_DATA,
+    torch._C._autograd.SavedTensor,  # a part of a node of autograd that it does not hold
+)
 # Modules whose objects give addresses: of arrays, and of what C made.
 _MODULES = frozenset({"numpy.core._internal", "numpy._core._internal", "_cffi_backend"})
 
@@ -75,13 +80,18 @@ def _is_lazy(value: VariableTracker) -> bool:
 
 def _may_be_address(value: VariableTracker) -> bool:
     """Whether it may tell of an object that it does not hold."""
+    if isinstance(value, MethodOfVariable):
+        value = value.receiver
     real: Any = getattr(value, "value", None)
     if isinstance(value, SymVariable):
         real = value.value.node.hint
     kind = type(real)
     if kind is int:
         return real >= _LEAST_ADDRESS
-    return issubclass(kind, _POINTERS) or kind.__module__ in _MODULES
+    if kind is tuple:
+        return any(isinstance(item, torch._C._autograd.SavedTensor) for item in real)
+    is_pointer = issubclass(kind, _POINTERS) or kind.__module__ in _MODULES
+    return is_pointer or hasattr(kind, "_register_hook_dict")  # nodes give saved tensors
 
 
 def _exists(value: VariableTracker, *, always: bool) -> bool:

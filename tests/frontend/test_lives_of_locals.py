@@ -86,6 +86,17 @@ def below_a_function(x):
     return send(y)
 
 
+def of_a_node_of_autograd(x):
+    y = x.clone().requires_grad_()
+    out = y[:, None] * y
+    out.grad_fn._raw_saved_self.register_hooks(lambda a: a, lambda a: a)
+    out = y[torch.tensor([0, 1])]
+    saved = out.grad_fn._raw_saved_indices
+    minidynamo.graph_break()
+    saved[0].register_hooks(lambda a: a, lambda a: a)
+    return type(saved[0])
+
+
 ADDRESSES = (
     of_a_tensor,
     of_an_array,
@@ -93,6 +104,7 @@ ADDRESSES = (
     of_a_storage,
     by_an_unknown_function,
     below_a_function,
+    of_a_node_of_autograd,
 )
 
 
