@@ -105,7 +105,7 @@ class Draws:
         place = CallSource(self._symbols[symbol], _as_tensor)
         real = torch.zeros((), dtype=torch.float64 if not symbol.is_integer else torch.int64)
         given = output.add_input(real, place)
-        node = output.graph.call_method("item", (given,))
+        node = output.root_graph.call_method("item", (given,))
         node.meta.update(example_value=value, unbacked_bindings={symbol: ()})
         output.note_first(node)
         self.has_items = True

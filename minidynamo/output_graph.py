@@ -279,7 +279,7 @@ class OutputGraph:
 
     def note_first(self, node: Node) -> None:
         """A new operation: placeholders that come later go in front of the first one."""
-        if self.body is not None:
+        if self.body is not None and node.graph is not self.root_graph:
             self.body.first_op = self.body.first_op or node
         elif self._first_op is None:
             self._first_op = node

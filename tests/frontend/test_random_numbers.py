@@ -59,6 +59,25 @@ def written(a):
     return a.add_(random.random())
 
 
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, scale):
+        ctx.scale = scale
+        return a * scale, scale
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        return grad * ctx.scale, None
+
+
+def in_bodies(a):
+    """Of operators with bodies of their own, in which the number comes into the graph."""
+    b, scale = Scaled.apply(a, random.randint(1, 9))
+    factor = random.random()
+    c = checkpoint(lambda t: t * factor, b, use_reentrant=False)
+    return c, scale, factor
+
+
 def counted(fn, *args, fullgraph=True, calls=3):
     """Eager and compiled from the same seeds: results, and states behind; the number of graphs."""
     counter = CountingBackend()
@@ -76,11 +95,32 @@ def counted(fn, *args, fullgraph=True, calls=3):
 
 @pytest.mark.parametrize(
     "fn",
-    [scaled, returned, sized, indexed, several, seeded, arrays, generator_made_inside, written],
+    [
+        scaled,
+        returned,
+        sized,
+        indexed,
+        several,
+        seeded,
+        arrays,
+        generator_made_inside,
+        written,
+        in_bodies,
+    ],
     ids=lambda fn: fn.__name__,
 )
 def test_one_graph(fn):
     assert counted(fn) == 1
+
+
+def test_gradients_of_numbers_in_bodies():
+    compiled = minidynamo.compile(in_bodies, backend="eager", fullgraph=True)
+    for seed in range(3):
+        leaf = x.clone().requires_grad_()
+        random.seed(seed)
+        result, scale, factor = compiled(leaf)
+        result.sum().backward()
+        assert_same(leaf.grad, torch.full_like(x, scale * factor))
 
 
 def test_generators_of_the_caller():
