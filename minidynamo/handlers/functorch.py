@@ -126,9 +126,21 @@ def enable_inplace_requires_grad(tx: Translator, args: Args, kwargs: Kwargs) -> 
     return null_block(tx)
 
 
+_OF_HOOKS = frozenset(
+    "saved_tensors_hooks save_on_cpu _saved_tensors_hooks_is_enabled"
+    " _saved_tensors_hooks_get_disabled_error_message".split()
+)
+
+
 @handles(torch.autograd.graph.disable_saved_tensors_hooks)
 def disable_saved_tensors_hooks(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Hooks are refused while tracing, so there is nothing to forbid."""
+    """Hooks break the graph, so there is nothing to forbid in it; but behind that break, in a block
+    of the program, they have to be forbidden.
+    """
+    if _OF_HOOKS.intersection(tx.code.co_names) and not tx.output.options.fullgraph:
+        unsupported(
+            "saved tensors hooks", "disable_saved_tensors_hooks", "its code sets such hooks"
+        )
     return null_block(tx)
 
 

@@ -635,6 +635,18 @@ def test_managers_without_effect_decorate(manager):
     check(fn, X, True, graphs=1, breaks=1)
 
 
+def test_hooks_of_saved_tensors_are_forbidden():
+    def forbidden(x):
+        with torch.autograd.graph.disable_saved_tensors_hooks("none here"):
+            y = x.sin()
+            with torch.autograd.graph.saved_tensors_hooks(lambda a: a, lambda a: a):
+                return y + 1
+
+    with pytest.raises(RuntimeError, match="none here"):
+        minidynamo.compile(forbidden, backend="eager")(X)
+    assert torch._C._autograd._saved_tensors_hooks_is_enabled()
+
+
 def test_no_cuda_device():
     def fn(x):
         with torch.cuda.device(-1):
