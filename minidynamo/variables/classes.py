@@ -69,6 +69,15 @@ _LACKING = {
 }
 
 
+def hint_of(value: VariableTracker) -> Any:
+    """What a subscript of a type has, with the lists and tuples in it."""
+    value = value.realize()
+    if value.is_python_constant() or value.python_type() not in (list, tuple):
+        return value.as_python_constant()
+    items: Any = value.items  # type: ignore[attr-defined]
+    return value.python_type()(map(hint_of, items))
+
+
 class ClassVariable(VariableTracker):
     """A class. It is known by identity; `value` is the real class."""
 
@@ -255,7 +264,12 @@ class ClassVariable(VariableTracker):
         if key.is_python_constant() and not hasattr(self.value, "__orig_class__"):
             item = key.as_python_constant()
             return tx.fold(lambda: self.value[item], (), {})  # type: ignore[index]
-        return super().getitem(tx, key)
+        found = class_lookup(tx, self.value, "__class_getitem__")
+        function = getattr(found and found.raw, "__func__", None)
+        if isinstance(function, types.FunctionType) and found is not None:
+            return tx.call_function(bind(tx, found, None, self.value), [key], {})
+        item = hint_of(key) if found is not None or self.value is type else None
+        return tx.fold(lambda: self.value[item], (), {})  # type: ignore[index]
 
     def length(self, tx: Translator) -> VariableTracker:
         return self._meta_call(tx, "__len__", [])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .base import VariableTracker
 from .builder import builds
+from .classes import hint_of
 from .functions import CallableVariable
 from .registry import wraps, wraps_instances
 
@@ -31,20 +32,11 @@ def _build_union(tx: Translator, value: Any) -> VariableTracker:
     return CallableVariable(value)
 
 
-def _hint(value: VariableTracker) -> Any:
-    """What a subscript of a type has, with the lists and tuples in it."""
-    value = value.realize()
-    if value.is_python_constant() or value.python_type() not in (list, tuple):
-        return value.as_python_constant()
-    items: Any = value.items  # type: ignore[attr-defined]
-    return value.python_type()(map(_hint, items))
-
-
 class TypingVariable(CallableVariable):
     """An object of the typing module, known by identity; subscripting it makes another."""
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
-        item = _hint(key)
+        item = hint_of(key)
         return tx.fold(lambda: self.value[item], (), {})
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:

@@ -9,6 +9,7 @@ import math
 import sys
 import types
 import typing
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -153,6 +154,40 @@ def test_new():
         return c.x + c.made, Elsewhere(x)
 
     check(fn, X, fullgraph=True)
+
+
+Kind = typing.TypeVar("Kind")
+
+
+class Subscripted:
+    def __class_getitem__(cls, key):
+        return cls, key
+
+
+class Plain:
+    pass
+
+
+def test_subscripts_of_classes():
+    """A type variable in a list is no constant, nor is a tensor."""
+
+    def hints(x):
+        def wrapper(func: Callable[[Kind], typing.Any]) -> Callable[[Kind], Kind]:
+            return func + 1
+
+        return wrapper(x), dict[str, list[Kind]], Callable[[Kind], int], type[Kind], x * 2
+
+    def refused(x, cls):
+        try:
+            return cls[x]
+        except TypeError as error:
+            return x + 1, str(error)
+
+    with minidynamo.config.patch(nested_graph_breaks=False):
+        check(hints, X, fullgraph=True, graphs=1, ops=2)
+        check(lambda x: Subscripted[x][1] + 1, X, fullgraph=True, graphs=1)
+        for cls in (Plain, torch.Tensor):
+            check(refused, X, cls, fullgraph=True, graphs=1)
 
 
 class WithProxies(metaclass=torch.fx.ProxyableClassMeta):
