@@ -56,7 +56,7 @@ from minidynamo.inductor.passes import (
     unused_results,
 )
 from minidynamo.inductor.runtime import cudagraphs, plan_store
-from minidynamo.inductor.segments import needs_segments, split
+from minidynamo.inductor.segments import Segments, needs_segments, split
 from minidynamo.inductor.size_floats import make_tensors
 from minidynamo.inductor.sizes import has_symbols
 from minidynamo.inductor.symbolic import Undecided
@@ -181,11 +181,30 @@ def _compile_flat(
         events.emit(events.AotGraphEvent(graph, "inference"))
     frozen = None
     if config.freezing and not torch.is_grad_enabled():
-        with events.timed("freezing"):
+        with events.timed("freezing"), torch._C._DisableAutocast():
             frozen = freezing.freeze(graph, freezing.frozen_positions(gm, inputs))
     if frozen is not None:
-        return freezing.FrozenCall(frozen, compile_graph(frozen.graph, "inference"))
-    return compile_graph(graph, "inference")
+        graph = frozen.graph
+    compiled = _below_autocast(compile_graph(graph, "inference"), graph)
+    return compiled if frozen is None else freezing.FrozenCall(frozen, compiled)
+
+
+def _below_autocast(
+    compiled: Callable[..., Any], graph: torch.fx.GraphModule
+) -> Callable[..., Any]:
+    """`compiled`, where it calls operators of a graph that has the casts of autocast in it. Plans
+    run below autocast by themselves, and what AOTAutograd has compiled is called there.
+    """
+    if not torch._C._is_any_autocast_enabled():
+        return compiled
+    if compiled != graph.forward and not isinstance(compiled, Segments):
+        return compiled
+
+    def call(*args: Any) -> Any:
+        with torch._C._DisableAutocast():
+            return compiled(*args)
+
+    return call
 
 
 def _is_trained(fakes: Sequence[Any]) -> bool:
@@ -238,7 +257,8 @@ def _compile_or_run(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any
     try:
         _refuse_unknown_symbols(graph)
         # The graph names all devices: a default one is not for the compiler's own tensors.
-        with torch._C.DisableTorchFunction():
+        # Autocast's casts are in it: operators on fake tensors shall not be given others.
+        with torch._C.DisableTorchFunction(), torch._C._DisableAutocast():
             return _compile_graph(graph, kind)
     except Undecided as reason:
         return _run(graph, reason, kind)

@@ -71,7 +71,7 @@ class FrozenCall:
         )
         if not known:
             versions = [tensor._version for tensor in given]
-            with torch.no_grad():
+            with torch.no_grad(), torch._C._DisableAutocast():
                 values = self._frozen.prepare(*given)
             self._state = ([weakref.ref(tensor) for tensor in given], versions, values)
         return self._compiled(*args, *values)

@@ -81,6 +81,29 @@ def test_linear_weights_are_packed(prepared, dtype):
     assert packed.count("mkldnn._reorder_linear_weight.default") == 2
 
 
+def test_parts_outside_of_autocast():
+    """What is prepared has the graph's own casts, and no others."""
+
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(8, 8))
+
+        def forward(self, x):
+            with torch.autocast("cpu", enabled=False):
+                square = self.w @ self.w
+                exact = x @ square
+            return exact, x @ square
+
+    model, x = Mixed(), torch.randn(4, 8)
+    with torch.no_grad(), torch.autocast("cpu"):
+        ours = minidynamo.compile(model, options=FROZEN, fullgraph=True)(x)
+        theirs = model(x)
+    assert [out.dtype for out in ours] == [torch.float32, torch.bfloat16]
+    torch.testing.assert_close(ours[0], theirs[0], **CLOSE)
+    torch.testing.assert_close(ours[1], theirs[1], rtol=2e-2, atol=0.2)
+
+
 def test_changed_parameters_are_seen():
     torch.manual_seed(0)
     model, x = block(), torch.randn(2, 4, 8, 8)

@@ -175,3 +175,25 @@ def test_autocast():
         ours, theirs = minidynamo.compile(model)(x), model(x)
     assert ours.dtype == theirs.dtype == torch.bfloat16
     torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
+
+
+def test_in_autocast():
+    """The operators' own casts are in the graph: a plan with others raised, and eager ran again."""
+    calls = []
+
+    @torch.library.custom_op("minidynamo_test::counted", mutates_args=())
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x.dtype)
+        return x.clone()
+
+    counted.register_fake(torch.empty_like)
+    x = torch.randn(128, 96).to(torch.bfloat16)
+
+    def product(x):
+        return counted(x) @ x.mT
+
+    with torch.autocast("cpu"):
+        out = minidynamo.compile(product, fullgraph=True)(x)
+    assert calls == [torch.bfloat16]
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out, product(x), rtol=2e-2, atol=0.1)
