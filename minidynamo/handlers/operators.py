@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from .. import trace_rules
 from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import (
     NOT_IMPLEMENTED,
@@ -288,7 +289,7 @@ def _is_plain_class(value: Any) -> bool:
 
 
 # What the slots of ints and floats take.
-_NUMBERS = (int, float, complex)
+_NUMBERS: tuple[type, ...] = (int, float, complex)
 
 
 def _number_slot(
@@ -457,6 +458,11 @@ def rich_compare(
     )
 
 
+_NUMPY = trace_rules.numpy
+_OF_NUMPY = (_NUMPY.number, _NUMPY.bool_) if _NUMPY else ()
+_COMPARED: tuple[type, ...] = (int, float, complex, *_OF_NUMPY)
+
+
 def _tensor_comparison(
     tx: Translator,
     function: Callable[..., Any],
@@ -477,7 +483,7 @@ def _tensor_comparison(
     others = [value for value in operands if not isinstance(value, TensorVariable)]
     if others and function in (operator.eq, operator.ne):
         other = others[0]
-        number = issubclass(other.python_type(), (int, float, complex))
+        number = issubclass(other.python_type(), _COMPARED)
         if other.is_user_defined:
             return None
         if not number:

@@ -265,6 +265,17 @@ def test_functions_of_tensors_without_dimensions():
     check(fn, torch.tensor([1.0, 2.0, 3.0]))
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float32, np.float64, np.bool_])
+def test_tensors_equal_numbers(kind):
+    def fn(x, number):
+        found = (x == number, number == x, x != number, number != x)
+        own = x.int().numpy().flatten()[0]
+        return x + 1, found, x == own, x != own, x < own, own is None
+
+    check(fn, torch.tensor([1.0, 2.0]), kind(1), fullgraph=True)
+    check(fn, torch.tensor(3), kind(1), fullgraph=True)
+
+
 # -- functions of numbers that are constants -------------------------------------------------------
 
 OF_NUMBERS = {
