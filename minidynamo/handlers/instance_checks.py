@@ -45,7 +45,7 @@ def _isinstance(
         unsupported("isinstance", repr(value), "it asks what a proxy of weakref stands for")
     with observed(tx):
         flat = _flat(checked_classes)
-        if any(_is_instance(value, real, c) for c in flat):
+        if any(_is_marked(tx, value, c) or _is_instance(value, real, c) for c in flat):
             return ConstantVariable(True)
         shown = _shown_class(tx, value)
         return ConstantVariable(shown is not None and any(issubclass(shown, c) for c in flat))
@@ -86,6 +86,29 @@ def _flat(classes: Any) -> list[Any]:
     return [classes]
 
 
+_MARKS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
+
+
+def _is_marked(
+    tx: Translator,
+    value: VariableTracker,
+    cls: type,
+) -> bool:
+    """Whether a tensor has the attribute that makes it a parameter, or a buffer, whatever its
+    class.
+    """
+    mark = _MARKS.get(cls)
+    kind = value.python_type()
+    if mark is None or kind is cls or not issubclass(kind, torch.Tensor):
+        return False
+    try:
+        return tx.getattr(value, mark).realize().truth(tx)
+    except ObservedException as error:
+        if not is_attribute_error(error):
+            raise
+        return False
+
+
 def _is_instance(
     value: VariableTracker,
     real: Any,
@@ -95,9 +118,7 @@ def _is_instance(
     if type(cls) is type or kind is cls:
         return issubclass(kind, cls)
     if isinstance(value, TensorVariable):
-        if cls is torch.nn.Parameter and getattr(value.fake, "_is_param", False):
-            return True  # of a class of its own
-        if issubclass(cls, torch.Tensor) and cls is not torch.nn.Buffer:
+        if issubclass(cls, torch.Tensor):
             return issubclass(kind, cls)  # what stands for the tensor is a FakeTensor
         return isinstance(value.fake, cls)
     if value.is_python_constant():

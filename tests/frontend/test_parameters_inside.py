@@ -333,3 +333,26 @@ def test_memory_from_elsewhere_ends_the_graph(fn):
                 results.append(str(error))
     assert_same(*results)
     assert breaks
+
+
+class Marked(torch.Tensor):
+    """Of a class of its own: only an attribute tells that it is a parameter."""
+
+
+def test_what_parameters_and_buffers_are_known_by():
+    def kinds(value):
+        return isinstance(value, nn.Parameter), isinstance(value, (int, nn.Buffer))
+
+    def made(x):
+        parameter = nn.Parameter(x.as_subclass(Marked))
+        buffer = nn.Buffer(x.detach())
+        found = kinds(parameter), kinds(buffer)
+        del buffer._is_buffer
+        return found, kinds(buffer)
+
+    x = torch.ones(2)
+    marked = x.as_subclass(Marked)
+    given = [x, nn.Buffer(x), nn.Parameter(x), x, marked, nn.Parameter(marked), marked]
+    compiled = minidynamo.compile(kinds, backend="eager", fullgraph=True)
+    assert [*map(compiled, given)] == [*map(kinds, given)]
+    assert minidynamo.compile(made, backend="eager")(x) == made(x)
