@@ -464,7 +464,8 @@ class Services:
         if isinstance(stored, VariableTracker):
             return stored
         try:
-            result = inspect.getattr_static(value, name)
+            # What only a `__getattr__` knows, as the overloads of an operator, is not found here.
+            result = inspect.getattr_static(value, name, None)
             found = class_lookup(self, type(value), name)  # type: ignore[arg-type]
             if found is not None and found.raw is result and isinstance(result, _C_METHODS):
                 # A bound C method is a new object each time: its function is what stays.

@@ -356,3 +356,17 @@ def test_numbers_that_depend_on_data():
 
     calls = [(torch.tensor([1, 0, 0, 5]),), (torch.tensor([1, 2, 0, 5]),)]
     check_recompiles(fn, calls, graphs=1, fullgraph=True)
+
+
+def test_overloads_of_operators_that_nobody_asked_for_yet():
+    with torch.library._scoped_library("answers_of_objects", "FRAGMENT") as library:
+        library.define("doubled(Tensor x) -> Tensor")
+        library.define("doubled.scaled(Tensor x, float by) -> Tensor")
+
+        def fn(packet):
+            named = getattr(packet, "scaled", None), getattr(packet, "other", None)
+            return hasattr(packet, "default"), hasattr(packet, "nope"), named
+
+        packet = torch.ops.answers_of_objects.doubled
+        got = minidynamo.compile(fn, backend="eager", fullgraph=True)(packet)
+        assert got == (True, False, (packet.scaled, None)) == fn(packet)
