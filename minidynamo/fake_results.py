@@ -118,6 +118,23 @@ IN_PLACE = {
     aten.silu_.default,
 }
 
+# Of floating-point tensors and numbers, their results have the sizes of the largest operand where
+# the others' are its last ones.
+POINTWISE = {
+    getattr(getattr(aten, name), overload)
+    for overload, names in {
+        "default": "abs acos acosh asin asinh atan atan2 atanh ceil clamp_max clamp_min cos cosh "
+        "erf erfc exp exp2 expm1 floor log log10 log1p log2 maximum minimum neg reciprocal round "
+        "rsqrt sigmoid sign sin sinh sqrt tan tanh trunc",
+        "Tensor": "add div mul sub",
+        "Tensor_Scalar": "pow",
+        "Tensor_Tensor": "pow",
+    }.items()
+    for name in names.split()
+}
+_POINTWISE_DTYPES = (*_DTYPES, torch.bfloat16, torch.float16)
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+
 
 def _of_operands(*args: Any, **_options: Any) -> Sequence[int]:
     tensors = [
@@ -181,7 +198,11 @@ def _dispatch(
     kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
     mode = itself()
-    if (func in RESULTS or func in IN_PLACE) and _is_known(mode, args):
+    if func in POINTWISE:
+        like = _operand_like(mode, func, args, kwargs)
+        if like is not None:
+            return _results(mode, like, ())
+    elif (func in RESULTS or func in IN_PLACE) and _is_known(mode, args):
         shapes = RESULTS.get(func, _no_more)(*args, **(kwargs or {}))
         if shapes is not None:
             return args[0] if func in IN_PLACE else _results(mode, args[0], shapes)
@@ -247,6 +268,44 @@ def _relaid(mode: FakeTensorMode, result: Any, stride: Sequence[int]) -> Any:
     return (moved, *rest) if isinstance(result, tuple) else moved
 
 
+def _operand_like(
+    mode: FakeTensorMode,
+    func: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+) -> FakeTensor | None:
+    """The operand of `POINTWISE` whose sizes and strides the result has; None if not known here."""
+    numbers = list((kwargs or {}).values())
+    if kwargs and set(kwargs) != {"alpha"}:
+        return None
+    largest, tensors = None, []
+    for value in args:
+        if type(value) is not FakeTensor:
+            numbers.append(value)
+            continue
+        tensors.append(value)
+        if largest is None or value.dim() > largest.dim():
+            largest = value
+    if largest is None or any(type(number) not in _NUMBERS for number in numbers):
+        return None
+    if largest.dtype not in _POINTWISE_DTYPES:
+        return None
+    known = mode, largest.fake_device, largest.dtype
+    sizes = [_expr(size) for size in largest.shape]
+    for tensor in tensors:
+        if (
+            (tensor.fake_mode, tensor.fake_device, tensor.dtype) != known
+            or tensor.constant is not None
+            or tensor.layout != torch.strided
+            or not is_row_major(tensor)
+        ):
+            return None
+        own = [_expr(size) for size in tensor.shape]
+        if own != sizes[len(sizes) - len(own) :]:
+            return None
+    return largest
+
+
 def _is_known(mode: FakeTensorMode, args: Sequence[Any]) -> bool:
     x = args[0]
     if type(x) is not FakeTensor:
@@ -279,9 +338,27 @@ def _expr(size: Any) -> Any:
 
 def is_row_major(x: torch.Tensor) -> bool:
     """Whether the strides say so, whatever the sizes are; nothing is asked of them."""
+    shape, strides = x.shape, x.stride()
+    if all(type(number) is int for number in (*shape, *strides)):
+        return _follow(shape, strides)
+    key = tuple(_expr(size) for size in shape), tuple(_expr(stride) for stride in strides)
+    known = _ROW_MAJOR.get(key)
+    if known is None:
+        known = _ROW_MAJOR[key] = _follow(shape, strides)
+        if len(_ROW_MAJOR) > _MOST_KNOWN:
+            _ROW_MAJOR.clear()
+    return known
+
+
+def _follow(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
     expected: set[Any] = {1}
-    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if _expr(stride) not in expected:
             return False
         expected = {_expr(stride * size), _expr(stride * torch.sym_max(size, 1))}
     return True
+
+
+# By the expressions of sizes and strides: the answer is one about expressions.
+_ROW_MAJOR: dict[Any, bool] = {}
+_MOST_KNOWN = 4096

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 
 import minidynamo
 from minidynamo import fake_results
-from minidynamo.fake_results import IN_PLACE, RESULTS, sized_fake_mode
+from minidynamo.fake_results import IN_PLACE, POINTWISE, RESULTS, sized_fake_mode
 from minidynamo.shape_env import ExactShapeEnv
 
 aten = torch.ops.aten
@@ -43,11 +43,11 @@ NORMS = {
 
 def fakes(mode, dtype=torch.float32, layout=torch.contiguous_format):
     """A tensor whose first and third sizes are symbols, and weights of its second."""
-    x = torch.randn(ROWS, dtype=dtype).to(memory_format=layout)
+    x = torch.randn(ROWS).to(dtype, memory_format=layout)
     sizes = [DimDynamic.DYNAMIC if d in (0, 2) else DimDynamic.STATIC for d in range(4)]
     context = StatelessSymbolicContext(dynamic_sizes=sizes)
     fake = mode.from_tensor(x, source=ConstantSource("x"), symbolic_context=context)
-    return fake, mode.from_tensor(torch.randn(8, dtype=dtype), static_shapes=True)
+    return fake, mode.from_tensor(torch.randn(8).to(dtype), static_shapes=True)
 
 
 def geometries(mode, op, **options):
@@ -75,6 +75,85 @@ def test_the_results_are_those_of_torch(op, dtype, monkeypatch):
     assert geometries(mode, op, dtype=dtype) == expected
     assert (op in asked) == (dtype == torch.bfloat16)
     assert not mode.shape_env.guards
+
+
+OPERANDS = {  # Of binary operators: how operands are made, and whether the result is known at once.
+    "equal": (lambda x: (x, x), True),
+    "rows": (lambda x: (x, x[0]), True),
+    "rows first": (lambda x: (x[0, 0], x), True),
+    "no dimensions": (lambda x: (x.new_empty(()), x), True),
+    "int": (lambda x: (x, 2), True),
+    "float": (lambda x: (x, 2.5), True),
+    "size": (lambda x: (x, x.shape[0]), True),
+    "bool": (lambda x: (x, True), False),
+    "complex": (lambda x: (x, 2j), False),
+    "other dtype": (lambda x: (x, x.to(torch.int64)), False),
+    "other layout": (lambda x: (x, x.transpose(0, 2).contiguous().transpose(0, 2)), False),
+    "both spread": (lambda x: (x[:1], x[:, :1]), False),
+    "one row": (lambda x: (x, x[:1]), False),
+    "other sizes": (lambda x: (x, x[:, 1:]), False),
+    "meta": (lambda x: (x, torch.empty((), device="meta")), False),
+}
+BINARY = [
+    op
+    for op in sorted(POINTWISE, key=str)
+    if [str(a.type) for a in op._schema.arguments[:2]] == ["Tensor", "Tensor"]
+]
+
+
+def outcome(mode, op, make, dtype):
+    x, _ = fakes(mode, dtype=dtype)
+    with mode, enable_python_dispatcher():
+        operands = make(x)
+        try:
+            value = op(*operands)
+        except (RuntimeError, NotImplementedError) as error:
+            return type(error), str(error).splitlines()[0]
+    numbers = [str(n) for n in (*value.shape, *value.stride(), value.storage_offset())]
+    return value.dtype, value.device, numbers
+
+
+@pytest.mark.parametrize("operands", OPERANDS)
+@pytest.mark.parametrize("op", BINARY, ids=str)
+def test_binary_operators_give_the_results_of_torch(op, operands, monkeypatch):
+    make, is_known = OPERANDS[operands]
+    expected = outcome(FakeTensorMode(shape_env=ExactShapeEnv()), op, make, torch.float32)
+    asked = []
+    plain = FakeTensorMode.dispatch
+    monkeypatch.setattr(
+        FakeTensorMode, "dispatch", lambda *args: (asked.append(args[1]), plain(*args))[1]
+    )
+    mode = sized_fake_mode(shape_env=ExactShapeEnv())
+    assert outcome(mode, op, make, torch.float32) == expected
+    if is_known:
+        assert op not in asked and not mode.shape_env.guards
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int32])
+@pytest.mark.parametrize("op", sorted(POINTWISE - set(BINARY), key=str), ids=str)
+def test_unary_operators_give_the_results_of_torch(op, dtype, monkeypatch):
+    wanted = sum(not a.has_default_value() for a in op._schema.arguments)
+    make = lambda x: (x, 3)[:wanted]
+    expected = outcome(FakeTensorMode(shape_env=ExactShapeEnv()), op, make, dtype)
+    asked = []
+    plain = FakeTensorMode.dispatch
+    monkeypatch.setattr(
+        FakeTensorMode, "dispatch", lambda *args: (asked.append(args[1]), plain(*args))[1]
+    )
+    mode = sized_fake_mode(shape_env=ExactShapeEnv())
+    assert outcome(mode, op, make, dtype) == expected
+    assert (op in asked) == (dtype == torch.int32)
+
+
+def test_a_factor_of_the_second_operand():
+    run = minidynamo.compile(
+        lambda x: torch.add(x, x, alpha=2.5).sub(x[0], alpha=x.shape[0]),
+        dynamic=True,
+        fullgraph=True,
+        backend="aot_eager",
+    )
+    for x in (torch.randn(5, 4), torch.randn(6, 3)):
+        assert torch.equal(run(x), torch.add(x, x, alpha=2.5).sub(x[0], alpha=x.shape[0]))
 
 
 @pytest.mark.parametrize("op", [aten.silu.default, aten.native_group_norm.default], ids=str)
