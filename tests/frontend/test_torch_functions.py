@@ -549,3 +549,22 @@ def test_references_of_operators_are_traced():
 
     check_recompiles(fn, [(X,), (X - 3,), (X.double(),)], graphs=2, fullgraph=True)
     assert raises_kind(lambda x: refs.fft.fft(x), X) == "call of an untraced function"
+
+
+def test_overloads_are_found_where_the_program_asks_first():
+    """Torch makes them when they are asked for: the tracer took them for missing."""
+    library = torch.library.Library("asked_first", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    library.define("twice.scaled(Tensor x, int k) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+    library.impl("twice.scaled", lambda x, k: x * k, "CompositeImplicitAutograd")
+
+    def fn(x):
+        packet = torch.ops.asked_first.twice
+        found = hasattr(packet, "scaled"), hasattr(packet, "other")
+        return packet.default(x) + packet.scaled(x, 3), found
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    result, found = compiled(X)
+    assert torch.equal(result, X * 5)
+    assert found == (True, False)
