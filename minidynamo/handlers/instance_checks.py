@@ -117,13 +117,14 @@ def _is_instance(
     kind = value.python_type()
     if type(cls) is type or kind is cls:
         return issubclass(kind, cls)
+    of_tensors = isinstance(cls, type) and issubclass(cls, torch.Tensor)  # or typing.Mapping
     if isinstance(value, TensorVariable):
-        if issubclass(cls, torch.Tensor):
+        if of_tensors:
             return issubclass(kind, cls)  # what stands for the tensor is a FakeTensor
         return isinstance(value.fake, cls)
     if value.is_python_constant():
         return isinstance(value.as_python_constant(), cls)
-    if type(cls).__instancecheck__ is type.__instancecheck__ or issubclass(cls, torch.Tensor):
+    if type(cls).__instancecheck__ is type.__instancecheck__ or of_tensors:
         return issubclass(kind, cls)
     if real is not None:
         return isinstance(real, cls)

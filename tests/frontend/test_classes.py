@@ -190,6 +190,18 @@ def test_subscripts_of_classes():
             check(refused, X, cls, fullgraph=True, graphs=1)
 
 
+def test_instances_of_the_names_in_typing():
+    def fn(x, value):
+        try:
+            found = [isinstance(value, kind) for kind in (typing.Mapping, typing.Sized)]
+            return x + 1, found, isinstance(x, typing.Hashable)
+        except TypeError as error:
+            return x + 2, str(error)
+
+    for value in ({"x": X}, [X], 3):
+        check(fn, X, value, fullgraph=True)
+
+
 class WithProxies(metaclass=torch.fx.ProxyableClassMeta):
     def __init__(self, x, scale=2):
         self.x, self.scale = x, scale
