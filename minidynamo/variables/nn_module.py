@@ -165,13 +165,15 @@ class NNModuleVariable(UserDefinedObjectVariable):
         super().setattr(tx, name, value)
 
     def _set_directly(self, tx: Translator, name: str, value: VariableTracker) -> bool:
-        tables = self.tables(tx)
-        if tables is None or issubclass(value.python_type(), (_Module, torch.nn.Parameter)):
+        tables, kind = self.tables(tx), value.python_type()
+        # Tensors of classes of their own may be parameters all the same.
+        is_special = issubclass(kind, torch.Tensor) and kind is not torch.Tensor
+        if tables is None or is_special or issubclass(kind, _Module):
             return False
         if any(name in table for table in tables):
             return False
-        for kind in TABLES:
-            tx.guard(self.table_source(kind), "DICT_LACKS", name)
+        for table_name in TABLES:
+            tx.guard(self.table_source(table_name), "DICT_LACKS", name)
         self.generic_setattr(tx, name, value)
         return True
 

@@ -356,3 +356,16 @@ def test_what_parameters_and_buffers_are_known_by():
     compiled = minidynamo.compile(kinds, backend="eager", fullgraph=True)
     assert [*map(compiled, given)] == [*map(kinds, given)]
     assert minidynamo.compile(made, backend="eager")(x) == made(x)
+
+
+def test_modules_register_parameters_of_classes_of_their_own():
+    def fn(module, x):
+        module.own = nn.Parameter(x)
+        return x + 1, [name for name, _ in module.named_parameters()]
+
+    x = torch.ones(2).as_subclass(Marked)
+    assert minidynamo.compile(fn, backend="eager")(nn.Linear(2, 2), x)[1] == [
+        "weight",
+        "bias",
+        "own",
+    ]
