@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .deferred_torch import fake_mode
 
-__all__ = ["sized_fake_mode"]
+__all__ = ["forget_tensors", "sized_fake_mode"]
 
 aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.float64)
@@ -188,6 +188,15 @@ def sized_fake_mode(**options: Any) -> FakeTensorMode:
     mode = fake_mode(**options)
     mode.dispatch = partial(_dispatch, weakref.ref(mode))
     return mode
+
+
+def forget_tensors(mode: FakeTensorMode) -> None:
+    """Lets go of the weak references to the real tensors that fake ones were made of: with them
+    torch.utils.swap_tensors refuses these, as module.to() and load_state_dict() may want it.
+    """
+    describer = mode.fake_tensor_converter.meta_converter.describer
+    describer.lookup_tensor.clear()
+    describer.lookup_storage.clear()
 
 
 def _dispatch(

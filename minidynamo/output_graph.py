@@ -34,7 +34,7 @@ from .deferred_torch import defer
 from .draws import Draws, is_drawn
 from .exc import BackendCompilerFailed, MinidynamoError, RunInEager, Unsupported, plain_stack
 from .fake_failures import describe_failure, quietly, refusing, run_on_ones
-from .fake_results import sized_fake_mode
+from .fake_results import forget_tensors, sized_fake_mode
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
@@ -440,6 +440,7 @@ class OutputGraph:
         self.open_contexts.clear()
         self.overrides.modes.clear()
         self.side_effects = SideEffects()
+        forget_tensors(self.fake_mode)
 
     # -- undoing ----------------------------------------------------------------------------------
 

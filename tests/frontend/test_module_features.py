@@ -860,3 +860,27 @@ def test_tensors_are_no_fake_tensors():
 
     x, p = torch.ones(3), torch.nn.Parameter(torch.ones(3))
     assert minidynamo.compile(f, backend="eager")(x, p) == f(x, p)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_parameters_can_be_swapped_after_compiling(backend, grad):
+    """Weak references that are left of compiling would forbid it."""
+    model, x = nn.Linear(3, 3), torch.randn(2, 3)
+    given = {name: torch.randn_like(value) for name, value in model.state_dict().items()}
+    run = minidynamo.compile(model, backend=backend)
+    with torch.set_grad_enabled(grad):
+        y = run(x)
+        if grad:
+            y.sum().backward()
+            model.zero_grad()
+        del y
+    old = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        model.load_state_dict(given)
+        torch.testing.assert_close(run(x), torch.nn.functional.linear(x, *given.values()))
+        model.double()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(old)
+    torch.testing.assert_close(run(x.double()), model(x.double()))
