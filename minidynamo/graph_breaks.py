@@ -19,7 +19,6 @@ from torch.fx import GraphModule, Node
 from . import config
 from ._C import disabled, tail_call
 from .bytecode import (
-    Handler,
     Instruction,
     argument_count,
     assemble,
@@ -36,6 +35,7 @@ from .joined_sources import is_joined
 from .new_parameters import making
 from .open_blocks import leave_if_it_raises
 from .output_graph import example_value
+from .reruns import CheckFailed, rerun_if_it_raises
 from .resume_execution import (
     SUPER_NAME,
     ContinuationKey,
@@ -257,35 +257,10 @@ class _Finisher:
             call = current.emit_call_ex(load_function, [Instruction("LOAD_FAST", INPUTS_NAME)])
         is_native = function is compiled
         if checks or caught or ((is_native or seen) and not written and not draws.calls):
-            self._rerun_if_it_raises(call)
+            self.rerun = rerun_if_it_raises(call, self.tx.code)
         else:
             self.rerun = leave_if_it_raises(call, self.tx.code)
         return [*call, Instruction("STORE_FAST", OUT_NAME)], sources, module
-
-    def _rerun_if_it_raises(self, call: list[Instruction]) -> None:
-        """An operator that raises in a native plan has done nothing yet that can be seen: the frame
-        then runs in eager from its start, and the error comes with the program's own traceback.
-        """
-        copies = copy_instructions(decode(self.tx.code))
-        start = next(i for i, inst in enumerate(copies) if inst.opname == "RESUME") + 1
-        raised = Instruction("PUSH_EXC_INFO")
-        passed_on = Instruction("SWAP", 2)
-        self.rerun = [
-            raised,
-            Instruction("LOAD_CONST", Exception),
-            Instruction("CHECK_EXC_MATCH"),
-            Instruction("POP_JUMP_IF_FALSE", target=passed_on),
-            Instruction("POP_TOP"),
-            Instruction("POP_EXCEPT"),
-            Instruction("JUMP", target=copies[start]),
-            passed_on,
-            Instruction("POP_EXCEPT"),
-            Instruction("RERAISE", 0),
-            *copies,
-        ]
-        handler = Handler(raised, 0)
-        for inst in call:
-            inst.handler = handler
 
     def _assemble(self, instructions: list[Instruction], has_inputs: bool) -> types.CodeType:
         code = self.tx.code
@@ -417,10 +392,6 @@ class _BreakFinisher(_Finisher):
             return current.emit_make_function(code, list(closure))
         function = types.FunctionType(code, self.tx.globals, self.frame.base.co_name)
         return [Instruction("LOAD_CONST", function)]
-
-
-class CheckFailed(Exception):
-    """A condition that a graph relied on does not hold: the frame runs in eager instead."""
 
 
 def _refuse_checks(step: int) -> NoReturn:

@@ -74,6 +74,7 @@ LAYERS = [
         "generator_frames",
         "graph_breaks",
         "open_blocks",
+        "reruns",
         "resume_execution",
         "stopped_frames",
     ],
