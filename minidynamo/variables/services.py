@@ -463,8 +463,6 @@ class Services:
         stored = self.output.side_effects.load_attr(variable, name)
         if isinstance(stored, VariableTracker):
             return stored
-        if isinstance(value, torch._ops.OpOverloadPacket):
-            getattr(value, name, None)  # it makes its overloads when they are first asked for
         try:
             # What only a `__getattr__` knows, as the overloads of an operator, is not found here.
             result = inspect.getattr_static(value, name, None)
