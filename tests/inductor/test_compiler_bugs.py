@@ -8,7 +8,6 @@ import torch
 from inductor_testing import assert_same
 
 import minidynamo
-from minidynamo.exc import InternalError
 from minidynamo.inductor import compile_plan, metrics
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
@@ -84,46 +83,6 @@ def test_arguments_that_eager_refuses(broken):
             IndexError, match=r"expected to be in range of \[-2, 1\], but got 5"
         ):
             call(X)
-
-
-@pytest.fixture
-def flaky():
-    """An operator that raises in its first call, and never again."""
-    calls = []
-
-    @torch.library.custom_op("minidynamo_test::flaky", mutates_args=())
-    def op(x: torch.Tensor) -> torch.Tensor:
-        calls.append(len(calls))
-        if len(calls) == 1:
-            raise ValueError("first call")
-        return x + 1
-
-    op.register_fake(torch.empty_like)
-    return op, calls
-
-
-def test_plans_that_raise_where_eager_does_not_are_told(flaky, caplog):
-    op, calls = flaky
-
-    def fn(x, flag):
-        y = op(x * 2)
-        if flag:
-            return y
-        return y, None
-
-    run, x = minidynamo.compile(fn), torch.ones(3)
-    with minidynamo.config.patch(raise_internal_errors=False), caplog.at_level("WARNING"):
-        assert torch.equal(run(x, True), x * 2 + 1)
-    assert calls == [0, 1]
-    assert "raised ValueError('first call'), where eager raises nothing" in caplog.text
-    calls.clear()
-    with (
-        minidynamo.config.patch(raise_internal_errors=True),
-        pytest.raises(InternalError, match="where eager raises nothing"),
-    ):
-        run(x, True)
-    calls.append(0)
-    assert torch.equal(run(x, False)[0], x * 2 + 1)
 
 
 def test_errors_that_eager_raises_too_are_no_bugs(caplog):
