@@ -141,7 +141,7 @@ FUNCTIONS = (
 def run(fn, grads):
     """What a call gives and leaves, and the gradients of two calls."""
     seen = []
-    WEIGHT.fill_(2)
+    WEIGHT.requires_grad_(False).fill_(2)  # another test asks for its gradient
     KEPT.grad = None
     for k in range(2):
         x = torch.arange(3.0) + k
