@@ -264,6 +264,13 @@ def test_roundings_of_the_program_stay():
     def query(q, k, v):
         return torch.softmax(q.bfloat16().float() @ k.mT, -1) @ v
 
+    texts = []
     args = heads(), heads(), heads()
-    assert not is_fused(weights, *args) and not is_fused(scores, *args)
+    for fn in weights, scores:
+        with events.subscribe(texts.append, events.OutputCodeEvent):
+            actual = compiled(fn, *args)(*args)[0]
+        # A last bit of an exponential may turn one rounding, which a row of the result shows.
+        off = ~torch.isclose(actual, fn(*args), **CLOSE)
+        assert off.sum() <= 64
+    assert texts and not any("attention" in event.text for event in texts)
     assert is_fused(query, *args)
