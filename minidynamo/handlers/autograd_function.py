@@ -34,7 +34,7 @@ from ..variables.bodies import new_tensor, trace_body
 from ..variables.builtin_object import NONE, is_none
 from ..variables.classes import ClassVariable, new_object
 from ..variables.constant import ConstantVariable
-from ..variables.contexts import GRAD_MODE, GlobalStateVariable
+from ..variables.contexts import GlobalStateVariable, without_gradients
 from ..variables.opaque import check_reads
 from ..variables.put_back import Changes
 from ..variables.reach import reached
@@ -89,7 +89,7 @@ def function_apply(
         dirty = tx.output.side_effects.load_attr(context, "dirty_tensors")
         kept = dirty.realize().unpack(tx) if isinstance(dirty, VariableTracker) else []
         inputs = [value for value in values if not any(value is item for item in kept)]
-        return _without_inputs(tx, result, inputs, _has_setup(cls))
+        return without_inputs(tx, result, inputs, _has_setup(cls))
     traced = _try_out(tx, cls, values, wanted)
     _check_memory(tx, cls, traced)
     is_plain = all(
@@ -262,14 +262,8 @@ def _forward(
     context = new_object(tx, FunctionCtx)
     needs = tx.wrap_items(tuple, [ConstantVariable(want) for want in wanted])
     context.setattr(tx, "needs_input_grad", needs)
-    state, was_on = GlobalStateVariable.of(tx), torch.is_grad_enabled()
-    if was_on:
-        state.set(tx, GRAD_MODE, False)
-    try:
+    with without_gradients(tx):
         return _call_forward(tx, cls, context, values), context
-    finally:
-        if was_on:
-            state.set(tx, GRAD_MODE, True)
 
 
 def _call_forward(
@@ -287,11 +281,11 @@ def _call_forward(
     return result
 
 
-def _without_inputs(
+def without_inputs(
     tx: Translator,
     result: VariableTracker,
     values: Values,
-    has_setup: bool,
+    has_setup: bool = False,
 ) -> VariableTracker:
     """`apply` returns a view where forward returns an input that it does not mark as dirty."""
     if isinstance(result, TensorVariable):
@@ -302,7 +296,7 @@ def _without_inputs(
         return result
     if result.python_type() is tuple:
         items = [
-            _without_inputs(tx, item.realize(), values, has_setup) for item in result.unpack(tx)
+            without_inputs(tx, item.realize(), values, has_setup) for item in result.unpack(tx)
         ]
         return tx.wrap_items(tuple, items)
     return result

@@ -13,9 +13,11 @@ from ..output_graph import example_value
 from ..subgraphs import add_submodule
 from ..variables.base import VariableTracker, unsupported
 from ..variables.bodies import add_call, fresh_results, trace_body
+from ..variables.contexts import without_gradients
 from ..variables.registry import handles
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
+from .autograd_function import without_inputs
 from .functools_ import PartialVariable
 from .higher_order import computed_nodes, free_nodes, given_back, operands_of
 
@@ -54,15 +56,10 @@ def checkpoint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     reentrant = constants.pop("use_reentrant", None)
     if reentrant is None:
         reentrant = _default_of_reentrant(tx)
+    if reentrant and not (torch.is_grad_enabled() and any(map(_wants_grad, values))):
+        return _never_differentiated(tx, function, values, named)
     if not torch.is_grad_enabled():
         return tx.call_function(function, values, named)
-    if reentrant and not any(map(_wants_grad, values)):
-        unsupported(
-            "reentrant checkpoint",
-            "torch.utils.checkpoint.checkpoint",
-            "use_reentrant=True needs an argument that requires grad",
-            ["pass use_reentrant=False"],
-        )
     traced = trace_body(
         tx, "checkpoint", lambda body: tx.call_function(function, values, named)
     )
@@ -79,13 +76,35 @@ def checkpoint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return given_back(traced, nodes, computed)
 
 
+def _never_differentiated(
+    tx: Translator,
+    function: VariableTracker,
+    values: Args,
+    named: Kwargs,
+) -> VariableTracker:
+    """What `use_reentrant=True` is where no argument has a gradient: a call without gradients, also
+    of a function that reads parameters, with eager's warning (while tracing).
+    """
+    if named:
+        unsupported("reentrant checkpoint", " ".join(named), "eager refuses keywords")
+    if not any(map(_wants_grad, values)):
+        _warn(tx, "None of the inputs have requires_grad=True. Gradients will be None")
+    with without_gradients(tx):
+        result = tx.call_function(function, values, {}).realize()
+    return without_inputs(tx, result, values)
+
+
+def _warn(tx: Translator, text: str) -> None:
+    frame = tx.user_stack()[-1]
+    warnings.warn_explicit(text, UserWarning, frame.filename, frame.lineno or 0)
+
+
 def _default_of_reentrant(tx: Translator) -> bool:
     """What eager takes where `use_reentrant` is not given, with its warning (while tracing)."""
     text = _warning_without_reentrant()
     if text is None:
         unsupported("checkpoint", "use_reentrant", "this torch wants it to be given")
-    frame = tx.user_stack()[-1]
-    warnings.warn_explicit(text, UserWarning, frame.filename, frame.lineno or 0)
+    _warn(tx, text)
     return True
 
 

@@ -9,7 +9,8 @@ the manager object that the block's end needs is an ordinary object with its att
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -224,6 +225,19 @@ _NESTING = {1: torch.autocast_increment_nesting, -1: torch.autocast_decrement_ne
 def _current_nesting() -> int:
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
+
+
+@contextlib.contextmanager
+def without_gradients(tx: Translator) -> Iterator[None]:
+    """What is traced inside is in no-grad mode."""
+    state, was_on = GlobalStateVariable.of(tx), torch.is_grad_enabled()
+    if was_on:
+        state.set(tx, GRAD_MODE, False)
+    try:
+        yield
+    finally:
+        if was_on:
+            state.set(tx, GRAD_MODE, True)
 
 
 class ManagerVariable(VariableTracker):

@@ -297,6 +297,22 @@ def test_checkpoint_without_gradients_is_a_call():
     check(fn, X, graphs=1, fullgraph=True)
 
 
+@pytest.mark.parametrize("grad", [True, False])
+def test_reentrant_checkpoint_of_arguments_without_gradients_has_none(grad):
+    weight = X.clone().requires_grad_()
+
+    def fn(x):
+        return checkpoint(lambda a: ((a * weight).sin(), a), x, use_reentrant=True)
+
+    with torch.set_grad_enabled(grad), pytest.warns(UserWarning, match="None of the inputs"):
+        wanted = fn(X)
+        compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+        got = compiled(X)
+    assert_same(got, wanted)
+    assert [y.requires_grad for y in got] == [y.requires_grad for y in wanted] == [False] * 2
+    assert (got[1] is X) == (wanted[1] is X)
+
+
 def test_checkpoint_around_a_break():
     """The first pass and the recomputation both go through compiled code."""
 
