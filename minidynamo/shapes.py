@@ -291,6 +291,8 @@ class Shapes:
 
     def computed_number(self, value: float, source: Source, stack: UserStack) -> Any:
         """A symbol for what generated code computes at `source`; None if it is a constant."""
+        if source in self._numbers:
+            return self._as_number(self._numbers[source])
         is_small = abs(value) < _INT64 if type(value) is int else math.isfinite(value)
         # Expressions do not tell 0.0 from -0.0.
         is_zero = type(value) is float and value == 0.0

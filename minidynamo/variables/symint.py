@@ -29,7 +29,7 @@ from ..exc import DataDependentError, MinidynamoError, Unsupported
 from ..joined_sources import JoinedSource, part_of
 from ..output_graph import constant_of, example_value
 from ..shapes import WIDEST
-from ..source import CallSource
+from ..source import AttrSource, CallSource
 from ..symbolic_contexts import is_ragged
 from .base import LazyVariable, NotConstant, VariableTracker, unsupported
 from .builder import builds
@@ -162,7 +162,7 @@ class SymVariable(VariableTracker):
             codegen.end_call(len(operands))
             return
         compute_it, sources = self.output.computed_from(self.value)
-        if compute_it is None:
+        if compute_it is None or any(map(_is_moved, sources)):
             codegen.graph_output(self.as_proxy())
             return
         if isinstance(self.value.node.expr, sympy.Symbol):
@@ -172,6 +172,11 @@ class SymVariable(VariableTracker):
         for source in sources:
             codegen.load_source(source)
         codegen.end_call(len(sources))
+
+
+def _is_moved(source: Source) -> bool:
+    """Whether the graph may change what is there: versions of tensors, which writes count up."""
+    return isinstance(source, AttrSource) and source.attribute == "_version"
 
 
 def wrap_number(tx: Translator, value: Any, **made: Any) -> VariableTracker:

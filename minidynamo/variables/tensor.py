@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import increment_version
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.immutable_collections import immutable_list
 from torch.fx.node import Node
@@ -23,6 +24,7 @@ from .. import config
 from ..exc import RunInEager
 from ..output_graph import example_value
 from ..side_effects import DELETED, Mutation
+from ..source import AttrSource
 from .base import ObservedException, VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
 from .identity import IdentityKey
@@ -122,7 +124,7 @@ class TensorVariable(VariableTracker):
             return tx.wrap_constant(self.fake.numel() * self.fake.itemsize)
         if name in METADATA:
             if name == "_version":
-                _check_version(tx, self)
+                return _version(tx, self)
             if name == "names":  # tensors that have some are not captured
                 return tx.wrap_constant((None,) * self.fake.dim())
             return tx.wrap_constant(getattr(self.fake, name))
@@ -311,10 +313,34 @@ def _pick(test: Any, first: Any, second: Any) -> Any:
     return first if test else second
 
 
-def _check_version(tx: Translator, tensor: TensorVariable) -> None:
-    """`x.data` counts for itself, its fake together with that of `x`."""
+def _version(tx: Translator, tensor: TensorVariable) -> VariableTracker:
+    """How often it was written to: what an input counts as the frame starts, and the writes of the
+    graph. `x.data` counts for itself, its fake together with that of `x`.
+    """
     if any(node.target is getattr and "data" in node.args for node in tx.output.graph.nodes):
         unsupported("attribute", f"{tensor.describe()}._version", "behind a use of x.data")
+    fake = tensor.fake
+    given = next(
+        (i for i in tx.output.inputs if _count_together(example_value(i.node), fake)), None
+    )
+    if given is None:
+        return tx.wrap_constant(fake._version)
+    source = AttrSource(given.source, "_version")
+    before = tx.wrap_number(
+        tx.output.shapes.computed_number(given.value._version, source, tx.user_stack())
+    )
+    return tx.call_operator(operator.add, [before, ConstantVariable(given.writes)])
+
+
+def _count_together(first: Any, second: torch.Tensor) -> bool:
+    """Whether a write to one is one to the other: views and detached tensors share the counter."""
+    if not isinstance(first, torch.Tensor) or first.is_inference() or second.is_inference():
+        return first is second
+    before, others = first._version, second._version
+    increment_version(first)
+    together = second._version != others
+    torch._C._autograd._unsafe_set_version_counter((first,), (before,))
+    return together
 
 
 def _is_computed(name: str) -> bool:

@@ -365,3 +365,43 @@ def test_tensors_on_one_memory():
         compiled = minidynamo.compile(fn, backend="eager")
         for call in calls * 2:
             assert_same(compiled(*call), fn(*call))
+
+
+# -- versions --------------------------------------------------------------------------------------
+
+
+def counted(x, w):
+    before = w._version
+    x.detach().add_(1)
+    y = x.view(-1).clone()
+    y.mul_(2)
+    return y, x._version, x[0]._version, y._version, w._version - before, before
+
+
+def branching(x, w):
+    return x + 1 if x._version < 3 else x - 1, x.view(-1)._version
+
+
+def behind_a_break(x, w):
+    y = x.clone()
+    minidynamo.graph_break()
+    y.add_(w)
+    assert y._version > 0
+    return y * 2, y._version, x._version
+
+
+@pytest.mark.parametrize(("fn", "graphs"), [(counted, 1), (branching, 2), (behind_a_break, 2)])
+def test_versions_of_inputs(fn, graphs):
+    def run(call):
+        x, w = torch.zeros(3), nn.Parameter(torch.ones(3))
+        results = []
+        for i in range(5):
+            x.add_(1)
+            if i % 2:
+                w.detach().mul_(2)
+            results.append(call(x, w))
+        return results
+
+    counter = CountingBackend()
+    assert_same(run(minidynamo.compile(fn, backend=counter)), run(fn))
+    assert len(counter.graphs) == graphs
