@@ -85,8 +85,11 @@ def with_items(tx: Translator, call: tuple[Any, Any], given: Any, failure: Unsup
     env.settings = replace(settings, allow_scalar_outputs=True)
     try:
         if is_refused:
+            before = tx.output.checkpoint()
             with contextlib.suppress(Unsupported):
                 tx.output.create_node(call[0], call[1], given[0], given[1], ())
+            # Where all that it asked for is in its result's sizes, it has been added.
+            tx.output.rollback(before)
         numbers = {node: _item(tx, node) for node in _asked(given, is_refused)}
     finally:
         env.settings = settings

@@ -174,6 +174,24 @@ def test_tensors_where_numbers_are_asked_for(name, dtype):
     assert len(backend.graphs) == 1
 
 
+def test_sizes_that_are_tensors_are_read_once():
+    """What found out that the operator asks for a number leaves nothing in the graph."""
+
+    def fn(x, n):
+        return x.new_zeros((x.shape[0], n)) + 1
+
+    x = torch.arange(6.0)
+    minidynamo.reset()
+    backend = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend)
+    for number in (2, 3):
+        n = torch.tensor(number)
+        assert_same(compiled(x, n), fn(x, n))
+    (graph,) = backend.graphs
+    called = [str(node.target) for node in graph.graph.nodes if node.op == "call_method"]
+    assert called == ["item", "new_zeros"]
+
+
 @pytest.mark.parametrize("name", ["full_like", "alpha", "elu", "roll", "written"])
 def test_numbers_that_are_asked_for_are_compiled(name):
     fn, x = ASKED[name], torch.arange(6.0) - 2
