@@ -52,7 +52,12 @@ def set_twice(c, k):
     return c.amax(-1)
 
 
-@pytest.mark.parametrize("fn", [set_slice, set_last, set_and_read, set_twice])
+def set_whole(c, k):
+    c.copy_(c.index_copy(2, torch.tensor([3]), k))
+    return c.sum(-1)
+
+
+@pytest.mark.parametrize("fn", [set_slice, set_last, set_and_read, set_twice, set_whole])
 def test_parts(fn):
     check(fn, CACHE, K)
 

@@ -18,6 +18,7 @@ aten = torch.ops.aten
 _PARTS = {aten.slice_scatter.default, aten.select_scatter.default}
 _WRITERS = _PARTS | {
     aten.index_put.default,
+    aten._unsafe_index_put.default,
     aten.index_copy.default,
     aten.index_add.default,
     aten.index_reduce.default,
@@ -33,7 +34,8 @@ _WRITERS = _PARTS | {
 
 def drop_old_parts(gm: torch.fx.GraphModule) -> None:
     """`part.copy_(k)`, functional, is `copy(part, k)`: where that is written into the whole, `k` is
-    the same, and the part need not be read.
+    the same, and the part need not be read. So it is where the whole becomes what a change of a
+    part made of it (`cache.copy_(cache.index_copy(...))`).
     """
     for node in gm.graph.find_nodes(op="call_function", target=aten.copy.default):
         old, new = node.args[:2]
@@ -52,6 +54,17 @@ def drop_old_parts(gm: torch.fx.GraphModule) -> None:
             is_source = user.target in _PARTS and user.args[1] is node
             if is_source and user.args[0] is not node and left.shape == right.shape:
                 user.update_arg(1, new)
+            elif new.target in _WRITERS and _is_same(left, right) and not _keeps(user):
+                user.replace_input_with(node, new)
+
+
+def _is_same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left.shape == right.shape and left.stride() == right.stride()
+
+
+def _keeps(user: torch.fx.Node) -> bool:
+    """Whether what it is given may be among the results, where it must not be two of them."""
+    return user.target is not aten.copy_.default and may_share_memory(user)
 
 
 def in_place_nodes(
