@@ -19,10 +19,12 @@ from torch.utils._python_dispatch import _pop_mode
 
 def is_from_handler(error: BaseException) -> bool:
     """Whether a Python function that is a signal's handler raised the error, or what it calls."""
-    codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    # By their ids: generated code may hold constants that cannot be hashed.
+    codes = {id(_code_of(signal.getsignal(number))) for number in signal.valid_signals()}
+    codes.discard(id(None))
     link = error.__traceback__
     while link is not None:
-        if link.tb_frame.f_code in codes:
+        if id(link.tb_frame.f_code) in codes:
             return True
         link = link.tb_next
     return False

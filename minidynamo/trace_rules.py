@@ -94,7 +94,7 @@ _NOT_OPERATIONS = frozenset(
     " use_deterministic_algorithms vmap wait while_loop"
     " get_num_threads get_num_interop_threads get_file_path prepare_multiprocessing_environment"
     " set_autocast_enabled set_flush_denormal from_dlpack to_dlpack from_file"
-    " frombuffer get_device_module"
+    " frombuffer get_device_module _fused_sdp_choice"
     " has_torch_function has_torch_function_unary has_torch_function_variadic"
     " handle_torch_function set_grad_enabled _initialized _has_cuda"
     " import_ir_module_from_buffer".split()

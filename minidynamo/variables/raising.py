@@ -35,7 +35,9 @@ _ALWAYS = frozenset(
     " multi_margin_loss multilabel_margin_loss ctc_loss binary_cross_entropy"
     " max_unpool1d max_unpool2d max_unpool3d bincount histc repeat_interleave"
     " multinomial bernoulli bernoulli_ poisson binomial normal _assert_async"
-    " nonzero_static segment_reduce".split()
+    " nonzero_static segment_reduce quantile nanquantile unravel_index"
+    # These refuse some arguments that their fakes take.
+    " bucketize searchsorted complex polar as_strided as_strided_ as_strided_scatter".split()
 )
 _DIVISIONS = frozenset(
     "floordiv mod ifloordiv imod floor_divide floor_divide_ remainder remainder_ fmod fmod_"
@@ -70,7 +72,9 @@ def note_raising(tx: Translator, node: Node) -> None:
 
 
 def _may_raise(node: Node) -> bool:
-    """Whether it depends on data that the operator raises; other errors show while tracing."""
+    """Whether it depends on data that the operator raises; other errors show while tracing, but
+    for what fake tensors do not look at.
+    """
     target: Any = node.target
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):

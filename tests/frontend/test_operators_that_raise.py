@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import unittest
 
 import pytest
 import torch
@@ -38,6 +39,7 @@ OPERATORS = {
     "scatter": (lambda i: _values().scatter_add(0, i, torch.ones(2)), PLACES, NO_PLACES),
     "one_hot": (lambda i: torch.nn.functional.one_hot(i, 3), PLACES, NO_PLACES),
     "division": (lambda i: torch.tensor([4, 4]) // i, PLACES + 1, PLACES),
+    "sorter": (lambda i: torch.searchsorted(_values()[:2], 1.0, sorter=i), PLACES, NO_PLACES),
     "assert": (lambda i: torch._assert_async(i[1] < 3), PLACES, NO_PLACES),
 }
 
@@ -68,6 +70,17 @@ def test_places_of_lists(places):
         return str(caught.value), x + 1
 
     check(fn, torch.zeros(4, 4), graphs=None)
+
+
+@pytest.mark.parametrize("borders", [torch.arange(3.0), torch.eye(2)])
+def test_arguments_that_fake_tensors_do_not_look_at(borders):
+    def fn(x):
+        case = unittest.TestCase()
+        with case.assertRaisesRegex(RuntimeError, "must be 1 dimension"):
+            torch.bucketize(x, borders)
+        return x + 1
+
+    check(fn, torch.zeros(3), graphs=None)
 
 
 def test_an_error_whose_result_is_not_used():

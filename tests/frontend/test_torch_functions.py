@@ -568,3 +568,7 @@ def test_overloads_are_found_where_the_program_asks_first():
     result, found = compiled(X)
     assert torch.equal(result, X * 5)
     assert found == (True, False)
+
+
+def test_the_kernel_of_an_attention_is_asked_of_its_device():
+    check(lambda q: (torch._fused_sdp_choice(q, q, q), q + 1), torch.ones(1, 1, 4, 8), graphs=1)
