@@ -1,8 +1,8 @@
 """Blocks about what is traced in them: `warnings.catch_warnings`, `fx.traceback.annotate`.
 
-A graph warns of nothing, so the first has no effect in it.
-
-Whatever warns ends the graph; it then ends in front of the block, which runs in eager.
+What Python code warns of ends the graph; it then ends in front of the block, which runs in eager.
+Operators warn where the graph runs, behind the block: one that records what they say runs in eager,
+too.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class CatchWarningsVariable(BlockVariable):
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()
         self.options = options
+        self.is_quiet = options.get("action") == "ignore"
+        self.last_node: Any = None
 
     def describe(self) -> str:
         return "catch_warnings"
@@ -44,13 +46,24 @@ class CatchWarningsVariable(BlockVariable):
         return warnings.catch_warnings
 
     def entered(self, tx: Translator) -> VariableTracker:
+        self.last_node = _last_node(tx)
         return tx.wrap_items(list, []) if self.options.get("record") else NONE
+
+    def left(self, tx: Translator) -> None:
+        if not self.options.get("record") or self.is_quiet:
+            return
+        if _last_node(tx) is not self.last_node:
+            self.leave_for_break(tx)
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen.begin_call(warnings.catch_warnings)
         for value in self.options.values():
             codegen.load_const(value)
         codegen.end_call(len(self.options), tuple(self.options))
+
+
+def _last_node(tx: Translator) -> Any:
+    return next(iter(reversed(tx.output.graph.nodes)), None)
 
 
 class AnnotationVariable(BlockVariable):
@@ -136,12 +149,15 @@ def _changes_filters(function: Any) -> None:
     def handler(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
         """Undone where the innermost block ends."""
         found = _constants(args, kwargs)
-        is_inside = any(isinstance(c, CatchWarningsVariable) for c in tx.output.open_contexts)
-        if not is_inside or found is None:
+        around = [c for c in tx.output.open_contexts if isinstance(c, CatchWarningsVariable)]
+        if not around or found is None:
             return NotImplemented
         values, named = found
-        if "error" in (*values[:1], named.get("action")):
+        action = values[0] if values else named.get("action")
+        if action == "error":
             return NotImplemented
+        if action != "ignore" or function is warnings.simplefilter:
+            around[-1].is_quiet = action == "ignore"
         with warnings.catch_warnings():
             return tx.fold(function, values, named)
 

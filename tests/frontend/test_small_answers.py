@@ -162,6 +162,16 @@ def test_warning_inside_of_the_block():
     assert warnings.filters == before
 
 
+def test_warnings_of_operators_inside_of_the_block():
+    def f(a):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            b = a[:1].var()
+        return b, len(caught), a + 1
+
+    check(f, torch.arange(3.0), graphs=2)
+
+
 def test_warnings_as_errors_inside_of_the_block():
     def f(a):
         b = a + 1
