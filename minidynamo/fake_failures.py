@@ -124,6 +124,7 @@ _REFUSALS = (
     "does not support",
     "can't be cast",
     "may not be a boolean",
+    "must not be a floating point number",
     "value cannot be converted to type",
 )
 # Kernels of recurrent layers trust that sizes fit: with others they read where nothing is.
@@ -180,6 +181,7 @@ def _has_large_number(given: list[Any], value: Any) -> bool:
     """
     plain = [item for item in given if type(item) in (int, float)]
     numbers = [number for number in plain if not -_BYTE <= number <= _BYTE]
+    numbers += [item for item in given if type(item) is complex]
     if not numbers:
         return False
     leaves = [*tree_leaves(given), *tree_leaves(value)]
@@ -187,7 +189,9 @@ def _has_large_number(given: list[Any], value: Any) -> bool:
     return any(not _holds(dtype, number) for dtype in dtypes for number in numbers)
 
 
-def _holds(dtype: torch.dtype, number: int | float) -> bool:
+def _holds(dtype: torch.dtype, number: complex) -> bool:
+    if isinstance(number, complex):
+        return dtype.is_complex
     if dtype == torch.bool or dtype.is_complex:
         return True
     if dtype.is_floating_point:

@@ -55,8 +55,7 @@ METADATA_METHODS = frozenset(
     "size stride dim ndimension numel nelement element_size is_contiguous"
     " is_floating_point is_complex"
     " is_signed storage_offset get_device is_conj is_neg is_pinned is_inference"
-    " dense_dim sparse_dim"
-    " is_shared has_names".split()
+    " dense_dim sparse_dim has_names".split()
 )
 
 
@@ -125,6 +124,8 @@ class TensorVariable(VariableTracker):
         if name in METADATA:
             if name == "_version":
                 return _version(tx, self)
+            if name == "output_nr":
+                return _output_number(tx, self)
             if name == "names":  # tensors that have some are not captured
                 return tx.wrap_constant((None,) * self.fake.dim())
             return tx.wrap_constant(getattr(self.fake, name))
@@ -330,6 +331,14 @@ def _version(tx: Translator, tensor: TensorVariable) -> VariableTracker:
         tx.output.shapes.computed_number(given.value._version, source, tx.user_stack())
     )
     return tx.call_operator(operator.add, [before, ConstantVariable(given.writes)])
+
+
+def _output_number(tx: Translator, tensor: TensorVariable) -> VariableTracker:
+    """The fake of an input has no history."""
+    given = next((item for item in tx.output.inputs if item.node is tensor.node), None)
+    if given is None or given.writes:
+        return tx.wrap_constant(tensor.fake.output_nr)
+    return tx.wrap(given.value.output_nr, AttrSource(given.source, "output_nr"))
 
 
 def _count_together(first: Any, second: torch.Tensor) -> bool:

@@ -18,6 +18,8 @@ REFUSED = {
     "in_place_complex_number": lambda a: a.clone().mul_(1j),
     "operator_of_a_complex_number": lambda a: a.int().__iadd__(2j),
     "boolean_alpha": lambda a: torch.sub(a, 1, alpha=True),
+    "alpha_of_bools": lambda a: torch.add(a > 1, a > 1, alpha=1.5),
+    "complex_number_in_a_float": lambda a: a + torch.full((3,), 1j, dtype=torch.float32),
     "bits_of_floats": lambda a: a & 1,
     "abs_of_bools": lambda a: abs(a > 1),
     "loss_of_integers": lambda a: F.mse_loss(a.int(), a.int()),

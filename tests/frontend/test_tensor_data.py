@@ -405,3 +405,17 @@ def test_versions_of_inputs(fn, graphs):
     counter = CountingBackend()
     assert_same(run(minidynamo.compile(fn, backend=counter)), run(fn))
     assert len(counter.graphs) == graphs
+
+
+def test_what_fake_tensors_do_not_know_of_inputs():
+    def number(x):
+        return x * 2, x.output_nr, x.unbind()[1].output_nr
+
+    def is_shared(x):
+        return x * 2, x.is_shared(), x[0].is_shared()
+
+    parts = torch.ones(3, 2, requires_grad=True).unbind()
+    compiled = minidynamo.compile(number, backend="eager")
+    assert [compiled(part)[1:] for part in parts] == [(0, 1), (1, 1), (2, 1)]
+    both = [torch.ones(2).share_memory_(), torch.ones(2)]
+    check_recompiles(is_shared, [(x,) for x in both], graphs=2)
