@@ -61,6 +61,7 @@ from .source import (
 from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator, Translator
 from .utils import counters, warn_once
 from .variables.function_modes import enter_modes
+from .variables.input_numbers import Learnt
 
 if TYPE_CHECKING:
     from .compile_options import CompileOptions
@@ -380,7 +381,7 @@ class _Identity(weakref.ref[torch.nn.Module]):
 
 def _convert(options: CompileOptions, frame: Any) -> Any:
     """One frame to an Entry. Raises Unsupported (fullgraph), SkipFrame, or a compiler error."""
-    breaks: dict[int, Unsupported] = {}
+    breaks = Learnt()
     around = sys.exception()
     counters["frames"]["total"] += 1
     for _ in range(MAX_ATTEMPTS):
@@ -395,6 +396,8 @@ def _convert(options: CompileOptions, frame: Any) -> Any:
             breaks[restart.step] = restart.reason
             _drop_tracebacks(restart, around)
             _drop_tracebacks(restart.reason, around)
+        except Unsupported as error:
+            breaks.solve(error)
     raise InternalError(f"{frame.code.co_qualname}: analysis did not settle")
 
 

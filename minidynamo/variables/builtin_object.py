@@ -11,10 +11,10 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..exc import MinidynamoError
+from ..exc import DataDependentError, MinidynamoError
 from ..side_effects import Mutation
 from ..utils import class_dict
 from .arity import Arity, method_of_new, refuse
@@ -147,6 +147,8 @@ def index_of(tx: Translator, value: VariableTracker) -> int:
     if not issubclass(kind := result.python_type(), int):
         text = f"__index__ returned non-int (type {kind.__name__})"
         tx.raise_observed(TypeError, text)
+    with suppress(DataDependentError):
+        result = result.specialized(tx)
     if not result.is_python_constant():
         unsupported("data-dependent value", repr(value), "an index depends on a tensor's data")
     if kind is not int:

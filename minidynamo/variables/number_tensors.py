@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    PendingUnbackedSymbolNotFound,
+)
 from torch.fx.node import Node, map_arg
 
 from ..exc import Unsupported
 from ..output_graph import example_value
 from .base import VariableTracker
 from .constant import ConstantVariable
+from .input_numbers import number_of_input
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -28,6 +32,10 @@ if TYPE_CHECKING:
 _NUMBER_OF = torch.ops.aten._local_scalar_dense.default
 # Operators on int64 tensors that give what they give on Python's integers.
 _OPERATORS = {operator.add, operator.sub, operator.mul, operator.neg}
+# What an operator raises that has read a tensor's number, which its result does not show or which
+# it wants to be an int.
+_READ = (PendingUnbackedSymbolNotFound, GuardOnDataDependentSymNode)
+_WANTS_INTS = "expected to contain only concrete integers"
 # torch.tensor makes constants of symbols; None: the default dtype.
 _DTYPES = {torch.SymInt: torch.int64, torch.SymBool: torch.bool, torch.SymFloat: None}
 
@@ -80,7 +88,7 @@ def with_items(tx: Translator, call: tuple[Any, Any], given: Any, failure: Unsup
     cause, env = failure.__cause__, tx.output.shape_env
     settings = env.settings
     is_refused = isinstance(cause, DataDependentOutputException) and cause.func is _NUMBER_OF
-    if not is_refused and not isinstance(cause, PendingUnbackedSymbolNotFound):
+    if not is_refused and not isinstance(cause, _READ) and _WANTS_INTS not in str(cause):
         raise failure
     env.settings = replace(settings, allow_scalar_outputs=True)
     try:
@@ -120,7 +128,7 @@ def known_number(tx: Translator, node: Node) -> VariableTracker | None:
     constant = getattr(example_value(node), "constant", None)
     if constant is not None and not constant.dim():
         return ConstantVariable(constant.item())
-    return _number_behind(tx, node)
+    return _number_behind(tx, node) or number_of_input(tx, node)
 
 
 def _number_behind(tx: Translator, value: Any) -> VariableTracker | None:

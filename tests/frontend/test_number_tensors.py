@@ -192,6 +192,68 @@ def test_sizes_that_are_tensors_are_read_once():
     assert called == ["item", "new_zeros"]
 
 
+# With the number of graphs for the numbers 2, 5, 4 and 2 again.
+READ = {
+    "branch": (lambda x, n: x + 1 if n.item() > 3 else x - 1, 2),
+    "range": (lambda x, n: sum(x * i for i in range(n.item())), 3),
+    "list": (lambda x, n: x * [1, 2, 3, 4, 5, 6][n], 3),
+    "index": (lambda x, n: x[n] * 2, 1),
+    "operator": (lambda x, n: torch.arange(0, 6, n) * 2, 1),
+    "pad": (lambda x, n: torch.nn.functional.pad(x, (n, n)), 1),
+    "unfold": (lambda x, n: x.unfold(0, n, 1).sum(1), 3),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_numbers_of_inputs_are_read_where_the_program_needs_to_know_them(name):
+    fn, graphs = READ[name]
+    minidynamo.reset()
+    backend, x = CountingBackend(), torch.arange(6.0)
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for number in (2, 5, 4, 2):
+        n = torch.tensor(number)
+        assert_same(compiled(x, n), fn(x, n))
+    assert len(backend.graphs) == graphs
+
+
+def test_floats_of_inputs_are_read():
+    def fn(x, n):
+        return x + 1 if n.item() > 0 else x - 1
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for number in (2.0, 0.0, -0.0, -1.5, float("nan"), float("inf"), 3.0, 0.0):
+        n = torch.tensor(number, dtype=torch.float64)
+        assert_same(compiled(torch.ones(2), n), fn(torch.ones(2), n))
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["itself", "what it is a part of"])
+def test_numbers_of_inputs_that_were_written_to_are_not_read(whole):
+    def fn(x, n, memory):
+        memory += 1
+        return x + 1 if n.item() > 3 else x - 1
+
+    memory = torch.tensor([1, 2, 3])
+    n = memory[2]
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    with pytest.raises(minidynamo.exc.Unsupported, match="data-dependent"):
+        compiled(torch.ones(2), n, memory if whole else n)
+
+
+def test_a_number_is_what_it_was_where_it_is_read():
+    def fn(x, n):
+        k = n.item()
+        n += 4
+        return x[:k] if k > 1 else x
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    x, ours, eagers = torch.arange(9.0), torch.tensor(0), torch.tensor(0)
+    for _ in range(3):
+        assert_same(compiled(x, ours), fn(x, eagers))
+        assert_same(ours, eagers)
+
+
 @pytest.mark.parametrize("name", ["full_like", "alpha", "elu", "roll", "written"])
 def test_numbers_that_are_asked_for_are_compiled(name):
     fn, x = ASKED[name], torch.arange(6.0) - 2
