@@ -322,6 +322,8 @@ def _kinds_of_arrays(
     if not _arrays_in(tx, data, found) or not set(kwargs) <= {"dtype", "device"}:
         return []
     arrays = [value for value in found if isinstance(value, NdarrayVariable)]
+    if not arrays:
+        return []
     kinds = [array.tensor.fake.dtype for array in arrays]
     numbers = [value.as_python_constant() for value in found if _is_number(value)]
     kinds += [torch.tensor(number).dtype for number in numbers]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx.node import Node
 
+from ..bytecode import decode
 from ..output_graph import example_value
 from .base import VariableTracker
 from .expectations import only_raises
@@ -43,6 +44,7 @@ _DIVISIONS = frozenset(
     "floordiv mod ifloordiv imod floor_divide floor_divide_ remainder remainder_ fmod fmod_"
     " div div_ divide divide_ true_divide __floordiv__ __mod__ pow".split()
 )
+_DRAWS = frozenset("rand randn rand_like randn_like uniform_ normal_ exponential_".split())
 # What only puts a variable of the frame back, or makes another error of it, does nothing for the
 # program: comprehensions and generators have such handlers.
 _PASSES_ON = frozenset(
@@ -52,6 +54,7 @@ _PASSES_ON = frozenset(
 _CLASS_LOADS = frozenset("LOAD_GLOBAL LOAD_ATTR LOAD_FAST LOAD_DEREF BUILD_TUPLE".split())
 _ERRORS = (RuntimeError, IndexError, ValueError, torch.linalg.LinAlgError)
 _HARMLESS = (contextlib.nullcontext,)
+_OF_GENERATORS = contextlib._GeneratorContextManager.__exit__.__code__
 
 
 class Seen(enum.IntEnum):
@@ -85,7 +88,12 @@ def _may_raise(node: Node) -> bool:
         value = node.meta["example_value"]
         is_tensor = isinstance(value, torch.Tensor)
         return is_tensor and not (value.dtype.is_floating_point or value.dtype.is_complex)
-    return name in _ALWAYS or name.startswith("linalg_")
+    if name in _DRAWS:
+        return not node.meta["example_value"].dtype.is_floating_point
+    if name == "random_":
+        return len(node.args) + len(node.kwargs) > 1  # bounds that the dtype may not hold
+    # Memory that out= shares, with itself or with an argument, is none that fake tensors have.
+    return name in _ALWAYS or name.startswith("linalg_") or "out" in node.kwargs
 
 
 def _index_may_raise(index: Any, value: Any = None) -> bool:
@@ -133,7 +141,9 @@ def _seen_by(frame: Translator, handler: Handler) -> int:
     inst = next(i for i in frame.instructions[start:] if i.opname not in _PASSES_ON)
     if inst.opname == "WITH_EXCEPT_START":
         leave = frame.stack[handler.depth - 1].realize()
-        return 0 if _is_of_torch(frame, leave) else Seen.BLOCK
+        if _is_of_torch(frame, leave):
+            return 0
+        return Seen.CAUGHT if _may_swallow(leave) else Seen.BLOCK
     if inst.opname == "RERAISE":
         return 0
     if only_raises(frame.instructions, start, ("RERAISE",)):
@@ -172,6 +182,21 @@ def _classes(frame: Translator, loads: Sequence[Instruction]) -> tuple[type, ...
         else:
             return None
     return (stack[0],) if len(stack) == 1 and isinstance(stack[0], type) else None
+
+
+def _may_swallow(leave: VariableTracker) -> bool:
+    """Whether a bound `__exit__` of Python has something else to return than None."""
+    if not isinstance(leave, BoundMethodVariable):
+        return False
+    function = leave.function.realize()
+    if not isinstance(function, UserFunctionVariable):
+        return False
+    code = function.get_code()
+    if code is _OF_GENERATORS:
+        return False  # the generator decides
+    listing = decode(code)
+    given = [listing[i - 1] for i, inst in enumerate(listing) if inst.opname == "RETURN_VALUE"]
+    return not all(inst.opname == "LOAD_CONST" and not inst.arg for inst in given)
 
 
 def _is_of_torch(frame: Translator, leave: VariableTracker) -> bool:

@@ -83,6 +83,29 @@ def test_arguments_that_fake_tensors_do_not_look_at(borders):
     check(fn, torch.zeros(3), graphs=None)
 
 
+def _bounds(x):
+    return torch.empty(3, dtype=torch.bool).random_(5, 10)
+
+
+def _uniform(x):
+    return torch.rand(3, dtype=torch.int64)
+
+
+def _shared(x):
+    return torch.linspace(1, 6, 6, out=torch.ones(1).expand(6))
+
+
+@pytest.mark.parametrize("operator", [_bounds, _uniform, _shared])
+def test_a_block_that_takes_the_error(operator):
+    def fn(x):
+        with contextlib.suppress(RuntimeError):
+            operator(x)
+            x = x * 2
+        return x + 1
+
+    check(fn, torch.zeros(3), graphs=None)
+
+
 def test_an_error_whose_result_is_not_used():
     def is_positive(x):
         try:
