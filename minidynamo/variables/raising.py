@@ -88,12 +88,29 @@ def _may_raise(node: Node) -> bool:
         value = node.meta["example_value"]
         is_tensor = isinstance(value, torch.Tensor)
         return is_tensor and not (value.dtype.is_floating_point or value.dtype.is_complex)
-    if name in _DRAWS:
-        return not node.meta["example_value"].dtype.is_floating_point
-    if name == "random_":
-        return len(node.args) + len(node.kwargs) > 1  # bounds that the dtype may not hold
+    if name in _DRAWS or name == "random_":
+        return _draw_may_raise(name, node)
+    if name in ("max", "min") and len(node.args) == 1 and not node.kwargs:
+        return bool(example_value(node.args[0]).numel() == 0)  # type: ignore[arg-type]
     # Memory that out= shares, with itself or with an argument, is none that fake tensors have.
     return name in _ALWAYS or name.startswith("linalg_") or "out" in node.kwargs
+
+
+def _draw_may_raise(name: str, node: Node) -> bool:
+    """Whether the dtype is not drawn, or may not hold the bounds, or these are no range."""
+    given = node.kwargs
+    if name == "random_":
+        return len(node.args) + len(given) > 1
+    if name == "uniform_":
+        named: dict[str, Any] = {
+            **dict(zip(("from", "to"), node.args[1:], strict=False)),
+            **given,
+        }
+        low, high = named.get("from", 0.0), named.get("to", 1.0)
+        if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low > high:
+            return True
+    dtype = node.meta["example_value"].dtype
+    return not (dtype.is_floating_point or dtype.is_complex)
 
 
 def _index_may_raise(index: Any, value: Any = None) -> bool:

@@ -91,11 +91,19 @@ def _uniform(x):
     return torch.rand(3, dtype=torch.int64)
 
 
+def _no_range(x):
+    return torch.empty_like(x).uniform_(3, to=-1)
+
+
+def _nothing(x):
+    return x[:0].max()
+
+
 def _shared(x):
     return torch.linspace(1, 6, 6, out=torch.ones(1).expand(6))
 
 
-@pytest.mark.parametrize("operator", [_bounds, _uniform, _shared])
+@pytest.mark.parametrize("operator", [_bounds, _uniform, _no_range, _nothing, _shared])
 def test_a_block_that_takes_the_error(operator):
     def fn(x):
         with contextlib.suppress(RuntimeError):
