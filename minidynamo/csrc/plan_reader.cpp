@@ -162,7 +162,7 @@ Layout SpecReader::layout(py::handle size, py::handle stride, py::handle dtype_n
   int64_t expected = 1;
   layout.contiguous = true;
   for (size_t i = layout.size.size(); i-- > 0;) {
-    layout.contiguous &= layout.size[i].value == 1 || layout.stride[i].value == expected;
+    layout.contiguous &= layout.stride[i].value == expected;
     if (__builtin_mul_overflow(expected, std::max<int64_t>(layout.size[i].value, 1), &expected)) {
       fail("the size is too large");
     }

@@ -377,7 +377,7 @@ def make_aot(
     from torch._functorch.aot_autograd import aot_module_simplified
 
     written = gm.meta.get(WRITTEN)
-    _check_inputs(gm, inputs)
+    check_inputs(gm, inputs)
     _forget_histories(gm, inputs)
     parts = take_out(gm, inputs)
     rest = gm if parts is None else parts.rest
@@ -421,7 +421,8 @@ def _forget_histories(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
             fake.detach_()
 
 
-def _check_inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+def check_inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Raises CannotTrace for inputs that the graph writes to and that cannot be taken apart."""
     refusal = _refusal(inputs, gm.meta.get(WRITTEN) or ())
     if refusal:
         raise CannotTrace(refusal)
@@ -491,7 +492,7 @@ def compile_aot(
     def compile_now(given: Sequence[Any], recorder: Recorder) -> Callable[..., Any]:
         return _compile_aot(gm, given, compile_graph, decompositions, recorder)
 
-    _check_inputs(gm, inputs)
+    check_inputs(gm, inputs)
     key = step_key(gm, inputs)
     record = load_step(key)
     stored = (

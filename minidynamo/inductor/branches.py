@@ -19,7 +19,8 @@ from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_o
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Node
 
-from minidynamo.inductor.capture import NotCapturable, capture_inference
+from minidynamo.inductor.capture import capture_inference
+from minidynamo.inductor.captured_numbers import NotCapturable
 from minidynamo.inductor.laid_out import LaidOut, has_holes
 
 CompileGraph = Callable[[torch.fx.GraphModule], Callable[..., Any]]

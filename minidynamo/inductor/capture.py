@@ -1,14 +1,17 @@
 """From the front end's graph to a graph of aten operators, for the case that needs no AOTAutograd.
 
 `capture_inference(gm, inputs, ...)` runs the graph once on fake tensors under a dispatch mode that
-writes down every operator. That is enough whenever nothing is differentiated, no input is mutated
-and no output is a view of an input; `NotCapturable` says that one of these does not hold, and the
-caller takes AOTAutograd, which handles all of them but costs an import of a second, several passes
-over the graph, and a wrapper around every call.
+writes down every operator. That is enough whenever nothing is differentiated, inputs that are
+written to share no memory with others, and no output is a view of an input; `NotCapturable` says
+that one of these does not hold, and the caller takes AOTAutograd, which handles all of them but
+costs an import of a second, several passes over the graph, and a wrapper around every call.
+
+Writes to inputs become new values, which a last `copy_` gives to each, as AOTAutograd does it.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +28,11 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
+from minidynamo.inductor.captured_numbers import NotCapturable, NumberNodes
 from minidynamo.inductor.decompositions import before_autograd
-from minidynamo.inductor.sizes import has_floats, has_symbols, is_composed, is_in_plans
+from minidynamo.inductor.gradients import WRITES, WRITTEN
+from minidynamo.inductor.sizes import has_symbols, is_composed
 from minidynamo.inductor.views import View, rebuild
-from minidynamo.size_nodes import SizeFunction, expression_node
 
 aten = torch.ops.aten
 IDENTITIES = frozenset(
@@ -48,11 +52,8 @@ FUNCTIONAL = {
     aten.bernoulli_.float: lambda x, p=0.5, **options: aten.bernoulli.p(x, p, **options),
     aten.normal_.default: aten.normal_functional.default,
 }
+_INPUTS = (FakeTensor, int, float, bool, torch.SymInt, torch.SymFloat, type(None))
 Decompositions = Mapping[Any, Callable[..., Any]]
-
-
-class NotCapturable(Exception):
-    """The graph needs AOTAutograd; the message says why."""
 
 
 class _Recorder(TorchDispatchMode):
@@ -76,8 +77,9 @@ class _Recorder(TorchDispatchMode):
         self._views: dict[int, View] = {}
         self._outside: set[int] = set()  # storages of inputs and constants
         self._fresh: set[int] = set()  # of these, of constants that each call makes anew
-        self._symbols: dict[Any, torch.fx.Node] = {}
-        self.composes_floats = False  # so sizes of floats are not what their expressions are
+        self.writable: set[int] = set()  # ids of inputs that may be written to
+        self.unseen: set[int] = set()  # of those whose version counters stay
+        self.numbers = NumberNodes(self.graph)
 
     def bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         """Let a fake tensor stand for a node."""
@@ -123,39 +125,6 @@ class _Recorder(TorchDispatchMode):
         node.meta["val"] = tensor
         return node
 
-    def number_node(self, number: torch.SymInt) -> torch.fx.Node:
-        """A node that computes a symbolic size."""
-        expr = number.node.expr
-        if not has_floats(expr):
-            node = expression_node(self.graph, expr, self._symbol_node, "val")
-        elif self.composes_floats or not is_in_plans(number):
-            raise NotCapturable(f"a plan may not compute {expr} as the program does")
-        else:
-            compute = SizeFunction(expr)
-            args = tuple(map(self._symbol_node, compute.symbols))
-            node = self.graph.call_function(compute, args)
-        node.meta["val"] = number
-        return node
-
-    def _symbol_node(self, symbol: Any) -> torch.fx.Node:
-        if symbol not in self._symbols:
-            for node in self.graph.find_nodes(op="placeholder"):
-                self._bind_symbols(node)
-        if symbol not in self._symbols:
-            raise NotCapturable(f"no input gives the value of {symbol}")
-        return self._symbols[symbol]
-
-    def _bind_symbols(self, node: torch.fx.Node) -> None:
-        value = node.meta["val"]
-        if isinstance(value, torch.SymInt):
-            self._symbols.setdefault(value.node.expr, node)
-            return
-        for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            if isinstance(size, torch.SymInt) and size.node.expr not in self._symbols:
-                size_of = self.graph.call_function(aten.sym_size.int, (node, dim))
-                size_of.meta["val"] = size
-                self._symbols[size.node.expr] = size_of
-
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
@@ -167,10 +136,12 @@ class _Recorder(TorchDispatchMode):
             return result
         if func is aten.as_strided_.default and isinstance(args[0], FakeTensor):
             return self._restride(args[0], args, kwargs)
-        if func._schema.is_mutable and self._update_in_place(func, args, kwargs):
-            return args[0]
-        if func._schema.is_mutable or _writes_statistics(func, args):
+        if func._schema.is_mutable:
+            if self._update_in_place(func, args, kwargs):
+                return args[0] if func._schema.returns else None
             raise NotCapturable(f"{func} mutates its arguments")
+        if _writes_statistics(func, args):
+            return self._normalize(func, *args, **kwargs)
         given = args
         args, kwargs = _map_tensors((args, kwargs), self._faked)
         result = func(*args, **kwargs)
@@ -201,28 +172,83 @@ class _Recorder(TorchDispatchMode):
         return tensor
 
     def _update_in_place(self, func: Any, args: Any, kwargs: Any) -> bool:
-        """Do `x.op_()` as `x = x.op()`, if x is a value of the graph of its own or a view of one:
-        then that is made anew. Other views of it are, when they are used next.
+        """Do `x.op_()` as `x = x.op()`, if x is a value of the graph of its own, an input that may
+        be written to, or a view of one: then that is made anew. Other views of it are, when they
+        are used next. Of lists each tensor is.
         """
         functional = _functional_variant(func)
-        target = args[0]
-        if functional is None or not isinstance(target, FakeTensor):
+        if functional is None:
             return False
-        base = self.own(target)
-        if not self._is_private(base):
+        are_several = isinstance(args[0], (tuple, list))
+        targets = args[0] if are_several else args[:1]
+        if not all(isinstance(target, FakeTensor) for target in targets):
+            return False
+        bases = [self.own(target) for target in targets]
+        if not all(map(self._is_writable, bases)) or len(set(map(id, bases))) < len(bases):
             return False
         with self:
-            result = functional(*args, **kwargs)
-            if result.dtype != target.dtype or result.shape != target.shape:
+            results = functional(*args, **kwargs)
+            results = list(results) if are_several else [results]
+            wholes = list(map(self._whole_with, targets, results))
+        for base, whole in zip(bases, wholes, strict=True):
+            if whole is None or whole.shape != base.shape or whole.stride() != base.stride():
                 return False
-            for view in self._views_below(target):
-                result = rebuild(view, result)
-                if result is None:
-                    return False
-        if result.shape != base.shape or result.stride() != base.stride():
-            return False
-        self._replace(base, result)
+        for base, whole in zip(bases, wholes, strict=True):
+            self._replace(base, whole)
         return True
+
+    def _whole_with(self, target: torch.Tensor, result: torch.Tensor) -> torch.Tensor | None:
+        """What the tensor that `target` is a view of becomes when `target` is written over with
+        `result`; None where that is not known.
+        """
+        if result.dtype != target.dtype or result.shape != target.shape:
+            return None
+        whole: torch.Tensor | None = result
+        for view in self._views_below(target):
+            whole = None if whole is None else rebuild(view, whole)
+        return whole
+
+    def _normalize(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """A batch norm that updates its running statistics: these become results of it."""
+        statistics = args[3:5]
+        names = [argument.name for argument in func._schema.arguments[:5]]
+        if names[3:] != ["running_mean", "running_var"] or None in statistics:
+            raise NotCapturable(f"{func} mutates its arguments")
+        bases = [self.own(tensor) for tensor in map(self._faked, statistics)]
+        for base in bases:
+            if id(base) not in self.unseen and not self._is_writable(base):
+                raise NotCapturable(f"{func} writes to memory that others share")
+        if bases[0] is bases[1]:
+            raise NotCapturable(f"{func} writes twice to the same memory")
+        with self:
+            normalize = aten._native_batch_norm_legit_functional.default
+            *results, mean, var = normalize(*args, **kwargs)
+            wholes = list(map(self._whole_with, statistics, (mean, var)))
+        for base, whole in zip(bases, wholes, strict=True):
+            if whole is None or whole.stride() != base.stride():
+                raise NotCapturable(f"{func} writes to a part of a tensor")
+        for base, whole in zip(bases, wholes, strict=True):
+            self._replace(base, whole)
+        return tuple(results)
+
+    def write_inputs(
+        self,
+        inputs: Sequence[Any],
+        given: Sequence[torch.fx.Node],
+        counts: Mapping[int, int] | None,
+    ) -> None:
+        """The last nodes: inputs that were written to get their new values. counts: how often that
+        moves their version counters, by position.
+        """
+        for position, (tensor, node) in enumerate(zip(inputs, given, strict=True)):
+            if counts is not None and position in counts:
+                node.meta[WRITES] = counts[position]
+            if id(tensor) not in self.writable | self.unseen or self.node_of(tensor) is node:
+                continue
+            copy = self.graph.call_function(aten.copy_.default, (node, self.node_of(tensor)))
+            copy.meta["val"] = tensor
+            if id(tensor) in self.unseen:
+                node.meta[WRITES] = 0
 
     def _views_below(self, tensor: torch.Tensor) -> list[View]:
         """How it was made of a whole: the last step first."""
@@ -255,11 +281,11 @@ class _Recorder(TorchDispatchMode):
             else:
                 self._nodes.pop(alias, None)
 
-    def _is_private(self, tensor: torch.Tensor) -> bool:
+    def _is_writable(self, tensor: torch.Tensor) -> bool:
         if not isinstance(tensor, FakeTensor) or tensor.layout != torch.strided:
             return False
         if _storage(tensor) in self._outside:
-            return False
+            return id(tensor) in self.writable
         memory = tensor.untyped_storage().nbytes()
         return statically_known_true(memory == tensor.numel() * tensor.itemsize)
 
@@ -290,7 +316,7 @@ class _Recorder(TorchDispatchMode):
                 self._note_view(value, view)
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> torch.fx.Node:
-        node_args, node_kwargs = _map_tensors((args, kwargs), self.node_of, self.number_node)
+        node_args, node_kwargs = _map_tensors((args, kwargs), self.node_of, self.numbers.node)
         return self.graph.create_node("call_function", func, node_args, node_kwargs)
 
     def _note_view(self, value: Any, view: View) -> None:
@@ -357,13 +383,13 @@ def _is_composite(func: Any) -> bool:
 def _map_tensors(
     value: Any,
     fn: Callable[[torch.Tensor], Any],
-    number: Callable[[torch.SymInt], Any] = lambda number: number,
+    number: Callable[[torch.SymInt | torch.SymFloat], Any] = lambda number: number,
 ) -> Any:
     if isinstance(value, torch.Tensor):
         return fn(value)
-    if isinstance(value, torch.SymInt):
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
         return number(value)
-    if isinstance(value, (torch.SymFloat, torch.SymBool)):
+    if isinstance(value, torch.SymBool):
         raise NotCapturable(f"a symbolic {type(value).__name__} as argument")
     if isinstance(value, torch.Size):
         return tuple(_map_tensors(item, fn, number) for item in value)
@@ -387,7 +413,10 @@ class _Runner(torch.fx.Interpreter):
         if any(map(is_traceable_wrapper_subclass, _leaves(result))):
             raise NotCapturable(f"{n} wraps other tensors")
         operands = [self.env[arg] for arg in n.all_input_nodes]
-        self.recorder.composes_floats |= is_composed(result, operands)
+        self.recorder.numbers.composes_floats |= is_composed(result, operands)
+        if isinstance(result, torch.SymFloat) and n.op == "call_function" and not n.kwargs:
+            args, _ = self.fetch_args_kwargs_from_env(n)
+            self.recorder.numbers.note(result, n.target, args)
         return result
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -422,8 +451,30 @@ def _check_outputs(outputs: Sequence[Any], inputs: Sequence[Any], recorder: _Rec
             recorder.own(value)
         if id(value) not in given and _storage(value) in recorder._outside:
             raise NotCapturable("an output is a view of an input")
+        if id(value) in given and recorder.node_of(value).op != "placeholder":
+            raise NotCapturable("an output is an input that is written to")
         if first.setdefault(recorder.node_of(value), value) is not value:
             raise NotCapturable("an output is another one, detached")
+
+
+def _writable(
+    inputs: Sequence[Any], counts: Mapping[int, int] | None
+) -> tuple[set[int], set[int]]:
+    """Ids of the inputs that the graph may write to, which share no memory with other inputs nor
+    within themselves: those whose version counters move, and others. counts: how often they do,
+    by position (None: not known, they all may).
+    """
+    tensors = [v for v in inputs if isinstance(v, torch.Tensor) and v.layout == torch.strided]
+    on_storage = collections.Counter(map(_storage, tensors))
+    moving: set[int] = set()
+    unseen: set[int] = set()
+    for position, value in enumerate(inputs):
+        if not isinstance(value, torch.Tensor) or on_storage[_storage(value)] != 1:
+            continue
+        if torch._debug_has_internal_overlap(value) != 1:
+            moves = counts is None or position in counts
+            (moving if moves else unseen).add(id(value))
+    return moving, unseen
 
 
 def capture_inference(
@@ -442,14 +493,18 @@ def capture_inference(
     for value in inputs:
         if isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
             raise NotCapturable("an input requires grad")
-        if not isinstance(value, (FakeTensor, int, float, bool, torch.SymInt, type(None))):
+        if not isinstance(value, _INPUTS):
             raise NotCapturable(f"an input is a {type(value).__name__}")
     recorder = _Recorder(mode, decompositions)
+    counts = gm.meta.get(WRITTEN)
+    given = []
     for position, value in enumerate(inputs):
         node = recorder.graph.placeholder(f"arg{position}")
         node.meta["val"] = value
+        given.append(node)
         if isinstance(value, torch.Tensor):
             recorder.bind(value, node)
+    recorder.writable, recorder.unseen = _writable(inputs, counts)
     with contextlib.ExitStack() as stack:
         if has_symbols(inputs):
             stack.enter_context(enable_python_dispatcher())
@@ -463,7 +518,8 @@ def capture_inference(
         result = _Runner(gm, recorder).run(*inputs)
     outputs = tuple(_leaves(result)) if isinstance(result, (tuple, list)) else (result,)
     _check_outputs(outputs, inputs, recorder)
-    recorder.graph.output(_map_tensors(outputs, recorder.node_of, recorder.number_node))
+    recorder.write_inputs(inputs, given, counts)
+    recorder.graph.output(_map_tensors(outputs, recorder.node_of, recorder.numbers.node))
     root = torch.nn.Module()
     for name, tensor in recorder.constants.items():
         root.register_buffer(name, tensor)

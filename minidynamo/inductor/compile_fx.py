@@ -39,9 +39,11 @@ from minidynamo.inductor import (
     overlaps,
     trace,
 )
-from minidynamo.inductor.aot import NOT_COMPILABLE, CannotTrace, compile_aot
-from minidynamo.inductor.capture import NotCapturable, capture_inference
+from minidynamo.inductor.aot import NOT_COMPILABLE, CannotTrace, check_inputs, compile_aot
+from minidynamo.inductor.capture import capture_inference
+from minidynamo.inductor.captured_numbers import NotCapturable
 from minidynamo.inductor.decompositions import decomposition_table, training_decompositions
+from minidynamo.inductor.gradients import WRITES, WRITTEN, keeping_versions
 from minidynamo.inductor.passes import (
     attention,
     data_checks,
@@ -161,10 +163,12 @@ def _compile_flat(
     mode = _fake_mode(inputs)
     fakes = [_fake(value, mode) for value in inputs]
     is_static = not has_symbols(fakes) and has_symbols(_values(gm))
-    if is_static or any(isinstance(value, (torch.SymFloat, torch.SymBool)) for value in fakes):
+    if is_static or any(isinstance(value, torch.SymBool) for value in fakes):
         # Numbers that depend on data: torch's own tracing knows how they are named.
         metrics.increment("capture_fallbacks")
         return compile_aot(gm, inputs, settings.compile_later, decomposition_table())
+    if gm.meta.get(WRITTEN):
+        check_inputs(gm, inputs)
     graph = None
     depth = _functorch.get_dynamic_layer_stack_depth()
     with events.timed("capture"):
@@ -180,12 +184,17 @@ def _compile_flat(
     if events.wants(events.AotGraphEvent):
         events.emit(events.AotGraphEvent(graph, "inference"))
     frozen = None
-    if config.freezing and not torch.is_grad_enabled():
+    if config.freezing and not torch.is_grad_enabled() and not gm.meta.get(WRITTEN):
         with events.timed("freezing"), torch._C._DisableAutocast():
             frozen = freezing.freeze(graph, freezing.frozen_positions(gm, inputs))
     if frozen is not None:
         graph = frozen.graph
     compiled = _below_autocast(compile_graph(graph, "inference"), graph)
+    if not isinstance(compiled, _C.PlanExecutor):
+        # Plans move version counters by themselves.
+        given = graph.graph.find_nodes(op="placeholder")
+        stay = [i for i, node in enumerate(given) if node.meta.get(WRITES) == 0]
+        compiled = keeping_versions(compiled, stay) if stay else compiled
     return compiled if frozen is None else freezing.FrozenCall(frozen, compiled)
 
 

@@ -126,7 +126,7 @@ class Gradients:
         if self._without:
             compiled = _detaching(compiled, self._without)
         if self._unseen:
-            compiled = _keeping_versions(compiled, self._unseen)
+            compiled = keeping_versions(compiled, self._unseen)
         for extra in range(1, max(self._repeated.values(), default=0) + 1):
             again = [i for i, count in self._repeated.items() if count >= extra]
             compiled = _moving_versions(compiled, again)
@@ -194,10 +194,12 @@ def _detaching(
     return call
 
 
-def _keeping_versions(
+def keeping_versions(
     compiled: Callable[..., Any],
     positions: Sequence[int],
 ) -> Callable[..., Any]:
+    """`compiled`, whose writes to the inputs in these places do not move version counters."""
+
     def call(
         *args: Any,
     ) -> Any:

@@ -1,5 +1,7 @@
 """What reaches the backend: mutation, aliases, random numbers, structure of results, options."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -59,11 +61,126 @@ def test_inputs_are_mutated():
     assert torch.equal(mine, theirs) and torch.allclose(actual, expected)
 
 
+def whole(x, y):
+    x.mul_(2).add_(y)
+    return x.sin()
+
+
+def parts(x, y):
+    x[0] = y[1]
+    x[:, 1:3].add_(y[:, :2])
+    x.mT[2].neg_()
+    return x.sum()
+
+
+def lists(x, y):
+    torch._foreach_mul_([x[0], y], 3.0)
+    torch._foreach_add_([x, y], [y, x], alpha=0.5)
+
+
+def exchanged(x, y):
+    old = x.clone()
+    x.copy_(y)
+    y.copy_(old)
+
+
+def by_position(x, y):
+    x.index_put_((torch.tensor([2, 0]),), y[:2], accumulate=True)
+    y[y > 0] = 0.5
+
+
+@pytest.mark.parametrize("lay_out", [torch.Tensor.clone, lambda x: x.t().contiguous().t()])
+@pytest.mark.parametrize("fn", [whole, parts, lists, exchanged, by_position])
+def test_writes_to_inputs_are_captured(fn, lay_out):
+    def operands():
+        weight = lay_out(torch.arange(20.0).view(4, 5) - 6).requires_grad_()
+        return [weight, torch.linspace(-1, 1, 20).view(4, 5)]
+
+    mine, theirs = operands(), operands()
+    metrics.reset()
+    with torch.no_grad():
+        run = minidynamo.compile(fn, fullgraph=True)
+        for _ in range(2):
+            results = as_tuple(run(*mine)), as_tuple(fn(*theirs))
+            torch.testing.assert_close(*results)
+    assert metrics.capture_fallbacks == 0 and metrics.compiled_graphs == 1
+    torch.testing.assert_close(mine, theirs)
+    assert [x._version for x in mine] == [x._version for x in theirs]
+    for call in run, fn:
+        with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+            call(*operands())
+
+
+def test_running_statistics_without_gradients():
+    norms = [torch.nn.BatchNorm2d(3) for _ in range(2)]
+    run = minidynamo.compile(norms[0], fullgraph=True)
+    metrics.reset()
+    with torch.no_grad():
+        for _ in range(2):
+            x = torch.randn(4, 3, 5, 5)
+            torch.testing.assert_close(run(x), norms[1](x))
+    assert metrics.capture_fallbacks == 0
+    for mine, theirs in zip(norms[0].buffers(), norms[1].buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert mine._version == theirs._version
+
+
+def scaled(x, y, f):
+    x.mul_(f).add_(y, alpha=1 - f)
+    return (x * (f / 3) - math.sqrt(f)) / (x.shape[0] + f)
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_symbolic_floats_are_captured(dynamic):
+    run = minidynamo.compile(scaled, fullgraph=True, dynamic=dynamic)
+    metrics.reset()
+    with torch.no_grad():
+        for i, number in enumerate([0.1, 0.7, 3.5]):
+            mine, theirs = torch.ones(4 + (i > 1)), torch.ones(4 + (i > 1))
+            y = torch.rand(len(mine))
+            torch.testing.assert_close(run(mine, y, number), scaled(theirs, y, number))
+            torch.testing.assert_close(mine, theirs)
+    assert metrics.capture_fallbacks == 0 and metrics.uncompiled_graphs == 0
+    assert metrics.compiled_graphs == 1 if dynamic else metrics.compiled_graphs <= 3
+
+
+def test_floats_round_as_in_the_program():
+    def fn(x, f, g):
+        return x + ((f + 1e8) - 1e8) * g
+
+    run = minidynamo.compile(fn, fullgraph=True, dynamic=True)
+    for f, g in [(0.3, 2.0), (1.7, 0.1)]:
+        x = torch.zeros(3, dtype=torch.float64)
+        assert torch.equal(run(x, f, g), fn(x, f, g))
+
+
+def test_writes_to_memory_that_inputs_share():
+    def fn(x, y):
+        x.mul_(2)
+        return y + 1
+
+    run = minidynamo.compile(fn, fullgraph=True)
+    for first, second in [(0, 6), (0, 3), (0, 0), (4, 5)]:
+        results = []
+        for f in run, fn:
+            memory = torch.arange(12.0)
+            y = f(memory[first : first + 6], memory[second : second + 6])
+            results.append((y, memory))
+        torch.testing.assert_close(*results)
+
+
 def test_inputs_and_their_views_as_results():
     x = torch.randn(4, 6)
     same, turned = compiled(lambda x: (x, x.t()), x)(x)
     assert same is x
     assert turned.data_ptr() == x.data_ptr() and turned._base is not None
+
+
+def test_strides_of_single_elements():
+    def fn(x):
+        return x.unfold(0, 1, 1) * x.sum()
+
+    check(fn, torch.randn(4, 5))  # its strides are (5, 1, 5)
 
 
 def test_plain_results():
