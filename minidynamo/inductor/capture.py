@@ -134,8 +134,8 @@ class _Recorder(TorchDispatchMode):
         result = self._decomposed(func, args, kwargs)
         if result is not NotImplemented:
             return result
-        if func is aten.as_strided_.default and isinstance(args[0], FakeTensor):
-            return self._restride(args[0], args, kwargs)
+        if torch.Tag.inplace_view in func.tags and isinstance(args[0], FakeTensor):
+            return self._restride(func, args, kwargs)
         if func._schema.is_mutable:
             if self._update_in_place(func, args, kwargs):
                 return args[0] if func._schema.returns else None
@@ -154,21 +154,27 @@ class _Recorder(TorchDispatchMode):
         self._record(func, args, kwargs, result)
         return result
 
-    def _restride(self, tensor: torch.Tensor, args: Any, kwargs: Any) -> torch.Tensor:
-        """`as_strided_`, by which torch's own code gives results their layout: a view of what the
-        tensor was.
+    def _restride(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """`as_strided_` (by which torch's own code gives results their layout), `unsqueeze_`,
+        `t_`, ...: a view of what the tensor was.
         """
-        if _storage(tensor) in self._outside:
-            raise NotCapturable("an input gets other strides")
+        tensor, view = args[0], _functional_variant(func)
+        if _storage(tensor) in self._outside or view is None:
+            raise NotCapturable(f"{func} lays out an input anew, or resizes")
         former, node = aten.detach.default(tensor), self.node_of(tensor)
         self.bind(former, node)
-        node.meta["val"] = former
+        for made in self.graph.nodes:
+            if made.meta.get("val") is tensor:
+                made.meta["val"] = former
+        for key, made in list(self._views.items()):
+            if made.parent is tensor:
+                self._views[key] = made.of(former)
         if id(tensor) in self._views:
             self._views[id(former)] = self._views[id(tensor)]
-        func, args = aten.as_strided.default, (former, *args[1:])
-        self._nodes[id(tensor)] = new = self._call(func, args, kwargs)
-        self._views[id(tensor)] = View(func, args, kwargs, former)
-        new.meta["val"] = aten.as_strided_.default(tensor, *args[1:], **kwargs)
+        self._nodes[id(tensor)] = new = self._call(view, (former, *args[1:]), kwargs)
+        self._views[id(tensor)] = View(view, (former, *args[1:]), kwargs, former)
+        new.meta["val"] = view(former, *args[1:], **kwargs)
+        func(*args, **kwargs)
         return tensor
 
     def _update_in_place(self, func: Any, args: Any, kwargs: Any) -> bool:

@@ -29,6 +29,11 @@ class View:
     parent: torch.Tensor
     index: int | None = None
 
+    def of(self, parent: torch.Tensor) -> View:
+        """The same of another tensor, in the place of its parent among the operands."""
+        args = tuple(parent if arg is self.parent else arg for arg in self.args)
+        return View(self.func, args, self.kwargs, parent, self.index)
+
 
 Inverse = Callable[[View, torch.Tensor], torch.Tensor]
 

@@ -40,6 +40,18 @@ def test_a_value_changed_through_an_alias():
     check(view, torch.randn(6, 7), fallbacks=0)
 
 
+def test_values_laid_out_anew():
+    def fn(x):
+        y = x * 2
+        z = y.view(-1)
+        y.unsqueeze_(0).transpose_(0, 2)
+        y[0] = 5
+        y.squeeze_()
+        return y, z + 1, (x + 1).t_().add_(1)
+
+    check(fn, torch.randn(6, 7), fallbacks=0)
+
+
 def test_boolean_mask_assignment():
     def fn(x):
         y = x.clone()
