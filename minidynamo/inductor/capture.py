@@ -190,8 +190,11 @@ class _Recorder(TorchDispatchMode):
         if not all(isinstance(target, FakeTensor) for target in targets):
             return False
         bases = [self.own(target) for target in targets]
-        if not all(map(self._is_writable, bases)) or len(set(map(id, bases))) < len(bases):
+        if not all(map(self._is_writable, bases)):
             return False
+        written = set(map(_storage, bases))
+        if are_several and (len(written) < len(bases) or _reads(written, args[1:])):
+            return False  # one after the other they are written to
         with self:
             results = functional(*args, **kwargs)
             results = list(results) if are_several else [results]
@@ -351,6 +354,12 @@ class _Recorder(TorchDispatchMode):
 
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
+
+
+def _reads(storages: set[int], operands: Sequence[Any]) -> bool:
+    """Whether one of the operands lies there."""
+    leaves = _leaves(tuple(operands))
+    return any(isinstance(v, torch.Tensor) and _storage(v) in storages for v in leaves)
 
 
 def _functional_variant(func: Any) -> Any:
