@@ -11,12 +11,15 @@ make more continuations of loops.
 from __future__ import annotations
 
 import ctypes
+import gc
+import itertools
 import types
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils.weak
 
 from .. import trace_rules
 from ..bytecode import OPS
@@ -45,7 +48,15 @@ _POINTERS = (
     *weakref.ProxyTypes,
     _C_DATA,
     torch._C._autograd.SavedTensor,  # a part of a node of autograd that it does not hold
+    weakref.WeakKeyDictionary,
+    weakref.WeakValueDictionary,
+    weakref.WeakSet,
+    torch.utils.weak.WeakIdKeyDictionary,
 )
+_REFERENCES = (weakref.ReferenceType, *weakref.ProxyTypes)
+# Among so many values, and of an object at so many levels, weak references are looked for.
+_MOST_PARTS = 512
+_MOST_LEVELS = 3
 # Modules whose objects give addresses: of arrays, and of what C made.
 _MODULES = frozenset({"numpy.core._internal", "numpy._core._internal", "_cffi_backend"})
 
@@ -60,7 +71,8 @@ def kept_locals(tx: Translator) -> set[str]:
     held = [*tx.stack, *(v for f in inner for v in (*f.stack, *f.locals.values()))]
     below = {id(value.realize()) for value in held if not _is_lazy(value)}
     values = [v for frame in frames for v in (*frame.stack, *frame.locals.values())]
-    holds_address = any(map(_may_be_address, values))
+    parts = itertools.islice(reached(tx, values), _MOST_PARTS)
+    holds_address = any(_may_be_address(p) for p in parts if isinstance(p, VariableTracker))
     return {
         name
         for name, value in tx.locals.items()
@@ -91,7 +103,28 @@ def _may_be_address(value: VariableTracker) -> bool:
     if kind is tuple:
         return any(isinstance(item, torch._C._autograd.SavedTensor) for item in real)
     is_pointer = issubclass(kind, _POINTERS) or kind.__module__ in _MODULES
-    return is_pointer or hasattr(kind, "_register_hook_dict")  # nodes give saved tensors
+    if is_pointer or hasattr(kind, "_register_hook_dict"):  # nodes give saved tensors
+        return True
+    return not _is_opaque(kind) and _leads_to_reference(real)
+
+
+def _is_opaque(kind: type) -> bool:
+    """Whether what its objects hold is not looked at: for most there is nothing, or too much."""
+    return kind in _LASTING or issubclass(kind, (*_TENSORS, torch.nn.Module, type))
+
+
+def _leads_to_reference(real: Any) -> bool:
+    """Whether an object of the program holds weak references, or what it consists of does."""
+    level, seen = [real], {id(real)}
+    for _ in range(_MOST_LEVELS):
+        parts = gc.get_referents(*level)
+        level = [p for p in parts if id(p) not in seen and not _is_opaque(type(p))]
+        seen.update(map(id, level))
+        if len(seen) > _MOST_PARTS:
+            return False
+        if any(type(part) in _REFERENCES for part in level):
+            return True
+    return False
 
 
 def _exists(value: VariableTracker, *, always: bool) -> bool:

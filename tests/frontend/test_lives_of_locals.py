@@ -198,9 +198,35 @@ def called_before_it_is_deleted(x):
     return y, alive, known() is None
 
 
+def as_keys(x):
+    first, second = x * 2, x * 3
+    found = torch.utils.weak.WeakIdKeyDictionary()
+    found[first] = 1
+    found[second] = 2
+    minidynamo.graph_break()
+    return x + 1, len(found)
+
+
+def in_a_list(x):
+    first, second = x * 2, x * 3
+    known = [reference_to(first)]
+    known.append(reference_to(second))
+    minidynamo.graph_break()
+    return x + 1, [reference() is None for reference in known]
+
+
+def in_an_attribute(x):
+    thing = Plain()
+    first, second = x * 2, x * 3
+    thing.known = {"first": reference_to(first)}
+    thing.known["second"] = reference_to(second)
+    minidynamo.graph_break()
+    return x + 1, [reference() is None for reference in thing.known.values()]
+
+
 REFERENCES = (to_a_tensor, made_of_a_tensor, to_items, to_a_method, to_a_list, by_proxies)
 REFERENCES += (deleted_behind_a_break, replaced_behind_a_break, moved_behind_a_break)
-REFERENCES += (called_before_it_is_deleted,)
+REFERENCES += (called_before_it_is_deleted, as_keys, in_a_list, in_an_attribute)
 
 
 @pytest.mark.parametrize("fn", REFERENCES, ids=lambda fn: fn.__name__)
