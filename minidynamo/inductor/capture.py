@@ -138,7 +138,7 @@ class _Recorder(TorchDispatchMode):
             return self._restride(func, args, kwargs)
         if func._schema.is_mutable:
             if self._update_in_place(func, args, kwargs):
-                return args[0] if func._schema.returns else None
+                return kwargs.get("out", args[:1] and args[0]) if func._schema.returns else None
             raise NotCapturable(f"{func} mutates its arguments")
         if _writes_statistics(func, args):
             return self._normalize(func, *args, **kwargs)
@@ -178,15 +178,17 @@ class _Recorder(TorchDispatchMode):
         return tensor
 
     def _update_in_place(self, func: Any, args: Any, kwargs: Any) -> bool:
-        """Do `x.op_()` as `x = x.op()`, if x is a value of the graph of its own, an input that may
-        be written to, or a view of one: then that is made anew. Other views of it are, when they
-        are used next. Of lists each tensor is.
+        """Do `x.op_()` as `x = x.op()` and `op(y, out=x)` as `x = op(y)`, if x is a value of the
+        graph of its own, an input that may be written to, or a view of one: then that is made anew.
+        Other views of it are, when they are used next. Of lists each tensor is.
         """
         functional = _functional_variant(func)
         if functional is None:
             return False
-        are_several = isinstance(args[0], (tuple, list))
-        targets = args[0] if are_several else args[:1]
+        kwargs = dict(kwargs)
+        target = kwargs.pop("out") if "out" in kwargs else args[0]
+        are_several = isinstance(target, (tuple, list))
+        targets = target if are_several else [target]
         if not all(isinstance(target, FakeTensor) for target in targets):
             return False
         bases = [self.own(target) for target in targets]
@@ -212,6 +214,8 @@ class _Recorder(TorchDispatchMode):
         """
         if result.dtype != target.dtype or result.shape != target.shape:
             return None
+        if result.stride() != target.stride():
+            result = aten.copy.default(target, result)
         whole: torch.Tensor | None = result
         for view in self._views_below(target):
             whole = None if whole is None else rebuild(view, whole)
@@ -363,20 +367,25 @@ def _reads(storages: set[int], operands: Sequence[Any]) -> bool:
 
 
 def _functional_variant(func: Any) -> Any:
-    """`aten.add.Tensor` for `aten.add_.Tensor`; None where the operator does more than that."""
+    """`aten.add.Tensor` for `aten.add_.Tensor` and `aten.add.out`; None where one does more."""
     schema = func._schema
     name = schema.name.partition("::")[2]
     writes = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
-    if not name.endswith("_") or writes != [True] + [False] * (len(writes) - 1):
+    takes, others = _takes(func), [False] * (len(writes) - 1)
+    if writes == [*others, True] and takes[-1] == ("out", "Tensor"):
+        takes = takes[:-1]
+    elif name.endswith("_") and writes == [True, *others]:
+        name = name[:-1]
+    else:
         return None
     found = FUNCTIONAL.get(func)
     if found is not None:
         return found
-    packet = getattr(getattr(torch.ops, func.namespace), name[:-1], None)
+    packet = getattr(getattr(torch.ops, func.namespace), name, None)
     names = packet.overloads() if packet is not None else []
     same = (schema.overload_name or "default", *names)  # `pow_.Scalar` is `pow.Tensor_Scalar`
     variants = (getattr(packet, overload) for overload in same if overload in names)
-    return next((found for found in variants if _takes(found) == _takes(func)), None)
+    return next((found for found in variants if _takes(found) == takes), None)
 
 
 def _takes(func: Any) -> list[tuple[str, str]]:
