@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -303,6 +304,29 @@ def _span(
     return start, start + (last + 1) * tensor.itemsize if tensor.numel() else start
 
 
+def lie_apart(
+    inputs: Sequence[Any],
+) -> set[int]:
+    """Positions of inputs whose storage others share, all of which lie before or behind them. With
+    gradients on, views of what asks for them are none: autograd has to know of writes to these.
+    """
+    on_storage: dict[int, list[tuple[int, int, int]]] = {}
+    for i, tensor in enumerate(inputs):
+        if _has_memory(tensor):
+            storage = tensor.untyped_storage()._cdata
+            on_storage.setdefault(storage, []).append((*_span(tensor), i))
+    found = set()
+    for spans in on_storage.values():
+        spans.sort()
+        before = -1
+        for (start, end, i), (after, _, _) in pairwise([*spans, (spans[-1][1], 0, 0)]):
+            if before <= start and end <= after:
+                found.add(i)
+            before = max(before, end)
+    bases = {i: inputs[i]._base for i in found if torch.is_grad_enabled()}
+    return {i for i in found if bases.get(i) is None or not bases[i].requires_grad}
+
+
 class _Pair:
     """The graphs that AOTAutograd makes of one, compiled. may_join: by a node of our own."""
 
@@ -377,7 +401,7 @@ def make_aot(
     from torch._functorch.aot_autograd import aot_module_simplified
 
     written = gm.meta.get(WRITTEN)
-    check_inputs(gm, inputs)
+    _check_inputs(gm, inputs)
     _forget_histories(gm, inputs)
     parts = take_out(gm, inputs)
     rest = gm if parts is None else parts.rest
@@ -421,8 +445,7 @@ def _forget_histories(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
             fake.detach_()
 
 
-def check_inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Raises CannotTrace for inputs that the graph writes to and that cannot be taken apart."""
+def _check_inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
     refusal = _refusal(inputs, gm.meta.get(WRITTEN) or ())
     if refusal:
         raise CannotTrace(refusal)
@@ -492,7 +515,7 @@ def compile_aot(
     def compile_now(given: Sequence[Any], recorder: Recorder) -> Callable[..., Any]:
         return _compile_aot(gm, given, compile_graph, decompositions, recorder)
 
-    check_inputs(gm, inputs)
+    _check_inputs(gm, inputs)
     key = step_key(gm, inputs)
     record = load_step(key)
     stored = (

@@ -14,7 +14,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -77,6 +77,7 @@ class _Recorder(TorchDispatchMode):
         self._views: dict[int, View] = {}
         self._outside: set[int] = set()  # storages of inputs and constants
         self._fresh: set[int] = set()  # of these, of constants that each call makes anew
+        self.given: set[int] = set()  # ids of inputs
         self.writable: set[int] = set()  # ids of inputs that may be written to
         self.unseen: set[int] = set()  # of those whose version counters stay
         self.numbers = NumberNodes(self.graph)
@@ -194,8 +195,8 @@ class _Recorder(TorchDispatchMode):
         bases = [self.own(target) for target in targets]
         if not all(map(self._is_writable, bases)):
             return False
-        written = set(map(_storage, bases))
-        if are_several and (len(written) < len(bases) or _reads(written, args[1:])):
+        is_once = len(set(map(id, bases))) == len(bases)
+        if are_several and (not is_once or self._reads(bases, args[1:])):
             return False  # one after the other they are written to
         with self:
             results = functional(*args, **kwargs)
@@ -289,10 +290,29 @@ class _Recorder(TorchDispatchMode):
         """`base` is now what `result` is, and what lies on its memory is no longer what it was."""
         old, new = self.node_of(base), self.node_of(result)
         for alias in self._sharing[_storage(base)]:
+            root = self._root(alias)
+            if root != id(base) and root in self.given:
+                continue  # another input, which lies apart, or a view of it
             if self._nodes.get(alias) is old:
                 self._nodes[alias] = new
             else:
                 self._nodes.pop(alias, None)
+
+    def _root(self, key: int) -> int:
+        """The id of what the tensor with this one is a view of, as far as is known."""
+        while key in self._views:
+            key = id(self._views[key].parent)
+        return key
+
+    def _reads(self, bases: Sequence[torch.Tensor], operands: Sequence[Any]) -> bool:
+        """Whether one of the operands may lie on the memory of `bases`."""
+        ids, storages = set(map(id, bases)), set(map(_storage, bases))
+        for value in _leaves(tuple(operands)):
+            if isinstance(value, torch.Tensor) and _storage(value) in storages:
+                root = self._root(id(value))
+                if root in ids or root not in self.given:
+                    return True
+        return False
 
     def _is_writable(self, tensor: torch.Tensor) -> bool:
         if not isinstance(tensor, FakeTensor) or tensor.layout != torch.strided:
@@ -358,12 +378,6 @@ class _Recorder(TorchDispatchMode):
 
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
-
-
-def _reads(storages: set[int], operands: Sequence[Any]) -> bool:
-    """Whether one of the operands lies there."""
-    leaves = _leaves(tuple(operands))
-    return any(isinstance(v, torch.Tensor) and _storage(v) in storages for v in leaves)
 
 
 def _functional_variant(func: Any) -> Any:
@@ -482,7 +496,9 @@ def _check_outputs(outputs: Sequence[Any], inputs: Sequence[Any], recorder: _Rec
 
 
 def _writable(
-    inputs: Sequence[Any], counts: Mapping[int, int] | None
+    inputs: Sequence[Any],
+    counts: Mapping[int, int] | None,
+    apart: Collection[int],
 ) -> tuple[set[int], set[int]]:
     """Ids of the inputs that the graph may write to, which share no memory with other inputs nor
     within themselves: those whose version counters move, and others. counts: how often they do,
@@ -493,7 +509,9 @@ def _writable(
     moving: set[int] = set()
     unseen: set[int] = set()
     for position, value in enumerate(inputs):
-        if not isinstance(value, torch.Tensor) or on_storage[_storage(value)] != 1:
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            continue
+        if on_storage[_storage(value)] > 1 and position not in apart:
             continue
         if torch._debug_has_internal_overlap(value) != 1:
             moves = counts is None or position in counts
@@ -506,9 +524,12 @@ def capture_inference(
     inputs: Sequence[Any],
     mode: FakeTensorMode,
     decompositions: Decompositions,
+    *,
+    apart: Collection[int] = (),
 ) -> torch.fx.GraphModule:
     """The aten graph of `gm` on fake `inputs`: pure operators, `meta["val"]` on every node.
 
+    apart: positions of inputs that may share a storage with others, but no memory.
     Its `output` is a flat tuple. Real tensors that the graph closes over become attributes.
 
     Raises:
@@ -528,7 +549,8 @@ def capture_inference(
         given.append(node)
         if isinstance(value, torch.Tensor):
             recorder.bind(value, node)
-    recorder.writable, recorder.unseen = _writable(inputs, counts)
+            recorder.given.add(id(value))
+    recorder.writable, recorder.unseen = _writable(inputs, counts, apart)
     with contextlib.ExitStack() as stack:
         if has_symbols(inputs):
             stack.enter_context(enable_python_dispatcher())

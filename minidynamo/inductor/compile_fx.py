@@ -39,7 +39,7 @@ from minidynamo.inductor import (
     overlaps,
     trace,
 )
-from minidynamo.inductor.aot import NOT_COMPILABLE, CannotTrace, check_inputs, compile_aot
+from minidynamo.inductor.aot import NOT_COMPILABLE, CannotTrace, compile_aot, lie_apart
 from minidynamo.inductor.capture import capture_inference
 from minidynamo.inductor.captured_numbers import NotCapturable
 from minidynamo.inductor.decompositions import decomposition_table, training_decompositions
@@ -167,13 +167,13 @@ def _compile_flat(
         # Numbers that depend on data: torch's own tracing knows how they are named.
         metrics.increment("capture_fallbacks")
         return compile_aot(gm, inputs, settings.compile_later, decomposition_table())
-    if gm.meta.get(WRITTEN):
-        check_inputs(gm, inputs)
     graph = None
     depth = _functorch.get_dynamic_layer_stack_depth()
     with events.timed("capture"):
         try:
-            graph = capture_inference(gm, fakes, mode, decomposition_table())
+            graph = capture_inference(
+                gm, fakes, mode, decomposition_table(), apart=lie_apart(inputs)
+            )
         except NotCapturable:
             metrics.increment("capture_fallbacks")
             # It may have stopped inside of a transform.

@@ -181,13 +181,34 @@ def test_writes_to_memory_that_inputs_share():
         return y + 1
 
     run = minidynamo.compile(fn, fullgraph=True)
-    for first, second in [(0, 6), (0, 3), (0, 0), (4, 5)]:
+    for first, second in [(0, 6), (6, 0), (0, 3), (0, 0), (4, 5)]:
         results = []
+        metrics.reset()
         for f in run, fn:
             memory = torch.arange(12.0)
             y = f(memory[first : first + 6], memory[second : second + 6])
             results.append((y, memory))
         torch.testing.assert_close(*results)
+        assert metrics.capture_fallbacks == 0 or {first, second} != {0, 6}
+
+
+def test_parameters_in_one_storage():
+    def step(*weights):
+        torch._foreach_mul_([*weights], 0.5)
+        for weight in weights:
+            weight.mT.add_(weight.mT.sum())
+        torch._foreach_add_([weights[0][0]], [weights[1][1]])
+
+    metrics.reset()
+    run = minidynamo.compile(step, fullgraph=True)
+    results = []
+    for f in run, step:
+        memory = torch.arange(24.0).requires_grad_()
+        with torch.no_grad():
+            f(*(part.view(2, 4) for part in memory.split(8)))
+        results.append(memory)
+    torch.testing.assert_close(*results)
+    assert metrics.capture_fallbacks == 0 and metrics.uncompiled_graphs == 0
 
 
 def test_inputs_and_their_views_as_results():
