@@ -120,11 +120,30 @@ class _Recorder(TorchDispatchMode):
         if view.func is None:
             return self.node_of(view.parent)
         node = self._call(view.func, view.args, view.kwargs)
+        made = tensor if view.index is None else view.func(*view.args, **view.kwargs)
+        node.meta["val"] = value = self._value_of(view.func, view.args, view.kwargs, made)
         if view.index is not None:
-            node.meta["val"] = view.func(*view.args, **view.kwargs)
             node = self.graph.call_function(operator.getitem, (node, view.index))
-        node.meta["val"] = tensor
+            node.meta["val"] = value[view.index]
         return node
+
+    def _value_of(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        """What a node tells of its result: of a view of what an input became, which lies in memory
+        of its own, the place in there.
+        """
+        parent = args[0] if args else None
+        first = result[0] if isinstance(result, (tuple, list)) and result else result
+        if not isinstance(parent, torch.Tensor) or not isinstance(first, torch.Tensor):
+            return result
+        storage = _storage(parent)
+        if storage not in self._outside or _storage(first) != storage:
+            return result
+        if _storage(self.node_of(parent).meta["val"]) == storage:
+            return result
+        if func is aten.as_strided.default:
+            raise NotCapturable("a place in the storage of an input that was written to")
+        args, kwargs = _map_tensors((args, kwargs), lambda t: self.node_of(t).meta["val"])
+        return func(*args, **kwargs)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
@@ -341,7 +360,8 @@ class _Recorder(TorchDispatchMode):
         return tensor if isinstance(tensor, FakeTensor) else self.fake_of(tensor)
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        self._bind_result(self._call(func, args, kwargs), result)
+        node = self._call(func, args, kwargs)
+        self._bind_result(node, result, self._value_of(func, args, kwargs, result))
         if args and isinstance(args[0], torch.Tensor):
             several = isinstance(result, (tuple, list))
             for index, value in enumerate(result if several else [result]):
@@ -357,8 +377,8 @@ class _Recorder(TorchDispatchMode):
         if is_other and _storage(value) == _storage(view.parent):
             self._views[id(value)] = view
 
-    def _bind_result(self, node: torch.fx.Node, result: Any) -> None:
-        node.meta["val"] = result
+    def _bind_result(self, node: torch.fx.Node, result: Any, value: Any) -> None:
+        node.meta["val"] = value
         if self.origin is not None:
             node.meta["origin"] = self.origin.name
             if "stack_trace" in self.origin.meta:
@@ -371,7 +391,7 @@ class _Recorder(TorchDispatchMode):
                     getitem = self.graph.create_node(
                         "call_function", operator.getitem, (node, position), {}
                     )
-                    self._bind_result(getitem, item)
+                    self._bind_result(getitem, item, value[position])
         elif result is not None and not isinstance(result, (int, float, bool, torch.SymInt)):
             raise NotCapturable(f"{node.target} returns a {type(result).__name__}")
 

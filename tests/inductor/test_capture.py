@@ -85,6 +85,14 @@ def parts(x, y):
     return x.sum()
 
 
+def views_of_new_values(x, y):
+    part = x[1:]
+    x.mul_(2)
+    x[0].add_(x[1] * part[0])
+    x.T.diagonal().sub_(x.unbind(1)[2].sum())
+    return part + 1, x.mT[1:] * 2, x.chunk(2, 1)[1].sum()
+
+
 def lists(x, y):
     torch._foreach_mul_([x[0], y], 3.0)
     torch._foreach_add_([x, y], [y.sin(), y.cos()], alpha=0.5)
@@ -109,8 +117,17 @@ def by_position(x, y):
     y[y > 0] = 0.5
 
 
-@pytest.mark.parametrize("lay_out", [torch.Tensor.clone, lambda x: x.t().contiguous().t()])
-@pytest.mark.parametrize("fn", [whole, parts, lists, exchanged, given_as_out, by_position])
+def behind_others(x):
+    return torch.cat([x[:1], x])[1:]
+
+
+LAYOUTS = [torch.Tensor.clone, lambda x: x.t().contiguous().t(), behind_others]
+
+
+@pytest.mark.parametrize("lay_out", LAYOUTS)
+@pytest.mark.parametrize(
+    "fn", [whole, parts, views_of_new_values, lists, exchanged, given_as_out, by_position]
+)
 def test_writes_to_inputs_are_captured(fn, lay_out):
     def operands():
         weight = lay_out(torch.arange(20.0).view(4, 5) - 6).requires_grad_()
