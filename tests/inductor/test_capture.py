@@ -115,6 +115,9 @@ def given_as_out(x, y):
 def by_position(x, y):
     x.index_put_((torch.tensor([2, 0]),), y[:2], accumulate=True)
     y[y > 0] = 0.5
+    x.index_fill_(0, torch.tensor([0]), 2.0)
+    x.index_add_(0, torch.tensor([0]), x[:1] * 1)
+    x.neg_()
 
 
 def behind_others(x):
