@@ -74,6 +74,8 @@ class _Recorder(TorchDispatchMode):
         self._alive: list[torch.Tensor] = []  # ids of tensors are keys above
         self._constant_of: dict[int, FakeTensor] = {}
         self._sharing: dict[int, list[int]] = {}  # storage -> ids of tensors on it
+        # Of an input, by id: those of itself and of its views.
+        self._of_input: dict[int, list[int]] = {}
         self._views: dict[int, View] = {}
         self._outside: set[int] = set()  # storages of inputs and constants
         self._fresh: set[int] = set()  # of these, of constants that each call makes anew
@@ -86,8 +88,10 @@ class _Recorder(TorchDispatchMode):
         """Let a fake tensor stand for a node."""
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
-        storage = _storage(tensor)
-        self._sharing.setdefault(storage, []).append(id(tensor))
+        storage, root = _storage(tensor), self._root(id(tensor))
+        on_memory = self._of_input if root in self.given else self._sharing
+        key = root if root in self.given else storage
+        on_memory.setdefault(key, []).append(id(tensor))
         if node.op != "call_function":
             self._outside.add(storage)
 
@@ -168,8 +172,8 @@ class _Recorder(TorchDispatchMode):
         if func in IDENTITIES:
             if func is aten.lift_fresh.default and not isinstance(given[0], FakeTensor):
                 self._fresh.add(_storage(args[0]))
-            self.bind(result, self.node_of(args[0]))
             self._note_view(result, View(None, args, kwargs, args[0]))
+            self.bind(result, self.node_of(args[0]))
             return result
         self._record(func, args, kwargs, result)
         return result
@@ -308,10 +312,9 @@ class _Recorder(TorchDispatchMode):
     def _replace(self, base: torch.Tensor, result: torch.Tensor) -> None:
         """`base` is now what `result` is, and what lies on its memory is no longer what it was."""
         old, new = self.node_of(base), self.node_of(result)
-        for alias in self._sharing[_storage(base)]:
-            root = self._root(alias)
-            if root != id(base) and root in self.given:
-                continue  # another input, which lies apart, or a view of it
+        # Not other inputs, which lie apart, nor views of them.
+        unknown = self._sharing.get(_storage(base), ())
+        for alias in (*unknown, *self._of_input.get(id(base), ())):
             if self._nodes.get(alias) is old:
                 self._nodes[alias] = new
             else:
@@ -361,12 +364,12 @@ class _Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         node = self._call(func, args, kwargs)
-        self._bind_result(node, result, self._value_of(func, args, kwargs, result))
         if args and isinstance(args[0], torch.Tensor):
             several = isinstance(result, (tuple, list))
             for index, value in enumerate(result if several else [result]):
                 view = View(func, args, kwargs, args[0], index if several else None)
                 self._note_view(value, view)
+        self._bind_result(node, result, self._value_of(func, args, kwargs, result))
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> torch.fx.Node:
         node_args, node_kwargs = _map_tensors((args, kwargs), self.node_of, self.numbers.node)
@@ -568,8 +571,8 @@ def capture_inference(
         node.meta["val"] = value
         given.append(node)
         if isinstance(value, torch.Tensor):
-            recorder.bind(value, node)
             recorder.given.add(id(value))
+            recorder.bind(value, node)
     recorder.writable, recorder.unseen = _writable(inputs, counts, apart)
     with contextlib.ExitStack() as stack:
         if has_symbols(inputs):
