@@ -248,8 +248,8 @@ class _Recorder(TorchDispatchMode):
     def _normalize(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """A batch norm that updates its running statistics: these become results of it."""
         statistics = args[3:5]
-        names = [argument.name for argument in func._schema.arguments[:5]]
-        if names[3:] != ["running_mean", "running_var"] or None in statistics:
+        is_native = func is aten.native_batch_norm.default  # cuDNN's has another result
+        if not is_native or any(tensor is None for tensor in statistics):
             raise NotCapturable(f"{func} mutates its arguments")
         bases = [self.own(tensor) for tensor in map(self._faked, statistics)]
         for base in bases:
