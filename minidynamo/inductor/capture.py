@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from minidynamo.inductor.captured_numbers import NotCapturable, NumberNodes
 from minidynamo.inductor.decompositions import before_autograd
+from minidynamo.inductor.functional_variants import functional_variant
 from minidynamo.inductor.gradients import WRITES, WRITTEN
 from minidynamo.inductor.sizes import has_symbols, is_composed
 from minidynamo.inductor.views import View, rebuild
@@ -47,10 +48,10 @@ HIDDEN_MUTATION = {
     aten.cudnn_batch_norm.default: (3, 5),
     aten.miopen_batch_norm.default: (3, 5),
 }
-# What draws a tensor's elements anew, where the name without the underscore is not that.
-FUNCTIONAL = {
-    aten.bernoulli_.float: lambda x, p=0.5, **options: aten.bernoulli.p(x, p, **options),
-    aten.normal_.default: aten.normal_functional.default,
+# What lays a tensor out anew, on the same memory.
+_LAID_OUT_ANEW = {
+    *(aten.as_strided_, aten.transpose_, aten.swapdims_, aten.swapaxes_, aten.t_),
+    *(aten.squeeze_, aten.unsqueeze_),
 }
 _INPUTS = (FakeTensor, int, float, bool, torch.SymInt, torch.SymFloat, type(None))
 Decompositions = Mapping[Any, Callable[..., Any]]
@@ -158,7 +159,7 @@ class _Recorder(TorchDispatchMode):
         result = self._decomposed(func, args, kwargs)
         if result is not NotImplemented:
             return result
-        if torch.Tag.inplace_view in func.tags and isinstance(args[0], FakeTensor):
+        if func.overloadpacket in _LAID_OUT_ANEW and isinstance(args[0], FakeTensor):
             return self._restride(func, args, kwargs)
         if func._schema.is_mutable:
             if self._update_in_place(func, args, kwargs):
@@ -182,9 +183,9 @@ class _Recorder(TorchDispatchMode):
         """`as_strided_` (by which torch's own code gives results their layout), `unsqueeze_`,
         `t_`, ...: a view of what the tensor was.
         """
-        tensor, view = args[0], _functional_variant(func)
+        tensor, view = args[0], functional_variant(func)
         if _storage(tensor) in self._outside or view is None:
-            raise NotCapturable(f"{func} lays out an input anew, or resizes")
+            raise NotCapturable(f"{func} lays out an input anew")
         former, node = aten.detach.default(tensor), self.node_of(tensor)
         self.bind(former, node)
         for made in self.graph.nodes:
@@ -206,7 +207,7 @@ class _Recorder(TorchDispatchMode):
         graph of its own, an input that may be written to, or a view of one: then that is made anew.
         Other views of it are, when they are used next. Of lists each tensor is.
         """
-        functional = _functional_variant(func)
+        functional = functional_variant(func)
         if functional is None:
             return False
         kwargs = dict(kwargs)
@@ -277,10 +278,11 @@ class _Recorder(TorchDispatchMode):
         """The last nodes: inputs that were written to get their new values. counts: how often that
         moves their version counters, by position.
         """
+        changeable = self.writable | self.unseen
         for position, (tensor, node) in enumerate(zip(inputs, given, strict=True)):
             if counts is not None and position in counts:
                 node.meta[WRITES] = counts[position]
-            if id(tensor) not in self.writable | self.unseen or self.node_of(tensor) is node:
+            if id(tensor) not in changeable or self.node_of(tensor) is node:
                 continue
             copy = self.graph.call_function(aten.copy_.default, (node, self.node_of(tensor)))
             copy.meta["val"] = tensor
@@ -401,33 +403,6 @@ class _Recorder(TorchDispatchMode):
 
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
-
-
-def _functional_variant(func: Any) -> Any:
-    """`aten.add.Tensor` for `aten.add_.Tensor` and `aten.add.out`; None where one does more."""
-    schema = func._schema
-    name = schema.name.partition("::")[2]
-    writes = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
-    takes, others = _takes(func), [False] * (len(writes) - 1)
-    if writes == [*others, True] and takes[-1] == ("out", "Tensor"):
-        takes = takes[:-1]
-    elif name.endswith("_") and writes == [True, *others]:
-        name = name[:-1]
-    else:
-        return None
-    found = FUNCTIONAL.get(func)
-    if found is not None:
-        return found
-    packet = getattr(getattr(torch.ops, func.namespace), name, None)
-    names = packet.overloads() if packet is not None else []
-    same = (schema.overload_name or "default", *names)  # `pow_.Scalar` is `pow.Tensor_Scalar`
-    variants = (getattr(packet, overload) for overload in same if overload in names)
-    return next((found for found in variants if _takes(found) == takes), None)
-
-
-def _takes(func: Any) -> list[tuple[str, str]]:
-    """Names and types of an operator's arguments."""
-    return [(a.name, str(a.type)) for a in func._schema.arguments]
 
 
 def _writes_statistics(func: Any, args: Sequence[Any]) -> bool:
