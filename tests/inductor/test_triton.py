@@ -106,6 +106,22 @@ def test_looped_rows():
     assert source.count("for ") == 3
 
 
+def test_looped_scans():
+    """A row goes on with what its last piece ended with: such numbers overflow in other orders."""
+    x = torch.cat([torch.tensor([1e20, -1e-20]).repeat(9000), -torch.zeros(5)])
+    (source,) = check(lambda x: torch.cumprod(x, -1), x.expand(2, -1).clone())
+    assert "for " in source
+    wide = check(lambda x: torch.cumprod(x, 0), torch.randint(-9, 9, (20000,)) * 2 + 1)
+    assert "for " in wide[0]
+    check(
+        lambda x: x.cummax(0)[0].reciprocal(),
+        torch.cat([-torch.zeros(9000), -X.abs().flatten()]),
+    )
+    check(
+        lambda x: (x.cumsum(-1), x.logcumsumexp(-1)), torch.randn(2, 9000), rtol=1e-4, atol=1e-4
+    )
+
+
 def test_nan_propagates_through_extremes():
     x = X.clone()
     x[2, 5] = x[3, 0] = float("nan")

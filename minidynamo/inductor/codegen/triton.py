@@ -414,8 +414,11 @@ class TritonPrinter:
             name, run = SCAN_STEPS[str(node.value)], f"run{position}"
             text = operation(name, [run, f"v{position}"], node.dtype)
             self.code.line(f"v{position} = {text}")
-            piece = f"reduce_{node.value}({operand})"
-            self.code.line(f"{run} = {operation(name, [run, piece], node.dtype)}")
+            # Not a reduction of the piece, which combines elements that are no neighbours: of
+            # numbers whose running product is finite, such products may overflow.
+            nothing = f"tl.full([], {literal(-0.0, node.dtype)}, {TYPE[node.dtype]})"
+            last = "rindex == rstart + RBLOCK - 1"
+            self.code.line(f"{run} = only(v{position}, {last}, {nothing})")
 
     def _identity(self, node: Node) -> str:
         dtype, kind = self._reduction_dtype(node), self._kind(node)

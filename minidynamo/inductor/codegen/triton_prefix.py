@@ -124,14 +124,14 @@ def scan_logaddexp(a):
     return tl.associative_scan(a, 1, logaddexp)
 
 
-def reduce_logaddexp(a):
-    """The logaddexp of each row."""
-    return tl.reduce(a, 1, logaddexp, keep_dims=True)
-
-
 def reduce_sum(a):
     """The sum of each row."""
     return tl.reduce(a, 1, _sum, keep_dims=True)
+
+
+def only(a, chosen, nothing):
+    """Of each row the one element that is chosen; adding `nothing` changes no number."""
+    return reduce_sum(tl.where(chosen, a, nothing))
 
 
 def reduce_prod(a):

@@ -139,7 +139,6 @@ def interpreter_namespace() -> dict[str, Any]:
         "scan_max": _reduction(lambda x: x.cummax(1)[0]),
         "scan_min": _reduction(lambda x: x.cummin(1)[0]),
         "scan_logaddexp": _reduction(lambda x: x.logcumsumexp(1)),
-        "reduce_logaddexp": _reduction(lambda x: x.logsumexp(1, keepdim=True)),
         "reduce_sum": _reduction(lambda x: x.sum(1, keepdim=True, dtype=x.dtype)),
         "reduce_prod": _reduction(lambda x: x.prod(1, keepdim=True, dtype=x.dtype)),
         "reduce_max": _reduction(lambda x: x.amax(1, True)),
