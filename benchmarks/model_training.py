@@ -1,6 +1,7 @@
 """One training step of the architectures of model_zoo.py: gradients beside eager's.
 
     python benchmarks/model_training.py [--backend aot_eager] [--write FILE] [llama bert ...]
+    python benchmarks/model_training.py --device cuda
 
 The model is in training mode, dropout included: `fallback_random` lets it draw eager's numbers. The
 loss is the mean square of the first result. An error is the largest difference of a gradient,
@@ -110,11 +111,17 @@ def is_equal_step(model: nn.Module, inputs: dict[str, Any], backend: str) -> boo
     return error(want, got) <= TOLERANCE
 
 
-def measure(name: str, backend: str) -> list[str]:
-    """A row: name, loss, error, graphs, breaks, verdict."""
+def build_on(name: str, device: str) -> tuple[nn.Module, dict[str, Any]]:
+    """A model of the zoo in training mode and its inputs, the same ones in every call."""
     torch.manual_seed(0)
     model, inputs = build(name)
-    model.train()
+    moved = {key: v.to(device) if torch.is_tensor(v) else v for key, v in inputs.items()}
+    return model.train().to(device), moved
+
+
+def measure(name: str, backend: str, device: str) -> list[str]:
+    """A row: name, loss, error, graphs, breaks, verdict."""
+    model, inputs = build_on(name, device)
     again, ours = copy.deepcopy(model), copy.deepcopy(model)
     loss, want = step(model, model, inputs)
     _, twice = step(again, again, inputs)
@@ -131,9 +138,7 @@ def measure(name: str, backend: str) -> list[str]:
     is_fixed, off = error(want, twice) <= TOLERANCE, error(want, got)
     is_equal = off <= TOLERANCE and abs(loss - our_loss) <= 1e-4 * (1 + abs(loss))
     verdict = "equal" if is_equal and is_fixed else "DIFFERENT"
-    torch.manual_seed(0)
-    model, inputs = build(name)
-    model.train()
+    model, inputs = build_on(name, device)
     if not is_fixed:
         same = is_equal_without_dropout(model, inputs, backend)
         verdict = "equal without dropout" if same else "eager varies"
@@ -147,6 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="gradients of compiled training steps")
     parser.add_argument("models", nargs="*", help="names of the zoo; all if none is given")
     parser.add_argument("--backend", default="inductor")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument(
         "--write", type=Path, default=None, help="a Markdown file for the table"
     )
@@ -154,7 +160,7 @@ def main() -> None:
     rows = []
     for name in options.models or ZOO:
         try:
-            rows.append(measure(name, options.backend))
+            rows.append(measure(name, options.backend, options.device))
         except Exception as failure:
             text = f"{type(failure).__name__}: {str(failure).splitlines()[0][:60]}"
             rows.append([name, "", "", "", "", text])
@@ -163,7 +169,8 @@ def main() -> None:
     text = table(header, rows)
     good = sum(row[-1].startswith("equal") for row in rows)
     about = (
-        f"{good} of {len(rows)} models; backend {options.backend}; torch {torch.__version__}, "
+        f"{good} of {len(rows)} models; backend {options.backend}, {options.device}; "
+        f"torch {torch.__version__}, "
         f"Python {platform.python_version()}, {platform.machine()}, {time.strftime('%Y-%m-%d')}"
     )
     print(text, about, sep="\n\n")

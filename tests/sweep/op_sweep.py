@@ -2,6 +2,7 @@
 
     python tests/sweep/op_sweep.py --dtypes float32 --variants function grad
     python tests/sweep/op_sweep.py --compare          # also what torch.compile makes of it
+    python tests/sweep/op_sweep.py --device cuda --workers 12 --budget 200
 
 Results are lines of JSON in a file (`--results`); what is there already is not run again. A worker
 that dies or takes too long is replaced; it is also replaced when it has grown past `--memory` MiB.
@@ -14,6 +15,7 @@ import random
 import selectors
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -83,6 +85,8 @@ class Worker:
             return {"kind": "timeout", "reason": f"more than {seconds} s", "dead": True}
         except BrokenPipeError:
             found = None
+        if found is not None and "CUDA error" in found.get("reason", ""):
+            found["dead"] = True  # such a process cannot use its GPU any more
         if found is None:
             reason = f"the process ended with {self.process.wait()}"
             return {"kind": "crash", "reason": reason, "dead": True}
@@ -102,27 +106,43 @@ def read(path):
 
 
 def sweep(options, compiler, todo):
-    """Run the cases that have no result yet."""
+    """Run the cases that have no result yet, each worker the next one that is left."""
     done = read(options.results)
     todo = [c for c in todo if (compiler, c.op, c.dtype, c.variant) not in done]
-    worker = None
-    with open(options.results, "a") as file:
-        for position, case in enumerate(todo):
+    waiting, lock = iter(list(enumerate(todo))), threading.Lock()
+
+    def take():
+        with lock:
+            return next(waiting, None) if time.time() < options.end else None
+
+    def record(file, position, row):
+        with lock:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            if row["kind"] not in ("ok", "skip"):
+                name = f"{row['op']} {row['dtype']} {row['variant']}"
+                print(f"{position}/{len(todo)}", name, row["kind"], row["reason"][:200])
+                sys.stdout.flush()
+
+    def serve(file):
+        worker = None
+        while (taken := take()) is not None:
+            position, case = taken
             worker = worker or Worker(options, compiler)
             found = worker.run(case, options.timeout)
             if found.pop("dead", False) or found.get("memory", 0) > options.memory:
                 worker.close()
                 worker = None
-            row = {"compiler": compiler, **case.to_dict(), **found}
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            if found["kind"] not in ("ok", "skip"):
-                print(
-                    f"{position}/{len(todo)}", case.key(), found["kind"], found["reason"][:200]
-                )
-                sys.stdout.flush()
-    if worker is not None:
-        worker.close()
+            record(file, position, {"compiler": compiler, **case.to_dict(), **found})
+        if worker is not None:
+            worker.close()
+
+    with open(options.results, "a") as file:
+        threads = [threading.Thread(target=serve, args=(file,)) for _ in range(options.workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
 
 def arguments():
@@ -135,6 +155,9 @@ def arguments():
     add("--seed", type=int, default=0)
     add("--samples", type=int, default=6, help="sample inputs of a case, at most")
     add("--threads", type=int, default=2)
+    add("--device", default="cpu", help="where the tensors are")
+    add("--workers", type=int, default=1, help="processes at a time")
+    add("--budget", type=float, default=float("inf"), help="seconds; no case begins after them")
     add("--timeout", type=int, default=180, help="seconds for a case")
     add("--memory", type=int, default=4000, help="MiB at which a worker is replaced")
     add("--results", type=Path, default=Path("build/sweep.jsonl"))
@@ -148,6 +171,8 @@ def arguments():
 
 def main():
     options = arguments()
+    options.end = time.time() + options.budget
+    os.environ["SWEEP_DEVICE"] = options.device
     if options.work:
         return work(options)
     from sweep_cases import DTYPES, VARIANTS, cases

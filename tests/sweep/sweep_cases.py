@@ -4,6 +4,7 @@ A case is one operator, dtype and variant; `calls(case, limit)` are some of its 
 (function, args, kwargs), the same ones every time.
 """
 
+import os
 import random
 from dataclasses import asdict, dataclass
 
@@ -15,6 +16,7 @@ from torch.testing._internal.common_utils import noncontiguous_like
 # Importing that forbids the rest of the process to set backend flags.
 torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
 
+DEVICE = os.environ.get("SWEEP_DEVICE", "cpu")  # where the tensors are
 OPS = {op.full_name if hasattr(op, "full_name") else op.name: op for op in op_db}
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -76,13 +78,13 @@ def names():
 
 
 def is_supported(case):
-    """Whether the operator has such a variant in that dtype on CPUs."""
+    """Whether the operator has such a variant in that dtype on the device."""
     op, dtype = OPS[case.op], DTYPES[case.dtype]
     if case.variant in WITH_GRADIENTS:
         return _has_gradient(op, dtype)
     if case.variant in ERRORS:
         return op.error_inputs_func is not None and dtype == torch.float32
-    if dtype not in op.supported_dtypes("cpu"):
+    if dtype not in op.supported_dtypes(DEVICE):
         return False
     if case.variant == "inplace":
         return op.get_inplace() is not None
@@ -95,7 +97,7 @@ def is_supported(case):
 
 def _has_gradient(op, dtype):
     floating = dtype.is_floating_point or dtype.is_complex
-    return floating and op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    return floating and op.supports_autograd and dtype in op.supported_backward_dtypes(DEVICE)
 
 
 def takes_gradients(case):
@@ -227,10 +229,10 @@ def calls(case, limit):
     op, dtype = OPS[case.op], DTYPES[case.dtype]
     _seed(case)
     if case.variant in ERRORS:
-        samples = [e.sample_input for e in op.error_inputs("cpu")]
+        samples = [e.sample_input for e in op.error_inputs(DEVICE)]
         return [(op.get_op(), (s.input, *s.args), dict(s.kwargs)) for s in samples][:limit]
     given = op.reference_inputs if case.variant == "reference" else op.sample_inputs
-    made = list(given("cpu", dtype, requires_grad=takes_gradients(case)))
+    made = list(given(DEVICE, dtype, requires_grad=takes_gradients(case)))
     if case.variant == "channels_last":
         made = [s for s in made if any(t.dim() == 4 for t in _flat([s.input, *s.args]))]
     found = [_call(case, op, s) for s in _spread(made, limit)]

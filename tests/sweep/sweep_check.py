@@ -82,7 +82,7 @@ def _grads(results, todo, holes=False):
     if not parts or not wanted:
         return []
     torch.manual_seed(3)
-    weights = [torch.randn(p.shape, dtype=p.dtype) for p in parts]
+    weights = [torch.randn(p.shape, dtype=p.dtype).to(p.device) for p in parts]
     if holes:
         weights = [noncontiguous_like(w) if w.dim() else w for w in weights]
     grads = torch.autograd.grad(parts, wanted, weights, allow_unused=True)
