@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gc
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,16 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["Timing", "device_name", "interleaved", "table", "write_page"]
+__all__ = [
+    "Timing",
+    "compile_ahead",
+    "device_name",
+    "gpu_seconds",
+    "interleaved",
+    "is_in_part",
+    "table",
+    "write_page",
+]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -87,6 +98,42 @@ def interleaved(
         if was_enabled:
             gc.enable()
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+def gpu_seconds(call: Callable[[], object], calls: int = 20, rounds: int = 7) -> float:
+    """What one call takes the GPU, the host's work left out: the median over rounds in which the
+    GPU is kept waiting until its queue holds `calls` calls.
+    """
+    found = []
+    for _ in range(rounds):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(10_000_000)  # cycles: about five milliseconds
+        start.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        found.append(start.elapsed_time(end) / calls / 1000)
+    return statistics.median(found)
+
+
+def compile_ahead(arguments: Sequence[str], processes: int) -> None:
+    """Runs this script in several processes, each with its `--compile-part`, to fill the caches."""
+    commands = [
+        [sys.executable, sys.argv[0], *arguments, "--compile-part", f"{part}/{processes}"]
+        for part in range(processes)
+    ]
+    running = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for command in commands]
+    for process in running:
+        process.wait()
+
+
+def is_in_part(position: int, part: str) -> bool:
+    """Whether that position is one of the part "3/8"; all are in the part ""."""
+    if not part:
+        return True
+    number, parts = map(int, part.split("/"))
+    return position % parts == number
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

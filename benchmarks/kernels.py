@@ -16,6 +16,10 @@ plot for each number of threads into `benchmarks/results/`. So the results page 
 on a machine with nothing else to do (all cases: about 25 minutes for each number of threads, nearly
 all of it torch.compile's first calls). One thread is timed by the process' own time, which leaves
 out what others take of the processor; several threads can only be timed by the wall clock.
+
+On a GPU, `ratio` is of calls, most of which wait for the host; `gpu us` and `gpu ratio` are of what
+the GPU did (`common.gpu_seconds`). `--ahead 14` fills the caches first, in that many processes;
+`first call` is then of full caches.
 """
 
 from __future__ import annotations
@@ -42,7 +46,15 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import kernel_cases_models  # noqa: E402
 import kernel_cases_operators  # noqa: E402
-from common import Timing, device_name, interleaved, table  # noqa: E402
+from common import (  # noqa: E402
+    Timing,
+    compile_ahead,
+    device_name,
+    gpu_seconds,
+    interleaved,
+    is_in_part,
+    table,
+)
 from kernel_cases import CASES, Case, Make  # noqa: E402
 
 import minidynamo  # noqa: E402
@@ -58,7 +70,9 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 @dataclass(frozen=True)
 class Result:
-    """One case: seconds by subject, seconds of the first call, error by subject, bytes."""
+    """One case: seconds by subject, seconds of the first call, error by subject, bytes, and
+    seconds of the GPU by subject.
+    """
 
     name: str
     bound: str
@@ -66,6 +80,7 @@ class Result:
     first_call: dict[str, float]
     error: dict[str, float]
     nbytes: int
+    gpu: dict[str, float]
 
     def ratio(self, ours: str = "minidynamo", theirs: str = "torch.compile") -> float:
         """Median over the rounds of one subject's time by another's."""
@@ -81,6 +96,7 @@ def fresh_caches(keep: bool) -> Iterator[None]:
         return
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/torch"
+        os.environ["MINIDYNAMO_CACHE_DIR"] = f"{folder}/minidynamo"  # of other processes
         with minidynamo.config.patch(cache_dir=f"{folder}/minidynamo"):
             yield
 
@@ -120,8 +136,8 @@ def _nbytes(case: Case, args: Any, results: list[torch.Tensor]) -> int:
 
 def measure(
     name: str, options: argparse.Namespace, clock: Callable[[], float] = time.perf_counter
-) -> Result:
-    """Compile and time one case."""
+) -> Result | None:
+    """Compile and time one case; None where it is only to be compiled."""
     device = options.device
     case = CASES[name]
     torch.manual_seed(0)
@@ -145,6 +161,8 @@ def measure(
         first_call[subject] = time.perf_counter() - start
         results = _results_of(case, run, args)
         error[subject] = _error(results, wanted)
+    if options.compile_part:
+        return None
     calls = {subject: _bound(run, args) for subject, run in compiled.items()}
     timings = interleaved(
         calls,
@@ -152,7 +170,10 @@ def measure(
         round_seconds=options.seconds,
         clock=clock,
     )
-    return Result(name, case.bound, timings, first_call, error, _nbytes(case, args, results))
+    is_cuda = device.startswith("cuda")
+    gpu = {subject: gpu_seconds(call) for subject, call in calls.items() if is_cuda}
+    moved = _nbytes(case, args, results)
+    return Result(name, case.bound, timings, first_call, error, moved, gpu)
 
 
 def _bound(run: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], object]:
@@ -180,7 +201,7 @@ def row(result: Result, rate: float) -> list[str]:
     times = [f"{result.timings[s].median * 1e6:,.0f}" for s in SUBJECTS]
     ours, eager = result.error["minidynamo"], result.error["eager"]
     compile_ratio = result.first_call["minidynamo"] / result.first_call["torch.compile"]
-    return [
+    cells = [
         result.name,
         *times,
         f"{result.ratio():.2f}",
@@ -190,10 +211,15 @@ def row(result: Result, rate: float) -> list[str]:
         f"{eager:.1e}",
         f"{compile_ratio:.2f}",
     ]
+    if result.gpu:
+        cells += [f"{result.gpu[s] * 1e6:.1f}" for s in SUBJECTS]
+        cells.append(f"{result.gpu['minidynamo'] / result.gpu['torch.compile']:.2f}")
+    return cells
 
 
 HEADER = ["case", "eager us", "torch us", "ours us", "ratio", "by eager", "copy"]
 HEADER += ["error", "eager's", "first call"]
+GPU_HEADER = ["gpu us, eager", "torch", "ours", "gpu ratio"]
 
 
 def summary(results: list[Result]) -> str:
@@ -205,6 +231,14 @@ def summary(results: list[Result]) -> str:
         [r.first_call["minidynamo"] / r.first_call["torch.compile"] for r in results]
     )
     late = [f"{name} ({value:.2f})" for name, value in ratios.items() if value > TARGET_EACH]
+    on_gpu = []
+    if results[0].gpu:
+        gpu = {r.name: r.gpu["minidynamo"] / r.gpu["torch.compile"] for r in results}
+        slow = [f"{name} ({value:.2f})" for name, value in gpu.items() if value > TARGET_EACH]
+        on_gpu = [
+            f"time on the GPU / torch.compile's {geometric_mean(list(gpu.values())):.3f};"
+            f" above {TARGET_EACH}: {', '.join(slow) or 'none'}"
+        ]
     return "\n".join(
         [
             f"{len(results)} cases; geometric means:",
@@ -214,6 +248,7 @@ def summary(results: list[Result]) -> str:
             f"  torch.compile / eager       {torch_by_eager:.3f}",
             f"  first call / torch.compile  {compiling:.3f}",
             f"above {TARGET_EACH}: {', '.join(late) or 'none'}",
+            *on_gpu,
         ]
     )
 
@@ -270,8 +305,9 @@ def page(results: dict[int, list[Result]], rate: float, options: argparse.Namesp
     name = device_name(options.device).partition(",")[0]
     kind = _kind(options)
     where = name + kind.removeprefix("cpu").replace("-", ", ") if name == "CPU" else name
-    header = "| " + " | ".join(HEADER) + " |"
-    rule = "| --- |" + " ---: |" * (len(HEADER) - 1)
+    names = HEADER + GPU_HEADER * (kind == "cuda")
+    header = "| " + " | ".join(names) + " |"
+    rule = "| --- |" + " ---: |" * (len(names) - 1)
     lines = [
         f"# Kernels: {where}, torch {torch.__version__}",
         "",
@@ -296,16 +332,20 @@ def run(options: argparse.Namespace, rate: float) -> dict[int, list[Result]]:
     for threads in options.threads or [torch.get_num_threads()]:
         torch.set_num_threads(threads)
         some = results[threads] = []
-        for name in CASES:
+        for position, name in enumerate(CASES):
             if options.only not in name or time.perf_counter() > options.end:
                 continue
+            if not is_in_part(position, options.compile_part):
+                continue
             try:
-                some.append(measure(name, options, CLOCKS[_clock(options, threads)]))
+                result = measure(name, options, CLOCKS[_clock(options, threads)])
             except Exception as error:  # the other cases are worth having
                 print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 options.failed.append(name)
                 continue
-            print("  ".join(row(some[-1], rate)), flush=True)
+            if result is not None:
+                some.append(result)
+                print("  ".join(row(result, rate)), flush=True)
     return results
 
 
@@ -328,14 +368,21 @@ def main(argv: list[str]) -> None:
     budget_help = "no case is begun after so many seconds"
     parser.add_argument("--budget", type=float, default=math.inf, help=budget_help)
     parser.add_argument("--write", action="store_true", help="write page and plots")
+    ahead_help = "compile everything first, in so many processes"
+    parser.add_argument("--ahead", type=int, default=0, help=ahead_help)
+    parser.add_argument("--compile-part", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    options.failed, options.end = [], time.perf_counter() + options.budget
     with fresh_caches(options.keep_caches), torch.no_grad():
-        rate = copy_rate(options.device)
+        if options.ahead:
+            wanted = ["--keep-caches", "--only", options.only, "--device", options.device]
+            compile_ahead(wanted, options.ahead)
+        options.failed, options.end = [], time.perf_counter() + options.budget
+        rate = 1.0 if options.compile_part else copy_rate(options.device)
         results = {k: some for k, some in run(options, rate).items() if some}
     for threads, some in results.items():
         print(f"\n{threads} thread{'s' * (threads > 1)}")
-        print(table(HEADER, [row(result, rate) for result in some]))
+        names = HEADER + GPU_HEADER * bool(some[0].gpu)
+        print(table(names, [row(result, rate) for result in some]))
         print(summary(some))
     if options.write:
         kind = _kind(options)

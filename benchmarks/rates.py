@@ -1,10 +1,11 @@
 """How fast kernels that only move memory run on a GPU, beside a copy and beside torch.compile.
 
-    python benchmarks/rates.py [--mebibytes 512]
+    python benchmarks/rates.py [--mebibytes 512] [--ahead 14]
 
 Times are the GPU's own (events around several launches), of tensors that its caches do not hold.
 `copy` is the fraction of the rate of `torch.Tensor.copy_` from device to device (the goal is 0.9),
-`ratio` the time by torch.compile's (the goal is 0.95).
+`ratio` the time by torch.compile's (the goal is 0.95). `--ahead 14` compiles everything first, in
+that many processes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 import torch.nn.functional as F
-from common import table
+from common import compile_ahead, is_in_part, table
 
 import minidynamo
 
@@ -84,7 +85,11 @@ def nbytes(*tensors: torch.Tensor) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mebibytes", type=int, default=512, help="of the largest operand")
+    parser.add_argument("--ahead", type=int, default=0, help="processes that compile first")
+    parser.add_argument("--compile-part", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.ahead:
+        compile_ahead(["--mebibytes", str(options.mebibytes)], options.ahead)
     size = options.mebibytes << 20
     source = torch.empty(size // 4, device="cuda")
     target = torch.empty_like(source)
@@ -92,7 +97,9 @@ def main() -> None:
     print(f"copy: {rate / 1e12:.2f} TB/s on {torch.cuda.get_device_name()}", flush=True)
     lines, ratios = [], []
     for dtype in (torch.float32, torch.bfloat16):
-        for name, make in cases(size // dtype.itemsize).items():
+        for position, (name, make) in enumerate(cases(size // dtype.itemsize).items()):
+            if not is_in_part(position, options.compile_part):
+                continue
             minidynamo.reset()
             torch._dynamo.reset()
             function, args = make(dtype)
@@ -100,13 +107,19 @@ def main() -> None:
             for compiler in (torch.compile, minidynamo.compile):
                 compiled = compiler(function, dynamic=False)
                 result = compiled(*args)
+                if options.compile_part:
+                    continue
                 times[compiler] = seconds(lambda run=compiled, args=args: run(*args))
+            if options.compile_part:
+                continue
             moved = nbytes(*args, result)
             ours, theirs = times[minidynamo.compile], times[torch.compile]
             ratios.append(ours / theirs)
             line = [f"{name}, {str(dtype)[6:]}", f"{ours * 1e6:.0f}", f"{theirs * 1e6:.0f}"]
             lines.append([*line, f"{ratios[-1]:.2f}", f"{moved / ours / rate:.2f}"])
             print("  ".join(lines[-1]), flush=True)
+    if options.compile_part:
+        return
     print(table(["case", "ours us", "torch us", "ratio", "copy"], lines))
     mean = math.exp(statistics.fmean(map(math.log, ratios)))
     print(f"geometric mean of the ratios: {mean:.3f}")
