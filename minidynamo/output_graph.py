@@ -38,7 +38,7 @@ from .fake_results import forget_tensors, sized_fake_mode
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
 from .new_parameters import NewParameter, place_last
-from .shape_env import ExactShapeEnv, decomposing, expr_function
+from .shape_env import ExactShapeEnv, constant_of, decomposing, expr_function
 from .shapes import Shapes
 from .side_effects import SideEffects
 from .size_nodes import expression_node, fold_numbers
@@ -83,19 +83,6 @@ class GraphInput:
 
 def _stem(source: Source) -> str:
     return re.sub(r"\W+", "_", source.name).strip("_")[-48:] or "input"
-
-
-_AS_CONSTANT = {
-    torch.SymInt: "maybe_as_int",
-    torch.SymFloat: "maybe_as_float",
-    torch.SymBool: "maybe_as_bool",
-}
-
-
-def constant_of(number: Any) -> Any:
-    """The value of a symbolic number that is a constant by now, else None."""
-    # A node gives what it is as any of the three: an int of a float, say.
-    return getattr(number.node, _AS_CONSTANT[type(number)])()
 
 
 def example_value(node: Node) -> Any:

@@ -1,5 +1,6 @@
 """torch's ShapeEnv, which takes `trunc(a / b)` for `a // b`, also where a is negative, and `a < a`
-for true where sympy does not know that a is a real number (`a = n | 1`); here not.
+for true where sympy does not know that a is a real number (`a = n | 1`); here not. sympy sorts the
+terms of a sum: what is computed of floats that are known by now is what Python computed.
 
 `decomposing` is how operators run on fake tensors of symbolic sizes.
 """
@@ -24,9 +25,28 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from .remembered_sizes import remembering
 
-__all__ = ["ExactShapeEnv", "decomposing", "keeping_quotients"]
+__all__ = ["ExactShapeEnv", "constant_of", "decomposing", "keeping_quotients"]
 
 _HOLDS_OF_EQUALS = (sympy.Eq, sympy.Le, sympy.Ge)
+
+
+_AS_CONSTANT = {
+    torch.SymInt: "maybe_as_int",
+    torch.SymFloat: "maybe_as_float",
+    torch.SymBool: "maybe_as_bool",
+}
+
+
+def constant_of(number: Any) -> Any:
+    """The value of a symbolic number that is a constant by now, else None."""
+    # A node gives what it is as any of the three: an int of a float, say.
+    value = getattr(number.node, _AS_CONSTANT[type(number)])()
+    return value if value is None else _computed(number.node, value)
+
+
+def _computed(node: SymNode, constant: Any) -> Any:
+    """What Python computed, where sympy, whose sums are in another order, says `constant`."""
+    return node.hint if node.pytype is float and node.has_hint() else constant
 
 
 def decomposing(
@@ -104,6 +124,11 @@ class ExactShapeEnv(ShapeEnv):
         if isinstance(number, torch.SymInt):
             remembering(number.node)
         return number
+
+    def evaluate_sym_node(self, sym_node: SymNode, *args: Any, **kwargs: Any) -> Any:
+        if sym_node.pytype is float and sym_node.expr.is_number:
+            return _computed(sym_node, sym_node.expr)
+        return super().evaluate_sym_node(sym_node, *args, **kwargs)
 
     def simplify(self, expr: Any, *args: Any, **kwargs: Any) -> Any:
         return super().simplify(keeping_quotients(expr, self), *args, **kwargs)

@@ -541,12 +541,13 @@ class RootTranslator(Translator):
         self.breaks = breaks
         self.n_steps = 0
         self.is_resumable = True
+        self.arguments: list[VariableTracker] = []
         # The exception in whose handler the frame runs.
         self.around: BaseException | None = None
         self.mortal: dict[str, Any] = {}
         for name, value in frame.f_locals.items():
             self.locals[name] = self.lazy(value, LocalSource(name))
-        self.arguments = list(self.locals.values())
+        self.arguments.extend(self.locals.values())
         for name, cell in zip(self.code.co_freevars, frame.closure or (), strict=True):
             variable = CellVariable(
                 real=cell,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from ..variables import identity
 from ..variables.arity import harmless_call
 from ..variables.base import NotConstant, ObservedException, VariableTracker, unsupported
 from ..variables.builtin_object import (
@@ -34,7 +35,6 @@ from ..variables.functions import (
     BoundMethodVariable,
     MethodOfVariable,
 )
-from ..variables.identity import IdVariable, guard_distinct, id_of_number
 from ..variables.iterators import CallableIterator
 from ..variables.lazy_iterators import (
     EnumerateVariable,
@@ -127,12 +127,12 @@ _CONTAINERS = (list, tuple, dict, set)
 @builtin(id)
 def _id(tx: Translator, value: Values, /) -> Values:
     if value.python_type() in (int, float, bool):
-        return id_of_number(tx, value)
+        return identity.id_of_number(tx, value)
     real = tx.output.side_effects.real_of(value)
     if value.source is None or real is None or issubclass(type(real), _CONTAINERS):
-        guard_distinct(tx, value)
-        return IdVariable(value)
-    tx.guard(value.source, "ID_IS", real)
+        identity.guard_distinct(tx, value)
+        return identity.IdVariable(value)
+    identity.guard_address(tx, value.source, real)
     return ConstantVariable(id(real))
 
 
@@ -157,11 +157,11 @@ def _hash(tx: Translator, value: Values, /) -> Values:
 def _hash_of_identity(tx: Translator, value: Values) -> Values:
     """`object.__hash__`: of an object made inside it is only known that it stays the same."""
     if value.source is None:
-        return IdVariable(None, ("hash", value.identity()))
+        return identity.IdVariable(None, ("hash", value.identity()))
     real = tx.output.side_effects.real_of(value)
     if real is None:
         unsupported("hash()", repr(value), "the hash of this object is not known while tracing")
-    tx.guard(value.source, "ID_IS", real)
+    identity.guard_address(tx, value.source, real)
     return ConstantVariable(hash(real))
 
 

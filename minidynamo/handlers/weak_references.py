@@ -12,7 +12,7 @@ from ..source import CallSource, Source, WeakrefSource
 from ..variables.base import LazyVariable, VariableTracker, unsupported
 from ..variables.builtin_object import NOT_IMPLEMENTED, is_none
 from ..variables.dicts import note_identity
-from ..variables.reach import is_held
+from ..variables.reach import is_held_outside
 from ..variables.registry import handles, wraps
 from ..variables.user_defined import OpaqueVariable
 from ..variables.user_keys import UserKey
@@ -166,13 +166,13 @@ def is_let_go(tx: Translator, real: Any) -> bool:
         if id(value) in kept or real is None or not isinstance(value, LazyVariable):
             continue
         traced = (value, value.realize()) if value.is_realized else (value,)
-        if leads_to(value.value, real) and not is_held(tx, traced):
+        if leads_to(value.value, real) and not is_held_outside(tx, traced):
             return True
     effects = tx.output.side_effects
     if real is None or not effects.has_let_go(real):
         return False
     known = effects.variable_of(real)
-    return known is None or not is_held(tx, (known,))
+    return known is None or not is_held_outside(tx, (known,))
 
 
 def _is_held(tx: Translator, wanted: VariableTracker) -> bool:

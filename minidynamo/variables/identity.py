@@ -5,6 +5,9 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from ..source import CallSource, Source
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
 
@@ -61,6 +64,17 @@ class IdVariable(VariableTracker):
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         unsupported("id()", self.describe(), "the address is not known while tracing")
+
+
+def guard_address(tx: Translator, source: Source, real: Any) -> None:
+    """The object is `real`, or lies where it did: `id()` and `object.__hash__` show no more.
+
+    No weak reference to a tensor is held: with one, `torch.utils.swap_tensors` refuses it.
+    """
+    if isinstance(real, torch.Tensor):
+        tx.guard(CallSource(source, id, "id({base})"), "CONST_EQ", id(real))
+    else:
+        tx.guard(source, "ID_IS", real)
 
 
 def guard_distinct(tx: Translator, value: VariableTracker) -> None:

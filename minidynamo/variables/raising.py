@@ -34,7 +34,8 @@ _ALWAYS = frozenset(
     " scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_"
     " masked_scatter masked_scatter_ embedding embedding_bag one_hot nll_loss cross_entropy"
     " multi_margin_loss multilabel_margin_loss ctc_loss binary_cross_entropy"
-    " max_unpool1d max_unpool2d max_unpool3d bincount histc repeat_interleave"
+    " max_unpool1d max_unpool2d max_unpool3d fractional_max_pool2d fractional_max_pool3d"
+    " bincount histc repeat_interleave"
     " multinomial bernoulli bernoulli_ poisson binomial normal _assert_async"
     " nonzero_static segment_reduce quantile nanquantile unravel_index"
     # These refuse some arguments that their fakes take.

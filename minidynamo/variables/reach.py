@@ -23,6 +23,20 @@ def is_held(tx: Translator, wanted: Sequence[VariableTracker], frames: Any = Non
     return first_not_held(tx, {"": wanted}, frames) is None
 
 
+def is_held_outside(tx: Translator, wanted: Sequence[VariableTracker]) -> bool:
+    """`is_held`, but not because of an object made inside that nothing leads to any more."""
+    effects = tx.output.side_effects
+    owners = [owner for owner in (*effects.contents, *effects.attributes) if owner.source]
+    starts = [tx, *(part for owner in owners for part in _written(tx, owner))]
+    return not {id(value) for value in wanted}.isdisjoint(map(id, reached(tx, starts)))
+
+
+def _written(tx: Translator, owner: VariableTracker) -> Sequence[Any]:
+    effects = tx.output.side_effects
+    stored = effects.stored_attrs(owner)
+    return [stored, owner] if owner in effects.contents else [stored]
+
+
 def first_not_held(
     tx: Translator, groups: Mapping[str, Sequence[VariableTracker]], frames: Any = None
 ) -> str | None:

@@ -27,7 +27,8 @@ from torch.fx.node import map_arg
 
 from ..exc import DataDependentError, MinidynamoError, Unsupported
 from ..joined_sources import JoinedSource, part_of
-from ..output_graph import constant_of, example_value
+from ..output_graph import example_value
+from ..shape_env import constant_of
 from ..shapes import WIDEST
 from ..source import AttrSource, CallSource
 from ..symbolic_contexts import is_ragged
@@ -287,8 +288,22 @@ def compute(
     ):
         return None  # constants then give the program's own error, if it is one
     if isinstance(result, SYM_TYPES):
+        if row in _COMPARISONS and args[0] is not args[1] and _cancels(values, result):
+            return None
         return wrap_number(tx, result, made=(row, args))
     return tx.wrap_constant(result) if type(result) in _NUMBERS else None
+
+
+def _cancels(compared: list[Any], result: torch.SymBool) -> bool:
+    """Whether sympy took terms of sums from both sides: floats are rounded where those stand."""
+    numbers = [value for value in compared if isinstance(value, torch.SymFloat)]
+    if not all(value.node.has_hint() for value in numbers):
+        return False
+    parts = [value.node.expr for value in numbers]
+    if all(isinstance(part, sympy.Symbol) for part in parts):
+        return False
+    symbols = {symbol for part in parts for symbol in part.free_symbols}
+    return not symbols <= result.node.expr.free_symbols
 
 
 def _fits(tx: Translator, number: torch.SymInt, function: Callable[..., Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import pytest
 import torch
@@ -320,3 +321,28 @@ def test_floats_that_are_too_large_for_a_tensor_dtype_are_infinite(dtype):
     for value in (1.5, 2.5, 1e89, -1e300, math.inf, 3.25, 3.4028235e38):
         given = X.to(dtype), value
         torch.testing.assert_close(compiled(*given), fn(*given))
+
+
+def test_sums_of_floats_that_became_known():
+    """sympy adds them in another order, which changes the last bit."""
+
+    def fn(x, a, b, low, high):
+        y = low + (high - low) * (1 + math.cos(math.pi * a / b)) / 2
+        z = a * 0.1 + high * 3 + low - a / 7
+        found = {a: 1, b: 2, low: 3, high: 4}
+        return x * y, y.hex(), z.hex(), found
+
+    compiled = minidynamo.compile(fn, backend="eager", dynamic=True)
+    for a in (0.9, 1.3, 17.2):
+        given = (torch.ones(2), a, 20.0, 1e-10, 0.3)
+        assert_same(compiled(*given), fn(*given))
+
+
+@pytest.mark.parametrize("compare", [operator.eq, operator.lt, operator.ge])
+def test_sums_that_differ_in_their_order_are_compared(compare):
+    def fn(x, a, b, c):
+        return x + 1 if compare(a * 0.1 + b + c, a * 0.1 + (b + c)) else x - 1
+
+    compiled = minidynamo.compile(fn, backend="eager", dynamic=True)
+    for given in [(1.0, 2.0, 3.0), (1.3, 0.1, 1e-10), (0.3, 0.7, 0.1), (17.2, 0.3, 0.6)]:
+        assert torch.equal(compiled(torch.ones(2), *given), fn(torch.ones(2), *given))

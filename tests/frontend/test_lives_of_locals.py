@@ -276,3 +276,42 @@ def test_namespaces_that_have_every_attribute():
         return y, New.classes is torch.classes
 
     check(fn, x, graphs=None)
+
+
+class Marks:
+    def __init__(self, owner):
+        self.owner = owner
+
+    def __enter__(self):
+        self.owner.is_open = True
+
+    def __exit__(self, *error):
+        self.owner.is_open = False
+
+
+def test_objects_that_are_done_hold_nothing():
+    """The block's manager, of which nothing is left, led to the object when it was written to."""
+
+    def made(x):
+        node = Plain()
+        minidynamo.graph_break()
+        with Marks(node):
+            y = x + 1
+        return y, weakref.ref(node), node.is_open
+
+    def fn(x):
+        y, known, is_open = made(x)
+        return y, known() is None, is_open
+
+    check(fn, x, graphs=None)
+
+
+def test_objects_that_are_done_and_one_that_is_not():
+    def fn(x, node):
+        marks = Marks(node)
+        with marks:
+            known = weakref.ref(node)
+        del node
+        return x + 1, known() is marks.owner
+
+    check(fn, x, Plain(), graphs=1)

@@ -884,3 +884,32 @@ def test_parameters_can_be_swapped_after_compiling(backend, grad):
     finally:
         torch.__future__.set_swap_module_params_on_conversion(old)
     torch.testing.assert_close(run(x.double()), model(x.double()))
+
+
+def test_parameters_are_swapped_while_compiled():
+    """`load_state_dict` compares their ids: nothing of that may hold a weak reference to them."""
+
+    def fn(x):
+        model, other = nn.Linear(3, 3), nn.Linear(3, 3)
+        weight = model.weight
+        model.load_state_dict(other.state_dict())
+        return model(x) - other(x), weight is model.weight
+
+    old = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        check(fn, torch.ones(2, 3), graphs=None)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(old)
+
+
+def test_the_id_of_an_input_is_guarded():
+    def fn(x, known):
+        return x + (2 if known.get(id(x)) else 1)
+
+    first, second = torch.ones(2), torch.ones(2)
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter)
+    for x in (first, second, first):
+        assert torch.equal(compiled(x, {id(first): True}), fn(x, {id(first): True}))
+    assert len(counter.graphs) == 2

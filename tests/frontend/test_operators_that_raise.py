@@ -7,6 +7,7 @@ import unittest
 
 import pytest
 import torch
+import torch.nn.functional as F
 from testing import check, check_recompiles
 
 import minidynamo
@@ -103,7 +104,14 @@ def _shared(x):
     return torch.linspace(1, 6, 6, out=torch.ones(1).expand(6))
 
 
-@pytest.mark.parametrize("operator", [_bounds, _uniform, _no_range, _nothing, _shared])
+def _samples(x):
+    images, samples = x.expand(2, 1, 3, 3), x.new_zeros(1, 1, 2)
+    return F.fractional_max_pool2d(images, 2, output_size=2, _random_samples=samples)
+
+
+@pytest.mark.parametrize(
+    "operator", [_bounds, _uniform, _no_range, _nothing, _shared, _samples]
+)
 def test_a_block_that_takes_the_error(operator):
     def fn(x):
         with contextlib.suppress(RuntimeError):
