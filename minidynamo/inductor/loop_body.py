@@ -27,6 +27,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import torch
 
@@ -496,9 +497,14 @@ class Pass:
     inner: bool
 
 
-def passes(body: LoopBody) -> list[Pass]:
+def passes(
+    body: LoopBody,
+    instead: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+) -> list[Pass]:
     """Order the nodes of a body with reductions into alternating outer code and walks over the
     reduction symbols.
+
+    instead: what some nodes are computed of in place of their operands.
 
     A body without reduction symbols is one outer pass. Otherwise each reduction is finished at the
     end of the earliest walk that has its operands; outer nodes stand in the earliest outer pass
@@ -509,8 +515,9 @@ def passes(body: LoopBody) -> list[Pass]:
     inner = body.levels()
     # Outer node: number of walks before it; inner node: the first walk that can compute it.
     stage: list[int] = []
-    for node in body.nodes:
-        earliest = max((stage[arg] for arg in node.operands()), default=0)
+    for position, node in enumerate(body.nodes):
+        operands = instead.get(position) or node.operands()
+        earliest = max((stage[arg] for arg in operands), default=0)
         stage.append(earliest + 1 if node.op == "reduction" else earliest)
     last = max(
         (
@@ -535,7 +542,7 @@ def passes(body: LoopBody) -> list[Pass]:
             if (node.op == "reduction" and stage[p] == step + 1)
             or (inner[p] and stage[p] == step and node.op in ("store", "scatter"))
         ]
-        walk = _closure(body, inner, roots)
+        walk = _closure(body, inner, roots, instead)
         if walk:
             out.append(Pass(walk, True))
     tail = [
@@ -548,7 +555,12 @@ def passes(body: LoopBody) -> list[Pass]:
     return out
 
 
-def _closure(body: LoopBody, inner: list[bool], roots: Iterable[int]) -> list[int]:
+def _closure(
+    body: LoopBody,
+    inner: list[bool],
+    roots: Iterable[int],
+    instead: Mapping[int, tuple[int, ...]],
+) -> list[int]:
     """`roots` and the inner nodes that they need, in order."""
     needed: set[int] = set()
     work = list(roots)
@@ -556,5 +568,6 @@ def _closure(body: LoopBody, inner: list[bool], roots: Iterable[int]) -> list[in
         position = work.pop()
         if position not in needed:
             needed.add(position)
-            work += [arg for arg in body.nodes[position].operands() if inner[arg]]
+            operands = instead.get(position) or body.nodes[position].operands()
+            work += [arg for arg in operands if inner[arg]]
     return sorted(needed)

@@ -101,9 +101,24 @@ def test_indirect_indexing():
 
 
 def test_looped_rows():
-    x = torch.randn(10, 9000)
+    x = torch.randn(10, 17000)
     (source,) = check(lambda x: torch.softmax(x, 1), x)
-    assert source.count("for ") == 3
+    assert source.count("for ") == 2
+    (source,) = check(
+        lambda x: torch.log_softmax(x, 1) + (x - x.amax(1, True)).exp().sum(1)[:, None], x
+    )
+    assert source.count("for ") == 2
+    (source,) = check(lambda x: ((x - x.amax(1, True)) * 2).exp().sum(1), x)
+    assert source.count("for ") == 2
+
+
+def test_softmax_of_long_rows_with_infinities():
+    """Lanes that have met nothing but -inf yet, rows of them, and what makes eager's row NaN."""
+    x = torch.randn(6, 17000)
+    x[0, :16000] = x[1] = x[2, 5] = -torch.inf
+    x[3, 17] = x[4, 16999] = torch.inf
+    x[5, 8000] = torch.nan
+    check(lambda x: (x.softmax(1), x.log_softmax(1)), x)
 
 
 def test_looped_scans():

@@ -13,7 +13,7 @@ Indices are 32 bits where their ranges allow, tile by tile and expression by exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +31,7 @@ from minidynamo.inductor.codegen.triton_ops import (
     operation,
 )
 from minidynamo.inductor.codegen.triton_tile import Axis, Tiling, choose_tiling
-from minidynamo.inductor.loop_body import Node, passes
+from minidynamo.inductor.loop_body import LoopBody, Node, passes
 from minidynamo.inductor.ops import SCAN_STEPS
 from minidynamo.inductor.origins import operators
 from minidynamo.inductor.symbolic import (
@@ -48,6 +48,7 @@ from minidynamo.inductor.symbolic import (
 )
 
 STORES = ("store", "scatter")
+MOST_WAITING = 16  # stores behind later loads: each keeps what it stores in registers
 _INT32 = 1 << 31
 Span = frozenset[str]
 
@@ -89,6 +90,27 @@ def codegen_triton(spec: KernelSpec, name: str, tiling: Tiling | None = None) ->
     return TritonPrinter(spec, name, tiling or choose_tiling(spec)).generate()
 
 
+def exponential_sums(body: LoopBody) -> dict[int, int]:
+    """Sums of exp(value - maximum of the values), in float32, by their positions: the positions of
+    the maxima. One walk can find both (Milakov and Gimelshein, "Online normalizer calculation for
+    softmax", 2018); each maximum is there once.
+    """
+    nodes, found = body.nodes, dict[int, int]()
+    for position, node in enumerate(nodes):
+        exponential = (
+            nodes[node.args[0]] if node.op == "reduction" and node.value == "sum" else node
+        )
+        difference = nodes[exponential.args[0]] if exponential.op == "exp" else exponential
+        if exponential is node or difference.op != "sub":
+            continue
+        value, top = difference.args
+        is_top = (nodes[top].op, nodes[top].value) == ("reduction", "max")
+        is_top = is_top and nodes[top].args == (value,) and top not in found.values()
+        if is_top and nodes[value].dtype == torch.float32:
+            found[position] = top
+    return found
+
+
 class TritonPrinter:
     """Prints one kernel.
 
@@ -96,6 +118,7 @@ class TritonPrinter:
         spans: for every node, the axes that its tile extends along.
         inner: for every node, whether it changes with a reduction symbol.
         again: nodes that a later walk over the same rows computes again.
+        sums: sums of exponentials that are found in one walk with the maximum, by their positions.
     """
 
     def __init__(self, spec: KernelSpec, name: str, tiling: Tiling) -> None:
@@ -108,6 +131,7 @@ class TritonPrinter:
         self.axis_of = {symbol: axis.name for axis in self.axes for symbol in axis.symbols}
         self.inner = spec.body.levels()
         self.again: set[int] = set()
+        self.sums = {} if tiling.persistent else exponential_sums(spec.body)
         self.spans: list[Span] = []
         for node in self.nodes:
             self.spans.append(self._span(node))
@@ -184,7 +208,8 @@ class TritonPrinter:
     def _passes(self) -> None:
         """A looped reduction."""
         row = self.axes[1]
-        parts = passes(self.spec.body)
+        instead = {p: self.nodes[top].args for p, top in self.sums.items()}
+        parts = passes(self.spec.body, instead)
         for number, part in enumerate(parts, 1):
             self.again = {p for later in parts[number:] for p in later.nodes}
             if not part.inner:
@@ -199,7 +224,7 @@ class TritonPrinter:
             head = f"for rstart in range(0, {self.index(row.numel)}, RBLOCK):"
             with self.code.indented(head):
                 self._axis(row, "rstart")
-                for position in part.nodes:
+                for position in self._loads_first(part.nodes):
                     if position in reductions:
                         self._accumulate(position)
                     else:
@@ -208,8 +233,24 @@ class TritonPrinter:
                 self._finish(position)
 
     def _emit_all(self, positions: Iterable[int]) -> None:
-        for position in positions:
+        for position in self._loads_first(positions):
             self._emit(position)
+
+    def _loads_first(self, positions: Iterable[int]) -> Iterator[int]:
+        """The nodes with stores behind the loads that do not read what they write: a GPU's compiler
+        takes every store for one that loads have to wait for.
+        """
+        waiting: list[int] = []
+        for position in positions:
+            node = self.nodes[position]
+            if node.op == "store" and len(waiting) < MOST_WAITING:
+                waiting.append(position)
+                continue
+            if node.op in STORES or node.buffer in {self.nodes[p].buffer for p in waiting}:
+                yield from waiting
+                waiting.clear()
+            yield position
+        yield from waiting
 
     # -- tiles -------------------------------------------------------------------------------------
     def _span(self, node: Node) -> Span:
@@ -480,6 +521,14 @@ class TritonPrinter:
             self.code.line(f"at{position} = tl.full({shape}, {self._behind()}, {dtype})")
 
     def _accumulate(self, position: int) -> None:
+        if position in self.sums.values():
+            return  # with the sum
+        if position in self.sums:
+            top = self.sums[position]
+            both = f"acc{top}, acc{position}"
+            operand = self._operand(self.nodes[top])
+            self.code.line(f"{both} = exp_sum_step({both}, {operand})")
+            return
         node = self.nodes[position]
         kind, acc, operand = self._kind(node), f"acc{position}", self._operand(node)
         if kind in ("argmax", "argmin"):
@@ -496,6 +545,9 @@ class TritonPrinter:
         kind = self._kind(node)
         if kind in ("argmax", "argmin"):
             text = f"reduce_{kind}(acc{position}, at{position}).to(tl.int64)"
+        elif position in self.sums:
+            top = self.sums[position]
+            text = f"reduce_sum(acc{position} * libdevice.exp(acc{top} - v{top}))"
         else:
             text = self._converted(node, f"reduce_{kind}(acc{position})")
         self.code.line(f"v{position} = {text}")

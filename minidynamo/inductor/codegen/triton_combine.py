@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minidynamo.inductor.codegen.kernel import KernelArg
@@ -26,6 +26,7 @@ from minidynamo.inductor.codegen.plan_steps import (
     TritonLaunch,
 )
 from minidynamo.inductor.codegen.triton import TritonKernel
+from minidynamo.inductor.codegen.triton_tile import BUSY
 from minidynamo.inductor.loop_body import LoopBody
 from minidynamo.inductor.runtime.cache import content_key
 from minidynamo.inductor.symbolic import Symbol, as_expr
@@ -36,6 +37,8 @@ MOST_POINTS = 1 << 20
 # Up to so many it does not matter how many warps reduce a row.
 FEW_POINTS = 1 << 16
 MOST_PARTS, MOST_POINTERS = 64, 200
+# Elements of a tile, four for each of 128 threads: larger ones are not made.
+LARGE_BLOCK = 512
 
 
 Range = tuple[int, int]
@@ -173,8 +176,23 @@ def written_range(body: LoopBody, arg: KernelArg) -> Range:
     return low, high
 
 
+def _enlarged(part: TritonKernel, programs: int) -> TritonKernel:
+    """An elementwise part with larger tiles, where the programs of all parts are more than enough
+    to keep the GPU busy.
+    """
+    for factor in (4, 2):
+        block = part.blocks.get("XBLOCK", 0) * factor
+        fits = set(part.blocks) == {"XBLOCK"} and block <= LARGE_BLOCK
+        if fits and programs >= factor * BUSY and part.grid.const % factor == 0:
+            grid = as_expr(part.grid.const // factor)
+            return replace(part, blocks={"XBLOCK": block}, grid=grid)
+    return part
+
+
 def joined(parts: Sequence[TritonKernel]) -> TritonKernel:
     """One kernel that does what these do, with their arguments one behind the other."""
+    programs = sum(part.grid.const for part in parts)
+    parts = [_enlarged(part, programs) for part in parts]
     functions = {part.name: _as_part(part) for part in parts}
     signature: dict[str, str] = {}
     body: list[str] = []

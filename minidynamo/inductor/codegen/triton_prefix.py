@@ -75,6 +75,13 @@ def logaddexp(a, b):
     return tl.where((low == high) & (tl.abs(high) == float("inf")), high, total)
 
 
+def exp_sum_step(top, total, a):
+    """The larger of `top` and `a`, and the sum of exponentials below it (`total`: below `top`)."""
+    higher = _max(top, a)
+    kept = tl.where(top == higher, total, total * libdevice.exp(top - higher))
+    return higher, kept + tl.where(higher == float("-inf"), 0, libdevice.exp(a - higher))
+
+
 def _sum(a, b):
     return a + b
 

@@ -28,10 +28,15 @@ FEW = 264
 # Rows that stay in registers: up to the first length where one walk reads them, up to the second
 # where several do.
 PERSISTENT = 1024
-PERSISTENT_SEVERAL_PASSES = 8192
+PERSISTENT_SEVERAL_PASSES = 16384
 # Rows up to this length, and down to a quarter of it, are reduced by single warps, without memory
 # that is shared between warps: for shorter ones, several warps have rows of their own anyway.
 WARP_ROW = 1024
+# So many threads can be under way on a large GPU: where there is less to do than 32 elements for
+# each, more threads with fewer elements wait for memory at the same time.
+THREADS = 1 << 18
+# Bytes of neighbouring columns that a tile has at least.
+LINE = 128
 # A transposition is worth two axes from this size on; the tile is a square.
 TRANSPOSE_SIZE = 16
 SQUARE = 32
@@ -186,11 +191,25 @@ def _pointwise(body: LoopBody) -> Tiling:
         side, warps = (SQUARE, 4) if max(widths) > 2 else (2 * SQUARE, 8)
         return Tiling((Axis("y", (other,), side), Axis("x", rest, side)), True, warps)
     count = _count(body.iters, BUSY * POINTWISE_ELEMENTS)
+    if _is_strided(body):
+        block = min(256, next_power_of_two(count))
+        return Tiling((Axis("x", body.iters, block),), True, max(1, block // 32))
     block = min(next_power_of_two(count // BUSY), POINTWISE_ELEMENTS)
     block = min(max(block, 128), next_power_of_two(count))
     lanes = 16 // max(widths) if len(widths) > 1 else 8
     warps = max(1, min(max(4, min(block // (32 * lanes), 8)), block // 32))
     return Tiling((Axis("x", body.iters, min(block, 32 * lanes * warps)),), True, warps)
+
+
+def _is_strided(body: LoopBody) -> bool:
+    """Whether an access leaves elements out: neighbouring threads are then to have neighbouring
+    elements, since a thread's own elements come by one instruction each.
+    """
+    if not body.iters:
+        return False
+    indices = [node.index for node in body.nodes if node.buffer is not None]
+    factors = [index.coeff(body.iters[-1]) for index in indices if index is not None]
+    return any(f is not None and f.is_const and 1 < abs(f.const) <= 16 for f in factors)
 
 
 def _widths(body: LoopBody) -> set[int]:
@@ -235,12 +254,16 @@ def _reduction(body: LoopBody) -> Tiling:
     persistent = r_block <= (64 if by_column else limit if rows >= FEW else max(limit, walked))
     if not persistent:
         r_block = walked
-    if persistent and not by_column and WARP_ROW // 4 <= r_block <= WARP_ROW and rows >= BUSY:
-        x_block, warps = max(1, min(WARP_ROW // r_block, rows // BUSY)), 1
-    else:
-        x_block = max(1, min(rows // BUSY, REDUCTION_ELEMENTS // r_block, 64))
-        x_block = max(x_block, 32) if by_column else x_block
-        warps = x_block * r_block // (512 if rows >= FEW else 128)
+    each = 16 if rows >= FEW else 4  # elements of a thread
+    x_block = max(1, min(rows // BUSY, REDUCTION_ELEMENTS // r_block, 64))
+    if by_column:
+        x_block = max(x_block, LINE // max(_widths(body)))
+    elif persistent and rows >= BUSY:
+        in_a_warp = WARP_ROW // 4 <= r_block <= WARP_ROW
+        each = min(32 if in_a_warp else 16, max(8, rows * length // THREADS))
+        most = 256 if r_block < WARP_ROW // 4 else 32 * each // r_block
+        x_block = max(1, min(rows // BUSY, REDUCTION_ELEMENTS // r_block, most))
     x_block = min(next_power_of_two(x_block), next_power_of_two(rows))
+    warps = next_power_of_two(max(x_block * r_block // (32 * each), 1))
     axes = Axis("x", body.iters, x_block), Axis("r", body.reduces, r_block)
-    return Tiling(axes, persistent, min(next_power_of_two(max(warps, 1)), 16))
+    return Tiling(axes, persistent, min(warps, 32 if r_block > 8192 else 16))
