@@ -252,6 +252,21 @@ PyObject* executor_info(PyObject* object, void*) {
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* executor_track_views(PyObject* object, PyObject*) {
+  HANDLE_TH_ERRORS
+  track_views(*reinterpret_cast<PlanExecutor*>(object)->program);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef executor_methods[] = {
+    {"track_views", executor_track_views, METH_NOARGS,
+     "track_views()\n--\n\n"
+     "From now on results that share memory are views for autograd: for graphs that no wrapper\n"
+     "stands around."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 PyGetSetDef executor_getset[] = {
     {"boxed", executor_boxed, nullptr,
      "The same plan as a callable of one list of inputs, which it empties; each input is dropped "
@@ -286,6 +301,7 @@ PyType_Slot executor_slots[] = {
     {Py_tp_clear, reinterpret_cast<void*>(executor_clear)},
     {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
     {Py_tp_getset, executor_getset},
+    {Py_tp_methods, executor_methods},
     {Py_tp_members, executor_members},
     {Py_tp_doc, const_cast<char*>(executor_doc)},
     {0, nullptr},

@@ -9,6 +9,7 @@
 // plan_extern.cpp  operator calls, boxed and by C++ signature
 // plan_steps.cpp   what each step does
 // plan_inputs.cpp  checks of a call's inputs
+// plan_views.cpp   which results are views of others
 // plan_run.cpp     inputs in, steps, outputs out
 // plan_cuda.cpp    launches through the CUDA driver
 // plan.cpp         the Python types
@@ -210,6 +211,7 @@ enum class StepKind : uint8_t { Alloc, Reuse, View, Restride, Kernel, Extern, Py
 struct Step {
   StepKind kind;
   bool skipped = false;  // done once, when the memory was planned
+  bool tracked = false;  // autograd shall know its result as a view
   uint32_t index;
   std::vector<int32_t> dead;
   std::vector<int32_t> dead_inputs;  // dropped only where the run owns its inputs
@@ -378,6 +380,22 @@ inline c10::DispatchKeySet plain_keys(c10::Device device) {
 // An uninitialised tensor.
 at::Tensor allocate(const Layout& layout, c10::Device device, const Program& program,
                     const RunState& state);
+
+// plan_views.cpp
+// Marks the steps that make views of memory of which the run returns several results: eager's share
+// their version and, once one of them is written to, their history.
+void track_views(Program& program);
+// Where one lives, autograd takes notice of views.
+class ViewTracking {
+ public:
+  ViewTracking();
+  ~ViewTracking();
+  ViewTracking(const ViewTracking&) = delete;
+  ViewTracking& operator=(const ViewTracking&) = delete;
+
+ private:
+  bool excluded_;
+};
 
 // plan_inputs.cpp
 // The graph was traced below autograd and autocast, and runs there: nothing it makes has a grad_fn,

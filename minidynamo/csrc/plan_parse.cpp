@@ -182,7 +182,7 @@ class PlanParser {
   }
 
   void add(StepKind kind, size_t index) {
-    program_.steps.push_back(Step{kind, false, static_cast<uint32_t>(index), {}});
+    program_.steps.push_back(Step{.kind = kind, .index = static_cast<uint32_t>(index)});
   }
 
   void alloc(py::dict item) {

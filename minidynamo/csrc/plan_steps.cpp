@@ -2,6 +2,7 @@
 #include "plan.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
@@ -10,6 +11,7 @@
 #include <torch/csrc/utils/object_ptr.h>
 
 #include <cstring>
+#include <optional>
 
 #include "plan_blocks.h"
 
@@ -72,11 +74,16 @@ void run_reuse(const ReuseStep& step, const Program& program, RunState& state) {
              state);
 }
 
-void run_view(const ViewStep& step, const Program& program, RunState& state) {
+void run_view(const ViewStep& step, bool tracked, const Program& program, RunState& state) {
   const at::Tensor& base = *state.refs[step.base];
   Numbers size = numbers(step.layout.size, program, state);
   Numbers stride = numbers(step.layout.stride, program, state);
   int64_t offset = program.number(step.offset, state) + (step.relative ? base.storage_offset() : 0);
+  if (tracked) {
+    check_inside(base.storage(), size, stride, base.itemsize(), offset);
+    set_tensor(step.slot, at::as_strided(base, size, stride, offset), program, state);
+    return;
+  }
   at::Tensor view = make_view(base, base.scalar_type(), size, stride, offset);
   if (!base.is_inference()) {
     // Autograd notices writes to the base between the forward and the backward pass.
@@ -360,13 +367,17 @@ void store_result(const OutNode& out, c10::IValue&& value, const Program& progra
 }
 
 void run_step(const Step& step, const Program& program, RunState& state) {
+  std::optional<ViewTracking> tracking;
+  if (step.tracked) {
+    tracking.emplace();
+  }
   switch (step.kind) {
     case StepKind::Alloc:
       return run_alloc(program.allocs[step.index], program, state);
     case StepKind::Reuse:
       return run_reuse(program.reuses[step.index], program, state);
     case StepKind::View:
-      return run_view(program.views[step.index], program, state);
+      return run_view(program.views[step.index], step.tracked, program, state);
     case StepKind::Restride:
       return run_restride(program.restrides[step.index], program, state);
     case StepKind::Kernel:

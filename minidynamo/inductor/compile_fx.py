@@ -190,7 +190,9 @@ def _compile_flat(
     if frozen is not None:
         graph = frozen.graph
     compiled = _below_autocast(compile_graph(graph, "inference"), graph)
-    if not isinstance(compiled, _C.PlanExecutor):
+    if isinstance(compiled, _C.PlanExecutor):
+        compiled.track_views()
+    else:
         # Plans move version counters by themselves.
         given = graph.graph.find_nodes(op="placeholder")
         stay = [i for i, node in enumerate(given) if node.meta.get(WRITES) == 0]

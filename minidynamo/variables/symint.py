@@ -163,7 +163,9 @@ class SymVariable(VariableTracker):
             codegen.end_call(len(operands))
             return
         compute_it, sources = self.output.computed_from(self.value)
-        if compute_it is None or any(map(_is_moved, sources)):
+        # A graph without operations, which is not called, moves nothing.
+        moved = not self.output.is_empty() and any(map(_is_moved, sources))
+        if compute_it is None or moved:
             codegen.graph_output(self.as_proxy())
             return
         if isinstance(self.value.node.expr, sympy.Symbol):

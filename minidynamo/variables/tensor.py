@@ -483,6 +483,20 @@ def _refuse_kinds(value: torch.Tensor, source: Source) -> None:
         raise RunInEager(f"{source.name} has a gradient of another size")
 
 
+def _refuse_late_view(tx: Translator, value: torch.Tensor, source: Source) -> None:
+    base = value._base
+    if base is None or value.requires_grad:
+        return
+    for item in tx.output.inputs:
+        other = item.value
+        shared = isinstance(other, torch.Tensor) and (other is base or other._base is base)
+        if shared and not other.requires_grad and example_value(item.node).requires_grad:
+            # The fake of the base has a history that the tensor does not have yet.
+            unsupported(
+                "tensor kind", f"{source.name}: a view", "what it shows was given a gradient"
+            )
+
+
 def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> VariableTracker:
     """A tensor of the frame as graph input, with its guard."""
     with torch._C.DisableTorchFunctionSubclass():  # the program's own would see these reads
@@ -495,6 +509,7 @@ def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> Variable
         )
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return SUBCLASS_WRAPPER[0](tx, value, source)
+    _refuse_late_view(tx, value, source)
     static = tx.output.shapes.is_static(value, source)
     context = tx.output.shapes.tensor_context(value, source, static=static)
     if context is None:

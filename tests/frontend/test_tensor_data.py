@@ -390,7 +390,16 @@ def behind_a_break(x, w):
     return y * 2, y._version, x._version
 
 
-@pytest.mark.parametrize(("fn", "graphs"), [(counted, 1), (branching, 2), (behind_a_break, 2)])
+def before_a_break(x, w):
+    before = x._version
+    minidynamo.graph_break()
+    return x + w, before
+
+
+@pytest.mark.parametrize(
+    ("fn", "graphs"),
+    [(counted, 1), (branching, 2), (behind_a_break, 2), (before_a_break, 1)],
+)
 def test_versions_of_inputs(fn, graphs):
     def run(call):
         x, w = torch.zeros(3), nn.Parameter(torch.ones(3))

@@ -455,3 +455,53 @@ def test_parts_of_written_inputs_of_any_size(offset):
         for part, other in zip(found[:2], expected[:2], strict=True):
             assert part.storage_offset() == other.storage_offset()
             assert part.untyped_storage().data_ptr() == given[1].untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_results_on_one_memory_are_views(backend):
+    """Writes with a history reach views behind a graph break, as does their version."""
+
+    def written(x, w):
+        a = x + 1
+        v, u = a.view(2, 2), a[1:3]
+        minidynamo.graph_break()
+        v.mul_(w)
+        return u.sum() + (a * a).sum()
+
+    def written_too_late(x, w):
+        a = x + 1
+        v = a.view(2, 2)
+        minidynamo.graph_break()
+        y = v * w
+        a.add_(1)
+        minidynamo.graph_break()
+        return y.sum()
+
+    def run(fn):
+        w = torch.tensor(3.0, requires_grad=True)
+        fn(torch.arange(4.0), w).backward()
+        return w.grad
+
+    minidynamo.reset()
+    assert run(minidynamo.compile(written, backend=backend)) == run(written)
+    for fn in (written_too_late, minidynamo.compile(written_too_late, backend=backend)):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            run(fn)
+
+
+def test_views_that_a_graph_gives_a_history():
+    """A view of the same memory that is fetched behind the write breaks the graph."""
+
+    def fn(v, u, w):
+        v.mul_(w)
+        return u.sum()
+
+    def run(call):
+        w, a = torch.tensor(3.0, requires_grad=True), torch.arange(4.0)
+        call(a[:3], a[1:], w).backward()
+        return w.grad
+
+    minidynamo.reset()
+    assert run(minidynamo.compile(fn, backend="eager")) == run(fn)
+    with pytest.raises(minidynamo.exc.Unsupported, match="was given a gradient"):
+        run(minidynamo.compile(fn, backend="eager", fullgraph=True))
