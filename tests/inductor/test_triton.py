@@ -14,6 +14,7 @@ from triton_testing import assemble, builder, kernel_of, run, same
 from minidynamo import events
 from minidynamo.exc import TritonCompileError
 from minidynamo.inductor.codegen import triton as printer
+from minidynamo.inductor.codegen import triton_tile
 from minidynamo.inductor.codegen.triton_tile import choose_tiling
 from minidynamo.inductor.symbolic import Symbol, ValueRef, symbol_expr
 
@@ -100,25 +101,34 @@ def test_indirect_indexing():
     check(lambda x, i: x.gather(1, i[None].abs().expand(9, 4)), X, index)
 
 
-def test_looped_rows():
-    x = torch.randn(10, 17000)
-    (source,) = check(lambda x: torch.softmax(x, 1), x)
-    assert source.count("for ") == 2
-    (source,) = check(
-        lambda x: torch.log_softmax(x, 1) + (x - x.amax(1, True)).exp().sum(1)[:, None], x
-    )
-    assert source.count("for ") == 2
+@pytest.fixture
+def looped(monkeypatch):
+    """Rows of 9000 do not stay in registers, and each walk over them reads memory."""
+    monkeypatch.setattr(triton_tile, "PERSISTENT_ALONE", 8192)
+    monkeypatch.setattr(triton_tile, "CACHED", 1)
+
+
+def test_looped_rows(looped):
+    def both(x):
+        return torch.log_softmax(x, 1), (x - x.amax(1, True)).exp().sum(1)
+
+    x = torch.randn(10, 9000)
+    for fn in (lambda x: torch.softmax(x, 1), both):
+        (source,) = check(fn, x)
+        assert source.count("for ") == 2 and "exp_sum_step" in source
     (source,) = check(lambda x: ((x - x.amax(1, True)) * 2).exp().sum(1), x)
-    assert source.count("for ") == 2
+    assert source.count("for ") == 2 and "exp_sum_step" not in source
 
 
-def test_softmax_of_long_rows_with_infinities():
+def test_softmax_of_long_rows_with_infinities(looped):
     """Lanes that have met nothing but -inf yet, rows of them, and what makes eager's row NaN."""
-    x = torch.randn(6, 17000)
-    x[0, :16000] = x[1] = x[2, 5] = -torch.inf
-    x[3, 17] = x[4, 16999] = torch.inf
-    x[5, 8000] = torch.nan
-    check(lambda x: (x.softmax(1), x.log_softmax(1)), x)
+    x = torch.randn(10, 9000)
+    x[0, :8900] = x[1] = x[2, 5] = -torch.inf
+    x[3, 17] = x[4, 8999] = torch.inf
+    x[5, 4000] = torch.nan
+    for fn in (torch.softmax, torch.log_softmax):
+        (source,) = check(lambda x, fn=fn: fn(x, 1), x)
+        assert "exp_sum_step" in source
 
 
 def test_looped_scans():
@@ -205,7 +215,7 @@ def test_vector_instructions_for_aligned_pointers():
 
 
 def test_what_is_read_again_stays_in_the_cache():
-    rows, length = 4, 20_000
+    rows, length = 4, 40_000
     b = builder([rows], [length])
     (x,), (r,) = map(symbol_expr, b.iters), map(symbol_expr, b.reduces)
     value = b.load("a0", x * length + r, torch.float32)

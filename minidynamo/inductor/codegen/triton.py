@@ -30,7 +30,7 @@ from minidynamo.inductor.codegen.triton_ops import (
     literal,
     operation,
 )
-from minidynamo.inductor.codegen.triton_tile import Axis, Tiling, choose_tiling
+from minidynamo.inductor.codegen.triton_tile import Axis, Tiling, choose_tiling, is_read_anew
 from minidynamo.inductor.loop_body import LoopBody, Node, passes
 from minidynamo.inductor.ops import SCAN_STEPS
 from minidynamo.inductor.origins import operators
@@ -131,7 +131,7 @@ class TritonPrinter:
         self.axis_of = {symbol: axis.name for axis in self.axes for symbol in axis.symbols}
         self.inner = spec.body.levels()
         self.again: set[int] = set()
-        self.sums = {} if tiling.persistent else exponential_sums(spec.body)
+        self.sums = exponential_sums(spec.body) if is_read_anew(tiling) else {}
         self.spans: list[Span] = []
         for node in self.nodes:
             self.spans.append(self._span(node))
@@ -238,18 +238,24 @@ class TritonPrinter:
 
     def _loads_first(self, positions: Iterable[int]) -> Iterator[int]:
         """The nodes with stores behind the loads that do not read what they write: a GPU's compiler
-        takes every store for one that loads have to wait for.
+        takes every store for one that loads have to wait for. Stores wait for loads alone.
         """
+        order = list(positions)
+        last = max((i for i, p in enumerate(order) if self.nodes[p].op == "load"), default=-1)
         waiting: list[int] = []
-        for position in positions:
+        for number, position in enumerate(order):
             node = self.nodes[position]
-            if node.op == "store" and len(waiting) < MOST_WAITING:
+            if node.op == "store" and number < last and len(waiting) < MOST_WAITING:
                 waiting.append(position)
                 continue
-            if node.op in STORES or node.buffer in {self.nodes[p].buffer for p in waiting}:
+            written = {self.nodes[p].buffer for p in waiting}
+            if node.op in ("reduction", *STORES) or node.buffer in written:
                 yield from waiting
                 waiting.clear()
             yield position
+            if number == last:
+                yield from waiting
+                waiting.clear()
         yield from waiting
 
     # -- tiles -------------------------------------------------------------------------------------

@@ -26,16 +26,19 @@ BUSY = 1024
 # Fewer programs than this leave multiprocessors idle, so each of them gets all the threads it can.
 FEW = 264
 # Rows that stay in registers: up to the first length where one walk reads them, up to the second
-# where several do.
+# where several do, up to the third where they are all that is loaded.
 PERSISTENT = 1024
-PERSISTENT_SEVERAL_PASSES = 16384
+PERSISTENT_SEVERAL_PASSES = 8192
+PERSISTENT_ALONE = 32768
 # Rows up to this length, and down to a quarter of it, are reduced by single warps, without memory
 # that is shared between warps: for shorter ones, several warps have rows of their own anyway.
 WARP_ROW = 1024
-# So many threads can be under way on a large GPU: where there is less to do than 32 elements for
-# each, more threads with fewer elements wait for memory at the same time.
+# Of shorter rows a thread has fewer elements where there is less to do than this many threads, what
+# can be under way on a large GPU, have with more of them: more of them wait for memory at a time.
 THREADS = 1 << 18
-# Bytes of neighbouring columns that a tile has at least.
+# Elements that the second-level cache of a large GPU holds for a walk that comes again.
+CACHED = 1 << 23
+# Bytes of neighbouring columns that a tile has, twice as many where there are enough columns.
 LINE = 128
 # A transposition is worth two axes from this size on; the tile is a square.
 TRANSPOSE_SIZE = 16
@@ -82,6 +85,14 @@ class Tiling:
     axes: tuple[Axis, ...]
     persistent: bool
     num_warps: int
+
+
+def is_read_anew(tiling: Tiling) -> bool:
+    """Whether each walk of a looped reduction reads memory: there is more than caches hold."""
+    if tiling.persistent or len(tiling.axes) != 2:
+        return False
+    elements = tiling.axes[0].numel * tiling.axes[1].numel
+    return not elements.is_const or elements.const >= CACHED
 
 
 def choose_tiling(spec: KernelSpec) -> Tiling:
@@ -245,7 +256,11 @@ def _reduction(body: LoopBody) -> Tiling:
     rows = _count(body.iters, BUSY)
     length = _count(body.reduces, 1 << 20)
     walks = sum(part.inner for part in passes(body))
-    limit = PERSISTENT_SEVERAL_PASSES if walks > 1 else PERSISTENT
+    limit = PERSISTENT
+    if walks > 1:
+        inner = body.levels()
+        loads = sum(inner[p] and node.op == "load" for p, node in enumerate(body.nodes))
+        limit = max(PERSISTENT_SEVERAL_PASSES, PERSISTENT_ALONE // max(loads, 1))
     by_column = bool(body.iters) and (
         _neighbours(body, body.iters[-1]) > _neighbours(body, body.reduces[-1])
     )
@@ -257,11 +272,13 @@ def _reduction(body: LoopBody) -> Tiling:
     each = 16 if rows >= FEW else 4  # elements of a thread
     x_block = max(1, min(rows // BUSY, REDUCTION_ELEMENTS // r_block, 64))
     if by_column:
-        x_block = max(x_block, LINE // max(_widths(body)))
-    elif persistent and rows >= BUSY:
-        in_a_warp = WARP_ROW // 4 <= r_block <= WARP_ROW
-        each = min(32 if in_a_warp else 16, max(8, rows * length // THREADS))
-        most = 256 if r_block < WARP_ROW // 4 else 32 * each // r_block
+        columns = max(LINE // max(_widths(body)), 32)
+        x_block = max(columns, min(rows // BUSY, 2 * columns))
+    elif persistent and rows >= BUSY and r_block <= WARP_ROW:
+        if r_block >= WARP_ROW // 4:
+            each, most = 32, WARP_ROW // r_block
+        else:
+            each, most = min(16, max(8, rows * length // THREADS)), 256
         x_block = max(1, min(rows // BUSY, REDUCTION_ELEMENTS // r_block, most))
     x_block = min(next_power_of_two(x_block), next_power_of_two(rows))
     warps = next_power_of_two(max(x_block * r_block // (32 * each), 1))
