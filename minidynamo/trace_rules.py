@@ -194,6 +194,8 @@ _SKIPPED_TORCH = (
     " torch._refs.fft"
     " torch.autograd.functional torch.func torch._compile torch.compiler"
     " torch._vmap_internals torch._lowrank"
+    # It calls a function once for each element of its inputs.
+    " torch.autograd.gradcheck"
     " torch._meta_registrations torch.optim._multi_tensor"
     " torch.nn.utils._per_sample_grad torch.nn.utils._expanded_weights"
     # Steps that branch on data and whose lists grow with each; of sparse tensors.

@@ -14,7 +14,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from testing import check, check_recompiles
+from testing import CountingBackend, check, check_recompiles
 
 import minidynamo
 
@@ -543,3 +543,19 @@ def test_compile_inside_of_compiled_code():
 
     check(fn, x, graphs=1)
     check_recompiles(fn, [(x,), (x + 1,)], graphs=1)
+
+
+def test_gradcheck_calls_what_is_compiled():
+    """It calls a function once for each element: none of these calls is a part of a graph."""
+
+    def fn(x):
+        checked = torch.autograd.gradcheck(lambda a: (a.sin() * 2).exp(), (x,))
+        try:
+            torch.autograd.gradcheck(lambda a: a.detach() * a, (x,))
+        except RuntimeError as error:
+            return checked, str(error).split(",")[0]
+
+    x = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
+    counter = CountingBackend()
+    assert minidynamo.compile(fn, backend=counter)(x) == fn(x)
+    assert len(counter.graphs) == 2
