@@ -22,10 +22,10 @@ part() {
     case $1 in
     check) step 120 benchmarks/gpu_check.py ;;
     programs) step 420 tests/gpu/gpu_programs.py ;;
-    rates) step 420 benchmarks/rates.py ;;
+    rates) step 420 benchmarks/rates.py --ahead 8 ;;
     calls) step 180 benchmarks/overhead.py --device cuda ;;
     training) step 300 benchmarks/training.py --device cuda --rounds 5 --write ;;
-    kernels) step 570 benchmarks/kernels.py --device cuda --rounds 7 --budget 540 --write ;;
+    kernels) step 570 benchmarks/kernels.py --device cuda --ahead 8 --rounds 5 --budget 400 --write ;;
     *) echo "no part $1" | tee -a "$failures" ;;
     esac
 }
