@@ -7,6 +7,7 @@ assignment.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from .constant import ConstantVariable, is_value
 from .descriptors import TUPLE_GETTER, class_lookup
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
+from .user_defined import OpaqueVariable
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -381,7 +383,15 @@ def _from_python_sequence(tx: Translator, value: Any) -> VariableTracker:
 @wraps_instances(list)
 def _wrap_list(tx: Translator, value: list[Any], source: Source) -> VariableTracker:
     tx.guard(source, "TYPE_IS", type(value))
+    if value is _recorded_warnings():
+        return OpaqueVariable(value, source=source)  # operators of the graph may warn
     return ExistingListVariable(tx, value, source)
+
+
+def _recorded_warnings() -> Any:
+    """The list of the `catch_warnings(record=True)` that is open in the program, or None."""
+    show: Any = vars(warnings).get("_showwarnmsg_impl")
+    return getattr(show, "__self__", None)
 
 
 @wraps(tuple)

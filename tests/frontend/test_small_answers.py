@@ -172,6 +172,21 @@ def test_warnings_of_operators_inside_of_the_block():
     check(f, torch.arange(3.0), graphs=2)
 
 
+def test_warnings_are_read_inside_of_the_block():
+    def f(a):
+        counts = []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            counts.append(len(caught))
+            b = a[:1].var()
+            counts.append(len(caught))
+            c = a[1:2].var() + 1
+            counts.append([w.category for w in caught])
+        return b, c, counts
+
+    check(f, torch.arange(3.0), graphs=None)
+
+
 def test_warnings_as_errors_inside_of_the_block():
     def f(a):
         b = a + 1
