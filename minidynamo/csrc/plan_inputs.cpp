@@ -272,7 +272,9 @@ class Inputs {
 }  // namespace
 
 DispatchKeySet excluded_keys() {
-  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+  // Where functionalization is on in the thread, operators would give tensors without memory.
+  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+         DispatchKeySet(DispatchKey::Functionalize);
 }
 
 void take_inputs(const Program& program, RunState& state, PyObject* const* args, bool owned) {

@@ -3,9 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.fx import symbolic_trace
 
 import minidynamo
 from minidynamo.inductor import metrics
+from minidynamo.inductor.compile_fx import compile_fx
 
 
 def same(fn, *args, **options):
@@ -166,3 +168,18 @@ def test_losses_of_no_elements(loss, reduction):
         found.append((result, x.grad))
     torch.testing.assert_close(found[1], found[0], equal_nan=True)
     assert metrics.uncompiled_graphs == 0
+
+
+def test_functionalization_of_the_thread():
+    """Random numbers that a graph drew were tensors without memory there."""
+    draw = compile_fx(symbolic_trace(lambda x: (x + torch.rand_like(x),)), [torch.ones(64)])
+    torch.manual_seed(0)
+    (expected,) = draw(torch.ones(64))
+    x = torch.ones(64)
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        torch.manual_seed(0)
+        (found,) = draw(x)
+    finally:
+        torch._disable_functionalization()
+    assert torch.equal(found, expected)
