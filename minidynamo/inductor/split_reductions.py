@@ -17,6 +17,7 @@ import torch
 from minidynamo.inductor.ir import Index, Inner, Size, TensorValue, View, loop_index
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.ops import REDUCTIONS
+from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.symbolic import (
     contiguous_strides,
     dot,
@@ -39,6 +40,7 @@ COLUMNS = 32
 ROW_PIECE, COLUMN_PIECE = 2048, 64
 LONG_ROW = 1 << 15
 KINDS = {"sum", "prod", "max", "min", "any", "all"}
+_LAST = (1 << 63) - 1
 Reduction = tuple[Inner, Size, Sequence[int]]
 
 
@@ -65,6 +67,46 @@ def split(
         return inner, size, dims
     partial = _reduce_pieces(g, kind, inner, sizes, dims, at, pieces, device, origins)
     return partial.load, partial.size, dims
+
+
+def split_position(
+    g: GraphLowering,
+    kind: str,
+    inner: Inner,
+    size: Size,
+    dims: Sequence[int],
+    origins: tuple[str, ...],
+) -> TensorValue | None:
+    """`argmax` or `argmin` in two steps, with `keepdim` shape; None where that is not worth it.
+
+    Of each piece both the extreme and its position are kept. Of the pieces that have the extreme of
+    all, or NaN, the first position counts.
+    """
+    device, names = g.meta_device(), (*origins, origin_of(g.node))
+    sizes = [extent for extent in size if isinstance(extent, int)]
+    if not uses_triton(device.type) or len(sizes) < len(size) or 0 in sizes:
+        return None
+    at, pieces = choose_cut(sizes, dims)
+    if pieces < 2 or any(sizes[d] != 1 for d in dims if d < at):
+        return None
+    extreme = kind.removeprefix("arg")
+    values, places = (
+        _reduce_pieces(g, name, inner, sizes, dims, at, pieces, device, names)
+        for name in (extreme, kind)
+    )
+    best = g.reduce(extreme, values.load, values.size, dims, values.dtype, origins=origins)
+    length = -(-sizes[at] // pieces) * math.prod(sizes[d] for d in dims if d > at)
+
+    def candidate(b: BodyBuilder, index: Index) -> Value:
+        value = values.load(b, index)
+        top = best.load(b, [i * 0 if d in dims else i for d, i in enumerate(index)])
+        is_best = b.op("eq", value, top)
+        if values.dtype.is_floating_point:
+            is_best = b.op("bitwise_or", is_best, b.op("isnan", value))
+        place = b.op("add", places.load(b, index), b.index_expr(index[at] * length))
+        return b.op("where", is_best, place, b.constant(_LAST, torch.int64))
+
+    return g.reduce("min", candidate, values.size, dims, torch.int64, origins=origins)
 
 
 def choose_cut(size: Sequence[int], dims: Sequence[int]) -> tuple[int, int]:
@@ -135,7 +177,8 @@ def _guarded(
     with b.masked(exists):
         value = inner(b, index)
     dtype = b.node(value).dtype
-    return b.op("where", exists, value, b.constant(_identity(kind, dtype), dtype))
+    identity = _identity(kind.removeprefix("arg"), dtype)
+    return b.op("where", exists, value, b.constant(identity, dtype))
 
 
 def _identity(kind: str, dtype: torch.dtype) -> float:

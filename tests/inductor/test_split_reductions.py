@@ -68,6 +68,25 @@ def test_columns(rows):
     check(lambda x: (x.sum(0), x.prod(0), (x > 2).any(0), (x > 0).all(0)), x, **CLOSE)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_positions(dtype):
+    """The first of equal extremes, in pieces that do not divide the row; in all dimensions."""
+    x = (torch.randn(3, 40_003) * 20).clamp(0, 20).to(dtype)
+    check(lambda x: (x.argmax(-1), x.argmin(-1, keepdim=True), x.argmax(), *x.max(1)), x)
+    wide = x[:, :40_000].reshape(5000, 24).contiguous()
+    sources = check(lambda x: (x.argmax(0), x.argmin(0), x.t().argmax()), wide)
+    assert len(sources) > 3
+
+
+def test_positions_of_nan_and_infinities():
+    x = torch.randn(4, 70_001)
+    x[0, 50_000] = x[0, 60_000] = x[1, 69_999] = torch.nan
+    x[2] = -torch.inf
+    x[3, 3] = x[3, 65_000] = torch.inf
+    check(lambda x: (x.argmax(1), x.argmin(1)), x)
+    check(lambda x: (x.argmax(), *x.max(1)), x.t().contiguous().t())
+
+
 def test_channels():
     check(lambda x: (x.sum((0, 2, 3)), x.amax((0, 2, 3))), torch.rand(5, 3, 40, 33), **CLOSE)
 

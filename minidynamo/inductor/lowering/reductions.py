@@ -18,6 +18,7 @@ from minidynamo.inductor.lowering.promotion import category, compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Scalar, exp, log, maximum, real, where
 from minidynamo.inductor.lowering.views import wrap
+from minidynamo.inductor.split_reductions import split_position
 from minidynamo.inductor.symbolic import contiguous_strides
 from minidynamo.inductor.targets import uses_triton
 
@@ -71,7 +72,11 @@ def reduce_node(
     """
     size = x.size or (1,)
     dims = list(dims) if x.ndim else [0]
-    kept = g.reduce(kind, inner, size, dims, dtype, origins=x.origins)
+    kept = None
+    if kind in ("argmax", "argmin"):
+        kept = split_position(g, kind, inner, size, dims, x.origins)
+    if kept is None:
+        kept = g.reduce(kind, inner, size, dims, dtype, origins=x.origins)
     fake = g.meta if meta is None else meta
     if tuple(fake.shape) == kept.size and finish is None and fake.dtype == dtype:
         return kept
