@@ -294,7 +294,13 @@ class BodyBuilder:
         value = self._list.add(Node("load", args, dtype, buffer=buffer, index=index))
         return self.cast(value, torch.float32) if dtype in LOW_PRECISION else value
 
-    def store(self, buffer: str, index: Expr, value: Value, dtype: torch.dtype) -> None:
+    def store(
+        self,
+        buffer: str,
+        index: Expr,
+        value: Value,
+        dtype: torch.dtype,
+    ) -> None:
         self._list.add(
             Node("store", (self.cast(value, dtype),), dtype, buffer=buffer, index=index)
         )
@@ -306,7 +312,11 @@ class BodyBuilder:
         args = (self.cast(value, dtype),)
         self._list.add(Node("scatter", args, dtype, buffer=buffer, index=index, value=how))
 
-    def constant(self, value: bool | float | Expr, dtype: torch.dtype) -> Value:
+    def constant(
+        self,
+        value: bool | float | Expr,
+        dtype: torch.dtype,
+    ) -> Value:
         if isinstance(value, Expr):
             return self.cast(self.index_expr(value), dtype)
         if dtype in LOW_PRECISION:
@@ -317,7 +327,11 @@ class BodyBuilder:
             value = float(value) if dtype.is_floating_point else _wrapped(int(value), dtype)
         return self._list.add(Node("constant", (), dtype, value=value))
 
-    def index_expr(self, index: IntLike, dtype: torch.dtype = torch.int64) -> Value:
+    def index_expr(
+        self,
+        index: IntLike,
+        dtype: torch.dtype = torch.int64,
+    ) -> Value:
         index = as_expr(index)
         if index.is_const:
             return self.constant(index.const, dtype)

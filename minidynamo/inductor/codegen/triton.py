@@ -79,7 +79,11 @@ class UnsupportedKernel(RuntimeError):
     """Triton has no way to say this kernel."""
 
 
-def codegen_triton(spec: KernelSpec, name: str, tiling: Tiling | None = None) -> TritonKernel:
+def codegen_triton(
+    spec: KernelSpec,
+    name: str,
+    tiling: Tiling | None = None,
+) -> TritonKernel:
     """The kernel for a GPU, or for Triton's interpreter: the text is the same.
 
     tiling: None leaves the choice to `choose_tiling`.

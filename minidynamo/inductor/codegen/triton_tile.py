@@ -144,7 +144,12 @@ def _reduction_neighbours(first: Tiling) -> Iterator[Tiling]:
     rows = next_power_of_two(_count(x.symbols, 1 << 30))
     whole = next_power_of_two(_count(r.symbols, 1 << 30))
 
-    def variant(x_block: int, r_block: int, warps: int, persistent: bool) -> Tiling:
+    def variant(
+        x_block: int,
+        r_block: int,
+        warps: int,
+        persistent: bool,
+    ) -> Tiling:
         axes = replace(x, block=x_block), replace(r, block=r_block)
         return Tiling(axes, persistent, min(max(warps, 1), 16))
 

@@ -147,7 +147,12 @@ def _place_type(x: TensorValue) -> torch.dtype:
 
 
 def _extreme(kind: str) -> Callable[..., Any]:
-    def lower(g: GraphLowering, x: TensorValue, dims: Any = None, keepdim: bool = False) -> Any:
+    def lower(
+        g: GraphLowering,
+        x: TensorValue,
+        dims: Any = None,
+        keepdim: bool = False,
+    ) -> Any:
         chosen = reduced_dims(x, dims)
         if count(x, chosen) == 0:
             return DECLINED
@@ -163,7 +168,12 @@ register(aten.amin.default, aten.min.default)(_extreme("min"))
 
 
 def _extreme_with_index(kind: str) -> Callable[..., Any]:
-    def lower(g: GraphLowering, x: TensorValue, dim: int, keepdim: bool = False) -> Any:
+    def lower(
+        g: GraphLowering,
+        x: TensorValue,
+        dim: int,
+        keepdim: bool = False,
+    ) -> Any:
         dims = reduced_dims(x, dim)
         if count(x, dims) == 0:
             return DECLINED
@@ -186,7 +196,12 @@ register(aten.min.dim)(_extreme_with_index("min"))
 
 
 def _position(kind: str) -> Callable[..., Any]:
-    def lower(g: GraphLowering, x: TensorValue, dim: Any = None, keepdim: bool = False) -> Any:
+    def lower(
+        g: GraphLowering,
+        x: TensorValue,
+        dim: Any = None,
+        keepdim: bool = False,
+    ) -> Any:
         dims = reduced_dims(x, dim)
         if count(x, dims) == 0:
             return DECLINED
@@ -201,7 +216,12 @@ register(aten.argmin.default)(_position("argmin"))
 
 
 def _logical(kind: str) -> Callable[..., Any]:
-    def lower(g: GraphLowering, x: TensorValue, dims: Any = None, keepdim: bool = False) -> Any:
+    def lower(
+        g: GraphLowering,
+        x: TensorValue,
+        dims: Any = None,
+        keepdim: bool = False,
+    ) -> Any:
         return reduce_node(g, kind, loads(x, torch.bool), x, reduced_dims(x, dims), torch.bool)
 
     lower.__name__ = f"lower_{kind}"
@@ -344,7 +364,11 @@ def _register_variance(name: str, finish: Callable[[Scalar], Scalar], pair: bool
         result = _variance(g, x, dims, correction, finish, fakes, like_norms)
         return result if pair or result is DECLINED else result[0]
 
-    def lower_default(g: GraphLowering, x: TensorValue, unbiased: bool = True) -> Any:
+    def lower_default(
+        g: GraphLowering,
+        x: TensorValue,
+        unbiased: bool = True,
+    ) -> Any:
         return run(g, x, None, float(unbiased))
 
     def lower_dim(
@@ -424,12 +448,22 @@ def _lower_softmax(
 
 
 @register(aten._softmax.default)
-def lower_softmax(g: GraphLowering, x: TensorValue, dim: int, half_to_float: bool) -> Any:
+def lower_softmax(
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    half_to_float: bool,
+) -> Any:
     return _lower_softmax(g, x, dim, lambda a, top, total: exp(a - top) / total)
 
 
 @register(aten._safe_softmax.default)
-def lower_safe_softmax(g: GraphLowering, x: TensorValue, dim: int, dtype: Any = None) -> Any:
+def lower_safe_softmax(
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    dtype: Any = None,
+) -> Any:
     """Softmax where a row of -inf gives zeros."""
 
     def finish(a: Scalar, top: Scalar, total: Scalar) -> Scalar:
@@ -439,12 +473,22 @@ def lower_safe_softmax(g: GraphLowering, x: TensorValue, dim: int, dtype: Any = 
 
 
 @register(aten._log_softmax.default)
-def lower_log_softmax(g: GraphLowering, x: TensorValue, dim: int, half_to_float: bool) -> Any:
+def lower_log_softmax(
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    half_to_float: bool,
+) -> Any:
     return _lower_softmax(g, x, dim, lambda a, top, total: a - top - log(total))
 
 
 @register(aten.logsumexp.default)
-def lower_logsumexp(g: GraphLowering, x: TensorValue, dims: Any, keepdim: bool = False) -> Any:
+def lower_logsumexp(
+    g: GraphLowering,
+    x: TensorValue,
+    dims: Any,
+    keepdim: bool = False,
+) -> Any:
     chosen = reduced_dims(x, dims)
     if not x.dtype.is_floating_point or x.ndim == 0 or count(x, chosen) == 0:
         return DECLINED
