@@ -42,10 +42,11 @@ from .finalizers import collect_since, collections_of_old
 from .function_modes import are_traceable, has_modes, is_next_call_skipped, set_aside
 from .graph_breaks import CompiledFrame, finish_break, finish_return
 from .guard_filter import filter_guards
-from .guards import Check, GuardSet
+from .guards import Check, GuardSet, check_new_entry
 from .interruptions import depth_of_modes, leave_modes, pass_on
 from .markers import break_errors
 from .opcodes.control import LOOP_GOES_ON
+from .open_blocks import calls_program_for_saved
 from .output_graph import OutputGraph
 from .remedies import remedy
 from .resume_execution import failing, has_captured, is_continuation, note_capture
@@ -145,6 +146,8 @@ def _answer(options: CompileOptions, frame: Any) -> Any:
         if reason is not None:
             _emit_frame(code, "skipped", reason)
             return SKIP_RECURSIVE if trace_rules.is_disabling(code) else SKIP
+    elif calls_program_for_saved(frame):
+        return SKIP
     if _is_below_a_tracer() or trace_rules.has_distributed_hooks(frame):
         return None
     stance = stances.current()
@@ -390,7 +393,7 @@ def _convert(options: CompileOptions, frame: Any) -> Any:
             with set_aside() as modes, _kept_global_state(), events.timed("frame"):
                 entry = _attempt(options, frame, guards, modes, breaks, around)
             if config.check_new_guards:
-                _check_guards(frame, entry)
+                check_new_entry(frame, entry)
             return entry
         except RestartTracing as restart:
             breaks[restart.step] = restart.reason
@@ -399,14 +402,6 @@ def _convert(options: CompileOptions, frame: Any) -> Any:
         except Unsupported as error:
             breaks.solve(error)
     raise InternalError(f"{frame.code.co_qualname}: analysis did not settle")
-
-
-def _check_guards(frame: Any, entry: Any) -> None:
-    """What was compiled for a call has to serve that call."""
-    failure = entry.data.guards.explain_failure(entry.guards, frame)
-    if failure is not None:
-        name = frame.code.co_qualname
-        raise InternalError(f"{name}: a new entry refuses the call it was made for: {failure}")
 
 
 def _attempt(

@@ -24,6 +24,7 @@ import torch
 
 from . import _C
 from .constant_values import constant_key
+from .exc import InternalError
 from .guard_checks import ROWS, Check, MemoryLayout, Predicate, TensorSpec, named
 from .guard_expr import read_objects, to_postfix
 from .joined_sources import JoinedSource, asked_of
@@ -393,3 +394,11 @@ def explain_failure(program: Any, frame: FrameLike) -> GuardFailure | None:
     if guard.kind is Check.EXPR:
         found = dict(zip(read_objects(guard.expected), found, strict=True))
     return GuardFailure(guard, ROWS[guard.kind].fails(guard.name, guard.expected, found), found)
+
+
+def check_new_entry(frame: Any, entry: Any) -> None:
+    """What was compiled for a call has to serve that call."""
+    failure = entry.data.guards.explain_failure(entry.guards, frame)
+    if failure is not None:
+        name = frame.code.co_qualname
+        raise InternalError(f"{name}: a new entry refuses the call it was made for: {failure}")

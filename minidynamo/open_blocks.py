@@ -11,6 +11,8 @@ import sys
 import types
 from typing import Any
 
+import torch
+
 from ._C import disabled
 from .bytecode import Handler, Instruction, current
 from .resume_execution import is_continuation, open_exits
@@ -49,3 +51,15 @@ def _leave(*exits: Any) -> BaseException:
         except BaseException as raised:
             error = raised
     return error
+
+
+def calls_program_for_saved(frame: Any) -> bool:
+    """Whether the frame goes on in a block of its own in which the program's functions are called
+    with what operators save for backward passes: in order, and with effects that the rest of the
+    block may see. A graph calls them when it runs, and saves other tensors.
+    """
+    if not is_continuation(frame.code):
+        return False
+    exits = (frame.f_locals.get(name) for name in open_exits(frame.code))
+    managers = (getattr(leave, "__self__", None) for leave in exits)
+    return any(isinstance(m, torch.autograd.graph.saved_tensors_hooks) for m in managers)

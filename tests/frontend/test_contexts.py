@@ -647,6 +647,40 @@ def test_hooks_of_saved_tensors_are_forbidden():
     assert torch._C._autograd._saved_tensors_hooks_is_enabled()
 
 
+def test_hooks_of_saved_tensors_are_called_in_order():
+    """What they did is seen in their block and behind it."""
+
+    def fn(x, packed):
+        def pack(value):
+            packed.append(value.shape)
+            return value
+
+        y = x.sin()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+            y = y * x
+            inside = len(packed)
+            y = y.exp()
+        return y.cos() * inside, inside, len(packed)
+
+    def block(x):
+        return (x * x).exp()
+
+    def around(x, packed):
+        with torch.autograd.graph.save_on_cpu():
+            y = block(x)
+        return y + 1
+
+    for function in (fn, around):
+        compiled = minidynamo.compile(function, backend="eager")
+        for _ in range(2):
+            given = [X.clone().requires_grad_() for _ in range(2)]
+            results = [call(x, []) for call, x in zip((function, compiled), given, strict=True)]
+            assert_same(results[1], results[0])
+            first = [r[0] if isinstance(r, tuple) else r for r in results]
+            grads = [torch.autograd.grad(r.sum(), x) for r, x in zip(first, given, strict=True)]
+            assert_same(*grads)
+
+
 def test_no_cuda_device():
     def fn(x):
         with torch.cuda.device(-1):
