@@ -154,14 +154,39 @@ def _of_images(x: FakeTensor, *_rest: Any) -> Sequence[int]:
     return torch.empty(x.shape, device="meta", memory_format=layout).stride()
 
 
+def _of_indexed(x: FakeTensor, indices: Sequence[FakeTensor | None]) -> Sequence[int] | None:
+    """The first operand of the iteration is `x` with strides of 0 where it is indexed, the others
+    are the indices (aten/src/ATen/native/TensorAdvancedIndexing.cpp).
+    """
+    given = [index for index in indices if index is not None]
+    if not all(
+        _is_sized(index) and index.dtype in (torch.int64, torch.int32) for index in given
+    ):
+        return None
+    indexed = [d for d, index in enumerate(indices) if index is not None]
+    rest = [d for d in range(x.dim()) if d not in indexed]
+    is_one_run = indexed == list(range(indexed[0], indexed[-1] + 1))
+    before = indexed[0] if is_one_run else 0
+    views = [torch.empty_strided(i.shape, i.stride(), device="meta") for i in given]
+    views = list(torch.broadcast_tensors(*views))
+    count = views[0].dim()
+    order = [*rest[:before], *[None] * count, *rest[before:]]
+    shape = [1 if d is None else x.size(d) for d in order]
+    strides = [0 if d is None else x.stride(d) for d in order]
+    operands = [torch.empty_strided(shape, strides, device="meta")]
+    operands += [v[(None,) * before + (..., *[None] * (len(rest) - before))] for v in views]
+    return compute_elementwise_output_strides(*torch.broadcast_tensors(*operands))
+
+
 # How eager lays out the first result of operators that torch's fake tensors run as others, whose
 # results are laid out differently: another operand comes first, or dimensions stay transposed.
-STRIDES: dict[Any, Callable[..., Sequence[int]]] = {
+STRIDES: dict[Any, Callable[..., Sequence[int] | None]] = {
     aten.binary_cross_entropy.default: _of_operands,
     aten.copysign.Tensor: _of_operands,
     aten.div.Tensor_mode: _of_operands,
     aten.floor_divide.default: _of_operands,
     aten.heaviside.default: _of_operands,
+    aten.index.Tensor: _of_indexed,
     aten.log_sigmoid_forward.default: _of_rows,
     aten.logaddexp.default: _of_operands,
     aten.logaddexp2.default: _of_operands,
@@ -256,18 +281,22 @@ def _constant(number: Any) -> int | None:
 
 def _has_layout(func: Any, args: Sequence[Any]) -> bool:
     tensors = [x for x in args if isinstance(x, torch.Tensor)] if func in STRIDES else []
-    return bool(tensors) and all(
+    return bool(tensors) and all(map(_is_sized, tensors))
+
+
+def _is_sized(x: torch.Tensor) -> bool:
+    """Whether it is a fake tensor on the CPU whose sizes are known."""
+    return (
         type(x) is FakeTensor
         and x.layout == torch.strided
         and x.fake_device.type == "cpu"
         and all(type(size) is int for size in x.shape)
-        for x in tensors
     )
 
 
-def _relaid(mode: FakeTensorMode, result: Any, stride: Sequence[int]) -> Any:
+def _relaid(mode: FakeTensorMode, result: Any, stride: Sequence[int] | None) -> Any:
     first, *rest = result if isinstance(result, tuple) else (result,)
-    if type(first) is not FakeTensor or first.stride() == tuple(stride):
+    if type(first) is not FakeTensor or stride is None or first.stride() == tuple(stride):
         return result
     if first.dim() != len(stride):
         return result  # a loss that was reduced

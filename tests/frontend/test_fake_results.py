@@ -246,6 +246,27 @@ def test_known_sizes_give_the_geometry_of_eager(op, shape):
         )
 
 
+@pytest.mark.parametrize("dims", [(0,), (1, 2), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_what_is_indexed_is_laid_out_as_in_eager(dims, backend):
+    """Places in transposed matrices turn the result's dimensions."""
+    x = torch.randn(4, 5, 6).transpose(0, 1)
+
+    def fn(x, rows, columns):
+        places = [slice(None)] * 3
+        for d, index in zip(dims, (rows, columns, rows), strict=False):
+            places[d] = index
+        found = x[tuple(places)]
+        return found, found.sin(), found.stride()
+
+    for rows in (torch.randint(4, (3, 2)).t(), torch.randint(4, (2, 3))):
+        given = x, rows, torch.randint(4, (2, 3))
+        results = fn(*given), minidynamo.compile(fn, backend=backend, fullgraph=True)(*given)
+        assert results[0][2] == results[1][2]
+        for left, right in zip(results[0][:2], results[1][:2], strict=True):
+            assert torch.allclose(left, right) and left.stride() == right.stride()
+
+
 def test_tensors_of_which_torch_makes_no_fake_ones():
     def fn(x):
         return x.sin() + 1
