@@ -15,13 +15,14 @@ import math
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 import torch.nn.functional as F
-from common import compile_ahead, is_in_part, table
+from common import compile_ahead, gpu_seconds, is_in_part, table
 
 import minidynamo
 
@@ -64,20 +65,6 @@ def cases(count: int) -> dict[str, Callable[[torch.dtype], Made]]:
     }
 
 
-def seconds(call: Callable[[], object]) -> float:
-    """The GPU's time for one call: the median over rounds of launches one behind the other."""
-    found = []
-    for _ in range(ROUNDS + 2):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(LAUNCHES):
-            call()
-        end.record()
-        end.synchronize()
-        found.append(start.elapsed_time(end) / LAUNCHES / 1000)
-    return statistics.median(found[2:])
-
-
 def nbytes(*tensors: torch.Tensor) -> int:
     return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
 
@@ -93,7 +80,7 @@ def main() -> None:
     size = options.mebibytes << 20
     source = torch.empty(size // 4, device="cuda")
     target = torch.empty_like(source)
-    rate = 2 * size / seconds(lambda: target.copy_(source))
+    rate = 2 * size / gpu_seconds(lambda: target.copy_(source), LAUNCHES, ROUNDS)
     print(f"copy: {rate / 1e12:.2f} TB/s on {torch.cuda.get_device_name()}", flush=True)
     lines, ratios = [], []
     for dtype in (torch.float32, torch.bfloat16):
@@ -109,7 +96,8 @@ def main() -> None:
                 result = compiled(*args)
                 if options.compile_part:
                     continue
-                times[compiler] = seconds(lambda run=compiled, args=args: run(*args))
+                call = partial(compiled, *args)
+                times[compiler] = gpu_seconds(call, LAUNCHES, ROUNDS)
             if options.compile_part:
                 continue
             moved = nbytes(*args, result)

@@ -116,8 +116,14 @@ def test_looped_rows(looped):
     for fn in (lambda x: torch.softmax(x, 1), both):
         (source,) = check(fn, x)
         assert source.count("for ") == 2 and "exp_sum_step" in source
-    (source,) = check(lambda x: ((x - x.amax(1, True)) * 2).exp().sum(1), x)
-    assert source.count("for ") == 2 and "exp_sum_step" not in source
+    for fn in (
+        lambda x: ((x - x.amax(1, True)) * 2).exp().sum(1),
+        lambda x: (x - x.amax(1, True)).sum(1),
+        lambda x: (x - x.amax(1, True)).exp().prod(1),
+        lambda x: (x - x.amin(1, True)).neg().exp().sum(1),
+    ):
+        (source,) = check(fn, x)
+        assert source.count("for ") == 2 and "exp_sum_step" not in source
 
 
 def test_softmax_of_long_rows_with_infinities(looped):

@@ -101,11 +101,11 @@ def exponential_sums(body: LoopBody) -> dict[int, int]:
     """
     nodes, found = body.nodes, dict[int, int]()
     for position, node in enumerate(nodes):
-        exponential = (
-            nodes[node.args[0]] if node.op == "reduction" and node.value == "sum" else node
-        )
-        difference = nodes[exponential.args[0]] if exponential.op == "exp" else exponential
-        if exponential is node or difference.op != "sub":
+        if (node.op, node.value) != ("reduction", "sum"):
+            continue
+        exponential = nodes[node.args[0]]
+        difference = nodes[exponential.args[0]] if exponential.op == "exp" else node
+        if difference.op != "sub":
             continue
         value, top = difference.args
         is_top = (nodes[top].op, nodes[top].value) == ("reduction", "max")
