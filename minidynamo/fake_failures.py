@@ -46,11 +46,14 @@ _NO_DATA = (
 )
 
 
+_LOGGED = ("failed while attempting to run meta", "fake tensor raised")
+
+
 class _Quiet(logging.Filter):
     """Drops what torch logs where an operator refuses fake tensors: the error says it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not (_running and record.msg.startswith("failed while attempting to run meta"))
+        return not (_running and record.msg.startswith(_LOGGED))
 
 
 # Of nested runs on fake tensors, one True each.
@@ -235,6 +238,11 @@ def _is_of_lists(
     return getattr(target, "__name__", "").startswith("_foreach_")
 
 
+def _number(item: Any) -> Any:
+    """Of a symbolic whole number this call's; everything else as it is."""
+    return item.node.hint if isinstance(item, torch.SymInt) and item.node.has_hint() else item
+
+
 def _kind(item: Any, exact: bool) -> Any:
     """What of an argument tells whether the operator refuses it; None where that is not known.
 
@@ -242,6 +250,7 @@ def _kind(item: Any, exact: bool) -> Any:
     """
     if isinstance(item, torch.Tensor):
         return item.dtype, item.dim()
+    item = _number(item)
     if exact and type(item) in (int, float):
         return type(item), repr(item)
     if type(item) in (float, complex):
@@ -261,7 +270,7 @@ def _error_on_ones(
 ) -> Exception | None:
     def ones(item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
-            return item
+            return _number(item)
         # Halves, places and classes of these are there.
         return torch.ones((2,) * item.dim(), dtype=item.dtype, device="cpu")
 

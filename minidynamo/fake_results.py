@@ -280,23 +280,27 @@ def _constant(number: Any) -> int | None:
 
 
 def _has_layout(func: Any, args: Sequence[Any]) -> bool:
-    tensors = [x for x in args if isinstance(x, torch.Tensor)] if func in STRIDES else []
+    rule = STRIDES.get(func)
+    if rule is _of_images and _is_on_cpu(args[0]) and not is_row_major(args[0]):
+        return True  # of any sizes: the layout follows from the strides
+    tensors = [x for x in args if isinstance(x, torch.Tensor)] if rule else []
     return bool(tensors) and all(map(_is_sized, tensors))
+
+
+def _is_on_cpu(x: torch.Tensor) -> bool:
+    return type(x) is FakeTensor and x.layout == torch.strided and x.fake_device.type == "cpu"
 
 
 def _is_sized(x: torch.Tensor) -> bool:
     """Whether it is a fake tensor on the CPU whose sizes are known."""
-    return (
-        type(x) is FakeTensor
-        and x.layout == torch.strided
-        and x.fake_device.type == "cpu"
-        and all(type(size) is int for size in x.shape)
-    )
+    return _is_on_cpu(x) and all(type(size) is int for size in x.shape)
 
 
 def _relaid(mode: FakeTensorMode, result: Any, stride: Sequence[int] | None) -> Any:
     first, *rest = result if isinstance(result, tuple) else (result,)
-    if type(first) is not FakeTensor or stride is None or first.stride() == tuple(stride):
+    if type(first) is not FakeTensor or stride is None:
+        return result
+    if list(map(_expr, first.stride())) == list(map(_expr, stride)):
         return result
     if first.dim() != len(stride):
         return result  # a loss that was reduced

@@ -246,6 +246,27 @@ def test_known_sizes_give_the_geometry_of_eager(op, shape):
         )
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("order", [(0, 2, 1), (1, 2, 0)])
+def test_a_batch_norm_of_transposed_rows_is_laid_out_as_in_eager(training, order):
+    stats = torch.zeros(4), torch.ones(4)
+
+    def f(x):
+        y = F.batch_norm(x, *stats, training=training)
+        return y, y.view(-1, 4)
+
+    compiled = minidynamo.compile(f, backend="eager", fullgraph=True)
+    for batch in (1, 2, 3):
+        size = {0: batch, 1: 4, 2: 6}
+        x = torch.randn([size[d] for d in order]).permute(
+            order.index(0), order.index(1), order.index(2)
+        )
+        assert x.shape == (batch, 4, 6)
+        for ours, eagers in zip(compiled(x), f(x), strict=True):
+            torch.testing.assert_close(ours, eagers)
+            assert ours.stride() == eagers.stride()
+
+
 @pytest.mark.parametrize("dims", [(0,), (1, 2), (0, 2), (0, 1, 2)])
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_what_is_indexed_is_laid_out_as_in_eager(dims, backend):

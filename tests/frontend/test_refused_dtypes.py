@@ -39,6 +39,17 @@ def test_refused(name):
     check(REFUSED[name], torch.arange(3.0), graphs=None, backend="inductor")
 
 
+def test_refused_with_a_symbolic_argument():
+    def f(a, dim):
+        return F.glu(a, dim)
+
+    compiled = minidynamo.compile(f, dynamic=True, backend="inductor")
+    rows = torch.arange(8.0).view(2, 4)
+    torch.testing.assert_close(compiled(rows, -1), f(rows, -1))
+    with pytest.raises(NotImplementedError, match="not implemented for 'Char'"):
+        compiled(rows.char(), -1)
+
+
 def test_line_of_the_error():
     def f(a, flag):
         b = a.sin()
