@@ -132,6 +132,7 @@ _REFUSALS = (
 )
 # Kernels of recurrent layers trust that sizes fit: with others they read where nothing is.
 _TRUSTING = frozenset("lstm gru rnn_tanh rnn_relu".split())
+_OF_PYTHON = ("torch.nn.functional", "torch.masked._ops")
 _FEW = 3
 # Greater numbers may be sizes.
 _LARGEST = 16
@@ -174,7 +175,7 @@ def run_on_ones(
 
 
 def _is_of_torch(target: Any) -> bool:
-    is_python = getattr(target, "__module__", None) == "torch.nn.functional"
+    is_python = getattr(target, "__module__", None) in _OF_PYTHON
     return is_python or isinstance(target, (str, types.BuiltinFunctionType))
 
 
@@ -239,8 +240,9 @@ def _is_of_lists(
 
 
 def _number(item: Any) -> Any:
-    """Of a symbolic whole number this call's; everything else as it is."""
-    return item.node.hint if isinstance(item, torch.SymInt) and item.node.has_hint() else item
+    """Of a symbolic number this call's; everything else as it is."""
+    is_symbolic = isinstance(item, (torch.SymInt, torch.SymFloat)) and item.node.has_hint()
+    return item.node.hint if is_symbolic else item
 
 
 def _kind(item: Any, exact: bool) -> Any:
