@@ -7,15 +7,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from torch.utils import _pytree as pytree
-
 from . import config
 from .exc import UserError
 from .markers import (
     Decision,
     break_errors,
-    call_on_leaves,
-    is_compiling,
     mark_dynamic,
     mark_static,
     mark_static_address,
@@ -61,19 +57,15 @@ def nonstrict_trace(traceable_fn: F) -> F:
     """Put calls of what is returned into the graph as one node; AOTAutograd traces inside of it.
 
     Arguments and results are nests of tensors and constants: those of torch's pytrees, registered
-    classes included. `traceable_fn` is a function.
+    classes included. Arguments may be modules, too. `traceable_fn` is a function.
     """
     _check_callable("nonstrict_trace", traceable_fn)
 
     @functools.wraps(traceable_fn)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        if not is_compiling():
-            return traceable_fn(*args, **kwargs)
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        results, made = call_on_leaves(traceable_fn, spec, leaves)
-        return pytree.tree_unflatten(results, made)
+        return traceable_fn(*args, **kwargs)
 
-    set_decision(traced, Decision.INLINE)
+    set_decision(traced, Decision.NONSTRICT)
     return traced  # type: ignore[return-value]
 
 

@@ -65,6 +65,7 @@ class Decision(enum.Enum):
     """How a call of a marked function is captured."""
 
     ALLOW = "allow_in_graph"  # one node of the graph, its inside is not looked at
+    NONSTRICT = "nonstrict_trace"  # the same, of the leaves of arguments and result
     DISALLOW = "disallow_in_graph"  # always a graph break
     CONSTANT = "assume_constant_result"  # called while tracing; the result is a constant
     INLINE = "force_inline"  # traced through, also where the rules would skip it
@@ -78,6 +79,8 @@ _TORCH_CONSTANT = "_dynamo_marked_constant"
 _WRAPPER_ID = "_torchdynamo_wrapper_id"
 # Where torch's compiler, if the program imported it, keeps the ids of functions it was told about.
 _TORCH_TABLES = (
+    ("_nonstrict_trace_callable_ids", Decision.NONSTRICT),
+    ("_leaf_function_ids", Decision.NONSTRICT),
     ("_allowed_callable_ids", Decision.ALLOW),
     ("_disallowed_callable_ids", Decision.DISALLOW),
 )
@@ -120,7 +123,14 @@ def call_on_leaves(
     return pytree.tree_flatten(function(*args, **kwargs))
 
 
-for _function in (call_strictly, call_on_leaves):
+def call_nonstrictly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Traced code in place of a call of a function that is `Decision.NONSTRICT`."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    results, made = call_on_leaves(function, spec, leaves)
+    return pytree.tree_unflatten(results, made)
+
+
+for _function in (call_strictly, call_on_leaves, call_nonstrictly):
     set_decision(_function, Decision.INLINE)
 
 

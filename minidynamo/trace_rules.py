@@ -50,6 +50,7 @@ class Rule(enum.Enum):
 
 _BY_DECISION = {
     Decision.ALLOW: Rule.GRAPH,
+    Decision.NONSTRICT: Rule.GRAPH,
     Decision.DISALLOW: Rule.BREAK,
     Decision.CONSTANT: Rule.CONSTANT,
     Decision.INLINE: Rule.INLINE,

@@ -6,7 +6,9 @@ import operator
 
 import pytest
 import torch
+import torch._dynamo
 import torch.distributed.tensor  # registers pytrees, and else is imported by the first trace
+from testing import CountingBackend
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -60,6 +62,68 @@ def test_nonstrict_trace_of_nests(counter):
         for want, got in zip(fn(X, pair), compiled(X, pair), strict=True):
             assert torch.equal(torch.as_tensor(want), torch.as_tensor(got))
     assert counter.frame_count == 1
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+        self.register_buffer("calls", torch.zeros(()))
+        self.scale = scale
+
+    @minidynamo.nonstrict_trace
+    def opaque(self, x):
+        minidynamo.graph_break()
+        self.calls.add_(1)
+        return {"y": x * self.weight * self.scale + X}
+
+    def forward(self, x):
+        return self.opaque(x)["y"] + 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_nonstrict_trace_of_a_module(backend):
+    graphs = CountingBackend(backend=backend)
+    compiled = minidynamo.compile(lambda module, x: module(x), backend=graphs, fullgraph=True)
+    modules = Scaled(2), Scaled(3)
+    for module in (*modules, modules[0]):
+        got, want = compiled(module, X), module(X)
+        grads = [torch.autograd.grad(y.sum(), module.weight)[0] for y in (got, want)]
+        assert torch.equal(got, want) and torch.equal(*grads)
+    assert [module.calls.item() for module in modules] == [4, 2]
+    assert len(graphs.graphs) == 2  # one for each module
+    modules[0].weight = torch.nn.Parameter(torch.zeros(4))
+    assert torch.equal(compiled(modules[0], X), modules[0](X))
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_functions_of_torchs_decorators(backend):
+    seen, layer = [], torch.nn.Linear(4, 4)
+
+    @torch._dynamo.decorators.leaf_function
+    def leaf(given):
+        seen.append(given["x"].sum().item())
+        return {"y": given["layer"](given["x"]), "n": 2}
+
+    @leaf.register_fake
+    def _(given):
+        return {"y": given["layer"](given["x"]), "n": 2}
+
+    @torch._dynamo.nonstrict_trace
+    def nonstrict(x):
+        return {"x": x, "layer": 3}
+
+    def fn(x):
+        made = leaf(nonstrict(x * 2) | {"layer": layer})
+        return made["y"] * made["n"]
+
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for x in (X, X + 1):
+        got, want = compiled(x), fn(x)
+        grads = [torch.autograd.grad(y.sum(), layer.weight)[0] for y in (got, want)]
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(*grads)
+    assert seen[0] == seen[1] != seen[2] == seen[3]
 
 
 def test_nonstrict_trace(counter):

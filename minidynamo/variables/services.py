@@ -365,6 +365,11 @@ class Services:
         if rule is Rule.CONSTANT:
             return constant_calls.call_once(self, value, args, kwargs)  # type: ignore[arg-type]
         if rule is Rule.GRAPH:
+            if markers.decision(value) is markers.Decision.NONSTRICT:
+                given = [fn, *args]
+                return self.inline(
+                    UserFunctionVariable(markers.call_nonstrictly), given, kwargs
+                )
             if isinstance(fn, UserFunctionVariable) and _has_callbacks(args, kwargs):
                 return self.inline(fn, args, kwargs)
             return self.call_operation(value, args, kwargs)
