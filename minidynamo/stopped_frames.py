@@ -148,6 +148,14 @@ class StoppedFrame:
         """The arguments of the stop function, without what it passes on."""
         return self.key(self.index, self.slots).arguments()
 
+    def give_up(self, names: Iterable[str]) -> list[Instruction]:
+        """Push locals when the frame is left. A traceback may hold the frame, but what its locals
+        were has an end that is the program's.
+        """
+        loads = load_locals(names)
+        is_seen = bool(self.tx.root.mortal)
+        return [*loads, *(Instruction("DELETE_FAST", load.arg) for load in loads if is_seen)]
+
     def values(self) -> list[VariableTracker]:
         """Their values."""
         tx = self.tx
@@ -375,7 +383,7 @@ class StopFunctions:
             *check_suspended(plain[0]),
             *store_stack(frame.slots),
             Instruction("LOAD_FAST", RESULT_NAME),
-            *load_locals(own),
+            *frame.give_up(own),
             Instruction("BUILD_LIST", len(own)),
             Instruction("LIST_EXTEND", 1),
             Instruction("RETURN_VALUE"),
@@ -392,8 +400,9 @@ class StopFunctions:
         """Return the state behind the instruction that stopped, with the number of the exit."""
         number = len(self.exits)
         self.exits.append(Exit(level, way.index, way.slots))
-        own = self.frames[level - 1].key(way.index, way.slots).arguments()
-        state = [Instruction("LOAD_CONST", number), *load_locals(own)]
+        frame = self.frames[level - 1]
+        own = frame.key(way.index, way.slots).arguments()
+        state = [Instruction("LOAD_CONST", number), *frame.give_up(own)]
         state.append(Instruction("BUILD_LIST", len(own) + 1))
         make = current.emit_call([Instruction("LOAD_CONST", Suspended)], state, 1)
         return [*store_stack(way.slots), *make, Instruction("RETURN_VALUE")]

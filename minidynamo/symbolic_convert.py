@@ -35,6 +35,7 @@ from .variables.base import NULL, NotConstant, ObservedException, VariableTracke
 from .variables.constant import ConstantVariable
 from .variables.exceptions import (
     ExceptionVariable,
+    extend_traceback,
     first_raise,
     set_context,
     traceback_of,
@@ -319,6 +320,7 @@ class Translator(Protocol):
     def unwind(self, inst: Instruction, error: ObservedException) -> None:
         """Jump to the handler of `inst` as CPython's exception table says, or leave the frame."""
         handler = inst.handler
+        extend_traceback(inst, error.value)
         if handler is None:
             if self.parent is not None and error.value.raised_at is None:
                 error.value.raised_at = self.last_step()  # the caller adds to its traceback

@@ -40,6 +40,7 @@ def _tensors_of(module: torch.nn.Module) -> list[torch.Tensor]:
 
 
 set_decision(_tensors_of, Decision.INLINE)
+_traced_tensors: Any = _tensors_of
 
 
 def _names_of(module: torch.nn.Module) -> list[str]:
@@ -118,7 +119,7 @@ def on_leaves(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
             if leaf.source is not None:
                 tx.guard(leaf.source, "ID_IS", module)
             modules[place] = module, _names_of(module)
-            leaves[place] = tx.inline(UserFunctionVariable(_tensors_of), [leaf], {})
+            leaves[place] = tx.inline(UserFunctionVariable(_traced_tensors), [leaf], {})
     target = _target(function.as_python_constant(), _real_spec(tx, spec), modules, specs)
     tx.output.fake_mode.allow_non_fake_inputs = True  # backends trace with the mode, too
     made = tx.call_operation(target, leaves, {})

@@ -26,6 +26,7 @@ from .registry import wraps_instances
 from .services import EXCEPTION_BUILDER
 
 if TYPE_CHECKING:
+    from ..bytecode.instruction import Instruction
     from ..codegen import PyCodegen
     from ..source import Source
     from ..symbolic_convert import Translator
@@ -158,13 +159,14 @@ class ExceptionVariable(BuiltinObject):
         is_fresh = self.source is None and self.raised_at is None
         if is_fresh and isinstance(traceback, TracebackVariable) and traceback.made_at:
             self.raised_at = traceback.made_at
-            self.traceback = traceback
+            self.traceback: VariableTracker | None = traceback
             return
         if self.source is None and is_none(traceback):
             self.raised_at = None  # as of one that was not raised yet
             return
         if not own or self.raised_at is None:
             unsupported("exception attribute", "__traceback__", "tracebacks are not traced")
+        self.traceback = traceback
 
     def set_args(self, tx: Translator, args: list[VariableTracker]) -> None:
         """`BaseException.args = args`."""
@@ -245,6 +247,14 @@ def traceback_of(error: VariableTracker) -> TracebackVariable:
         known = TracebackVariable(error.raised_at)
         error.traceback = known  # type: ignore[attr-defined]
     return known
+
+
+def extend_traceback(inst: Instruction, error: VariableTracker) -> None:
+    """`PyTraceBack_Here`: what is raised by an instruction, or passes a frame's call, gets a new
+    object for its traceback.
+    """
+    if inst.opname != "RERAISE" and (inst.opname, inst.arg) != ("RAISE_VARARGS", 0):
+        error.traceback = None  # type: ignore[attr-defined]
 
 
 def _new_exception(

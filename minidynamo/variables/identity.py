@@ -30,6 +30,14 @@ class IdentityKey:
         return isinstance(other, IdentityKey) and self.token == other.token
 
 
+def _is_known_by_value(what: VariableTracker) -> bool:
+    """Whether `id` takes it for one object with its equals. New containers are objects each."""
+    if isinstance(what, ConstantVariable):
+        return True
+    is_given = what.source is not None and what.python_type() in (tuple, frozenset)
+    return is_given and what.is_python_constant()
+
+
 class IdVariable(VariableTracker):
     """`id(what)`. Without an object: an int that is the same wherever `token` is."""
 
@@ -37,7 +45,7 @@ class IdVariable(VariableTracker):
         super().__init__()
         if what is None:
             self.key = IdentityKey(token)
-        elif what.is_python_constant():
+        elif _is_known_by_value(what):
             constant = what.as_python_constant()
             self.key = IdentityKey((type(constant).__qualname__, repr(constant)), what)
         else:
@@ -82,7 +90,7 @@ def guard_distinct(tx: Translator, value: VariableTracker) -> None:
 
     Equal constants have one key: what they are is guarded already.
     """
-    if value.source is None or value.is_python_constant():
+    if value.source is None or _is_known_by_value(value):
         return
     sources = tx.output.identified
     for other, kind in sources.items():

@@ -366,10 +366,8 @@ class Services:
             return constant_calls.call_once(self, value, args, kwargs)  # type: ignore[arg-type]
         if rule is Rule.GRAPH:
             if markers.decision(value) is markers.Decision.NONSTRICT:
-                given = [fn, *args]
-                return self.inline(
-                    UserFunctionVariable(markers.call_nonstrictly), given, kwargs
-                )
+                traced: Any = markers.call_nonstrictly
+                return self.inline(UserFunctionVariable(traced), [fn, *args], kwargs)
             if isinstance(fn, UserFunctionVariable) and _has_callbacks(args, kwargs):
                 return self.inline(fn, args, kwargs)
             return self.call_operation(value, args, kwargs)

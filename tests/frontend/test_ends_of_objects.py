@@ -186,6 +186,24 @@ def nest():
     return Box(inner=[Mortal(3)])
 
 
+def deleted_in_a_handler_of_an_inlined_function(a):
+    def inner():
+        thing, other = Mortal(1), Mortal(2)
+        LOG.append("in")
+        try:
+            raise ValueError(thing.name + other.name)
+        except ValueError:
+            del thing
+            LOG.append("handled")
+            other = None
+        LOG.append("behind")
+        return a + 1, other
+
+    result = inner()
+    LOG.append("after")
+    return result
+
+
 CASES = [
     (local_is_replaced, lambda: ()),
     (unused_local_lives_on, lambda: ()),
@@ -205,6 +223,7 @@ CASES = [
     (weak_dicts, lambda: (weakref.WeakKeyDictionary(), weakref.WeakValueDictionary())),
     (finalize, lambda: ()),
     (deleted_in_a_handler, lambda: ()),
+    (deleted_in_a_handler_of_an_inlined_function, lambda: ()),
 ]
 
 

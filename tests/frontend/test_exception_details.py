@@ -344,3 +344,32 @@ def test_traceback_of_another_exception():
 
     check(fn, torch.ones(2), False, fullgraph=True)
     check(fn, torch.ones(2), True, graphs=None)
+
+
+def test_identity_of_tracebacks():
+    seen = []
+
+    def raising():
+        try:
+            raise ValueError("a")
+        except ValueError as error:
+            seen.append(error.__traceback__)
+            raise
+
+    def fn(x):
+        seen.clear()
+        try:
+            raising()
+        except ValueError as error:
+            answers = [error.__traceback__ is seen[0], error.__traceback__ == seen[0]]
+            again = error.__traceback__
+            try:
+                raise IndexError().with_traceback(again)
+            except IndexError as other:
+                answers += [other.__traceback__ is again, other.__traceback__ != again]
+                same = other.__traceback__ is other.__traceback__
+        seen.clear()
+        return x + 1, answers, same
+
+    check(fn, X, fullgraph=True)
+    assert fn(X)[1:] == ([False, False, False, True], True)

@@ -126,3 +126,19 @@ def test_keys_that_are_made_anew(name):
             assert_same(fn(x, wanted), compiled(x, cache))
     assert_same(wanted, cache)
     assert len(counter.graphs) <= 4
+
+
+def test_ids_of_equal_containers():
+    def fn(x, a, b):
+        new, other = set("ab"), set("ab")
+        frozen = frozenset(new)
+        answers = id(new) == id(other), id(frozen) != id(frozenset(other)), id(a) == id(b)
+        return x + 1, answers, {id(a): "a", id(b): "b"}[id(a)], id(new) == id(new)
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    one = [1]
+    for pair in (([1], [1]), (one, one), ([1], [1])):
+        assert_same(fn(X, *pair), compiled(X, *pair))
+    assert len(counter.graphs) == 2
+    assert fn(X, [1], [1])[1] == (False, True, False)
