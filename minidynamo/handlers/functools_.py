@@ -142,12 +142,23 @@ def _show_partial(tx: Translator, value: PartialVariable) -> str:
 REPRS[functools.partial.__repr__] = Repr(_show_partial, "...")
 
 
+class _CalledByPython(functools.partial[Any]):
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+
+_ALL_ARE_TAKEN_OVER = functools.partial(_CalledByPython(int)).func is int
+
+
 def _partial_below(tx: Translator, function: Values) -> PartialVariable | None:
-    """The partial whose parts are taken over by another one: it is called by C and has no dict."""
+    """The partial whose parts are taken over by another one: it has no dict and, in some versions
+    of CPython, is called by C.
+    """
     if not isinstance(function, (PartialVariable, UserPartialVariable)):
         return None
     owner = next(cls for cls in function.cls.__mro__ if "__call__" in vars(cls))
-    if owner is not functools.partial or any(function.instance_names(tx)):
+    is_called_by_c = owner is functools.partial or _ALL_ARE_TAKEN_OVER
+    if not is_called_by_c or any(function.instance_names(tx)):
         return None
     return function if isinstance(function, PartialVariable) else function.base
 

@@ -42,6 +42,7 @@ from minidynamo.inductor.eager_saves import unsaved_outputs
 from minidynamo.inductor.effects import keeping_calls
 from minidynamo.inductor.gradients import UNREACHED, WRITTEN, Gradients
 from minidynamo.inductor.laid_out import LaidOut
+from minidynamo.inductor.passes.image_layouts import put_channels_last
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 from minidynamo.inductor.passes.pooled_positions import keep_positions
 from minidynamo.inductor.passes.simplify import may_share_memory, merge_equal_nodes
@@ -547,6 +548,7 @@ def _compile_aot(
         # In place of the partitioner's own pass, which takes two draws of some random operators
         # (randn_like, uniform, exponential, ...) for one.
         merge_equal_nodes(joint, _not_to_be_saved(gm, joint, kwargs["num_fwd_outputs"]))
+        put_channels_last(joint, with_gradients=True)
         keep_positions(joint)
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):

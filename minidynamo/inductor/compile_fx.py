@@ -49,6 +49,7 @@ from minidynamo.inductor.passes import (
     data_checks,
     devices,
     foreach,
+    image_layouts,
     in_place,
     masked_writes,
     narrow_products,
@@ -324,6 +325,8 @@ def _has_known_devices(graph: torch.fx.GraphModule) -> bool:
 
 def _compile_graph(graph: torch.fx.GraphModule, kind: str) -> Callable[..., Any]:
     with events.timed("graph_passes"):
+        if kind == "inference":
+            image_layouts.put_channels_last(graph)
         for graph_pass in GRAPH_PASSES:
             graph_pass(graph)
     trace.stage(f"{kind}_graph.py", trace.graph_text(graph))

@@ -21,6 +21,8 @@ max_fusion_nodes: int = field(600, "Operations that one fused kernel may have at
 epilogue_fusion: bool = field(True, "Fuse elementwise operators into templates of matrix products. No effect: products are library calls, and what follows them is a kernel, which is as fast.")
 max_autotune: bool = field(False, "Time variants of each kernel when compiling (on CPUs also the libraries' matrix products), and keep the fastest. Sums may differ in the last bits.")
 freezing: bool = field(False, "Without gradients: fold batch norm into convolutions, pack weights, compute what depends on parameters alone once; again when those change (not through `.data`).")
+layout_optimization: bool = field(True, "On GPUs: lay out the images of convolutions with channels last, where that pays.")
+force_layout_optimization: bool = field(False, "Lay out the images of convolutions with channels last on every device, whether or not it pays.")
 shape_padding: bool = field(False, "Pad matrix products to aligned sizes. No effect: libraries for CPUs pad their blocks, and GPUs' do not need it in float32.")
 triton_cudagraphs: bool = field(False, "On GPUs: record what a graph launches as a CUDA graph, and replay that; not where sizes are symbolic, inputs that move are written to, or something waits for the GPU.", aliases=("triton.cudagraphs",))
 trace_enabled: bool = field(False, "Write a folder for each compiled graph: its FX graphs, loops, fusion, code and times.", aliases=("trace.enabled",))

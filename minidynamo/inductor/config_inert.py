@@ -18,7 +18,7 @@ _ON = """
     disable_progress dynamic_scale_rblock enable_auto_functionalized_v2 fx_graph_cache
     graph_partition implicit_fallbacks inplace_buffers inplace_padding
     joint_graph_constant_folding keep_addmm_fused_for_half_dtypes keep_output_stride
-    layout_optimization loop_index_inversion_in_fusion loop_ordering_after_fusion
+    loop_index_inversion_in_fusion loop_ordering_after_fusion
     loop_reindexing_after_fusion online_softmax optimize_scatter_upon_const_tensor
     pattern_matcher pick_loop_orders prologue_fusion reorder_for_locality
     reorder_for_peak_memory scalar_asserts size_asserts split_cat_fx_passes split_reductions
@@ -44,7 +44,7 @@ _OFF = """
     decompose_mem_bound_mm efficient_conv_bn_eval_fx_passes enable_linear_binary_folding
     epilogue_fusion_first epilogue_fusion_with_atomic_add
     expand_dimension_for_pointwise_nodes force_fuse_int_mm_with_mul
-    force_layout_optimization force_pointwise_cat force_shape_pad
+    force_pointwise_cat force_shape_pad
     freezing_discard_parameters fx_wrapper group_fusion max_autotune_allow_flexible_layouts
     max_autotune_gemm max_autotune_pointwise memory_planning pad_channels_last
     pad_dynamic_shapes pad_outputs permute_fusion profile_bandwidth

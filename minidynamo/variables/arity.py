@@ -66,7 +66,7 @@ class Arity(NamedTuple):
 # What CPython says about the number and the names of arguments.
 _ABOUT_ARGUMENTS = re.compile(
     r"takes .* arguments?\b|takes no keyword|expected .* arguments?, got|missing required"
-    r"|must have at least|invalid keyword argument|takes at (least|most)"
+    r"|must have at least|(invalid|unexpected) keyword argument|takes at (least|most)"
 )
 
 

@@ -26,6 +26,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mode max-autotune": {"mode": "max-autotune"},
     "dropout of eager": {"options": {"fallback_random": True}},
     "scattered parts": {"dynamic": True},
+    "block of convolutions": {"options": {"force_layout_optimization": True}},
+    "block of convolutions, trained": {"options": {"force_layout_optimization": True}},
 }
 
 
@@ -108,6 +110,21 @@ add(
     lambda x, w: F.conv2d(x.contiguous(memory_format=torch.channels_last), w).relu(),
     plain((2, 3, 8, 8), (4, 3, 3, 3)),
 )
+
+
+def block(x: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Of enough channels for another layout of the images."""
+    first, second, scale, shift, last = weights
+    y = F.conv2d(x, first, padding=1)
+    z = F.conv2d(F.relu(y), second, padding=1)
+    z = F.relu(y + F.batch_norm(z, None, None, scale, shift, training=True))
+    pooled = F.adaptive_avg_pool2d(F.max_pool2d(z, 2), 1)
+    return pooled.flatten(1) @ last, z, z[:, 1:3]
+
+
+BLOCK = (2, 3, 4, 4), (72, 3, 3, 3), (72, 72, 3, 3), (72,), (72,), (72, 3)
+add("block of convolutions", block, plain(*BLOCK))
+add("block of convolutions, trained", block, trained(*BLOCK))
 add("attention", F.scaled_dot_product_attention, trained(*[(1, 2, 8, 16)] * 3))
 add(
     "causal attention",
