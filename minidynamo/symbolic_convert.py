@@ -449,16 +449,16 @@ class Translator(Protocol):
         callee = InliningTranslator(self, fn, args, kwargs)
         if code.co_flags & _GENERATOR_FLAG:
             return self.make_generator(callee)
-        callee.is_resumable = is_tail and self.is_resumable and self.can_wait()
+        callee.is_resumable = is_tail and self.is_resumable and self.can_wait(code)
         value = callee.run()
         end_with_frame(callee, value)
         return value
 
-    def can_wait(self) -> bool:
-        """Whether the rest of the running instruction is to push what the function returns. The
-        functions of torch.func keep a state of torch open while they call.
+    def can_wait(self, code: types.CodeType) -> bool:
+        """Whether the rest of the running instruction is to push what the function `code` returns.
+        The functions of torch.func keep a state of torch open while they call.
         """
-        if trace_rules.is_transform_file(self.code.co_filename):
+        if trace_rules.is_transform_file(self.code.co_filename) or code is trace_rules.DEEPCOPY:
             return False
         return config.nested_graph_breaks and self.current.opname in _WAITING
 

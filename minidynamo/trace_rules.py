@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import cmath
+import copy
 import enum
 import functools
 import inspect
@@ -413,6 +414,10 @@ def is_skipped_file(filename: str) -> bool:
         name = package.removesuffix(".py")
         return name in _SKIPPED_PACKAGES or name in _LIBRARIES
     return filename.startswith(_STDLIB)
+
+
+# Its memo is by the addresses of what it copies: what the frame made has none before a break.
+DEEPCOPY = copy.deepcopy.__code__
 
 
 def is_transform_file(filename: str) -> bool:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.func import functional_call
 
 import minidynamo
+from minidynamo.utils import counters
 
 X = torch.arange(12.0).reshape(3, 4) / 10
 
@@ -797,6 +798,21 @@ def test_deep_copies_of_configurations():
     config.sizes["width"].append(1)
     assert_same(compiled(X), run(X))
     assert len(counter.graphs) == before + 1
+
+
+def test_deep_copies_of_new_modules_break_once():
+    def run(x):
+        layer = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0))
+        copies = nn.ModuleList([copy.deepcopy(layer)])
+        layer[0].weight.data.zero_()
+        return copies[0](x), copies[0][0].bias is layer[0].bias
+
+    torch.manual_seed(0)
+    expected = run(X)
+    minidynamo.reset()
+    torch.manual_seed(0)
+    assert_same(minidynamo.compile(run, backend="eager")(X), expected)
+    assert counters["graph_break"].total() == 1
 
 
 def test_parameters_change_their_type_inside():
