@@ -36,22 +36,25 @@ class _Shown:
 def format_values(
     tx: Translator, operand: ConstantVariable, other: VariableTracker
 ) -> VariableTracker:
-    """The text or bytes with the items of a tuple; of objects, those that `%s` or `%r` shows."""
-    if (
-        isinstance(other, SequenceVariable)
-        and issubclass(other.cls, tuple)
-        and not other.overrides("__getitem__")
-    ):
+    """The text or bytes with the items of a tuple, or the one value; of objects, those that `%s` or
+    `%r` shows.
+    """
+    items = [other]
+    if isinstance(other, SequenceVariable) and issubclass(other.cls, tuple):
+        if other.overrides("__getitem__"):
+            unsupported(
+                "string formatting", repr(operand), "it formats values that are not known"
+            )
         items = [item.realize() for item in other.items]
-        values = tuple(
-            item.value
-            if isinstance(item, ConstantVariable) and is_inert(item.value)
-            else _Shown(tx, item)
-            for item in items
-        )
-        if not any(isinstance(value, _Shown) for value in values):
-            return tx.fold(operator.mod, (operand.value, values), {})
-        if isinstance(operand.value, str):
-            with contextlib.suppress(TypeError, ValueError, NotConstant):
-                return ConstantVariable(operand.value % values)
+    values = tuple(
+        item.value
+        if isinstance(item, ConstantVariable) and is_inert(item.value)
+        else _Shown(tx, item)
+        for item in items
+    )
+    if not any(isinstance(value, _Shown) for value in values):
+        return tx.fold(operator.mod, (operand.value, values), {})
+    if isinstance(operand.value, str):
+        with contextlib.suppress(TypeError, ValueError, NotConstant):
+            return ConstantVariable(operand.value % values)
     unsupported("string formatting", repr(operand), "it formats values that are not known")

@@ -80,10 +80,8 @@ def text_of(
     special: str,
 ) -> str | None:
     """What `__str__` or `__repr__` gives, where tracing knows it."""
-    if isinstance(value, ConstantVariable):
+    if isinstance(value, (ConstantVariable, CallableVariable)):
         return str(value.value) if special == "__str__" else repr(value.value)
-    if isinstance(value, CallableVariable):
-        return repr(value.value)
     if isinstance(value, UserFunctionVariable):
         if value.source is not None:
             tx.guard(value.source, "ID_IS", value.fn)

@@ -33,6 +33,7 @@ np.dot(x, b) | np.outer(x[0], x[1]) | np.einsum("ij,jk->ik", x, b) | np.linalg.n
 np.linalg.inv(x[:, :2] + np.eye(2) * 9) | np.fft.fft(x).real
 x.shape, x.ndim, x.size, x.dtype, x.nbytes, x.itemsize, x.strides | len(x) | [r * 2 for r in x]
 isinstance(x, np.ndarray) | type(x) is np.ndarray | x.dtype == np.float64
+x.shape, str(x.dtype) | x + 1, "%s" % x.dtype | x + 1, f"{x.dtype} {i.dtype!r}"
 torch.from_numpy(x) + 1 | torch.from_numpy(x).sin().numpy() | torch.tensor(x) | torch.as_tensor(x)
 torch.as_tensor(x, dtype=torch.float32) | torch.as_tensor(x.sum()) | torch.ones(3).numpy() * x
 torch.tensor(i, dtype=torch.int8)

@@ -99,6 +99,15 @@ def test_another_function_recompiles():
     check_recompiles(fn, [(X, one), (X, one), (X, two)], graphs=2)
 
 
+def test_percent_with_one_object():
+    def fn(x, given):
+        named = Named(given)
+        return x + 1, "%s|" % named, "%4r" % [named], "%s" % {"a": named}, "%.2s" % type(x)
+
+    for given in ("a", "b"):
+        assert compiled(fn, X, given)[1:] == fn(X, given)[1:]
+
+
 def test_sets():
     def fn(x):
         own = {Named("a")}
