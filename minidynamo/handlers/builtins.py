@@ -53,7 +53,7 @@ from ..variables.sets import SetVariable
 from ..variables.symint import SymVariable, compute
 from ..variables.tensor import TensorVariable
 from ..variables.user_defined import UserDefinedObjectVariable
-from ..variables.user_keys import as_hash, has_known_hash
+from ..variables.user_keys import as_hash, has_known_hash, hash_of_identity
 from ..variables.user_values import UserValueVariable
 from .class_definitions import type_new
 from .extremes import select_extreme
@@ -139,30 +139,23 @@ def _id(tx: Translator, value: Values, /) -> Values:
 @builtin(hash)
 def _hash(tx: Translator, value: Values, /) -> Values:
     value = value.hashed_as(tx)
+    if isinstance(value, (identity.IdVariable, BoundMethodVariable)):
+        return hash_of_identity(tx, value)
     function = lookup_special(tx, value, "__hash__")
     if isinstance(function, BoundMethodVariable) and isinstance(
         function.function, BaseFunctionVariable
     ):
         result = tx.call_function(function, [], {}).realize()
+        if isinstance(result, identity.IdVariable):
+            return result
         return ConstantVariable(as_hash(tx, result))
     if value.python_type().__hash__ is object.__hash__ and not isinstance(value, BuiltinObject):
-        return _hash_of_identity(tx, value)
+        return hash_of_identity(tx, value)
     if isinstance(value, BuiltinObject):
         key = value.hash_key(tx)
         if isinstance(key, (tuple, frozenset)) and has_known_hash(key):
             return ConstantVariable(hash(key))
     unsupported("hash()", repr(value), "the hash of this object is not known while tracing")
-
-
-def _hash_of_identity(tx: Translator, value: Values) -> Values:
-    """`object.__hash__`: of an object made inside it is only known that it stays the same."""
-    if value.source is None:
-        return identity.IdVariable(None, ("hash", value.identity()))
-    real = tx.output.side_effects.real_of(value)
-    if real is None:
-        unsupported("hash()", repr(value), "the hash of this object is not known while tracing")
-    identity.guard_address(tx, value.source, real)
-    return ConstantVariable(hash(real))
 
 
 # -- types --------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ class ExceptionVariable(BuiltinObject):
                 tx.raise_observed(TypeError, "attribute value type must be bool")
             effects.store_attr(self, name, value)
         elif name == "__traceback__":
-            self.set_traceback(value)
+            self.set_traceback(tx, value)
         elif self.sample is not None:
             unsupported("attribute store", name, "its class keeps more than args")
         else:
@@ -151,10 +151,12 @@ class ExceptionVariable(BuiltinObject):
         else:
             super().delattr(tx, name)
 
-    def set_traceback(self, traceback: VariableTracker) -> None:
+    def set_traceback(self, tx: Translator, traceback: VariableTracker) -> None:
         """Its own is nothing new: who looks at it makes the program raise for real. So it is with
         one of another exception, which was raised earlier.
         """
+        if traceback.python_type() not in (types.TracebackType, types.NoneType):
+            tx.raise_observed(TypeError, "__traceback__ must be a traceback or None")
         own = isinstance(traceback, TracebackVariable) and traceback.made_at == self.raised_at
         is_fresh = self.source is None and self.raised_at is None
         if is_fresh and isinstance(traceback, TracebackVariable) and traceback.made_at:
@@ -400,7 +402,7 @@ def _exception_with_traceback(
 ) -> VariableTracker:
     unraised = self.source is None and self.raised_at is None
     if not (unraised and isinstance(traceback, ConstantVariable) and traceback.value is None):
-        self.set_traceback(traceback)
+        self.set_traceback(tx, traceback)
     return self
 
 

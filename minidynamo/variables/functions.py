@@ -21,6 +21,7 @@ from ..source import (
 )
 from .base import NotConstant, ObservedException, VariableTracker
 from .constant import ConstantVariable
+from .identity import IdentityKey, guard_distinct
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -258,6 +259,24 @@ class BoundMethodVariable(VariableTracker):
 
     def truth(self, tx: Translator) -> bool:
         return True
+
+    def compare(
+        self, tx: Translator, method: str, other: VariableTracker
+    ) -> VariableTracker | None:
+        """`method_richcompare`: receivers are compared by identity."""
+        if method not in ("__eq__", "__ne__") or other.python_type() is not types.MethodType:
+            return ConstantVariable(NotImplemented)
+        if not isinstance(other, BoundMethodVariable):
+            return None
+        same = tx.is_same(self.function, other.function)
+        same = same and tx.is_same(self.receiver, other.receiver)
+        return ConstantVariable(same is (method == "__eq__"))
+
+    def hash_key(self, tx: Translator) -> Any:
+        if self.is_python_constant():
+            return super().hash_key(tx)
+        guard_distinct(tx, self.receiver)
+        return IdentityKey((id(self.function.identity()), id(self.receiver.identity())), self)
 
     def call(
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]

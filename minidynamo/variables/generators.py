@@ -298,11 +298,12 @@ def _throw(
     /,
 ) -> Any:
     if not is_none(traceback):
-        if not isinstance(value, ExceptionVariable):
+        is_traceback = traceback.python_type() is types.TracebackType
+        if not isinstance(value, ExceptionVariable) or not is_traceback:
             unsupported("exception attribute", "throw", "tracebacks are not traced")
         own = value.source is not None and AttrSource(value.source, "__traceback__")
         if traceback.source is None or traceback.source != own:
-            value.set_traceback(traceback)
+            value.set_traceback(tx, traceback)
     error = value if isinstance(value, ExceptionVariable) else type_
     if error is type_ and not is_none(value):
         error = tx.call_function(type_, [value], {})

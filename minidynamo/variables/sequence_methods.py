@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import struct
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ from .builtin_object import (
 )
 from .constant import ConstantVariable
 from .lists import ListVariable, SequenceVariable, SliceVariable, TupleVariable, as_sequence
+from .postponed import joined_texts
 from .services import SEQUENCE_BUILDERS
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 # -- methods of both ----------------------------------------------------------------------------
 
 _BOTH = (list, tuple)
+_MOST_ITEMS = sys.maxsize // struct.calcsize("P")  # what there may be memory for
 
 
 @builtin_method(_BOTH, "__len__")
@@ -142,8 +146,12 @@ def _seq_index(
         return ConstantVariable(found)
     if not issubclass(self.cls, list):
         tx.raise_observed(ValueError, "tuple.index(x): x not in tuple")
-    shown = tx.call_function(tx.wrap_constant(repr), [item], {}).as_python_constant()
-    tx.raise_observed(ValueError, f"{shown} is not in list")
+    shown = tx.call_function(tx.wrap_constant(repr), [item], {})
+    parts = [shown, ConstantVariable(" is not in list")]
+    message = joined_texts(parts)
+    if message is None:
+        tx.raise_observed(ValueError, "".join(part.as_python_constant() for part in parts))
+    raise ObservedException(tx.call_function(tx.wrap_constant(ValueError), [message], {}))
 
 
 def repeated(
@@ -155,6 +163,11 @@ def repeated(
     if not _has_index(tx, count):
         return None
     times = index_of(tx, count)
+    if not -sys.maxsize - 1 <= times <= sys.maxsize:
+        kind = type_name(count.python_type())
+        tx.raise_observed(OverflowError, f"cannot fit '{kind}' into an index-sized integer")
+    if len(self.items) * times > _MOST_ITEMS:
+        tx.raise_observed(MemoryError)
     if len(self.items) * times > MAX_ITEMS:
         unsupported("long sequence", f"{len(self.items)} items {times} times", "it is too long")
     return self.items * times

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,6 +13,7 @@ from .builtin_object import USER_KEY, rich_equal
 from .code_reach import CodeReach
 from .constant import ConstantVariable, is_value
 from .descriptors import lookup_special
+from .identity import IdVariable, guard_address
 from .reach import reached
 
 if TYPE_CHECKING:
@@ -34,6 +36,23 @@ def as_hash(tx: Translator, result: VariableTracker) -> int:
     return hash(number) if not fits or number == -1 else number
 
 
+def hash_of_identity(tx: Translator, value: VariableTracker) -> VariableTracker:
+    """`object.__hash__`: of an object made inside it is only known that it stays the same. So it is
+    with bound methods; addresses are small enough to be their own hashes.
+    """
+    if isinstance(value, IdVariable):
+        return value
+    if value.python_type() is types.MethodType:
+        return IdVariable(None, ("hash", value.hash_key(tx)))
+    if value.source is None:
+        return IdVariable(None, ("hash", value.identity()))
+    real = tx.output.side_effects.real_of(value)
+    if real is None:
+        unsupported("hash()", repr(value), "the hash of this object is not known while tracing")
+    guard_address(tx, value.source, real)
+    return ConstantVariable(hash(real))
+
+
 class UserKey:
     """A dict key or set element whose class defines `__hash__` or `__eq__`: both are traced.
 
@@ -49,7 +68,8 @@ class UserKey:
         result = _call_hash(tx, variable)
         if effects.lasting != before:
             unsupported("hash", repr(variable), "its __hash__ has side effects")
-        self.hash = as_hash(tx, result)
+        self.is_known = not isinstance(result, IdVariable)
+        self.hash = as_hash(tx, result) if self.is_known else hash(result.hash_key(tx))
         self._state = dict(effects.stored_attrs(variable))
 
     def is_stale(self) -> bool:
@@ -93,7 +113,7 @@ def has_known_hash(key: Any) -> bool:
     """Whether the hash of this hash key is what hashing the value itself gives."""
     if isinstance(key, (tuple, frozenset)):
         return all(map(has_known_hash, key))
-    return isinstance(key, UserKey) or is_value(key)
+    return key.is_known if isinstance(key, UserKey) else is_value(key)
 
 
 def check_hashed_keys(keys: Iterable[Any]) -> list[UserKey]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import operator
+import sys
 
 import pytest
 import torch
@@ -127,3 +128,43 @@ def test_values_that_lack_the_slot():
     assert_same(compiled(x, other), fn(x, other))
     assert_same(compiled(x, held), fn(x, held))
     assert len(counter.graphs) == 2
+
+
+def test_values_that_do_not_fit():
+    class Unlike:
+        def __eq__(self, other):
+            return False
+
+    def texts(*actions):
+        found = []
+        for action in actions:
+            try:
+                action()
+            except (MemoryError, OverflowError, TypeError) as error:
+                found.append((type(error), str(error)))
+        return found
+
+    def fn(x, b):
+        items = [1, b]
+        found = texts(
+            lambda: items * sys.maxsize,
+            lambda: (1, b) * (sys.maxsize // 2 + 1),
+            lambda: items * (sys.maxsize + 1),
+            lambda: items * (-sys.maxsize - 1),
+            lambda: setattr(ValueError(), "__traceback__", 5),
+            lambda: ValueError().with_traceback(5),
+        )
+        try:
+            items.index(Unlike())
+        except ValueError as error:
+            unlike = type(error.args[0]), len(error.args)
+        return x + 1, found, unlike
+
+    check(fn, X, 2, fullgraph=True)
+    assert [kind for kind, _ in fn(X, 2)[1]] == [
+        MemoryError,
+        MemoryError,
+        OverflowError,
+        TypeError,
+        TypeError,
+    ]

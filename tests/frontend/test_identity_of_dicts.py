@@ -142,3 +142,80 @@ def test_ids_of_equal_containers():
         assert_same(fn(X, *pair), compiled(X, *pair))
     assert len(counter.graphs) == 2
     assert fn(X, [1], [1])[1] == (False, True, False)
+
+
+class Counted:
+    def __init__(self, value):
+        self.value, self.callbacks = value, {}
+
+    def one(self):
+        return self.value
+
+    def other(self):
+        return self.value
+
+    def __eq__(self, other):
+        return isinstance(other, Counted)
+
+    __hash__ = None
+
+
+def test_bound_methods_are_compared_and_are_keys():
+    def fn(x, a, b):
+        new = Counted(1)
+        answers = [
+            a.one == a.one,
+            a.one != b.one,
+            a.one == a.other,
+            new.one == new.one,
+            new.one == Counted(1).one,
+            a.one == 3,
+            hash(new.one) == hash(new.one),
+        ]
+        found = a.callbacks[a.one], a.callbacks.get(b.one), a.other in a.callbacks
+        a.callbacks[new.one] = 4
+        methods = [a.one, b.one, new.one]
+        methods.remove(b.one)
+        return x + 1, answers, found, len({a.one, b.one, a.one, new.one}), len(methods)
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for run in (fn, compiled):
+        first, second = Counted(1), Counted(1)
+        results = []
+        for pair in ((first, second), (first, second), (first, first)):
+            for one in pair:
+                one.callbacks = {one.one: 1, one.value: 2}
+            results.append((run(X, *pair), [*pair[0].callbacks.values()]))
+        if run is fn:
+            expected = results
+    assert_same(expected, results)
+    assert len(counter.graphs) == 3  # the key that a dict holds is a new object in each call
+
+
+class ByAddress:
+    def __init__(self, value):
+        self.value = value
+
+    def __hash__(self):
+        return hash(id(self))
+
+    def __eq__(self, other):
+        return self is other
+
+
+def test_classes_that_hash_addresses():
+    def fn(x, a, b):
+        new = ByAddress(3)
+        table = {a: 1, b: 2}
+        table[new] = len({a, b, new, ByAddress(4), a})
+        return x + 1, [key.value for key in table], table, hash(new) == hash(new)
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    first, second = ByAddress(1), ByAddress(2)
+    for pair in ((first, second), (first, first)):
+        (_, *want), (_, *got) = fn(X, *pair), compiled(X, *pair)
+        assert (want[0], want[2]) == (got[0], got[2])
+        assert [*want[1].values()] == [*got[1].values()] == [got[1][key] for key in got[1]]
+    assert len(counter.graphs) == 2
