@@ -151,7 +151,7 @@ def _hash(tx: Translator, value: Values, /) -> Values:
         return ConstantVariable(as_hash(tx, result))
     if value.python_type().__hash__ is object.__hash__ and not isinstance(value, BuiltinObject):
         return hash_of_identity(tx, value)
-    if isinstance(value, BuiltinObject):
+    if isinstance(value, BuiltinObject) or value.python_type().__hash__ is None:
         key = value.hash_key(tx)
         if isinstance(key, (tuple, frozenset)) and has_known_hash(key):
             return ConstantVariable(hash(key))

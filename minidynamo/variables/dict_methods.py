@@ -18,6 +18,7 @@ from .builtin_object import (
 from .constant import ConstantVariable
 from .dicts import DictVariable, key_of, raise_key_error
 from .exceptions import ExceptionVariable
+from .instance_dict import InstanceDictVariable
 from .lists import TupleVariable
 from .services import SEQUENCE_BUILDERS
 
@@ -314,6 +315,8 @@ def _dict_eq(
     other: VariableTracker,
     /,
 ) -> VariableTracker:
+    if isinstance(other, InstanceDictVariable):
+        other = other.copy(tx)
     if not isinstance(other, DictVariable):
         return NOT_IMPLEMENTED
     self.guard_keys(tx)

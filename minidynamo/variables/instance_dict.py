@@ -5,6 +5,7 @@ Reading and writing single names goes to the object; whatever looks at all names
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .instance_state import InstanceState
 
 NONE = ConstantVariable(None)
+_EQUALITIES = {"__eq__": operator.eq, "__ne__": operator.ne}
 # "view" and "iterator": (tx, dict, kind) -> a value; see instance_views.
 GOING_OVER: dict[str, Callable[..., VariableTracker]] = {}
 
@@ -82,6 +84,14 @@ class InstanceDictVariable(VariableTracker):
             assert value is not None
             items[name] = value
         return tx.wrap_keywords(items)
+
+    def compare(
+        self, tx: Translator, method: str, other: VariableTracker
+    ) -> VariableTracker | None:
+        """`dict_richcompare`, of copies."""
+        if method not in _EQUALITIES or not issubclass(other.python_type(), dict):
+            return ConstantVariable(NotImplemented)
+        return tx.call_operator(_EQUALITIES[method], [self.copy(tx), other]).realize()
 
     def length(self, tx: Translator) -> VariableTracker:
         return ConstantVariable(len(list(self.owner.instance_names(tx))))

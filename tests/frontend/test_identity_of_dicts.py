@@ -219,3 +219,40 @@ def test_classes_that_hash_addresses():
         assert (want[0], want[2]) == (got[0], got[2])
         assert [*want[1].values()] == [*got[1].values()] == [got[1][key] for key in got[1]]
     assert len(counter.graphs) == 2
+
+
+class ByDict:
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+    def __eq__(self, other):
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    __hash__ = None
+
+
+def test_instance_dicts_are_compared():
+    def fn(x, a, b):
+        new = ByDict(w=1, y=x)
+        answers = [
+            new == ByDict(w=1, y=x),
+            new != ByDict(w=2, y=x),
+            a == b,
+            vars(a) != {"w": 1},
+            {"w": 1} == vars(a),
+            vars(a) == 3,
+        ]
+        a.z = 3
+        answers += [a == b, vars(a) == {"w": 1, "z": 3}]
+        try:
+            hash(new)
+        except TypeError as error:
+            answers.append(str(error))
+        return x + 1, answers
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for attributes in ({"w": 1}, {"w": 2}, {"w": 1, "z": 3}):
+        pairs = [(ByDict(w=1), ByDict(**attributes)) for _ in range(2)]
+        assert_same(fn(X, *pairs[0]), compiled(X, *pairs[1]))
+    assert len(counter.graphs) == 3
