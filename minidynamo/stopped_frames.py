@@ -138,7 +138,12 @@ class StoppedFrame:
             return SUPER_NAME if self.tx.cells[name].load(self.tx) is not None else None
         return name if name in self.tx.locals else None
 
-    def key(self, index: int, slots: str, inner: InnerCall | None = None) -> ContinuationKey:
+    def key(
+        self,
+        index: int,
+        slots: str,
+        inner: InnerCall | None = None,
+    ) -> ContinuationKey:
         """The continuation at `index` with a stack of `slots`."""
         names = self.names if index == self.index else self._used(self.names, index)
         makes = self.makes and inner is not None
@@ -490,7 +495,9 @@ def _plain_function(code: types.CodeType, frame: StoppedFrame) -> types.Function
 
 
 def _closure_function(
-    code: types.CodeType, globals_: dict[str, Any], *cells: types.CellType
+    code: types.CodeType,
+    globals_: dict[str, Any],
+    *cells: types.CellType,
 ) -> types.FunctionType:
     """Run by generated code."""
     return types.FunctionType(code, globals_, code.co_name, None, cells)

@@ -260,7 +260,9 @@ def extend_traceback(inst: Instruction, error: VariableTracker) -> None:
 
 
 def _new_exception(
-    cls: type[BaseException], args: tuple[Any, ...], named: dict[str, Any]
+    cls: type[BaseException],
+    args: tuple[Any, ...],
+    named: dict[str, Any],
 ) -> BaseException:
     """The exception without the `__init__` that Python subclasses define: it was traced."""
     base: Any = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
@@ -278,7 +280,10 @@ def build_exception(tx: Any, error: BaseException) -> VariableTracker:
 
 
 def exception_with_state(
-    tx: Any, cls: Any, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    tx: Any,
+    cls: Any,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
 ) -> VariableTracker:
     """`cls(*args, **kwargs)` of a class of Python's own that keeps more than `args`: it is made of
     constants.
@@ -304,7 +309,11 @@ BUILTIN_EXCEPTIONS = tuple(
 follows_base(*(class_ for class_ in BUILTIN_EXCEPTIONS if class_ is not BaseException))
 
 
-def set_context(tx: Translator, error: VariableTracker, handled: VariableTracker) -> None:
+def set_context(
+    tx: Translator,
+    error: VariableTracker,
+    handled: VariableTracker,
+) -> None:
     """`_PyErr_SetObject`: `error` was raised while `handled` was being handled."""
     effects = tx.output.side_effects
     if not isinstance(error, ExceptionVariable) or not isinstance(handled, ExceptionVariable):
@@ -359,7 +368,11 @@ def _wrap_exception(tx: Translator, value: BaseException, source: Source) -> Var
 
 @builtin_method(BaseException, "__init__")
 def _exception_init(
-    tx: Translator, self: ExceptionVariable, /, *args: VariableTracker, **named: VariableTracker
+    tx: Translator,
+    self: ExceptionVariable,
+    /,
+    *args: VariableTracker,
+    **named: VariableTracker,
 ) -> None:
     given = self.made_with[0] or []
     if self.sample is not None and len(given) == len(args) and all(map(is_, given, args)):
@@ -398,7 +411,10 @@ def _exception_repr(tx: Translator, self: ExceptionVariable, /) -> VariableTrack
 
 @builtin_method(BaseException, "with_traceback")
 def _exception_with_traceback(
-    tx: Translator, self: ExceptionVariable, traceback: VariableTracker, /
+    tx: Translator,
+    self: ExceptionVariable,
+    traceback: VariableTracker,
+    /,
 ) -> VariableTracker:
     unraised = self.source is None and self.raised_at is None
     if not (unraised and isinstance(traceback, ConstantVariable) and traceback.value is None):
@@ -408,7 +424,10 @@ def _exception_with_traceback(
 
 @builtin_method(BaseException, "add_note")
 def _exception_add_note(
-    tx: Translator, self: ExceptionVariable, note: VariableTracker, /
+    tx: Translator,
+    self: ExceptionVariable,
+    note: VariableTracker,
+    /,
 ) -> None:
     if not issubclass(note.python_type(), str):
         kind = type_name(note.python_type())

@@ -100,7 +100,12 @@ class CellVariable(VariableTracker):
             tx.raise_observed(ValueError, "Cell is empty")
         return value
 
-    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+    def setattr(
+        self,
+        tx: Translator,
+        name: str,
+        value: VariableTracker,
+    ) -> None:
         if name != "cell_contents":
             super().setattr(tx, name, value)
         self.store(tx, value)
@@ -165,7 +170,10 @@ class BaseFunctionVariable(VariableTracker):
         return True
 
     def call(
-        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+        self,
+        tx: Translator,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         return tx.inline(self, args, kwargs)
 
@@ -173,7 +181,12 @@ class BaseFunctionVariable(VariableTracker):
 class UserFunctionVariable(BaseFunctionVariable):
     """A Python function that exists outside the trace."""
 
-    def __init__(self, fn: types.FunctionType, *, source: Source | None = None) -> None:
+    def __init__(
+        self,
+        fn: types.FunctionType,
+        *,
+        source: Source | None = None,
+    ) -> None:
         super().__init__(source=source)
         self.fn = fn
 
@@ -224,7 +237,10 @@ class UserFunctionVariable(BaseFunctionVariable):
         return tx.object_getattr(self, self.fn, name)
 
     def call(
-        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+        self,
+        tx: Translator,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         return tx.call_python_function(self, args, kwargs)
 
@@ -261,7 +277,10 @@ class BoundMethodVariable(VariableTracker):
         return True
 
     def compare(
-        self, tx: Translator, method: str, other: VariableTracker
+        self,
+        tx: Translator,
+        method: str,
+        other: VariableTracker,
     ) -> VariableTracker | None:
         """`method_richcompare`: receivers are compared by identity."""
         if method not in ("__eq__", "__ne__") or other.python_type() is not types.MethodType:
@@ -279,7 +298,10 @@ class BoundMethodVariable(VariableTracker):
         return IdentityKey((id(self.function.identity()), id(self.receiver.identity())), self)
 
     def call(
-        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+        self,
+        tx: Translator,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         return tx.call_for(self, self.function, [self.receiver, *args], kwargs)
 
@@ -327,7 +349,10 @@ class MethodOfVariable(VariableTracker):
         return True
 
     def call(
-        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+        self,
+        tx: Translator,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         return self.receiver.call_method(tx, self.name, args, kwargs)
 
@@ -367,7 +392,10 @@ class CallableVariable(VariableTracker):
         return tx.object_getattr(self, self.value, name)
 
     def call(
-        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+        self,
+        tx: Translator,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         return tx.call_real_callable(self, self.value, args, kwargs)
 

@@ -61,7 +61,10 @@ class IdVariable(VariableTracker):
         return self.key
 
     def compare(
-        self, tx: Translator, method: str, other: VariableTracker
+        self,
+        tx: Translator,
+        method: str,
+        other: VariableTracker,
     ) -> VariableTracker | None:
         if not isinstance(other, IdVariable) or method not in ("__eq__", "__ne__"):
             return None

@@ -58,7 +58,12 @@ class InstanceDictVariable(VariableTracker):
             tx.raise_observed(KeyError, key.as_python_constant())
         return found
 
-    def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
+    def setitem(
+        self,
+        tx: Translator,
+        key: VariableTracker,
+        value: VariableTracker,
+    ) -> None:
         name = key.as_python_constant()
         cls = self.owner.cls
         is_entry = isinstance(name, str) and (not has_setter(cls, name) or is_hidden(cls, name))
@@ -86,7 +91,10 @@ class InstanceDictVariable(VariableTracker):
         return tx.wrap_keywords(items)
 
     def compare(
-        self, tx: Translator, method: str, other: VariableTracker
+        self,
+        tx: Translator,
+        method: str,
+        other: VariableTracker,
     ) -> VariableTracker | None:
         """`dict_richcompare`, of copies."""
         if method not in _EQUALITIES or not issubclass(other.python_type(), dict):
@@ -144,7 +152,10 @@ def _setdefault(
 
 
 def _pop(
-    tx: Translator, self: InstanceDictVariable, key: VariableTracker, *default: VariableTracker
+    tx: Translator,
+    self: InstanceDictVariable,
+    key: VariableTracker,
+    *default: VariableTracker,
 ) -> VariableTracker:
     if default and self.load(tx, key) is None:
         return default[0]
@@ -168,14 +179,19 @@ def _update(
 
 
 def _setitem(
-    tx: Translator, self: InstanceDictVariable, key: VariableTracker, value: VariableTracker
+    tx: Translator,
+    self: InstanceDictVariable,
+    key: VariableTracker,
+    value: VariableTracker,
 ) -> VariableTracker:
     self.setitem(tx, key.realize(), value)
     return NONE
 
 
 def _delitem(
-    tx: Translator, self: InstanceDictVariable, key: VariableTracker
+    tx: Translator,
+    self: InstanceDictVariable,
+    key: VariableTracker,
 ) -> VariableTracker:
     self.delitem(tx, key.realize())
     return NONE
