@@ -205,10 +205,12 @@ class CompiledFunctionBackward : public ag::Node {
     check_watches(tangents);
     bool differentiated = at::GradMode::is_enabled();
     ag::edge_list edges;
-    if (differentiated) {
+    if (differentiated || are_batched(tangents)) {
       if (THPObjectPtr inputs = unchanged_origins()) {
         return replay(inputs.get(), tangents);
       }
+    }
+    if (differentiated) {
       edges = next_edges();
       for (const at::Tensor& tangent : tangents) {
         if (tangent.defined() && tangent.requires_grad()) {
@@ -253,6 +255,15 @@ class CompiledFunctionBackward : public ag::Node {
       }
     }
     release_variables();
+  }
+
+  // Whether a vectorized pass (`is_grads_batched=True`) asks: kernels know no batched tensors.
+  static bool are_batched(const ag::variable_list& tangents) {
+    constexpr c10::DispatchKeySet batched(
+        {c10::DispatchKey::Batched, c10::DispatchKey::FuncTorchBatched});
+    return std::any_of(tangents.begin(), tangents.end(), [batched](const at::Tensor& tangent) {
+      return tangent.defined() && tangent.key_set().has_any(batched);
+    });
   }
 
   static std::vector<bool> defined(const ag::variable_list& tangents) {
@@ -338,7 +349,7 @@ class CompiledFunctionBackward : public ag::Node {
     return list;
   }
 
-  // Gradients with a history.
+  // Gradients with a history, if grad mode asks for one.
   ag::variable_list replay(PyObject* inputs, const ag::variable_list& tangents) {
     THPObjectPtr list(PyList_New(static_cast<Py_ssize_t>(tangents.size())));
     if (!list) {

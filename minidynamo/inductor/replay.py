@@ -2,7 +2,8 @@
 
 A compiled backward graph gives numbers without a history. Where the caller asks for one
 (`create_graph=True`), the graph that was compiled runs once more, operator by operator, as eager
-would have run it, and autograd differentiates that. It needs the inputs as they were: graphs that
+would have run it, and autograd differentiates that. So it does for the tangents of a vectorized
+pass (`is_grads_batched=True`), which no kernel knows. It needs the inputs as they were: graphs that
 write to them or draw random numbers are not run again.
 """
 
@@ -32,7 +33,7 @@ def can_replay(metadata: Any, forward: torch.fx.GraphModule) -> bool:
 
 
 class Replay:
-    """Runs a graph again, and differentiates it with a history.
+    """Runs a graph again, and differentiates it: with a history, where grad mode is on.
 
     gm: the graph that was compiled, of torch functions, with a flat tuple as result. autocast: the
     state in which it is called. differentiable: the outputs that have tangents. gradients: the
@@ -53,10 +54,11 @@ class Replay:
 
     def __call__(self, inputs: list[Any], tangents: list[Any]) -> list[Any]:
         """The gradients, one for each position of `gradients`, or None."""
-        # Hooks of the inputs are for whoever asked for their gradients: these are others.
-        given = [x.view_as(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+        has_history = torch.is_grad_enabled()
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
+            # Hooks of the inputs are for whoever asked for their gradients: these are others.
+            given = [x.view_as(x) if isinstance(x, torch.Tensor) else x for x in inputs]
             for device, dtype, enabled in self._autocast:
                 # Without its cache, whose casts may be of another call.
                 stack.enter_context(torch.autocast(device, dtype, enabled, cache_enabled=False))
@@ -70,7 +72,7 @@ class Replay:
                 [y for y, _ in pairs],
                 [given[i] for i in wanted],
                 [t for _, t in pairs],
-                create_graph=True,
+                create_graph=has_history,
                 allow_unused=True,
             )
             found = dict(zip(wanted, results, strict=True))

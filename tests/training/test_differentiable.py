@@ -484,3 +484,31 @@ def test_a_wrong_description():
     assert not graph.is_armed
     with pytest.raises(KeyError):
         graph.arm({}, None, None, None, None)
+
+
+@pytest.mark.parametrize("has_history", [False, True])
+def test_batched_tangents(has_history, made):
+    def f(x, w):
+        y = (x @ w).tanh()
+        return y.sum(1), y.amax(0)
+
+    def passes(call):
+        x, w = (torch.linspace(-1, 1, 12).view(s).requires_grad_() for s in ((4, 3), (3, 4)))
+        results = call(x, w)
+        tangents = [torch.eye(4)[:3], torch.eye(4)[1:]]
+        batch = torch.autograd.grad(
+            results, (x, w), tangents, is_grads_batched=True, create_graph=has_history
+        )
+        assert all(g.requires_grad == has_history for g in batch)
+        if has_history:
+            batch += torch.autograd.grad(sum(g.square().sum() for g in batch), (x, w))
+        else:
+            with pytest.raises(RuntimeError, match="second time"):
+                torch.autograd.grad(results, x, tangents, is_grads_batched=True)
+        whole = torch.autograd.functional.jacobian(call, (x, w), vectorize=True)
+        return [*batch, *(part for row in whole for part in row)]
+
+    compiled = minidynamo.compile(f)
+    for ours, eagers in zip(passes(compiled), passes(f), strict=True):
+        torch.testing.assert_close(ours, eagers)
+    assert len(made) == 1

@@ -67,7 +67,11 @@ _FEW_CHANNELS = 64
 _MOST_OPERATORS = 300
 
 
-def put_channels_last(gm: torch.fx.GraphModule, *, with_gradients: bool = False) -> None:
+def put_channels_last(
+    gm: torch.fx.GraphModule,
+    *,
+    with_gradients: bool = False,
+) -> None:
     """Lay out the images of a graph's convolutions anew, if that pays.
 
     with_gradients: it is a joint graph of forward and backward.
@@ -77,7 +81,11 @@ def put_channels_last(gm: torch.fx.GraphModule, *, with_gradients: bool = False)
         _Layouts(gm, found[0].meta["val"].fake_mode).run()
 
 
-def _are_chosen(gm: torch.fx.GraphModule, found: list[Node], with_gradients: bool) -> bool:
+def _are_chosen(
+    gm: torch.fx.GraphModule,
+    found: list[Node],
+    with_gradients: bool,
+) -> bool:
     operands = [node.meta["val"] for node in found]
     operands += [node.args[i].meta["val"] for node in found for i in (0, 1)]  # type: ignore[union-attr]
     if any(type(x) is not FakeTensor for x in operands):
@@ -100,7 +108,9 @@ def _are_chosen(gm: torch.fx.GraphModule, found: list[Node], with_gradients: boo
     return sum(f * n for f, n in factors) <= sum(n for _, n in factors)
 
 
-def _factor(node: Node) -> float:
+def _factor(
+    node: Node,
+) -> float:
     """What its time is multiplied by."""
     outer, inner, *filters = node.args[1].meta["val"].shape  # type: ignore[union-attr]
     groups: Any = node.args[8]
@@ -111,7 +121,9 @@ def _factor(node: Node) -> float:
     return _SHRINKING if outer * 2 <= inner and filters[0] > 1 else _OTHER
 
 
-def _operations(node: Node) -> int:
+def _operations(
+    node: Node,
+) -> int:
     """Multiplications."""
     result, weight = node.meta["val"], node.args[1].meta["val"]  # type: ignore[union-attr]
     is_transposed = node.args[6]
@@ -125,21 +137,30 @@ class _Layouts:
     moved: by node, its old value; restored: the nodes that have it again.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule, mode: Any) -> None:
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        mode: Any,
+    ) -> None:
         self._gm = gm
         self._mode = mode
         self._moved: dict[Node, Any] = {}
         self._restored: dict[Node, Node] = {}
         self._turned: dict[Node, Node] = {}
 
-    def run(self) -> None:
+    def run(
+        self,
+    ) -> None:
         for node in list(self._gm.graph.nodes):
             if node.op == "output":
                 self._restore_operands(node)
             elif node.op == "call_function":
                 self._visit(node)
 
-    def _visit(self, node: Node) -> None:
+    def _visit(
+        self,
+        node: Node,
+    ) -> None:
         for i in _CONVOLUTIONS.get(node.target, ()):
             self._turn(node, i)
         if node.target is aten.copy_.default or not self._is_concerned(node):
@@ -157,16 +178,26 @@ class _Layouts:
             self._moved[node] = node.meta["val"]
             node.meta["val"] = value
 
-    def _is_concerned(self, node: Node) -> bool:
+    def _is_concerned(
+        self,
+        node: Node,
+    ) -> bool:
         turned = self._turned.values()
         return any(given in self._moved or given in turned for given in node.all_input_nodes)
 
-    def _value(self, node: Node) -> Any:
+    def _value(
+        self,
+        node: Node,
+    ) -> Any:
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
         with torch.no_grad(), self._mode:
             return node.target(*args, **kwargs)  # type: ignore[operator]
 
-    def _turn(self, node: Node, position: int) -> None:
+    def _turn(
+        self,
+        node: Node,
+        position: int,
+    ) -> None:
         image: Any = node.args[position]
         value = image.meta["val"]
         if value.dim() != 4 or value.is_contiguous(memory_format=torch.channels_last):
@@ -175,12 +206,19 @@ class _Layouts:
             self._turned[image] = self._clone(image, node, torch.channels_last)
         node.update_arg(position, self._turned[image])
 
-    def _restore_operands(self, node: Node) -> None:
+    def _restore_operands(
+        self,
+        node: Node,
+    ) -> None:
         given = [operand for operand in node.all_input_nodes if operand in self._moved]
         for operand in given:
             node.replace_input_with(operand, self._restore(operand, node))
 
-    def _restore(self, moved: Node, before: Node) -> Node:
+    def _restore(
+        self,
+        moved: Node,
+        before: Node,
+    ) -> Node:
         """A node with the old layout. Views are views of what they were views of."""
         known = self._restored.get(moved)
         if known is not None:
@@ -218,14 +256,18 @@ class _Layouts:
         return made
 
 
-def _is_view(node: Node) -> bool:
+def _is_view(
+    node: Node,
+) -> bool:
     """Whether it is a view of its first operand, or such views."""
     if node.target is operator.getitem:
         return node.all_input_nodes[0].target in _VIEWS
     return node.target in _VIEWS
 
 
-def _is_free(target: Any) -> bool:
+def _is_free(
+    target: Any,
+) -> bool:
     """Whether an operator may be given operands that are laid out otherwise."""
     if target in _CALLED or target in _VIEWS:
         return True
@@ -237,17 +279,23 @@ def _is_free(target: Any) -> bool:
     return not (shares or "strided" in schema.name or schema.name.startswith("minidynamo::"))
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _tensors(
+    value: Any,
+) -> Iterator[torch.Tensor]:
     for part in value if isinstance(value, (tuple, list)) else (value,):
         if isinstance(part, torch.Tensor):
             yield part
 
 
-def _strides(value: Any) -> list[tuple[int, ...]]:
+def _strides(
+    value: Any,
+) -> list[tuple[int, ...]]:
     return [x.stride() for x in _tensors(value)]
 
 
-def _order(like: torch.Tensor) -> list[int]:
+def _order(
+    like: torch.Tensor,
+) -> list[int]:
     """Its dimensions from the outermost in memory to the innermost."""
     strides = like.stride()
     return sorted(range(like.dim()), key=lambda d: (-strides[d], d))
