@@ -323,7 +323,7 @@ class UserDefinedObjectVariable(InstanceState):
         equality = class_lookup(tx, self.cls, "__eq__")
         assert hashed is not None and equality is not None
         if hashed.raw is None:
-            tx.raise_observed(TypeError, f"unhashable type: '{self.cls.__name__}'")
+            tx.raise_observed(TypeError, f"unhashable type: {type_name(self.cls)!r}")
         if hashed.raw is object.__hash__ and equality.raw is object.__eq__:
             return self.identity()
         return UserKey(tx, self)
