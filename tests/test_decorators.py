@@ -96,6 +96,10 @@ def test_nonstrict_trace_of_a_module(backend):
     assert torch.equal(compiled(modules[0], X), modules[0](X))
 
 
+@pytest.mark.skipif(
+    not hasattr(torch._dynamo.decorators, "_invoke_leaf_function_python"),
+    reason="in torch 2.11 leaf functions are opaque to torch's own front end alone",
+)
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_functions_of_torchs_decorators(backend):
     seen, layer = [], torch.nn.Linear(4, 4)
