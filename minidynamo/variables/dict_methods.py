@@ -174,6 +174,7 @@ def pop_end(
 @builtin_method(dict, "clear")
 def _dict_clear(tx: Translator, self: DictVariable, /) -> None:
     self.replace(tx, {}, list(self.entries))
+    self.is_cleared = True
 
 
 @builtin_method(dict, "copy")

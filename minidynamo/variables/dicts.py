@@ -105,6 +105,8 @@ class DictVariable(BuiltinObject):
         self._removed: set[Any] = set()
         # How often a key came or went (`od_state` of OrderedDict).
         self.key_changes = 0
+        # Whether `clear` was called: all entries are newer.
+        self.is_cleared = False
         self._keys_are_guarded = not is_real
 
     def call_builtin(
@@ -195,7 +197,13 @@ class DictVariable(BuiltinObject):
         self.entries = entries
 
     def snapshot(self) -> Any:
-        return dict(self.entries), dict(self._touched), set(self._removed), self.key_changes
+        return (
+            dict(self.entries),
+            dict(self._touched),
+            set(self._removed),
+            self.key_changes,
+            self.is_cleared,
+        )
 
     def put_back(self, tx: Translator, snapshot: Any) -> bool:
         entries, *log = snapshot
@@ -207,7 +215,7 @@ class DictVariable(BuiltinObject):
         )
         if is_again:
             self.entries = entries
-            self._touched, self._removed, self.key_changes = log
+            self._touched, self._removed, self.key_changes, self.is_cleared = log
         return is_again
 
     # -- values ----------------------------------------------------------------------------------
@@ -305,12 +313,17 @@ class DictVariable(BuiltinObject):
 
     def push_contents(self, codegen: PyCodegen) -> None:
         deleted, stored = self.changes()
+        if self.is_cleared:
+            stored = list(self.entries.items())
         check_hashed_keys(key for key, _ in stored)
         for _, pair in stored:
             codegen.sequence(pair)
         codegen.emit("BUILD_TUPLE", 2 * len(stored))
-        codegen.sequence(deleted)
-        codegen.emit("BUILD_TUPLE", len(deleted))
+        if self.is_cleared:
+            codegen.load_const(None)
+        else:
+            codegen.sequence(deleted)
+            codegen.emit("BUILD_TUPLE", len(deleted))
         codegen.emit("BUILD_TUPLE", 2)
 
     def apply_contents(self, codegen: PyCodegen) -> None:
@@ -328,28 +341,30 @@ def _new_dict(cls: type, entries: dict[Any, Any], factory: Any) -> Any:
     return result
 
 
-def _change_dict(real: dict[Any, Any], change: tuple[tuple[Any, ...], ...]) -> None:
-    """change: keys and values to store by turns, and keys to delete. They are hashed here, when
-    the attributes of objects are what they are to be. A dict that is left empty is emptied at
-    once: who is about to merge it sees that.
+_Change = tuple[tuple[Any, ...], tuple[Any, ...] | None]
+
+
+def _change_dict(real: dict[Any, Any], change: _Change) -> None:
+    """change: keys and values to store by turns, and keys to delete, or None for all. They are
+    hashed here, when the attributes of objects are what they are to be. Whoever is looking a key
+    up in the dict, or merging it, sees whether it was cleared: its table is another.
     """
-    # The program may have hidden builtins.
-    if not change[0] and change[1].__len__() == dict.__len__(real):
-        dict.clear(real)
+    _change(dict, real, change)
+
+
+def _change_ordered_dict(real: dict[Any, Any], change: _Change) -> None:
+    _change(collections.OrderedDict, real, change)
+
+
+def _change(kind: Any, real: dict[Any, Any], change: _Change) -> None:
+    if change[1] is None:
+        kind.clear(real)
     else:
         for key in change[1]:
-            dict.__delitem__(real, key)
-    stored = change[0].__iter__()
+            kind.__delitem__(real, key)
+    stored = change[0].__iter__()  # the program may have hidden builtins
     for key in stored:
-        dict.__setitem__(real, key, stored.__next__())
-
-
-def _change_ordered_dict(real: Any, change: tuple[tuple[Any, ...], ...]) -> None:
-    for key in change[1]:
-        collections.OrderedDict.__delitem__(real, key)
-    stored = change[0].__iter__()
-    for key in stored:
-        collections.OrderedDict.__setitem__(real, key, stored.__next__())
+        kind.__setitem__(real, key, stored.__next__())
 
 
 def raise_key_error(key: VariableTracker) -> NoReturn:

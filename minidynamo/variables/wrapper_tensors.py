@@ -43,6 +43,7 @@ _TORCH_FUNCTIONS = (
     torch._C._disabled_torch_function_impl,
 )
 _LOOKUP = ("__getattribute__", "__getattr__", "__setattr__")
+_NOTHING = object()
 
 
 def is_wrapper(value: torch.Tensor) -> bool:
@@ -82,10 +83,16 @@ class WrapperTensorVariable(TensorVariable):
             and found.owner not in torch.Tensor.__mro__
             and name != "__class__"
         ):
-            return self._of_class(tx, found, name)
-        if found is not None or name not in vars(self.fake):
+            if not isinstance(found.raw, types.MemberDescriptorType):
+                return self._of_class(tx, found, name)
+            guard_class(tx, cls)
+            value = getattr(self.fake, name, _NOTHING)  # what the slot holds
+            if value is _NOTHING:
+                unsupported("tensor subclass", f"{self.describe()}.{name}", "the slot is empty")
+        elif found is not None or name not in vars(self.fake):
             return super().getattr(tx, name)
-        value = vars(self.fake)[name]
+        else:
+            value = vars(self.fake)[name]
         if isinstance(value, torch.Tensor):
             return tx.add_node("call_function", getattr, (self.node, name), {})
         if is_value(value):

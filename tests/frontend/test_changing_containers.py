@@ -412,3 +412,34 @@ def test_a_dict_that_empties_while_it_is_merged():
         large.clear()
         compiled = minidynamo.compile(fn, backend="eager")
         testing.assert_same(testing.outcome(compiled, (X, merge), {}), expected)
+
+
+def test_a_dict_that_empties_while_a_key_is_looked_up():
+    class Emptying:
+        pending = None
+
+        def __init__(self, number):
+            self.number = number
+
+        def __hash__(self):
+            return 1
+
+        def __eq__(self, other):
+            minidynamo.graph_break()
+            if Emptying.pending:
+                d, key = Emptying.pending
+                Emptying.pending = None
+                del d[key]
+            return self.number == other.number
+
+    def fn(x):
+        first, second = Emptying(1), Emptying(2)
+        d = {first: 1}
+        Emptying.pending = d, first
+        d[second] = 2
+        return x + 1, d, {second: 2}
+
+    for run in (fn, minidynamo.compile(fn, backend="eager")):
+        _, d, same = run(X)
+        assert [key.number for key in d] == [2]
+        assert d == same and same == d

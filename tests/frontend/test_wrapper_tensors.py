@@ -171,6 +171,35 @@ def test_named_tuples_among_the_metadata():
     assert len(counter.graphs) == 2
 
 
+class Slotted(torch.Tensor):
+    __slots__ = ("inner", "offset", "nothing")
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_dispatch__ = Shifted.__torch_dispatch__
+    __tensor_flatten__ = lambda self: (["inner"], self.offset)  # noqa: E731
+    __tensor_unflatten__ = staticmethod(lambda inner, meta, *_: Slotted(inner["inner"], meta))
+
+    def __new__(cls, inner, offset):
+        self = Shifted.__new__(cls, inner, 0)
+        self.inner, self.offset = inner, offset
+        return self
+
+
+def test_what_stands_in_slots():
+    def fn(x, y):
+        made = Slotted(x, Offset(2.0, "two"))
+        return x * y.offset.by, y.offset, y.inner + 1, made.offset, made.inner - 1
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    x = torch.ones(3)
+    for offset in (Offset(1.0, "one"), Offset(1.0, "one"), Offset(3.0, "two")):
+        y = Slotted(x, offset)
+        assert same(compiled(x, y), fn(x, y))
+    assert len(counter.graphs) == 2
+    with pytest.raises(AttributeError):
+        minidynamo.compile(lambda y: (y.inner + 1, y.nothing), backend="eager")(y)
+
+
 def test_parameters():
     counter = CountingBackend()
     module = nn.Linear(3, 3)
