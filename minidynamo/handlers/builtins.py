@@ -52,6 +52,7 @@ from ..variables.services import SEQUENCE_BUILDERS
 from ..variables.sets import SetVariable
 from ..variables.symint import SymVariable, compute
 from ..variables.tensor import TensorVariable
+from ..variables.unions import TypingVariable
 from ..variables.user_defined import UserDefinedObjectVariable
 from ..variables.user_keys import as_hash, has_known_hash, hash_of_identity
 from ..variables.user_values import UserValueVariable
@@ -141,6 +142,8 @@ def _hash(tx: Translator, value: Values, /) -> Values:
     value = value.hashed_as(tx)
     if isinstance(value, (identity.IdVariable, BoundMethodVariable)):
         return hash_of_identity(tx, value)
+    if isinstance(value, TypingVariable):
+        return ConstantVariable(hash(value.as_python_constant()))
     function = lookup_special(tx, value, "__hash__")
     if isinstance(function, BoundMethodVariable) and isinstance(
         function.function, BaseFunctionVariable
@@ -256,6 +259,8 @@ def _number(kind: type, special: tuple[str, ...]) -> None:
             return data_dependent(kind.__name__, value) if number is None else number
         if isinstance(value, NumpyNumberVariable) and not more:
             return value.call_method(tx, f"__{kind.__name__}__", [], {})
+        if kind is complex and issubclass(value.python_type(), str):
+            return NotImplemented  # which reads the text, whatever its class has
         for name in special:
             function = lookup_special(tx, value, name)
             if function is not None and not more:

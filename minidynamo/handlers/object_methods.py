@@ -38,6 +38,8 @@ def object_new(
     kwargs: Kwargs,
 ) -> Any:
     """Further arguments are for `__init__`, where the class has one; else a TypeError."""
+    if not args:
+        tx.raise_observed(TypeError, "object.__new__(): not enough arguments")
     cls = args[0].realize()
     if not isinstance(cls, ClassVariable):
         return NotImplemented

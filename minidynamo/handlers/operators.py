@@ -29,6 +29,7 @@ from ..variables.registry import handles
 from ..variables.symint import SymVariable
 from ..variables.tensor import TensorVariable
 from ..variables.torch_overrides import dispatched
+from ..variables.unions import TypingVariable
 from ..variables.user_values import UserValueVariable
 from .percent import format_values
 
@@ -124,11 +125,14 @@ _TYPE_UNIONS = (type.__or__, types.GenericAlias.__or__, types.UnionType.__or__)
 
 
 def _is_type_expression(value: VariableTracker) -> bool:
-    """A class, `list[int]`, `int | str` or None, as operands of `|` that makes a union of types."""
+    """A class, `list[int]`, `int | str`, an object of typing or None, as operands of `|` that makes
+    a union of types.
+    """
     if not value.is_python_constant():
         return False
     constant = value.as_python_constant()
-    return constant is None or getattr(type(constant), "__or__", None) in _TYPE_UNIONS
+    union = getattr(type(constant), "__or__", None)
+    return constant is None or union in _TYPE_UNIONS or isinstance(value, TypingVariable)
 
 
 def _tensor_node(

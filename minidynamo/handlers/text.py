@@ -14,6 +14,7 @@ from ..variables.deques import DequeVariable
 from ..variables.descriptors import lookup_special
 from ..variables.dict_views import DictViewVariable, MappingProxyVariable
 from ..variables.dicts import DictVariable
+from ..variables.exceptions import ExceptionVariable
 from ..variables.functions import CallableVariable, UserFunctionVariable
 from ..variables.lists import SequenceVariable
 from ..variables.nested_functions import NestedFunctionVariable
@@ -42,6 +43,9 @@ def _text(function: Callable[[Any], str], special: str) -> None:
             data_dependent(function.__name__, value)
         if not more and _shows_address(tx, value):
             return PrintedText([(value, "")])
+        printed = _printed(value) if not more and function is str else None
+        if printed is not None:
+            return printed
         text = text_of(tx, value, special)
         if text is None or more:
             unsupported(
@@ -52,6 +56,14 @@ def _text(function: Callable[[Any], str], special: str) -> None:
         return ConstantVariable(text)
 
     builtin(function)(convert)
+
+
+def _printed(value: VariableTracker) -> PrintedText | None:
+    """A text that is made behind the graph, also as the only argument of an exception."""
+    if isinstance(value, ExceptionVariable) and len(value.args) == 1:
+        plain = value.python_type().__str__ is BaseException.__str__
+        value = value.args[0].realize() if plain else value
+    return value if isinstance(value, PrintedText) else None
 
 
 _TEXT_METHODS = ("__repr__", "__str__", "__format__")

@@ -266,6 +266,10 @@ class VariableTracker:
             unsupported("yield from", repr(self), why)
         return self.stopped_by.getattr(tx, "value")
 
+    def overrides(self, name: str) -> bool:
+        """Whether it is an instance of a Python subclass of a builtin class that defines `name`."""
+        return False
+
     def truth(self, tx: Translator) -> bool:
         """`PyObject_IsTrue`, which must be decided while tracing."""
         try:

@@ -7,11 +7,11 @@ import functools
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
 from ..source import AttrSource, CallSource
-from .base import NotConstant, VariableTracker, unsupported
+from .base import NotConstant, ObservedException, VariableTracker, unsupported
 from .builtin_object import (
     NONE,
     NOT_IMPLEMENTED,
@@ -25,6 +25,7 @@ from .builtin_object import (
     type_name,
 )
 from .constant import ConstantVariable
+from .exceptions import ExceptionVariable
 from .registry import wraps, wraps_instances
 from .services import SEQUENCE_BUILDERS
 
@@ -259,6 +260,12 @@ def _insert(
         self.change(tx).insert(position, item)
 
 
+def _raise_missing(tx: Translator, item: VariableTracker) -> NoReturn:
+    shown = tx.call_function(tx.wrap_constant(repr), [item], {})
+    text = tx.call_operator(operator.add, [shown, ConstantVariable(" is not in deque")])
+    raise ObservedException(ExceptionVariable(ValueError, [text]))
+
+
 @builtin_method(_deque, "remove")
 def _remove(tx: Translator, self: DequeVariable, item: VariableTracker, /) -> None:
     version = self.version
@@ -269,8 +276,7 @@ def _remove(tx: Translator, self: DequeVariable, item: VariableTracker, /) -> No
         if found:
             del self.change(tx)[index]
             return
-    shown = tx.call_function(tx.wrap_constant(repr), [item], {}).as_python_constant()
-    tx.raise_observed(ValueError, f"{shown} is not in deque")
+    _raise_missing(tx, item)
 
 
 @builtin_method(_deque, "copy", "__copy__")
@@ -354,8 +360,7 @@ def _find(
     for index, found in enumerate(self.equal_items(tx, item, start, stop), start):
         if found:
             return ConstantVariable(index)
-    shown = tx.call_function(tx.wrap_constant(repr), [item], {}).as_python_constant()
-    tx.raise_observed(ValueError, f"{shown} is not in deque")
+    _raise_missing(tx, item)
 
 
 @builtin_method(_deque, "__add__")

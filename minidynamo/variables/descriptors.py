@@ -189,10 +189,10 @@ def lookup_special(tx: Translator, value: VariableTracker, name: str) -> Variabl
     """`_PyObject_LookupSpecial`: the bound method that the class of a user's object gives, or None.
 
     Values of other kinds have their slots in Python methods of their VariableTracker: None for
-    them.
+    them, but for what a Python subclass of a builtin class defines itself.
     """
     value = value.realize()
-    if not value.is_user_defined:
+    if not value.is_user_defined and not value.overrides(name):
         return None
     cls = value.python_type()
     found = class_lookup(tx, cls, name)

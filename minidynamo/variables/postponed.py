@@ -7,6 +7,7 @@ the program; what it is given is taken as it is then. `config.ignore_logging_fun
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,8 @@ class PostponedText(VariableTracker):
     parts: a text, or a tensor (or a text of symbolic numbers) and its format.
     """
 
+    owns_operators = True
+
     def __init__(self, parts: list[str | tuple[VariableTracker, str]]) -> None:
         super().__init__()
         self.parts = parts
@@ -79,6 +82,20 @@ class PostponedText(VariableTracker):
 
     def python_type(self) -> type:
         return str
+
+    def operate(
+        self,
+        tx: Translator,
+        function: Callable[..., Any],
+        args: Args,
+    ) -> VariableTracker:
+        """`text + text`."""
+        is_sum = function in (operator.add, operator.iadd)
+        if is_sum and all(arg.realize().python_type() is str for arg in args):
+            whole = joined_texts([arg.realize() for arg in args])
+            assert whole is not None
+            return whole
+        return super().operate(tx, function, args)
 
 
 class PrintedText(PostponedText):

@@ -508,6 +508,25 @@ def test_unions_of_types():
     check(fn, X, Left(1), fullgraph=True)
 
 
+def test_unions_of_what_typing_has():
+    hints = typing.List, typing.Optional[int], typing.NoReturn, typing.TypeVar("T")  # noqa: UP006, UP045
+
+    def fn(x):
+        made = [
+            repr(union)
+            for hint in hints
+            for union in (hint | None, str | hint, hint | list[int], hint | typing.Any)
+        ]
+
+        def inner(a: typing.Optional[int] | str = None) -> typing.List | None:  # noqa: UP006, UP045
+            return a
+
+        same = {hints[1]: 1}[int | None], hash(hints[1]) == hash(int | None)
+        return x + 1, made, same, repr(inner.__annotations__)
+
+    check(fn, X, graphs=1)
+
+
 def test_classmethod_of_another_descriptor():
     """Whether a classmethod binds a property depends on the CPython."""
 

@@ -336,3 +336,40 @@ def test_class_that_equals_all_others():
         return x * made.scale * given.scale, same, isinstance(given, Chameleon)
 
     check(fn, X, Chameleon(), graphs=1)
+
+
+class Numeric:
+    def __int__(self):
+        return 42
+
+    def __float__(self):
+        return 4.5
+
+    def __complex__(self):
+        return 1j
+
+    def __round__(self, digits=None):
+        return "rounded", digits
+
+
+KINDS = [list, dict, set, tuple, frozenset, collections.deque, collections.OrderedDict]
+NUMERIC = [type(f"Numeric{kind.__name__}", (Numeric, kind), {}) for kind in KINDS]
+
+
+def test_containers_as_numbers():
+    def fn(x):
+        made = [cls() for cls in NUMERIC]
+        numbers = [(int(m), float(m), complex(m), round(m), round(m, 2)) for m in made]
+        return x + int(made[0]), numbers
+
+    check(fn, X, graphs=1)
+
+
+def test_new_object_of_nothing():
+    def fn(x):
+        try:
+            object.__new__()
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(fn, X, graphs=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import re
 
@@ -136,3 +137,30 @@ def test_weakref_attribute_of_a_new_object():
         return x + 1 if Plain().__weakref__ is None else x
 
     check(fn, X, fullgraph=True)
+
+
+def test_sums_of_texts():
+    plain = Plain()
+
+    def fn(x):
+        text = "a " + str(plain) + f"{x.sum()}"
+        text += "!"
+        try:
+            collections.deque([1]).remove(plain)
+        except ValueError as error:
+            return x + 1, text, str(error), "it says: " + str(error), error.args
+        return x
+
+    check(fn, X, graphs=1)
+
+
+def test_other_operators_on_texts_break():
+    plain = Plain()
+
+    def fn(x):
+        text = "a " + str(plain)
+        return x + 1, text == "b", text * 2, text + text
+
+    check(fn, X)
+    with pytest.raises(TypeError):
+        minidynamo.compile(lambda x: (x + 1, "a" + str(plain) + 1), backend="eager")(X)
