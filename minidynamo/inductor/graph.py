@@ -43,7 +43,7 @@ from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.passes.in_place import in_place_nodes
 from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.sizes import Meta, SizeTable, distance, has_symbols, meta_of
-from minidynamo.inductor.split_reductions import split
+from minidynamo.inductor.split_reductions import memory_order, split, strides_in_order
 from minidynamo.inductor.symbolic import (
     ZERO,
     Expr,
@@ -397,20 +397,21 @@ class GraphLowering:
         *,
         origins: tuple[str, ...] = (),
         device: torch.device | None = None,
+        layout: Size | None = None,
     ) -> TensorValue:
         """Reduce `inner` (an element for an index of `size`) over `dims`; the result has `keepdim`
-        shape and memory.
-
-        `dtype` is the result's; `inner`'s values decide what is accumulated in.
+        shape and memory. dtype: the result's; `inner`'s values decide what is accumulated in.
+        layout: the strides of what `inner` reads most of.
         """
         where, names = device or self.meta_device(), (*origins, origin_of(self.node))
-        inner, size, dims = split(self, kind, inner, size, dims, where, names)
+        inner, size, dims, layout = split(self, kind, inner, size, dims, where, names, layout)
         kept: Size = tuple(1 if d in dims else extent for d, extent in enumerate(size))
-        index, iters = loop_index(kept, "x")
+        order = memory_order(size, layout)
+        index, iters = loop_index(kept, "x", strides_in_order(kept, order))
         full = list(index)
         reduces: list[Symbol] = []
-        for d in sorted(dims):
-            if size[d] != 1:
+        for d in order:
+            if d in dims and size[d] != 1:
                 reduces.append(loop_symbol(f"r{d}", size[d]))
                 full[d] = symbol_expr(reduces[-1])
         b = BodyBuilder(iters, reduces if 0 not in size else ())

@@ -2,14 +2,17 @@
 
     steps = with_reuse(steps, buffers, kept)    # `Kernel.reuses` says what took whose memory
 
-A cache line that was just read is written without being fetched again, and another buffer less goes
-through the caches. An output of a kernel on the CPU takes the place of what the kernel reads if
+A cache line that was just read is written without being fetched again, another buffer less goes
+through the caches, and less memory is held at a time. An output of a kernel takes the place of what
+the kernel reads if
 
     that is memory of the plan's own (no input, constant or output, nothing that an operator might
         have kept), and no later step reads it or a view of it
     both have the same dtype, sizes and strides
     the kernel writes all of the output, and every element of the other is read only at the point
         that writes its place, and before
+
+On a GPU that point is one thread's: those that Triton lets load the same element store nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +29,6 @@ from minidynamo.inductor.extern import SILENT_ALIASES
 from minidynamo.inductor.fusion import is_injective, reads_overwritten
 from minidynamo.inductor.ir import Buffer, ExternOp
 from minidynamo.inductor.loop_body import LoopBody
-from minidynamo.inductor.targets import uses_triton
 
 Steps = Sequence[Kernel | ExternOp]
 # Operators of these libraries hold no argument after the call and say which results share memory
@@ -107,7 +109,7 @@ def _in_place(
     uses: _Uses,
 ) -> Kernel:
     spec = kernel.spec
-    if uses_triton(spec.device) or any(node.op == "scatter" for node in spec.body.nodes):
+    if any(node.op == "scatter" for node in spec.body.nodes):
         return kernel
     taken: dict[int, int] = {}
     for out, arg in enumerate(spec.args):

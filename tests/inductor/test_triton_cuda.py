@@ -72,8 +72,8 @@ def test_launches():
     product, launch = [s for s in plan.steps if isinstance(s, (Extern, TritonLaunch))]
     assert product.op == "aten::mm" and launch.device.startswith("cuda")
     assert launch.grid == (64, 1, 1) and launch.num_warps in (1, 2, 4)
-    assert [kind for kind, _ in launch.args] == ["ptr", "ptr", "null", "null"]
-    assert launch.args[-3] == ("ptr", Ref(launch.writes[0]))
+    assert [kind for kind, _ in launch.args] == ["ptr", "null", "null"]  # in place
+    assert launch.args[0] == ("ptr", Ref(launch.writes[0]))
     with open(launch.cubin, "rb") as file:
         assert file.read(4) == b"\x7fELF"
     assert {step.device[:4] for step in plan.steps if isinstance(step, Alloc)} == {"cuda"}

@@ -15,7 +15,6 @@ from minidynamo import events
 from minidynamo.inductor.codegen import triton_steps
 from minidynamo.inductor.codegen.triton import codegen_triton
 from minidynamo.inductor.codegen.triton_tile import choose_tiling
-from minidynamo.inductor.split_reductions import choose_cut
 
 
 def specs_of(monkeypatch, fn, *args, **tolerance):
@@ -73,24 +72,6 @@ def test_a_broadcast_is_no_transposition(monkeypatch):
     assert list(blocks(spec)) == ["x"]
     (spec,) = specs_of(monkeypatch, lambda x, y: x * y + y.t(), x, y)
     assert list(blocks(spec)) == ["y", "x"]
-
-
-@pytest.mark.parametrize(
-    "size, dims, cut",
-    [
-        ((512, 4096), [0, 1], (0, 512)),
-        ((4, 1 << 20), [0, 1], (1, 1024)),
-        ((32, 64, 3136), [0, 2], (0, 16)),
-        ((3, 4, 1 << 16), [0, 1, 2], (2, 256)),
-        ((4096, 8192), [0], (0, 4)),
-        ((256, 8192), [0], (0, 1)),
-    ],
-    ids=str,
-)
-def test_pieces_are_long_runs_of_memory(size, dims, cut):
-    at, pieces = choose_cut(size, dims)
-    assert pieces == cut[1]
-    assert at == cut[0] or pieces == 1
 
 
 def test_row_statistics_join_the_pieces_of_a_sum(monkeypatch):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.loop_body import LoopBody, passes
+from minidynamo.inductor.split_reductions import WHOLE_COLUMN
 from minidynamo.inductor.symbolic import Expr, IntLike, Symbol, as_expr, product
 
 # A tile has at most so many elements; so many programs keep a large GPU busy (132
@@ -271,7 +272,11 @@ def _reduction(body: LoopBody) -> Tiling:
     )
     walked = 64 if by_column else 2048 if rows >= BUSY else 4096 if rows >= FEW else 8192
     r_block = next_power_of_two(length)
-    persistent = r_block <= (64 if by_column else limit if rows >= FEW else max(limit, walked))
+    if by_column:
+        limit = WHOLE_COLUMN if walks > 1 else 64
+    elif rows < FEW:
+        limit = max(limit, walked)
+    persistent = r_block <= limit
     if not persistent:
         r_block = walked
     each = 16 if rows >= FEW else 4  # elements of a thread

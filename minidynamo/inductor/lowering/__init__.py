@@ -22,6 +22,7 @@ from minidynamo.inductor.lowering import (
     searching,
     special,
     upsampling,
+    variance,
     views,
 )
 
@@ -45,5 +46,6 @@ __all__ = [
     "searching",
     "special",
     "upsampling",
+    "variance",
     "views",
 ]

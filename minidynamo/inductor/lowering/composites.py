@@ -15,9 +15,10 @@ from minidynamo.inductor.ir import Index, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.gather import broadcast_index
 from minidynamo.inductor.lowering.promotion import category, compute_type
-from minidynamo.inductor.lowering.reductions import count, mean_and_squares
+from minidynamo.inductor.lowering.reductions import count
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import Scalar, real, rsqrt
+from minidynamo.inductor.lowering.variance import mean_and_squares
 from minidynamo.inductor.lowering.views import wrap
 from minidynamo.inductor.symbolic import ZERO
 

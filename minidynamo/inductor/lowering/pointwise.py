@@ -551,8 +551,11 @@ def convert(
     dtype: torch.dtype,
 ) -> TensorValue:
     """x in `dtype`, broadcast; an explicit conversion to a 16-bit float rounds, unlike operators'
-    results inside a kernel.
+    results inside a kernel. Where several read a wider number, the narrower one gets memory.
     """
+    is_wider = x.dtype.is_floating_point and dtype.itemsize > x.dtype.itemsize
+    if is_wider and len(g.node.users) > 1:
+        g.keep(x)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         value = b.cast(x.load(b, broadcast_index(x, index)), dtype)
