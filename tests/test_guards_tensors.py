@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
+import minidynamo
 from minidynamo import _C
 from minidynamo.guards import GuardSet, TensorSpec, explain_failure
 from minidynamo.source import InstanceAttrSource, LocalSource, ModuleItemSource
@@ -493,3 +494,30 @@ def test_whole_module_from_its_snapshot():
     assert (
         str(explain_failure(program, Frame(model))) == "x[5].training (False) is no longer True"
     )
+
+
+def test_backends_that_a_guard_of_torch_left_behind():
+    """Excluding a key and including it again leaves its backend's bit, which excludes nothing."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    run = minidynamo.compile(lambda x: x.sin(), backend=backend)
+    before = torch._C._dispatch_tls_local_exclude_set().raw_repr()
+    run(torch.ones(3))
+    keys = torch._C.DispatchKey
+    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+    for key in (keys.AutogradXPU, keys.AutogradCPU):
+        exclude(key, True)
+        exclude(key, False)
+    assert torch._C._dispatch_tls_local_exclude_set().raw_repr() != before
+    run(torch.ones(3))
+    assert len(graphs) == 1
+    exclude(keys.ADInplaceOrView, True)
+    try:
+        run(torch.ones(3))
+    finally:
+        exclude(keys.ADInplaceOrView, False)
+    assert len(graphs) == 2

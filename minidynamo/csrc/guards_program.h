@@ -107,7 +107,7 @@ struct GlobalState;  // guards_state.cpp
 struct Program;
 struct Node;
 
-// The dispatch keys that the thread includes and excludes.
+// The dispatch keys that the thread includes and excludes (of these, without the backends).
 struct DispatchState {
   uint64_t included = 0;
   uint64_t excluded = 0;

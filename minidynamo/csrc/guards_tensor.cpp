@@ -314,7 +314,8 @@ MemoryRange memory_range(PyObject* object) {
 
 DispatchState dispatch_state() {
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-  return {keys.included_.raw_repr(), keys.excluded_.raw_repr()};
+  // Excluding takes no backend away, but the bits of those that a guard named stay behind it.
+  return {keys.included_.raw_repr(), keys.excluded_.raw_repr() & ~c10::full_backend_mask};
 }
 
 int init_tensor_functions(PyObject* module) {
