@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import torch
 from ..variables.base import NotConstant, ObservedException, VariableTracker, unsupported
 from ..variables.builtin_object import observed
 from ..variables.constant import ConstantVariable
-from ..variables.descriptors import class_lookup
+from ..variables.descriptors import bind, class_lookup
 from ..variables.lists import SequenceVariable
 from ..variables.tensor import TensorVariable
 from .builtins import Values, builtin, is_attribute_error
@@ -45,10 +46,39 @@ def _isinstance(
         unsupported("isinstance", repr(value), "it asks what a proxy of weakref stands for")
     with observed(tx):
         flat = _flat(checked_classes)
-        if any(_is_marked(tx, value, c) or _is_instance(value, real, c) for c in flat):
+    plain = []
+    for cls in flat:
+        check = _own_check(tx, cls, "__instancecheck__")
+        if check is None:
+            plain.append(cls)
+        elif value.python_type() is cls or tx.call_function(check, [value], {}).truth(tx):
+            return ConstantVariable(True)
+    with observed(tx):
+        if any(_is_marked(tx, value, c) or _is_instance(value, real, c) for c in plain):
             return ConstantVariable(True)
         shown = _shown_class(tx, value)
-        return ConstantVariable(shown is not None and any(issubclass(shown, c) for c in flat))
+        return ConstantVariable(shown is not None and any(issubclass(shown, c) for c in plain))
+
+
+def _own_check(
+    tx: Translator,
+    cls: Any,
+    name: str,
+) -> VariableTracker | None:
+    """The method by which a metaclass of the program answers, bound to the class; or None."""
+    meta: Any = type(cls)
+    if not isinstance(cls, type) or getattr(meta, name) is getattr(type, name):
+        return None
+    owner = next(base for base in meta.__mro__ if name in vars(base))
+    is_known = owner.__module__ in _KNOWN or owner.__module__.startswith("torch.")
+    if is_known or not isinstance(vars(owner)[name], types.FunctionType):
+        return None
+    found = class_lookup(tx, meta, name)
+    assert found is not None
+    return bind(tx, found, tx.wrap_constant(cls), meta)
+
+
+_KNOWN = ("abc", "typing", "builtins", "_abc", "enum")
 
 
 def _shown_class(
@@ -79,7 +109,8 @@ def _flat(classes: Any) -> list[Any]:
     if isinstance(classes, tuple):
         return [single for item in classes for single in _flat(item)]
     if hasattr(classes, "__args__") and not isinstance(classes, type):
-        isinstance(None, classes)
+        if not all(issubclass(type(item), type) for item in classes.__args__):
+            isinstance(None, classes)
         return [single for item in classes.__args__ for single in _flat(item)]
     if not isinstance(classes, type):
         isinstance(None, classes)
@@ -135,9 +166,8 @@ def _is_instance(
 
 def _user_methods(cls: type) -> set[str]:
     """What the metaclasses written outside of abc and typing define."""
-    known = ("abc", "typing", "builtins", "_abc", "enum")
     metas: tuple[type, ...] = type(cls).__mro__  # type: ignore[assignment]
-    return {name for meta in metas if meta.__module__ not in known for name in vars(meta)}
+    return {name for meta in metas if meta.__module__ not in _KNOWN for name in vars(meta)}
 
 
 @builtin(issubclass)
@@ -147,4 +177,19 @@ def _issubclass(
     classes: Values,
     /,
 ) -> Values:
-    return tx.fold(issubclass, (cls.as_python_constant(), class_of(tx, classes)), {})
+    own: list[VariableTracker] = []
+
+    def others(classes: Any) -> Any:
+        """Those whose metaclasses are Python's."""
+        if isinstance(classes, tuple):
+            return tuple(map(others, classes))
+        check = _own_check(tx, classes, "__subclasscheck__")
+        if check is None:
+            return classes
+        own.append(check)
+        return ()
+
+    rest = others(class_of(tx, classes))
+    if any(tx.call_function(check, [cls], {}).truth(tx) for check in own):
+        return ConstantVariable(True)
+    return tx.fold(issubclass, (cls.as_python_constant(), rest), {})

@@ -359,7 +359,7 @@ def instantiate(
     else:
         function = bind(tx, new, None, cls)
         result = tx.call_function(function, [cls_variable, *args], kwargs).realize()
-    if not issubclass(result.python_type(), cls):
+    if cls not in result.python_type().__mro__:  # whatever its metaclass says
         return result
     init = class_lookup(tx, result.python_type(), "__init__")
     assert init is not None

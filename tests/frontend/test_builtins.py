@@ -363,6 +363,34 @@ def test_isinstance_with_metaclass():
     check(fn, X, 3)
 
 
+def test_metaclasses_that_answer_change_something():
+    asked = []
+
+    class Meta(type):
+        def __instancecheck__(cls, instance):
+            asked.append(instance)
+            return [] if instance == 4 else [1]
+
+        def __subclasscheck__(cls, kind):
+            asked.append(kind)
+            return 42
+
+    class Any(metaclass=Meta):
+        pass
+
+    def fn(x, n):
+        asked.clear()
+        answers = isinstance(n, (str, Any)), isinstance(4, Any | None), isinstance(Any(), Any)
+        answers += issubclass(int, (str, (Any,))), issubclass(Any, Any), issubclass(int, int)
+        match n:
+            case Any():
+                x = x * 2
+        return x + 1, answers, list(asked)
+
+    testing.check(fn, X, 3, calls=3, fullgraph=True)
+    assert asked == [3, 4, int, Any, 3]
+
+
 def test_isinstance_abstract():
     from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
 
