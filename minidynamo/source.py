@@ -349,14 +349,19 @@ class CellContentsSource(_AttributeSource):
 
 
 class _ItemSource(Source):
-    """Loaded by subscripting what `guard_step` names as the base."""
+    """Loaded by subscripting what `guard_step` names as the base. raw: of an instance of a subclass
+    of `kind` that has its own `__getitem__`; guard programs read the storage either way.
+    """
 
     __slots__ = ()
+    kind, raw = object, False
 
     def emit_load(self, context: LoadContext | None = None) -> list[Instruction]:
         container, _, key = self.guard_step()
         assert container is not None
         load = container.emit_load(context)
+        if self.raw:
+            return _emit_call(self.kind.__getitem__, load, [_load_const(key)])  # type: ignore
         return [*load, _load_const(key), Instruction("BINARY_SUBSCR")]
 
 
@@ -402,7 +407,8 @@ class ListItemSource(_ItemSource):
 
     base: Source
     index: int
-    text, op = "{base}[{index}]", "LIST_ITEM"
+    raw: bool = False
+    text, op, kind = "{base}[{index}]", "LIST_ITEM", list
 
 
 @source
@@ -411,28 +417,21 @@ class TupleItemSource(_ItemSource):
 
     base: Source
     index: int
-    text, op = "{base}[{index}]", "TUPLE_ITEM"
+    raw: bool = False
+    text, op, kind = "{base}[{index}]", "TUPLE_ITEM", tuple
 
 
 @source
 class DictItemSource(_ItemSource):
-    """`base[key]` of a dict. raw: of a dict subclass that has its own `__getitem__`.
+    """`base[key]` of a dict.
 
-    Guard programs read the dict's storage either way. A key that is no constant (one of
-    CONSTANT_TYPES or a tuple of them) is looked for by identity.
+    A key that is no constant (one of CONSTANT_TYPES or a tuple of them) is looked for by identity.
     """
 
     base: Source
     key: Any
     raw: bool = False
-    text, op = "{base}[{key}]", "DICT_ITEM"
-
-    def emit_load(self, context: LoadContext | None = None) -> list[Instruction]:
-        if not self.raw:
-            return _ItemSource.emit_load(self, context)
-        return _emit_call(
-            dict.__getitem__, self.base.emit_load(context), [_load_const(self.key)]
-        )
+    text, op, kind = "{base}[{key}]", "DICT_ITEM", dict
 
 
 @source

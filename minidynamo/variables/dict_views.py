@@ -54,8 +54,9 @@ class DictViewVariable(BuiltinObject):
 
 
 def dict_view(mapping: Any, kind: str) -> Any:
-    """Run by generated code: a view of a dict."""
-    return getattr(mapping, kind)()
+    """Run by generated code: a view of a dict, whatever a subclass makes of it."""
+    ordered = isinstance(mapping, collections.OrderedDict)
+    return getattr(collections.OrderedDict if ordered else dict, kind)(mapping)
 
 
 def _register_views() -> None:

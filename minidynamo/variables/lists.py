@@ -151,8 +151,9 @@ class ExistingListVariable(ListVariable):
         tx, source, value = self._tx, self.source, self.real
         assert source is not None
         tx.guard(source, "LEN_EQ", list.__len__(value))
+        raw = type(value).__getitem__ is not list.__getitem__
         return [
-            tx.lazy(item, ListItemSource(source, index))
+            tx.lazy(item, ListItemSource(source, index, raw))
             for index, item in enumerate(list.__iter__(value))
         ]
 
@@ -399,8 +400,9 @@ def _recorded_warnings() -> Any:
 def _wrap_tuple(tx: Translator, value: tuple[Any, ...], source: Source) -> VariableTracker:
     tx.guard(source, "TYPE_IS", type(value))
     tx.guard(source, "LEN_EQ", tuple.__len__(value))
+    raw = type(value).__getitem__ is not tuple.__getitem__
     items = [
-        tx.lazy(item, TupleItemSource(source, index))
+        tx.lazy(item, TupleItemSource(source, index, raw))
         for index, item in enumerate(tuple.__iter__(value))
     ]
     mutation = tuple_mutation(type(value), Mutation.EXISTING)

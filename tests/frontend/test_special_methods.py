@@ -373,3 +373,58 @@ def test_new_object_of_nothing():
             return x + 1, str(error)
 
     check(fn, X, graphs=1)
+
+
+class ScaledList(list):
+    def __getitem__(self, index):
+        return super().__getitem__(index) * 2
+
+
+class ScaledTuple(tuple):
+    def __getitem__(self, index):
+        return super().__getitem__(index) * 2
+
+
+class Other(dict):
+    def items(self):
+        return [("b", 2)]
+
+
+class Empty(set):
+    def __len__(self):
+        return 7
+
+    def __contains__(self, item):
+        return False
+
+
+@pytest.mark.parametrize("kind", [ScaledList, ScaledTuple])
+def test_items_of_sequences_with_their_own_getitem(kind):
+    def fn(x, items):
+        plain = kind.__base__
+        stored = (
+            plain.__getitem__(items, 1),
+            [*plain.__iter__(items)],
+            items * 2,
+            items + kind([1]),
+        )
+        return x * items[0], items[1], stored, plain.__len__(items)
+
+    check(fn, X, kind([X, 3]), graphs=1)
+    check_recompiles(fn, [(X, kind([X, 3])), (X, kind([X, 3])), (X, kind([X, 4]))], 2)
+
+
+def test_a_pop_leaves_the_items_that_are_stored():
+    def fn(x, items):
+        return x + 1, list.pop(items)
+
+    check(fn, X, ScaledList([1, 2, 3]), graphs=1)
+
+
+def test_methods_of_the_base_class():
+    def fn(x, d, s):
+        asked = set.__len__(s), set.__contains__(s, 1), len(s), 1 in s
+        return x + 1, dict.items(d), d.items(), asked
+
+    check(fn, X, Other(a=1), Empty([1, 2]), graphs=1)
+    check(fn, X, Other(a=1), Empty([1, len, torch.float]), graphs=1)
