@@ -92,10 +92,11 @@ def data_dependent(what: str, value: VariableTracker) -> NoReturn:
 
 @builtin(len)
 def _len(tx: Translator, value: Values, /) -> Values:
-    if isinstance(value, ConstantVariable):
+    is_own = value.is_user_defined or value.overrides("__len__")
+    if isinstance(value, ConstantVariable) and not is_own:
         return tx.fold(len, (value.value,), {})
     result = value.length(tx).realize()
-    if value.is_user_defined and result.is_python_constant():
+    if is_own and result.is_python_constant():
         return ConstantVariable(length_of(tx, result))
     return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import typing
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ def _isinstance(
         elif value.python_type() is cls or tx.call_function(check, [value], {}).truth(tx):
             return ConstantVariable(True)
     with observed(tx):
-        if any(_is_marked(tx, value, c) or _is_instance(value, real, c) for c in plain):
+        if any(_is_marked(tx, value, c) or _is_instance(tx, value, real, c) for c in plain):
             return ConstantVariable(True)
         shown = _shown_class(tx, value)
         return ConstantVariable(shown is not None and any(issubclass(shown, c) for c in plain))
@@ -141,6 +142,7 @@ def _is_marked(
 
 
 def _is_instance(
+    tx: Translator,
     value: VariableTracker,
     real: Any,
     cls: type,
@@ -157,11 +159,37 @@ def _is_instance(
         return isinstance(value.as_python_constant(), cls)
     if type(cls).__instancecheck__ is type.__instancecheck__ or of_tensors:
         return issubclass(kind, cls)
+    if value.is_user_defined and getattr(cls, "_is_runtime_protocol", False):
+        return _has_members(tx, value, cls)
     if real is not None:
         return isinstance(real, cls)
     if "__instancecheck__" in _user_methods(cls):
         unsupported("isinstance", cls.__qualname__, "its metaclass has an __instancecheck__")
     return issubclass(kind, cls)
+
+
+def _has_members(
+    tx: Translator,
+    value: VariableTracker,
+    protocol: Any,
+) -> bool:
+    """`typing._ProtocolMeta.__instancecheck__`: the object is asked for each member."""
+    listed = getattr(protocol, "__protocol_attrs__", None)
+    names = sorted(typing._get_protocol_attrs(protocol) if listed is None else listed)  # type: ignore[attr-defined]
+    called = {name for name in names if callable(getattr(protocol, name, None))}
+    kind = value.python_type()
+    if protocol in kind.__mro__ or (len(called) == len(names) and issubclass(kind, protocol)):
+        return True
+    for name in names:
+        try:
+            found = tx.getattr(value, name).realize()
+        except ObservedException as error:
+            if not is_attribute_error(error):
+                raise
+            return False
+        if name in called and found.python_type() is types.NoneType:
+            return False
+    return True
 
 
 def _user_methods(cls: type) -> set[str]:

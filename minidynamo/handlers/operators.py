@@ -307,13 +307,14 @@ def _number_slot(
         return _tensor_slot(tx, operand, function, other)
     if isinstance(operand, SymVariable) and not issubclass(other.python_type(), _NUMBERS):
         return NOT_IMPLEMENTED
+    if operand.overrides(method):
+        return _call_special(tx, operand, method, [other])
     if isinstance(operand, ConstantVariable):
-        if function is operator.mul and isinstance(other, SymVariable):
-            # A text, which is repeated a known number of times.
+        if function is operator.mul and isinstance(other, SymVariable):  # of a text
             return tx.fold(function, (operand.value, other.specialized(tx).value), {})
         if isinstance(other, UserValueVariable):
             return _slot_with_value(tx, operand, method, other)
-        return _constant_slot(tx, operand, function, other)
+        return _constant_slot(tx, operand, method, other)
     if not _is_modelled(operand, method):
         unsupported(
             "operator", f"{function.__name__} on {operand!r}", "its operators are not traced"
@@ -357,12 +358,15 @@ def _tensor_slot(
 def _constant_slot(
     tx: Translator,
     operand: ConstantVariable,
-    function: Callable[..., Any],
+    method: str,
     other: VariableTracker,
 ) -> VariableTracker:
     """A constant's slot with an operand that is no constant: numbers and strings do not know it."""
-    if isinstance(operand.value, (str, bytes)) and function is operator.mod:
+    if isinstance(operand.value, (str, bytes)) and method == "__mod__":
         return format_values(tx, operand, other)
+    slot = getattr(type(operand.value), method, None)
+    if isinstance(other, ConstantVariable) and slot is not None:
+        return tx.fold(slot, (operand.value, other.value), {})  # a member of an enum is near
     return NOT_IMPLEMENTED
 
 
@@ -502,12 +506,14 @@ def _comparison_slot(
     other: VariableTracker,
 ) -> VariableTracker:
     """The operand's rich comparison; NotImplemented for types that only have object's."""
-    if isinstance(operand, BuiltinObject) or operand.is_user_defined:
+    inverts = getattr(operand.python_type(), method, None) is object.__ne__
+    is_own = operand.overrides("__eq__" if inverts else method)
+    if is_own or isinstance(operand, BuiltinObject) or operand.is_user_defined:
+        if getattr(operand.python_type(), method, None) is getattr(object, method):
+            return _object_comparison(tx, operand, method, other)
         found = special_method(tx, operand, method)
         if found is None:
             return NOT_IMPLEMENTED
-        if getattr(operand.python_type(), method, None) is getattr(object, method):
-            return _object_comparison(tx, operand, method, other)
         return tx.call_function(found, [other], {}).realize()
     if isinstance(operand, TensorVariable):
         return NOT_IMPLEMENTED

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..variables.base import NotConstant, VariableTracker, unsupported
-from ..variables.constant import ConstantVariable, is_inert
+from ..variables.constant import ConstantVariable, is_inert, runs_code
 from ..variables.lists import SequenceVariable
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ def format_values(
         items = [item.realize() for item in other.items]
     values = tuple(
         item.value
-        if isinstance(item, ConstantVariable) and is_inert(item.value)
+        if isinstance(item, ConstantVariable)
+        and is_inert(item.value)
+        and not runs_code(item.value, ("__str__", "__repr__", "__int__", "__index__"))
         else _Shown(tx, item)
         for item in items
     )

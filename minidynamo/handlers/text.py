@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -92,7 +93,7 @@ def text_of(
     special: str,
 ) -> str | None:
     """What `__str__` or `__repr__` gives, where tracing knows it."""
-    if isinstance(value, (ConstantVariable, CallableVariable)):
+    if isinstance(value, (ConstantVariable, CallableVariable)) and not value.overrides(special):
         return str(value.value) if special == "__str__" else repr(value.value)
     if isinstance(value, UserFunctionVariable):
         if value.source is not None:
@@ -253,6 +254,9 @@ def _format(
                 TypeError, f"unsupported format string passed to {kind}.__format__"
             )
         return tx.call_function(tx.wrap_constant(str), [value], {})
+    if own is enum.Enum.__format__:
+        text = tx.call_function(tx.wrap_constant(str), [value], {})
+        return tx.call_function(tx.wrap_constant(format), [text, ConstantVariable(given)], {})
     function = lookup_special(tx, value, "__format__")
     if function is None:
         unsupported("text of an object", f"format({value!r})", "it is not known while tracing")

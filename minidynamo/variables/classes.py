@@ -27,6 +27,7 @@ from .descriptors import (
     class_source,
     class_variable,
     guard_class,
+    lookup_special,
 )
 from .registry import handler_of, wraps, wraps_instances
 
@@ -78,6 +79,11 @@ def hint_of(value: VariableTracker) -> Any:
     return value.python_type()(map(hint_of, items))
 
 
+def _is_known(function: Any) -> bool:
+    """Whether it is of the library: Python runs it while tracing."""
+    return str(function.__module__).startswith(("abc", "enum", "typing", "torch."))
+
+
 class ClassVariable(VariableTracker):
     """A class. It is known by identity; `value` is the real class."""
 
@@ -92,6 +98,12 @@ class ClassVariable(VariableTracker):
 
     def python_type(self) -> type:
         return type(self.value)
+
+    def overrides(self, name: str) -> bool:
+        """Whether a metaclass of the program defines it in Python."""
+        metas: tuple[type, ...] = type(self.value).__mro__  # type: ignore[assignment]
+        raw = next((vars(meta)[name] for meta in metas if name in vars(meta)), None)
+        return isinstance(raw, types.FunctionType) and not _is_known(raw)
 
     def as_python_constant(self) -> Any:
         return self.value
@@ -110,7 +122,15 @@ class ClassVariable(VariableTracker):
         meta = type(self.value)
         if meta is type or not (hasattr(meta, "__bool__") or hasattr(meta, "__len__")):
             return True
-        return bool(self.value) if issubclass(meta, enum.EnumMeta) else super().truth(tx)
+        if issubclass(meta, enum.EnumMeta):
+            return bool(self.value)
+        names = (name for name in ("__bool__", "__len__") if hasattr(meta, name))
+        function = lookup_special(tx, self, next(names))
+        return (
+            super().truth(tx)
+            if function is None
+            else tx.call_function(function, [], {}).truth(tx)
+        )
 
     # -- attributes -----------------------------------------------------------------------------
 
@@ -261,11 +281,14 @@ class ClassVariable(VariableTracker):
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
         if hasattr(type(self.value), "__getitem__"):
             return self._meta_call(tx, "__getitem__", [key])
+        found = class_lookup(tx, self.value, "__class_getitem__")
+        function = getattr(found and found.raw, "__func__", None)
+        if isinstance(function, types.FunctionType) and not _is_known(function):
+            assert found is not None
+            return tx.call_function(bind(tx, found, None, self.value), [key], {})
         if key.is_python_constant() and not hasattr(self.value, "__orig_class__"):
             item = key.as_python_constant()
             return tx.fold(lambda: self.value[item], (), {})  # type: ignore[index]
-        found = class_lookup(tx, self.value, "__class_getitem__")
-        function = getattr(found and found.raw, "__func__", None)
         if isinstance(function, types.FunctionType) and found is not None:
             return tx.call_function(bind(tx, found, None, self.value), [key], {})
         item = hint_of(key) if found is not None or self.value is type else None

@@ -10,7 +10,7 @@ import enum
 import operator
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,6 +94,57 @@ def is_inert(value: Any) -> bool:
     if type(value) in (list, tuple, set, frozenset):
         return all(map(is_inert, value))
     return is_value(value) or isinstance(value, (types.BuiltinFunctionType, types.UnionType))
+
+
+def runs_code(value: Any, names: Iterable[str]) -> bool:
+    """Whether `value` is a member of an enum whose class defines one of these special methods in
+    Python; or a container of such, of which it is known only when they are compared and shown.
+    """
+    if type(value) in (tuple, list, set, frozenset):
+        return any(runs_code(item, (*names, "__repr__")) for item in value)
+    if type(value) is dict:
+        return any(runs_code(pair, names) for pair in value.items())
+    if not isinstance(value, enum.Enum):
+        return False
+    mro = [vars(base) for base in type(value).__mro__]
+    found = [next((held[name] for held in mro if name in held), None) for name in names]
+    written = (raw.__module__ for raw in found if isinstance(raw, types.FunctionType))
+    return any(module != "enum" and not str(module).startswith("torch.") for module in written)
+
+
+_SPECIAL_NAMES: dict[Any, str] = {
+    **dict.fromkeys((repr, ascii), "repr"),
+    **dict.fromkeys((bool, operator.truth, operator.not_), "bool len"),
+    **dict.fromkeys((operator.lt, operator.gt), "lt gt"),
+    **dict.fromkeys((operator.le, operator.ge), "le ge"),
+    **{fn: fn.__name__ for fn in (str, hash, len, abs, round)},
+    **{fn: f"{fn.__name__} index" for fn in (int, float, complex)},
+    format: "format str",
+    operator.ne: "ne eq",
+    operator.mod: "mod rmod str repr int index",
+    operator.contains: "contains eq",
+}
+
+
+_HOLDERS = (enum.Enum, tuple, list, dict, set, frozenset)
+
+
+def _special_names(fn: Any) -> list[str]:
+    """The special methods that a pure function may call."""
+    names = _SPECIAL_NAMES.get(fn)
+    if names is None:
+        is_operator = getattr(fn, "__module__", None) == "_operator"
+        name = fn.__name__.strip("_") if is_operator else ""
+        names = f"{name} r{name}" if name else ""
+    return [f"__{name}__" for name in names.split()]
+
+
+def may_run_code(fn: Any, values: Sequence[Any]) -> bool:
+    """Whether a pure function of these runs what classes of enums define in Python."""
+    if not any(isinstance(value, _HOLDERS) for value in values):
+        return False
+    names = _special_names(fn)
+    return bool(names) and any(runs_code(value, names) for value in values)
 
 
 def _plain_number(value: Any) -> Any:
@@ -227,9 +278,15 @@ class ConstantVariable(VariableTracker):
             f"{self.value!r}.{name} is called with arguments that are not known while tracing",
         )
 
+    def overrides(self, name: str) -> bool:
+        return runs_code(self.value, (name,)) if isinstance(self.value, enum.Enum) else False
+
     def truth(self, tx: Translator) -> bool:
         if self.value is NotImplemented:
             unsupported("branch", "NotImplemented", "its truth warns, or is an error")
+        for name in ("__bool__", "__len__"):
+            if self.overrides(name):
+                return tx.call_function(self.getattr(tx, name), [], {}).truth(tx)
         return super().truth(tx)
 
     def as_container(self, tx: Translator) -> VariableTracker | None:
@@ -257,10 +314,15 @@ class ConstantVariable(VariableTracker):
         tx.fold(operator.delitem, (self.value, 0), {})
 
     def length(self, tx: Translator) -> VariableTracker:
+        if self.overrides("__len__"):
+            return tx.call_function(self.getattr(tx, "__len__"), [], {})
         return tx.fold(len, (self.value,), {})
 
     def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
-        container = None if item.is_python_constant() else self.as_container(tx)
+        plain = item.is_python_constant() and not runs_code(
+            (self.value, item.as_python_constant()), ("__eq__", "__hash__", "__contains__")
+        )
+        container = None if plain else self.as_container(tx)
         if container is not None:
             return container.contains(tx, item)
         if not item.is_python_constant():

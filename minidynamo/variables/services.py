@@ -31,7 +31,7 @@ from .base import (
     unsupported,
 )
 from .builtin_object import BuiltinObject
-from .constant import ConstantVariable, is_inert, is_value
+from .constant import ConstantVariable, is_inert, is_value, may_run_code
 from .descriptors import GETTERS, bind, class_lookup
 from .functions import BaseFunctionVariable, UserFunctionVariable
 from .number_tensors import with_items
@@ -428,6 +428,8 @@ class Services:
             return None
         values = [*constants[0], *constants[1].values()]
         if not all(map(is_inert, values)) or (fn in _REPEATING and _is_long(values)):
+            return None
+        if may_run_code(fn, values):
             return None
         result = self.fold(fn, *constants)
         only_values = all(map(is_value, values))

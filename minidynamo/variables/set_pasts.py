@@ -6,9 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .base import unsupported
 from .constant import is_value
+
+if TYPE_CHECKING:
+    from ..source import Source
 
 _KINDS = (set, frozenset)
 # Methods of sets that take an element; others take an iterable of them.
@@ -134,3 +138,20 @@ def ordered_elements(
 ) -> tuple[Any, ...]:
     """The elements of a set, also of a subclass with an `__iter__` of its own."""
     return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
+
+
+def table_of(value: Any, family: type, source: Source) -> Any:
+    """A set whose methods are C's, with the elements in the order of `value`."""
+    own = type(value).__mro__[: type(value).__mro__.index(family)]
+    if not any(_METHODS_IN_C[family] & vars(base).keys() for base in own):
+        return value
+    table = family(value)
+    if ordered_elements(table) != ordered_elements(value):
+        unsupported("order of a set", source.name, "its class has methods of its own")
+    return table
+
+
+_METHODS_IN_C: dict[type, set[str]] = {
+    family: vars(family).keys() - {"__doc__", "__init__", "__new__"}
+    for family in (set, frozenset)
+}

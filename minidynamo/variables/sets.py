@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..side_effects import Mutation
 from ..source import CallSource, TupleItemSource
+from . import set_pasts
 from .base import NotConstant, VariableTracker, unsupported
 from .builder import builds
 from .builtin_object import (
@@ -240,23 +241,6 @@ def _from_python_set(tx: Translator, value: Any) -> VariableTracker:
     return SetVariable(value if table == value else table, known, type(value))
 
 
-def _plain_table(value: Any, family: type, source: Source) -> Any:
-    """A set whose methods are C's, with the elements in the order of `value`."""
-    own = type(value).__mro__[: type(value).__mro__.index(family)]
-    if not any(_METHODS_IN_C[family] & vars(base).keys() for base in own):
-        return value
-    table = family(value)
-    if ordered_elements(table) != ordered_elements(value):
-        unsupported("order of a set", source.name, "its class has methods of its own")
-    return table
-
-
-_METHODS_IN_C = {
-    family: vars(family).keys() - {"__doc__", "__init__", "__new__"}
-    for family in (set, frozenset)
-}
-
-
 @wraps(set, frozenset)
 @wraps_instances(set, frozenset)
 def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
@@ -266,7 +250,7 @@ def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
     in_order = CallSource(source, ordered_elements, "tuple({base})")
     if all(is_value(item) for item in family.__iter__(value)):
         tx.guard(in_order, "CONST_EQ", ordered_elements(value))
-        table = _plain_table(value, family, source)
+        table = set_pasts.table_of(value, family, source)
     else:
         tx.guard(source, "LEN_EQ", family.__len__(value))
         elements = enumerate(ordered_elements(value))
@@ -275,7 +259,7 @@ def _wrap_set(tx: Translator, value: Any, source: Source) -> VariableTracker:
         if len(table) != len(items):
             unsupported("hash", source.name, "two of its elements are equal by now")
         if all(map(has_real_hash, table)):
-            table = _plain_table(value, family, source)
+            table = set_pasts.table_of(value, family, source)
     has_state = isinstance(value, set) or type(value).__dictoffset__ != 0
     mutation = Mutation.EXISTING if has_state else Mutation.IMMUTABLE
     return SetVariable(table, known, type(value), source=source, mutation=mutation, real=value)

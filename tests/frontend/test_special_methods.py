@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import sys
 import types
+import typing
 import weakref
 
 import pytest
@@ -428,3 +429,104 @@ def test_methods_of_the_base_class():
 
     check(fn, X, Other(a=1), Empty([1, 2]), graphs=1)
     check(fn, X, Other(a=1), Empty([1, len, torch.float]), graphs=1)
+
+
+STATE = ["a", 1]
+
+
+class Told(enum.Enum):
+    A = 1
+    B = 2
+
+    def __str__(self):
+        return STATE[0] + self.name
+
+    def __repr__(self):
+        return STATE[0] + "!"
+
+    def __eq__(self, other):
+        return STATE[1] == 1
+
+    def __hash__(self):
+        return STATE[1]
+
+    def __len__(self):
+        return STATE[1]
+
+
+class ToldInt(enum.IntEnum):
+    A = 1
+
+    def __str__(self):
+        return STATE[0]
+
+    def __add__(self, other):
+        return STATE[1] + int(self)
+
+    def __lt__(self, other):
+        return STATE[1] == 1
+
+
+class ToldMeta(type):
+    def __bool__(cls):
+        return STATE[1] == 1
+
+    def __eq__(cls, other):
+        return STATE[1] == 1
+
+    __hash__ = type.__hash__
+
+
+class ToldClass(metaclass=ToldMeta):
+    def __class_getitem__(cls, key):
+        return STATE[0], key
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: (str(Told.A), repr(Told.A), f"{Told.A}", f"{Told.A:>4}", "%s" % Told.A),
+        lambda: ("{}".format(Told.B), str([Told.A]), str({"k": (Told.A,)})),
+        lambda: (Told.A == 3, Told.A != 3, 3 == Told.A, Told.A in [3], [Told.A] == [3]),
+        lambda: (hash(Told.A), len(Told.A), bool(Told.A), not Told.A, 1 if Told.A else 2),
+        lambda: (str(ToldInt.A), ToldInt.A + 1, 1 + ToldInt.A, ToldInt.A < 0, ToldInt.A == 1),
+        lambda: (bool(ToldClass), ToldClass == 3, ToldClass != 3, ToldClass[2]),
+    ],
+)
+def test_members_and_classes_that_answer_otherwise_later(use):
+    def fn(x):
+        return x + 1, use()
+
+    STATE[:] = "a", 1
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for state in (("a", 1), ("b", 0), ("a", 1), ("c", 7)):
+        STATE[:] = state
+        assert compiled(X)[1] == fn(X)[1]
+
+
+@typing.runtime_checkable
+class HasSize(typing.Protocol):
+    size: int
+
+    def grow(self): ...
+
+
+def test_members_of_protocols_are_guarded():
+    def fn(x, thing):
+        return x + 1, isinstance(thing, HasSize)
+
+    def thing(**members):
+        return types.SimpleNamespace(**members)
+
+    class Object:
+        pass
+
+    def made(**members):
+        result = Object()
+        vars(result).update(members)
+        return result
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for members in ({}, {"size": 1}, {"size": 1, "grow": len}, {"size": 1, "grow": None}, {}):
+        for kind in (made, thing):
+            assert compiled(X, kind(**members))[1] == fn(X, kind(**members))[1]
