@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _abc
 import types
 import typing
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +16,7 @@ from ..variables.builtin_object import observed
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import bind, class_lookup
 from ..variables.lists import SequenceVariable
+from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 from .builtins import Values, builtin, is_attribute_error
 
@@ -190,6 +193,49 @@ def _has_members(
         if name in called and found.python_type() is types.NoneType:
             return False
     return True
+
+
+Args = list[VariableTracker]
+
+
+def _checks(function: Any) -> Callable[..., Any]:
+    """Registers what a check of Python's own metaclasses asks of (class, object)."""
+
+    def register(check: Callable[..., Any]) -> Any:
+        def handler(tx: Translator, args: Args, kwargs: dict[str, VariableTracker]) -> Any:
+            if len(args) != 2 or kwargs or not args[0].realize().is_python_constant():
+                return NotImplemented
+            return check(tx, args[0].realize().as_python_constant(), args[1].realize())
+
+        return handles(function)(handler)
+
+    return register
+
+
+@_checks(type.__instancecheck__)
+def _plain_instance(tx: Translator, cls: Any, value: VariableTracker) -> VariableTracker:
+    kinds = (value.python_type(), _shown_class(tx, value))
+    return ConstantVariable(any(kind is not None and cls in kind.__mro__ for kind in kinds))
+
+
+@_checks(type.__subclasscheck__)
+def _plain_subclass(tx: Translator, cls: Any, value: VariableTracker) -> Any:
+    kind = value.as_python_constant() if value.is_python_constant() else None
+    return ConstantVariable(cls in kind.__mro__) if isinstance(kind, type) else NotImplemented
+
+
+@_checks(_abc._abc_instancecheck)
+def _abstract_instance(tx: Translator, cls: Any, value: VariableTracker) -> VariableTracker:
+    kind = _shown_class(tx, value) or value.python_type()
+    own = _own_check(tx, cls, "__subclasscheck__")
+    if own is not None:
+        return tx.call_function(own, [tx.wrap_constant(kind)], {})
+    return tx.fold(_abc._abc_subclasscheck, (cls, kind), {})
+
+
+@_checks(_abc._abc_subclasscheck)
+def _abstract_subclass(tx: Translator, cls: Any, value: VariableTracker) -> VariableTracker:
+    return tx.fold(_abc._abc_subclasscheck, (cls, value.as_python_constant()), {})
 
 
 def _user_methods(cls: type) -> set[str]:

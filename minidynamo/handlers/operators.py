@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable, Sized
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -125,9 +126,7 @@ _TYPE_UNIONS = (type.__or__, types.GenericAlias.__or__, types.UnionType.__or__)
 
 
 def _is_type_expression(value: VariableTracker) -> bool:
-    """A class, `list[int]`, `int | str`, an object of typing or None, as operands of `|` that makes
-    a union of types.
-    """
+    """A class, `list[int]`, `int | str`, an object of typing, None: `|` makes a union of such."""
     if not value.is_python_constant():
         return False
     constant = value.as_python_constant()
@@ -364,9 +363,9 @@ def _constant_slot(
     """A constant's slot with an operand that is no constant: numbers and strings do not know it."""
     if isinstance(operand.value, (str, bytes)) and method == "__mod__":
         return format_values(tx, operand, other)
-    slot = getattr(type(operand.value), method, None)
-    if isinstance(other, ConstantVariable) and slot is not None:
-        return tx.fold(slot, (operand.value, other.value), {})  # a member of an enum is near
+    members = issubclass(other.python_type(), Enum) or isinstance(operand.value, Enum)
+    if members and isinstance(other, ConstantVariable) and hasattr(operand.value, method):
+        return tx.fold(getattr(type(operand.value), method), (operand.value, other.value), {})
     return NOT_IMPLEMENTED
 
 

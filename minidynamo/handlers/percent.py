@@ -32,6 +32,12 @@ class _Shown:
     def __repr__(self) -> str:
         return self._text(repr)
 
+    def __index__(self) -> int:
+        """Of a member of an enum."""
+        return operator.index(self.item.as_python_constant())
+
+    __int__ = __index__
+
 
 def format_values(
     tx: Translator, operand: ConstantVariable, other: VariableTracker

@@ -258,6 +258,10 @@ def _format(
         text = tx.call_function(tx.wrap_constant(str), [value], {})
         return tx.call_function(tx.wrap_constant(format), [text, ConstantVariable(given)], {})
     function = lookup_special(tx, value, "__format__")
+    if function is None and isinstance(value, ConstantVariable):
+        if not given:
+            return tx.call_function(tx.wrap_constant(str), [value], {})
+        return tx.fold(format, (value.value, given), {})
     if function is None:
         unsupported("text of an object", f"format({value!r})", "it is not known while tracing")
     text = tx.call_function(function, [ConstantVariable(given)], {}).realize()

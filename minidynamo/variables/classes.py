@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import types
+import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -241,6 +242,11 @@ class ClassVariable(VariableTracker):
             return tx.fold(raw, (self.value, *(arg.as_python_constant() for arg in args)), {})
         if raw.__name__ == "__subclasses__" and not args:
             return self._subclasses(tx)
+        if raw is object.__eq__ and len(args) == 1 and not kwargs:
+            same = tx.is_same(self, args[0].realize())
+            return ConstantVariable(True if same else NotImplemented)
+        if raw is object.__hash__ and not args and not kwargs:
+            return ConstantVariable(object.__hash__(self.value))
         return super().call_builtin(tx, raw, args, kwargs)
 
     def _subclasses(self, tx: Translator) -> VariableTracker:
@@ -283,7 +289,9 @@ class ClassVariable(VariableTracker):
             return self._meta_call(tx, "__getitem__", [key])
         found = class_lookup(tx, self.value, "__class_getitem__")
         function = getattr(found and found.raw, "__func__", None)
-        if isinstance(function, types.FunctionType) and not _is_known(function):
+        is_generic = typing.Generic in self.value.__mro__  # which makes an alias
+        is_own = isinstance(function, types.FunctionType) and not is_generic
+        if is_own and not _is_known(function):
             assert found is not None
             return tx.call_function(bind(tx, found, None, self.value), [key], {})
         if key.is_python_constant() and not hasattr(self.value, "__orig_class__"):

@@ -278,6 +278,22 @@ class ConstantVariable(VariableTracker):
             f"{self.value!r}.{name} is called with arguments that are not known while tracing",
         )
 
+    def call_builtin(
+        self,
+        tx: Translator,
+        raw: Any,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        """`super().__add__(other)` of a member of an enum."""
+        asks_back = raw.__name__ in ("__mod__", "__rmod__", "format", "join")
+        if raw.__objclass__ is object:
+            asks_back = raw.__name__ not in ("__eq__", "__hash__")
+        values = [arg.as_python_constant() for arg in args if arg.is_python_constant()]
+        if asks_back or kwargs or len(values) < len(args) or not all(map(is_inert, values)):
+            return super().call_builtin(tx, raw, args, kwargs)
+        return tx.fold(raw, (self.value, *values), {})
+
     def overrides(self, name: str) -> bool:
         return runs_code(self.value, (name,)) if isinstance(self.value, enum.Enum) else False
 

@@ -385,7 +385,8 @@ class Services:
         """
         unbound = isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType))
         if unbound and args and issubclass(args[0].python_type(), value.__objclass__):
-            if isinstance(args[0], BuiltinObject) or args[0].is_user_defined:
+            own = args[0].is_user_defined or args[0].overrides(value.__name__)
+            if own or isinstance(args[0], BuiltinObject):
                 # `dict.__getitem__(self, key)`: not what a subclass made of it.
                 return args[0].call_builtin(self, value, args[1:], kwargs)  # type: ignore[arg-type]
             return args[0].call_method(self, value.__name__, args[1:], kwargs)  # type: ignore[arg-type]

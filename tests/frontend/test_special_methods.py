@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import dataclasses
 import enum
@@ -530,3 +531,82 @@ def test_members_of_protocols_are_guarded():
     for members in ({}, {"size": 1}, {"size": 1, "grow": len}, {"size": 1, "grow": None}, {}):
         for kind in (made, thing):
             assert compiled(X, kind(**members))[1] == fn(X, kind(**members))[1]
+
+
+class Asking(str, enum.Enum):
+    """Its methods go on to those of the classes around."""
+
+    A = "a"
+    B = "b"
+
+    def __str__(self):
+        return str.__str__(self) + super().__str__()
+
+    def __eq__(self, other):
+        return super().__eq__(other)
+
+    def __hash__(self):
+        return super().__hash__()
+
+    def __len__(self):
+        return super().__len__() + 1
+
+
+class AskingNumber(enum.IntEnum):
+    A = 1
+    B = 2
+
+    def __str__(self):
+        return str(int(self))
+
+    def __add__(self, other):
+        return super().__add__(other) * 2
+
+    def __lt__(self, other):
+        return super().__lt__(other)
+
+    def __bool__(self):
+        return not super().__bool__()
+
+
+class AskingMeta(abc.ABCMeta):
+    def __instancecheck__(cls, instance):
+        return hasattr(instance, "tag") and super().__instancecheck__(instance)
+
+    def __subclasscheck__(cls, kind):
+        return super().__subclasscheck__(kind)
+
+    def __eq__(cls, other):
+        return super().__eq__(other)
+
+    def __hash__(cls):
+        return super().__hash__()
+
+
+class AskingClass(metaclass=AskingMeta):
+    tag = 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: (str(Asking.A), f"{Asking.A}", Asking.A == "a", "b" == Asking.A, len(Asking.B)),
+        lambda: (Asking.A in ("b", "a"), {"a": 1}[Asking.A], Asking.A < Asking.B),
+        lambda: (AskingNumber.A + 1, 1 + AskingNumber.B, f"{AskingNumber.B:03d}"),
+        lambda: (f"{AskingNumber.B}", "%d %s" % (AskingNumber.A, AskingNumber.B)),
+        lambda: (
+            sorted([AskingNumber.B, AskingNumber.A]),
+            bool(AskingNumber.A),
+            X[AskingNumber.A],
+        ),
+        lambda: (isinstance(AskingClass(), AskingClass), isinstance(3, AskingClass)),
+        lambda: (issubclass(AskingClass, AskingClass), issubclass(int, (str, AskingClass))),
+        lambda: (
+            AskingClass in [AskingClass],
+            AskingClass not in (int,),
+            {AskingClass: 1}[AskingClass],
+        ),
+    ],
+)
+def test_special_methods_of_members_and_metaclasses_go_on(use):
+    check(lambda x: (x + 1, use()), X, graphs=1)
