@@ -154,6 +154,10 @@ def _of_images(x: FakeTensor, *_rest: Any) -> Sequence[int]:
     return torch.empty(x.shape, device="meta", memory_format=layout).stride()
 
 
+def _of_samples(x: FakeTensor, grid: FakeTensor, *_rest: Any) -> Sequence[int]:
+    return torch.empty((*x.shape[:2], *grid.shape[1:-1]), device="meta").stride()
+
+
 def _of_indexed(x: FakeTensor, indices: Sequence[FakeTensor | None]) -> Sequence[int] | None:
     """The first operand of the iteration is `x` with strides of 0 where it is indexed, the others
     are the indices (aten/src/ATen/native/TensorAdvancedIndexing.cpp).
@@ -185,6 +189,8 @@ STRIDES: dict[Any, Callable[..., Sequence[int] | None]] = {
     aten.copysign.Tensor: _of_operands,
     aten.div.Tensor_mode: _of_operands,
     aten.floor_divide.default: _of_operands,
+    aten.grid_sampler_2d.default: _of_samples,
+    aten.grid_sampler_3d.default: _of_samples,
     aten.heaviside.default: _of_operands,
     aten.index.Tensor: _of_indexed,
     aten.log_sigmoid_forward.default: _of_rows,
@@ -284,6 +290,8 @@ def _has_layout(func: Any, args: Sequence[Any]) -> bool:
     if rule is _of_images and _is_on_cpu(args[0]) and not is_row_major(args[0]):
         return True  # of any sizes: the layout follows from the strides
     tensors = [x for x in args if isinstance(x, torch.Tensor)] if rule else []
+    if rule is _of_samples:  # on any device
+        return all(type(size) is int for x in tensors for size in x.shape)
     return bool(tensors) and all(map(_is_sized, tensors))
 
 

@@ -300,3 +300,24 @@ def test_tensors_of_which_torch_makes_no_fake_ones():
     # What torch would repeat to make it fails: there, its base has other sizes.
     empty = torch.view_as_complex(torch.tensor([]).reshape(0, 2))
     assert torch.equal(per_item(empty), fn(empty))
+
+
+@pytest.mark.parametrize("order", [(0, 3, 2, 1), (0, 1, 2, 3), (3, 0, 2, 1)], ids=str)
+@pytest.mark.parametrize("dims", [2, 3])
+def test_samples_of_a_grid_are_rows(dims, order):
+    """Whatever the layouts of the image and of the grid are."""
+
+    def fn(x, grid):
+        y = F.grid_sample(x, grid, align_corners=False)
+        return y, y.stride(), y.transpose(1, 2)
+
+    order = order if dims == 2 else (*order, 4)
+    grid = torch.rand([5 - dims] + [4] * (dims + 1))[..., :dims]
+    grid = grid.permute(order).contiguous().permute([order.index(d) for d in range(dims + 2)])
+    x = torch.randn(5 - dims, 5, 3, *[5] * (dims - 1)).transpose(1, 2)
+    expected = fn(x, grid)
+    for backend in ("eager", "inductor"):
+        found = minidynamo.compile(fn, backend=backend, fullgraph=True)(x, grid)
+        assert [y.stride() for y in found[::2]] == [y.stride() for y in expected[::2]]
+        assert found[1] == expected[1]
+        torch.testing.assert_close(found[0], expected[0])

@@ -66,6 +66,13 @@ def test_few_rows_get_more_threads(monkeypatch):
     assert (blocks(many)["r"], choose_tiling(many).num_warps) == (2048, 4)
 
 
+def test_tiles_of_the_shortest_rows_are_not_small(monkeypatch):
+    (spec,) = specs_of(monkeypatch, lambda x: x.prod(-1), torch.rand(1 << 16, 2))
+    assert (blocks(spec), choose_tiling(spec).num_warps) == ({"x": 256, "r": 2}, 4)
+    (spec,) = specs_of(monkeypatch, lambda x: x.prod(-1), torch.rand(1 << 14, 2))
+    assert blocks(spec) == {"x": 16, "r": 2}
+
+
 def test_a_broadcast_is_no_transposition(monkeypatch):
     x, y = torch.randn(64, 1), torch.randn(64, 64)
     (spec,) = specs_of(monkeypatch, lambda x, y: x * y, x, y)

@@ -37,6 +37,8 @@ WARP_ROW = 1024
 # Of shorter rows a thread has fewer elements where there is less to do than this many threads, what
 # can be under way on a large GPU, have with more of them: more of them wait for memory at a time.
 THREADS = 1 << 18
+# Tiles of fewer elements, of the shortest rows, take longer to begin than to compute.
+SMALL = 512
 # Elements that the second-level cache of a large GPU holds for a walk that comes again.
 CACHED = 1 << 23
 # Bytes of neighbouring columns that a tile has, twice as many where there are enough columns.
@@ -290,6 +292,8 @@ def _reduction(body: LoopBody) -> Tiling:
         else:
             each, most = min(16, max(8, rows * length // THREADS)), 256
         x_block = max(1, min(rows // BUSY, REDUCTION_ELEMENTS // r_block, most))
+        if r_block <= 8 and x_block * r_block < SMALL <= rows * r_block >> 8:
+            x_block, each = SMALL // r_block, 4
     x_block = min(next_power_of_two(x_block), next_power_of_two(rows))
     warps = next_power_of_two(max(x_block * r_block // (32 * each), 1))
     axes = Axis("x", body.iters, x_block), Axis("r", body.reduces, r_block)
