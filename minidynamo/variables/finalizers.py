@@ -33,11 +33,15 @@ def check_dropped(tx: Translator, mortal: dict[str, LazyVariable]) -> None:
     frame: Any = tx if tx.result is None else [tx.parent, tx.result]
     if tx.result is not None and tx.parent is None:
         return
+    # Most are where the frame has them from its start: nothing else is walked for these.
+    root = tx.root
+    near = set(map(id, (*root.stack, *root.locals.values())))
     groups = {
         name: (value, value.realize()) if value.is_realized else (value,)
         for name, value in mortal.items()
+        if id(value) not in near
     }
-    name = first_not_held(tx, groups, frame)
+    name = first_not_held(tx, groups, frame) if groups else None
     if name is not None:
         reason = Unsupported("finalizer", name, "the end of the object may run code")
         reason.user_stack = tx.user_stack()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .base import VariableTracker
@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 # Of values: real objects, which hold no traced ones; what they refer to weakly; who looked at them,
 # and what else was looked at.
 _REAL = frozenset(("real", "value", "source", "referent", "_log", "_tx"))
+# What containers hold. Their classes may be the program's, whose own methods are not called.
+_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
+    dict: lambda item: (*dict.__iter__(item), *dict.values(item)),
+    list: list.__iter__,
+    tuple: tuple.__iter__,
+    set: set.__iter__,
+    frozenset: frozenset.__iter__,
+}
 
 
 def is_held(tx: Translator, wanted: Sequence[VariableTracker], frames: Any = None) -> bool:
@@ -69,14 +77,13 @@ def reached(tx: Translator, starts: Sequence[Any]) -> Iterator[Any]:
             continue
         seen.add(id(item))
         yield item
-        if isinstance(item, dict):
-            todo += [*item, *item.values()]
-        elif isinstance(item, (list, tuple, set, frozenset)):
-            todo += item
-        elif isinstance(item, VariableTracker):
+        cls = type(item)
+        if issubclass(cls, VariableTracker):
             stored = effects.stored_attrs(item)
             skipped = "initial" if stored and isinstance(item, CellVariable) else ""
             todo += [part for name, part in vars(item).items() if name not in (*_REAL, skipped)]
             todo.append(stored)
-        elif hasattr(type(item), "stop_idling"):  # a frame
+        elif base := next((base for base in cls.__mro__ if base in _PARTS), None):
+            todo += _PARTS[base](item)
+        elif hasattr(cls, "stop_idling"):  # a frame
             todo += [item.stack, item.locals, item.cells, item.exc_info, item.parent]

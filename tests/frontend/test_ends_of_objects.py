@@ -9,6 +9,8 @@ import torch
 from testing import CountingBackend, assert_same
 
 import minidynamo
+import minidynamo.variables.finalizers
+from minidynamo.variables.reach import first_not_held
 
 x = torch.arange(3.0)
 LOG = []
@@ -344,3 +346,27 @@ def test_old_objects_are_not_collected_for_each_attempt():
     assert gc.get_stats()[2]["collections"] == before
     assert LOG == [("end of", 1)]
     assert_same(result, (x + 1) * 2)
+
+
+def test_what_the_frame_still_has_is_not_looked_for(monkeypatch):
+    """The walk behind each instruction took most of the time of a block of TemporaryDirectory."""
+    walks = []
+
+    def walked(*args):
+        walks.append(None)
+        return first_not_held(*args)
+
+    monkeypatch.setattr(minidynamo.variables.finalizers, "first_not_held", walked)
+
+    def fn(a, thing):
+        for k in range(20):
+            a = a + k
+        b = a * thing.name
+        del thing
+        return b * 2
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    LOG.clear()
+    assert_same(compiled(x, Mortal(1)), (x + 190) * 2)
+    assert LOG == [("end of", 1)]
+    assert 0 < len(walks) < 8

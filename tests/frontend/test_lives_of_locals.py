@@ -315,3 +315,32 @@ def test_objects_that_are_done_and_one_that_is_not():
         return x + 1, known() is marks.owner
 
     check(fn, x, Plain(), graphs=1)
+
+
+class Pair(tuple):
+    __slots__ = ()
+
+    def __len__(self):
+        raise NotImplementedError
+
+
+class Table(dict):
+    def __iter__(self):
+        raise NotImplementedError
+
+    values = __iter__
+
+
+def test_containers_of_classes_that_refuse_to_be_walked():
+    """The tracer looks for what is still in use without the program's own methods."""
+
+    node = Plain()
+    node.pair, node.table = Pair((1, 2)), Table(a=1)
+
+    def fn(x):
+        names = vars(node)
+        y = x + 1
+        minidynamo.graph_break()
+        return y, list(names), node.pair[0]
+
+    check(fn, x, graphs=1)
