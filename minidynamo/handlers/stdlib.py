@@ -57,6 +57,25 @@ def get_ident(
 _ATOMIC = frozenset({type(None), bool, int, float, complex, str, bytes, type, range})
 
 
+def _may_have_parameters(
+    module: torch.nn.Module,
+) -> bool:
+    """Whether the module or one below it has some, or is one that the frame is still making."""
+    seen = {id(module)}
+    todo = [module]
+    for item in todo:
+        own = object.__getattribute__(item, "__dict__")
+        parameters, children = own.get("_parameters"), own.get("_modules")
+        if parameters is None or children is None:
+            return True
+        if any(parameter is not None for parameter in parameters.values()):
+            return True
+        below = [child for child in children.values() if child is not None]
+        todo += [child for child in below if id(child) not in seen]
+        seen.update(map(id, below))
+    return False
+
+
 @handles(copy.deepcopy)
 def deep_copy(
     tx: Translator,
@@ -68,7 +87,7 @@ def deep_copy(
     """
     value = args[0] if args else None
     module = None if value is None else tx.output.side_effects.real_of(value)
-    if isinstance(module, torch.nn.Module) and next(module.parameters(), None) is not None:
+    if isinstance(module, torch.nn.Module) and _may_have_parameters(module):
         unsupported("call of an untraced function", "copy.deepcopy", "it copies parameters")
     if isinstance(value, TensorVariable) and len(args) < 3 and not kwargs:
         memo = tx.wrap_keywords({}) if is_none(args[1] if args[1:] else None) else args[1]

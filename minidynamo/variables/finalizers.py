@@ -33,9 +33,13 @@ def check_dropped(tx: Translator, mortal: dict[str, LazyVariable]) -> None:
     frame: Any = tx if tx.result is None else [tx.parent, tx.result]
     if tx.result is not None and tx.parent is None:
         return
-    # Most are where the frame has them from its start: nothing else is walked for these.
-    root = tx.root
-    near = set(map(id, (*root.stack, *root.locals.values())))
+    # Most are where a running frame has them: nothing else is walked for these.
+    near: set[int] = set()
+    holder = tx if tx.result is None else tx.parent
+    while holder is not None:
+        near.update(map(id, holder.stack))
+        near.update(map(id, holder.locals.values()))
+        holder = holder.parent
     groups = {
         name: (value, value.realize()) if value.is_realized else (value,)
         for name, value in mortal.items()

@@ -308,15 +308,16 @@ class NNModuleVariable(UserDefinedObjectVariable):
         found = class_lookup(tx, self.cls, "__getitem__")
         if found is not None and found.raw in _INDEXES_CHILDREN and key.is_python_constant():
             index = key.as_python_constant()
-            numbered = isinstance(index, int) and self._is_numbered()
+            numbered = isinstance(index, int) and self._is_numbered(tx)
             children = self.children(tx) if numbered else None
             if children is not None and -len(children) <= index < len(children):
                 return children[index].realize()
         return super().getitem(tx, key)
 
-    def _is_numbered(self) -> bool:
+    def _is_numbered(self, tx: Translator) -> bool:
         """Whether the children are named 0, 1, 2, ... in order: a ModuleList looks names up."""
-        names = list(self.dict["_modules"]) if self.dict is not None else []
+        tables = self.tables(tx)
+        names = list(tables[2]) if tables is not None else []
         return names == [str(i) for i in range(len(names))]
 
     def length(self, tx: Translator) -> VariableTracker:

@@ -1,5 +1,6 @@
 """Graph breaks in `__init__`: the graph goes on there, and the caller goes on with the object."""
 
+import copy
 import dataclasses
 import functools
 import traceback
@@ -160,3 +161,35 @@ def test_recompiles_and_gradients():
         function(a, 2).sum().backward()
         grads.append(a.grad)
     assert_same(*grads)
+
+
+class Stack(torch.nn.Sequential):
+    def __init__(self, factor):
+        self.factor = factor
+        opaque()
+        super().__init__(torch.nn.Linear(4, 4), torch.nn.Tanh())
+
+
+def test_modules_that_are_made_behind_the_break():
+    """The real module has no tables yet where the rest is traced."""
+
+    def indexed(a):
+        made = Stack(2)
+        return made[-1](made[0](a)) * made.factor, len(made)
+
+    def walked(a):
+        for layer in reversed(Stack(2)):
+            a = layer(a)
+        return a
+
+    def copied(a):
+        made = Stack(2)
+        return copy.deepcopy(made)(a), made(a)
+
+    for fn in (indexed, walked, copied):
+        results = []
+        for function in (fn, minidynamo.compile(fn, backend="eager")):
+            torch.manual_seed(0)
+            with minidynamo.config.patch(raise_internal_errors=True):
+                results.append(function(x))
+        assert_same(*results)
