@@ -51,7 +51,10 @@ _MODULE_GLOBALS = vars(torch_module)
 _EVERYWHERE = ConstSource(_MODULE_GLOBALS, "vars(torch.nn.modules.module)")
 
 
-def _hooks_of(module: Any, name: str) -> tuple[tuple[Any, bool], ...]:
+def _hooks_of(
+    module: Any,
+    name: str,
+) -> tuple[tuple[Any, bool], ...]:
     """The hooks in the tables of that name, first those of all modules, and whether they take
     keywords; the keys, which are never the same, are not looked at.
     """
@@ -105,7 +108,10 @@ class NNModuleVariable(UserDefinedObjectVariable):
     # True if the program may hold what `compile` made of the module.
     is_unwrapped = False
 
-    def tables(self, tx: Translator) -> list[dict[str, Any]] | None:
+    def tables(
+        self,
+        tx: Translator,
+    ) -> list[dict[str, Any]] | None:
         """The real tables, or None where the traced code may have changed them."""
         if self.dict is None or self.source is None:
             return None
@@ -124,7 +130,11 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     # -- attributes -----------------------------------------------------------------------------
 
-    def missing_attribute(self, tx: Translator, name: str) -> VariableTracker:
+    def missing_attribute(
+        self,
+        tx: Translator,
+        name: str,
+    ) -> VariableTracker:
         """`nn.Module.__getattr__`."""
         if name == "_orig_mod" and self.is_unwrapped:
             return self
@@ -135,7 +145,11 @@ class NNModuleVariable(UserDefinedObjectVariable):
                 return value
         return super().missing_attribute(tx, name)
 
-    def table_lookup(self, tx: Translator, name: str) -> VariableTracker | None:
+    def table_lookup(
+        self,
+        tx: Translator,
+        name: str,
+    ) -> VariableTracker | None:
         """The parameter, buffer or child of that name; None if there is none."""
         tables = self.tables(tx)
         if tables is None:
@@ -147,16 +161,27 @@ class NNModuleVariable(UserDefinedObjectVariable):
             tx.guard(self.table_source(kind), "DICT_LACKS", name)
         return None
 
-    def table_source(self, kind: str) -> Source:
+    def table_source(
+        self,
+        kind: str,
+    ) -> Source:
         assert self.source is not None
         return DictItemSource(InstanceDictSource(self.source), kind)
 
-    def item_source(self, name: str) -> Source:
+    def item_source(
+        self,
+        name: str,
+    ) -> Source:
         if name in TABLES:
             return self.table_source(name)
         return super().item_source(name)
 
-    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+    def setattr(
+        self,
+        tx: Translator,
+        name: str,
+        value: VariableTracker,
+    ) -> None:
         """`nn.Module.__setattr__`, directly where it comes to an ordinary store."""
         found = class_lookup(tx, self.cls, "__setattr__")
         value = value.realize()
@@ -164,7 +189,12 @@ class NNModuleVariable(UserDefinedObjectVariable):
             return
         super().setattr(tx, name, value)
 
-    def _set_directly(self, tx: Translator, name: str, value: VariableTracker) -> bool:
+    def _set_directly(
+        self,
+        tx: Translator,
+        name: str,
+        value: VariableTracker,
+    ) -> bool:
         tables, kind = self.tables(tx), value.python_type()
         # Tensors of classes of their own may be parameters all the same.
         is_special = issubclass(kind, torch.Tensor) and kind is not torch.Tensor
@@ -192,7 +222,11 @@ class NNModuleVariable(UserDefinedObjectVariable):
             return tx.call_for(self, tx.wrap_constant(_call_with_hooks), [self, *args], kwargs)
         return super().call(tx, args, kwargs)
 
-    def forward_hooks(self, tx: Translator, name: str) -> VariableTracker | None:
+    def forward_hooks(
+        self,
+        tx: Translator,
+        name: str,
+    ) -> VariableTracker | None:
         """The hooks in tables that the traced code did not change, each with whether it takes
         keywords.
         """
@@ -220,7 +254,9 @@ class NNModuleVariable(UserDefinedObjectVariable):
                 found.append(tx.wrap_items(tuple, [pair, ConstantVariable(takes[index])]))
         return tx.wrap_items(tuple, found)
 
-    def _refuse_backward_hooks(self) -> None:
+    def _refuse_backward_hooks(
+        self,
+    ) -> None:
         """They hang on autograd nodes, which exist only at run time."""
         own = self.dict if self.dict is not None else {}
         for name in _HOOKS[2:]:
@@ -228,19 +264,26 @@ class NNModuleVariable(UserDefinedObjectVariable):
             if is_used and torch.is_grad_enabled():
                 unsupported("module hooks", f"{self!r}: {name}", "backward hooks run in eager")
 
-    def _calls_forward(self) -> bool:
+    def _calls_forward(
+        self,
+    ) -> bool:
         """Whether `__call__` is that of nn.Module; GraphModule only adds error texts."""
         if issubclass(self.cls, torch.fx.GraphModule):
             wrapped = self.cls.__dict__.get("_wrapped_call")
             return getattr(wrapped, "cls_call", self) is None
         return self.cls.__call__ is _CALL
 
-    def _has_forward_hooks(self) -> bool:
+    def _has_forward_hooks(
+        self,
+    ) -> bool:
         """Whether its own tables, or those of all modules, hold hooks around `forward`."""
         own = self.dict or {}
         return any(own.get(n) or _MODULE_GLOBALS[_GLOBAL + n] for n in _FORWARD_HOOKS)
 
-    def _has_plain_hooks(self, tx: Translator) -> bool:
+    def _has_plain_hooks(
+        self,
+        tx: Translator,
+    ) -> bool:
         """Whether `__call__` is nothing but calls of `forward` and of hooks around it; guarded."""
         if (
             self.dict is None
@@ -283,7 +326,10 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     # -- containers of torch.nn -------------------------------------------------------------------
 
-    def children(self, tx: Translator) -> list[VariableTracker] | None:
+    def children(
+        self,
+        tx: Translator,
+    ) -> list[VariableTracker] | None:
         """The values of `_modules` in order, with a guard on all names, or None."""
         tables = self.tables(tx)
         if tables is None:
@@ -296,7 +342,10 @@ class NNModuleVariable(UserDefinedObjectVariable):
             for name, module in modules.items()
         ]
 
-    def iter(self, tx: Translator) -> VariableTracker:
+    def iter(
+        self,
+        tx: Translator,
+    ) -> VariableTracker:
         found = class_lookup(tx, self.cls, "__iter__")
         if found is not None and found.raw in _ITERATES_CHILDREN:
             children = self.children(tx)
@@ -304,7 +353,11 @@ class NNModuleVariable(UserDefinedObjectVariable):
                 return tx.sequence_iterator(children)
         return super().iter(tx)
 
-    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+    def getitem(
+        self,
+        tx: Translator,
+        key: VariableTracker,
+    ) -> VariableTracker:
         found = class_lookup(tx, self.cls, "__getitem__")
         if found is not None and found.raw in _INDEXES_CHILDREN and key.is_python_constant():
             index = key.as_python_constant()
@@ -314,13 +367,19 @@ class NNModuleVariable(UserDefinedObjectVariable):
                 return children[index].realize()
         return super().getitem(tx, key)
 
-    def _is_numbered(self, tx: Translator) -> bool:
+    def _is_numbered(
+        self,
+        tx: Translator,
+    ) -> bool:
         """Whether the children are named 0, 1, 2, ... in order: a ModuleList looks names up."""
         tables = self.tables(tx)
         names = list(tables[2]) if tables is not None else []
         return names == [str(i) for i in range(len(names))]
 
-    def length(self, tx: Translator) -> VariableTracker:
+    def length(
+        self,
+        tx: Translator,
+    ) -> VariableTracker:
         found = class_lookup(tx, self.cls, "__len__")
         if found is not None and found.raw in _COUNTS_CHILDREN:
             children = self.children(tx)
@@ -332,7 +391,9 @@ class NNModuleVariable(UserDefinedObjectVariable):
 def _guard_keywords(tx: Translator, owner: Source, name: str, takes: tuple[bool, ...]) -> None:
     """owner: of a module, or of the namespace that holds the tables of all modules."""
 
-    def are_unchanged(holder: Any) -> bool:
+    def are_unchanged(
+        holder: Any,
+    ) -> bool:
         tables = holder if holder is _MODULE_GLOBALS else vars(holder)
         return _take_keywords(tables, name) == takes
 
@@ -366,7 +427,11 @@ _COUNTS_CHILDREN = _methods_of_containers(
 
 
 @wraps_instances(_Module)
-def wrap_module(tx: Translator, value: torch.nn.Module, source: Source) -> VariableTracker:
+def wrap_module(
+    tx: Translator,
+    value: torch.nn.Module,
+    source: Source,
+) -> VariableTracker:
     if isinstance(value, torch.jit.ScriptModule):
         unsupported(
             "module kind",
@@ -387,7 +452,9 @@ def wrap_module(tx: Translator, value: torch.nn.Module, source: Source) -> Varia
 _COMPILED_MODULES = ("minidynamo.optimized_module", "torch._dynamo.eval_frame")
 
 
-def _is_disabled(module: torch.nn.Module) -> bool:
+def _is_disabled(
+    module: torch.nn.Module,
+) -> bool:
     """Whether the wrapper of a module is what `disable(module)` gave."""
     ours = module.__dict__.get("_compiled")
     if ours is not None:

@@ -39,7 +39,10 @@ def is_held_outside(tx: Translator, wanted: Sequence[VariableTracker]) -> bool:
     return not {id(value) for value in wanted}.isdisjoint(map(id, reached(tx, starts)))
 
 
-def _written(tx: Translator, owner: VariableTracker) -> Sequence[Any]:
+def _written(
+    tx: Translator,
+    owner: VariableTracker,
+) -> Sequence[Any]:
     effects = tx.output.side_effects
     stored = effects.stored_attrs(owner)
     return [stored, owner] if owner in effects.contents else [stored]
