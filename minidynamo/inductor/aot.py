@@ -548,8 +548,8 @@ def _compile_aot(
         # In place of the partitioner's own pass, which takes two draws of some random operators
         # (randn_like, uniform, exponential, ...) for one.
         merge_equal_nodes(joint, _not_to_be_saved(gm, joint, kwargs["num_fwd_outputs"]))
-        put_channels_last(joint, with_gradients=True)
         keep_positions(joint)
+        put_channels_last(joint, with_gradients=True)
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):
             return default_partition(joint, *args, **kwargs)

@@ -10,9 +10,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import minidynamo
+from minidynamo import events
 from minidynamo.inductor import config, metrics
 from minidynamo.inductor.passes import image_layouts
 from minidynamo.inductor.passes.image_layouts import put_channels_last
+from minidynamo.inductor.passes.pooled_positions import COLLECT
 
 aten = torch.ops.aten
 
@@ -130,6 +132,21 @@ def test_layouts_go_through():
         assert value.is_contiguous(memory_format=torch.channels_last)
     (output,) = gm.graph.find_nodes(op="output")
     assert output.all_input_nodes[0].meta["val"].is_contiguous()
+
+
+def test_the_gradient_of_a_pool_follows():
+    """It is a loop, over one byte a result, and no call of an operator."""
+    graphs = []
+    with events.subscribe(lambda event: graphs.append(event.graph), events.AotGraphEvent):
+        compiled = minidynamo.compile(Residual(), options={"force_layout_optimization": True})
+        run(compiled, torch.randn(2, 3, 12, 12, requires_grad=True), True)
+    nodes = [node for graph in graphs for node in graph.graph.nodes]
+    assert not any(
+        node.target is aten.max_pool2d_with_indices_backward.default for node in nodes
+    )
+    (collected,) = [node for node in nodes if node.target is COLLECT]
+    assert collected.args[-1] is True
+    assert collected.meta["val"].is_contiguous(memory_format=torch.channels_last)
 
 
 CHANNELS = {

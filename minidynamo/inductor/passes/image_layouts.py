@@ -19,11 +19,13 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 
 from minidynamo.inductor import config
 from minidynamo.inductor.lowering.registry import LOWERINGS
+from minidynamo.inductor.passes.pooled_positions import COLLECT, POOL
 
 aten = torch.ops.aten
 # Of the operands of these, which are images.
@@ -31,7 +33,7 @@ _CONVOLUTIONS = {
     aten.convolution.default: (0,),
     aten.convolution_backward.default: (0, 1),
 }
-# Called as they are, with operands of any strides.
+# Called as they are, or a loop, with operands of any strides.
 _CALLED = {
     *_CONVOLUTIONS,
     aten.mm.default,
@@ -39,6 +41,8 @@ _CALLED = {
     aten.bmm.default,
     aten.baddbmm.default,
     operator.getitem,
+    POOL,
+    COLLECT,
 }
 _VIEWS = {
     aten.alias.default,
@@ -168,6 +172,9 @@ class _Layouts:
         if not _is_free(node.target):
             self._restore_operands(node)
             return
+        numbers: Any = node.args[1] if node.target is COLLECT else None
+        if numbers is not None and _is_channels_last(numbers.meta["val"]):
+            node.update_arg(len(node.args) - 1, True)
         try:
             value = self._value(node)
         except (RuntimeError, ValueError):
@@ -254,6 +261,10 @@ class _Layouts:
         made = self._gm.graph.call_function(target, args, kwargs)
         made.meta["val"] = self._value(made)
         return made
+
+
+def _is_channels_last(x: torch.Tensor) -> bool:
+    return x.dim() == 4 and suggest_memory_format(x) is torch.channels_last
 
 
 def _is_view(
