@@ -149,8 +149,15 @@ def _of_rows(x: FakeTensor, *_rest: Any) -> Sequence[int]:
     return torch.empty(x.shape, device="meta").stride()
 
 
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
 def _of_images(x: FakeTensor, *_rest: Any) -> Sequence[int]:
     layout = suggest_memory_format(x)
+    last, numbers = _LAST.get(x.dim()), (*x.shape, *x.stride())
+    is_sized = last is not None and all(type(n) is int for n in numbers)
+    if is_sized and not x.is_contiguous() and x.is_contiguous(memory_format=last):
+        layout = last  # whatever the strides of single elements are
     return torch.empty(x.shape, device="meta", memory_format=layout).stride()
 
 

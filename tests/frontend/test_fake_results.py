@@ -321,3 +321,27 @@ def test_samples_of_a_grid_are_rows(dims, order):
         assert [y.stride() for y in found[::2]] == [y.stride() for y in expected[::2]]
         assert found[1] == expected[1]
         torch.testing.assert_close(found[0], expected[0])
+
+
+@pytest.mark.parametrize(
+    "size, stride",
+    [
+        ((30, 93, 1, 3), (279, 1, 93, 93)),
+        ((1, 24, 98, 3), (1, 1, 72, 24)),
+        ((2, 4, 1, 1, 3), (12, 1, 7, 12, 4)),
+    ],
+    ids=str,
+)
+def test_normalised_images_with_strides_of_single_elements(size, stride):
+    x = torch.empty_strided(size, stride).normal_()
+    zeros, ones = torch.zeros(size[1]), torch.ones(size[1])
+
+    def fn(x):
+        y = F.batch_norm(x, zeros.clone(), ones.clone(), ones, zeros, training=True)
+        return y, y.stride()
+
+    expected = fn(x)
+    for backend in ("eager", "inductor"):
+        found = minidynamo.compile(fn, backend=backend, fullgraph=True)(x)
+        assert found[0].stride() == found[1] == expected[1]
+        torch.testing.assert_close(found[0], expected[0])
