@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from common import device_name, gpu_seconds, interleaved, table, write_page  # noqa: E402
+from training import peak_memory  # noqa: E402
 
 import minidynamo  # noqa: E402
 
@@ -87,17 +88,6 @@ def error(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     return (difference / sum(float(b.double().square().sum()) for b in expected)) ** 0.5
 
 
-def peak_memory(step: Step) -> int:
-    """Bytes that a step takes at most beyond what is held before it; 0 on the CPU."""
-    if not torch.cuda.is_available():
-        return 0
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    step()
-    return torch.cuda.max_memory_allocated() - before
-
-
 def measure(name: str, device: str, batch: int, size: int) -> list[list[str]]:
     """Rows of the table; waits for a line of input between compiling and timing."""
     torch.manual_seed(0)
@@ -123,7 +113,7 @@ def measure(name: str, device: str, batch: int, size: int) -> list[list[str]]:
     for kind, steps, seconds, errors in ready:
         for step in steps.values():
             step(), step()
-        memory = {subject: peak_memory(step) for subject, step in steps.items()}
+        memory = {subject: peak_memory(step, device) for subject, step in steps.items()}
         calls = {s: t.median for s, t in interleaved(steps, rounds=5).items()}
         gpu = calls
         if device != "cpu":

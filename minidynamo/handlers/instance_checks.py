@@ -13,7 +13,7 @@ import torch
 
 from ..variables.base import NotConstant, ObservedException, VariableTracker, unsupported
 from ..variables.builtin_object import observed
-from ..variables.constant import ConstantVariable
+from ..variables.constant import LIBRARY, ConstantVariable, is_of_library
 from ..variables.descriptors import bind, class_lookup
 from ..variables.lists import SequenceVariable
 from ..variables.registry import handles
@@ -74,15 +74,12 @@ def _own_check(
     if not isinstance(cls, type) or getattr(meta, name) is getattr(type, name):
         return None
     owner = next(base for base in meta.__mro__ if name in vars(base))
-    is_known = owner.__module__ in _KNOWN or owner.__module__.startswith("torch.")
-    if is_known or not isinstance(vars(owner)[name], types.FunctionType):
+    is_python = isinstance(vars(owner)[name], types.FunctionType)
+    if is_of_library(owner.__module__) or not is_python:
         return None
     found = class_lookup(tx, meta, name)
     assert found is not None
     return bind(tx, found, tx.wrap_constant(cls), meta)
-
-
-_KNOWN = ("abc", "typing", "builtins", "_abc", "enum")
 
 
 def _shown_class(
@@ -241,7 +238,7 @@ def _abstract_subclass(tx: Translator, cls: Any, value: VariableTracker) -> Vari
 def _user_methods(cls: type) -> set[str]:
     """What the metaclasses written outside of abc and typing define."""
     metas: tuple[type, ...] = type(cls).__mro__  # type: ignore[assignment]
-    return {name for meta in metas if meta.__module__ not in _KNOWN for name in vars(meta)}
+    return {name for meta in metas if meta.__module__ not in LIBRARY for name in vars(meta)}
 
 
 @builtin(issubclass)

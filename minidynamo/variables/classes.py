@@ -21,7 +21,7 @@ from ..source import AttrSource, ConstSource
 from ..utils import class_dict
 from .base import ObservedException, VariableTracker, unsupported
 from .builder import builds
-from .constant import ConstantVariable, is_value
+from .constant import ConstantVariable, is_of_library, is_value
 from .descriptors import (
     bind,
     class_lookup,
@@ -80,11 +80,6 @@ def hint_of(value: VariableTracker) -> Any:
     return value.python_type()(map(hint_of, items))
 
 
-def _is_known(function: Any) -> bool:
-    """Whether it is of the library: Python runs it while tracing."""
-    return str(function.__module__).startswith(("abc", "enum", "typing", "torch."))
-
-
 class ClassVariable(VariableTracker):
     """A class. It is known by identity; `value` is the real class."""
 
@@ -104,7 +99,7 @@ class ClassVariable(VariableTracker):
         """Whether a metaclass of the program defines it in Python."""
         metas: tuple[type, ...] = type(self.value).__mro__  # type: ignore[assignment]
         raw = next((vars(meta)[name] for meta in metas if name in vars(meta)), None)
-        return isinstance(raw, types.FunctionType) and not _is_known(raw)
+        return isinstance(raw, types.FunctionType) and not is_of_library(raw.__module__)
 
     def as_python_constant(self) -> Any:
         return self.value
@@ -291,7 +286,7 @@ class ClassVariable(VariableTracker):
         function = getattr(found and found.raw, "__func__", None)
         is_generic = typing.Generic in self.value.__mro__  # which makes an alias
         is_own = isinstance(function, types.FunctionType) and not is_generic
-        if is_own and not _is_known(function):
+        if is_own and not is_of_library(function.__module__):
             assert found is not None
             return tx.call_function(bind(tx, found, None, self.value), [key], {})
         if key.is_python_constant() and not hasattr(self.value, "__orig_class__"):

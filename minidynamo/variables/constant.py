@@ -96,6 +96,14 @@ def is_inert(value: Any) -> bool:
     return is_value(value) or isinstance(value, (types.BuiltinFunctionType, types.UnionType))
 
 
+LIBRARY = ("abc", "_abc", "builtins", "enum", "typing", "typing_extensions")
+
+
+def is_of_library(module: str | None) -> bool:
+    """Whether classes and functions of this module ask nothing that the program may change."""
+    return module in LIBRARY or str(module).startswith("torch.")
+
+
 def runs_code(value: Any, names: Iterable[str]) -> bool:
     """Whether `value` is a member of an enum whose class defines one of these special methods in
     Python; or a container of such, of which it is known only when they are compared and shown.
@@ -109,7 +117,7 @@ def runs_code(value: Any, names: Iterable[str]) -> bool:
     mro = [vars(base) for base in type(value).__mro__]
     found = [next((held[name] for held in mro if name in held), None) for name in names]
     written = (raw.__module__ for raw in found if isinstance(raw, types.FunctionType))
-    return any(module != "enum" and not str(module).startswith("torch.") for module in written)
+    return not all(map(is_of_library, written))
 
 
 _SPECIAL_NAMES: dict[Any, str] = {

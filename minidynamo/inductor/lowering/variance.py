@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minidynamo.inductor.ir import ZERO, Index, Lazy, Size, TensorValue
+from minidynamo.inductor.ir import ZERO, Index, Lazy, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.reductions import count, loads, reduced_dims
@@ -114,24 +114,16 @@ def _of_pieces(
     )
     both = g.computed(lambda s, d: s + d * inside, (kept, between), compute, kept.size)
     size = tuple(1 if d in cut.reduced else extent for d, extent in enumerate(x.size))
-    places = [_without(value, cut.at + 1, size) for value in (centre, both)]
+    at = cut.at + 1  # of extent 1 by now
+    places = [
+        g.reindexed(value, size, lambda i: [*i[:at], ZERO, *i[at:]]) for value in (centre, both)
+    ]
 
     def mean(b: BodyBuilder, index: Index) -> Value:
         return (first(b, index) + Scalar(b, places[0].load(b, index))).value
 
     whole = Lazy(mean, places[0].layout, 4, 2, x.origins)
     return TensorValue(whole, compute, size, x.device, places[0].layout), places[1]
-
-
-def _without(x: TensorValue, at: int, size: Size) -> TensorValue:
-    """`x` without the dimension `at`, which has extent 1."""
-
-    def inner(b: BodyBuilder, index: Index) -> Value:
-        return x.load(b, [*index[:at], ZERO, *index[at:]])
-
-    stride = contiguous_strides(size)
-    lazy = Lazy(inner, stride, x.cost, 1, x.origins)
-    return TensorValue(lazy, x.dtype, size, x.device, stride)
 
 
 def _in_double(
