@@ -14,8 +14,10 @@ from .source import AttrSource, Source
 _RESTRIDING = frozenset(
     "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_".split()
 )
-# AOTAutograd makes them functional for constant sizes alone.
-_RESIZING = frozenset({"resize_", "resize_as_"})
+# AOTAutograd makes them functional for constant sizes alone, of memory made in the graph.
+_RESIZING = frozenset({"resize_", "resize_as_", "_resize_output_"})
+# It loses what shares memory after these.
+_MOVING = frozenset({"set_", "set_data"})
 
 
 class Restrided:
@@ -27,12 +29,18 @@ class Restrided:
     def concerns(self, target: Any, args: tuple[Any, ...]) -> bool:
         """Whether a call changes the shape of a tensor from outside.
 
-        Raises Unsupported where it resizes among symbolic sizes.
+        Raises Unsupported where it resizes among symbolic sizes or memory from outside, and where
+        it gives a tensor other memory.
         """
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
-        if name.partition(".")[0] in _RESIZING and any(map(_has_symbolic_sizes, args)):
-            raise Unsupported("tensor storage", name, "it resizes among symbolic sizes")
+        name = name.partition(".")[0]
         given = args[0] if args else None
+        if name in _MOVING:
+            raise Unsupported("tensor storage", name, "it works on the tensor's memory itself")
+        if name in _RESIZING and any(map(_has_symbolic_sizes, args)):
+            raise Unsupported("tensor storage", name, "it resizes among symbolic sizes")
+        if name in _RESIZING and isinstance(given, Node) and _is_of_input(given):
+            raise Unsupported("tensor storage", name, "it resizes memory from outside")
         is_given = isinstance(given, Node) and given.op == "placeholder"
         return name in _RESTRIDING and is_given
 
@@ -50,6 +58,20 @@ class Restrided:
         """The fake inputs as at entry: a graph is compiled for these."""
         for node, geometry in self.geometry.items():
             node.meta["example_value"].as_strided_(*geometry)
+
+
+def _is_of_input(node: Node) -> bool:
+    """Whether the memory of its tensor is that of an input of the graph."""
+    memory = _memory_of(node)
+    inputs = node.graph.find_nodes(op="placeholder")
+    return memory is not None and any(_memory_of(given) == memory for given in inputs)
+
+
+def _memory_of(node: Node) -> int | None:
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    return value.untyped_storage()._cdata
 
 
 def _has_symbolic_sizes(arg: Any) -> bool:

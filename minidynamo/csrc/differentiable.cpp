@@ -478,26 +478,6 @@ bool is_ordinary(const DifferentiableGraph* self, PyObject* const* args, Py_ssiz
   return any;
 }
 
-const at::Tensor& result_at(PyObject* results, size_t index) {
-  PyObject* object = PyTuple_GET_ITEM(results, static_cast<Py_ssize_t>(index));
-  TORCH_INTERNAL_ASSERT(THPVariable_Check(object), "result ", index, " is no tensor");
-  return THPVariable_Unpack(object);
-}
-
-// Saved views of inputs and outputs notice when those are written to.
-void share_versions(const Layouts& layouts, PyObject* const* args, PyObject* results) {
-  for (const Shared& shared : layouts.shared) {
-    const at::Tensor& saved = result_at(results, shared.result);
-    const at::Tensor& origin = shared.of_input ? THPVariable_Unpack(args[shared.index])
-                                               : result_at(results, shared.index);
-    if (saved.unsafeGetTensorImpl() != origin.unsafeGetTensorImpl() && !origin.is_inference() &&
-        saved.is_alias_of(origin)) {
-      saved.unsafeGetTensorImpl()->set_version_counter(
-          origin.unsafeGetTensorImpl()->version_counter());
-    }
-  }
-}
-
 void connect(DifferentiableGraph* self, PyObject* const* args, PyObject* results) {
   const Layouts& layouts = **self->layouts;
   ag::edge_list edges;
@@ -511,7 +491,10 @@ void connect(DifferentiableGraph* self, PyObject* const* args, PyObject* results
   for (size_t index : layouts.differentiable) {
     const at::Tensor& output = result_at(results, index);
     TORCH_INTERNAL_ASSERT(!output.requires_grad(), "output ", index, " has a history");
-    ag::set_history(output, node);
+  }
+  make_views(layouts, args, results);
+  for (size_t index : layouts.differentiable) {
+    ag::set_history(result_at(results, index), node);
   }
   node->save(args, results);
 }

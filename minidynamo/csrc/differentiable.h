@@ -4,6 +4,7 @@
 // may meet (other modes, transforms, inputs without gradients) goes to the wrapped callable.
 //
 // differentiable.cpp       a call, and the node
+// differentiable_views.cpp  version counters and views among its inputs and results
 // differentiable_type.cpp  the Python type
 #ifndef MINIDYNAMO_DIFFERENTIABLE_H
 #define MINIDYNAMO_DIFFERENTIABLE_H
@@ -42,6 +43,14 @@ struct Shared {
   size_t index;
 };
 
+// An output that is one of several views that an operator gave at once (`chunk`): to write to it, or
+// to use it after a write to what it is a view of, is an error.
+struct Part {
+  size_t output;
+  bool of_input;
+  size_t index;  // of the input, or of the first of the outputs that share memory
+};
+
 // An input or output that eager would have saved. Of one of these tangents it would look at it.
 struct Watched {
   bool of_input;
@@ -57,6 +66,7 @@ struct Layouts {
   std::vector<Argument> arguments;
   std::vector<Tangent> tangents;
   std::vector<Shared> shared;
+  std::vector<Part> parts;
   std::vector<Watched> watched;
   // By tangent: those that eager cannot take once this one was, unless the graph is retained.
   std::vector<std::vector<size_t>> together;
@@ -77,6 +87,14 @@ struct DifferentiableGraph {
   PyObject* replay;    // takes inputs and tangents, gives gradients with a history; or None
   std::shared_ptr<Layouts>* layouts;
 };
+
+const at::Tensor& result_at(PyObject* results, size_t index);
+
+// Saved views of inputs and outputs notice when those are written to.
+void share_versions(const Layouts& layouts, PyObject* const* args, PyObject* results);
+
+// Makes views of the outputs that are `parts`: of an input, or of memory that nobody else has.
+void make_views(const Layouts& layouts, PyObject* const* args, PyObject* results);
 
 // A call of a DifferentiableGraph, by the vectorcall protocol.
 PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t flags, PyObject* names);

@@ -52,6 +52,13 @@ void parse_saves(const py::dict& spec, size_t results, Layouts& layouts) {
     check_below({index}, of_input ? layouts.inputs : results, "shared");
     layouts.shared.push_back({result, of_input, index});
   }
+  for (py::handle item : spec["parts"]) {
+    auto [output, kind, index] = item.cast<std::tuple<size_t, std::string, size_t>>();
+    bool of_input = kind == "input";
+    check_below({output}, layouts.outputs, "parts");
+    check_below({index}, of_input ? layouts.inputs : layouts.outputs, "parts");
+    layouts.parts.push_back({output, of_input, index});
+  }
   for (py::handle item : spec["watched"]) {
     auto [kind, index, tangents] =
         item.cast<std::tuple<std::string, size_t, std::vector<size_t>>>();

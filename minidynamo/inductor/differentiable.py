@@ -18,8 +18,11 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._C._autograd import CreationMeta as _Creation
+from torch._C._autograd import _get_creation_meta as _creation
 from torch._guards import TracingContext, tracing
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from minidynamo import _C
 from minidynamo.inductor import metrics
@@ -138,6 +141,7 @@ class Joined:
             self._spec = _describe(metadata, forward, self._needs)
         if self._spec is not None:
             self._spec["kept"] = list(kept)
+            self._spec["parts"] = _parts(self._replayed, self._spec["differentiable"])
             self._watch(forward)
             if self._replayed is not None and can_replay(metadata, forward):
                 positions = self._spec["differentiable"], self._spec["gradients"]
@@ -329,6 +333,37 @@ def _shared(
             kind, index = roots.get(_root(node), ("", 0))
             if kind == "input" or (kind and results[index] is not node):
                 found.append((i, kind, index))
+    return found
+
+
+def _parts(
+    gm: torch.fx.GraphModule | None,
+    differentiable: Sequence[int],
+) -> list[tuple[int, str, int]]:
+    """The outputs that are one of several views that an operator gives at once, which AOTAutograd
+    takes for tensors of their own: of which input, or the first output of the same memory.
+
+    gm: the graph of torch's functions that the front end captured.
+    """
+    if gm is None:
+        return []
+    (output,) = gm.graph.find_nodes(op="output")
+    leaves = tree_leaves(output.args)
+    places = [("input", i, n) for i, n in enumerate(gm.graph.find_nodes(op="placeholder"))]
+    places += [("output", i, leaves[i]) for i in differentiable]
+    of_memory: dict[int, tuple[str, int]] = {}
+    found = []
+    for kind, i, node in places:
+        value = node.meta.get("example_value") if isinstance(node, Node) else None
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            continue
+        of_memory.setdefault(value.untyped_storage()._cdata, (kind, i))
+        if (
+            kind == "output"
+            and value._is_view()
+            and _creation(value) == _Creation.MULTI_OUTPUT_NODE
+        ):
+            found.append((i, *of_memory[value.untyped_storage()._cdata]))
     return found
 
 

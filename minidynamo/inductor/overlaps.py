@@ -43,6 +43,8 @@ RESHAPING = frozenset(
     "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ resize_ resize_as_ set_"
     " detach_ requires_grad_".split()
 )
+# What they give lies in the memory of what they take, which functional forms know nothing of.
+_UNTOLD_VIEWS = frozenset("unsafe_chunk unsafe_split unsafe_split_with_sizes".split())
 _LARGE = 1 << 16  # elements; above it, places are not compared one by one
 
 
@@ -68,6 +70,8 @@ def refusal(
             return f"{node} is detached, and has a history after a write"
         if _is_gapped(node, name, gapped):
             gapped.add(node)
+        if name in _UNTOLD_VIEWS and _is_written_or_given_out(gm, node):
+            return f"{node} shares memory that is written to, or leaves the graph"
         if name == "as_strided" and _is_gradient_to_input(gm, node):
             return f"{node} is differentiated: where its input lies in its storage may change"
         if not gapped.isdisjoint(_written_nodes(node, name)):
@@ -129,6 +133,14 @@ def _is_gapped(node: Node, name: str, gapped: set[Node]) -> bool:
     # Of several views (`unbind`) too, of which an item is taken.
     ours, bases = (set(map(storage_of, _tensors(of))) for of in (node, base))
     return not ours.isdisjoint(bases)
+
+
+def _is_written_or_given_out(gm: torch.fx.GraphModule, node: Node) -> bool:
+    (output,) = gm.graph.find_nodes(op="output")
+    reached = [output.all_input_nodes]
+    reached += [_written_nodes(other, call_name(other)) for other in gm.graph.nodes]
+    memory = set(map(storage_of, _tensors([node])))
+    return any(not memory.isdisjoint(map(storage_of, _tensors(nodes))) for nodes in reached)
 
 
 def _is_gradient_to_input(gm: torch.fx.GraphModule, node: Node) -> bool:

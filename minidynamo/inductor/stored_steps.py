@@ -324,7 +324,9 @@ def _executor(key: str) -> Any:
 def _spec(found: dict[str, Any]) -> dict[str, Any]:
     """As it was before it went through JSON, which knows no tuples."""
     tangents = [x if isinstance(x, str) else tuple(x) for x in found["tangents"]]
-    rows = {name: [tuple(row) for row in found[name]] for name in ("arguments", "shared")}
+    rows = {
+        name: [tuple(row) for row in found[name]] for name in ("arguments", "shared", "parts")
+    }
     return {**found, **rows, "tangents": tangents}
 
 

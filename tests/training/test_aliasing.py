@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from training_testing import gradients, noise, scenario, state
+from training_testing import BACKENDS, gradients, noise, run, scenario, state
 
 import minidynamo
 from minidynamo.inductor import metrics
@@ -242,6 +242,97 @@ def test_set(comp):
 
     compiled, x, y = comp(f), torch.ones(3), torch.zeros(4)
     return compiled(x, y), x, x.data_ptr() == y.data_ptr()
+
+
+MOVES = {
+    "set_": lambda x, y: torch.ops.aten.set_(x, y),
+    "set_.source_Tensor": lambda x, y: torch.ops.aten.set_.source_Tensor(x, y),
+    "set_data": lambda x, y: torch.ops.aten.set_data(x, y),
+    "resize_": lambda x, y: torch.ops.aten.resize_(x, [2]),
+    "resize_as_": lambda x, y: torch.resize_as_(x, y[:2]),
+    "resize_ of a view": lambda x, y: torch.ops.aten.resize_(x.view(-1), [2]),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_operators_that_move_tensors(move, backend):
+    def program(comp):
+        def f(x, y):
+            z = y * 2
+            move(x, y)
+            return x + 1, z
+
+        compiled, x, y = comp(f), torch.ones(3), torch.zeros(3)
+        return compiled(x, y), x, y, tuple(x.shape), x.data_ptr() == y.data_ptr()
+
+    run(program, backend, graphs=2, breaks=1, tolerance=0)
+
+
+UNTOLD = {
+    "chunk": lambda x: torch.unsafe_chunk(x, 2),
+    "split": lambda x: x.unsafe_split(2),
+    "sizes": lambda x: torch.unsafe_split_with_sizes(x, [2, 2]),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("split", UNTOLD.values(), ids=UNTOLD)
+@pytest.mark.parametrize("written", ["part", "whole", "later"])
+def test_views_that_functional_forms_do_not_know(split, written, backend):
+    def program(comp):
+        def f(x):
+            parts = split(x)
+            if written == "later":
+                return parts
+            (parts[0] if written == "part" else x).add_(1)
+            return parts[1] + parts[0].sum(), x * 3
+
+        compiled, x = comp(f), torch.arange(4.0)
+        results = compiled(x)
+        results[0].add_(1)
+        return results, x
+
+    run(program, backend, graphs=1, breaks=0, tolerance=0)
+
+
+PARTS = {
+    "of an input": lambda x: x.chunk(2),
+    "of a result": lambda x: (x * 2).unbind(),
+    "with what they are of": lambda x: (lambda y: (y.split(2)[0], y))(x * 2),
+    "views of parts": lambda x: (x.unbind()[0][1:], x.sum()),
+    "beside others": lambda x: (lambda y: (y.tensor_split(2)[0], y.chunk(2)[0], y[1:]))(
+        x.sin()
+    ),
+}
+
+
+@pytest.mark.parametrize("made_in", ["autograd", "no_grad"])
+@pytest.mark.parametrize("program", PARTS.values(), ids=PARTS)
+def test_one_of_several_views(program, made_in):
+    """Writes to these, and their use behind writes to what they are views of, are errors."""
+
+    def outcome(call, position, is_recorded):
+        leaf = noise(4, 3, requires_grad=True)
+        x = leaf * 1
+        outputs = call(x)
+        try:
+            with torch.set_grad_enabled(is_recorded):
+                (x, *outputs)[position].mul_(2)
+            sum(y.square().sum() for y in outputs).backward()
+        except RuntimeError as error:
+            return str(error).split(" ", 4)[4]  # without the name of the node
+        return leaf.grad
+
+    call = minidynamo.compile(program, fullgraph=True)
+    for position in range(3):
+        want = outcome(program, position, made_in == "autograd")
+        got = outcome(call, position, made_in == "autograd")
+        assert type(want) is type(got), (want, got)
+        if isinstance(want, str):
+            assert want == got
+        else:
+            torch.testing.assert_close(want, got)
 
 
 class Averages(nn.Module):

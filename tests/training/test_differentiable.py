@@ -471,6 +471,9 @@ def test_a_wrong_description():
         "arguments": [],
         "tangents": ["contiguous_format"],
         "shared": [],
+        "parts": [(0, "input", 1)],
+        "watched": [],
+        "together": [[]],
         "moved": [],
         "kept": [],
     }
@@ -480,6 +483,9 @@ def test_a_wrong_description():
     spec["gradients"] = [0]
     spec["tangents"] = ["rows"]
     with pytest.raises(ValueError, match="no memory format rows"):
+        graph.arm(spec, None, None, None, None)
+    spec["tangents"] = ["contiguous_format"]
+    with pytest.raises(ValueError, match="parts: 1 is not below 1"):
         graph.arm(spec, None, None, None, None)
     assert not graph.is_armed
     with pytest.raises(KeyError):
