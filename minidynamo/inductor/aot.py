@@ -31,21 +31,28 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass,
 )
 from torch.utils._pytree import tree_leaves
-from torch.utils.checkpoint import CheckpointPolicy
 
 from minidynamo import _C, events
 from minidynamo.inductor import metrics
 from minidynamo.inductor.branches import compile_branches, is_higher_order
 from minidynamo.inductor.decompositions import before_autograd
 from minidynamo.inductor.differentiable import Boxed, Joined
-from minidynamo.inductor.eager_saves import unsaved_outputs
+from minidynamo.inductor.eager_saves import unsaved_inputs
 from minidynamo.inductor.effects import keeping_calls
 from minidynamo.inductor.gradients import UNREACHED, WRITTEN, Gradients
+from minidynamo.inductor.kept_results import (
+    drop_detached,
+    keep_overwritten,
+    keep_random_numbers,
+    keep_unsaved,
+    not_to_be_saved,
+    takes_data,
+)
 from minidynamo.inductor.laid_out import LaidOut
 from minidynamo.inductor.passes.image_layouts import put_channels_last
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 from minidynamo.inductor.passes.pooled_positions import keep_positions
-from minidynamo.inductor.passes.simplify import may_share_memory, merge_equal_nodes
+from minidynamo.inductor.passes.simplify import merge_equal_nodes
 from minidynamo.inductor.stored_steps import Recorder, load_step, step_key, stored_call
 from minidynamo.inductor.written_parts import take_out
 from minidynamo.interruptions import pass_on
@@ -62,98 +69,6 @@ _TENSORIFY = "TENSORIFY_PYTHON_SCALARS"
 CompileGraph = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
 Decompositions = Mapping[Any, Callable[..., Any]]
 Compilers = Mapping[str, Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]]
-
-
-def keep_random_numbers(
-    joint: torch.fx.GraphModule,
-) -> None:
-    """Results of random operators inside of activation checkpoints are saved: drawn again they
-    would differ.
-    """
-    for node in joint.graph.nodes:
-        tags = getattr(node.target, "tags", ())
-        if torch.Tag.nondeterministic_seeded not in tags or "recompute" not in node.meta:
-            continue
-        parts = [user for user in node.users if user.target is operator.getitem]
-        for part in parts or [node]:
-            part.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-        if parts:
-            del node.meta["recompute"]
-
-
-def keep_overwritten(
-    joint: torch.fx.GraphModule,
-    positions: Collection[int],
-    *,
-    hidden: bool = False,
-) -> None:
-    """What is computed from inputs that the graph writes to is saved for the backward pass, which
-    would compute it again from their new values.
-
-    positions: of inputs that are written to after the graph; of the others its `copy_` tell.
-    hidden: others may be, through `.data`. AOTAutograd reads copies of these alone; the backward
-    pass has the new values where eager saves the input itself.
-    """
-    inputs = [n for n in joint.graph.find_nodes(op="placeholder") if "primals" in n.name]
-    calls = joint.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
-    written = {call.args[0] for call in calls}
-    written.update(node for i, node in enumerate(inputs) if i in positions)
-    copies = [n for n in inputs if hidden and n not in written and _is_only_copied(n)]
-    memory = [node for node in inputs if node in written]
-    memory += [user for node in copies for user in node.users]
-    for node in memory:
-        for user in node.users:
-            if user.op != "call_function" or user.target is torch.ops.aten.copy_.default:
-                continue
-            if user.target is operator.getitem or may_share_memory(user):
-                memory.append(user)
-            else:
-                user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-
-
-def _not_to_be_saved(
-    gm: torch.fx.GraphModule,
-    joint: torch.fx.GraphModule,
-    n_outputs: int,
-) -> set[torch.fx.Node]:
-    """Results whose value the backward pass computes again, as eager does: a caller may write to
-    them before.
-    """
-    (output,) = gm.graph.find_nodes(op="output")
-    if len(output.args[0]) != n_outputs:
-        return set()  # some are no results of the program
-    (output,) = joint.graph.find_nodes(op="output")
-    results = tree_leaves(output.args)
-    found = (results[i] for i in unsaved_outputs(gm))
-    return {node for node in found if isinstance(node, torch.fx.Node)}
-
-
-def _is_only_copied(
-    node: torch.fx.Node,
-) -> bool:
-    return [user.target for user in node.users] == [torch.ops.aten.clone.default]
-
-
-def _takes_data(
-    gm: torch.fx.GraphModule,
-) -> bool:
-    """Whether a graph as it was captured reads `.data` of a tensor, and may write there."""
-    attributes = gm.graph.find_nodes(op="call_function", target=getattr)
-    return any(node.args[1] == "data" for node in attributes)
-
-
-def drop_detached(
-    joint: torch.fx.GraphModule,
-) -> None:
-    """Takes `detach` out of a graph whose gradients are written out: the minimal cut would not
-    compute what it is given again.
-    """
-    for node in joint.graph.find_nodes(
-        op="call_function", target=torch.ops.aten.detach.default
-    ):
-        if all(user.op != "output" for user in node.users):
-            node.replace_all_uses_with(node.args[0])
-            joint.graph.erase_node(node)
 
 
 class _Unwatched:
@@ -547,13 +462,14 @@ def _compile_aot(
         drop_detached(joint)
         # In place of the partitioner's own pass, which takes two draws of some random operators
         # (randn_like, uniform, exponential, ...) for one.
-        merge_equal_nodes(joint, _not_to_be_saved(gm, joint, kwargs["num_fwd_outputs"]))
+        merge_equal_nodes(joint, not_to_be_saved(gm, joint, kwargs["num_fwd_outputs"]))
         keep_positions(joint)
         put_channels_last(joint, with_gradients=True)
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):
             return default_partition(joint, *args, **kwargs)
-        keep_overwritten(joint, gm.meta.get(WRITTEN, ()), hidden=_takes_data(gm))
+        keep_overwritten(joint, gm.meta.get(WRITTEN, ()), hidden=takes_data(gm))
+        keep_unsaved(joint, unsaved_inputs(gm))
         return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
     compiler = _AtenCompiler(compile_graph, decompositions)

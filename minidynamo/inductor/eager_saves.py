@@ -77,6 +77,26 @@ def unsaved_outputs(
     return [i for i in range(len(output.args[0])) if ("output", i) not in saves.places]
 
 
+def unsaved_inputs(
+    gm: torch.fx.GraphModule,
+) -> list[int]:
+    """The positions of inputs that eager does not save: a caller may write to these before the
+    backward pass. Empty where the trace does not tell. Leaves with gradients (parameters) are none
+    of them: they change between the steps, and what is cast from them is large.
+    """
+    saves = _saves(gm)
+    if saves is None:
+        return []
+    given = list(map(_value, gm.graph.find_nodes(op="placeholder")))
+    return [
+        i
+        for i, value in enumerate(given)
+        if isinstance(value, torch.Tensor)
+        and not (value.requires_grad and value.is_leaf)
+        and ("input", i) not in saves.places
+    ]
+
+
 class _Saves(NamedTuple):
     """What eager saves. Outputs are bits, by their positions.
 
