@@ -61,8 +61,8 @@ def keep_unsaved(
     positions: Sequence[int],
 ) -> None:
     """The same for inputs that eager does not save: a caller may write to them between the passes.
-    Wider forms of them (float32 of bfloat16) are computed again all the same: they are twice as
-    large, and networks begin with them.
+    What takes more memory than all that it is made of is computed again all the same: wider forms
+    (float32 of bfloat16, with which networks begin), and what grows by broadcasting.
 
     positions: of these inputs.
     """
@@ -70,7 +70,7 @@ def keep_unsaved(
     if len(inputs) <= max(positions, default=-1):
         return  # in another order: there are some that the program does not know of
     for user in _users_of([inputs[i] for i in positions]):
-        if "recompute" not in user.meta and not _is_wider(user):
+        if "recompute" not in user.meta and not _grows(user):
             user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
@@ -91,12 +91,22 @@ def _users_of(memory: Iterable[torch.fx.Node]) -> Iterator[torch.fx.Node]:
                 yield user
 
 
-def _is_wider(node: torch.fx.Node) -> bool:
-    value, given = node.meta.get("val"), node.all_input_nodes[0].meta.get("val")
-    casts = (torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default)
-    if node.target not in casts or not isinstance(value, torch.Tensor):
-        return False
-    return isinstance(given, torch.Tensor) and value.itemsize > given.itemsize
+def _grows(node: torch.fx.Node) -> bool:
+    made = _bytes(node)
+    return made is not None and made > sum(_bytes(n) or 0 for n in node.all_input_nodes)
+
+
+def _bytes(node: torch.fx.Node) -> int | None:
+    """As in the call that is compiled for; None for what is no tensor, or of a size unknown."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return None
+    numel = value.numel()
+    if isinstance(numel, torch.SymInt):
+        if not numel.node.has_hint():
+            return None
+        numel = numel.node.hint
+    return int(numel) * value.itemsize
 
 
 def not_to_be_saved(

@@ -107,6 +107,23 @@ def test_writes_to_inputs_that_are_no_leaves(program, dynamic):
             torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_grows_is_not_saved_for_later_writes(dtype):
+    """Distances of all pairs, and wider forms: of these the backward pass reads the inputs."""
+
+    def program(x, y):
+        return (x.float()[:, None] + y.float()).relu().square().sum(1)
+
+    x, y = (t.to(dtype) for t in leaves((50,), (60,)))
+    call = minidynamo.compile(program, fullgraph=True)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: (saved.append(t.numel()), t)[1], lambda t: t
+    ):
+        call(x * 1, y * 1)
+    assert max(saved) <= 60
+
+
 def test_parameters_and_what_a_module_returns():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.GELU(), torch.nn.Linear(5, 2))
