@@ -148,6 +148,8 @@ class TensorVariable(VariableTracker):
             return
         if name == "grad":
             self._check_grad(value)
+        elif name == "requires_grad" and self._has_flag(value):
+            return
         elif _is_stored_by_torch(name):
             unsupported(
                 "tensor attribute store",
@@ -155,6 +157,13 @@ class TensorVariable(VariableTracker):
                 f"setting {name} changes the tensor itself",
             )
         tx.output.side_effects.store_attr(self, name, value)
+
+    def _has_flag(self, value: VariableTracker) -> bool:
+        """Whether setting `requires_grad` to this leaves the tensor as it is."""
+        if not (value.is_python_constant() and self.fake.is_leaf):
+            return False  # the setter refuses any value where there is a gradient function
+        flag = value.as_python_constant()
+        return flag is self.fake.requires_grad and not (flag and self.fake._is_view())
 
     def _check_grad(self, value: VariableTracker) -> None:
         """What the setter demands."""

@@ -351,6 +351,39 @@ def test_requires_grad_of_input():
     check(lambda x: (x.requires_grad_() * 2).requires_grad, X, graphs=None)
 
 
+def test_requires_grad_is_set_to_what_it_is():
+    def off(x):
+        made = torch.eye(3)
+        made.requires_grad = False
+        cut = (x * 2).detach()
+        cut.requires_grad = False
+        return x @ made + cut, made.requires_grad
+
+    def on(x):
+        x.requires_grad = True
+        return x * 2
+
+    def no_flag(x):
+        made = torch.eye(3)
+        made.requires_grad = 0
+        return x @ made
+
+    def no_leaf(x):
+        y = x * 2
+        y.requires_grad = True
+        return y
+
+    leaf = X.clone().requires_grad_()
+    check(off, leaf, fullgraph=True)
+    check(on, leaf, fullgraph=True)
+    check(no_flag, leaf, graphs=None)
+    check(no_leaf, leaf, graphs=None)
+
+    compiled = minidynamo.compile(on, backend="eager")
+    assert compiled(leaf).requires_grad
+    assert compiled(x := X.clone()).requires_grad and x.requires_grad
+
+
 def test_same_tensor_twice():
     def fn(a, b):
         a.add_(1)
