@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
 import sys
 import threading
 import traceback
@@ -20,8 +21,10 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import is_none
 from ..variables.constant import ConstantVariable
 from ..variables.contexts import ManagerVariable
+from ..variables.dicts import DictVariable
 from ..variables.exceptions import TracebackVariable
 from ..variables.identity import IdVariable
+from ..variables.lists import SequenceVariable
 from ..variables.null_blocks import null_block
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
@@ -95,6 +98,57 @@ def deep_copy(
     if not isinstance(value, ConstantVariable) or value.python_type() not in _ATOMIC:
         return NotImplemented
     return value
+
+
+# -- pickled constants -----------------------------------------------------------------------------
+
+# What pickle writes once, and refers back to where the same object comes again.
+_WRITTEN_ONCE = (str, bytes, tuple, list, dict)
+
+
+def _is_told_by_values(value: Any, seen: list[Any]) -> bool:
+    """Whether the pickle of a constant is the same for whatever equals it: whether two equal parts
+    are one object is not known.
+    """
+    kind = type(value)
+    if kind in (type(None), bool, int, float):
+        return True
+    if kind not in _WRITTEN_ONCE or any(type(one) is kind and one == value for one in seen):
+        return False
+    seen.append(value)
+    parts = [*value, *value.values()] if kind is dict else value
+    return kind in (str, bytes) or all(_is_told_by_values(part, seen) for part in parts)
+
+
+def _is_tree(tx: Translator, value: VariableTracker, seen: list[VariableTracker]) -> bool:
+    """Whether no container comes twice; the keys of dicts are guarded."""
+    value = value.realize()
+    if not isinstance(value, (DictVariable, SequenceVariable)):
+        return True
+    if any(value is one for one in seen):
+        return False
+    seen.append(value)
+    if isinstance(value, SequenceVariable):
+        return all(_is_tree(tx, item, seen) for item in value.items)
+    value.guard_keys(tx)
+    return all(_is_tree(tx, part, seen) for pair in value.entries.values() for part in pair)
+
+
+@handles(pickle.dumps)
+def pickle_dumps(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    """Of constants, as caches have them that are asked for the arguments of a call."""
+    if len(args) != 1 or kwargs or not _is_tree(tx, args[0], []):
+        return NotImplemented
+    if not args[0].realize().is_python_constant():
+        return NotImplemented
+    value = args[0].realize().as_python_constant()
+    return (
+        tx.fold(pickle.dumps, [value], {}) if _is_told_by_values(value, []) else NotImplemented
+    )
 
 
 # -- the environment -------------------------------------------------------------------------------

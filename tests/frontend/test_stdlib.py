@@ -6,6 +6,7 @@ import contextvars
 import enum
 import inspect
 import io
+import pickle
 import re
 import weakref
 
@@ -29,6 +30,37 @@ class Plain:
 
 def check(fn, *args, graphs=None, **options):
     return testing.check(fn, *args, graphs=graphs, **options)
+
+
+# -- pickles ---------------------------------------------------------------------------------------
+
+
+def test_pickles_of_constants():
+    def cached(x, store, **kwargs):
+        key = pickle.dumps(kwargs)
+        if key not in store:
+            store[key] = x.square().sum()
+        return store[key] + 1, key
+
+    check(cached, X, {}, graphs=1, breaks=0, upper=False)
+    testing.check(cached, X, {}, fullgraph=True, sizes=[1, (2.5, None)], name=b"a")
+
+    def key_of(x, value):
+        return x + 1, pickle.dumps({"value": value})
+
+    values = [1, True, 1.0, 0.0, -0.0, "a", "value", "a"]
+    testing.check_recompiles(key_of, [(X, value) for value in values], graphs=7)
+
+
+def test_pickles_of_what_may_be_one_object():
+    def f(x, names):
+        shared = [1]
+        shared.append(shared)
+        return x + 1, pickle.dumps(names), len(pickle.dumps(shared)), pickle.dumps(X.dtype)
+
+    name = "".join(["a", "b"])
+    for names in ([name, name], [name, "".join(["a", "b"])]):
+        testing.check(f, X, names, graphs=None)
 
 
 # -- regular expressions ---------------------------------------------------------------------------
