@@ -1,4 +1,6 @@
-"""The `ctx` of a backward function that is compiled itself, or called by a frame that is."""
+"""The `ctx` of a forward or backward function that is compiled itself, or called by a frame that
+is.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,16 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 
+# What C keeps of an object that any store replaces; it is looked at when forward has ended.
+_KEPT = frozenset(
+    "needs_input_grad to_save saved_for_forward dirty_tensors non_differentiable".split()
+)
+
+
 class BackwardContextVariable(UserDefinedObjectVariable):
     """A node of autograd's graph, made of an `autograd.Function`: what forward stored are its
-    attributes; of what C keeps, the saved tensors and `needs_input_grad` are traced.
+    attributes; of what C keeps, the saved tensors and `needs_input_grad` are traced, and what
+    forward says of its tensors is stored when the frame ends.
     """
 
     saved: list[VariableTracker] | None = None
@@ -51,7 +60,9 @@ class BackwardContextVariable(UserDefinedObjectVariable):
         return [item.fake._version for item in tensors if not item.fake.is_inference()]
 
     def generic_setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
-        if name == "needs_input_grad":
+        value = value.realize()
+        is_flag = value.is_python_constant() and type(value.as_python_constant()) is bool
+        if name in _KEPT or name == "materialize_grads" and is_flag:
             tx.output.side_effects.store_attr(self, name, value)
         else:
             super().generic_setattr(tx, name, value)

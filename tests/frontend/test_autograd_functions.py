@@ -651,3 +651,59 @@ def test_compiled_backward_that_raises():
             list(gradients(backward, [1]))
         texts.append(str(caught.value))
     assert texts[0].partition("is at")[0] == texts[1].partition("is at")[0]
+
+
+# -- forward functions that are compiled themselves ------------------------------------------------
+
+
+def says_all_of_its_tensors(ctx, x, written, factor):
+    ctx.set_materialize_grads(False)
+    result, whole = x * factor, x.floor()
+    ctx.save_for_backward(result, None, x)
+    ctx.mark_non_differentiable(whole)
+    ctx.mark_dirty(written.mul_(3))
+    ctx.factor = factor
+    return result, whole, written, ctx.to_save[0] is result
+
+
+def of_what_was_said(ctx, grad, of_whole, of_written, _):
+    result, _, x = ctx.saved_tensors
+    assert of_whole is None
+    return None if grad is None else grad * result.cos() * x, of_written, None
+
+
+def says_no_flag(ctx, x, written, factor):
+    ctx.set_materialize_grads(factor)
+    return x * 2, x, written, False
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_compiled_forward(backend):
+    counter = testing.CountingBackend(backend=backend)
+    compiled = minidynamo.compile(says_all_of_its_tensors, backend=counter, fullgraph=True)
+    outcomes = []
+    for forward in (says_all_of_its_tensors, compiled):
+        function = type("Saying", (torch.autograd.Function,), {})
+        function.forward, function.backward = map(staticmethod, (forward, of_what_was_said))
+        for used in (0, 2, 0):
+            leaves = [torch.arange(0.5, 3.0).requires_grad_() for _ in range(2)]
+            written = leaves[1] * 1
+            results = function.apply(leaves[0], written, 2.0)
+            results[used].sum().backward()
+            flags = [result.requires_grad for result in results[:3]]
+            grads = [leaf.grad for leaf in leaves]
+            outcomes.append((results, flags, grads, results[2] is written))
+    testing.assert_same(outcomes[:3], outcomes[3:])
+    assert len(counter.graphs) == 1
+
+
+def test_compiled_forward_with_a_flag_that_is_none():
+    texts = []
+    for forward in (says_no_flag, minidynamo.compile(says_no_flag, backend="eager")):
+        function = type(
+            "Saying", (torch.autograd.Function,), {"forward": staticmethod(forward)}
+        )
+        with pytest.raises(TypeError) as caught:
+            function.apply(torch.ones(2, requires_grad=True), torch.ones(2), 3)
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
