@@ -12,6 +12,7 @@ from .exc import UserError
 from .markers import (
     Decision,
     break_errors,
+    made_nonstrict,
     mark_dynamic,
     mark_static,
     mark_static_address,
@@ -60,13 +61,7 @@ def nonstrict_trace(traceable_fn: F) -> F:
     classes included. Arguments may be modules, too. `traceable_fn` is a function.
     """
     _check_callable("nonstrict_trace", traceable_fn)
-
-    @functools.wraps(traceable_fn)
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        return traceable_fn(*args, **kwargs)
-
-    set_decision(traced, Decision.NONSTRICT)
-    return traced  # type: ignore[return-value]
+    return made_nonstrict(traceable_fn)  # type: ignore[return-value]
 
 
 def substitute_in_graph(

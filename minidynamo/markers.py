@@ -11,6 +11,7 @@ with either count.
 from __future__ import annotations
 
 import enum
+import functools
 import sys
 import types
 import weakref
@@ -45,6 +46,7 @@ __all__ = [
     "graph_break",
     "is_compiling",
     "is_dynamo_compiling",
+    "made_nonstrict",
     "mark_dynamic",
     "mark_static",
     "mark_static_address",
@@ -134,6 +136,17 @@ for _function in (call_strictly, call_on_leaves, call_nonstrictly):
     set_decision(_function, Decision.INLINE)
 
 
+def made_nonstrict(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls `function` and is `Decision.NONSTRICT`."""
+
+    @functools.wraps(function)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    set_decision(traced, Decision.NONSTRICT)
+    return traced
+
+
 def decision(fn: Any) -> Decision | None:
     """What was decided about the object `fn` (compared by identity), or None.
 
@@ -169,6 +182,8 @@ def _said_to_torch(fn: Any) -> Decision | None:
             return Decision.DISABLE if is_deep else Decision.DISABLE_SHALLOW
         if _TORCH_CONSTANT in left:
             return Decision.CONSTANT
+    if getattr(fn, "__module__", None) == "torch._dynamo.decorators":
+        return None  # it lists its own functions, too, which have handlers here
     rules = sys.modules.get("torch._dynamo.trace_rules")
     for table, said in _TORCH_TABLES if rules is not None and fn is not None else ():
         ids = getattr(getattr(rules, table, None), "function_ids", None)

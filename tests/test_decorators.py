@@ -130,6 +130,66 @@ def test_functions_of_torchs_decorators(backend):
     assert seen[0] == seen[1] != seen[2] == seen[3]
 
 
+@pytest.mark.skipif(
+    not hasattr(torch._dynamo.decorators, "_invoke_leaf_function_python"),
+    reason="in torch 2.11 leaf functions are opaque to torch's own front end alone",
+)
+def test_sizes_that_leaf_functions_make(counter):
+    @torch._dynamo.decorators.leaf_function
+    def leaf(x):
+        return x * 2, (x > 1).nonzero()
+
+    @leaf.register_fake
+    def _(x):
+        return x * 2, (x > 1).nonzero()
+
+    def fn(x):
+        doubled, places = leaf(x)
+        return doubled + places.shape[0], places * 2
+
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for x in (X, X + 1, X - 9):
+        torch.testing.assert_close(compiled(x), fn(x))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize(
+    "decorate", [minidynamo.nonstrict_trace, torch._dynamo.nonstrict_trace]
+)
+def test_nonstrict_trace_in_captured_code(counter, decorate):
+    def add(x):
+        minidynamo.graph_break()
+        return x + 1
+
+    def triple(x):
+        minidynamo.graph_break()
+        return x * 3
+
+    def fn(x, inner):
+        return decorate(inner)(x) + decorate(traceable_fn=inner)(x)
+
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for inner in (add, triple, add):
+        assert torch.equal(compiled(X, inner), fn(X, inner))
+    assert counter.frame_count == 2
+
+    def own(x):
+        return decorate(lambda y: y + 1)(x)
+
+    with pytest.raises(Unsupported, match="a function that the captured code makes"):
+        minidynamo.compile(own, fullgraph=True)(X)
+
+
+def test_torchs_skip_frame(counter):
+    def fn(x):
+        x = x + 1
+        torch._dynamo.skip_frame()
+        return x + 1, torch.compiler.is_compiling()
+
+    y, is_compiling = minidynamo.compile(fn, backend=counter)(X)
+    assert torch.equal(y, X + 2) and not is_compiling and counter.frame_count == 0
+
+
 def test_nonstrict_trace(counter):
     @minidynamo.nonstrict_trace
     def opaque(x, y, scale=1):

@@ -14,15 +14,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
 
-from ..markers import Decision, call_on_leaves, set_decision
+from ..markers import Decision, call_on_leaves, made_nonstrict, set_decision
 from ..variables.base import NotConstant, VariableTracker, unsupported
 from ..variables.functions import UserFunctionVariable
 from ..variables.nn_module import NNModuleVariable
 from ..variables.opaque import check_reads
-from ..variables.registry import handles
+from ..variables.registry import handles, handles_named
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -62,7 +63,18 @@ def _given(leaves: list[Any], modules: Modules) -> Iterator[list[Any]]:
         yield known
 
 
+def _bind_sizes(tx: Translator, results: list[Any]) -> None:
+    """Sizes that only data tells come from the node: leaf functions make them unannounced."""
+    output = tx.output
+    sized = [r for r in results if isinstance(r, (torch.Tensor, torch.SymInt, torch.SymFloat))]
+    known = (*output.unbacked, *output.shapes.sources)
+    pending = output.shape_env.pending_fresh_unbacked_symbols
+    made = free_unbacked_symbols(sized).difference(known, pending)
+    pending.extend(symbol for symbol in made if not output.draws.has(symbol))
+
+
 def _target(
+    tx: Translator,
     function: Callable[..., Any],
     spec: Any,
     modules: Modules,
@@ -74,7 +86,9 @@ def _target(
         with _given(list(leaves), modules) as known:
             args, kwargs = pytree.tree_unflatten(known, spec)
             results, made = pytree.tree_flatten(function(*args, **kwargs))
-        specs.append(made) if not specs else None
+        if not specs:  # the call that the tracer makes
+            specs.append(made)
+            _bind_sizes(tx, results)
         return results
 
     call.__name__ = call.__qualname__ = getattr(function, "__name__", "nonstrict")
@@ -120,7 +134,27 @@ def on_leaves(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
                 tx.guard(leaf.source, "ID_IS", module)
             modules[place] = module, _names_of(module)
             leaves[place] = tx.inline(UserFunctionVariable(_traced_tensors), [leaf], {})
-    target = _target(function.as_python_constant(), _real_spec(tx, spec), modules, specs)
+    target = _target(
+        tx,
+        function.as_python_constant(),
+        _real_spec(tx, spec),
+        modules,
+        specs,
+    )
     tx.output.fake_mode.allow_non_fake_inputs = True  # backends trace with the mode, too
     made = tx.call_operation(target, leaves, {})
     return tx.wrap_items(tuple, [made, tx.wrap_held(specs[0], "how the result is made")])
+
+
+@handles_named(
+    "minidynamo.decorators.nonstrict_trace",
+    "torch._dynamo.decorators.nonstrict_trace",
+)
+def decorate(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """The decorator in captured code, of a function that was there before."""
+    given = {**dict(zip(("traceable_fn",), args, strict=False)), **kwargs}
+    function = given["traceable_fn"].realize()
+    if len(given) > 1 or not function.is_python_constant():
+        why = "it is given a function that the captured code makes"
+        unsupported("call of an untraced function", "nonstrict_trace", why)
+    return tx.wrap_held(made_nonstrict(function.as_python_constant()), "a nonstrict function")

@@ -383,7 +383,10 @@ def skip_frame(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 
 
 @handles(markers.graph_break, markers.step_unsupported)
-@handles_named("torch._dynamo.decorators.graph_break")
+@handles_named(
+    "torch._dynamo.decorators.graph_break",
+    "torch._dynamo.decorators.step_unsupported",
+)
 def graph_break(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     message = args[0] if args else kwargs.get("msg")
     said = str(message.as_python_constant()) if message is not None else ""
