@@ -19,7 +19,7 @@ from torch._higher_order_ops.cond import _merge_output
 from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.out_dtype import out_dtype
 from torch._higher_order_ops.print import print as hop_print
-from torch._higher_order_ops.wrap import wrap
+from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper, wrap
 from torch.fx.node import Node, map_arg
 
 from ..output_graph import example_value
@@ -429,6 +429,9 @@ def _in_graph(
     return given_back(traced, nodes, add_call(tx, target, arguments, options, fakes))
 
 
+_WRAPPER = "bypassing_wrapper"
+
+
 def computed_nodes(traced: TracedBody) -> list[Node]:
     """What the body returns of its own, each once."""
     return list(dict.fromkeys(n for n in traced.nodes() if n.op != "placeholder"))
@@ -449,6 +452,46 @@ def wrapped(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         return module, *operands
 
     return _in_graph(tx, wrap, args[0], args[1:], kwargs, arrange)
+
+
+@handles(dynamo_bypassing_wrapper)
+def bypassed(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """The function with its arguments as a graph; what wraps it is called with that, and may
+    change all that the function returns.
+    """
+    wrapper = _known_function(tx, args[0])
+    traced = trace_body(
+        tx,
+        "dynamo_bypassing_wrapper",
+        lambda body: tx.call_function(args[1], args[2:], kwargs),
+    )
+    nodes = list(dict.fromkeys(traced.nodes()))
+    if not nodes or not all(isinstance(node, Node) for node in nodes):
+        unsupported("arguments", "dynamo_bypassing_wrapper", "the function returns no tensors")
+    free = free_nodes([traced])
+    module = traced.body.module(tx.output, nodes, free)
+    module.meta[_WRAPPER] = wrapper
+    node = add_submodule(tx.output, "bypassing_wrapper_body", module)
+    fakes = fresh_results(tx, [example_value(n) for n in nodes], has_gradients(free))
+    arguments = (_WRAPPER, node, *operands_of(tx, free))
+    values = add_call(tx, dynamo_bypassing_wrapper, arguments, {}, fakes)
+    return given_back(traced, nodes, values)
+
+
+def _known_function(tx: Translator, value: VariableTracker) -> Any:
+    """A function of the program, or a partial of one with constants."""
+    value = value.realize()
+    if value.python_type() is functools.partial:
+        func, given, named = (value.getattr(tx, n) for n in ("func", "args", "keywords"))
+        keywords = tx.unpack_keywords(named.realize())
+        return functools.partial(
+            _known_function(tx, func),
+            *(_known_function(tx, item) for item in given.realize().unpack(tx)),
+            **{name: _known_function(tx, item) for name, item in keywords.items()},
+        )
+    if not value.is_python_constant():
+        unsupported("arguments", repr(value), "what wraps a function has to be known")
+    return value.as_python_constant()
 
 
 @handles(hints_wrapper)

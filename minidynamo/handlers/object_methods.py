@@ -6,12 +6,12 @@ import copyreg
 import types
 from typing import TYPE_CHECKING, Any
 
-from ..variables.base import ObservedException, VariableTracker, unsupported
+from ..variables.base import VariableTracker, unsupported
 from ..variables.classes import ClassVariable, instantiate, new_object
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import bind, class_lookup, class_variable, lookup_special
 from ..variables.functions import BoundMethodVariable
-from ..variables.instance_state import slot_names
+from ..variables.reductions import default_state
 from ..variables.registry import handles
 from ..variables.user_defined import UserDefinedObjectVariable
 
@@ -217,33 +217,10 @@ def object_reduce_ex(
     if getstate is not None and getstate.raw is not getattr(object, "__getstate__", None):
         state = tx.call_function(bind(tx, getstate, value, value.cls), [], {})
     else:
-        state = _default_state(tx, value)
+        state = default_state(tx, value, value.has_dict())
     arguments = tx.wrap_items(tuple, [class_variable(tx, value.cls)])
     make = tx.wrap_constant(copyreg.__newobj__)  # type: ignore[attr-defined]
     return tx.wrap_items(tuple, [make, arguments, state, NONE, NONE])
-
-
-def _default_state(tx: Translator, value: UserDefinedObjectVariable) -> VariableTracker:
-    """`object.__getstate__`: the instance dict, and the slots if there are any."""
-    table: VariableTracker = NONE
-    if value.has_dict() and list(value.instance_names(tx)):
-        table = value.getattr(tx, "__dict__")
-    names = slot_names(value.cls)
-    slots = {
-        name: item for name in names if (item := _slot_or_none(tx, value, name)) is not None
-    }
-    if not slots:
-        return table
-    return tx.wrap_items(tuple, [table, tx.wrap_keywords(slots)])
-
-
-def _slot_or_none(
-    tx: Translator, value: UserDefinedObjectVariable, name: str
-) -> VariableTracker | None:
-    try:
-        return value.getattr(tx, name)
-    except ObservedException:
-        return None
 
 
 @handles(type.__call__)

@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 import typing
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -191,6 +192,29 @@ def getenv(
         return ConstantVariable(value)
     return args[1] if len(args) > 1 else ConstantVariable(None)
 
+
+def _setting(function: Callable[[], Any]) -> None:
+    """A setting of the interpreter, guarded by asking again."""
+
+    @handles(function)
+    def ask(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        if args or kwargs:
+            return NotImplemented
+        value = function()
+        name = f"sys.{function.__name__}"
+        check = Predicate(lambda asked: asked() == value, f"{name}() is {value!r}")
+        tx.guard(ConstSource(function, name), "PREDICATE", check)
+        return ConstantVariable(value)
+
+
+for _function in (
+    sys.get_int_max_str_digits,
+    sys.getdefaultencoding,
+    sys.getfilesystemencoding,
+    sys.getrecursionlimit,
+    sys.getswitchinterval,
+):
+    _setting(_function)
 
 # -- exceptions that are being handled -------------------------------------------------------------
 

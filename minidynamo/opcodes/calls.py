@@ -11,7 +11,7 @@ from ..variables.constant import ConstantVariable
 from ..variables.exceptions import stop_iteration_error
 from ..variables.functions import CellVariable
 from ..variables.nested_functions import NestedFunctionVariable
-from ..variables.postponed import joined_texts, postponed_text
+from ..variables.postponed import joined, postponed_text
 from .registry import op
 
 if TYPE_CHECKING:
@@ -193,10 +193,4 @@ def convert_value(tx: Translator, inst: Instruction) -> None:
 
 @op("BUILD_STRING")
 def build_string(tx: Translator, inst: Instruction) -> None:
-    values = tx.popn(inst.arg)
-    text: VariableTracker | None = joined_texts(values)
-    if text is None:
-        join = "".join
-        pieces = tx.wrap_items(tuple, values)
-        text = tx.call_function(tx.wrap_constant(join), [pieces], {})
-    tx.push(text)
+    tx.push(joined(tx, tx.popn(inst.arg)))

@@ -184,6 +184,10 @@ def is_negative(value: VariableTracker) -> bool:
     return is_real and bool(operator.lt(number, 0))
 
 
+# `format_string` of handlers/str_format.py.
+FORMATTING: list[Callable[..., VariableTracker]] = []
+_FORMATS = ("format", "format_map")
+
 # Attributes of enum members (`enums`): functions and properties of the user's class are traced.
 ENUM_GETATTR: list[Callable[[Translator, ConstantVariable, str], VariableTracker]] = []
 
@@ -277,6 +281,8 @@ class ConstantVariable(VariableTracker):
                 return tx.call_function(join, [tx.wrap_items(tuple, items)], {})
             parts = [item.as_python_constant() for item in items]
             return tx.fold(self.value.join, (parts,), {})
+        if name in _FORMATS and isinstance(self.value, str):
+            return FORMATTING[0](tx, str.__str__(self.value), name, args, kwargs)
         container = self.as_container(tx)
         if container is not None:
             return container.call_method(tx, name, args, kwargs)
@@ -294,7 +300,9 @@ class ConstantVariable(VariableTracker):
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """`super().__add__(other)` of a member of an enum."""
-        asks_back = raw.__name__ in ("__mod__", "__rmod__", "format", "join")
+        if raw.__name__ in _FORMATS and isinstance(self.value, str):
+            return FORMATTING[0](tx, str.__str__(self.value), raw.__name__, args, kwargs)
+        asks_back = raw.__name__ in ("__mod__", "__rmod__", "join")
         if raw.__objclass__ is object:
             asks_back = raw.__name__ not in ("__eq__", "__hash__")
         values = [arg.as_python_constant() for arg in args if arg.is_python_constant()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .base import ObservedException, VariableTracker, unsupported
@@ -187,9 +186,35 @@ def copy_of(
     self: DictVariable,
     cls: type,
 ) -> DictVariable:
-    """A new dict of type `cls` with the same items."""
+    """A new dict of type `cls` with the same items (`PyDict_Copy`)."""
+    if _asks(cls, self):
+        result = DictVariable({}, cls, default_factory=self.default_factory)
+        merge(tx, result, self)
+        return result
     self.guard_keys(tx)
     return DictVariable(dict(self.entries), cls, default_factory=self.default_factory)
+
+
+def _new_like(
+    tx: Translator,
+    self: DictVariable,
+    items: DictVariable,
+) -> DictVariable:
+    """A dict for `a | b`, with the items of `a`: the types of collections keep subclasses."""
+    if not issubclass(self.cls, (collections.OrderedDict, collections.defaultdict)):
+        return copy_of(tx, items, dict)
+    is_default = issubclass(self.cls, collections.defaultdict)
+    if self.cls in (collections.OrderedDict, collections.defaultdict):
+        result = copy_of(tx, items, self.cls)
+        result.default_factory = self.default_factory
+        return result
+    args: list[VariableTracker] = [items]
+    if is_default:
+        args.insert(0, self.default_factory or NONE)
+    made = tx.call_function(self.getattr(tx, "__class__"), args, {}).realize()
+    if not isinstance(made, DictVariable):
+        unsupported("dict method", repr(made), f"{self.cls.__qualname__} makes no dict")
+    return made
 
 
 @builtin_method(dict, "update")
@@ -202,13 +227,24 @@ def _dict_update(
         self.put_item(tx, ConstantVariable(name), value)
 
 
+def _asks(cls: type, other: DictVariable) -> bool:
+    """Whether a dict of type `cls` takes items by the methods of the class of `other`."""
+    if not (other.overrides("keys") or other.overrides("__getitem__")):
+        return False
+    if other.overrides("__iter__"):
+        return True
+    return issubclass(cls, collections.OrderedDict) or issubclass(
+        other.cls, collections.OrderedDict
+    )
+
+
 def merge(
     tx: Translator,
     self: DictVariable,
     other: VariableTracker,
 ) -> None:
     """`dict.update(self, other)`: another dict, something with `keys`, or pairs."""
-    if isinstance(other, DictVariable) and not other.overrides("__iter__"):
+    if isinstance(other, DictVariable) and not _asks(self.cls, other):
         other.guard_keys(tx)
         length = len(other.entries)
         for key, value in list(other.entries.values()):
@@ -283,27 +319,9 @@ def _defaultdict_init(
     _dict_update(tx, self, other, **named)
 
 
-@builtin_method(dict, "__reduce_ex__")
-def _dict_reduce_ex(
-    tx: Translator, self: DictVariable, protocol: VariableTracker, /
-) -> VariableTracker:
-    """`odict_reduce` and `defdict_reduce`, for the module copy."""
-    if not isinstance(self.cls.__reduce__, types.MethodDescriptorType):
-        return self.call_method(tx, "__reduce__", [], {})
-    if self.cls not in (collections.OrderedDict, collections.defaultdict):
-        unsupported("dict method", "__reduce_ex__", f"of {self.cls.__qualname__}")
-    arguments = [] if self.default_factory is None else [self.default_factory]
-    items = self.call_method(tx, "items", [], {}).iter(tx)
-    state: VariableTracker = NONE
-    if self.cls.__dictoffset__ and any(True for _ in self.instance_names(tx)):
-        state = self.getattr(tx, "__dict__")
-    head = [tx.wrap_constant(self.cls), tx.wrap_items(tuple, arguments)]
-    return tx.wrap_items(tuple, [*head, state, NONE, items])
-
-
 @builtin_method(collections.defaultdict, "copy", "__copy__")
 def _defaultdict_copy(tx: Translator, self: DictVariable, /) -> VariableTracker:
-    return copy_of(tx, self, self.cls)
+    return _new_like(tx, self, self)
 
 
 # -- comparison and union -----------------------------------------------------------------------
@@ -365,7 +383,7 @@ def _dict_or(
 ) -> VariableTracker:
     if not isinstance(other, DictVariable):
         return NOT_IMPLEMENTED
-    result = copy_of(tx, self, union_type(self.cls))
+    result = _new_like(tx, self, self)
     merge(tx, result, other)
     return result
 
@@ -379,17 +397,9 @@ def _dict_ror(
 ) -> VariableTracker:
     if not isinstance(other, DictVariable):
         return NOT_IMPLEMENTED
-    result = copy_of(tx, other, union_type(self.cls))
-    if issubclass(self.cls, collections.defaultdict):
-        result.default_factory = self.default_factory
+    result = _new_like(tx, self, other)
     merge(tx, result, self)
     return result
-
-
-def union_type(cls: type) -> type:
-    """The type of `a | b`: dict, except for the types of collections that keep theirs."""
-    keep = issubclass(cls, (collections.OrderedDict, collections.defaultdict))
-    return cls if keep else dict
 
 
 @builtin_method(dict, "__ior__")
@@ -463,4 +473,10 @@ def _ordered_move_to_end(
 
 @builtin_method(collections.OrderedDict, "copy")
 def _ordered_copy(tx: Translator, self: DictVariable, /) -> VariableTracker:
-    return copy_of(tx, self, self.cls)
+    if self.cls is collections.OrderedDict:
+        return copy_of(tx, self, self.cls)
+    made = tx.call_function(self.getattr(tx, "__class__"), [], {}).realize()
+    self.guard_keys(tx)
+    for key, _ in list(self.entries.values()):
+        made.setitem(tx, key, self.getitem(tx, key))
+    return made

@@ -117,9 +117,18 @@ class DictVariable(BuiltinObject):
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         ordered = issubclass(self.cls, collections.OrderedDict)
-        if ordered and raw.__objclass__ is dict and raw.__name__ in _DICT_MUTATORS:
+        is_direct = raw.__objclass__ is dict and raw.__name__ in _DICT_MUTATORS
+        if ordered and is_direct and not self._keeps_keys(tx, raw.__name__, args):
             unsupported("dict method", f"dict.{raw.__name__}", "it bypasses an OrderedDict")
         return super().call_builtin(tx, raw, args, kwargs)
+
+    def _keeps_keys(self, tx: Translator, name: str, args: list[VariableTracker]) -> bool:
+        """Whether a method of dict only sets what is there, which an OrderedDict shows too."""
+        return (
+            name == "__setitem__"
+            and len(args) == 2
+            and self.find(tx, key_of(tx, args[0])) is not None
+        )
 
     # -- guards ----------------------------------------------------------------------------------
 

@@ -156,6 +156,15 @@ def joined_texts(values: Args) -> PostponedText | None:
     return made(parts)
 
 
+def joined(tx: Translator, values: Args) -> VariableTracker:
+    """The pieces of an f-string as one text."""
+    text: VariableTracker | None = joined_texts(values)
+    if text is None:
+        join = "".join
+        text = tx.call_function(tx.wrap_constant(join), [tx.wrap_items(tuple, values)], {})
+    return text
+
+
 def logging_call(
     tx: Translator, fn: VariableTracker, args: Args, kwargs: Kwargs
 ) -> VariableTracker | None:

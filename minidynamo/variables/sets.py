@@ -322,17 +322,6 @@ def _set_iter(tx: Translator, self: SetVariable, /) -> VariableTracker:
     return SEQUENCE_BUILDERS["elements"](tx, self)
 
 
-@builtin_method(_SETS, "__reduce_ex__")
-def _set_reduce_ex(
-    tx: Translator, self: SetVariable, protocol: VariableTracker, /
-) -> VariableTracker:
-    """`set_reduce`, for copy.deepcopy."""
-    if self.cls not in _SETS:
-        unsupported("set method", "__reduce_ex__", "it is a subclass of set")
-    items = tx.wrap_items(tuple, [tx.wrap_items(list, self.unpack(tx))])
-    return tx.wrap_items(tuple, [tx.wrap_constant(self.cls), items, ConstantVariable(None)])
-
-
 def _element_key(tx: Translator, item: VariableTracker) -> Any:
     """The key of what is looked for: a set finds the equal frozenset."""
     if isinstance(item, SetVariable) and issubclass(item.cls, set):

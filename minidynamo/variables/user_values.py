@@ -32,7 +32,7 @@ _HARMLESS = frozenset(
     "__new__ __init__ __repr__ __str__ __format__ __doc__ __getattribute__ __getnewargs__".split()
 )
 # C methods that ask the arguments, or the size of the object itself.
-_NOT_OF_THE_VALUE = frozenset({"__sizeof__", "format", "format_map", "__getnewargs__"})
+_NOT_OF_THE_VALUE = frozenset({"__sizeof__", "__getnewargs__"})
 _COMPARISONS = frozenset("__lt__ __le__ __gt__ __ge__ __eq__ __ne__".split())
 
 

@@ -261,3 +261,138 @@ def test_an_ordered_dict_that_lost_its_items():
         y, length = minidynamo.compile(fn, backend="eager")(X, table)
         assert torch.equal(y, X + 1)
         assert length == dict.__len__(table) == 0
+
+
+def test_items_of_an_ordered_dict_are_set_past_its_class():
+    def fn(x, table):
+        dict.__setitem__(table, "b", x)
+        return list(table.items()), x + 1
+
+    check(fn, X, collections.OrderedDict(a=1, b=2), fullgraph=True)
+
+
+class OwnKeys:
+    """What reads such a mapping by its own methods gets other items."""
+
+    def keys(self):
+        LOG.append("keys")
+        return ["z"]
+
+    def __getitem__(self, key):
+        LOG.append(key)
+        return 9
+
+
+class OwnIter(OwnKeys):
+    def __iter__(self):
+        return dict.__iter__(self)
+
+
+class Init:
+    def __init__(self, *args, **named):
+        super().__init__(*args, **named)
+        self.count = len(args)
+
+
+UNIONS = (
+    lambda a: a | {"q": 1},
+    lambda a: {"q": 1} | a,
+    lambda a: a.copy(),
+    lambda a: dict.copy(a),
+    lambda a: a | collections.OrderedDict(q=1),
+    lambda a: collections.defaultdict(int, q=1) | a,
+)
+
+
+@pytest.mark.parametrize("base", [dict, collections.OrderedDict])
+@pytest.mark.parametrize("own", [OwnKeys, OwnIter, Init])
+def test_unions_and_copies_of_mappings_with_own_methods(base, own):
+    cls = type("Own", (own, base), {})
+
+    def fn(x, given):
+        LOG.clear()
+        results = []
+        for mapping in (given, cls(a=1)):
+            for union in UNIONS:
+                made = union(mapping)
+                count = getattr(made, "count", None)
+                results.append((type(made), count, [*dict.items(made)], list(LOG)))
+        return x + 1, results
+
+    def outcome(function):
+        given = cls(b=2)
+        return function(X, given)[1]
+
+    assert outcome(minidynamo.compile(fn, backend="eager", fullgraph=True)) == outcome(fn)
+
+
+class OwnDefault(Init, collections.defaultdict):
+    pass
+
+
+def test_unions_of_subclasses_of_defaultdict():
+    def fn(x):
+        table = OwnDefault(list, a=1)
+        made = [table | {"b": 2}, {"b": 2} | table, table.copy()]
+        return x + 1, [(type(m), m.default_factory, m.count, [*m.items()]) for m in made]
+
+    check(fn, X, fullgraph=True)
+
+
+class Kept(list):
+    pass
+
+
+class KeptSet(set):
+    pass
+
+
+class Pair(tuple):
+    pass
+
+
+class Named(collections.namedtuple("Named", "first second")):
+    pass
+
+
+class Counted(dict):
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value + 1)
+
+    def __getstate__(self):
+        return {"count": len(self)}
+
+
+class Rebuilt(list):
+    def __reduce__(self):
+        return Rebuilt, (), {"length": len(self)}, iter([7])
+
+
+MADE = (
+    lambda: Kept([1, [2]]),
+    lambda: KeptSet([1]),
+    lambda: Pair([1, [2]]),
+    lambda: Named(1, [2]),
+    lambda: Counted(a=1),
+    lambda: Rebuilt([1, 2]),
+    lambda: OwnDefault(list, a=[1]),
+    lambda: collections.Counter("aab"),
+)
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_copies_of_subclasses_of_containers(make):
+    def fn(x, given):
+        new = make()
+        results = []
+        for old in (given, new):
+            if hasattr(old, "__dict__"):
+                old.note = ["n"]
+            for made in (copy.copy(old), copy.deepcopy(old)):
+                note = getattr(made, "note", None)
+                known = vars(made) if hasattr(made, "__dict__") else None
+                results.append((made, type(made), known, made is old))
+                results.append(note is getattr(old, "note", 0))
+        return x + 1, results
+
+    check(fn, X, make(), fullgraph=True)

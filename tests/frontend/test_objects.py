@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import functools
 import os
+import sys
 import weakref
 
 import torch
@@ -680,3 +681,18 @@ def test_environment(monkeypatch):
             monkeypatch.setenv("MD_TEST_FLAG", "off")
 
     check_recompiles(fn, [(X,)] * 4, graphs=3, change=change)
+
+
+def test_settings_of_the_interpreter():
+    limit = sys.getrecursionlimit()
+
+    def change(i):
+        sys.setrecursionlimit(limit + (i > 1))
+
+    def fn(x):
+        return x + sys.getrecursionlimit(), sys.get_int_max_str_digits()
+
+    try:
+        check_recompiles(fn, [(X,)] * 4, graphs=2, change=change)
+    finally:
+        sys.setrecursionlimit(limit)

@@ -164,3 +164,67 @@ def test_other_operators_on_texts_break():
     check(fn, X)
     with pytest.raises(TypeError):
         minidynamo.compile(lambda x: (x + 1, "a" + str(plain) + 1), backend="eager")(X)
+
+
+class Formatted:
+    part = 3
+
+    def __init__(self, log):
+        self.log = log
+
+    def __format__(self, spec):
+        self.log.append(spec)
+        return f"F{spec}"
+
+    def __repr__(self):
+        return "made"
+
+
+class Missing(dict):
+    def __missing__(self, key):
+        return f"<{key}>"
+
+
+class Template(str):
+    pass
+
+
+TEMPLATES = (
+    "{}|{.part}|{!r:>6}",
+    "{0:>4}{0!s}{0.part:05d}{1[0]!a} {{}}",
+    "{a[k]}{:{}}{:{w}}",
+)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_fields_of_templates(template):
+    def fn(x, log):
+        made = Formatted(log)
+        named = {"a": {"k": [made]}, "w": 4}
+        args = (made, [made, 1], "q")
+        return x + 1, template.format(made, made, *args[2:], 7, **named), template.format(*args)
+
+    check(fn, X, [], graphs=None)
+
+    def whole(x):
+        own = Named("a")
+        texts = ["{}, {}".format(own, {1: own}), "{a}{b}".format_map(Missing(a=own))]
+        texts += [Template("{:>5}").format(str(own)), str.format("{} {}", x.shape, own)]
+        return x + 1, texts, "{}{!r}".format(Listed([own]), Plain)
+
+    check(whole, X, fullgraph=True)
+
+
+BAD = "{.zz} {0}{} {}{0} {1} {9} {a} {!z} {:5} { {0:{1:{2}}} {0[x]} {0.part.x}".split()
+
+
+@pytest.mark.parametrize("template", BAD)
+def test_bad_templates(template):
+    def fn(x):
+        try:
+            return x + 1, template.format(Formatted([]), [Named("a")], Named("b"))
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            return x + 2, type(error), str(error)
+
+    check(fn, X, fullgraph=True)
+    check(lambda x: (x + 1, "{}".format_map({})), X)
