@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ..variables import identity
 from ..variables.arity import harmless_call
 from ..variables.base import NotConstant, ObservedException, VariableTracker, unsupported
 from ..variables.builtin_object import (
@@ -31,8 +30,6 @@ from ..variables.constant import ConstantVariable
 from ..variables.descriptors import class_variable, lookup_special
 from ..variables.exceptions import ExceptionVariable
 from ..variables.functions import (
-    BaseFunctionVariable,
-    BoundMethodVariable,
     MethodOfVariable,
 )
 from ..variables.iterators import CallableIterator
@@ -52,9 +49,7 @@ from ..variables.services import SEQUENCE_BUILDERS
 from ..variables.sets import SetVariable
 from ..variables.symint import SymVariable, compute
 from ..variables.tensor import TensorVariable
-from ..variables.unions import TypingVariable
 from ..variables.user_defined import UserDefinedObjectVariable
-from ..variables.user_keys import as_hash, has_known_hash, hash_of_identity
 from ..variables.user_values import UserValueVariable
 from .class_definitions import type_new
 from .extremes import select_extreme
@@ -121,45 +116,6 @@ def _bool(tx: Translator, value: Values | None = None, /) -> Values:
 @builtin(callable)
 def _callable(tx: Translator, value: Values, /) -> Values:
     return ConstantVariable(has_slot(value, "__call__"))
-
-
-_CONTAINERS = (list, tuple, dict, set)
-
-
-@builtin(id)
-def _id(tx: Translator, value: Values, /) -> Values:
-    if value.python_type() in (int, float, bool):
-        return identity.id_of_number(tx, value)
-    real = tx.output.side_effects.real_of(value)
-    if value.source is None or real is None or issubclass(type(real), _CONTAINERS):
-        identity.guard_distinct(tx, value)
-        return identity.IdVariable(value)
-    identity.guard_address(tx, value.source, real)
-    return ConstantVariable(id(real))
-
-
-@builtin(hash)
-def _hash(tx: Translator, value: Values, /) -> Values:
-    value = value.hashed_as(tx)
-    if isinstance(value, (identity.IdVariable, BoundMethodVariable)):
-        return hash_of_identity(tx, value)
-    if isinstance(value, TypingVariable):
-        return ConstantVariable(hash(value.as_python_constant()))
-    function = lookup_special(tx, value, "__hash__")
-    if isinstance(function, BoundMethodVariable) and isinstance(
-        function.function, BaseFunctionVariable
-    ):
-        result = tx.call_function(function, [], {}).realize()
-        if isinstance(result, identity.IdVariable):
-            return result
-        return ConstantVariable(as_hash(tx, result))
-    if value.python_type().__hash__ is object.__hash__ and not isinstance(value, BuiltinObject):
-        return hash_of_identity(tx, value)
-    if isinstance(value, BuiltinObject) or value.python_type().__hash__ is None:
-        key = value.hash_key(tx)
-        if isinstance(key, (tuple, frozenset)) and has_known_hash(key):
-            return ConstantVariable(hash(key))
-    unsupported("hash()", repr(value), "the hash of this object is not known while tracing")
 
 
 # -- types --------------------------------------------------------------------------------------

@@ -63,3 +63,20 @@ def parameters(
         return NotImplemented
     mapping = real.parameters
     return tx.wrap(mapping, ConstSource(mapping, f"{args[0].describe()}.parameters"))
+
+
+@handles(inspect.formatannotation)
+def format_annotation(
+    tx: Translator,
+    args: list[VariableTracker],
+    kwargs: dict[str, Any],
+) -> Any:
+    """How texts of signatures show an annotation: classes and hints of typing by their names."""
+    values = [value.realize() for value in args]
+    if not values or kwargs or not all(value.is_python_constant() for value in values):
+        return NotImplemented
+    annotation, *rest = [value.as_python_constant() for value in values]
+    is_hint = getattr(annotation, "__module__", None) == "typing"
+    if is_hint or isinstance(annotation, (type, types.GenericAlias)):
+        return tx.wrap_constant(inspect.formatannotation(annotation, *rest))
+    return tx.call_function(tx.wrap_constant(repr), values[:1], {})

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..variables.base import ObservedException, VariableTracker, unsupported
 from ..variables.builtin_object import checked, has_slot, index_of, is_none, type_name
 from ..variables.constant import ConstantVariable
@@ -95,11 +97,26 @@ def _delitem(tx: Translator, container: VariableTracker, key: VariableTracker, /
     container.delitem(tx, key)
 
 
+@_handles(operator.abs)
+def _abs(tx: Translator, value: VariableTracker, /) -> VariableTracker:
+    return tx.call_function(tx.wrap_constant(abs), [value], {})
+
+
+def _concatenates(*values: VariableTracker) -> bool:
+    """`PySequence_Check` of classes of the program."""
+    return all(
+        has_slot(value, "__getitem__")
+        and not issubclass(value.python_type(), (dict, torch.Tensor))
+        for value in values
+    )
+
+
 @_handles(operator.concat)
 def _concat(
     tx: Translator, left: VariableTracker, right: VariableTracker, /
 ) -> VariableTracker:
-    if as_sequence(left, list) is None and as_sequence(left, tuple) is None:
+    is_list = as_sequence(left, list) is not None or as_sequence(left, tuple) is not None
+    if not (is_list or _concatenates(left, right)):
         unsupported("operator", "concat", "concat of these values is not traced")
     return tx.call_operator(operator.add, [left, right])
 
@@ -108,7 +125,7 @@ def _concat(
 def _iconcat(
     tx: Translator, left: VariableTracker, right: VariableTracker, /
 ) -> VariableTracker:
-    if as_sequence(left, list) is None:
+    if as_sequence(left, list) is None and not _concatenates(left, right):
         unsupported("operator", "iconcat", "iconcat of these values is not traced")
     return tx.call_operator(operator.iadd, [left, right])
 

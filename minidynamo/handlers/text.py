@@ -18,6 +18,7 @@ from ..variables.dicts import DictVariable
 from ..variables.exceptions import ExceptionVariable
 from ..variables.functions import CallableVariable, UserFunctionVariable
 from ..variables.lists import SequenceVariable
+from ..variables.modules import PythonModuleVariable
 from ..variables.nested_functions import NestedFunctionVariable
 from ..variables.postponed import PrintedText
 from ..variables.sets import SetVariable
@@ -67,6 +68,8 @@ def _printed(value: VariableTracker) -> PrintedText | None:
     return value if isinstance(value, PrintedText) else None
 
 
+_CLASS_REPRS = (type.__repr__, enum.EnumMeta.__repr__)
+_MODULE_REPR = types.ModuleType.__repr__
 _TEXT_METHODS = ("__repr__", "__str__", "__format__")
 
 
@@ -99,9 +102,11 @@ def text_of(
         if value.source is not None:
             tx.guard(value.source, "ID_IS", value.fn)
         return repr(value.fn)
+    if isinstance(value, PythonModuleVariable):
+        return repr(value.value) if type(value.value).__repr__ is _MODULE_REPR else None
     if issubclass(value.python_type(), type):
         cls = value.as_python_constant()
-        return repr(cls) if type(cls).__repr__ is type.__repr__ else None
+        return repr(cls) if type(cls).__repr__ in _CLASS_REPRS else None
     asked = special
     own = value.is_user_defined or isinstance(value, BuiltinObject)
     if own and special == "__str__" and value.python_type().__str__ is object.__str__:

@@ -23,7 +23,7 @@ from ..variables.tensor import (
     subscript_proxy,
     tensor_method,
 )
-from .torch_symbolic import number_of
+from .torch_symbolic import data_truth, number_of
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -61,8 +61,7 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
     },
     **{
         name: ("data-dependent value", *_NEEDS_DATA)
-        for name in "__complex__ __array__"
-        " __contains__ is_nonzero __format__ __repr__ __str__".split()
+        for name in "__complex__ __array__ is_nonzero __format__ __repr__ __str__".split()
         if hasattr(torch.Tensor, name)
     },
     **{
@@ -98,6 +97,19 @@ def _breaks(name: str) -> None:
 
 for _name in _BREAKS:
     _breaks(_name)
+
+
+@tensor_method("__contains__")
+def contains(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    """`item in self`, as a number of the graph; `(item == self).any().item()` in eager."""
+    item = args[0].realize() if len(args) == 1 else None
+    known = (bool, int, float, complex, torch.Tensor, torch.nn.Parameter)
+    if item is not None and issubclass(item.python_type(), known):
+        equal = tx.call_operator(operator.eq, [item, self]).realize()
+        truth = data_truth(tx, equal.call_method(tx, "any", [], {}).realize())
+        if truth is not None:
+            return truth
+    unsupported("data-dependent value", f"{self.describe()}.__contains__()", *_NEEDS_DATA)
 
 
 def _owns_just_its_elements(tensor: torch.Tensor) -> bool:

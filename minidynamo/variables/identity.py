@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,13 @@ def _is_known_by_value(what: VariableTracker) -> bool:
         return True
     is_given = what.source is not None and what.python_type() in (tuple, frozenset)
     return is_given and what.is_python_constant()
+
+
+def _is_single(what: VariableTracker) -> bool:
+    """Whether there is one object of this value in a process."""
+    value = what.as_python_constant()
+    is_singleton = isinstance(value, (type(None), bool, type(...), enum.Enum, torch.dtype))
+    return is_singleton or value is NotImplemented
 
 
 class IdVariable(VariableTracker):
@@ -74,7 +82,12 @@ class IdVariable(VariableTracker):
         return True
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        unsupported("id()", self.describe(), "the address is not known while tracing")
+        what = self.key.what
+        if what is None or (_is_known_by_value(what) and not _is_single(what)):
+            unsupported("id()", self.describe(), "the address is not known while tracing")
+        codegen.begin_call(id)
+        codegen(what)
+        codegen.end_call(1)
 
 
 def guard_address(tx: Translator, source: Source, real: Any) -> None:

@@ -93,6 +93,19 @@ def test_another_init_recompiles(monkeypatch):
     check_recompiles(f, [(x,), (x,), (x,)], graphs=2, change=change)
 
 
+def annotated(
+    a: int, b: "Made" = 3, *, c: list[Made] | None = None
+) -> typing.Optional[Made]: ...
+
+
+def test_texts_of_signatures():
+    def fn(x):
+        signature = inspect.signature(annotated)
+        return x + 1, str(signature), repr(signature), str(signature.parameters["b"])
+
+    check(fn, x, fullgraph=True)
+
+
 # -- typing.get_type_hints -------------------------------------------------------------------------
 
 

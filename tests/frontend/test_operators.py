@@ -331,3 +331,27 @@ def test_powers_of_negative_numbers():
     check(of_arrays, x)
     check(of_objects, x)
     testing.check_recompiles(of_sizes, [(torch.ones(n), n - 4) for n in (2, 3, 4, 5, 7)], None)
+
+
+class Sequence:
+    def __abs__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return index
+
+    def __add__(self, other):
+        return ["added", other]
+
+
+def test_functions_of_operator_by_special_methods():
+    def fn(x):
+        own = Sequence()
+        joined = (
+            operator.concat(own, [1]),
+            operator.concat("a", "b"),
+            operator.iconcat("a", "b"),
+        )
+        return operator.abs(x - 1), operator.abs(own), operator.abs(-3), joined
+
+    check(fn, X, fullgraph=True)

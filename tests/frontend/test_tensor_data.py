@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 
 import pytest
 import torch
@@ -428,3 +429,16 @@ def test_what_fake_tensors_do_not_know_of_inputs():
     assert [compiled(part)[1:] for part in parts] == [(0, 1), (1, 1), (2, 1)]
     both = [torch.ones(2).share_memory_(), torch.ones(2)]
     check_recompiles(is_shared, [(x,) for x in both], graphs=2)
+
+
+def test_items_in_tensors():
+    """A number of the graph, where those are captured; else the graph breaks as before."""
+
+    def fn(x, y):
+        return x + 1, 2 in x, operator.contains(x, y), True in x
+
+    check_recompiles(
+        fn, [(X, X[1]), (X + 3, X[0]), (X - 9, X[0, :1])], graphs=2, fullgraph=True
+    )
+    check(fn, X, X[1], graphs=None)
+    check(lambda x: (x + 1, "a" in x), X, graphs=None)

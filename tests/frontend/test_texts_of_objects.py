@@ -228,3 +228,38 @@ def test_bad_templates(template):
 
     check(fn, X, fullgraph=True)
     check(lambda x: (x + 1, "{}".format_map({})), X)
+
+
+class Whole(int):
+    pass
+
+
+class Word(str):
+    pass
+
+
+class Indexed:
+    def __index__(self):
+        return 65
+
+
+def test_numbers_and_hashes_of_subclasses():
+    def fn(x, given):
+        new = Whole(9)
+        texts = [bin(new), hex(given), oct(new), chr(given), chr(Indexed()), f"{re}"]
+        hashes = [hash(new) == 9, hash(Word("a")) == hash("a"), hash(given) == hash(int(given))]
+        return x + 1, texts, hashes, id(None), id(True)
+
+    check_recompiles(fn, [(X, Whole(66)), (X, Whole(67)), (X, Whole(66))], graphs=2)
+    check(lambda x: (x + 1, bin(2.5)), X)
+    check(lambda x: (x + 1, chr(Whole(-1))), X)
+
+
+def test_addresses_of_objects():
+    def fn(x, given):
+        new = Plain()
+        return x + 1, new, id(new), id(given)
+
+    given = [1]
+    _, new, address, known = compiled(fn, X, given)
+    assert (address, known) == (id(new), id(given))
