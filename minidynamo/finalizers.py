@@ -26,7 +26,8 @@ _COMMON = (
     types.ModuleType,
     type,
 )
-_PLAIN = frozenset((int, float, complex, str, bytes, bool, type(None), torch.dtype))
+# By id: metaclasses may hash and compare in their own way.
+_PLAIN = frozenset(map(id, (int, float, complex, str, bytes, bool, type(None), torch.dtype)))
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 # More objects than this are not looked at.
 _MAX_OBJECTS = 4096
@@ -65,7 +66,7 @@ def ends_with_code(
     settled: the ids of values that lead to most of the heap and whose end runs no code, as far as
     can be told: not looked at again. This one may be added.
     """
-    if type(value) in _PLAIN or issubclass(type(value), _COMMON):
+    if id(type(value)) in _PLAIN or issubclass(type(value), _COMMON):
         return False
     if settled is not None and id(value) in settled:
         return False
@@ -99,7 +100,7 @@ class _Reached:
         for item in self.items:
             is_seen = item is value or id(item) in looked_at
             for part in gc.get_referents(item) if len(self.items) < _MAX_OBJECTS else ():
-                if type(part) in _PLAIN or issubclass(type(part), _COMMON):
+                if id(type(part)) in _PLAIN or issubclass(type(part), _COMMON):
                     continue
                 count = self.references.get(id(part), 0)
                 self.references[id(part)] = count + 1

@@ -177,7 +177,7 @@ class GuardSet:
     def __init__(self, state: Any = None) -> None:
         self.state = state or _C.GlobalState()
         self._guards: dict[Any, Guard] = {}
-        self._classes: dict[type, Any] = {}
+        self._classes: dict[int, tuple[type, Any]] = {}
         self._is_built = False
 
     def __len__(self) -> int:
@@ -254,9 +254,10 @@ class GuardSet:
 
     def _contents(self, cls: type) -> Any:
         """What a class held when that was first asked."""
-        if cls not in self._classes:
-            self._classes[cls] = _C.ClassContents(cls)
-        return self._classes[cls]
+        key = id(cls)  # metaclasses may hash in their own way
+        if key not in self._classes:
+            self._classes[key] = cls, _C.ClassContents(cls)
+        return self._classes[key][1]
 
     @staticmethod
     def explain_failure(program: Any, frame: FrameLike) -> GuardFailure | None:

@@ -124,7 +124,7 @@ class OutputGraph:
         # How many instructions were interpreted since the last operation.
         self.idle_instructions = 0
         # Classes of which it is guarded that no attribute was stored since.
-        self.guarded_classes: set[type] = set()
+        self.guarded_classes: dict[int, type] = {}
         # Objects whose `id` the traced code asked for, with their types.
         self.identified: dict[Source, type] = {}
         self.identified_numbers: tuple[dict[Any, Any], list[Any]] = ({}, [])

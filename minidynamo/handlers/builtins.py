@@ -461,8 +461,9 @@ def _reversed(tx: Translator, value: Values, /) -> Values:
         if isinstance(value.value, range):
             return tx.constant_iterator(value.value[::-1])
         with observed(tx):
-            items = list(reversed(value.value))
-        return tx.sequence_iterator([tx.wrap_constant(item) for item in items])
+            items = list(reversed(value.value))[::-1]
+        sequence = tx.wrap_items(tuple, [tx.wrap_constant(item) for item in items])
+        return SEQUENCE_BUILDERS["live"](tx, sequence, True)
     function = lookup_special(tx, value, "__reversed__")
     if function is not None and not is_none(function):
         return tx.call_function(function, [], {})

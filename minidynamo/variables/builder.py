@@ -60,6 +60,9 @@ def wrap(
 
     itemwise: a tuple of constants is guarded item by item, since they are expected to change.
     """
+    if type(type(value)).__hash__ is None:
+        name = type(value).__qualname__
+        unsupported("unknown kind of object", source.name, f"its class {name} has no hash")
     if is_value(value) and not itemwise:
         if type(value) is int or type(value) is float:
             number = tx.output.shapes.number(value, source, tx.user_stack)

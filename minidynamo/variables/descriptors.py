@@ -22,7 +22,7 @@ from .. import _C
 from ..guards import Predicate
 from ..side_effects import DELETED
 from ..source import ClassAttrSource, ConstSource
-from ..utils import class_dict
+from ..utils import class_dict, dropping
 from .base import AttributeOf, VariableTracker, unsupported
 from .constant import ConstantVariable
 from .functions import BoundMethodVariable, CallableVariable
@@ -43,10 +43,21 @@ TUPLE_GETTER: type = type(vars(collections.namedtuple("_Sample", "item"))["item"
 
 # The version of each class when a trace last relied on it, and what it held then (by id: a hint
 # only). A class that changed since is guarded attribute by attribute, so that programs that store
-# to a class do not recompile each time.
-_seen_versions: weakref.WeakKeyDictionary[type, tuple[int, Any]] = weakref.WeakKeyDictionary()
-# That of handles of hooks counts them.
-_volatile: weakref.WeakSet[type] = weakref.WeakSet((RemovableHandle,))
+# to a class do not recompile each time. By id: a metaclass may hash and compare in its own way.
+_seen_versions: dict[int, tuple[weakref.ref[type], int, Any]] = {}
+_volatile_classes: dict[int, weakref.ref[type]] = {}
+
+
+def _note_volatile(cls: type) -> None:
+    key = id(cls)
+    _volatile_classes[key] = weakref.ref(cls, dropping(_volatile_classes, key))
+
+
+def _is_volatile(cls: type) -> bool:
+    return id(cls) in _volatile_classes
+
+
+_note_volatile(RemovableHandle)  # it counts handles of hooks
 
 
 class _Stored:
@@ -68,7 +79,7 @@ class ClassAttribute:
 
     def source(self) -> Source:
         """How to reach the raw object. Where the class is guarded as a whole, it is a constant."""
-        if self.cls in _volatile:
+        if _is_volatile(self.cls):
             return ClassAttrSource(class_source(self.cls), self.name)
         if isinstance(self.raw, _CONSTANT_ATTRIBUTES):
             return ConstSource(self.raw, f"{self.owner.__qualname__}.{self.name}")
@@ -124,23 +135,24 @@ def guard_class(tx: Translator, cls: type) -> None:
     known = tx.output.guarded_classes
     if (
         cls.__mro__ is None
-        or cls in known
+        or id(cls) in known
         or cls.__flags__ & _IMMUTABLE_TYPE
-        or cls in _volatile
+        or _is_volatile(cls)
     ):
         return
     version = _C.type_version(cls)
-    seen = _seen_versions.get(cls)
-    if seen is None or seen[0] != version:
+    key = id(cls)
+    seen = _seen_versions.get(key)
+    if seen is None or seen[1] != version:
         held = [
             (id(base), *((k, id(v)) for k, v in class_dict(base).items()))
             for base in cls.__mro__
         ]
-        if seen is not None and seen[1] != held:
-            _volatile.add(cls)
+        if seen is not None and seen[2] != held:
+            _note_volatile(cls)
             return
-        _seen_versions[cls] = (version, held)
-    known.add(cls)
+        _seen_versions[key] = weakref.ref(cls, dropping(_seen_versions, key)), version, held
+    known[key] = cls
     tx.guard(class_source(cls), "TYPE_VERSION", cls)
 
 
@@ -157,10 +169,10 @@ def class_lookup(tx: Translator, cls: type, name: str) -> ClassAttribute | None:
             return ClassAttribute(name, cls, owner, STORED, stored)
         if stored is not DELETED and name in (table := class_dict(owner)):
             found = ClassAttribute(name, cls, owner, table[name])
-            if cls in _volatile and isinstance(found.raw, _CONSTANT_ATTRIBUTES):
+            if _is_volatile(cls) and isinstance(found.raw, _CONSTANT_ATTRIBUTES):
                 tx.guard(found.source(), "ID_IS", found.raw)
             return found
-    if cls in _volatile:
+    if _is_volatile(cls):
         text = f"{cls.__qualname__} has no attribute {name!r}"
         tx.guard(class_source(cls), "PREDICATE", Predicate(_lacks(name), text))
     return None
@@ -169,7 +181,7 @@ def class_lookup(tx: Translator, cls: type, name: str) -> ClassAttribute | None:
 def names_of_class(tx: Translator, cls: type) -> list[str]:
     """The names in the dicts of the class and its bases, in the order of `dir`."""
     guard_class(tx, cls)
-    if cls in _volatile:
+    if _is_volatile(cls):
         held = tuple(class_dict(cls))
         check = Predicate(lambda c: tuple(class_dict(c)) == held, "its names are the same")
         tx.guard(class_source(cls), "PREDICATE", check)

@@ -552,3 +552,23 @@ def test_classmethod_of_another_descriptor():
 
     for kind in (Base, Derived, Base()):
         check(f, torch.ones(3), kind, graphs=None)
+
+
+class Compared(type):
+    def __eq__(cls, other):
+        return cls is other
+
+
+class Unhashable(metaclass=Compared):
+    part = 3
+
+    def __init__(self, count=2):
+        self.count = count
+
+
+def test_classes_that_cannot_be_hashed():
+    def fn(x):
+        made = Unhashable(4)
+        return x * made.count, isinstance(made, Unhashable), [int, Unhashable].index(Unhashable)
+
+    check(fn, X, fullgraph=True)

@@ -717,3 +717,11 @@ def test_what_iterators_of_the_program_return():
 
     check(fn, [X])
     check(fn, [X, X])
+
+
+def test_types_of_reversed_constants():
+    def fn(x):
+        made = [reversed(given) for given in ("abc", (1, 2), b"ab", x.shape, range(3), "")]
+        return x + 1, [type(given) for given in made], [list(given) for given in made]
+
+    check(fn, X)
