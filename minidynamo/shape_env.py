@@ -27,6 +27,12 @@ from .remembered_sizes import remembering
 
 __all__ = ["ExactShapeEnv", "constant_of", "decomposing", "keeping_quotients"]
 
+_DROPOUTS = (
+    F.dropout,
+    torch.dropout,
+    torch.ops.aten.dropout,
+    torch.ops.aten.dropout.default,
+)
 _HOLDS_OF_EQUALS = (sympy.Eq, sympy.Le, sympy.Ge)
 
 
@@ -58,7 +64,7 @@ def decomposing(
     """
     if target in (torch.istft, "istft"):
         return enable_python_dispatcher()
-    if is_static or (target in (F.dropout, torch.dropout) and not _drops(*args, **kwargs)):
+    if is_static or (target in _DROPOUTS and not _drops(*args, **kwargs)):
         return nullcontext()
     return enable_python_dispatcher()
 
