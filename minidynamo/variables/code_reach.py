@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..bytecode import decode
+from .contexts import GlobalStateVariable
 
 if TYPE_CHECKING:
     from ..side_effects import SideEffects
@@ -68,6 +69,8 @@ class CodeReach:
             if self.reads(_real(effects, variable), names):
                 return ", ".join(map(str, names))
         for variable in effects.contents:
+            if isinstance(variable, GlobalStateVariable):
+                continue  # its changes are nodes of the graph, and are in force while tracing
             if self.reads(_real(effects, variable)):
                 return repr(variable)
         return None

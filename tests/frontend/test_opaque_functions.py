@@ -166,6 +166,29 @@ def test_cells_that_the_frame_made_are_not_read():
     compare(fn, 1, fullgraph=True)
 
 
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_settings_of_torch_are_in_force_in_the_graph(backend):
+    @minidynamo.allow_in_graph
+    def ask(x):
+        y = ask_callbacks(x) @ x.mT
+        return y, y.sum() + torch.is_grad_enabled()
+
+    def fn(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            low = ask(x)
+            with torch.no_grad():
+                high = ask(x)
+        return low, high, ask(x)
+
+    counter = CountingBackend(backend=backend)
+    x = X.reshape(1, -1).clone().requires_grad_()
+    found = minidynamo.compile(fn, backend=counter, fullgraph=True)(x)
+    assert_same(fn(x), found)
+    assert [y.dtype for (y, _) in found] == [torch.bfloat16, torch.bfloat16, torch.float32]
+    assert [y.requires_grad for (y, _) in found] == [True, False, True]
+    assert len(counter.graphs) == 1
+
+
 def test_cells_that_the_frame_handed_on_are_read():
     def fn(x):
         scale = 1.0
