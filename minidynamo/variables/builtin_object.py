@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..exc import DataDependentError, MinidynamoError
 from ..side_effects import Mutation
+from ..source import SlotSource
 from ..utils import class_dict
 from .arity import Arity, method_of_new, refuse
 from .base import ObservedException, VariableTracker, unsupported
@@ -183,6 +184,12 @@ def rich_equal(tx: Translator, left: VariableTracker, right: VariableTracker) ->
     return tx.call_operator(operator.eq, [left, right]).realize().truth(tx)
 
 
+def _is_of_slots(descriptor: Any) -> bool:
+    """Whether it is the descriptor of a name in the `__slots__` of a class in Python."""
+    is_member = isinstance(descriptor, types.MemberDescriptorType)
+    return is_member and "__slots__" in class_dict(descriptor.__objclass__)
+
+
 # What makes the hash key of an object whose class defines `__hash__` itself (`user_keys`).
 USER_KEY: list[Callable[[Translator, VariableTracker], Any]] = []
 
@@ -268,6 +275,23 @@ class BuiltinObject(InstanceState):
             return InstanceDictVariable(self)
         return super().load_getset(tx, descriptor)
 
+    def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
+        if not _is_of_slots(descriptor):
+            return super().load_slot(tx, descriptor)
+        name = descriptor.__name__
+        stored = tx.output.side_effects.load_attr(self, name)
+        if isinstance(stored, VariableTracker):
+            return stored
+        if stored is None and self.source is not None:
+            try:
+                value = descriptor.__get__(self.real)
+            except AttributeError:
+                tx.guard(self.source, "LACKS_ATTR", name)
+            else:
+                return tx.wrap(value, SlotSource(self.source, descriptor))
+        text = f"{name_at_slots(self.cls)!r} object has no attribute {name!r}"
+        tx.raise_observed(AttributeError, text)
+
     def setattr(
         self,
         tx: Translator,
@@ -305,6 +329,9 @@ class BuiltinObject(InstanceState):
         value: VariableTracker | None,
     ) -> None:
         """`descriptor.__set__(self, value)`, or `__delete__` where value is None."""
+        if _is_of_slots(descriptor) and value is not None:
+            tx.output.side_effects.store_attr(self, descriptor.__name__, value)
+            return
         name = getattr(descriptor, "__name__", type(descriptor).__name__)
         unsupported("attribute store", f"{self!r}.{name}", "this descriptor is not traced")
 
@@ -313,6 +340,9 @@ class BuiltinObject(InstanceState):
             unsupported(
                 "attribute delete", f"{self!r}.{name}", "__delattr__ is not traced here"
             )
+        raw = class_lookup(tx, self.cls, name)
+        if raw is not None and _is_of_slots(raw.raw):
+            self.store_in_c(tx, raw.raw, None)
         if not self.has_stored(tx, name):
             self.no_attribute(tx, name)
         self.delete_item(tx, name)

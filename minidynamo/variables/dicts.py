@@ -262,7 +262,8 @@ class DictVariable(BuiltinObject):
     ) -> None:
         if descriptor is not _FACTORY or value is None:
             super().store_in_c(tx, descriptor, value)
-        tx.output.side_effects.store_attr(self, "default_factory", value)  # type: ignore[arg-type]
+            return
+        tx.output.side_effects.store_attr(self, "default_factory", value)
         self.default_factory = value
 
     # -- leaving the trace -----------------------------------------------------------------------

@@ -96,18 +96,36 @@ class InstanceState(VariableTracker):
     # -- leaving the trace ------------------------------------------------------------------------
 
     def apply_setattr(self, codegen: PyCodegen, name: str) -> None:
-        if not is_hidden(self.cls, name):
+        """The store as the log means it: no `__setattr__` of the class runs again."""
+        if is_hidden(self.cls, name):
+            self._push_entry(codegen, name)
+            codegen.emit("STORE_SUBSCR")
+            return
+        if self.cls.__setattr__ is object.__setattr__:
             super().apply_setattr(codegen, name)
             return
-        self._push_entry(codegen, name)
-        codegen.emit("STORE_SUBSCR")
+        value = codegen.new_local()
+        codegen.emit("STORE_FAST", value)
+        codegen.begin_call(object.__setattr__)
+        codegen.emit("LOAD_FAST", codegen.preload(self))
+        codegen.load_const(name)
+        codegen.emit("LOAD_FAST", value)
+        codegen.end_call(3)
+        codegen.emit("POP_TOP")
 
     def apply_delattr(self, codegen: PyCodegen, name: str) -> None:
-        if not is_hidden(self.cls, name):
+        if is_hidden(self.cls, name):
+            self._push_entry(codegen, name)
+            codegen.emit("DELETE_SUBSCR")
+            return
+        if self.cls.__delattr__ is object.__delattr__:
             super().apply_delattr(codegen, name)
             return
-        self._push_entry(codegen, name)
-        codegen.emit("DELETE_SUBSCR")
+        codegen.begin_call(object.__delattr__)
+        codegen.emit("LOAD_FAST", codegen.preload(self))
+        codegen.load_const(name)
+        codegen.end_call(2)
+        codegen.emit("POP_TOP")
 
     def _push_entry(self, codegen: PyCodegen, name: str) -> None:
         local = codegen.preload(self)

@@ -30,7 +30,7 @@ from .descriptors import (
 )
 from .functions import CallableVariable, MethodOfVariable
 from .instance_dict import InstanceDictVariable
-from .instance_state import InstanceState, instance_dict, is_hidden
+from .instance_state import InstanceState, instance_dict
 from .registry import handler_of, wraps_instances
 from .user_keys import UserKey
 
@@ -344,30 +344,6 @@ class UserDefinedObjectVariable(InstanceState):
             assert isinstance(value, VariableTracker)
             codegen(value)
             self.apply_setattr(codegen, name)
-
-    def apply_setattr(self, codegen: PyCodegen, name: str) -> None:
-        """The store as the log means it: no `__setattr__` of the class runs again."""
-        if self.cls.__setattr__ is object.__setattr__ or is_hidden(self.cls, name):
-            super().apply_setattr(codegen, name)
-            return
-        value = codegen.new_local()
-        codegen.emit("STORE_FAST", value)
-        codegen.begin_call(object.__setattr__)
-        codegen.emit("LOAD_FAST", codegen.preload(self))
-        codegen.load_const(name)
-        codegen.emit("LOAD_FAST", value)
-        codegen.end_call(3)
-        codegen.emit("POP_TOP")
-
-    def apply_delattr(self, codegen: PyCodegen, name: str) -> None:
-        if self.cls.__delattr__ is object.__delattr__ or is_hidden(self.cls, name):
-            super().apply_delattr(codegen, name)
-            return
-        codegen.begin_call(object.__delattr__)
-        codegen.emit("LOAD_FAST", codegen.preload(self))
-        codegen.load_const(name)
-        codegen.end_call(2)
-        codegen.emit("POP_TOP")
 
 
 class SequenceProtocolIterator(VariableTracker):

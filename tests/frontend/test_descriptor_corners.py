@@ -200,3 +200,117 @@ def test_generated_code_does_not_ask_getattribute():
             node = Watched([5] * count)
             results.append((run(torch.ones(2), node).tolist(), list(log), node.items))
         assert results[0] == results[1]
+
+
+# -- slots of what is built in ---------------------------------------------------------------------
+
+
+class Keyed(dict):
+    __slots__ = ("number", "__hidden", "__dict__")
+
+    def hide(self, value):
+        self.__hidden = value
+        return self.__hidden
+
+
+class Row(list):
+    __slots__ = ("name",)
+
+
+class Frozen(dict):
+    """As libraries of frozen dicts have it: no attribute can be set but by object."""
+
+    __slots__ = ("kept_hash",)
+
+    def __new__(cls, **items):
+        self = dict.__new__(cls)
+        dict.update(self, items)
+        object.__setattr__(self, "kept_hash", -1)
+        return self
+
+    def __init__(self, **items):
+        pass
+
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+
+    def hashed(self):
+        if self.kept_hash == -1:
+            object.__setattr__(self, "kept_hash", hash(tuple(self)))
+        return self.kept_hash
+
+
+KEYED = Keyed(a=1)
+FROZEN = Frozen(a=1)
+
+
+def slots_of(*objects):
+    names = ("number", "_Keyed__hidden", "name", "kept_hash", "other")
+    return [[getattr(item, name, None) for name in names] for item in objects]
+
+
+def test_slots_of_subclasses_of_containers():
+    def made(x):
+        keyed, row, frozen = Keyed(b=2), Row([1]), Frozen(b=3)
+        keyed.number, keyed.other, row.name = 4, 5, x * 2
+        same = frozen.hashed() == hash(("b",))
+        return keyed, row, frozen, x + keyed.hide(7) + keyed.number + row.name, same
+
+    def existing(x):
+        KEYED.number = KEYED.number + 1 if hasattr(KEYED, "number") else 0
+        return x + KEYED.number, FROZEN.hashed()
+
+    def unset(x):
+        row = Row()
+        try:
+            return x + row.name
+        except AttributeError as error:
+            return x + 1, str(error)
+
+    found, wanted = [], []
+    for fn, into in ((made, wanted), (minidynamo.compile(made, fullgraph=True), found)):
+        keyed, row, frozen, *rest = fn(X)
+        into += [keyed, vars(keyed), list(row), frozen, rest, slots_of(keyed, row, frozen)]
+    testing.assert_same(wanted, found)
+
+    outcomes = []
+    for compiled in (existing, minidynamo.compile(existing, backend="eager", fullgraph=True)):
+        del_slots()
+        outcomes.append([(compiled(X), slots_of(KEYED, FROZEN)) for _ in range(4)])
+    testing.assert_same(*outcomes)
+    check(unset, X, graphs=1, fullgraph=True)
+
+
+def del_slots():
+    if hasattr(KEYED, "number"):
+        del KEYED.number
+    object.__setattr__(FROZEN, "kept_hash", -1)
+
+
+def test_slots_of_containers_are_deleted_by_eager():
+    def fn(x):
+        row = Row()
+        row.name = 1
+        del row.name
+        return x + 1, hasattr(row, "name")
+
+    check(fn, X)
+
+
+def test_setattr_of_a_container_runs_once():
+    stored = []
+
+    class Noted(dict):
+        def __setattr__(self, name, value):
+            stored.append(name)
+            object.__setattr__(self, name, value)
+
+    def fn(x):
+        noted = Noted(a=1)
+        noted.b = 2
+        return x + noted.b, noted
+
+    for compiled in (fn, minidynamo.compile(fn, backend="eager", fullgraph=True)):
+        stored.clear()
+        assert compiled(X)[1].b == 2
+        assert stored == ["b"]
