@@ -123,6 +123,9 @@ class Unsupported(MinidynamoError):
 
     # Symbolic numbers were made constants, which did not help: the graph should end without that.
     specialized_in_vain = False
+    # The state from outside without which there is no break (source, check, value): a guard of
+    # what was compiled up to here.
+    because_of: tuple[Any, str, Any] | None = None
 
     def __init__(
         self,

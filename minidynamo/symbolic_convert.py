@@ -277,6 +277,8 @@ class Translator(Protocol):
         self.output.rollback(graph_point)
         # The trace ends here: what only this instruction looked at is loaded again, whatever it is.
         self.output.withdraw_guards(guards_mark)
+        if reason.because_of is not None:
+            self.guard(*reason.because_of)
         self.stack, self.locals, self.ip, self.exc_info = saved
         self.current = self.instructions[self.ip]
         self.raise_for_real(reason)

@@ -14,6 +14,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from .. import markers
+from ..exc import Unsupported
 from ..guards import Predicate
 from ..source import (
     ConstSource,
@@ -258,11 +259,23 @@ class NNModuleVariable(UserDefinedObjectVariable):
         self,
     ) -> None:
         """They hang on autograd nodes, which exist only at run time."""
+        if not torch.is_grad_enabled():
+            return
         own = self.dict if self.dict is not None else {}
         for name in _HOOKS[2:]:
-            is_used = own.get(name) or _MODULE_GLOBALS[_GLOBAL + name]
-            if is_used and torch.is_grad_enabled():
-                unsupported("module hooks", f"{self!r}: {name}", "backward hooks run in eager")
+            everywhere = _MODULE_GLOBALS[_GLOBAL + name]
+            if not (everywhere or own.get(name)):
+                continue
+            reason = Unsupported(
+                "module hooks", f"{self!r}: {name}", "backward hooks run in eager"
+            )
+            if everywhere:
+                place: Source = DictItemSource(_EVERYWHERE, _GLOBAL + name)
+                reason.because_of = (place, "LEN_EQ", len(everywhere))
+            elif self.source is not None:
+                place = InstanceAttrSource(self.source, name)
+                reason.because_of = (place, "LEN_EQ", len(own[name]))
+            raise reason
 
     def _calls_forward(
         self,

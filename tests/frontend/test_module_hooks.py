@@ -403,6 +403,23 @@ def test_hook_that_is_always_called(inner):
     assert outcomes[0] == outcomes[1] == [None, None]
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_without_its_backward_hook_a_module_is_captured(everywhere):
+    model, x = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.ones(2, 2)
+    backend = CountingBackend()
+    compiled = minidynamo.compile(model, backend=backend)
+    if everywhere:
+        hook = torch_module.register_module_full_backward_hook(lambda *args: None)
+    else:
+        hook = model[0].register_full_backward_hook(lambda *args: None)
+    torch.testing.assert_close(compiled(x), model(x))
+    hook.remove()
+    before = len(backend.graphs)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), model(x))
+    assert len(backend.graphs) == before + 1
+
+
 def test_modules_with_backward_hooks_run_in_eager():
     seen = []
 
