@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import torch
@@ -32,8 +33,7 @@ class Restrided:
         Raises Unsupported where it resizes among symbolic sizes or memory from outside, and where
         it gives a tensor other memory.
         """
-        name = target if isinstance(target, str) else getattr(target, "__name__", "")
-        name = name.partition(".")[0]
+        name = _name_of(target)
         given = args[0] if args else None
         if name in _MOVING:
             raise Unsupported("tensor storage", name, "it works on the tensor's memory itself")
@@ -58,6 +58,21 @@ class Restrided:
         """The fake inputs as at entry: a graph is compiled for these."""
         for node, geometry in self.geometry.items():
             node.meta["example_value"].as_strided_(*geometry)
+
+
+def _name_of(target: Any) -> str:
+    """Of a method, function or operator of torch; "" for those of programs, whatever their name."""
+    if isinstance(target, str):
+        return target
+    operator = getattr(target, "_qualified_op_name", None)  # of a packet
+    if isinstance(target, torch._ops.OpOverload):
+        operator = target.name()
+    if operator is not None and not operator.startswith("aten::"):
+        return ""
+    if isinstance(target, types.FunctionType):
+        return ""
+    name: str = getattr(target, "__name__", "")
+    return name.partition(".")[0]
 
 
 def _is_of_input(node: Node) -> bool:
