@@ -178,8 +178,7 @@ class Translator(Protocol):
         known = root.breaks.get(root.n_steps)
         if known is not None:
             self.current = self.instructions[self.ip]
-            self.raise_for_real(known)
-            raise GraphBreak(self, known)
+            self.stop(known)
         saved = (list(self.stack), dict(self.locals), self.ip, list(self.exc_info))
         checkpoint = (self.output.checkpoint(), self.output.guards_mark())
         try:
@@ -277,16 +276,14 @@ class Translator(Protocol):
         self.output.rollback(graph_point)
         # The trace ends here: what only this instruction looked at is loaded again, whatever it is.
         self.output.withdraw_guards(guards_mark)
-        if reason.because_of is not None:
-            self.guard(*reason.because_of)
         self.stack, self.locals, self.ip, self.exc_info = saved
         self.current = self.instructions[self.ip]
-        self.raise_for_real(reason)
-        raise GraphBreak(self, reason)
+        self.stop(reason)
 
-    def raise_for_real(self, reason: Unsupported) -> None:
-        """Code that the tracer does not see may look at the exceptions that are being handled, and
-        at their tracebacks: start over with a break where the outermost of them was raised.
+    def stop(self, reason: Unsupported) -> NoReturn:
+        """Break the graph here. Code that the tracer does not see may look at the exceptions that
+        are being handled, and at their tracebacks: start over with a break where the outermost of
+        them was raised, if there are some.
         """
         frame: Translator | None = self
         steps = []
@@ -297,6 +294,9 @@ class Translator(Protocol):
             frame = frame.parent
         if steps and min(steps) not in self.root.breaks:
             raise RestartTracing(min(steps), reason)
+        if reason.because_of is not None:
+            self.guard(*reason.because_of)
+        raise GraphBreak(self, reason)
 
     def last_step(self) -> int:
         """The running step, of this frame or the nearest around it in which the graph may break."""

@@ -28,6 +28,7 @@ from minidynamo import _C
 from minidynamo.inductor import metrics
 from minidynamo.inductor.eager_saves import together, watched
 from minidynamo.inductor.gradients import WRITTEN
+from minidynamo.inductor.overlaps import storage_of
 from minidynamo.inductor.partial_backward import (
     MOST_COMPILED,
     BackwardParts,
@@ -357,13 +358,10 @@ def _parts(
         value = node.meta.get("example_value") if isinstance(node, Node) else None
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             continue
-        of_memory.setdefault(value.untyped_storage()._cdata, (kind, i))
-        if (
-            kind == "output"
-            and value._is_view()
-            and _creation(value) == _Creation.MULTI_OUTPUT_NODE
-        ):
-            found.append((i, *of_memory[value.untyped_storage()._cdata]))
+        origin = of_memory.setdefault(storage_of(value), (kind, i))
+        is_part = value._is_view() and _creation(value) == _Creation.MULTI_OUTPUT_NODE
+        if kind == "output" and is_part:
+            found.append((i, *origin))
     return found
 
 

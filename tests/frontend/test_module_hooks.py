@@ -420,6 +420,22 @@ def test_without_its_backward_hook_a_module_is_captured(everywhere):
     assert len(backend.graphs) == before + 1
 
 
+def test_without_its_hook_a_module_is_captured_where_tracing_started_over():
+    layer, backend = nn.Linear(2, 2), CountingBackend()
+
+    def fn(x):
+        parts = map(layer, [x * 2, x * 3])
+        return next(parts) + next(parts)
+
+    compiled, x = minidynamo.compile(fn, backend=backend), torch.ones(2, 2)
+    hook = layer.register_full_backward_hook(lambda *args: None)
+    torch.testing.assert_close(compiled(x), fn(x))
+    hook.remove()
+    before = len(backend.graphs)
+    torch.testing.assert_close(compiled(x), fn(x))
+    assert len(backend.graphs) == before + 1
+
+
 def test_modules_with_backward_hooks_run_in_eager():
     seen = []
 
