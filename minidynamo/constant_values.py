@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +34,17 @@ class Shown:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class HeldWeakly(Shown):
+    """Stands for an object that may die."""
+
+    reference: weakref.ref[Any]
+
+
 def constant_text(value: Any) -> str:
     """repr of a constant, else a short description: no repr of the user is run."""
     kind = type(value)
-    if kind is Shown:
+    if issubclass(kind, Shown):
         return value.text
     if kind is tuple:
         items = ", ".join(constant_text(item) for item in value)

@@ -290,6 +290,8 @@ def _failures(options: CompileOptions, frame: Any) -> list[str]:
     for entry in frame.entries:
         data: EntryData = entry.data
         failure = data.guards.explain_failure(entry.guards, frame)
+        if entry.guards.dead:
+            entry.valid = False  # what it compares with has died: it counts no longer
         if failure is None:
             texts.append("the entry was invalidated")
             continue
@@ -351,11 +353,11 @@ def _limit_reached(options: CompileOptions, frame: Any) -> tuple[int, str] | Non
     Versions made for other nn.Modules than this call's count for the accumulated limit alone, which
     holds over all compile configurations.
     """
-    total = len(entries(frame.code))
+    total = sum(entry.valid for entry in entries(frame.code))
     if total >= config.accumulated_recompile_limit:
         return total, "accumulated_recompile_limit"
     own = _modules(frame)
-    count = sum(entry.data.modules == own for entry in frame.entries)
+    count = sum(entry.valid and entry.data.modules == own for entry in frame.entries)
     limit = options.recompile_limit
     limit = config.recompile_limit if limit is None else limit
     return (count, "recompile_limit") if count >= limit else None

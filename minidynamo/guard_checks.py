@@ -8,6 +8,7 @@ program gets of it, and two texts.
 from __future__ import annotations
 
 import enum
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from . import _C, markers
-from .constant_values import Shown, constant_text
+from .constant_values import HeldWeakly, Shown, constant_text
 from .guard_expr import Expr, expr_text, leaves
 from .source import LocalSource, Source, TensorPropertySource
 
@@ -242,9 +243,12 @@ def _length(value: Any) -> int:
 
 
 def _keys_failure(name: str, expected: tuple[Any, ...], found: dict[Any, Any]) -> str:
-    known = dict.fromkeys(expected)  # tensors as keys are found by identity
+    alive = [key.reference() if isinstance(key, HeldWeakly) else key for key in expected]
+    known = dict.fromkeys(alive)  # tensors as keys are found by identity
     added = [constant_text(key) for key in found if key not in known]
-    removed = [constant_text(key) for key in expected if key not in found]
+    removed = [
+        constant_text(key) for key, real in zip(expected, alive, strict=True) if real not in found
+    ]
     changes = [f"now has {', '.join(added)}"] if added else []
     changes += [f"no longer has {', '.join(removed)}"] if removed else []
     return f"{name} {' and '.join(changes) or 'has its keys in another order'}"
@@ -326,6 +330,18 @@ def _shown(value: Any) -> Shown:
     return Shown(constant_text(value))
 
 
+def _kept_key(key: Any) -> Any:
+    """A key that is told apart by identity is held weakly."""
+    kind = type(key)
+    if not kind.__weakrefoffset__ or kind.__hash__ not in (object.__hash__, torch.Tensor.__hash__):
+        return key
+    return HeldWeakly(constant_text(key), weakref.ref(key))
+
+
+def _kept_keys(keys: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(map(_kept_key, keys))
+
+
 ROWS: dict[Check, Row] = {
     Check.TYPE_IS: Row(
         lambda name, kind: f"type({name}) is {constant_text(kind)}",
@@ -364,14 +380,17 @@ ROWS: dict[Check, Row] = {
     Check.DICT_KEYS: Row(
         lambda name, keys: f"list({name}) == {constant_text(keys)}",
         _of_dict(_keys_failure),
+        kept=_kept_keys,
     ),
     Check.DICT_HAS: Row(
         lambda name, key: f"{constant_text(key)} in {name}",
         _of_dict(lambda name, key, found: f"{name} no longer has {constant_text(key)}"),
+        kept=_kept_key,
     ),
     Check.DICT_LACKS: Row(
         lambda name, key: f"{constant_text(key)} not in {name}",
         _of_dict(lambda name, key, found: f"{name} now has {constant_text(key)}"),
+        kept=_kept_key,
     ),
     Check.HAS_ATTR: Row(
         lambda name, attribute: f"hasattr({name}, {attribute!r})",

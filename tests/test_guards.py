@@ -674,6 +674,31 @@ class TestLifetimes:
             if id(made[-1]) == address:
                 break
 
+    @pytest.mark.parametrize("make", [Holder, torch.Tensor])
+    def test_keys_found_by_identity_may_die(self, make):
+        key = make()
+        checks = [("DICT_KEYS", (1, key)), ("DICT_HAS", key)]
+        programs = [guarded((X, kind, expected)) for kind, expected in checks]
+        programs.append(guarded((DictItemSource(X, key), "CONST_EQ", 2)))
+        lacks = guarded((X, "DICT_LACKS", key))
+        table = {1: 1, key: 2}
+        for _ in range(3):
+            assert all(program.check([table, None], function)[0] for program in programs)
+            assert not lacks.check([table, None], function)[0]
+        watched, address = weakref.ref(key), id(key)
+        del key, checks
+        table.popitem()
+        assert watched() is None
+        others = []
+        while not others or (id(others[-1]) != address and len(others) < 1000):
+            others.append(Holder())
+        table[others[-1]] = 2
+        assert not any(program.check([table, None], function)[0] for program in programs)
+        assert lacks.check([table, None], function)[0]
+        failures = [program.failure([table, None], function) for program in (*programs, lacks)]
+        assert [failure is None for failure in failures] == [False, False, False, True]
+        assert [program.dead for program in (*programs, lacks)] == [True, True, True, False]
+
     def test_constants_are_held(self):
         program = guarded((X, "CONST_EQ", float("1.5")), (Y, "ID_IS", [1]))
         gc.collect()

@@ -137,46 +137,43 @@ Result class_lacks(const Check& check, PyObject* object) {
   return _PyType_Lookup(type, check.value.get()) == nullptr ? kPass : kFail;
 }
 
-// The lookup of a key in any dict's storage, in the second phase.
-Result find_key_carefully(PyObject* dict, PyObject* key, bool by_identity, PyObject** value) {
-  if (by_identity) {
-    return md_dict_find_identical(dict, key, value) ? kPass : kFail;
-  }
-  *value = PyDict_GetItemWithError(dict, key);
-  return *value != nullptr ? kPass : PyErr_Occurred() ? kError : kFail;
-}
-
 Result has_key(const Check& check, PyObject* object, bool careful) {
   PyObject* value;
-  if (careful) {
-    return find_key_carefully(object, check.value.get(), check.by_identity, &value);
+  if (check.by_identity) {
+    bool found =
+        check.held.is_alive() && md_dict_find_identical(object, check.held.address(), &value);
+    return found ? kPass : kFail;
   }
-  int found = check.by_identity
-                  ? md_dict_find_identical(object, check.value.get(), &value)
-                  : md_dict_find(object, check.value.get(), check.hash, &value);
+  if (careful) {
+    value = PyDict_GetItemWithError(object, check.value.get());
+    return value != nullptr ? kPass : PyErr_Occurred() ? kError : kFail;
+  }
+  int found = md_dict_find(object, check.value.get(), check.hash, &value);
   return found == MD_DICT_HAZARD ? kCareful : static_cast<Result>(found);
 }
 
-Result key_is(PyObject* expected, PyObject* found) {
-  if (expected == found) {
+Result key_is(const Held& expected, PyObject* found) {
+  if (!expected.is_alive()) {
+    return kFail;
+  }
+  if (expected.address() == found) {
     return kPass;
   }
-  Result result = constants_equal(expected, found, false);
+  Result result = constants_equal(expected.address(), found, false);
   return result == kLater ? kFail : result;  // other objects are compared by identity
 }
 
 // Keys of a dict whose order is not that of its storage.
-Result ordered_keys_are(PyObject* expected, PyObject* object) {
+Result ordered_keys_are(const std::vector<Held>& expected, PyObject* object) {
   Ref keys(PySequence_List(object));
   if (!keys) {
     return kError;
   }
-  Py_ssize_t size = PyTuple_GET_SIZE(expected);
-  if (PyList_GET_SIZE(keys.get()) != size) {
+  if (static_cast<size_t>(PyList_GET_SIZE(keys.get())) != expected.size()) {
     return kFail;
   }
-  for (Py_ssize_t i = 0; i < size; i++) {
-    Result result = key_is(PyTuple_GET_ITEM(expected, i), PyList_GET_ITEM(keys.get(), i));
+  for (size_t i = 0; i < expected.size(); i++) {
+    Result result = key_is(expected[i], PyList_GET_ITEM(keys.get(), static_cast<Py_ssize_t>(i)));
     if (result != kPass) {
       return result;
     }
@@ -188,23 +185,23 @@ Result keys_are(const Check& check, PyObject* object, bool careful) {
   if (!PyDict_Check(object)) {
     return kFail;
   }
-  PyObject* expected = check.value.get();
-  Py_ssize_t size = PyTuple_GET_SIZE(expected);
-  if (PyDict_GET_SIZE(object) != size) {
+  const std::vector<Held>& expected = check.keys;
+  if (static_cast<size_t>(PyDict_GET_SIZE(object)) != expected.size()) {
     return kFail;
   }
   if (PyODict_Check(object)) {
     return careful ? ordered_keys_are(expected, object) : kLater;
   }
-  Py_ssize_t position = 0, i = 0;
+  Py_ssize_t position = 0;
+  size_t i = 0;
   PyObject *key, *value;
   while (PyDict_Next(object, &position, &key, &value)) {
-    Result result = i < size ? key_is(PyTuple_GET_ITEM(expected, i++), key) : kFail;
+    Result result = i < expected.size() ? key_is(expected[i++], key) : kFail;
     if (result != kPass) {
       return result;
     }
   }
-  return i == size ? kPass : kFail;
+  return i == expected.size() ? kPass : kFail;
 }
 
 // Of a cell: whether it is full. That runs no code of the user.

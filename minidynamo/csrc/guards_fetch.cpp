@@ -49,7 +49,8 @@ Result dict_item(Node& node, PyObject* base, bool careful, PyObject** object) {
     return kFail;
   }
   if (node.by_identity) {
-    return static_cast<Result>(md_dict_find_identical(base, node.operand.get(), object));
+    bool found = node.held.is_alive() && md_dict_find_identical(base, node.held.address(), object);
+    return found ? kPass : kFail;
   }
   return key_of_dict(node, base, careful, object);
 }

@@ -123,11 +123,9 @@ bool is_identity_key(PyObject* key) {
 }
 
 // What is looked up neither natively nor by identity has MD_DICT_CAREFUL for its hash.
-bool parse_key(PyObject* key, Ref& held, Py_hash_t* hash, bool* by_identity) {
+bool parse_plain_key(PyObject* key, Ref& held, Py_hash_t* hash) {
   held = Ref::of(key);
-  bool is_plain = is_plain_key(key);
-  *by_identity = !is_plain && is_identity_key(key);
-  if (!is_plain) {
+  if (!is_plain_key(key)) {
     *hash = MD_DICT_CAREFUL;
     return true;
   }
@@ -138,6 +136,28 @@ bool parse_key(PyObject* key, Ref& held, Py_hash_t* hash, bool* by_identity) {
   }
   *hash = PyObject_Hash(held.get());
   return *hash != -1;
+}
+
+bool parse_key(PyObject* key, Ref& value, Held& object, Py_hash_t* hash, bool* by_identity) {
+  *by_identity = !is_plain_key(key) && is_identity_key(key);
+  return *by_identity ? object.hold(key) : parse_plain_key(key, value, hash);
+}
+
+// The parameters of an optimizer are keys of its state: they may die before the compiled code.
+bool parse_keys(PyObject* keys, std::vector<Held>& held) {
+  if (!PyTuple_Check(keys)) {
+    return refuse("DICT_KEYS wants a tuple");
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
+    PyObject* key = PyTuple_GET_ITEM(keys, i);
+    held.emplace_back();
+    if (is_plain_key(key) || !is_identity_key(key)) {
+      held.back().keep(key);
+    } else if (!held.back().hold(key)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool parse_name(PyObject* name, Ref& held) {
@@ -181,14 +201,14 @@ bool parse_operand(Node& node, PyObject* operand) {
     case Op::kConst:
       return node.held.hold(operand);
     case Op::kDictItem:
-      return parse_key(operand, node.operand, &node.hash, &node.by_identity);
+      return parse_key(operand, node.operand, node.held, &node.hash, &node.by_identity);
     case Op::kClassAttr:
     case Op::kGetAttr:
       return parse_name(operand, node.operand);
     case Op::kSuperAttr: {
       PyObject *name, *after;
       return PyArg_ParseTuple(operand, "UO!", &name, &PyType_Type, &after) &&
-             parse_key(name, node.operand, &node.hash, &node.by_identity) &&
+             parse_plain_key(name, node.operand, &node.hash) &&
              node.held.hold(after);
     }
     case Op::kSlot:
@@ -286,10 +306,9 @@ bool parse_expected(Program& program, Check& check, PyObject* expected) {
       return parse_size(expected, &check.size);
     case Kind::kDictHas:
     case Kind::kDictLacks:
-      return parse_key(expected, check.value, &check.hash, &check.by_identity);
+      return parse_key(expected, check.value, check.held, &check.hash, &check.by_identity);
     case Kind::kDictKeys:
-      check.value = Ref::of(expected);
-      return PyTuple_Check(expected) || refuse("DICT_KEYS wants a tuple");
+      return parse_keys(expected, check.keys);
     case Kind::kTensorMatch:
       return share_spec(program, check, expected);
     case Kind::kConstEq:
@@ -464,6 +483,11 @@ bool may_defer(Op op) {
 
 }  // namespace
 
+void Held::keep(PyObject* object) {
+  object_ = object;
+  strong_ = Ref::of(object);
+}
+
 bool Held::hold(PyObject* object) {
   object_ = object;
   bool forever =
@@ -511,6 +535,9 @@ int visit_references(Program& program, visitproc visit, void* arg) {
     for (const Check& check : node->checks) {
       Py_VISIT(check.value.get());
       Py_VISIT(check.held.owned());
+      for (const Held& key : check.keys) {
+        Py_VISIT(key.owned());
+      }
     }
   }
   for (const Relation& relation : program.relations) {

@@ -63,6 +63,7 @@ class Ref {
 class Held {
  public:
   bool hold(PyObject* object);  // false: an exception is set
+  void keep(PyObject* object);  // strongly
   PyObject* address() const { return object_; }
   bool is_weak() const { return static_cast<bool>(weak_); }
   bool is_alive() const {
@@ -116,8 +117,9 @@ struct DispatchState {
 struct Check {
   Kind kind;
   int number = 0;       // in the layout, for explanations
-  Ref value;            // the constant, key, keys, name, class contents to compare with
-  Held held;            // the type or object to compare with
+  Ref value;            // the constant, key, name, class contents to compare with
+  Held held;            // the type, object or key by identity to compare with
+  std::vector<Held> keys;    // of a dict, all of them
   Py_hash_t hash = 0;   // of a key
   bool by_identity = false;  // the key is to be found by identity
   int64_t size = 0;     // length, truth
@@ -129,7 +131,7 @@ struct Node {
   int number = 0;  // in the layout
   Node* parent = nullptr;
   Ref operand;     // name, key, function
-  Held held;       // constant; class of a slot or of super
+  Held held;       // constant; key by identity; class of a slot or of super
   Py_hash_t hash = 0;
   bool by_identity = false;
   Py_ssize_t index = 0;  // of an argument, item, dimension; offset of a slot

@@ -165,6 +165,25 @@ bool types_are_alive(Program& program) {
   return true;
 }
 
+bool has_died(const Check& check) {
+  auto died = [](const Held& held) { return !held.is_alive(); };
+  // That a dict lacks what has died stays true.
+  return (check.kind != Kind::kDictLacks && died(check.held)) ||
+         std::any_of(check.keys.begin(), check.keys.end(), died);
+}
+
+// Whether an object that it compares with has died: it never holds again.
+bool has_died(const Program& program) {
+  for (const auto& node : program.nodes) {
+    if (!node->held.is_alive() ||
+        std::any_of(node->checks.begin(), node->checks.end(),
+                    [](const Check& check) { return has_died(check); })) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Registers that own their objects, for as long as Python code may run.
 class OwnedRegisters {
  public:
@@ -282,6 +301,7 @@ Result run_program(Program& program, PyObject* const* localsplus, PyFunctionObje
 
 Result explain_program(Program& program, PyObject* const* localsplus, PyFunctionObject* func,
                        Failure& failure) {
+  program.dead = program.dead || has_died(program);
   return run_carefully(program, localsplus, func, nullptr, &failure);
 }
 

@@ -1,14 +1,18 @@
 """Steps of optimizers, gradient clipping and whole training steps."""
 
+import gc
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
 import torch.nn.functional as F
 from training_testing import gradients, mlp, noise, run, scenario, state
 
-from minidynamo import events
+import minidynamo
+from minidynamo import config, events
+from minidynamo.testing import CompileCounter
 
 OPTIMIZERS = [
     ("SGD", {"lr": 0.1}, 1),
@@ -260,6 +264,23 @@ def test_learning_rates_that_are_numbers_change():
 
     run(program, "inductor", None, None, 2e-5)
     run(program, "aot_eager", None, None, 2e-5)
+
+
+def test_parameters_die_with_their_optimizer():
+    """They are keys of its state; what was compiled for it counts no longer for the limit."""
+    watched, counter = [], CompileCounter()
+    for _ in range(config.recompile_limit + 3):
+        model = mlp()
+        optimizer = torch.optim.Adam(model.parameters())
+        step = minidynamo.compile(optimizer.step, backend=counter)
+        for _ in range(2):
+            model(noise(2, 8)).sum().backward()
+            step()
+        watched += map(weakref.ref, (model, optimizer, *model.parameters()))
+        del model, optimizer, step
+    gc.collect()
+    assert not any(each() is not None for each in watched)
+    assert counter.frame_count == config.recompile_limit + 3
 
 
 def test_steps_are_traced_also_where_torch_compile_was_used():
