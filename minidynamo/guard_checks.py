@@ -247,7 +247,9 @@ def _keys_failure(name: str, expected: tuple[Any, ...], found: dict[Any, Any]) -
     known = dict.fromkeys(alive)  # tensors as keys are found by identity
     added = [constant_text(key) for key in found if key not in known]
     removed = [
-        constant_text(key) for key, real in zip(expected, alive, strict=True) if real not in found
+        constant_text(key)
+        for key, real in zip(expected, alive, strict=True)
+        if real not in found
     ]
     changes = [f"now has {', '.join(added)}"] if added else []
     changes += [f"no longer has {', '.join(removed)}"] if removed else []
@@ -333,7 +335,10 @@ def _shown(value: Any) -> Shown:
 def _kept_key(key: Any) -> Any:
     """A key that is told apart by identity is held weakly."""
     kind = type(key)
-    if not kind.__weakrefoffset__ or kind.__hash__ not in (object.__hash__, torch.Tensor.__hash__):
+    if not kind.__weakrefoffset__ or kind.__hash__ not in (
+        object.__hash__,
+        torch.Tensor.__hash__,
+    ):
         return key
     return HeldWeakly(constant_text(key), weakref.ref(key))
 
