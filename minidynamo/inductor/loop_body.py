@@ -178,11 +178,13 @@ class LoopBody:
     def without_dead_nodes(
         self, keep_store: Callable[[Node], bool] = lambda node: True
     ) -> LoopBody:
-        """Drop stores that `keep_store` refuses and nodes whose value then reaches no store."""
+        """Drop stores that `keep_store` refuses and nodes whose value then reaches no store, but
+        for checks: `zeros(3)[i]` fails for a bad index, too.
+        """
         alive = [False] * len(self.nodes)
         for position in range(len(self.nodes) - 1, -1, -1):
             node = self.nodes[position]
-            if node.op in ("store", "scatter") and keep_store(node):
+            if node.op == "check" or (node.op in ("store", "scatter") and keep_store(node)):
                 alive[position] = True
             if alive[position]:
                 for arg in node.operands():

@@ -100,6 +100,9 @@ BAD = {
     "index_select": (lambda x, i: torch.index_select(x, 0, i), [3, -2]),
     "gather": (lambda x, i: torch.gather(x, 1, i[None]), [40]),
     "take": (lambda x, i: torch.take(x, i), [231]),
+    # The value does not depend on the place.
+    "constant": (lambda x, i: x[0, 0] + torch.zeros(4)[i], [9]),
+    "row of a constant": (lambda x, i: F.embedding(i, x.new_ones(7, 2)), [0, 7]),
 }
 
 
