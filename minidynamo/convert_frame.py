@@ -40,11 +40,10 @@ from .exc import (
 )
 from .finalizers import collect_since, collections_of_old
 from .function_modes import are_traceable, has_modes, is_next_call_skipped, set_aside
-from .graph_breaks import CompiledFrame, finish_break, finish_return
+from .graph_breaks import CompiledFrame, are_breaks_errors, finish_break, finish_return
 from .guard_filter import filter_guards
 from .guards import Check, GuardSet, check_new_entry
 from .interruptions import depth_of_modes, leave_modes, pass_on
-from .markers import break_errors
 from .opcodes.control import LOOP_GOES_ON
 from .open_blocks import calls_program_for_saved
 from .output_graph import OutputGraph
@@ -150,6 +149,9 @@ def _answer(options: CompileOptions, frame: Any) -> Any:
         return SKIP
     if _is_below_a_tracer() or trace_rules.has_distributed_hooks(frame):
         return None
+    caller = sys._getframe(2).f_back
+    if caller is not None and trace_rules.is_disabling_call(caller.f_code):
+        return None
     stance = stances.current()
     if stance.name != "default" and _stays_eager(stance.name, options, frame):
         return None
@@ -237,7 +239,7 @@ def _stays_eager(stance: str, options: CompileOptions, frame: Any) -> bool:
             f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}){failures}"
         )
     if stance != "eager_then_compile":
-        return stance == "eager_on_recompile"
+        return stance in ("eager_on_recompile", "force_eager")
     history = history_of(code)
     if history.ran_in_eager:
         return False
@@ -485,21 +487,11 @@ def _drop_tracebacks(error: BaseException | None, around: BaseException | None) 
         error = error.__cause__ or error.__context__
 
 
-def _are_breaks_errors(output: OutputGraph) -> bool:
-    """With fullgraph, or as the traced code last set it (error_on_graph_break)."""
-    traced: Any = output.side_effects.variable_of(break_errors)
-    if output.options.fullgraph:
-        return True
-    if traced is None:
-        return bool(break_errors) and break_errors[-1]
-    return bool(traced.items) and traced.items[-1].realize().as_python_constant()
-
-
 def _report_break(output: OutputGraph, reason: Unsupported) -> None:
     """A graph break is an error with fullgraph, except where the program itself raises."""
     if reason.kind in ("exception", LOOP_GOES_ON):
         return
-    if _are_breaks_errors(output):
+    if are_breaks_errors(output):
         cause = reason.__cause__
         if reason.kind == "operator raised" and not isinstance(cause, NotImplementedError):
             raise TorchRuntimeError(reason.context, user_stack=reason.user_stack) from cause

@@ -23,6 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import _config as fx_config
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .stances import follow_torch
+
 __all__ = ["defer", "fake_mode"]
 
 _PACKAGE, _CONFIG, _SOURCE = "torch._dynamo", "torch._dynamo.config", "torch._dynamo.source"
@@ -90,6 +92,7 @@ def _load(module: ModuleType) -> None:
         module.__dict__.pop("__path__", None)
         raise
     module.__class__ = ModuleType
+    follow_torch()
 
 
 def defer() -> None:

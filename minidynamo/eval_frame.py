@@ -32,7 +32,7 @@ from .optimized_module import OptimizedModule
 from .regions import forget_regions, live_regions, region_for, run_only
 from .shape_specs import checked_spec
 from .stances import STANCES, Stance
-from .stances import current as current_stance
+from .stances import made_by as stances_made_by
 from .stances import switch as switch_stance
 from .utils import forget_warnings, known_names
 
@@ -442,14 +442,17 @@ def _region_with_code(fn: Any) -> Any:
     return having[-1] if having else None
 
 
-def _switch(stance: Stance) -> None:
-    if _forced(stance) is not _forced(current_stance()):
-        _C.reset()  # what other backends compiled is not to be used
-    switch_stance(stance)
+def _stance_of(name: str, force_backend: Any) -> Stance:
+    if name not in STANCES:
+        known = known_names(name, STANCES)
+        raise RuntimeError(f"set_stance: invalid stance {name!r}; {known}")
+    backend = "aot_eager" if name == "aot_eager_then_compile" else force_backend
+    if backend is None:
+        return Stance(name)
+    return Stance(name, lookup_backend(backend), backend_name(backend))
 
 
-def _forced(stance: Stance) -> Any:
-    return stance.backend if stance.name == "default" else None
+stances_made_by(_stance_of)
 
 
 class set_stance:  # noqa: N801  (used as a function)
@@ -463,7 +466,8 @@ class set_stance:  # noqa: N801  (used as a function)
     compiles with that backend. force_backend (with "default" only): a name or a callable that takes
     the place of every backend; what others compiled is dropped. skip_guard_eval_unsafe has no
     effect: guards are always evaluated.
-    Raises RuntimeError for an unknown stance.
+    What torch.compiler.set_stance chose counts while none is chosen here. Raises RuntimeError for
+    an unknown stance.
     """
 
     def __init__(
@@ -477,35 +481,26 @@ class set_stance:  # noqa: N801  (used as a function)
             ("skip_guard_eval_unsafe", skip_guard_eval_unsafe, bool, "a bool"),
             caller="set_stance",
         )
-        if stance not in STANCES:
-            known = known_names(stance, STANCES)
-            raise RuntimeError(f"set_stance: invalid stance {stance!r}; {known}")
         if force_backend is not None and stance != "default":
             raise RuntimeError(f"set_stance: force_backend goes with 'default', not {stance!r}")
-        backend = "aot_eager" if stance == "aot_eager_then_compile" else force_backend
-        found = None if backend is None else lookup_backend(backend)
-        name = "" if backend is None else backend_name(backend)
-        self._stance = Stance(stance, found, name)
-        self._former = current_stance()
-        _switch(self._stance)
+        self._stance = _stance_of(stance, force_backend)
+        self._former = switch_stance(self._stance)
 
     def __call__(self, fn: F) -> F:
-        _switch(self._former)
+        switch_stance(self._former)
 
         @functools.wraps(fn)
         def inner(*args: Any, **kwargs: Any) -> Any:
-            with self._block():
+            former = switch_stance(self._stance)
+            try:
                 return fn(*args, **kwargs)
+            finally:
+                switch_stance(former)
 
         return inner  # type: ignore[return-value]
 
-    def _block(self) -> set_stance:
-        block = set_stance.__new__(set_stance)
-        block._stance, block._former = self._stance, current_stance()
-        return block
-
     def __enter__(self) -> None:
-        _switch(self._stance)
+        switch_stance(self._stance)
 
     def __exit__(
         self,
@@ -513,7 +508,7 @@ class set_stance:  # noqa: N801  (used as a function)
         error: BaseException | None,
         traceback: types.TracebackType | None,
     ) -> None:
-        _switch(self._former)
+        switch_stance(self._former)
 
 
 def reset() -> None:

@@ -8,6 +8,7 @@ original's code with its exception handlers), and hands over to a continuation f
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from .draws import is_drawn
 from .exc import Unsupported
 from .generator_frames import rebuild
 from .joined_sources import is_joined
+from .markers import break_errors
 from .new_parameters import making
 from .open_blocks import leave_if_it_raises
 from .output_graph import example_value
@@ -67,12 +69,31 @@ from .variables.slots import settle
 from .variables.stand_ins import check_unseen
 
 if TYPE_CHECKING:
-    from .output_graph import GraphInput
+    from .output_graph import GraphInput, OutputGraph
     from .symbolic_convert import RootTranslator, Translator
 
 INPUTS_NAME = "__md_inputs"
 MAX_PUT_BACK = 1 << 20
 REBUILD.append(rebuild)
+# Where torch's own error_on_graph_break says what is so, once a program has imported it.
+_TORCH_SAYS = "torch._dynamo.utils", "_error_on_graph_break"
+
+
+def are_breaks_errors(output: OutputGraph) -> bool:
+    """With fullgraph, or as the traced code last set it (error_on_graph_break, ours or torch's)."""
+    if output.options.fullgraph:
+        return True
+    traced: Any = output.side_effects.variable_of(break_errors)
+    if traced is not None and traced.items:
+        return bool(traced.items[-1].realize().as_python_constant())
+    if traced is None and break_errors:
+        return break_errors[-1]
+    module, name = sys.modules.get(_TORCH_SAYS[0]), _TORCH_SAYS[1]
+    holder = output.globals_variables.get(id(getattr(module, "__dict__", None)))
+    stored = None if holder is None else output.side_effects.load_attr(holder, name)
+    if isinstance(stored, VariableTracker):
+        return bool(stored.realize().as_python_constant())
+    return bool(getattr(module, name, False))
 
 
 @dataclass(slots=True)

@@ -86,6 +86,15 @@ _TORCH_TABLES = (
     ("_allowed_callable_ids", Decision.ALLOW),
     ("_disallowed_callable_ids", Decision.DISALLOW),
 )
+_TORCH_NAMES = "torch._dynamo.decorators", "torch._dynamo.utils"
+# Of torch's error_on_graph_break, which are traced: they set a flag, which is read.
+_BLOCK = "ErrorOnGraphBreakDecoratorContextManager"
+_TORCH_TRACED = {
+    "error_on_graph_break",
+    "_get_error_on_graph_break",
+    "_set_error_on_graph_break",
+    *(f"{_BLOCK}.{name}" for name in ("__init__", "__enter__", "__exit__")),
+}
 # Of nested error_on_graph_break, the innermost last: traced code changes it as it would any list.
 break_errors: list[bool] = []
 
@@ -182,7 +191,10 @@ def _said_to_torch(fn: Any) -> Decision | None:
             return Decision.DISABLE if is_deep else Decision.DISABLE_SHALLOW
         if _TORCH_CONSTANT in left:
             return Decision.CONSTANT
-    if getattr(fn, "__module__", None) == "torch._dynamo.decorators":
+    module = getattr(fn, "__module__", None)
+    if module in _TORCH_NAMES and getattr(fn, "__qualname__", None) in _TORCH_TRACED:
+        return Decision.INLINE
+    if module == "torch._dynamo.decorators":
         return None  # it lists its own functions, too, which have handlers here
     rules = sys.modules.get("torch._dynamo.trace_rules")
     for table, said in _TORCH_TABLES if rules is not None and fn is not None else ():

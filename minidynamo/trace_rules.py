@@ -459,6 +459,14 @@ def is_disabling(code: types.CodeType) -> bool:
     return is_torch and code.co_qualname.startswith("DisableContext.__call__.<locals>")
 
 
+def is_disabling_call(code: types.CodeType) -> bool:
+    """Whether what a frame of `code` calls is not captured, but what that calls may be: what
+    `torch.compiler.disable(f, recursive=False)` gives is of that kind.
+    """
+    is_torch = code.co_filename == os.path.join(_TORCH, "_dynamo", "external_utils.py")
+    return is_torch and code.co_qualname.startswith("get_nonrecursive_disable_wrapper.<locals>")
+
+
 _NOT_CAPTURED_FLAGS = 0x20 | 0x80 | 0x100 | 0x200  # generators, coroutines, async generators
 
 

@@ -299,6 +299,36 @@ def test_error_on_graph_break(counter):
         minidynamo.error_on_graph_break(1)
 
 
+def test_error_on_graph_break_of_torch(counter):
+    from torch._dynamo import error_on_graph_break
+
+    def inner(x):
+        minidynamo.graph_break()
+        return x + 1
+
+    strict, lenient = error_on_graph_break(True), error_on_graph_break(False)
+
+    def blocks(x, strict):
+        with error_on_graph_break(True):
+            with lenient:
+                x = inner(x)
+            x = x * 2
+        with error_on_graph_break(strict):
+            return inner(x)
+
+    compiled = minidynamo.compile(blocks, backend=counter)
+    assert torch.equal(compiled(X, False), blocks(X, False))
+    with pytest.raises(Unsupported, match="graph_break"):
+        compiled(X, True)
+    compiled = minidynamo.compile(lambda x, fn: fn(x), backend=counter)
+    assert torch.equal(compiled(X, lenient(inner)), inner(X))
+    with pytest.raises(Unsupported):
+        compiled(X, strict(inner))
+    with strict, pytest.raises(Unsupported):
+        minidynamo.compile(lambda x: inner(x), backend=counter)(X)
+    assert torch.equal(minidynamo.compile(lambda x: inner(x), backend=counter)(X), inner(X))
+
+
 def test_flags_for_a_block(counter):
     def fn(x):
         return x * x.sum().item()

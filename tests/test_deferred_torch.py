@@ -64,6 +64,9 @@ USES = {
     "gradients": "f(x).sum().backward()\nassert layer[0].weight.grad is not None",
     "dynamic": "g = minidynamo.compile(lambda x: x.sin() * x.shape[0], dynamic=True)\n"
     "for n in 3, 5: torch.testing.assert_close(g(x[:n]), x[:n].sin() * x[:n].shape[0])",
+    "stance": "g = minidynamo.compile(lambda: torch.compiler.is_compiling(), backend='eager')\n"
+    "told = [g()]\nwith torch.compiler.set_stance('force_eager'): told.append(g())\n"
+    "assert told == [True, False]",
     "export": "torch.export.export(layer, (x,)).module()(x)",
 }
 

@@ -245,43 +245,51 @@ def counter():
     minidynamo.reset()
     yield CompileCounter()
     minidynamo.set_stance("default")
+    torch.compiler.set_stance("default")
 
 
-def test_force_eager(counter, x):
+@pytest.fixture(
+    params=[minidynamo.set_stance, torch.compiler.set_stance], ids=["ours", "torch"]
+)
+def set_stance(request):
+    return request.param
+
+
+def test_force_eager(counter, set_stance, x):
     def where(x):
         return x + 1 if minidynamo.is_compiling() else x - 1
 
     fast = minidynamo.compile(where, backend=counter)
-    with minidynamo.set_stance("force_eager"):
+    with set_stance("force_eager"):
         assert torch.equal(fast(x), x - 1) and counter.frame_count == 0
     assert torch.equal(fast(x), x + 1)
-    with minidynamo.set_stance("force_eager"):
+    with set_stance("force_eager"):
         assert torch.equal(fast(x), x - 1)
     assert torch.equal(fast(x), x + 1) and counter.frame_count == 1
 
 
-def test_stances_of_recompilation(counter, x):
+def test_stances_of_recompilation(counter, set_stance, x):
     fast = minidynamo.compile(lambda x: x.sin(), backend=counter)
-    with minidynamo.set_stance("fail_on_recompile"):
+    with set_stance("fail_on_recompile"):
         with pytest.raises(RuntimeError, match="Detected recompile"):
             fast(x)
     fast(x)
-    with minidynamo.set_stance("eager_on_recompile"):
+    with set_stance("eager_on_recompile"):
         assert torch.equal(fast(x.double()), x.double().sin())
         assert torch.equal(fast(x), x.sin())
-    with minidynamo.set_stance("fail_on_recompile"):
+    with set_stance("fail_on_recompile"):
         assert torch.equal(fast(x), x.sin())
         with pytest.raises(RuntimeError, match="dtype"):
             fast(x.double())
     assert counter.frame_count == 1
 
 
-def test_eager_then_compile_learns_sizes(counter):
+def test_eager_then_compile_learns_sizes(counter, set_stance):
     def scale(x, n):
         return x * n
 
     fast = minidynamo.compile(scale, backend=counter)
-    with minidynamo.set_stance("eager_then_compile"):
+    with set_stance("eager_then_compile"):
         for size in (3, 4, 5, 6):
             x = torch.ones(size)
             assert torch.equal(fast(x, size), scale(x, size))
@@ -307,29 +315,29 @@ def test_eager_then_compile_of_a_list_in_itself(counter):
             assert torch.equal(compiled(items), torch.ones(3) + 1)
 
 
-def test_aot_eager_then_compile(counter):
+def test_aot_eager_then_compile(counter, set_stance):
     fast = minidynamo.compile(lambda x: x * 2, backend=counter)
-    with minidynamo.set_stance("aot_eager_then_compile"):
+    with set_stance("aot_eager_then_compile"):
         for size, compiled in ((3, 0), (3, 0), (4, 1), (5, 1)):
             assert torch.equal(fast(torch.ones(size)), torch.full((size,), 2.0))
             assert counter.frame_count == compiled
 
 
-def test_force_backend(counter, x):
+def test_force_backend(counter, set_stance, x):
     other = CompileCounter()
     fast = minidynamo.compile(lambda x: x + 1, backend=counter)
     fast(x)
-    with minidynamo.set_stance(force_backend=other):
+    with set_stance(force_backend=other):
         assert torch.equal(fast(x), x + 1)
         assert torch.equal(fast(x), x + 1)
     fast(x)
     assert (counter.frame_count, other.frame_count) == (2, 1)
 
 
-def test_stances_decorate_and_nest(counter, x):
+def test_stances_decorate_and_nest(counter, set_stance, x):
     fast = minidynamo.compile(lambda x: x + 1, backend=counter)
 
-    @minidynamo.set_stance("force_eager")
+    @set_stance("force_eager")
     def in_eager(depth):
         """Doc."""
         fast(x)
@@ -339,8 +347,8 @@ def test_stances_decorate_and_nest(counter, x):
 
     in_eager(2)
     assert counter.frame_count == 0 and in_eager.__doc__ == "Doc."
-    with minidynamo.set_stance("force_eager"):
-        with minidynamo.set_stance("default"):
+    with set_stance("force_eager"):
+        with set_stance("default"):
             fast(x)
     assert counter.frame_count == 1
 

@@ -405,6 +405,24 @@ def test_disable_not_recursive_leaves_the_function_itself(recorder, x):
     assert len(recorder.graphs) == 1
 
 
+def test_disable_not_recursive_of_torch(recorder, x):
+    told = []
+
+    def helper(x):
+        return x.cos()
+
+    @torch.compiler.disable(recursive=False)
+    def slow(x):
+        told.append(torch.compiler.is_compiling())
+        return helper(x).sin()
+
+    fast = minidynamo.compile(lambda x: slow(x) + 1, backend=recorder)
+    for _ in range(2):
+        assert torch.equal(fast(x), x.cos().sin() + 1)
+    names = [node.target for gm in recorder.graphs for node in gm.graph.nodes]
+    assert told == [False, False] and "cos" in names and "sin" not in names
+
+
 def test_disable_as_context_manager(recorder, x):
     fast = minidynamo.compile(wave, backend=recorder)
 

@@ -281,11 +281,9 @@ static PyFunctionObject* resolve(MdCompiled* self, PyObject** receiver) {
   return resolve_module(self, *receiver);
 }
 
-char md_forced_eager;
-
 static PyObject* call_in_region(MdThread* thread, MdCompiled* self, PyObject* fn,
                                 PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  MdRegion* former = md_region_switch(thread, md_forced_eager ? NULL : self->region);
+  MdRegion* former = md_region_switch(thread, md_is_eager_forced() ? NULL : self->region);
   int run_only = thread->run_only;
   thread->run_only = former == self->region ? run_only : 0;
   PyObject* result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
@@ -323,7 +321,7 @@ static PyObject* compiled_call(PyObject* object, PyObject* const* args, size_t n
   PyObject* result = NULL;
   PyObject* receiver = NULL;
   md_lend_recursion(ts);
-  if (self->region == NULL || md_is_tracing(ts) || md_forced_eager) {
+  if (self->region == NULL || md_is_tracing(ts) || md_is_eager_forced()) {
     result = call_in_region(thread, self, self->fn, args, nargsf, kwnames);
   } else {
     PyFunctionObject* func = (PyFunctionObject*)Py_XNewRef((PyObject*)resolve(self, &receiver));
@@ -522,18 +520,7 @@ static PyObject* set_module_callers(PyObject* module, PyObject* const* args, Py_
   Py_RETURN_NONE;
 }
 
-static PyObject* force_eager(PyObject* module, PyObject* flag) {
-  int truth = PyObject_IsTrue(flag);
-  if (truth < 0) {
-    return NULL;
-  }
-  md_forced_eager = (char)truth;
-  Py_RETURN_NONE;
-}
-
 static PyMethodDef functions[] = {
-    {"force_eager", force_eager, METH_O,
-     "force_eager(flag): compiled functions run what they were made of, in all threads"},
     {"compiled_function", (PyCFunction)(void (*)(void))compiled_function, METH_FASTCALL,
      "compiled_function(fn, region) -> CompiledFunction: fn, run inside the region"},
     {"disabled", disabled, METH_O,

@@ -285,7 +285,8 @@ PyObject* md_eval_frame(PyThreadState* ts, MdFrame* frame, int throwflag) {
     return run_original(ts, thread, frame, throwflag);
   }
   if (throwflag || thread->quiet || !md_frame_on_stack(frame) ||
-      !(md_frame_code(frame)->co_flags & CO_OPTIMIZED) || md_is_tracing(ts) || md_forced_eager) {
+      !(md_frame_code(frame)->co_flags & CO_OPTIMIZED) || md_is_tracing(ts) ||
+      md_is_eager_forced()) {
     return run_original(ts, thread, frame, throwflag);
   }
   if (md_stack_room(thread) != MD_ROOM_FINE) {
@@ -333,7 +334,8 @@ int md_init_eval_frame(PyObject* module) {
     return -1;
   }
   if (md_init_code_state(module) < 0 || md_init_region(module) < 0 || md_init_entry(module) < 0 ||
-      md_init_frame_info(module) < 0 || md_init_tail_call(module) < 0) {
+      md_init_frame_info(module) < 0 || md_init_tail_call(module) < 0 ||
+      md_init_stance(module) < 0) {
     return -1;
   }
   return md_init_callable(module);

@@ -172,8 +172,12 @@ PyObject* md_eval_frame(PyThreadState* ts, MdFrame* frame, int throwflag);
 // What calling a plain function runs (CPython does not export it).
 extern vectorcallfunc md_function_vectorcall;
 
+// stance.c -----------------------------------------------------------------------------------
+int md_init_stance(PyObject* module);
+// Whether nothing compiled is used and nothing is asked, in any thread.
+int md_is_eager_forced(void);
+
 // callable.c ---------------------------------------------------------------------------------
-extern char md_forced_eager;  // nothing compiled is used, nothing is asked, in any thread
 int md_init_callable(PyObject* module);
 // Makes every CompiledFunction forget the function it made for this entry.
 void md_callables_forget(MdEntry* entry);

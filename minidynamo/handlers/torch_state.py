@@ -28,7 +28,6 @@ from ..variables.contexts import (
     autocast_dtype,
     autocast_enabled,
 )
-from ..variables.null_blocks import null_block
 from ..variables.registry import handles, handles_named
 from ..variables.tensor import TensorVariable
 
@@ -320,12 +319,6 @@ def inference_mode(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracke
 def mark_step(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     """Nothing here: a step ends with the call of a compiled function."""
     return NONE
-
-
-@handles_named("torch._dynamo.decorators.error_on_graph_break")
-def torch_compiler_settings(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Settings of torch's own compiler, which is not asked in here."""
-    return null_block(tx)
 
 
 @handles_named("torch.compile", "minidynamo.eval_frame.compile")
