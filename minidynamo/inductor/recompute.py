@@ -16,8 +16,8 @@ where `saved` counts bytes and `repeated` machine operations (the costs of `ops.
     saved = bytes of the buffer, once for the store and once for each kernel that reads it
             + bytes of what the kernel that filled it then needs no longer
             - bytes of what the others have to read besides
-    repeated = cost of an element x elements x kernels that read it
-               - the same once, where the kernel that filled it does nothing else with them
+    repeated = cost of an element x how often kernels read one
+               - cost of all elements, where the kernel that filled it does nothing else with them
 
 On a GPU a launch takes longer than most arithmetic: there it is done where a whole kernel
 disappears for at most LAUNCH_OPERATIONS, however little traffic that saves.
@@ -28,15 +28,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
+import torch
+
 from minidynamo.inductor import config
 from minidynamo.inductor.dependencies import roots
 from minidynamo.inductor.fusion import division_count, solve
 from minidynamo.inductor.fusion_score import MAX_BUFFERS, FusionScore, Group, device_of
-from minidynamo.inductor.loop_body import LoopBody, Node, NodeList
+from minidynamo.inductor.loop_body import LOW_PRECISION, LoopBody, Node, NodeList
 from minidynamo.inductor.ops import OPS
 from minidynamo.inductor.origins import operators
 from minidynamo.inductor.size_hints import hint_of
-from minidynamo.inductor.symbolic import Atom, IntLike, product
+from minidynamo.inductor.symbolic import Atom, Expr, IntLike, product, symbol_expr
 from minidynamo.inductor.targets import uses_triton
 
 # Below this the caches hold what is saved.
@@ -88,10 +90,14 @@ class Recompute:
         made = _elements(group.body, name)
         if made is None or not self._can_stay(made, name):
             return ""
-        bodies = [_inlined(other.body, group.body, name, made) for other in others]  # type: ignore[arg-type]
+        on_gpu = uses_triton(device_of(group))
+        bodies = [
+            _inlined(other.body, group.body, name, made, on_gpu)  # type: ignore[arg-type]
+            for other in others
+        ]
         rest = group.body.without_dead_nodes(lambda node: node.buffer != name)
         saved, repeated = self._balance(group, rest, name, made, others)
-        if uses_triton(device_of(group)):
+        if on_gpu:
             is_worth = _dies(rest) and saved >= 0 and repeated <= LAUNCH_OPERATIONS
         else:
             is_worth = saved >= LEAST_BYTES and repeated <= OPERATIONS_PER_BYTE * saved
@@ -140,8 +146,8 @@ class Recompute:
         saved += sum(map(nbytes, group.reads - rest.reads()))
         saved -= sum(nbytes(source) for other in others for source in sources - other.reads)
         cost = sum(OPS[node.op].cost for node in made if node.op != "load")
-        elements = hint_of(product(self.buffers[name].size))
-        return saved, cost * elements * (len(others) - _dies(rest))
+        once = hint_of(product(self.buffers[name].size)) if _dies(rest) else 0
+        return saved, cost * (sum(_times_read(other.body, name) for other in others) - once)
 
     def _is_small(self, body: LoopBody | None) -> bool:
         if body is None or len(body.nodes) > config.max_fusion_nodes:
@@ -163,6 +169,12 @@ class Recompute:
 def _dies(rest: LoopBody) -> bool:
     """Whether a kernel that is left with this does nothing."""
     return not any(node.op in ("store", "scatter") for node in rest.nodes)
+
+
+def _times_read(reader: LoopBody | None, name: str) -> int:
+    assert reader is not None
+    loops = [s.size for s in (*reader.iters, *reader.reduces) if s.size is not None]
+    return hint_of(product(loops)) * sum(node.buffer == name for node in reader.loads())
 
 
 def _names(operation: object) -> set[str]:
@@ -201,9 +213,13 @@ def _inlined(
     producer: LoopBody,
     name: str,
     made: Sequence[Node],
+    also_masked: bool,
 ) -> LoopBody | None:
     """The reader with the producer's arithmetic in place of its loads of `name`; None where their
     loops do not fit together without divisions.
+
+    also_masked: also where it loads under a mask, as parts of a `cat` do: nothing that is computed
+    outside of the mask may stop the program.
     """
     (store,) = [node for node in producer.nodes if node.buffer == name and node.op == "store"]
     assert store.index is not None
@@ -214,19 +230,40 @@ def _inlined(
             nodes.copy(node, position)
             continue
         assert node.index is not None
-        mapping = (
-            None if node.args or node.index.value_refs() else solve(store.index, node.index)
-        )
+        is_plain = not node.args or (also_masked and node.dtype not in LOW_PRECISION)
+        mapping = _solved(store.index, node.index) if is_plain else None
         if mapping is None or not _is_covered(made, mapping):
             return None
+        mask = tuple(nodes.renumbered[arg] for arg in node.args)
         values: dict[int, int] = {}
         for part in made:
             args = tuple(values[arg] for arg in part.args)
+            if part.op == "load" and mask:
+                both = Node("bitwise_and", (*args, *mask), torch.bool)
+                args = (nodes.add(both),) if args else mask
             index = None if part.index is None else part.index.subs(mapping)
             values[places[id(part)]] = nodes.add(replace(part, args=args, index=index))
-        nodes.renumbered[position] = values[store.args[0]]
+        value = values[store.args[0]]
+        if mask:  # outside of it a load gives 0
+            zero = nodes.add(Node("constant", (), node.dtype, value=_zero(node.dtype)))
+            value = nodes.add(Node("where", (*mask, value, zero), node.dtype))
+        nodes.renumbered[position] = value
     body = LoopBody(reader.iters, reader.reduces, nodes.nodes)
     return body if division_count(body) <= division_count(reader) else None
+
+
+def _solved(own: Expr, known: Expr) -> dict[Atom, IntLike] | None:
+    """Values of the producer's loop symbols where it stores at `own` what is read at `known`."""
+    if known.value_refs():
+        return None
+    atoms = [monomial[0] for monomial in own.terms if len(monomial) == 1]
+    if len(atoms) == 1 and own == symbol_expr(atoms[0]):
+        return {atoms[0]: known}  # also where only the mask says that it is within the loop
+    return solve(own, known)
+
+
+def _zero(dtype: torch.dtype) -> bool | int | float:
+    return False if dtype == torch.bool else 0.0 if dtype.is_floating_point else 0
 
 
 def _is_covered(made: Sequence[Node], mapping: Mapping[Atom, IntLike]) -> bool:

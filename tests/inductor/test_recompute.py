@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from inductor_testing import check
+from inductor_testing import check, compiled
 
 from minidynamo import events
-from minidynamo.inductor import recompute
+from minidynamo.inductor import metrics, recompute
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-3}
 X, Y = torch.randn(48, 32), torch.randn(48, 32)
@@ -82,3 +82,43 @@ def test_inputs_that_are_written_to():
 def test_small_tensors_stay_stored(monkeypatch):
     monkeypatch.setattr(recompute, "LEAST_BYTES", 1 << 22)
     assert notes_of(lambda x: (lambda t: ((t * x).sum(0), t.sum(1)))(root(x)), X) == []
+
+
+def steps(t):
+    """Angles of time steps: 16 frequencies, read in both halves of a `cat`."""
+    angle = t[:, None] * torch.exp(torch.arange(16) * -0.3)
+    return torch.cat([angle.cos(), angle.sin()], -1)
+
+
+def gated(x, w):
+    """Read through loads of its own, of parts that are masked already."""
+    scale = torch.nn.functional.pad(w, (3, 5)).exp()
+    return torch.cat([x * scale, x[:, :7] * scale[:7], x + 1], 1)
+
+
+def rounded(t):
+    angle = t[:, None] * torch.exp(torch.arange(16) * -0.3).bfloat16()
+    return torch.cat([angle.cos(), angle.sin()], -1)
+
+
+IN_PARTS = [
+    (steps, (torch.randn(64),)),
+    (gated, (torch.randn(48, 40), torch.randn(32))),
+    (rounded, (torch.randn(64),)),
+]
+
+
+def kernels_on_gpu(fn, *args):
+    metrics.reset()
+    (actual,) = compiled(fn, *args, cpu_backend="triton")(*args)
+    torch.testing.assert_close(actual, fn(*args), **TOLERANCE)
+    return metrics.generated_kernel_count
+
+
+@pytest.mark.parametrize(("fn", "args"), IN_PARTS)
+def test_under_masks_on_a_gpu(fn, args, monkeypatch):
+    pytest.importorskip("triton")
+    # Elements of 16 bits are rounded where they are stored.
+    assert kernels_on_gpu(fn, *args) == 1 + (fn is rounded)
+    monkeypatch.setattr(recompute, "LAUNCH_OPERATIONS", 64 * 32 * 12)
+    assert kernels_on_gpu(fn, *args) == 2, "each reader counts, not each element"

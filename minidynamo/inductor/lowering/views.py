@@ -6,7 +6,7 @@ transformed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,17 +34,45 @@ def linear_index(index: Index, size: Size) -> Expr:
 def reshape_index(index: Index, old: Size, new: Size) -> list[Expr]:
     """The index into `old` of the element that is at `index` of `new` (both row-major, equal
     numel).
+
+    Dimensions that are the same in both stay what they are, which matters where only a mask says
+    that an index is within its dimension.
     """
+    result = [ZERO for _ in old]
     if any(extent == 0 for extent in old):
-        return [ZERO for _ in old]
-    position = linear_index(index, new)
-    result: list[Expr] = []
-    for extent, step in zip(old, contiguous_strides(old), strict=True):
-        if extent == 1:
-            result.append(ZERO)
-        else:
-            result.append((position // step) % extent)
+        return result
+    for own, others in _regrouped(old, new):
+        if len(own) == len(others) == 1:
+            result[own[0]] = index[others[0]]
+            continue
+        position = linear_index([index[d] for d in others], tuple(new[d] for d in others))
+        sizes = tuple(old[d] for d in own)
+        for d, step in zip(own, contiguous_strides(sizes), strict=True):
+            result[d] = (position // step) % old[d]
     return result
+
+
+def _regrouped(old: Size, new: Size) -> Iterator[tuple[list[int], list[int]]]:
+    """Dimensions of `old`, and those of `new` that have the same elements, last ones first; those
+    of one element are left out.
+    """
+    own = [d for d, extent in enumerate(old) if extent != 1]
+    others = [d for d, extent in enumerate(new) if extent != 1]
+    while own and others:
+        first, second = len(own) - 1, len(others) - 1
+        a, b = old[own[first]], new[others[second]]
+        while a != b:
+            if not (isinstance(a, int) and isinstance(b, int)):
+                yield own, others  # their sizes do not say
+                return
+            if a < b:
+                first -= 1
+                a = a * old[own[first]]
+            else:
+                second -= 1
+                b = b * new[others[second]]
+        yield own[first:], others[second:]
+        own, others = own[:first], others[:second]
 
 
 @register(aten.view, aten._unsafe_view.default, aten.reshape, aten._reshape_alias)
