@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import abc
 import builtins
+import collections
+import enum
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -81,6 +83,42 @@ def type_new(
     names = {key.realize().as_python_constant(): value for key, value in entries}
     names.setdefault("__module__", ConstantVariable(tx.globals["__name__"]))
     return _made_class(tx, type, name, found, names)
+
+
+@handles(enum.EnumMeta.__call__)
+def make_enum(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    """`Enum(name, names, ...)` of one of `enum`'s own, which run no code of the program."""
+    cls = args[0].realize().as_python_constant()
+    if len(args) < 3 and "names" not in kwargs:
+        # A member is looked up: no guard can be about a class of this call.
+        known = is_made(tx, cls) and len(args) == 2 and args[1].is_python_constant()
+        return tx.fold(cls, (args[1].as_python_constant(),), {}) if known else NotImplemented
+    if cls.__module__ != "enum":
+        _refuse("an enum", f"{cls.__qualname__} may have code that runs while tracing")
+    try:
+        values = [_names(tx, value) for value in args[1:]]
+        named = {name: _names(tx, value) for name, value in kwargs.items()}
+    except NotConstant:
+        _refuse("an enum", "its names and values are no constants")
+    if named.get("type") not in (None, int, float, str):
+        _refuse("an enum", "its type may have code that runs while tracing")
+    named.setdefault("module", tx.globals["__name__"])
+    made: list[type] = []
+    tx.fold(lambda: made.append(cls(*values, **named)), (), {})
+    return tx.wrap_constant(note_made(tx, made[0]))
+
+
+def _names(tx: Translator, value: VariableTracker) -> Any:
+    """The names of members: also a mapping in an order of its own."""
+    value = value.realize()
+    if value.python_type() is not collections.OrderedDict:
+        return display_of(tx, value)
+    items = value.call_method(tx, "items", [], {}).unpack(tx)
+    return [tuple(display_of(tx, part) for part in item.realize().unpack(tx)) for item in items]
 
 
 def _metaclass(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,6 +22,14 @@ from .builtins import Values, builtin, index_of
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
+# Written in C, and their objects never change.
+_IMMUTABLE = (
+    datetime.date,
+    datetime.time,
+    datetime.datetime,
+    datetime.timedelta,
+    decimal.Decimal,
+)
 _VALUE_HASHES = (int.__hash__, float.__hash__, str.__hash__)
 
 
@@ -77,4 +87,9 @@ def _hash(tx: Translator, value: Values, /) -> Values:
         constant = value.as_python_constant()
         if isinstance(type(constant).__hash__, types.WrapperDescriptorType):
             return ConstantVariable(hash(constant))
+    real = tx.output.side_effects.real_of(value)
+    is_fixed = type(real) in _IMMUTABLE and getattr(real, "tzinfo", None) is None
+    if is_fixed and value.source is not None:
+        tx.guard(value.source, "ID_IS", real)
+        return tx.fold(hash, (real,), {})
     unsupported("hash()", repr(value), "the hash of this object is not known while tracing")

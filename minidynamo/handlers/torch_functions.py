@@ -14,8 +14,10 @@ import torch
 import torch.utils._python_dispatch
 from torch._library.custom_ops import CustomOpDef
 from torch.fx.experimental.symbolic_shapes import expect_true
-from torch.fx.node import map_arg
+from torch.fx.immutable_collections import immutable_dict, immutable_list
+from torch.fx.node import map_aggregate, map_arg
 
+from .. import markers
 from ..output_graph import example_value
 from ..trace_rules import NUMPY_SCALARS, numpy
 from ..variables.base import VariableTracker, unsupported
@@ -35,6 +37,27 @@ if TYPE_CHECKING:
 Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
 NONE = ConstantVariable(None)
+
+
+@markers.force_inline
+def _map_aggregate(a: Any, fn: Callable[[Any], Any]) -> Any:
+    """torch.fx.node.map_aggregate, which is written in C."""
+    if isinstance(a, tuple):
+        items = [_map_aggregate(item, fn) for item in a]
+        return type(a)(*items) if hasattr(a, "_fields") else tuple(items)
+    if isinstance(a, list):
+        return immutable_list([_map_aggregate(item, fn) for item in a])
+    if isinstance(a, dict):
+        return immutable_dict({key: _map_aggregate(item, fn) for key, item in a.items()})
+    if isinstance(a, slice):
+        return slice(*(_map_aggregate(item, fn) for item in (a.start, a.stop, a.step)))
+    return fn(a)
+
+
+@handles(map_aggregate)
+def fx_map_aggregate(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return tx.call_function(tx.wrap_constant(_map_aggregate), args, kwargs)
+
 
 # Answered from the fake tensors, without a node.
 _METADATA = (

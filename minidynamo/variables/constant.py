@@ -193,6 +193,8 @@ ENUM_GETATTR: list[Callable[[Translator, ConstantVariable, str], VariableTracker
 
 
 # Methods of constants that change what is outside of them, by type and name.
+# What makes the hash key of a member whose class defines `__hash__` or `__eq__` (`user_keys`).
+ENUM_KEY: list[Callable[[Translator, VariableTracker], Any]] = []
 CONSTANT_METHODS: dict[tuple[type, str], Callable[..., VariableTracker]] = {}
 
 
@@ -225,6 +227,11 @@ class ConstantVariable(VariableTracker):
 
     def identity(self) -> Any:
         return self.value
+
+    def hash_key(self, tx: Translator) -> Any:
+        if runs_code(self.value, ("__hash__", "__eq__")):
+            return ENUM_KEY[0](tx, self)
+        return super().hash_key(tx)
 
     def is_compared_by_identity(self, other: VariableTracker) -> bool:
         return not (is_member_in_c(self.value) and other.is_python_constant())

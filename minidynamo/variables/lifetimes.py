@@ -100,6 +100,8 @@ def _may_be_address(value: VariableTracker) -> bool:
     kind = type(real)
     if kind is int:
         return real >= _LEAST_ADDRESS
+    if _is_unhashable(kind):
+        return True
     if kind is tuple:
         return any(isinstance(item, torch._C._autograd.SavedTensor) for item in real)
     is_pointer = issubclass(kind, _POINTERS) or kind.__module__ in _MODULES
@@ -108,9 +110,18 @@ def _may_be_address(value: VariableTracker) -> bool:
     return not _is_opaque(kind) and _leads_to_reference(real)
 
 
+def _lasts(kind: type) -> bool:
+    return not _is_unhashable(kind) and kind in _LASTING
+
+
+def _is_unhashable(kind: type) -> bool:
+    """Whether it cannot be looked for in tables, as an ABC does, too."""
+    return type(kind).__hash__ is None
+
+
 def _is_opaque(kind: type) -> bool:
     """Whether what its objects hold is not looked at: for most there is nothing, or too much."""
-    return kind in _LASTING or issubclass(kind, (*_TENSORS, torch.nn.Module, type))
+    return _lasts(kind) or issubclass(kind, (*_TENSORS, torch.nn.Module, type))
 
 
 def _leads_to_reference(real: Any) -> bool:
@@ -138,7 +149,7 @@ def _exists(value: VariableTracker, *, always: bool) -> bool:
             kind = value.python_type()
         except Unsupported:
             return False
-    if kind in _LASTING:
+    if _lasts(kind):
         return False
     return always or not issubclass(kind, (*_TENSORS, *_CONTAINERS))
 
@@ -149,7 +160,7 @@ _CONSTANTS = (ConstantVariable, SymVariable, CallableVariable)
 def _is_known(tx: Translator, value: VariableTracker, given: set[int], below: set[int]) -> bool:
     """Whether others get it now, or know it by a weak reference."""
     if _is_lazy(value):
-        return id(value) in given and type(value.value) not in _LASTING  # type: ignore[attr-defined]
+        return id(value) in given and not _lasts(type(value.value))  # type: ignore[attr-defined]
     value = value.realize()
     if isinstance(value, _CONSTANTS):
         return False

@@ -86,6 +86,8 @@ def reached(tx: Translator, starts: Sequence[Any]) -> Iterator[Any]:
             skipped = "initial" if stored and isinstance(item, CellVariable) else ""
             todo += [part for name, part in vars(item).items() if name not in (*_REAL, skipped)]
             todo.append(stored)
+        elif type(cls).__hash__ is None:  # a class of the program, which is in no table
+            continue
         elif base := next((base for base in cls.__mro__ if base in _PARTS), None):
             todo += _PARTS[base](item)
         elif hasattr(cls, "stop_idling"):  # a frame

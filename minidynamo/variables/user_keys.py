@@ -11,7 +11,7 @@ from ..exc import Unsupported
 from .base import VariableTracker, unsupported
 from .builtin_object import USER_KEY, rich_equal
 from .code_reach import CodeReach
-from .constant import ConstantVariable, is_value
+from .constant import ENUM_KEY, ConstantVariable, is_value
 from .descriptors import lookup_special
 from .identity import IdVariable, guard_address
 from .reach import reached
@@ -107,6 +107,7 @@ class UserKey:
 
 
 USER_KEY.append(UserKey)
+ENUM_KEY.append(UserKey)
 
 
 def has_known_hash(key: Any) -> bool:

@@ -344,3 +344,27 @@ def test_containers_of_classes_that_refuse_to_be_walked():
         return y, list(names), node.pair[0]
 
     check(fn, x, graphs=1)
+
+
+class Unhashable(type):
+    __hash__ = None
+
+
+class Unlisted(metaclass=Unhashable):
+    def shift(self, x):
+        return x + self.by
+
+
+def test_objects_of_classes_without_a_hash():
+    """The tracer finds no such class in its tables, and has no error of its own for that."""
+    node = Unlisted()
+
+    def fn(x):
+        node.by = 1
+        y = node.shift(x)
+        minidynamo.graph_break()
+        node.by = 3
+        return node.shift(y)
+
+    with minidynamo.config.patch(raise_internal_errors=True):
+        check(fn, x, graphs=None)

@@ -2,7 +2,11 @@
 methods of objects that are not traced.
 """
 
+import collections
+import contextlib
 import contextvars
+import datetime
+import decimal
 import enum
 import inspect
 import io
@@ -313,3 +317,75 @@ def test_new_members_of_flags():
 
     for bits in (2, 6, 8):
         check(f, X, bits)
+
+
+def making_enums(x):
+    kind = enum.Enum("Kind", collections.OrderedDict([("A", 3), ("B", 4)]))
+    flags = enum.IntFlag("Flags", "READ WRITE")
+    with contextlib.suppress(ValueError):
+        kind(7)
+    told = [
+        kind(4).name,
+        repr(kind.A),
+        len(kind),
+        kind.__members__["B"].value,
+        kind.A is kind.A,
+    ]
+    told += [str(flags(3)), kind.A in {kind.A: 1}]
+    return x * kind.B.value + (flags.READ | flags.WRITE), told
+
+
+def test_enums_made_by_a_call():
+    testing.check(making_enums, X, fullgraph=True)
+    escaping = minidynamo.compile(
+        lambda x: (x + 1, enum.Enum("Kind", "A B").A), backend="eager"
+    )
+    (_, first), (_, second) = escaping(X), escaping(X)
+    assert first.name == "A" and first is not second and type(first) is not type(second)
+
+
+class Hashed(enum.Enum):
+    A = 1
+    B = 2
+
+    def __hash__(self):
+        ASKED.append(self.name)
+        return 7
+
+
+ASKED = []
+
+
+@pytest.mark.parametrize("look", [{1: 2}.get, {Hashed.A: 5}.get, {Hashed.B}.__contains__])
+def test_members_with_a_hash_of_their_own_are_asked_at_each_call(look):
+    testing.check(lambda x: (x + 1, ASKED.clear(), look(Hashed.A), list(ASKED)), X, graphs=None)
+
+
+# -- hashes ----------------------------------------------------------------------------------------
+
+DATES = [datetime.date(2020, 1, 2), datetime.datetime(2020, 1, 2), decimal.Decimal("2.5")]
+
+
+def test_hashes_of_dates_and_decimals():
+    def fn(x, index):
+        return x + 1, hash(DATES[index])
+
+    testing.check_recompiles(fn, [(X, 0), (X, 0), (X, 2)], graphs=2, fullgraph=True)
+    DATES[2] = decimal.Decimal("3.5")
+    testing.check(fn, X, 2, fullgraph=True)
+    DATES[2] = decimal.Decimal("sNaN")
+    testing.check(fn, X, 2, graphs=None)
+
+
+# -- torch.fx --------------------------------------------------------------------------------------
+
+
+def test_map_aggregate():
+    Pair = collections.namedtuple("Pair", "a b")
+
+    def fn(x):
+        nest = [x, (x, 1), {"a": [2]}, slice(1, None), Pair(3, "b")]
+        made = torch.fx.node.map_aggregate(nest, lambda a: a * 2 if a is not None else 0)
+        return made, [type(item).__name__ for item in (made, *made)]
+
+    testing.check(fn, X, fullgraph=True)
