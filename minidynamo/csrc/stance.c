@@ -1,10 +1,12 @@
 // Whether compiled functions run in eager for now: as set_stance chose here, or in torch, which
 // keeps its choice in a name of a module and tells nobody.
+#include "guards_dict.h"
 #include "hook.h"
 
 static char forced_eager;
 // The names of torch's module, its stance when it was last looked at, and whom another is told.
 static PyObject* names;
+static uint64_t names_version;  // of the dict when it was last looked at
 static PyObject* seen;
 static PyObject* listener;
 static PyObject* key;
@@ -26,7 +28,8 @@ static void tell(PyObject* stance) {
 }
 
 int md_is_eager_forced(void) {
-  if (names != NULL) {
+  if (names != NULL && *md_dict_version(names) != names_version) {
+    names_version = *md_dict_version(names);
     PyObject* stance = PyDict_GetItem(names, key);
     if (stance != seen && stance != NULL) {
       tell(stance);
@@ -51,6 +54,7 @@ static PyObject* follow_stance(PyObject* module, PyObject* const* args, Py_ssize
   }
   Py_XSETREF(listener, Py_NewRef(args[1]));
   Py_XSETREF(names, Py_NewRef(args[0]));
+  names_version = 0;
   md_is_eager_forced();
   Py_RETURN_NONE;
 }
