@@ -14,6 +14,7 @@ from ..variables.functions import BoundMethodVariable
 from ..variables.reductions import default_state
 from ..variables.registry import handles
 from ..variables.user_defined import UserDefinedObjectVariable
+from ..variables.user_keys import hash_of_identity
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -148,6 +149,16 @@ def object_ne(
     if result.is_python_constant() and result.as_python_constant() is NotImplemented:
         return result
     return ConstantVariable(not result.truth(tx))
+
+
+@handles(object.__hash__)
+def object_hash(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    value = _user_object(args)
+    return NotImplemented if value is None else hash_of_identity(tx, value)
 
 
 def _ordering(

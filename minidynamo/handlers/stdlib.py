@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import importlib.util
 import os
 import pickle
 import sys
@@ -55,6 +57,29 @@ def get_ident(
 ) -> VariableTracker:
     """Which thread it is, is not known: only that it stays the same."""
     return IdVariable(None, "thread")
+
+
+@handles(importlib.import_module)
+def import_module(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    """A module that is loaded, as the `import` statement finds it."""
+    given = {**dict(zip(("name", "package"), args, strict=False)), **kwargs}
+    values = {name: value.realize() for name, value in given.items()}
+    if not all(value.is_python_constant() for value in values.values()):
+        return NotImplemented
+    constants = {name: value.as_python_constant() for name, value in values.items()}
+    try:
+        resolved = importlib.util.resolve_name(constants["name"], constants.get("package"))
+    except Exception:
+        return NotImplemented
+    return (
+        NotImplemented
+        if sys.modules.get(resolved) is None
+        else tx.import_name(resolved, 0, "*")
+    )
 
 
 # Types whose objects copy.deepcopy gives back as they are, without asking its memo in effect.

@@ -14,7 +14,7 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.dicts import DictVariable
 from ..variables.functions import MethodOfVariable
-from ..variables.identity import IdVariable, guard_distinct
+from ..variables.identity import IdVariable, ImplVariable, guard_distinct
 from ..variables.registry import handles
 from ..variables.services import TENSOR_GETATTR
 from ..variables.tensor import (
@@ -325,7 +325,21 @@ def _base(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> 
     unsupported("attribute", f"{tensor.describe()}._base", "the base of a view is not traced")
 
 
-_COMPUTED = {"grad": _grad, "__class__": _class, "grad_fn": _grad_fn, "_base": _base}
+def _cdata(
+    tx: Translator, tensor: TensorVariable, real: torch.Tensor | None
+) -> VariableTracker:
+    """Only whether it is that of another tensor is known."""
+    guard_distinct(tx, tensor)
+    return ImplVariable(tensor)
+
+
+_COMPUTED = {
+    "grad": _grad,
+    "__class__": _class,
+    "grad_fn": _grad_fn,
+    "_base": _base,
+    "_cdata": _cdata,
+}
 
 
 def tensor_getattr(tx: Translator, tensor: TensorVariable, name: str) -> VariableTracker:

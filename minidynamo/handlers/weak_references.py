@@ -14,6 +14,7 @@ from ..variables.builtin_object import NOT_IMPLEMENTED, is_none
 from ..variables.dicts import note_identity
 from ..variables.reach import is_held_outside
 from ..variables.registry import handles, wraps
+from ..variables.tensor import TensorVariable
 from ..variables.user_defined import OpaqueVariable
 from ..variables.user_keys import UserKey
 
@@ -54,6 +55,10 @@ class _Reference(VariableTracker):
         note_identity(tx, referent)
         if isinstance(key, UserKey):
             unsupported("weak reference", "hash", "its object has a hash of its own")
+        if isinstance(referent, TensorVariable) and not self.is_basic():
+            unsupported(
+                "weak reference", "hash", "references that differ compare their tensors"
+            )
         return _WeakKey(key)
 
     def hashed_as(self, tx: Translator) -> VariableTracker:
@@ -212,7 +217,8 @@ def new_weakref(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     if kwargs or referent.is_python_constant():
         return NotImplemented
     callback = args[1] if len(args) > 1 and not is_none(args[1].realize()) else None
-    if referent.source is None and (callback is not None or not referent.is_user_defined):
+    is_followed = referent.is_user_defined or isinstance(referent, TensorVariable)
+    if referent.source is None and (callback is not None or not is_followed):
         return NotImplemented
     kind = referent.python_type()
     if not kind.__weakrefoffset__:

@@ -90,6 +90,22 @@ class IdVariable(VariableTracker):
         codegen.end_call(1)
 
 
+class ImplVariable(IdVariable):
+    """`tensor._cdata`: the address of what the Python object stands for, one for each object."""
+
+    def __init__(self, what: VariableTracker) -> None:
+        super().__init__(None, ("_cdata", id(what.identity())))
+        self.key.what = what
+
+    def describe(self) -> str:
+        return f"{self.key.what!r}._cdata"
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        assert self.key.what is not None
+        codegen(self.key.what)
+        codegen.emit("LOAD_ATTR", "_cdata")
+
+
 def guard_address(tx: Translator, source: Source, real: Any) -> None:
     """The object is `real`, or lies where it did: `id()` and `object.__hash__` show no more.
 

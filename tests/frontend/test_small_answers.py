@@ -1,6 +1,7 @@
 """Functions that answer without touching the graph, and blocks that have no effect in it."""
 
 import collections
+import importlib
 import inspect
 import typing
 import warnings
@@ -238,6 +239,80 @@ def test_hash_of_another_object():
     for box in (*boxes, boxes[0]):
         assert_same(compiled(x, box), f(x, box))
     assert len(counter.graphs) == 2
+
+
+def test_modules_imported_by_name():
+    def f(a, name):
+        relative = importlib.import_module(".nn", package="torch")
+        return a * importlib.import_module(name).pi, relative is torch.nn
+
+    check_recompiles(f, [(x, "math"), (x, "math"), (x, "numpy")], 2)
+    for call in (f, minidynamo.compile(f, backend="eager")):
+        with pytest.raises(ModuleNotFoundError, match="No module named 'md_missing'"):
+            call(x, "md_missing")
+
+
+class ByIdentity(torch.nn.Module):
+    def __hash__(self):
+        return super().__hash__()
+
+    def __eq__(self, other):
+        return self is other
+
+
+def test_hash_that_asks_object():
+    seen = {}
+    module = ByIdentity()
+
+    def f(a):
+        seen[module] = 3
+        box = Box()
+        return a + seen[module], hash(module), object.__hash__(box) == hash(box)
+
+    check(f, x, fullgraph=True)
+    assert seen == {module: 3}
+
+
+def test_address_of_a_tensor_below_its_object():
+    def f(a, b):
+        c = a + 1
+        known = {a._cdata: 1, c._cdata: 2}
+        same = a._cdata == b._cdata, a._cdata != a.detach()._cdata
+        return c, known[c._cdata], same, len(known | {b._cdata: 3}), b._cdata
+
+    arguments = [(x, x + 1), (x + 1, x), (x, x)]
+    compiled = minidynamo.compile(f, backend=(backend := CountingBackend()), fullgraph=True)
+    for given in arguments:
+        assert_same(compiled(*given), f(*given))
+    assert len(backend.graphs) == 2
+
+
+def test_weak_reference_of_a_tensor_made_inside():
+    def f(a):
+        b = a + 1
+        reference = weakref.ref(b)
+        b.add_(1)
+        found = reference() * 2, reference() is b, weakref.ref(b) is reference
+        return *found, b, reference() is None
+
+    def let_go(a):
+        b = a + 1
+        reference = weakref.ref(b)
+        c = b.sin()
+        del b
+        return c, reference() is None
+
+    def as_key(a):
+        known = weakref.WeakKeyDictionary()
+        b = a + 1
+        known[b] = 3
+        return known[b]
+
+    check(f, x, fullgraph=True)
+    check(let_go, x, graphs=None)
+    for call in (as_key, minidynamo.compile(as_key, backend="eager")):
+        with pytest.raises(RuntimeError, match="is ambiguous"):
+            call(x)
 
 
 def test_weak_reference_of_an_object_made_inside():
