@@ -47,9 +47,8 @@ from .source import (
     ModuleItemSource,
     Source,
     TensorPropertySource,
-    TupleItemSource,
 )
-from .source_chains import chain, is_kept_by_class
+from .source_chains import chain, is_kept_by_class, numbers_in
 from .symbolic_contexts import (
     ConstraintViolation,
     TorchSource,
@@ -298,16 +297,10 @@ class Shapes:
         is_zero = type(value) is float and value == 0.0
         return self._new_number(value, source, stack) if is_small and not is_zero else None
 
-    def has_symbolic_items(self, value: tuple[Any, ...], source: Source) -> bool:
-        """Whether a number in a tuple of constants is symbolic."""
-        found = False
-        for index, item in enumerate(value):
-            inner = TupleItemSource(source, index)
-            if type(item) is tuple:
-                found |= self.has_symbolic_items(item, inner)
-            elif type(item) in (int, float):
-                found |= self._is_symbolic(item, inner)
-        return found
+    def has_symbolic_parts(self, value: Any, source: Source) -> bool:
+        """Whether a number in a constant of several parts is symbolic; each adds to its history."""
+        found = [self._is_symbolic(*number) for number in numbers_in(value, source)]
+        return any(found)
 
     def _is_symbolic(self, value: float, source: Source) -> bool:
         if self.specified is not None:

@@ -1,14 +1,20 @@
-"""The links of sources, from what they load to the variable that they start from."""
+"""The links of sources, from what they load to the variable that they start from; and the sources
+of the parts of constants.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from typing import Any
 
 import torch
 
-from .source import ClassAttrSource, ConstSource, Source
+from .source import AttrSource, ClassAttrSource, ConstSource, Source, TupleItemSource
 
-__all__ = ["chain", "is_kept_by_class"]
+__all__ = ["WITH_PARTS", "chain", "is_kept_by_class", "numbers_in"]
+
+# Constants whose parts may be numbers that change from call to call.
+WITH_PARTS = (tuple, torch.Size, slice)
 
 
 def chain(source: Source | None, end: Container[Source] = ()) -> Iterator[Source]:
@@ -26,3 +32,20 @@ def is_kept_by_class(links: list[Source]) -> bool:
     cls = links[-1].value
     is_attribute = isinstance(links[-2], ClassAttrSource) and isinstance(cls, type)
     return is_attribute and not issubclass(cls, torch.nn.Module)
+
+
+def numbers_in(value: Any, source: Source) -> Iterator[tuple[float, Source]]:
+    """The ints and floats in a constant (of one of WITH_PARTS), and how to load them."""
+    parts: list[tuple[Any, Source]]
+    if type(value) is slice:
+        parts = [(getattr(value, name), AttrSource(source, name)) for name in _SLICE]
+    else:
+        parts = [(item, TupleItemSource(source, index)) for index, item in enumerate(value)]
+    for part, inner in parts:
+        if type(part) in WITH_PARTS:
+            yield from numbers_in(part, inner)
+        elif type(part) in (int, float):
+            yield part, inner
+
+
+_SLICE = ("start", "stop", "step")

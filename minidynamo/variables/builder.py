@@ -24,6 +24,7 @@ from ..source import (
     MethodFuncSource,
     MethodSelfSource,
 )
+from ..source_chains import WITH_PARTS
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
 from .functions import BoundMethodVariable, CallableVariable, UserFunctionVariable
@@ -68,8 +69,8 @@ def wrap(
             number = tx.output.shapes.number(value, source, tx.user_stack)
             if number is not None:
                 return tx.wrap_number(number, source=source)
-        elif type(value) is tuple and tx.output.shapes.has_symbolic_items(value, source):
-            return WRAPPERS[tuple](tx, value, source)
+        elif type(value) in WITH_PARTS and tx.output.shapes.has_symbolic_parts(value, source):
+            return WRAPPERS[slice if type(value) is slice else tuple](tx, value, source)
         elif type(value) in trace_rules.NUMPY_NUMBERS:
             return WRAPPERS[type(value)](tx, value, source)
         tx.guard(source, "CONST_EQ", value)

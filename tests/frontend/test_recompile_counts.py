@@ -114,6 +114,24 @@ CALLS = {
     "parameters": (torch.sin, [(torch.nn.Parameter(t(3)),), (t(3),)]),
     "subclass of tuple": (lambda p: p[0] + p[1], [((t(3), n),) for n in (2, 3, 4)]),
     "slices": (lambda x, n: x[:n], [(t(9), n) for n in (2, 3, 4)]),
+    "slice of the frame": (lambda x, s: x[s], [(t(9), slice(1, n)) for n in (2, 3, 4)]),
+    "slices in a tuple": (
+        lambda x, o: x[o.key] + 1,
+        [(t(9, 9), Box(key=(slice(n), slice(None, None, n)))) for n in (2, 3, 4)],
+    ),
+    "Size": (lambda x, size: x.expand(size), [(t(1), t(n).shape) for n in (2, 3, 4)]),
+    "Size of an object": (
+        lambda x, o: (x.sum() + o.size.numel(), torch.Size([1]) + o.size, o.size == x.shape),
+        [(t(n), Box(size=t(n).shape)) for n in (2, 3, 4, 5)],
+    ),
+    "Size in a tuple": (
+        lambda x, sizes: x + sizes[0][0] * len(sizes),
+        [(t(3), (t(n).shape, 3)) for n in (2, 3, 4)],
+    ),
+    "Size as key": (
+        lambda x, size: x + {(3,): 1}.get(size, 2),
+        [(t(3), t(n).shape) for n in (2, 3, 4)],
+    ),
     "range of an int": (lambda x, n: x + sum(range(n)), [(t(3), n) for n in (2, 3, 4)]),
 }
 
