@@ -48,7 +48,7 @@ from .opcodes.control import LOOP_GOES_ON
 from .open_blocks import calls_program_for_saved
 from .output_graph import OutputGraph
 from .remedies import remedy
-from .resume_execution import failing, has_captured, is_continuation, note_capture
+from .resume_execution import failing, has_captured, is_continuation, loop_item, note_capture
 from .shape_history import History, history_of
 from .source import (
     DictItemSource,
@@ -417,6 +417,7 @@ def _attempt(
     around: BaseException | None,
 ) -> Any:
     old, output = collections_of_old(), OutputGraph(options, frame.code, guards)
+    output.shapes.loop_item = loop_item(frame.code)
     try:
         return _capture(options, frame, output, modes, breaks, around)
     finally:

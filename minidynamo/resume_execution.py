@@ -284,6 +284,19 @@ def _key(base: types.CodeType, code: types.CodeType) -> ContinuationKey:
     return next(k for k, known in _family(base).continuations.items() if known is code)
 
 
+def loop_item(code: types.CodeType) -> str | None:
+    """The argument with what a loop's iterator gave, if that is where a continuation goes on."""
+    if not is_continuation(code):
+        return None
+    base = base_code(code)
+    key = _key(base, code)
+    if key.inner is not None:
+        item = loop_item(key.inner.code)
+        return None if item is None else INNER_PREFIX + item
+    is_first = key.index > 0 and decode(base)[key.index - 1].opname == "FOR_ITER"
+    return STACK_NAME.format(len(key.slots) - 1) if is_first and key.slots else None
+
+
 def open_exits(code: types.CodeType) -> tuple[str, ...]:
     """The arguments that hold the `__exit__` of each `with` block in which a continuation goes on,
     innermost first.

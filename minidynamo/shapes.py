@@ -104,6 +104,8 @@ class Shapes:
         self.env = env
         self.specified = specified
         self.history = history
+        # The local with the item of a loop around a graph break: the next one will be another.
+        self.loop_item: str | None = None
         self.automatic = config.automatic_dynamic_shapes and dynamic is not False
         self.static_first = config.assume_static_by_default and dynamic is not True
         # Where generated code and guards find the value of each symbol.
@@ -330,16 +332,20 @@ class Shapes:
         of_module = not self.modules.keys().isdisjoint(links)
         if of_module and not config.allow_unspec_int_on_nn_module:
             return False
-        changed = self.history.number(source.name, value) and self.automatic
-        return changed or not self.static_first
+        return self._changes(value, links[-1], source) or not self.static_first
 
     def _is_symbolic_float(self, value: float, source: Source) -> bool:
         if config.specialize_float or not math.isfinite(value):
             return False
-        changed = self.history.number(source.name, value) and self.automatic
-        changed = changed or listed_sources.is_dynamic(source.name)
+        *_, start = chain(source)
+        changed = self._changes(value, start, source) or listed_sources.is_dynamic(source.name)
         # Expressions do not tell 0.0 from -0.0.
         return value != 0.0 and (changed or not self.static_first)
+
+    def _changes(self, value: float, start: Source, source: Source) -> bool:
+        """Whether a number of the frame was another one before, or will be."""
+        is_item = isinstance(start, LocalSource) and start.local == self.loop_item
+        return (self.history.number(source.name, value) or is_item) and self.automatic
 
     def is_static(self, value: torch.Tensor, source: Source) -> bool:
         """Whether sizes stay constants unless marked: of parameters and buffers, and of tensors

@@ -248,18 +248,19 @@ def in_with(a):
     return a
 
 
-# How many graphs the body may need: a number that changes is a constant at first, then a symbol.
+# How many graphs the body may need: a number that changes is a constant at first, then a symbol; the
+# item of a loop around the break is a symbol as soon as the loop goes on.
 LOOPS = [
-    (over_range, 4),
-    (over_enumerate, 4),
+    (over_range, 3),
+    (over_enumerate, 3),
     (over_tensors, 4),
-    (over_zip, 4),
+    (over_zip, 3),
     (over_items, 4),
     (over_values, 3),
     (over_generator, 4),
     (over_generator_expression, 4),
     (over_deque, 4),
-    (over_set, 4),
+    (over_set, 2),
     (over_chain, 5),
     (over_map_and_filter, 5),
     (over_reversed, 4),
@@ -267,19 +268,19 @@ LOOPS = [
     (while_with_counter, 6),
     (while_on_data, 6),
     (while_true, 4),
-    (nested_loops, 9),
-    (with_else, 5),
+    (nested_loops, 6),
+    (with_else, 3),
     (with_continue, 4),
-    (first_iteration_only, 3),
+    (first_iteration_only, 2),
     (list_is_appended_to, 8),
-    (accumulates, 6),
-    (list_comprehension, 5),
-    (dict_comprehension, 5),
+    (accumulates, 3),
+    (list_comprehension, 3),
+    (dict_comprehension, 3),
     (set_comprehension, 1),
     (comprehension_with_condition, 5),
-    (nested_comprehension, 9),
-    (in_try, 6),
-    (in_with, 4),
+    (nested_comprehension, 6),
+    (in_try, 4),
+    (in_with, 3),
 ]
 
 
