@@ -145,8 +145,12 @@ def _find_saves(
 def _hides_saves(
     node: torch.fx.Node,
 ) -> bool:
-    is_data = node.target is getattr and node.args[1] == "data"
-    return is_data or isinstance(node.target, torch._ops.HigherOrderOperator)
+    return is_data(node) or isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def is_data(node: torch.fx.Node) -> bool:
+    """Whether a node of a captured graph is `tensor.data`."""
+    return node.target is getattr and node.args[1] == "data"
 
 
 def _value(

@@ -12,7 +12,7 @@ import torch.fx
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
-from minidynamo.inductor.eager_saves import unsaved_outputs
+from minidynamo.inductor.eager_saves import is_data, unsaved_outputs
 from minidynamo.inductor.passes.simplify import may_share_memory
 
 
@@ -136,8 +136,7 @@ def takes_data(
     gm: torch.fx.GraphModule,
 ) -> bool:
     """Whether a graph as it was captured reads `.data` of a tensor, and may write there."""
-    attributes = gm.graph.find_nodes(op="call_function", target=getattr)
-    return any(node.args[1] == "data" for node in attributes)
+    return any(map(is_data, gm.graph.find_nodes(op="call_function", target=getattr)))
 
 
 def drop_detached(

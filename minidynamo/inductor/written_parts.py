@@ -1,9 +1,11 @@
-"""Views that a graph returns of inputs that it writes to.
+"""Views that a graph returns of inputs that it writes to, or of their `.data`.
 
 AOTAutograd makes such a view anew, and gets some wrong. Where sizes are symbolic it does so by
 `as_strided`, from the offset that the view has in the memory of the input's new values; this is not
 its offset in the input. Where an input is written to several times its version moves behind that,
 and autograd refuses one of several views. One of `chunk`, `split` or `unbind` may become a copy.
+What is a view of `x.data` would count its versions with `x`: eager's writes to it do not hinder a
+backward pass that needs `x`.
 
 `take_out(gm, inputs)` divides the graph: what is compiled computes the rest, and the operations
 that make the views are done again on the inputs, after the writes, as eager does them.
@@ -21,8 +23,10 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import Node
 from torch.utils._pytree import tree_leaves
 
+from minidynamo.inductor.eager_saves import is_data
 from minidynamo.inductor.grad_modes import enters_inference_mode
 from minidynamo.inductor.gradients import WRITTEN
+from minidynamo.inductor.kept_results import takes_data
 from minidynamo.inductor.overlaps import RESHAPING, call_name, is_in_place, storage_of
 from minidynamo.inductor.sizes import has_symbols
 
@@ -69,9 +73,9 @@ def take_out(
     the inputs alone.
     """
     counts = gm.meta.get(WRITTEN, {})
-    if not counts or enters_inference_mode(gm):
+    if not (counts or takes_data(gm)) or enters_inference_mode(gm):
         return None
-    is_needed = has_symbols(inputs) or max(counts.values()) > 1
+    is_needed = has_symbols(inputs) or max(counts.values(), default=0) > 1
     given = gm.graph.find_nodes(op="placeholder")
     memory = {_memory_of(node): node for node in given}
     memory.pop(None, None)
@@ -82,11 +86,14 @@ def take_out(
     for i, result in enumerate(output.args[0]):
         if not isinstance(result, Node) or not result.op.startswith("call_"):
             continue
-        if _memory_of(result) not in written & memory.keys():
+        if _memory_of(result) not in memory:
             continue
         made_of = _remade(result, memory)
-        is_one_of_several = any(_is_list(node) for node in made_of)
-        if (is_needed or is_one_of_several) and cut_off.isdisjoint(made_of):
+        is_wrong = _memory_of(result) in written and cut_off.isdisjoint(made_of)
+        is_wrong = is_wrong and (is_needed or any(map(_is_list, made_of)))
+        # What `.data` gives has no gradients in either mode.
+        is_of_data = any(map(is_data, made_of))
+        if is_wrong or (is_of_data and not result.meta["example_value"].requires_grad):
             positions += [i] if made_of else []
     return WrittenParts(gm, positions) if positions else None
 

@@ -248,8 +248,8 @@ def in_with(a):
     return a
 
 
-# How many graphs the body may need: a number that changes is a constant at first, then a symbol; the
-# item of a loop around the break is a symbol as soon as the loop goes on.
+# How many graphs the body may need: a number that changes is a constant at first, then a symbol;
+# the item of a loop around the break is a symbol as soon as the loop goes on.
 LOOPS = [
     (over_range, 3),
     (over_enumerate, 3),

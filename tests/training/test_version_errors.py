@@ -200,3 +200,40 @@ def test_tensors_of_inference_mode_and_those_that_are_gone():
     del x
     result.sum().backward()
     assert w.grad is not None
+
+
+DATA = {
+    "whole": lambda x: x.data,
+    "views": lambda x: (x.data.view(-1), x.data[1:], x.data.t()),
+    "parts": lambda x: x.data.chunk(2),
+    "in another mode": torch.no_grad()(lambda x: x.data.t()),
+    "written to": lambda x: (x.data.zero_(), x.data)[1],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", DATA)
+def test_data_that_is_returned_counts_for_itself(name, dynamic):
+    """Writes to it do not hinder a backward pass that needs the tensor."""
+
+    def fn(x):
+        data = DATA[name](x)
+        return *(data if isinstance(data, tuple) else (data,)), x * 2, x.detach()
+
+    def outcome(fn):
+        (x,) = leaves((4, 3))
+        y = x.tanh()
+        *data, twice, detached = fn(x)
+        data[0].mul_(3)
+        (y.sum() + twice.sum()).backward()
+        views = [one._is_view() for one in data]
+        counts = [one._version for one in (*data, x, detached)]
+        detached.add_(1)
+        return x.detach(), x.grad, *data, views, counts, x._version
+
+    for backend in ("aot_eager", "inductor"):
+        minidynamo.reset()
+        actual = outcome(
+            minidynamo.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
+        )
+        torch.testing.assert_close(actual, outcome(fn))
