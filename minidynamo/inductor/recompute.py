@@ -186,8 +186,8 @@ def _elements(body: LoopBody, name: str) -> list[Node] | None:
     they are more than arithmetic on elements.
     """
     stores = [node for node in body.nodes if node.buffer == name and node.op == "store"]
-    if len(stores) != 1:
-        return None
+    if len(stores) != 1 or any(node.op == "check" for node in body.nodes):
+        return None  # `zeros(3)[i]` needs its check, if not for its value
     wanted = _needed(body, stores[0].args[0])
     nodes = [body.nodes[position] for position in wanted]
     for node in nodes:

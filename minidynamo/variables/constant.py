@@ -192,9 +192,9 @@ _FORMATS = ("format", "format_map")
 ENUM_GETATTR: list[Callable[[Translator, ConstantVariable, str], VariableTracker]] = []
 
 
-# Methods of constants that change what is outside of them, by type and name.
 # What makes the hash key of a member whose class defines `__hash__` or `__eq__` (`user_keys`).
 ENUM_KEY: list[Callable[[Translator, VariableTracker], Any]] = []
+# Methods of constants that change what is outside of them, by type and name.
 CONSTANT_METHODS: dict[tuple[type, str], Callable[..., VariableTracker]] = {}
 
 
