@@ -103,6 +103,11 @@ BAD = {
     # The value does not depend on the place.
     "constant": (lambda x, i: x[0, 0] + torch.zeros(4)[i], [9]),
     "row of a constant": (lambda x, i: F.embedding(i, x.new_ones(7, 2)), [0, 7]),
+    "constant, summed": (lambda x, i: (torch.zeros(4)[i] + x[0, 0]).sum(), [0] * 90 + [9]),
+    "constant, in columns": (lambda x, i: (torch.ones(4)[i[:, None]] + x[0]).sum(0), [1, 9]),
+    "constant, softmax": (lambda x, i: (torch.ones(4)[i] + x[:1, :1]).softmax(-1), [3, 1, -5]),
+    "constant, extreme": (lambda x, i: (torch.ones(4)[i] + x[:, :1]).argmax(-1), [0] * 20 + [4]),
+    "constant, scanned": (lambda x, i: (torch.ones(4)[i] + x[:, :1]).cumsum(-1), [0] * 20 + [4]),
 }
 
 
@@ -124,6 +129,15 @@ def test_an_index_that_is_masked_is_not_checked():
         return F.pad(x[i], (2, 2), value=1.0)
 
     check(fn, torch.randn(5), torch.tensor([4, 0, 2]), externs=0)
+
+
+def test_a_bad_column_is_found_where_panels_are_walked_down():
+    x, indices = torch.randn(64, 400), torch.zeros(400, dtype=torch.int64)
+    run = compiled(lambda x, i: (torch.ones(4)[i] * x).sum(0), x, indices)
+    torch.testing.assert_close(run(x, indices)[0], x.sum(0))
+    indices[399] = 4
+    with pytest.raises(IndexError, match="index 4 is out of bounds"):
+        run(x, indices)
 
 
 def test_bad_indices_in_many_rows_in_parallel():

@@ -193,6 +193,7 @@ class PanelPrinter:
         values, width, line = self.values, self.panels.width, self.values.code.line
         assert values.vec is not None
         x, size = values.vec.name, self._count(values.vec)
+        used = {arg for node in values.nodes for arg in node.operands()}
         line(f"constexpr int P = ({width} + N - 1) / N;")
         line(f"const i64 {x}p = panel * {width};")
         line(f"const i64 {x}e = {x}p + {width} < {size} ? {x}p + {width} : {size};")
@@ -202,17 +203,20 @@ class PanelPrinter:
             before += [p for p in numbers if p not in stores and p not in self.known]
             later = {p for other in stages.walks[step:] for p in other.nodes}
             later.update(p for others in stages.numbers[step + 1 :] for p in others)
-            self._numbers(before, stores, later)
+            checks = [p for p in numbers if values.nodes[p].op == "check" and p not in used]
+            self._numbers(before, [*stores, *checks], later)
             if walk.nodes:
                 self._walk(walk, before)
 
     def _numbers(
         self,
         before: Sequence[int],
-        stores: Sequence[int],
+        ends: Sequence[int],
         later: set[int],
     ) -> None:
-        """What is computed once a column, and stores of it; kept where `later` nodes want it."""
+        """What is computed once a column, its stores and the checks nothing else needs (`ends`);
+        kept where `later` nodes want it.
+        """
         values = self.values
         wanted = {arg for p in later for arg in values.nodes[p].operands()}
         keeps = [
@@ -220,14 +224,15 @@ class PanelPrinter:
             for p in before
             if p in wanted - self.kept and values.is_vec[p] and values.nodes[p].op not in CHEAP
         ]
-        if not keeps and not stores:
+        if not keeps and not ends:
             return
         for position in keeps:
             ctype = LANE_TYPE[values.nodes[position].dtype]
             values.code.line(f"V<{ctype}, N> kept{position}[P];")
-        with values.code.block(""), self._tiles(before, [*keeps, *stores], 1):
-            for position in stores:
-                self.emit(position)
+        with values.code.block(""), self._tiles(before, [*keeps, *ends], 1):
+            for position in ends:
+                if values.nodes[position].op in STORES:
+                    self.emit(position)
             for position in keeps:
                 values.for_columns(f"kept{position}[at + t] = v{position}[t];")
         self.kept.update(keeps)

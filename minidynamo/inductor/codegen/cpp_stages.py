@@ -281,6 +281,8 @@ def plan_stages(body: LoopBody, scratch_limit: int) -> Stages:
             roots.setdefault(stage[position] - 1, []).append(position)
         elif inner[position] and node.op in STORES:
             roots.setdefault(stage[position], []).append(position)
+    for position in _unused_checks(nodes, inner, [p for ends in roots.values() for p in ends]):
+        roots.setdefault(stage[position], []).append(position)
     plan = Stages([], [])
     total = product(size_of(s) for s in body.reduces)
     keeps = isinstance(total, int) and total <= scratch_limit
@@ -302,6 +304,15 @@ def plan_stages(body: LoopBody, scratch_limit: int) -> Stages:
         plan.walks.append(Walk(sorted(needed), [p for p in ends if nodes[p].op == "reduction"]))
     plan.scratch += sorted(scratch)
     return plan
+
+
+def _unused_checks(nodes: Sequence[Node], inner: list[bool], roots: list[int]) -> list[int]:
+    """Checks whose values no root needs: `(zeros(3)[i] * x).sum()` fails for a bad index, too."""
+    checks = [p for p, node in enumerate(nodes) if node.op == "check" and inner[p]]
+    if not checks:
+        return []
+    reached = _needed(nodes, inner, roots, set(), set())
+    return [position for position in checks if position not in reached]
 
 
 def _needed(
