@@ -12,27 +12,22 @@ import contextlib
 import logging
 import random
 import sys
-import traceback
 import types
-import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._dynamo import eval_frame as torch_frames
 from torch.autograd import forward_ad
 
-from . import config, events, stances, trace_rules
-from ._C import ONCE, SKIP, SKIP_RECURSIVE, SKIP_RUN_ONLY, Entry, entries, on_made_code
+from . import config, events, recompilations, stances, trace_rules
+from ._C import ONCE, SKIP, SKIP_RECURSIVE, Entry, entries, on_made_code
 from .compile_lock import compiling
-from .compile_options import GuardFail
 from .exc import (
     InternalError,
     MinidynamoError,
     NoCompiler,
-    RecompileError,
-    RecompileLimitExceeded,
     RunInEager,
     SkipFrame,
     TorchRuntimeError,
@@ -47,8 +42,8 @@ from .interruptions import depth_of_modes, leave_modes, pass_on
 from .opcodes.control import LOOP_GOES_ON
 from .open_blocks import calls_program_for_saved
 from .output_graph import OutputGraph
-from .remedies import remedy
-from .resume_execution import failing, has_captured, is_continuation, loop_item, note_capture
+from .recompilations import EntryData, frame_of, modules_of
+from .resume_execution import failing, is_continuation, loop_item, note_capture
 from .shape_history import History, history_of
 from .source import (
     DictItemSource,
@@ -68,27 +63,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("minidynamo")
 MAX_ATTEMPTS = 64
-# After so many versions of a frame without any tensor operation, it is left alone.
-MAX_EMPTY_VERSIONS = 3
-
 
 # What torch.compile does with the compiler's own code and with generated code: nothing.
 _NOT_FOR_TORCH = torch_frames._FrameExecStrategy(
     torch_frames._FrameAction.SKIP, torch_frames._FrameAction.DEFAULT
 )
-
-
-@dataclass(slots=True)
-class EntryData:
-    """What the compiler keeps with an entry: its guards (to explain failures), whether it holds
-    no graph, and whether it ends with a graph break.
-    """
-
-    guards: GuardSet
-    is_empty: bool
-    goes_on: bool
-    # The nn.Modules that it was compiled for.
-    modules: list[weakref.ref[torch.nn.Module]]
 
 
 def _hide_from_torch(code: types.CodeType) -> None:
@@ -155,7 +134,7 @@ def _answer(options: CompileOptions, frame: Any) -> Any:
     stance = stances.current()
     if stance.name != "default" and _stays_eager(stance.name, options, frame):
         return None
-    refusal = _recompile_refusal(options, frame) if frame.entries else None
+    refusal = recompilations.refusal(options, frame) if frame.entries else None
     if refusal is not None:
         return refusal
     return _compiled(_with_backend(options, stance, frame), frame)
@@ -175,7 +154,7 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
         return ONCE
     except MinidynamoError as error:
         if not error.user_stack:
-            error.user_stack = [_frame_of(code)]
+            error.user_stack = [frame_of(code)]
         _emit_frame(code, "failed", str(error))
         cause = getattr(error, "inner_exception", None)
         if isinstance(cause, NoCompiler) and not options.fullgraph:
@@ -196,13 +175,6 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
 
 def _warn(text: str, code: types.CodeType, error: Exception) -> None:
     log.warning(text, code.co_qualname, error, exc_info=config.verbose)
-
-
-def _frame_of(code: types.CodeType) -> traceback.FrameSummary:
-    """For errors about a function as a whole."""
-    return traceback.FrameSummary(
-        code.co_filename, code.co_firstlineno, code.co_name, lookup_line=False
-    )
 
 
 def _is_below_a_tracer() -> bool:
@@ -233,7 +205,7 @@ def _stays_eager(stance: str, options: CompileOptions, frame: Any) -> bool:
     if stance == "fail_on_recompile":
         if not frame.entries and not any(map(_may_hold_tensors, frame.f_locals.values())):
             return True
-        failures = "".join(f"\n- {text}" for text in _failures(options, frame))
+        failures = "".join(f"\n- {text}" for text in recompilations.failures(options, frame))
         raise RuntimeError(
             "Detected recompile when the stance is 'fail_on_recompile': "
             f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}){failures}"
@@ -281,106 +253,6 @@ def _with_backend(
     if stance.backend is None or later:
         return options
     return replace(options, backend=stance.backend, backend_name=stance.backend_name)
-
-
-# -- recompiling -----------------------------------------------------------------------------------
-
-
-def _failures(options: CompileOptions, frame: Any) -> list[str]:
-    """Why the existing entries do not fit this call, one sentence each."""
-    texts = []
-    for entry in frame.entries:
-        data: EntryData = entry.data
-        failure = data.guards.explain_failure(entry.guards, frame)
-        if entry.guards.dead:
-            entry.valid = False  # what it compares with has died: it counts no longer
-        if failure is None:
-            texts.append("the entry was invalidated")
-            continue
-        hint = remedy(failure, options.dynamic, frame.f_locals)
-        texts.append(f"{failure} ({hint})" if hint else str(failure))
-    return texts
-
-
-def _recompile_refusal(options: CompileOptions, frame: Any) -> Any:
-    """Report a recompilation; SKIP or SKIP_RUN_ONLY where there is to be none (once the limit is
-    reached, with one warning), else None.
-    """
-    code: types.CodeType = frame.code
-    failures = _failures(options, frame)
-    if config.error_on_recompile:
-        raise RecompileError(f"{code.co_qualname} would be recompiled: {failures[0]}")
-    if events.wants(events.RecompileEvent):
-        events.emit(events.RecompileEvent(code=code, failures=failures))
-    empty = [entry for entry in frame.entries if entry.data.is_empty]
-    if has_captured(code):
-        # What follows a graph break may be worth it.
-        empty = [entry for entry in empty if not entry.data.goes_on]
-    if len(empty) >= MAX_EMPTY_VERSIONS:
-        for entry in empty:
-            entry.valid = False
-        return SKIP
-    if options.guard_fail_fn is not None:
-        for failure in failures:
-            options.guard_fail_fn(GuardFail(failure, code))
-    reached = _limit_reached(options, frame)
-    if reached is None:
-        return None
-    count, limit = reached
-    message = (
-        f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled"
-        f" {count} times, which is config.{limit}; the guard that keeps"
-        f" failing: {failures[0]}"
-    )
-    hints = [
-        "MINIDYNAMO_LOGS=recompiles shows every recompilation and its reason",
-        f"config.{limit} sets the limit",
-    ]
-    if options.fullgraph or config.fail_on_recompile_limit_hit:
-        stack = [_frame_of(code)]
-        raise RecompileLimitExceeded(
-            "recompile limit", context=message, hints=hints, user_stack=stack
-        )
-    log.warning(
-        "%s. From now on it runs in eager where no compiled version fits. %s.",
-        message,
-        hints[0],
-    )
-    return SKIP_RUN_ONLY if config.skip_code_recursive_on_recompile_limit_hit else SKIP
-
-
-def _limit_reached(options: CompileOptions, frame: Any) -> tuple[int, str] | None:
-    """The number of versions and the name of the limit that it has reached, if any.
-
-    Versions made for other nn.Modules than this call's count for the accumulated limit alone, which
-    holds over all compile configurations.
-    """
-    total = sum(entry.valid for entry in entries(frame.code))
-    if total >= config.accumulated_recompile_limit:
-        return total, "accumulated_recompile_limit"
-    own = _modules(frame)
-    count = sum(entry.valid and entry.data.modules == own for entry in frame.entries)
-    limit = options.recompile_limit
-    limit = config.recompile_limit if limit is None else limit
-    return (count, "recompile_limit") if count >= limit else None
-
-
-def _modules(frame: Any) -> list[weakref.ref[torch.nn.Module]]:
-    """The modules among the frame's arguments."""
-    values = frame.f_locals.values()
-    return [_Identity(value) for value in values if issubclass(type(value), torch.nn.Module)]
-
-
-class _Identity(weakref.ref[torch.nn.Module]):
-    """A reference that equals another one to the same object; modules may define `__eq__`."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self() is other() and self() is not None
-
-    def __hash__(self) -> int:
-        return id(self)
 
 
 # -- converting ------------------------------------------------------------------------------------
@@ -545,7 +417,7 @@ def _make_entry(
         needs_hook=compiled.needs_hook,
         inputs_slot=bool(fetch),
     )
-    entry.data = EntryData(guards, is_empty, goes_on, _modules(frame))
+    entry.data = EntryData(guards, is_empty, output.op_count, goes_on, modules_of(frame))
     if events.wants(events.GuardEvent):
         events.emit(events.GuardEvent(code=frame.code, guards=guards.describe()))
     if events.wants(events.BytecodeEvent):

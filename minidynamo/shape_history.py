@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,6 +49,14 @@ class History:
         self._criteria: dict[str, dict[int, list[Callable[..., Any]]]] = {}
         # A stance left the first call to eager.
         self.ran_in_eager = False
+        # For each compile configuration, how often a part behind a graph break was compiled again.
+        self._again: weakref.WeakKeyDictionary[Any, Counter[Any]] = weakref.WeakKeyDictionary()
+
+    def count_again(self, options: object, of: Hashable) -> int:
+        """Count one more version of a part behind a graph break, `of` some modules; the number."""
+        counts = self._again.setdefault(options, Counter())
+        counts[of] += 1
+        return counts[of]
 
     def tensor(
         self, name: str, tensor: torch.Tensor

@@ -79,6 +79,7 @@ LAYERS = [
         "stopped_frames",
     ],
     ["opcodes", "symbolic_convert"],
+    ["recompilations"],
     ["convert_frame"],
     ["backends"],
     [

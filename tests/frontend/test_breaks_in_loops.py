@@ -363,6 +363,85 @@ def test_frame_that_captures_nothing_is_left_alone():
     assert started.count("f") <= 12
 
 
+def over_names(a, names, work):
+    told = []
+    for name in names:
+        a = work(a, name)
+        told.append(opaque(name))
+        a = a + len(name)
+        told.append(opaque(name.upper()))
+        a = a * (2 if name.endswith("1") else 0.5)
+        opaque()
+        a = a - 1
+    return a, told
+
+
+def test_parts_that_change_with_each_name_are_left_alone():
+    """Three parts and the versions of a limit, not a limit for each; what is called is compiled."""
+
+    def work(a, name):
+        return a.sin() if "3" in name else a.cos()
+
+    names = [f"name{i}" for i in range(12)]
+    minidynamo.reset()
+    counter = CountingBackend()
+    compiled = minidynamo.compile(over_names, backend=counter)
+    skipped = []
+
+    def note(event):
+        if event.outcome == "skipped":
+            skipped.append(event.reason)
+
+    with minidynamo.events.subscribe(note, minidynamo.events.FrameEvent):
+        assert_same(over_names(x, names, work), compiled(x, names, work))
+    assert any("change each time" in reason for reason in skipped)
+    assert len(counter.graphs) < 24
+    before = len(counter.graphs)
+    assert_same(over_names(x, names, work), compiled(x, names, work))
+    assert len(counter.graphs) == before
+    minidynamo.reset()
+    assert_same(over_names(x, names[:2], work), compiled(x, names[:2], work))
+    assert len(counter.graphs) > before
+
+
+def test_parts_that_change_count_for_each_module():
+    class Named(torch.nn.Module):
+        def __init__(self, scale):
+            super().__init__()
+            self.scale = scale
+
+        def forward(self, a, name):
+            a = a + len(name)
+            opaque(name)
+            return a * float(self.scale) * (2 if name.endswith("1") else 0.5)
+
+    modules = [Named(f"{k}") for k in range(8)]
+    names = ["1", "2", "31"]
+    minidynamo.reset()
+    counter = CountingBackend()
+    for module in modules:
+        compiled = minidynamo.compile(module, backend=counter)
+        for name in names:
+            assert_same(module(x, name), compiled(x, name))
+    before = len(counter.graphs)
+    for module in modules:
+        minidynamo.compile(module, backend=counter)(x, names[-1])
+    assert len(counter.graphs) == before >= 3 * len(modules)
+
+
+def test_parts_with_many_operations_are_compiled_for_each_name(caplog):
+    def work(a, name):
+        for _ in range(20):
+            a = a.sin() + len(name)
+        return a
+
+    names = [f"name{i}" for i in range(7)]
+    counter = check(lambda a: over_names(a, names, work), x, graphs=None)
+    large = [graph for graph in counter.graphs if len(graph.graph.nodes) > 20]
+    assert len(large) == 7
+    assert "recompile_limit" not in caplog.text
+
+
 def test_loop_that_assigns_its_variables_in_another_order():
     """The second round's continuations are those of the first."""
 

@@ -106,8 +106,14 @@ BAD = {
     "constant, summed": (lambda x, i: (torch.zeros(4)[i] + x[0, 0]).sum(), [0] * 90 + [9]),
     "constant, in columns": (lambda x, i: (torch.ones(4)[i[:, None]] + x[0]).sum(0), [1, 9]),
     "constant, softmax": (lambda x, i: (torch.ones(4)[i] + x[:1, :1]).softmax(-1), [3, 1, -5]),
-    "constant, extreme": (lambda x, i: (torch.ones(4)[i] + x[:, :1]).argmax(-1), [0] * 20 + [4]),
-    "constant, scanned": (lambda x, i: (torch.ones(4)[i] + x[:, :1]).cumsum(-1), [0] * 20 + [4]),
+    "constant, extreme": (
+        lambda x, i: (torch.ones(4)[i] + x[:, :1]).argmax(-1),
+        [0] * 20 + [4],
+    ),
+    "constant, scanned": (
+        lambda x, i: (torch.ones(4)[i] + x[:, :1]).cumsum(-1),
+        [0] * 20 + [4],
+    ),
 }
 
 
