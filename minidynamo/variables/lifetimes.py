@@ -2,10 +2,11 @@
 
 In eager a local lives until its function ends. Weak references, `__del__`, and addresses of memory
 that were handed on tell the difference. So continuations keep what the instruction that breaks the
-graph is given, objects of classes (they may hold what is not seen), what leads to an object with a
-weak reference, and, while the program holds an address or a weak reference, whatever existed
-before. All of these exist outside of the graph anyway. Tensors are not kept otherwise: that would
-make more continuations of loops.
+graph is given (where it makes a weak reference, what waits on the stack as well), objects of
+classes (they may hold what is not seen), what leads to an object with a weak reference, and, while
+the program holds an address or a weak reference, whatever existed before. All of these exist
+outside of the graph anyway. Tensors are not kept otherwise: that would make more continuations of
+loops.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ _POINTERS = (
     torch.utils.weak.WeakIdKeyDictionary,
 )
 _REFERENCES = (weakref.ReferenceType, *weakref.ProxyTypes)
+_MAKERS: tuple[Any, ...] = (*_REFERENCES, weakref.finalize)
 # Among so many values, and of an object at so many levels, weak references are looked for.
 _MOST_PARTS = 512
 _MOST_LEVELS = 3
@@ -67,7 +69,9 @@ def kept_locals(tx: Translator) -> set[str]:
         frame for frame in tx.output.frames if frame.depth > tx.depth and frame.result is None
     ]
     frames = [tx, *inner]
-    given = {id(item) for item in reached(tx, [_operands(frame) for frame in frames])}
+    refers = any(_makes_reference(value) for value in _operands(frames[-1]))
+    taken = [frame.stack if refers else _operands(frame) for frame in frames]
+    given = {id(item) for item in reached(tx, taken)}
     held = [*tx.stack, *(v for f in inner for v in (*f.stack, *f.locals.values()))]
     below = {id(value.realize()) for value in held if not _is_lazy(value)}
     values = [v for frame in frames for v in (*frame.stack, *frame.locals.values())]
@@ -84,6 +88,12 @@ def _operands(frame: Translator) -> list[VariableTracker]:
     """What the running instruction takes from the stack."""
     pops, _ = OPS[frame.current.opname].io(frame.current.arg)
     return frame.stack[len(frame.stack) - pops :]
+
+
+def _makes_reference(value: VariableTracker) -> bool:
+    """Whether it is called for a weak reference, for which something waits on the stack."""
+    made: Any = getattr(value, "value", None)
+    return issubclass(type(made), type) and issubclass(made, _MAKERS)
 
 
 def _is_lazy(value: VariableTracker) -> bool:

@@ -224,9 +224,34 @@ def in_an_attribute(x):
     return x + 1, [reference() is None for reference in thing.known.values()]
 
 
+def with_a_callback_in_a_list(x):
+    """The list is used no more once it has the reference, which lives as long."""
+    told, known = [], []
+    thing = Plain()
+    known.append(weakref.ref(thing, lambda reference: told.append("ended")))
+    minidynamo.graph_break()
+    thing = None
+    told.append("behind")
+    return x + 1, told
+
+
+def with_a_callback_in_a_handler(x):
+    told, known = [], []
+    try:
+        thing = Plain()
+        known.append(weakref.ref(thing, lambda reference: told.append("ended")))
+        raise ValueError(x)
+    except ValueError:
+        del thing
+        minidynamo.graph_break()
+    told.append("behind")
+    return x + 1, told
+
+
 REFERENCES = (to_a_tensor, made_of_a_tensor, to_items, to_a_method, to_a_list, by_proxies)
 REFERENCES += (deleted_behind_a_break, replaced_behind_a_break, moved_behind_a_break)
 REFERENCES += (called_before_it_is_deleted, as_keys, in_a_list, in_an_attribute)
+REFERENCES += (with_a_callback_in_a_list, with_a_callback_in_a_handler)
 
 
 @pytest.mark.parametrize("fn", REFERENCES, ids=lambda fn: fn.__name__)
