@@ -35,7 +35,7 @@ fuzz:
 	$(RUN) tests/fuzz $(ARGS)
 
 sweep:
-	@$(SETUP) test
+	@$(SETUP) test sweep
 	$(RUN) tests/sweep/op_sweep.py --report docs/operators.md $(ARGS)
 
 check:

@@ -1,10 +1,11 @@
 """Makes `.venv` for this checkout: torch, the packages asked for, and the extension, built.
 
-    python3 tools/setup_env.py [--venv .venv] [--torch "torch==2.13.0"] [test] [check]
+    python3 tools/setup_env.py [--venv .venv] [--torch "torch==2.13.0"] [test] [check] [sweep]
 
 Run it with the Python to build for. Packages of that Python stay visible in `.venv` and are never
 changed; only what is missing is installed, into `.venv`. Without arguments: what running needs.
-`test` adds what the tests need, `check` the linters. A second run finds everything done.
+`test` adds what the tests need, `check` the linters, `sweep` what the table of operators needs.
+A second run finds everything done.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ RUNTIME = ["setuptools>=77", "numpy"]
 GROUPS = {
     "test": ["pytest>=8", "pytest-xdist", "hypothesis"],
     "check": ["ruff==0.17.5", "mypy>=1.18"],
+    "sweep": ["expecttest"],  # what torch's table of operators needs
 }
 # Tests that need these are skipped where they cannot be had.
 OPTIONAL = {"test": ["triton", "transformers"]}
