@@ -124,6 +124,9 @@ def _callable(tx: Translator, value: Values, /) -> Values:
 @builtin(type)
 def _type(tx: Translator, value: Values, /, *more: Values, **named: Values) -> Values:
     if more or named:
+        if len(more) != 2:
+            says = "1 or 3 arguments" if more else "no keyword arguments"
+            tx.raise_observed(TypeError, f"type() takes {says}")
         return type_new(tx, [class_variable(tx, type), value, *more], named)
     return class_variable(tx, value.python_type())
 

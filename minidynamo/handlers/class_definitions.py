@@ -70,7 +70,7 @@ def type_new(
     if kwargs or len(kinds) != 3 or not all(map(issubclass, kinds, (str, tuple, dict))):
         if kwargs or not all(value.is_python_constant() for value in args):
             return NotImplemented
-        return tx.fold(type, tuple(value.as_python_constant() for value in args[1:]), {})
+        return tx.fold(type.__new__, tuple(value.as_python_constant() for value in args), {})
     meta, label, bases, namespace = (value.realize() for value in args)
     name, given = label.as_python_constant(), bases.unpack(tx)
     if not all(isinstance(base.realize(), ClassVariable) for base in given):
@@ -126,9 +126,10 @@ def _metaclass(
 ) -> type:
     """The metaclass, if making a class by it runs no code of the program."""
     found: list[type] = []
-    tx.fold(lambda: found.append(types.prepare_class(name, bases, named)[0]), (), {})
-    if found[0] not in _PLAIN_METACLASSES or named.keys() - {"metaclass"}:
+    kinds = [*map(type, bases), named.get("metaclass", type)]
+    if not all(kind in _PLAIN_METACLASSES for kind in kinds) or named.keys() - {"metaclass"}:
         _refuse(name, "its metaclass, or a hook of its bases, would run while tracing")
+    tx.fold(lambda: found.append(types.prepare_class(name, bases, named)[0]), (), {})
     for base in bases:
         if not isinstance(base.__init_subclass__, types.BuiltinMethodType):
             _refuse(name, f"{base.__qualname__} has an __init_subclass__")
@@ -149,6 +150,8 @@ def _made_class(
     tx: Translator, meta: type, name: str, bases: tuple[type, ...], names: Kwargs
 ) -> VariableTracker:
     cell = names.pop("__classcell__", None)
+    if cell is not None and not isinstance(cell.realize(), CellVariable):
+        _refuse(name, "it has a __classcell__ of its own")
     reals: dict[str, Any] = {}
     others: Kwargs = {}
     for key, value in names.items():

@@ -214,7 +214,10 @@ def object_reduce_ex(
 ) -> Any:
     """What copy.copy and copy.deepcopy rebuild an object from (`reduce_newobj`)."""
     value = _user_object(args)
-    if value is None or len(args) != 2 or args[1].as_python_constant() < 2:
+    if value is None or len(args) != 2 or not args[1].is_python_constant():
+        return NotImplemented
+    protocol = args[1].as_python_constant()
+    if not isinstance(protocol, int) or protocol < 2:
         return NotImplemented
     found = {
         name: class_lookup(tx, value.cls, name)

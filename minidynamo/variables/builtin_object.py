@@ -242,6 +242,16 @@ class BuiltinObject(InstanceState):
         found = self.lookup(name)
         return found is not None and not found[2] and type(found[1]) not in _C_METHODS
 
+    def _has_own(self, name: str, *kinds: type) -> bool:
+        """Whether the special method `name` is of `kinds`, or a C method of another name: classes
+        say `__setattr__ = dict.__setitem__`.
+        """
+        found = self.lookup(name)
+        if found is None:
+            return False
+        is_c = type(found[1]) in _C_METHODS
+        return found[1].__name__ != name if is_c else isinstance(found[1], kinds)
+
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         found = self.lookup(name)
         if found is None or not found[2]:
@@ -298,8 +308,7 @@ class BuiltinObject(InstanceState):
         name: str,
         value: VariableTracker,
     ) -> None:
-        found = self.lookup("__setattr__")
-        if found is not None and isinstance(found[1], types.FunctionType):
+        if self._has_own("__setattr__", types.FunctionType):
             self.call_method(tx, "__setattr__", [ConstantVariable(name), value], {})
         else:
             self.generic_setattr(tx, name, value)
@@ -336,6 +345,9 @@ class BuiltinObject(InstanceState):
         unsupported("attribute store", f"{self!r}.{name}", "this descriptor is not traced")
 
     def delattr(self, tx: Translator, name: str) -> None:
+        if self._has_own("__delattr__"):
+            self.call_method(tx, "__delattr__", [ConstantVariable(name)], {})
+            return
         if self.overrides("__delattr__") and self.cls.__delattr__ is not object.__delattr__:
             unsupported(
                 "attribute delete", f"{self!r}.{name}", "__delattr__ is not traced here"

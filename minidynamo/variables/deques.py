@@ -18,6 +18,7 @@ from .builtin_object import (
     BuiltinObject,
     apply_with,
     builtin_method,
+    class_variable,
     construct,
     index_of,
     observed,
@@ -281,7 +282,20 @@ def _remove(tx: Translator, self: DequeVariable, item: VariableTracker, /) -> No
 
 @builtin_method(_deque, "copy", "__copy__")
 def _copy(tx: Translator, self: DequeVariable, /) -> VariableTracker:
-    return DequeVariable(list(self.items), self.items.maxlen, self.cls)
+    return _copy_of(tx, self)
+
+
+def _copy_of(tx: Translator, self: DequeVariable) -> DequeVariable:
+    """`deque_copy`: a subclass is called, with the deque."""
+    bound = self.items.maxlen
+    if self.cls is _deque:
+        return DequeVariable(list(self.items), bound)
+    more = [] if bound is None else [ConstantVariable(bound)]
+    made = tx.call_function(class_variable(tx, self.cls), [self, *more], {}).realize()
+    if not isinstance(made, DequeVariable):
+        kinds = type_name(self.cls), type_name(made.python_type())
+        tx.raise_observed(TypeError, "%s() must return a deque, not %s" % kinds)
+    return made
 
 
 @builtin_method(_deque, "__getitem__")
@@ -368,19 +382,28 @@ def _add(tx: Translator, self: DequeVariable, other: VariableTracker, /) -> Vari
     if not isinstance(other, DequeVariable):
         kind = type_name(other.python_type())
         tx.raise_observed(TypeError, f'can only concatenate deque (not "{kind}") to deque')
-    return DequeVariable([*self.items, *other.items], self.items.maxlen, self.cls)
+    made = _copy_of(tx, self)
+    _extend(tx, made, other)
+    return made
 
 
 @builtin_method(_deque, "__mul__", "__rmul__")
 def _mul(tx: Translator, self: DequeVariable, count: VariableTracker, /) -> VariableTracker:
     times = index_of(tx, count)
-    return DequeVariable(list(self.items) * times, self.items.maxlen, self.cls)
+    made = _copy_of(tx, self)
+    _repeat(tx, made, times)
+    return made
 
 
 @builtin_method(_deque, "__imul__")
 def _imul(tx: Translator, self: DequeVariable, count: VariableTracker, /) -> VariableTracker:
-    times = index_of(tx, count)
-    items = list(self.items) * times
-    self.change(tx).clear()
-    self.items.extend(items)
+    _repeat(tx, self, index_of(tx, count))
     return self
+
+
+def _repeat(tx: Translator, self: DequeVariable, times: int) -> None:
+    """`deque_inplace_repeat`: what is appended is asked of the iterator, if it is not one item."""
+    own = list(self.items)
+    more = self.unpack(tx) if len(own) > 1 and times > 1 else own
+    self.change(tx).clear()
+    self.items.extend([*own, *more * (times - 1)] if times > 0 else [])

@@ -363,3 +363,62 @@ def made_by_type(x):
 
 def test_classes_made_by_type():
     check(made_by_type, x, fullgraph=True)
+
+
+class Meta(type):
+    pass
+
+
+@pytest.mark.parametrize("meta", [type, Meta])
+def test_metaclasses_called_with_what_makes_no_class(meta):
+    def fn(x, calls):
+        texts = []
+        for args, named in calls:
+            try:
+                texts.append(meta(*args, **named))
+            except TypeError as error:
+                texts.append(str(error))
+        return x + 1, texts
+
+    wrong = [(), (5, 6), (5, (), {}), ("a", (), 3), (1, 2, 3, 4)]
+    check(fn, x, [(args, {}) for args in wrong])
+    check(fn, x, [((5,), {}), ((x,), {})])
+    check(fn, x, [((5,), {"named": 1}), ((5, 6), {"named": 1})], graphs=None)
+
+
+def test_prepare_of_a_metaclass_runs_once():
+    prepared = []
+
+    class Prepares:
+        def __new__(cls, name, bases, namespace):
+            return super().__new__(cls)
+
+        @classmethod
+        def __prepare__(cls, name, bases):
+            prepared.append(name)
+            return {}
+
+    def fn(x):
+        y = x + 1
+
+        class Made(metaclass=Prepares):
+            pass
+
+        return y, type(Made) is Prepares
+
+    check(fn, x, calls=1)
+    assert prepared == ["Made"] * 2
+
+
+def test_a_classcell_that_is_no_cell():
+    def fn(x):
+        y = x + 1
+        try:
+
+            class Made:
+                __classcell__ = 42
+
+        except TypeError as error:
+            return y, str(error)
+
+    check(fn, x)

@@ -314,3 +314,19 @@ def test_setattr_of_a_container_runs_once():
         stored.clear()
         assert compiled(X)[1].b == 2
         assert stored == ["b"]
+
+
+def test_protocols_of_pickle_that_are_no_numbers():
+    class Plain:
+        pass
+
+    def fn(x, protocols):
+        texts = []
+        for protocol in protocols:
+            try:
+                texts.append(len(Plain().__reduce_ex__(protocol)))
+            except TypeError as error:
+                texts.append(str(error))
+        return x + 1, texts
+
+    check(fn, X, [None, "2", 2.0, 2, True])

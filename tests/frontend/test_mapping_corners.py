@@ -396,3 +396,85 @@ def test_copies_of_subclasses_of_containers(make):
         return x + 1, results
 
     check(fn, X, make(), fullgraph=True)
+
+
+class Names(dict):
+    """Items by attributes: the special methods are those of dict under other names."""
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+    __neg__ = dict.copy
+
+
+class Defaults(Names):
+    __getattr__ = dict.get
+
+
+@pytest.mark.parametrize("kind", [Names, Defaults])
+def test_special_methods_that_are_methods_of_dict(kind):
+    def fn(x):
+        names = kind(given=1)
+        names.doubled = x * 2
+        names["gone"] = names.keys = 3
+        del names.gone
+        errors = []
+        for act in (lambda: names.absent, lambda: delattr(names, "absent")):
+            try:
+                act()
+            except KeyError as error:
+                errors.append(str(error))
+        return names.doubled + 1, names.given, errors, -names, vars(names)
+
+    check(fn, X)
+
+
+class Logged(deque):
+    """Counts its constructions, which are told the items and the bound."""
+
+    made: list = []
+
+    def __init__(self, items=(), maxlen=None):
+        self.made.append((len(items), maxlen))
+        super().__init__(items, maxlen)
+
+    def __new__(cls, *args):
+        cls.made.append("new")
+        return super().__new__(cls)
+
+
+class Reversed(deque):
+    def __iter__(self):
+        return reversed([self[index] for index in range(len(self))])
+
+
+@pytest.mark.parametrize("maxlen", [None, 3])
+@pytest.mark.parametrize("kind", [Logged, Reversed])
+def test_deques_of_a_subclass_are_made_by_calls_of_it(kind, maxlen):
+    def fn(x):
+        Logged.made.clear()
+        items = kind([1, 2], maxlen)
+        items.label = "not copied"
+        others = [items + items, items * 2, 2 * items, items.copy(), copy.copy(items)]
+        found = [([*deque.__reversed__(o)], o.maxlen, type(o) is kind, vars(o)) for o in others]
+        return x + 1, found, list(Logged.made)
+
+    check(fn, X)
+
+
+def test_deques_of_a_subclass_that_makes_something_else():
+    class Other(deque):
+        pass
+
+    def fn(x, items):
+        Other.__new__ = lambda cls, *args: [42]
+        texts = []
+        for act in (lambda: items * 2, lambda: items + items, lambda: items.copy()):
+            try:
+                act()
+            except TypeError as error:
+                texts.append(str(error))
+        del Other.__new__
+        return x + 1, texts
+
+    check(fn, X, Other([1]))
