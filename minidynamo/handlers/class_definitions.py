@@ -141,6 +141,8 @@ def _names_of(tx: Translator, body: NestedFunctionVariable, name: str) -> Kwargs
     code = body.get_code()
     if _SEES_NAMES & {*code.co_names, *code.co_cellvars}:
         _refuse(name, "its body looks at its names as a whole")
+    if not {*code.co_cellvars}.isdisjoint(code.co_freevars):
+        _refuse(name, "its body has a name both for a cell and for one around it")
     body.namespace = {}
     tx.inline(body, [], {})
     return body.namespace

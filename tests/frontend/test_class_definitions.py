@@ -422,3 +422,19 @@ def test_a_classcell_that_is_no_cell():
             return y, str(error)
 
     check(fn, x)
+
+
+def test_the_cell_of_a_class_in_one_that_names_the_outer_cell():
+    class Outer:
+        def fn(self, x):
+            y = x + 1
+
+            class Inner:
+                outer = __class__
+
+                def own():
+                    return __class__
+
+            return y * 2, Inner.outer is Outer, Inner.own() is Inner
+
+    check(Outer().fn, x, graphs=2, calls=1)
