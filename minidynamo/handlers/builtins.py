@@ -476,7 +476,7 @@ def _reversed(tx: Translator, value: Values, /) -> Values:
         return SEQUENCE_BUILDERS["live"](tx, value, True)
     if isinstance(value, TensorVariable):
         return tx.call_function(tx.getattr(value, "__reversed__"), [], {})
-    is_sequence = value.is_user_defined and function is None
+    is_sequence = value.is_user_defined and function is None and has_slot(value, "__getitem__")
     if not is_sequence and not isinstance(value, SequenceVariable):
         tx.raise_observed(
             TypeError, f"'{type_name(value.python_type())}' object is not reversible"
@@ -504,6 +504,9 @@ def _sorted(
 
 @builtin(slice)
 def _slice(tx: Translator, first: Values, /, *more: Values) -> Values:
+    if len(more) > 2:
+        text = f"slice expected at most 3 arguments, got {len(more) + 1}"
+        tx.raise_observed(TypeError, text)
     return tx.make_slice([first, *more])
 
 

@@ -304,3 +304,33 @@ def test_unpacking_takes_one_item_more_than_wanted():
             return x + 1, str(error), items.taken
 
     check(fn, x)
+
+
+def test_what_is_not_reversible_and_slices_of_too_many_parts():
+    class Counted:
+        def __len__(self):
+            return 3
+
+    class Indexed(Counted):
+        def __getitem__(self, index):
+            return index
+
+    class Refused(Indexed):
+        __reversed__ = None
+
+    def fn(x):
+        found = []
+        for kind in (Counted, Indexed, Refused):
+            try:
+                found.append(reversed(kind()))
+                found.append(list(found.pop()))
+            except TypeError as error:
+                found.append(str(error))
+        for parts in ((), (1, 2, 3, 4), (1, None, x, 2, 3)):
+            try:
+                found.append(slice(*parts))
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found
+
+    check(fn, x)
