@@ -293,8 +293,8 @@ def _copy_of(tx: Translator, self: DequeVariable) -> DequeVariable:
     more = [] if bound is None else [ConstantVariable(bound)]
     made = tx.call_function(class_variable(tx, self.cls), [self, *more], {}).realize()
     if not isinstance(made, DequeVariable):
-        kinds = type_name(self.cls), type_name(made.python_type())
-        tx.raise_observed(TypeError, "%s() must return a deque, not %s" % kinds)
+        own, kind = type_name(self.cls), type_name(made.python_type())
+        tx.raise_observed(TypeError, f"{own}() must return a deque, not {kind}")
     return made
 
 
