@@ -218,7 +218,7 @@ class Joined:
             part, kept = prune(module, needs, missing)
         elif len(needs.tangents) > 1 or not self._is_copy:
             # AOTAutograd may yet ask for the same graph, or others of its parts are to come.
-            part = deepcopy(module)
+            part = _copied(module)
         self._n_compiled += 1
         if self._n_compiled > MOST_COMPILED:
             metrics.increment("uncompiled_graphs")
@@ -237,6 +237,15 @@ class Joined:
             self._module = None
         self._arm()
         return compiled  # type: ignore[no-any-return]
+
+
+def _copied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A copy with the same constants: AOTAutograd may ask while a mode for fake tensors is on,
+    which has no copy of a real one.
+    """
+    constants = [value for value in vars(module).values() if isinstance(value, torch.Tensor)]
+    held = (*constants, *module.parameters(), *module.buffers())
+    return deepcopy(module, {id(tensor): tensor for tensor in held})
 
 
 def _is_plain(metadata: Any, forward: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:

@@ -1,6 +1,7 @@
 """Forward and backward plans joined by a node of autograd in C++: as in eager, and as before."""
 
 import gc
+import logging
 import subprocess
 import sys
 import threading
@@ -518,3 +519,32 @@ def test_batched_tangents(has_history, made):
     for ours, eagers in zip(passes(compiled), passes(f), strict=True):
         torch.testing.assert_close(ours, eagers)
     assert len(made) == 1
+
+
+def test_constants_of_a_backward_graph_of_unknown_sizes():
+    """AOTAutograd compiles it with the forward graph, while a mode for fake tensors is on."""
+
+    def f(x, w):
+        return (x.exp() * torch.tensor([1.5, 2.5])).sum(1) * w
+
+    told = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    loggers = [
+        logging.getLogger(f"torch.{name}")
+        for name in ("_functorch._aot_autograd.graph_compile", "_subclasses.fake_tensor")
+    ]
+    compiled = minidynamo.compile(f, fullgraph=True, dynamic=True)
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        for size in (3, 5):
+            ours, eagers = ([leaf(size, 2), leaf(size, seed=1)] for _ in range(2))
+            compiled(*ours).sum().backward()
+            f(*eagers).sum().backward()
+            for x, y in zip(ours, eagers, strict=True):
+                torch.testing.assert_close(x.grad, y.grad)
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+    assert not told
