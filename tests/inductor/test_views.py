@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from inductor_testing import CLOSE, check, compiled
+from inductor_testing import CLOSE, as_tuple, assert_same, check, compiled
 
 import minidynamo
 
@@ -84,6 +84,32 @@ def test_concatenation():
         torch.randn(6, 7, 8),
         torch.randn(6, 7, 8),
     )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda y: y.expand(2, *y.shape) + 1,
+        lambda y: y[1:, 2:].t() * 2,
+        lambda y: [part.exp() for part in y.unsqueeze(0).split(3, 1)],
+        lambda y: [row * 2 for row in y.t().unbind(1)],
+        lambda y: torch.cat([y.expand(2, *y.shape), y[None] + 1]),
+        lambda y: y.as_strided((2, 3), (1, 2), y.storage_offset() + 5) + 1,
+    ],
+)
+def test_views_of_what_was_stacked(view, dynamic):
+    """A slice of a stack begins behind the others, and the tensor it is read from does not."""
+    x, y = torch.randn(6, 5), torch.randn(6, 5)
+    for f in (
+        lambda x, y: view(torch.stack([x, y])[1]),
+        lambda x, y: view(torch.stack([x[1:], y[:-1]]).unbind(0)[0]),
+        lambda x, y: view(torch.stack([x + 1, x, y], 0)[-1].sin()),
+    ):
+        minidynamo.reset()
+        run = minidynamo.compile(f, fullgraph=True, dynamic=dynamic)
+        for left, right in zip(as_tuple(run(x, y)), as_tuple(f(x, y)), strict=True):
+            assert_same(left, right)
 
 
 def test_padding_and_triangles():

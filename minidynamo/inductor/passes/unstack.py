@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.node import map_arg
 
 from minidynamo.inductor.ir import OVERWRITTEN
-from minidynamo.inductor.passes.simplify import is_fresh_memory
+from minidynamo.inductor.passes.simplify import is_fresh_memory, may_share_memory
 
 aten = torch.ops.aten
 
@@ -89,8 +90,36 @@ def _read(
     if not isinstance(position, int) or not -len(pieces) <= position < len(pieces):
         return
     piece = pieces[position]
-    if is_fresh_memory(reader) or OVERWRITTEN in piece.meta:
+    if is_fresh_memory(reader) or OVERWRITTEN in piece.meta or _counts_from_the_start(reader):
         return
     known, value = piece.meta["val"], reader.meta["val"]
     if known.dtype == value.dtype and known.stride() == value.stride():
+        users = list(reader.users)
         reader.replace_all_uses_with(piece)
+        with value.fake_mode, torch.no_grad():
+            for user in users:
+                _view_again(user)
+
+
+def _counts_from_the_start(node: torch.fx.Node) -> bool:
+    """Whether a view says itself where in the memory of the stack it lies."""
+    return any(
+        user.target is aten.as_strided.default
+        or (may_share_memory(user) and _counts_from_the_start(user))
+        for user in node.users
+    )
+
+
+def _view_again(node: torch.fx.Node) -> None:
+    """Says where a view of what was read lies now: a piece begins elsewhere than its slice of the
+    stack, and lowering takes the distance between a view and what it is a view of.
+    """
+    is_part = node.target is operator.getitem
+    if not is_part and not (
+        isinstance(node.target, torch._ops.OpOverload) and may_share_memory(node)
+    ):
+        return
+    args, kwargs = map_arg((node.args, node.kwargs), lambda given: given.meta["val"])
+    node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
+    for user in node.users:
+        _view_again(user)
