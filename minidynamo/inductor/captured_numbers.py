@@ -41,7 +41,11 @@ class NumberNodes:
         function: Callable[..., Any],
         args: Sequence[Any],
     ) -> None:
-        """`number` is what a step of the program gives, a function of numbers."""
+        """`number` is what a step of the program gives, a function of numbers. `float()` of a float
+        is no step: it gives the number itself.
+        """
+        if any(isinstance(arg, torch.SymFloat) and arg.node is number.node for arg in args):
+            return
         self._steps.setdefault(id(number.node), (number, function, args))
 
     def node(

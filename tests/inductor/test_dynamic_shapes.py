@@ -271,6 +271,34 @@ def test_a_float_argument():
     assert metrics.compiled_graphs == 2
 
 
+def in_tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, scale: x - float(scale),
+        lambda x, scale: (x * float(float(scale)), x.shape[0] / float(scale) * x),
+        lambda x, scale: torch.where(x > float(scale) + 1.0, x * float(scale), float(scale)),
+    ],
+)
+def test_the_float_of_a_float_argument(fn, grad):
+    run = minidynamo.compile(fn, fullgraph=True)
+    metrics.reset()
+    for number in (1.5, 2.25, -3.0, 0.1):
+        x = torch.linspace(-4, 4, 7).requires_grad_(grad)
+        for left, right in zip(*map(in_tuple, (run(x, number), fn(x, number))), strict=True):
+            torch.testing.assert_close(left, right)
+            if grad:
+                both = [
+                    torch.autograd.grad(y.sum(), x, retain_graph=True) for y in (left, right)
+                ]
+                torch.testing.assert_close(*both)
+    assert metrics.uncompiled_graphs == 0
+
+
 def test_strided_inputs():
     def f(x):
         return x * 2, x.contiguous() + 1
