@@ -30,7 +30,7 @@ Kwargs = dict[str, VariableTracker]
 _PLAIN_METACLASSES = (type, abc.ABCMeta)
 # What sees the body's names as a mapping, and hooks that `type` or `abc` call with the real class.
 _SEES_NAMES = frozenset("locals vars dir eval exec __classdict__".split())
-_HOOKS = frozenset("__init_subclass__ __class_getitem__ __subclasshook__ __set_name__".split())
+_HOOKS = frozenset("__init_subclass__ __subclasshook__ __set_name__".split())
 
 
 def _refuse(name: str, why: str) -> NoReturn:

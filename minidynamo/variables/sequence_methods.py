@@ -245,8 +245,22 @@ def _sequence_compare(name: str) -> Callable[..., VariableTracker]:
     return row
 
 
+def _slice_compare(name: str) -> Callable[..., VariableTracker]:
+    """`slice_richcompare`: as tuples of the parts."""
+
+    def row(tx: Translator, self: SliceVariable, other: VariableTracker, /) -> VariableTracker:
+        if other.python_type() is not slice:
+            return NOT_IMPLEMENTED
+        both = [self.parts, [tx.getattr(other, part) for part in ("start", "stop", "step")]]
+        left, right = (tx.wrap_items(tuple, parts) for parts in both)
+        return left.call_method(tx, name, [right], {})
+
+    return row
+
+
 for _name in _ORDER:
     builtin_method(_BOTH, _name)(_sequence_compare(_name))
+    builtin_method(slice, _name)(_slice_compare(_name))
 
 
 # -- lists only ---------------------------------------------------------------------------------

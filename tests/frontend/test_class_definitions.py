@@ -438,3 +438,30 @@ def test_the_cell_of_a_class_in_one_that_names_the_outer_cell():
             return y * 2, Inner.outer is Outer, Inner.own() is Inner
 
     check(Outer().fn, x, graphs=2, calls=1)
+
+
+def test_class_getitem_of_classes_made_inside():
+    def fn(x):
+        seen = []
+
+        class Base:
+            def __class_getitem__(cls, item):
+                seen.append(item)
+                return cls.__name__, item
+
+        class Derived(Base):
+            pass
+
+        class Short:
+            def __class_getitem__(cls):
+                pass
+
+        found = [Base[1], Derived[2, 3], Base[x][1] is x]
+        for wrong in (lambda: Base()[1], lambda: Short[1]):
+            try:
+                found.append(wrong())
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found, seen
+
+    check(fn, x, fullgraph=True)

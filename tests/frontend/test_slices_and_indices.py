@@ -127,3 +127,30 @@ def test_bounds_of_index():
             return x + 1, found, str(error), 4 in queue, 9 in queue
 
     check(fn, x, deque(range(5)), fullgraph=True)
+
+
+def test_slices_are_compared_as_tuples_of_their_parts():
+    class Refuses:
+        def __eq__(self, other):
+            raise ValueError("not compared")
+
+    def fn(x, n):
+        own, refuses = slice(1, n), Refuses()
+        found = [
+            own == slice(1, 3),
+            own != slice(1, n, None),
+            slice(1, 3) == own,
+            own == (1, n),
+        ]
+        found += [slice(1, n, 1) < slice(1, 5, 1), own in [slice(1, 3)]]
+        found.append(slice(refuses, 1) == slice(refuses, 2))
+        for compare in (lambda: slice(refuses) == own, lambda: own < slice(1, None)):
+            try:
+                found.append(compare())
+            except (TypeError, ValueError) as error:
+                found.append(str(error))
+        return x + 1, found
+
+    check(fn, x, 3, fullgraph=True)
+    sizes = [(x, n) for n in (3, 4, 5)]
+    check_recompiles(fn, sizes, graphs=None, fullgraph=True, dynamic=True)
