@@ -195,7 +195,7 @@ class _Identity(weakref.ref[torch.nn.Module]):
         return isinstance(other, _Identity) and self() is other() and self() is not None
 
     def __hash__(self) -> int:
-        return id(self)
+        return id(self())
 
 
 def frame_of(code: types.CodeType) -> traceback.FrameSummary:

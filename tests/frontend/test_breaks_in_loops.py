@@ -404,6 +404,24 @@ def test_parts_that_change_with_each_name_are_left_alone():
     assert len(counter.graphs) > before
 
 
+def test_parts_of_a_module_that_change_with_each_name_are_left_alone():
+    class Named(torch.nn.Module):
+        scale = 3.0
+
+        def forward(self, a, names):
+            for name in names:
+                a = a + len(name) * self.scale
+                opaque(name)
+                a = a * (2 if name.endswith("1") else self.scale)
+                opaque(name.upper())
+            return a
+
+    names = [f"name{i}" for i in range(14)]
+    module = Named()
+    counter = check(module, x, names, graphs=None)
+    assert len(counter.graphs) < 14
+
+
 def test_parts_that_change_count_for_each_module():
     class Named(torch.nn.Module):
         def __init__(self, scale):
