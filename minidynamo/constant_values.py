@@ -50,7 +50,8 @@ def constant_text(value: Any) -> str:
         items = ", ".join(constant_text(item) for item in value)
         return f"({items},)" if len(value) == 1 else f"({items})"
     if kind in CONSTANT_TYPES:
-        text = repr(value)
+        # Python refuses to write out integers of more than 4,300 digits, but in base 16.
+        text = hex(value) if kind is int and value.bit_length() > 4_000 else repr(value)
         return text if len(text) <= 80 else f"{text[:77]}..."
     if issubclass(kind, (type, types.FunctionType, types.BuiltinFunctionType)):
         return value.__qualname__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _abc
+import abc
 import types
 import typing
 import weakref
@@ -45,23 +46,54 @@ def _isinstance(
     /,
 ) -> Values:
     checked_classes = class_of(tx, classes)
-    real = tx.output.side_effects.real_of(value)
     if any(value.python_type() is kind for kind in weakref.ProxyTypes):
         unsupported("isinstance", repr(value), "it asks what a proxy of weakref stands for")
+    return ConstantVariable(_matches(tx, value, checked_classes))
+
+
+def _matches(
+    tx: Translator,
+    value: VariableTracker,
+    classes: Any,
+) -> bool:
+    """`object_recursive_isinstance`: one class after the other, so that what is wrong with a
+    later one is an error only if no earlier one fits.
+    """
+    if isinstance(classes, tuple):
+        return any(_matches(tx, value, item) for item in classes)
+    if isinstance(classes, types.UnionType):
+        if any(isinstance(item, types.GenericAlias) for item in classes.__args__):
+            return _matches_no_class(tx, value, classes)
+        return any(
+            _matches(tx, value, item) for item in classes.__args__ if isinstance(item, type)
+        )
+    if not isinstance(classes, type):
+        return _matches_no_class(tx, value, classes)
+    check = _own_check(tx, classes, "__instancecheck__")
+    if check is not None:
+        is_same = value.python_type() is classes
+        return is_same or tx.call_function(check, [value], {}).truth(tx)
     with observed(tx):
-        flat = _flat(checked_classes)
-    plain = []
-    for cls in flat:
-        check = _own_check(tx, cls, "__instancecheck__")
-        if check is None:
-            plain.append(cls)
-        elif value.python_type() is cls or tx.call_function(check, [value], {}).truth(tx):
-            return ConstantVariable(True)
+        if _is_marked(tx, value, classes) or _is_instance(tx, value, classes):
+            return True
+        shown = None if _is_protocol(classes) else _shown_class(tx, value)
+        return shown is not None and issubclass(shown, classes)
+
+
+def _matches_no_class(
+    tx: Translator,
+    value: VariableTracker,
+    alias: Any,
+) -> bool:
+    """What is no class raises as Python does, but for hints like typing.List and
+    typing.Union[int, str], which ask for the type.
+    """
     with observed(tx):
-        if any(_is_marked(tx, value, c) or _is_instance(tx, value, real, c) for c in plain):
-            return ConstantVariable(True)
-        shown = _shown_class(tx, value)
-        return ConstantVariable(shown is not None and any(issubclass(shown, c) for c in plain))
+        if value.is_python_constant():
+            return isinstance(value.as_python_constant(), alias)
+        if not isinstance(alias, typing._BaseGenericAlias):  # type: ignore[attr-defined]
+            isinstance(None, alias)
+        return issubclass(value.python_type(), alias)
 
 
 def _own_check(
@@ -105,19 +137,6 @@ def _shown_class(
     return shown if isinstance(shown, type) and shown is not cls else None
 
 
-def _flat(classes: Any) -> list[Any]:
-    """Classes one by one; what is neither class, union nor tuple raises as Python does."""
-    if isinstance(classes, tuple):
-        return [single for item in classes for single in _flat(item)]
-    if hasattr(classes, "__args__") and not isinstance(classes, type):
-        if not all(issubclass(type(item), type) for item in classes.__args__):
-            isinstance(None, classes)
-        return [single for item in classes.__args__ for single in _flat(item)]
-    if not isinstance(classes, type):
-        isinstance(None, classes)
-    return [classes]
-
-
 _MARKS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
 
 
@@ -144,7 +163,6 @@ def _is_marked(
 def _is_instance(
     tx: Translator,
     value: VariableTracker,
-    real: Any,
     cls: type,
 ) -> bool:
     kind = value.python_type()
@@ -159,13 +177,21 @@ def _is_instance(
         return isinstance(value.as_python_constant(), cls)
     if type(cls).__instancecheck__ is type.__instancecheck__ or of_tensors:
         return issubclass(kind, cls)
-    if value.is_user_defined and getattr(cls, "_is_runtime_protocol", False):
+    if _is_protocol(cls):
         return _has_members(tx, value, cls)
+    real = tx.output.side_effects.real_of(value)
     if real is not None:
         return isinstance(real, cls)
     if "__instancecheck__" in _user_methods(cls):
         unsupported("isinstance", cls.__qualname__, "its metaclass has an __instancecheck__")
+    if not isinstance(cls, abc.ABCMeta):
+        return isinstance(_Stand(kind), cls)
     return issubclass(kind, cls)
+
+
+def _is_protocol(cls: type) -> bool:
+    """Whether it is a protocol of typing, not a class that implements one."""
+    return isinstance(cls, type(typing.Protocol)) and getattr(cls, "_is_protocol", False)
 
 
 def _has_members(
@@ -174,22 +200,52 @@ def _has_members(
     protocol: Any,
 ) -> bool:
     """`typing._ProtocolMeta.__instancecheck__`: the object is asked for each member."""
+    kind = value.python_type()
+    if not protocol._is_runtime_protocol and tx.globals.get("__name__") not in _RECKLESS:
+        return isinstance(None, protocol)  # raises
     listed = getattr(protocol, "__protocol_attrs__", None)
     names = sorted(typing._get_protocol_attrs(protocol) if listed is None else listed)  # type: ignore[attr-defined]
     called = {name for name in names if callable(getattr(protocol, name, None))}
-    kind = value.python_type()
-    if protocol in kind.__mro__ or (len(called) == len(names) and issubclass(kind, protocol)):
+    if abc.ABCMeta.__instancecheck__(protocol, _Stand(kind)):
         return True
-    for name in names:
-        try:
-            found = tx.getattr(value, name).realize()
-        except ObservedException as error:
-            if not is_attribute_error(error):
-                raise
-            return False
-        if name in called and found.python_type() is types.NoneType:
-            return False
-    return True
+    if len(called) == len(names) and not value.is_user_defined:
+        return False
+    return all(_has_member(tx, value, name, name in called) for name in names)
+
+
+# The modules that typing lets ask about any protocol: their code walks over whole MROs.
+_RECKLESS = ("abc", "functools")
+
+
+class _Stand:
+    """Says that it is of a class: `_abc_instancecheck` asks no more. Itself it has no hash, so
+    that it passes for nothing that the class does not pass for.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, cls: type) -> None:
+        self._shown = cls
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return self._shown
+
+
+def _has_member(
+    tx: Translator,
+    value: VariableTracker,
+    name: str,
+    is_called: bool,
+) -> bool:
+    """Whether the object has a member; None is no method."""
+    try:
+        found = tx.getattr(value, name).realize()
+    except ObservedException as error:
+        if not is_attribute_error(error):
+            raise
+        return False
+    return not is_called or found.python_type() is not types.NoneType
 
 
 Args = list[VariableTracker]

@@ -7,7 +7,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
-from .base import VariableTracker
+from .base import ObservedException, VariableTracker
 from .builder import builds
 from .classes import hint_of
 from .functions import CallableVariable
@@ -21,15 +21,65 @@ if TYPE_CHECKING:
 _CALLABLE_ALIAS = type(collections.abc.Callable[[], None])
 
 
-@wraps(types.UnionType, types.GenericAlias, _CALLABLE_ALIAS)
+@wraps(types.UnionType)
 def _wrap_union(tx: Translator, value: Any, source: Source) -> VariableTracker:
     tx.guard(source, "ID_IS", value)
     return CallableVariable(value, source=source)
 
 
-@builds(types.UnionType, types.GenericAlias, _CALLABLE_ALIAS)
+@builds(types.UnionType)
 def _build_union(tx: Translator, value: Any) -> VariableTracker:
     return CallableVariable(value)
+
+
+class _Asking(type):
+    """A class of this kind says which attribute it is asked for."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        return cls, name
+
+
+class _Asked(metaclass=_Asking):
+    pass
+
+
+def _is_of_origin(name: str) -> bool:
+    """Whether `list[int]` hands this attribute on to `list` (`ga_getattro`)."""
+    found = getattr(types.GenericAlias(_Asked, (int,)), name, None)
+    return found == (_Asked, name)
+
+
+class GenericAliasVariable(CallableVariable):
+    """`list[int]`: most attributes are those of the class."""
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if _is_of_origin(name):
+            return tx.getattr(tx.wrap_constant(self.value.__origin__), name)
+        return super().getattr(tx, name)
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        """`ga_call`: the object is told what made it, if it can keep that."""
+        made = tx.call_function(tx.wrap_constant(self.value.__origin__), args, kwargs).realize()
+        if made.is_user_defined:
+            try:
+                made.setattr(tx, "__orig_class__", self)
+            except ObservedException as error:
+                if not issubclass(error.value.python_type(), (AttributeError, TypeError)):
+                    raise
+        return made
+
+
+@wraps(types.GenericAlias, _CALLABLE_ALIAS)
+def _wrap_alias(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    tx.guard(source, "ID_IS", value)
+    return GenericAliasVariable(value, source=source)
+
+
+@builds(types.GenericAlias, _CALLABLE_ALIAS)
+def _build_alias(tx: Translator, value: Any) -> VariableTracker:
+    return GenericAliasVariable(value)
 
 
 class TypingVariable(CallableVariable):
