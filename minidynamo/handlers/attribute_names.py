@@ -12,6 +12,7 @@ from ..variables.builtin_object import has_slot
 from ..variables.classes import ClassVariable
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import bind, class_lookup, guard_class, names_of_class
+from ..variables.functions import BoundMethodVariable
 from ..variables.instance_state import InstanceState
 from ..variables.modules import PythonModuleVariable
 from ..variables.namespaces import locals_of
@@ -66,7 +67,9 @@ def object_dir(
     has_dict = cls.__dictoffset__ != 0
     if has_dict and not isinstance(value, InstanceState) or not has_slot(value, "__dir__"):
         unsupported("dir()", repr(value), "the names of its attributes are not known")
-    own = list(value.instance_names(tx)) if isinstance(value, InstanceState) else []
+    # The `__dict__` of a method is that of its function.
+    kept = value.function.realize() if isinstance(value, BoundMethodVariable) else value
+    own = list(kept.instance_names(tx)) if isinstance(kept, InstanceState) else []
     return _names(tx, [*own, *names_of_class(tx, cls)])
 
 

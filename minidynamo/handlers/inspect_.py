@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..source import ConstSource
 from ..variables.base import NotConstant, VariableTracker
+from ..variables.builtin_object import observed
 from ..variables.functions import BoundMethodVariable
 from ..variables.registry import handles
 
@@ -40,7 +41,8 @@ def signature(
         return NotImplemented
     if not isinstance(made_by, (types.FunctionType, types.MethodType)):
         return NotImplemented
-    result = inspect.signature(real)
+    with observed(tx):
+        result = inspect.signature(real)
     return tx.wrap(result, ConstSource(result, f"signature of {real.__name__}"))
 
 

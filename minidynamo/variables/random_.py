@@ -15,6 +15,7 @@ from ..draws import Draw, DrawSource
 from ..side_effects import Mutation
 from ..source import CallSource, ListItemSource, Source
 from .base import VariableTracker, unsupported
+from .builtin_object import observed
 from .constant import ConstantVariable
 from .functions import MethodOfVariable
 from .ndarray import NdarrayVariable, from_array
@@ -301,4 +302,7 @@ def _new_random(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or kwargs or not args[0].is_python_constant():
         return NotImplemented
     seed = args[0].as_python_constant()
-    return NotImplemented if seed is None else SeededVariable(seed)
+    if seed is None:
+        return NotImplemented
+    with observed(tx):
+        return SeededVariable(seed)

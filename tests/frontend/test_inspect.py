@@ -144,3 +144,20 @@ def test_other_hints_are_another_graph():
         return a + 1, typing.get_type_hints(HintedMore)
 
     check_recompiles(f, [(x,)] * 3, graphs=2, change=change, fullgraph=True)
+
+
+def told(a):
+    return a
+
+
+told.__text_signature__ = "no signature"
+
+
+def test_a_signature_that_is_refused_is_the_programs_error():
+    def f(a):
+        try:
+            inspect.signature(told)
+        except ValueError as error:
+            return a + 1, str(error)
+
+    check(f, x, fullgraph=True)

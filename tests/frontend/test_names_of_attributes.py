@@ -160,3 +160,17 @@ def test_names_in_modules():
     answering.__dir__ = lambda: ["c"]
     assert_same(compiled(x), fn(x))
     assert len(counter.graphs) == 3
+
+
+def test_dir_of_a_method_shows_what_its_function_keeps():
+    def fn(x):
+        def scale(self):
+            return 3
+
+        class Made:
+            twice = scale
+
+        scale.known = 7
+        return x + 1, [name for name in dir(Made().twice) if name in ("known", "__self__")]
+
+    check(fn, torch.randn(3), fullgraph=True)

@@ -232,3 +232,15 @@ def test_a_checkpointed_function_draws_again_in_the_backward_pass():
         run(given).backward()
         found.append((given.grad, random.random()))
     assert_same(*found)
+
+
+def test_a_seed_that_is_refused_is_the_programs_error():
+    def f(a):
+        try:
+            random.Random((1, 2))
+        except TypeError as error:
+            return a + random.Random(2).random(), str(error)
+
+    counter = CountingBackend()
+    assert_same(minidynamo.compile(f, backend=counter, fullgraph=True)(x), f(x))
+    assert len(counter.graphs) == 1
