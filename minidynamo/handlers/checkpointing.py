@@ -64,6 +64,8 @@ def checkpoint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         tx, "checkpoint", lambda body: tx.call_function(function, values, named)
     )
     nodes, free = computed_nodes(traced), free_nodes([traced])
+    if not nodes and not reentrant:
+        return given_back(traced, [], [])
     if not nodes or not free:
         unsupported("checkpoint", "no operations", "the function computes nothing")
     body = traced.body.module(tx.output, nodes, free)

@@ -464,11 +464,10 @@ def _ordered_move_to_end(
     hash_key = key_of(tx, key)
     if self.find(tx, hash_key) is None:
         _raise_bare_key_error(key)
-    moved = {hash_key: self.entries[hash_key]}
-    rest = {k: pair for k, pair in self.entries.items() if k != hash_key}
-    at_end = last is None or last.truth(tx)
-    entries = {**rest, **moved} if at_end else {**moved, **rest}
-    self.replace(tx, entries, moved if at_end else ())
+    if last is None or last.truth(tx):
+        self.move_to_end(tx, hash_key)
+    else:
+        self.replace(tx, {hash_key: self.entries[hash_key], **self.entries}, ())
 
 
 @builtin_method(collections.OrderedDict, "copy")

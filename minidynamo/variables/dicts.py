@@ -196,6 +196,15 @@ class DictVariable(BuiltinObject):
         self.key_changes += 1
         return self.entries.pop(hash_key)[1]
 
+    def move_to_end(self, tx: Translator, hash_key: Any) -> None:
+        """Make an entry that exists the last one."""
+        self.guard_keys(tx)
+        tx.output.side_effects.mutate(self)
+        self._touched[hash_key] = None
+        self._removed.add(hash_key)
+        self.key_changes += 1
+        self.entries[hash_key] = self.entries.pop(hash_key)
+
     def replace(self, tx: Translator, entries: Entries, removed: Iterable[Any]) -> None:
         """Give the dict these entries in this order; `removed` keys went, and may come again."""
         self.guard_keys(tx)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
-from collections import deque
+from collections import OrderedDict, deque
 
 import pytest
 import torch
@@ -478,3 +478,24 @@ def test_deques_of_a_subclass_that_makes_something_else():
         return x + 1, texts
 
     check(fn, X, Other([1]))
+
+
+def test_items_that_are_moved_to_the_end_of_an_ordered_dict():
+    def fn(x, given):
+        made = OrderedDict((number, x + number) for number in range(4))
+        for number in (0, 2, 0, 3):
+            made.move_to_end(number)
+        for key in ("b", "a", "c"):
+            given.move_to_end(key)
+        given["b"] = 7
+        given.move_to_end("a", last=False)
+        return made, list(made), list(given.items())
+
+    def given():
+        return OrderedDict(a=1, b=2, c=3, d=4)
+
+    check(fn, X, given())
+    plain, compiled = given(), given()
+    fn(X, plain)
+    minidynamo.compile(fn, backend="eager")(X, compiled)
+    assert list(plain.items()) == list(compiled.items())

@@ -171,3 +171,20 @@ def test_a_fake_implementation_that_is_missing_is_a_graph_break():
     check(fn, X, graphs=1)
     with pytest.raises(minidynamo.exc.Unsupported, match="no_fake.default raised NotImpl"):
         minidynamo.compile(fn, backend="eager", fullgraph=True)(X)
+
+
+def test_a_checkpoint_of_what_computes_nothing():
+    """The graph broke there."""
+
+    def unused(b):
+        b.sin()
+        return b, {"shape": b.shape[0], "same": [b]}
+
+    def f(a):
+        scaled = a * 2
+        same, told = checkpoint(unused, scaled, use_reentrant=False)
+        number = checkpoint(lambda b: (3, None), scaled, use_reentrant=False)
+        return same + 1, same is scaled, told["same"][0] is same, told["shape"], number
+
+    check(f, torch.randn(3), fullgraph=True)
+    check(f, torch.randn(3, requires_grad=True), fullgraph=True)
