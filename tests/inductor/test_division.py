@@ -1,4 +1,6 @@
-"""Integer division by tensors: rounding, the values that machines trap on, and zero."""
+"""Integer division by tensors: rounding, the values that machines trap on, and zero; divisions by
+numbers on GPUs.
+"""
 
 import pytest
 import torch
@@ -53,3 +55,49 @@ def test_numbers_beside_tensors_of_operators_that_are_called(shape):
     results, expected = compiled(fn, *args)(*args), fn(*expected_args)
     for got, wanted in zip((*results, *args), (*expected, *expected_args), strict=True):
         assert got.dtype == wanted.dtype and torch.equal(got, wanted)
+
+
+def divided_on_a_gpu(x, number, mode):
+    """What ATen's kernels for CUDA compute: they multiply by the inverse, rounded."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    x, inverse = x.to(wide), 1 / torch.tensor(number, dtype=wide)
+    if mode is None:
+        return x * inverse
+    if mode == "trunc":
+        return torch.trunc(x * inverse)
+    rest = torch.fmod(x, number)
+    quotient = (x - rest) * inverse
+    quotient = quotient - ((rest != 0) & ((rest < 0) != (number < 0))).to(wide)
+    nearest = torch.floor(quotient)
+    nearest = nearest + (quotient - nearest > 0.5).to(wide)
+    return torch.where(quotient == 0, torch.copysign(torch.zeros(()), x * inverse), nearest)
+
+
+@pytest.mark.parametrize("mode", [None, "floor", "trunc"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_numbers_divide_as_in_kernels_of_a_gpu(mode, dtype):
+    pytest.importorskip("triton")
+    x = (torch.randn(500) * 20).to(dtype)
+    for number in (3, 255.0, -0.7, 1e-30):
+
+        def fn(x, number=number):
+            return torch.div(x, number, rounding_mode=mode)
+
+        (result,) = compiled(fn, x, cpu_backend="triton")(x)
+        wanted = divided_on_a_gpu(x, number, mode).to(dtype)
+        assert torch.equal(result, wanted), number
+        rounding = {"rtol": 1e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5}
+        if mode is None:
+            torch.testing.assert_close(result, fn(x), atol=0, **rounding)
+
+
+def test_numbers_divide_integers_and_zeros_on_a_gpu():
+    pytest.importorskip("triton")
+    x = torch.arange(-20, 20)
+    for number in (0.0, float("inf"), float("nan"), 7):
+
+        def fn(x, number=number):
+            return x / number
+
+        (result,) = compiled(fn, x, cpu_backend="triton")(x)
+        torch.testing.assert_close(result, fn(x), equal_nan=True)

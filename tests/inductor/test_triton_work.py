@@ -12,13 +12,13 @@ from inductor_testing import as_tuple, assert_same, compiled
 from triton_testing import assemble
 
 from minidynamo import events
-from minidynamo.inductor.codegen import triton_steps
+from minidynamo.inductor.codegen import triton_steps, triton_tile
 from minidynamo.inductor.codegen.triton import codegen_triton
 from minidynamo.inductor.codegen.triton_tile import choose_tiling
 
 
-def specs_of(monkeypatch, fn, *args, **tolerance):
-    """The kernels of `fn`, run in Triton's interpreter and compared with eager."""
+def compiled_specs(monkeypatch, fn, *args):
+    """The kernels of `fn`, and what calls them."""
     specs = []
 
     def keep(spec, symbol, *rest):
@@ -26,7 +26,12 @@ def specs_of(monkeypatch, fn, *args, **tolerance):
         return codegen_triton(spec, symbol, *rest)
 
     monkeypatch.setattr(triton_steps, "codegen_triton", keep)
-    run = compiled(fn, *args, cpu_backend="triton")
+    return specs, compiled(fn, *args, cpu_backend="triton")
+
+
+def specs_of(monkeypatch, fn, *args, **tolerance):
+    """The kernels of `fn`, run in Triton's interpreter and compared with eager."""
+    specs, run = compiled_specs(monkeypatch, fn, *args)
     for left, right in zip(as_tuple(run(*args)), as_tuple(fn(*args)), strict=True):
         assert_same(left, right, **tolerance)
     return specs
@@ -70,7 +75,27 @@ def test_tiles_of_the_shortest_rows_are_not_small(monkeypatch):
     (spec,) = specs_of(monkeypatch, lambda x: x.prod(-1), torch.rand(1 << 16, 2))
     assert (blocks(spec), choose_tiling(spec).num_warps) == ({"x": 256, "r": 2}, 4)
     (spec,) = specs_of(monkeypatch, lambda x: x.prod(-1), torch.rand(1 << 14, 2))
-    assert blocks(spec) == {"x": 16, "r": 2}
+    assert blocks(spec) == {"x": 64, "r": 2}
+    (spec,) = specs_of(monkeypatch, lambda x: x.sum(-1), torch.rand(1 << 11, 32), **CLOSE)
+    assert (blocks(spec), choose_tiling(spec).num_warps) == ({"x": 8, "r": 32}, 4)
+
+
+def test_strided_reads_have_neighbouring_threads(monkeypatch):
+    x = torch.randn(512, 1024)
+    (pairs,) = specs_of(monkeypatch, lambda x: x[:, ::2] + x[:, 1::2], x)
+    (windows,) = specs_of(monkeypatch, lambda x: F.avg_pool1d(x, 4), x)
+    assert (blocks(pairs)["x"], choose_tiling(pairs).num_warps) == (512, 8)
+    assert (blocks(windows)["x"], choose_tiling(windows).num_warps) == (256, 8)
+    (few,) = specs_of(monkeypatch, lambda x: x[:, ::2] + x[:, 1::2], x[:64])
+    assert (blocks(few)["x"], choose_tiling(few).num_warps) == (64, 2)
+
+
+def test_columns_of_two_bytes_are_walked_in_longer_steps(monkeypatch):
+    x = torch.randn(4096, 1024, dtype=torch.bfloat16)
+    spec = compiled_specs(monkeypatch, lambda x: x.sum(0), x)[0][0]
+    assert blocks(spec)["r"] == 64
+    monkeypatch.setattr(triton_tile, "CACHED", 1 << 20)  # elements
+    assert blocks(spec)["r"] == 128
 
 
 def test_a_broadcast_is_no_transposition(monkeypatch):

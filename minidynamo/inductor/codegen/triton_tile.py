@@ -20,10 +20,15 @@ from minidynamo.inductor.split_reductions import WHOLE_COLUMN
 from minidynamo.inductor.symbolic import Expr, IntLike, Symbol, as_expr, product
 
 # A tile has at most so many elements; so many programs keep a large GPU busy (132
-# multiprocessors, several each).
+# multiprocessors, several each). Of little to do each, half or a quarter as many are enough: more
+# of them take longer to begin.
 POINTWISE_ELEMENTS = 1024
 REDUCTION_ELEMENTS = 4096
 BUSY = 1024
+BUSY_POINTWISE = BUSY // 2
+BUSY_SHORT = BUSY // 4
+# Rows are short where a tile of this many elements holds several.
+SHORT = 1024
 # Fewer programs than this leave multiprocessors idle, so each of them gets all the threads it can.
 FEW = 264
 # Rows that stay in registers: up to the first length where one walk reads them, up to the second
@@ -37,8 +42,8 @@ WARP_ROW = 1024
 # Of shorter rows a thread has fewer elements where there is less to do than this many threads, what
 # can be under way on a large GPU, have with more of them: more of them wait for memory at a time.
 THREADS = 1 << 18
-# Tiles of fewer elements, of the shortest rows, take longer to begin than to compute.
-SMALL = 512
+# From so many loads on, a thread has four elements instead of eight: more of them wait at a time.
+MANY_LOADS = 5
 # Elements that the second-level cache of a large GPU holds for a walk that comes again.
 CACHED = 1 << 23
 # Bytes of neighbouring columns that a tile has, twice as many where there are enough columns.
@@ -210,25 +215,32 @@ def _pointwise(body: LoopBody) -> Tiling:
         side, warps = (SQUARE, 4) if max(widths) > 2 else (2 * SQUARE, 8)
         return Tiling((Axis("y", (other,), side), Axis("x", rest, side)), True, warps)
     count = _count(body.iters, BUSY * POINTWISE_ELEMENTS)
-    if _is_strided(body):
-        block = min(256, next_power_of_two(count))
-        return Tiling((Axis("x", body.iters, block),), True, max(1, block // 32))
-    block = min(next_power_of_two(count // BUSY), POINTWISE_ELEMENTS)
-    block = min(max(block, 128), next_power_of_two(count))
-    lanes = 16 // max(widths) if len(widths) > 1 else 8
+    loads = sum(node.op == "load" for node in body.nodes)
+    step = _step(body)
+    if step > 1:
+        block = 512 if step == 2 and loads < MANY_LOADS else 256
+        while block > 64 and count < block * FEW:
+            block //= 2
+        block = min(block, next_power_of_two(count))
+        return Tiling((Axis("x", body.iters, block),), True, max(1, min(block // 32, 8)))
+    block = min(next_power_of_two(count // BUSY_POINTWISE), POINTWISE_ELEMENTS)
+    block = min(max(block, 256), next_power_of_two(count))
+    lanes = 16 // max(widths) if len(widths) > 1 else 4 if loads >= MANY_LOADS else 8
     warps = max(1, min(max(4, min(block // (32 * lanes), 8)), block // 32))
     return Tiling((Axis("x", body.iters, min(block, 32 * lanes * warps)),), True, warps)
 
 
-def _is_strided(body: LoopBody) -> bool:
-    """Whether an access leaves elements out: neighbouring threads are then to have neighbouring
-    elements, since a thread's own elements come by one instruction each.
+def _step(body: LoopBody) -> int:
+    """How far apart an access' neighbours lie where it leaves elements out, else 1: neighbouring
+    threads are then to have neighbouring elements, since a thread's own elements come by one
+    instruction each.
     """
     if not body.iters:
-        return False
+        return 1
     indices = [node.index for node in body.nodes if node.buffer is not None]
     factors = [index.coeff(body.iters[-1]) for index in indices if index is not None]
-    return any(f is not None and f.is_const and 1 < abs(f.const) <= 16 for f in factors)
+    steps = [abs(f.const) for f in factors if f is not None and f.is_const]
+    return max((step for step in steps if step <= 16), default=1)
 
 
 def _widths(body: LoopBody) -> set[int]:
@@ -273,6 +285,8 @@ def _reduction(body: LoopBody) -> Tiling:
         _neighbours(body, body.iters[-1]) > _neighbours(body, body.reduces[-1])
     )
     walked = 64 if by_column else 2048 if rows >= BUSY else 4096 if rows >= FEW else 8192
+    if by_column and min(_widths(body)) == 2 and rows * length >= CACHED:
+        walked *= 2
     r_block = next_power_of_two(length)
     if by_column:
         limit = WHOLE_COLUMN if walks > 1 else 64
@@ -286,14 +300,17 @@ def _reduction(body: LoopBody) -> Tiling:
     if by_column:
         columns = max(LINE // max(_widths(body)), 32)
         x_block = max(columns, min(rows // BUSY, 2 * columns))
+        each = 32 if persistent and rows >= FEW else each
     elif persistent and rows >= BUSY and r_block <= WARP_ROW:
         if r_block >= WARP_ROW // 4:
             each, most = 32, WARP_ROW // r_block
         else:
             each, most = min(16, max(8, rows * length // THREADS)), 256
         x_block = max(1, min(rows // BUSY, REDUCTION_ELEMENTS // r_block, most))
-        if r_block <= 8 and x_block * r_block < SMALL <= rows * r_block >> 8:
-            x_block, each = SMALL // r_block, 4
+    several = min(rows // BUSY_SHORT, SHORT // r_block, 256)
+    if persistent and several > x_block:
+        x_block = several
+        each = max(2, x_block * r_block // 128)
     x_block = min(next_power_of_two(x_block), next_power_of_two(rows))
     warps = next_power_of_two(max(x_block * r_block // (32 * each), 1))
     axes = Axis("x", body.iters, x_block), Axis("r", body.reduces, r_block)

@@ -23,7 +23,7 @@ from minidynamo.inductor.lowering.pointwise_table import (
     scaled_by,
     stored,
 )
-from minidynamo.inductor.lowering.promotion import float_type, result_type
+from minidynamo.inductor.lowering.promotion import compute_type, float_type, result_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
 from minidynamo.inductor.lowering.scalar import (
     Scalar,
@@ -35,6 +35,7 @@ from minidynamo.inductor.lowering.scalar import (
     where,
 )
 from minidynamo.inductor.symbolic import product
+from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -109,28 +110,31 @@ def divide(x: Scalar, y: Scalar) -> Scalar:
     return x / y
 
 
-def _floor_divide(x: Scalar, y: Scalar) -> Scalar:
-    """Python's // on floats, as torch defines it (c10::div_floor_floating)."""
-    if not x.dtype.is_floating_point:
-        return x.op("floordiv", y)
+def _floor_divide(x: Scalar, y: Scalar, over: Callable[[Scalar, Scalar], Scalar]) -> Scalar:
+    """Python's // on floats, as torch defines it (c10::div_floor_floating); `over`: a quotient."""
     rest = x.op("fmod", y)
-    quotient = (x - rest) / y
+    quotient = over(x - rest, y)
     differ = rest.ne(0) & ((y < 0) ^ (rest < 0))
     quotient = where(differ, quotient - 1, quotient)
     nearest = quotient.op("floor")
     nearest = where(quotient - nearest > 0.5, nearest + 1, nearest)
-    zero = x.const(0.0).op("copysign", x / y)
-    return where(y.eq(0), x / y, where(quotient.eq(0), zero, nearest))
+    zero = x.const(0.0).op("copysign", over(x, y))
+    return where(y.eq(0), over(x, y), where(quotient.eq(0), zero, nearest))
 
 
-def _truncate_divide(x: Scalar, y: Scalar) -> Scalar:
-    return trunc(x / y) if x.dtype.is_floating_point else x.op("truncdiv", y)
+_OF_INTEGERS = {"floor": "floordiv", "trunc": "truncdiv"}
 
 
-_ROUNDED: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
-    "floor": _floor_divide,
-    "trunc": _truncate_divide,
-}
+def _quotient(g: GraphLowering, y: Any, compute: torch.dtype) -> Callable[..., Scalar]:
+    """x / y, computed in this dtype. On GPUs eager multiplies by the inverse of a number
+    (ATen's BinaryDivTrueKernel.cu, BinaryDivFloorKernel.cu, BinaryDivTruncKernel.cu).
+    """
+    if not isinstance(y, int | float) or not compute.is_floating_point:
+        return divide
+    if not uses_triton(g.meta_device().type):
+        return divide
+    inverse = (1 / torch.tensor(y, dtype=compute_type(compute))).item()
+    return lambda a, _: a * inverse
 
 
 @register(aten.div, aten.true_divide)
@@ -143,16 +147,20 @@ def lower_div(
     if isinstance(y, complex):
         return DECLINED
     if rounding_mode is None:
-        return g.pointwise(divide, (x, y), compute_dtype(FLOAT, (x, y)), cost=4)
+        compute = compute_dtype(FLOAT, (x, y))
+        return g.pointwise(_quotient(g, y, compute), (x, y), compute, cost=4)
     compute = result_type((x, y))
     if not compute.is_floating_point:
-        return _divided(g, _ROUNDED[rounding_mode], x, y, lambda a: -a)
-    fn = _ROUNDED[rounding_mode]
+        name = _OF_INTEGERS[rounding_mode]
+        return _divided(g, lambda a, b: a.op(name, b), x, y, lambda a: -a)
+    over = _quotient(g, y, compute)
+    if rounding_mode == "floor":
+        return g.pointwise(lambda a, b: _floor_divide(a, b, over), (x, y), compute, cost=12)
     is_one = not isinstance(y, TensorValue) or product(y.size) == 1
-    if rounding_mode == "trunc" and compute in LOW_PRECISION and not is_one:
+    rounded = compute if compute in LOW_PRECISION and not is_one else compute_type(compute)
 
-        def fn(x: Scalar, y: Scalar) -> Scalar:  # eager truncates what it rounded
-            return trunc((x / y).to(compute).to(torch.float32))
+    def fn(a: Scalar, b: Scalar) -> Scalar:  # eager truncates what it rounded
+        return trunc(over(a, b).to(rounded).to(a.dtype))
 
     return g.pointwise(fn, (x, y), compute, cost=12)
 

@@ -31,6 +31,7 @@ from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import Symbol, symbol_expr
 
 ROUNDS, LAUNCHES = 5, 10
+HELD = 500_000  # cycles of the GPU: about a quarter of a millisecond
 log = logging.getLogger("minidynamo.inductor")
 
 
@@ -116,11 +117,15 @@ def _launcher(
 
 
 def measure(launch: Callable[[], Any]) -> float:
-    """Milliseconds of one launch: the least of a few rounds of launches one behind the other."""
+    """Milliseconds of one launch: the least of a few rounds of launches one behind the other.
+
+    They begin when all of them wait: short kernels would else take as long as the host does.
+    """
     launch()
     best = float("inf")
     for _ in range(ROUNDS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(HELD)
         start.record()
         for _ in range(LAUNCHES):
             launch()
