@@ -212,6 +212,8 @@ _TRACED_FUNCTIONS = {
         " generatorfunction coroutinefunction asyncgenfunction"
     ).split()
 } | {vars(inspect).get(name) for name in ("_has_code_flag", "_has_coroutine_mark")}
+# Whether an object is of a type, containers by their items' types.
+_TRACED_FUNCTIONS.add(torch.jit.isinstance)
 # Signatures: what their methods look at is made once.
 _TRACED_FUNCTIONS |= {
     getattr(method, "fget", method)

@@ -417,3 +417,44 @@ def test_int_of_what_can_only_be_truncated():
             warnings.simplefilter("always")
             outcomes.append((fn(Truncated()), [str(warning.message) for warning in caught]))
     assert outcomes[0] == outcomes[1]
+
+
+def kind_of(item, a):
+    if torch.jit.isinstance(item, typing.List[torch.Tensor]):  # noqa: UP006
+        return a + len(item)
+    if torch.jit.isinstance(item, typing.Dict[str, int]):  # noqa: UP006
+        return a * 2
+    if torch.jit.isinstance(item, typing.Optional[typing.Tuple[int, str]]):  # noqa: UP006, UP045
+        return a - 3
+    return a.sin() if torch.jit.isinstance(item, (int, torch.Tensor)) else a.cos()
+
+
+def test_types_as_torchscript_asks_for_them():
+    items = [x, [x, x], [x, 1], {"b": 1}, {"b": "c"}, (1, "b"), (1, 2), None, 3, "c"]
+    for item in items:
+        check(kind_of, item, x, graphs=1)
+    backend = CountingBackend()
+    compiled = minidynamo.compile(kind_of, backend=backend, fullgraph=True)
+    for item in items[:6] * 2:
+        assert_same(compiled(item, x), kind_of(item, x))
+    assert len(backend.graphs) == 6
+
+
+def test_types_as_torchscript_refuses_them():
+    def f(a):
+        b = a + 1
+        try:
+            torch.jit.isinstance([b], typing.List)  # noqa: UP006
+        except RuntimeError as error:
+            return b, type(error)
+        return b, None
+
+    check(f, x, graphs=None)
+
+    def of_nothing(a):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = torch.jit.isinstance([], typing.List[torch.Tensor])  # noqa: UP006
+        return a + 1, found, len(caught)
+
+    check(of_nothing, x, graphs=None)
