@@ -8,7 +8,8 @@ the kernel reads if
 
     that is memory of the plan's own (no input, constant or output, nothing that an operator might
         have kept), and no later step reads it or a view of it
-    both have the same dtype, sizes and strides
+    both have the same dtype and as much memory (their sizes may differ: products of matrices see
+    batches of rows as one)
     the kernel writes all of the output, and every element of the other is read only at the point
         that writes its place, and before
 
@@ -29,6 +30,7 @@ from minidynamo.inductor.extern import SILENT_ALIASES
 from minidynamo.inductor.fusion import is_injective, reads_overwritten
 from minidynamo.inductor.ir import Buffer, ExternOp
 from minidynamo.inductor.loop_body import LoopBody
+from minidynamo.inductor.symbolic import as_expr
 
 Steps = Sequence[Kernel | ExternOp]
 # Operators of these libraries hold no argument after the call and say which results share memory
@@ -120,7 +122,7 @@ def _in_place(
             if (
                 other.role == "in"
                 and source not in taken.values()
-                and _same_geometry(kernel.buffers[source], target)
+                and _same_memory(kernel.buffers[source], target)
                 and uses.is_dead_after(kernel.buffers[source], at)
                 and _point_by_point(spec.body, other.name, arg.name)
             ):
@@ -129,9 +131,9 @@ def _in_place(
     return _merged(kernel, taken) if taken else kernel
 
 
-def _same_geometry(a: Buffer, b: Buffer) -> bool:
-    same = a.dtype == b.dtype and a.size == b.size and a.stride == b.stride
-    return same and a.device == b.device
+def _same_memory(a: Buffer, b: Buffer) -> bool:
+    same = a.dtype == b.dtype and a.device == b.device
+    return same and as_expr(a.extent()) == as_expr(b.extent())
 
 
 def _point_by_point(
