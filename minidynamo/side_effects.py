@@ -202,6 +202,17 @@ class SideEffects:
         if variable.mutation is Mutation.EXISTING and self._ends_with_code(held):
             raise self._finalizer(f"{variable.describe()}.{name}")
 
+    def know_dict(self, variable: VariableTracker, own: dict[str, Any]) -> None:
+        """`own` is the instance dict of an object of the frame, which may reach it as a dict."""
+        known = self.variable_of(own) or self.owners.setdefault(id(own), variable)
+        if known is variable:
+            return
+        # The log would keep two of them apart: they can be read, and written to in eager alone.
+        if known in self.mutated:
+            why = "the dict was changed before the frame reached it as that of this object"
+            raise Unsupported("instance dict", variable.describe(), why)
+        self.frozen.update((known, variable))
+
     def _check_frozen(self, variable: VariableTracker) -> None:
         if variable in self.frozen:
             why = "the frame reached it also as the instance dict of an object"

@@ -29,6 +29,7 @@ from ..variables.number_tensors import tensor_of_items
 from ..variables.registry import handles
 from ..variables.symint import SymVariable
 from ..variables.tensor import TensorVariable
+from ..variables.tensor_subclass import TensorSubclassVariable
 from ..variables.torch_overrides import call_overrides, overriding
 
 if TYPE_CHECKING:
@@ -416,7 +417,11 @@ def as_tensor(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
-    """An array's memory is shared where dtype and device stay; a number has none."""
+    """An array's memory is shared where dtype and device stay, and a tensor is given back; a number
+    has none.
+    """
+    if args and isinstance(args[0], TensorVariable | TensorSubclassVariable):
+        return _of_tensor(tx, args, kwargs)
     if args and isinstance(args[0], NdarrayVariable):
         if args[0].is_scalar:
             return torch_tensor(tx, args, kwargs)
@@ -425,6 +430,26 @@ def as_tensor(
             return tensor
         return tensor.call_method(tx, "to", args[1:], kwargs)
     return _of_data(tx, args, kwargs)
+
+
+def _of_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """`torch.as_tensor` of a tensor: no `__torch_function__` sees it."""
+    plain = args[0].plain if isinstance(args[0], TensorSubclassVariable) else args[0]
+    assert isinstance(plain, TensorVariable)
+    wanted = {**dict(zip(("dtype", "device"), args[1:], strict=False)), **kwargs}
+    is_known = all(value.is_python_constant() for value in wanted.values())
+    if is_known and len(args) <= 3 and set(wanted) <= {"dtype", "device"}:
+        values = {name: value.as_python_constant() for name, value in wanted.items()}
+        if is_of_kind(plain.fake, **values):
+            return args[0]
+    if plain is args[0]:
+        return NotImplemented
+    return tx.call_operation(torch.as_tensor, [plain, *args[1:]], kwargs)
+
+
+def is_of_kind(fake: torch.Tensor, dtype: Any = None, device: Any = None) -> bool:
+    """Whether `as_tensor` has nothing to do."""
+    return dtype in (None, fake.dtype) and str(device) in ("None", str(fake.device))
 
 
 @handles(torch.tensor)

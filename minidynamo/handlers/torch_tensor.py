@@ -364,6 +364,7 @@ def _stored_on_real(
     tx: Translator, tensor: TensorVariable, real: torch.Tensor, name: str
 ) -> VariableTracker:
     assert tensor.source is not None
+    tensor.know_dict(tx)
     if name in real.__dict__:
         return tx.wrap(real.__dict__[name], AttrSource(tensor.source, name))
     tx.guard(tensor.source, "LACKS_ATTR", name)

@@ -30,7 +30,7 @@ from .constant import ConstantVariable, is_value
 from .functions import BoundMethodVariable, CallableVariable, UserFunctionVariable
 from .instance_dict import InstanceDictVariable
 from .registry import INSTANCE_WRAPPERS, WRAPPERS, handler_of, wraps, wraps_instances
-from .tensor import wrap_tensor
+from .tensor import TensorVariable, wrap_tensor
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -78,7 +78,7 @@ def wrap(
     effects = tx.output.side_effects
     known = effects.variable_of(value)
     if known is None and id(value) in effects.owners:
-        known = InstanceDictVariable(effects.owners[id(value)])
+        known = _dict_of(effects.owners[id(value)])
     if known is not None:
         return _alias(tx, known, source)
     wrapper = WRAPPERS.get(type(value)) or _instance_wrapper(value)
@@ -96,22 +96,18 @@ def wrap(
     return variable
 
 
-_TWICE = "the dict was changed before the frame reached it as that of this object"
+def _dict_of(owner: Any) -> InstanceDictVariable:
+    """The instance dict of an object of the frame."""
+    if isinstance(owner, TensorVariable):
+        unsupported("instance dict", owner.describe(), "that of a plain tensor is not traced")
+    return InstanceDictVariable(owner)
 
 
 def _own_dict(tx: Translator, value: Any, variable: VariableTracker) -> None:
     """Let the instance dict of an object be known as such where the frame reaches it later."""
-    own, effects = getattr(variable, "dict", None), tx.output.side_effects
-    if type(own) is not dict or own is value or issubclass(type(value), types.ModuleType):
-        return
-    known = effects.variable_of(own) or effects.owners.get(id(own))
-    if known is None:
-        effects.owners[id(own)] = variable
-        return
-    # The log would keep two of them apart: they can be read, and written to in eager alone.
-    if known in effects.mutated:
-        unsupported("instance dict", variable.describe(), _TWICE)
-    effects.frozen.update((known, variable))
+    own = getattr(variable, "dict", None)
+    if type(own) is dict and own is not value and not issubclass(type(value), types.ModuleType):
+        tx.output.side_effects.know_dict(variable, own)
 
 
 def _alias(tx: Translator, known: VariableTracker, source: Source) -> VariableTracker:

@@ -330,7 +330,8 @@ class Services:
         substitute = markers.substitute_of(value)
         if substitute is not None:
             return self.inline(UserFunctionVariable(substitute), args, kwargs)
-        if _is_torch(value) and self.is_overridden([*args, *kwargs.values()]):
+        asked = () if value is torch.as_tensor else (*args, *kwargs.values())  # by modes alone
+        if _is_torch(value) and self.is_overridden(asked):
             overridden = OVERRIDDEN_CALL[0](self, value, args, kwargs)
             if overridden is not None:
                 return overridden

@@ -24,7 +24,7 @@ from .. import config
 from ..exc import RunInEager
 from ..output_graph import example_value
 from ..side_effects import DELETED, Mutation
-from ..source import AttrSource
+from ..source import AttrSource, InstanceDictSource
 from .base import ObservedException, VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
 from .identity import IdentityKey
@@ -156,7 +156,19 @@ class TensorVariable(VariableTracker):
                 f"{self.describe()}.{name}",
                 f"setting {name} changes the tensor itself",
             )
+        else:
+            self.know_dict(tx)
         tx.output.side_effects.store_attr(self, name, value)
+
+    def dict_source(self) -> Source:
+        assert self.source is not None
+        return InstanceDictSource(self.source)
+
+    def know_dict(self, tx: Translator) -> None:
+        """Where the program's own attributes are used, the frame may reach their dict as well."""
+        real = tx.output.side_effects.real_of(self)
+        if self.source is not None and real is not None:
+            tx.output.side_effects.know_dict(self, vars(real))
 
     def _has_flag(self, value: VariableTracker) -> bool:
         """Whether setting `requires_grad` to this leaves the tensor as it is."""
@@ -184,6 +196,7 @@ class TensorVariable(VariableTracker):
             unsupported(
                 "tensor attribute delete", f"{self.describe()}.{name}", "it is torch's own"
             )
+        self.know_dict(tx)
         real = tx.output.side_effects.real_of(self)
         existed = self.source is not None and name in vars(real)
         tx.output.side_effects.delete_attr(self, name, existed=existed)

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..exc import RunInEager
 from ..side_effects import Mutation
-from ..source import AttrSource, CallSource
+from ..source import CallSource
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
-from .descriptors import bind, class_lookup, guard_class
+from .descriptors import ClassAttribute, bind, class_lookup, guard_class
+from .instance_dict import InstanceDictVariable
+from .instance_state import InstanceState, instance_dict
 from .tensor import SUBCLASS_WRAPPER, TensorVariable
 from .torch_overrides import dispatch, dispatched, overriding
 from .wrapper_tensors import is_wrapper, wrap_wrapper
@@ -41,7 +43,7 @@ def _as_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
         return tensor.as_subclass(cls)  # type: ignore[arg-type]
 
 
-class TensorSubclassVariable(VariableTracker):
+class TensorSubclassVariable(InstanceState):
     """A tensor of class `cls`; `plain` is the tensor of the graph."""
 
     owns_operators = True
@@ -60,6 +62,7 @@ class TensorSubclassVariable(VariableTracker):
         self.plain = plain
         self.cls = cls
         self.value = value
+        self.dict = None if value is None else instance_dict(value)
 
     def describe(self) -> str:
         return super().describe() or f"{self.cls.__name__} {self.plain.describe()}"
@@ -77,16 +80,15 @@ class TensorSubclassVariable(VariableTracker):
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         guard_class(tx, self.cls)
-        stored = tx.output.side_effects.load_attr(self, name)
-        if isinstance(stored, VariableTracker):
-            return stored
         found = class_lookup(tx, self.cls, name)
-        if self.value is not None and name in self.value.__dict__:
-            assert self.source is not None
-            return tx.wrap(self.value.__dict__[name], AttrSource(self.source, name))
+        if found is None or not found.is_data_descriptor():
+            stored = self.load_instance(tx, name)
+            if stored is not None:
+                return stored.realize()
         if found is None:
-            kind = self.cls.__name__
-            tx.raise_observed(AttributeError, f"'{kind}' object has no attribute '{name}'")
+            self._no_attribute(tx, name)
+        if name == "__dict__":
+            return InstanceDictVariable(self)
         if name == "__class__":
             return tx.wrap_constant(self.cls)
         if getattr(torch.Tensor, name, _MISSING) is not getattr(self.cls, name):
@@ -97,10 +99,41 @@ class TensorSubclassVariable(VariableTracker):
             unsupported("tensor subclass", f"{self!r}.{name}", "it is not traced")
         return dispatched(tx, lambda probe: getattr(probe, name), [self])
 
+    def _no_attribute(self, tx: Translator, name: str) -> NoReturn:
+        text = f"'{self.cls.__name__}' object has no attribute '{name}'"
+        tx.raise_observed(AttributeError, text)
+
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
-        if hasattr(torch.Tensor, name) or hasattr(self.cls, name):
+        if not self._class_store(tx, name, value):
+            tx.output.side_effects.store_attr(self, name, value)
+
+    def delattr(self, tx: Translator, name: str) -> None:
+        if self._class_store(tx, name, None):
+            return
+        if not self.has_stored(tx, name):
+            self._no_attribute(tx, name)
+        self.delete_item(tx, name)
+
+    def _class_store(self, tx: Translator, name: str, value: VariableTracker | None) -> bool:
+        """Store (or delete, if value is None) through a property, if the class has one."""
+        guard_class(tx, self.cls)
+        found = class_lookup(tx, self.cls, name)
+        if found is not None and isinstance(found.raw, property):
+            self._property_store(tx, found, value)
+            return True
+        if hasattr(torch.Tensor, name) or (found is not None and found.is_data_descriptor()):
             unsupported("tensor subclass", f"{self!r}.{name} = ...", "it is not traced")
-        tx.output.side_effects.store_attr(self, name, value)
+        return False
+
+    def _property_store(
+        self, tx: Translator, found: ClassAttribute, value: VariableTracker | None
+    ) -> None:
+        part = "fset" if value is not None else "fdel"
+        function = getattr(found.raw, part)
+        if function is None or getattr(torch.Tensor, found.name, None) is found.raw:
+            unsupported("tensor subclass", f"{self!r}.{found.name} = ...", "it is not traced")
+        from_class = found.part(tx, function, part)
+        tx.call_function(from_class, [self, value] if value is not None else [self], {})
 
     def call_builtin(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -421,3 +423,149 @@ def test_parameters_of_a_class_of_the_program_made_inside(fn):
         want, got = fn(x), compiled(x)
         assert same(want, got), (want, got)
         assert len(counter.graphs) in (1, graphs)
+
+
+class Described(torch.Tensor):
+    """Keeps a dict and a list, which are copied from tensor to tensor by way of `__dict__`."""
+
+    def __init__(self, x, notes=None):
+        super().__init__()
+        self.meta = {"made": 1}
+        self.notes = [] if notes is None else notes
+        if not isinstance(x, Described):
+            self.copy_from(self)
+        self.meta.setdefault("space", "RAS")
+
+    @staticmethod
+    def __new__(cls, x, notes=None):
+        return torch.as_tensor(x).as_subclass(cls)
+
+    @property
+    def meta(self):
+        return self._meta
+
+    @meta.setter
+    def meta(self, value):
+        self._meta = dict(value, set=len(value))
+
+    @meta.deleter
+    def meta(self):
+        del self._meta
+
+    def copy_from(self, other):
+        state = other.__dict__
+        self.__dict__.update({name: copy.copy(state[name]) for name in state})
+        return self
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        if isinstance(result, cls) and isinstance(args[0], cls):
+            result.copy_from(args[0])
+        return result
+
+
+def made_and_copied(x):
+    first = Described(x)
+    first.notes.append("a")
+    second = first[:, 1:] + 1
+    second.notes.append("b")
+    second.meta["count"] = len(first.notes), len(second.notes)
+    return first, second
+
+
+def of_an_argument(x):
+    x.notes.append(3)
+    x.__dict__["more"] = len(x.__dict__)
+    y = x * 2
+    y.meta = {"seen": x.more, **vars(x)["_meta"]}
+    return y
+
+
+def forgotten(x):
+    y = Described(x, [4])
+    del y.notes, y.meta
+    return y + 1, hasattr(y, "meta"), hasattr(x, "notes"), getattr(x, "other", 5)
+
+
+def state_of(value):
+    tensors = value if isinstance(value, tuple) else (value,)
+    return [(dict(vars(t)), t.tolist()) if isinstance(t, torch.Tensor) else t for t in tensors]
+
+
+@pytest.mark.parametrize(
+    "function, make",
+    [
+        (made_and_copied, X.clone),
+        (of_an_argument, lambda: Described(X.clone(), [1])),
+        (forgotten, X.clone),
+        (forgotten, lambda: Described(X.clone())),
+    ],
+)
+def test_instance_dicts(function, make):
+    """`tensor.__dict__` is the tensor's attributes, and properties of the class are set."""
+    backend = CountingBackend()
+    compiled = minidynamo.compile(function, backend=backend, fullgraph=True)
+    for _ in range(2):
+        expected, given = make(), make()
+        want, got = function(expected), compiled(given)
+        assert state_of(want) == state_of(got)
+        assert state_of(expected) == state_of(given)
+    assert len(backend.graphs) == 1
+
+
+def test_attributes_that_come_later():
+    """What a tensor lacks is guarded, as what it has."""
+
+    def function(x):
+        return x + getattr(x, "bias", 1)
+
+    backend = CountingBackend()
+    compiled = minidynamo.compile(function, backend=backend)
+    x = Described(X.clone())
+    assert_same(compiled(x), function(x))
+    x.bias = 10
+    assert_same(compiled(x), function(x))
+    assert len(backend.graphs) == 2
+    del x.bias
+    assert_same(compiled(x), function(x))
+    assert len(backend.graphs) == 2
+
+
+@pytest.mark.parametrize("cls", [torch.Tensor, Passing])
+@pytest.mark.parametrize("late", [False, True])
+def test_instance_dicts_across_a_break(cls, late):
+    """The dict and the tensor are one, whichever the frame reaches first."""
+
+    def function(x):
+        table = x.__dict__
+        minidynamo.graph_break()
+        if late:
+            table.update(scale=3)
+        x.scale = x.scale + 1 if late else 5
+        table["scale"] += 1
+        table.update(bias=2)
+        return x * x.scale + x.bias
+
+    backend = CountingBackend()
+    compiled = minidynamo.compile(function, backend=backend)
+    for _ in range(2):
+        expected, given = X.clone().as_subclass(cls), X.clone().as_subclass(cls)
+        want, got = function(expected), compiled(given)
+        assert_same(got, want)
+        assert vars(given) == vars(expected) == {"scale": 5 if late else 6, "bias": 2}
+
+
+def test_as_tensor():
+    """A tensor is given back as it is; of other dtypes it is a plain one."""
+
+    def function(x):
+        same = torch.as_tensor(x), torch.as_tensor(x, dtype=torch.float32, device="cpu")
+        wide = torch.as_tensor(x, dtype=torch.float64)
+        return [y is x for y in same], type(wide), wide + 1, torch.as_tensor(wide) is wide
+
+    check(function, X, graphs=1)
+    backend = CountingBackend()
+    compiled = minidynamo.compile(function, backend=backend, fullgraph=True)
+    assert_same(compiled(X.as_subclass(Passing)), function(X.as_subclass(Passing)))
+    check(lambda x: torch.as_tensor(x, None, None, 1), X, graphs=0)
