@@ -100,6 +100,30 @@ def _wrap_constant_iterator(
     return _existing(ConstantIterator(rest, type(value)), source)
 
 
+def _is_at_end(iterator: Any) -> bool:
+    """Whether an iterator of a dict or a set gave all items, and its next step is to find that out.
+
+    One whose container changed its size has no length, either, but its next step raises, and so
+    does pickling it.
+    """
+    if iterator.__length_hint__() != 0:
+        return False
+    try:
+        return not iterator.__reduce__()[1][0]
+    except RuntimeError:
+        return False
+
+
+def _guard_end(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> bool:
+    at_end = _is_at_end(value)
+    tx.guard(CallSource(source, _is_at_end, "<whether {base} gave all>"), "CONST_EQ", at_end)
+    return at_end
+
+
 @wraps(*DICT_ITERATOR_TYPES.values())
 def _wrap_dict_iterator(
     tx: Translator,
@@ -109,8 +133,8 @@ def _wrap_dict_iterator(
     index = _guard_position(tx, value, source)
     if index < 0:
         return _existing(ConstantIterator((), type(value)), source)
-    if value.__length_hint__() == 0:
-        unsupported("iterator", source.name, "a dict iterator at its end, or a changed dict")
+    if value.__length_hint__() == 0 and not _guard_end(tx, value, source):
+        unsupported("iterator", source.name, "the dict changed its size while it was iterated")
     container = iterator_sequence(value)
     mapping = tx.wrap(container, iterator_sequence_source(source))
     if not isinstance(mapping, DictVariable):
@@ -141,8 +165,8 @@ def _wrap_set_iterator(
     tx.guard(CallSource(source, _set_position, "<position of {base}>"), "CONST_EQ", index)
     if index < 0:
         return _existing(ConstantIterator((), type(value)), source)
-    if value.__length_hint__() == 0:
-        unsupported("iterator", source.name, "a set iterator at its end, or a changed set")
+    if value.__length_hint__() == 0 and not _guard_end(tx, value, source):
+        unsupported("iterator", source.name, "the set changed its size while it was iterated")
     wrapped = tx.wrap(iterator_sequence(value), iterator_sequence_source(source))
     container = set_like(wrapped)
     if not isinstance(container, SetVariable) or len(container.table) != len(

@@ -9,7 +9,7 @@ import copy
 
 import pytest
 import torch
-from testing import check, check_recompiles
+from testing import assert_same, check, check_recompiles
 
 import minidynamo
 
@@ -177,6 +177,90 @@ def test_modules_that_are_exchanged():
         return x, names
 
     check(fn, X, graphs=None)
+
+
+# -- iterators that gave all -----------------------------------------------------------------------
+
+
+def ways(container):
+    """Iterators over a container, by the name of how they are made."""
+    if isinstance(container, set):
+        return {"set": iter(container)}
+    views = {"keys": container.keys(), "values": container.values(), "items": container.items()}
+    forwards = {name: iter(view) for name, view in views.items()}
+    return forwards | {f"reversed {name}": reversed(view) for name, view in views.items()}
+
+
+def gone_on(x, container, way):
+    iterator = ways(container)[way]
+    for _ in range(len(container)):
+        next(iterator)
+    y = x + 1
+    minidynamo.graph_break()
+    y = y * 2
+    for _ in iterator:
+        y = y - 100
+    return y, list(iterator), iterator.__length_hint__()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("way", [*ways({}), *ways(set())])
+def test_a_graph_goes_on_with_an_iterator_that_gave_all(way, size):
+    keys = "abc"[:size]
+    check(
+        gone_on, X, set(keys) if way == "set" else dict.fromkeys(keys), way, graphs=2, breaks=1
+    )
+
+
+def changed_after(x, container, way):
+    iterator = ways(container)[way]
+    for _ in range(len(container)):
+        next(iterator)
+    minidynamo.graph_break()
+    if isinstance(container, set):
+        container.add(7)
+    else:
+        container["z"] = 7
+    return x + 1, next(iterator, None)
+
+
+@pytest.mark.parametrize("way", ["keys", "reversed items", "set"])
+def test_it_notices_what_is_added_behind_the_break(way):
+    check(changed_after, X, {1} if way == "set" else {"a": 1}, way, graphs=None)
+
+
+def advanced(x, container, iterator):
+    try:
+        found = next(iterator, "end")
+    except RuntimeError as error:
+        found = str(error)
+    return x + len(container), found
+
+
+def finished(cls):
+    container = cls("a") if cls is set else cls(a=1)
+    iterator = iter(container)
+    next(iterator)
+    return X, container, iterator
+
+
+def changed(cls):
+    """As `finished`, but the container was larger when the iterator was made."""
+    container = cls("ab") if cls is set else cls(a=1, b=2)
+    iterator = iter(container)
+    next(iterator)
+    for key in set(container) - {"a"}:
+        container.remove(key) if cls is set else container.pop(key)
+    return X, container, iterator
+
+
+@pytest.mark.parametrize("cls", [dict, set])
+@pytest.mark.parametrize("order", [(finished, changed), (changed, finished)])
+def test_an_iterator_that_gave_all_is_not_one_of_a_changed_container(order, cls):
+    compiled = minidynamo.compile(advanced, backend="eager")
+    for make in (*order, *order):
+        assert_same(advanced(*make(cls)), compiled(*make(cls)))
+    assert compiled(*changed(cls))[1] != compiled(*finished(cls))[1] == "end"
 
 
 # -- copies ----------------------------------------------------------------------------------------
