@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any
+
+import sympy
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from .. import trace_rules
 from ..draws import Draw, DrawSource
@@ -104,7 +108,31 @@ def draw(
     place = tx.output.draws.add(tx.output, Draw(call, owner, values, named))
     if name == "getstate":
         return DrawnVariable(place, tuple)
-    return _result(tx, sample, place)
+    result = _result(tx, sample, place)
+    if isinstance(result, SymVariable) and isinstance(sample, float):
+        _note_least(tx, result, name, None if named else values)
+    return result
+
+
+def _note_least(tx: Translator, drawn: SymVariable, name: str, args: Any) -> None:
+    """What no number of the kind is below. No upper bound: uniform() may round to more.
+
+    args: those of the call, None where they have names.
+    """
+    least = -inf
+    if name == "random" and args == ():
+        least = 0.0
+    elif name == "uniform" and args is not None and len(args) == 2:
+        low, high = args
+        if (
+            type(low) in (int, float)
+            and type(high) in (int, float)
+            and -inf < low <= high < inf
+        ):
+            least = float(low)
+    if least > -inf:
+        symbol = drawn.value.node.expr
+        tx.output.shape_env.var_to_range[symbol] = ValueRanges(sympy.Float(least), sympy.oo)
 
 
 def _run(tx: Translator, function: Callable[..., Any], values: Any, named: Any) -> Any:

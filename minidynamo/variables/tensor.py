@@ -27,6 +27,7 @@ from ..side_effects import DELETED, Mutation
 from ..source import AttrSource, InstanceDictSource
 from .base import ObservedException, VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
+from .drawn_tensors import decided
 from .identity import IdentityKey
 from .number_tensors import known_number
 
@@ -304,6 +305,9 @@ class TensorVariable(VariableTracker):
         return items
 
     def truth(self, tx: Translator) -> bool:
+        known = decided(self.node) if self.fake.numel() == 1 else None
+        if known is not None and not tx.output.overrides.has_modes:
+            return known
         unsupported(
             "data-dependent branch",
             f"bool({self.describe()})",
