@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..source import ConstSource
 from ..variables.base import NotConstant, VariableTracker
 from ..variables.builtin_object import observed
+from ..variables.constant import is_value
 from ..variables.functions import BoundMethodVariable
 from ..variables.registry import handles
 
@@ -23,27 +24,67 @@ def signature(
     kwargs: dict[str, Any],
 ) -> Any:
     """The signature depends on the function alone; of a bound method, not on its object."""
-    if len(args) != 1 or kwargs:
+    real = _known_callable(args, kwargs)
+    if real is None:
         return NotImplemented
-    function = args[0]
-    try:
-        if isinstance(function, BoundMethodVariable):
-            real: Any = types.MethodType(
-                function.function.realize().as_python_constant(), object()
-            )
-        else:
-            real = function.as_python_constant()
-        if isinstance(real, type) and _is_init_alone(real):
-            made_by: Any = function.getattr(tx, "__init__").realize().as_python_constant()
-        else:
-            made_by = real
-    except NotConstant:
-        return NotImplemented
+    if isinstance(real, type) and _is_init_alone(real):
+        try:
+            made_by: Any = args[0].getattr(tx, "__init__").realize().as_python_constant()
+        except NotConstant:
+            return NotImplemented
+    else:
+        made_by = real
     if not isinstance(made_by, (types.FunctionType, types.MethodType)):
         return NotImplemented
     with observed(tx):
         result = inspect.signature(real)
     return tx.wrap(result, ConstSource(result, f"signature of {real.__name__}"))
+
+
+def _known_callable(args: list[VariableTracker], kwargs: dict[str, Any]) -> Any:
+    """The one argument, or None; methods are bound to another object than the program's."""
+    if len(args) != 1 or kwargs:
+        return None
+    function = args[0].realize()
+    try:
+        if isinstance(function, BoundMethodVariable):
+            return types.MethodType(function.function.realize().as_python_constant(), object())
+        return function.as_python_constant()
+    except NotConstant:
+        return None
+
+
+@handles(inspect.getfullargspec)
+def full_arg_spec(
+    tx: Translator,
+    args: list[VariableTracker],
+    kwargs: dict[str, Any],
+) -> Any:
+    """As a signature, in new containers at each call."""
+    real = _known_callable(args, kwargs)
+    if not isinstance(real, (types.FunctionType, types.MethodType)):
+        return NotImplemented
+    try:
+        spec = inspect.getfullargspec(real)
+    except TypeError:
+        return NotImplemented  # eager raises it, with its cause
+    fields = [_copied(tx, value, real.__name__) for value in spec]
+    return tx.call_function(tx.wrap_constant(inspect.FullArgSpec), fields, {})
+
+
+def _copied(tx: Translator, value: Any, name: str) -> VariableTracker:
+    """The container with the program's objects."""
+    if isinstance(value, dict):
+        return tx.wrap_keywords({key: _object(tx, item, name) for key, item in value.items()})
+    if isinstance(value, (list, tuple)):
+        return tx.wrap_items(type(value), [_object(tx, item, name) for item in value])
+    return _object(tx, value, name)
+
+
+def _object(tx: Translator, value: Any, name: str) -> VariableTracker:
+    if is_value(value):
+        return tx.wrap_constant(value)
+    return tx.wrap(value, ConstSource(value, f"what the signature of {name} names"))
 
 
 def _is_init_alone(cls: type) -> bool:

@@ -161,3 +161,61 @@ def test_a_signature_that_is_refused_is_the_programs_error():
             return a + 1, str(error)
 
     check(f, x, fullgraph=True)
+
+
+DEFAULT = [1]
+
+
+def specified(a, /, b: int, c: "float" = 2, *rest, d, e=DEFAULT, f: str = "x", **named) -> list:
+    return a
+
+
+class Specified:
+    def method(self, hook_args=None):
+        return self
+
+    @classmethod
+    def of_class(cls, a, b=(1, 2)):
+        return cls
+
+
+def test_argument_specs():
+    """`inspect.getfullargspec`: containers of its own at each call, with the program's objects."""
+
+    def f(a, o):
+        functions = [specified, o.method, Specified.of_class, Specified.method]
+        specs = [inspect.getfullargspec(function) for function in functions]
+        specs[0].args.append("new")
+        specs[0].kwonlydefaults["e"].append(len(specs[1].args))
+        shared = specs[0].kwonlydefaults["e"] is DEFAULT
+        names = ["hook_args" in spec.args for spec in specs]
+        del DEFAULT[1:]
+        return (
+            a + specs[0].kwonlydefaults["e"][0],
+            names,
+            shared,
+            [tuple(spec) for spec in specs],
+        )
+
+    for _ in range(2):
+        check(f, x, Specified(), graphs=1, fullgraph=True)
+    check(lambda a: (a + 1, list(inspect.getfullargspec(specified).annotations)), x, graphs=1)
+
+
+def test_argument_specs_that_are_refused():
+    def f(a, what):
+        try:
+            return inspect.getfullargspec(what)
+        except TypeError as error:
+            return a + 1, str(error), type(error.__cause__)
+
+    check(f, x, 3, graphs=None)
+    check(f, x, told, graphs=None)
+
+
+def test_other_functions_have_other_argument_specs():
+    def f(a, what):
+        return a + len(inspect.getfullargspec(what).args)
+
+    calls = [(x, specified), (x, Specified.method), (x, specified)]
+    check_recompiles(f, calls, graphs=2, fullgraph=True)
