@@ -30,6 +30,7 @@ from .exc import UserError
 from .markers import Decision, set_decision
 from .optimized_module import OptimizedModule
 from .regions import forget_regions, live_regions, region_for, run_only
+from .resume_execution import forget_breaks
 from .shape_specs import checked_spec
 from .stances import STANCES, Stance
 from .stances import made_by as stances_made_by
@@ -517,3 +518,4 @@ def reset() -> None:
     forget_regions()
     shape_history.forget()
     forget_warnings()
+    forget_breaks()

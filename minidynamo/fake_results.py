@@ -253,6 +253,8 @@ def _dispatch(
         shapes = RESULTS.get(func, _no_more)(*args, **(kwargs or {}))
         if shapes is not None:
             return args[0] if func in IN_PLACE else _results(mode, args[0], shapes)
+    if func is aten.view.default:
+        _check_view(mode, *args)
     try:
         result = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
     except RuntimeError:
@@ -262,6 +264,19 @@ def _dispatch(
             raise
         result = FakeTensorMode.dispatch(mode, func, types, *known)
     return _relaid(mode, result, STRIDES[func](*args)) if _has_layout(func, args) else result
+
+
+def _check_view(mode: FakeTensorMode, x: torch.Tensor, shape: Sequence[Any]) -> None:
+    """Raises where there is no such view of `x`. torch's rule for fake tensors joins what lies on
+    both sides of a dimension of size 1, whatever the strides are; it is right without these.
+    """
+    if type(x) is not FakeTensor or x.layout != torch.strided:
+        return
+    kept = [axis for axis, size in enumerate(x.shape) if type(size) is not int or size != 1]
+    if 1 < len(kept) < x.dim() and not is_row_major(x):
+        sizes, strides = ([numbers[axis] for axis in kept] for numbers in (x.shape, x.stride()))
+        with mode:
+            x.detach().as_strided(sizes, strides).view(shape)
 
 
 def _with_known_sizes(mode: FakeTensorMode, func: Any, given: Any) -> Any:

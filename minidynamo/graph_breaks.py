@@ -8,6 +8,7 @@ original's code with its exception handlers), and hands over to a continuation f
 
 from __future__ import annotations
 
+import itertools
 import sys
 import types
 from collections.abc import Callable
@@ -45,6 +46,7 @@ from .resume_execution import (
     continuation,
     is_continuation,
     is_made_name,
+    note_break,
 )
 from .source import LoadContext, LocalSource, Source
 from .stopped_frames import (
@@ -308,6 +310,8 @@ class _BreakFinisher(_Finisher):
         while frames[0].parent is not None:
             frames.insert(0, frames[0].parent)
         self.frame, *inlined = (StoppedFrame(f, calls=f is not innermost) for f in frames)
+        for caller, callee in itertools.pairwise((self.frame, *inlined)):
+            note_break(self.frame.base, callee.base, caller.base, caller.index)
         self.stops = StopFunctions(inlined) if inlined else None
 
     def run(self) -> CompiledFrame:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import config
 from .bytecode import (
     CallArg,
     Instruction,
@@ -24,7 +25,9 @@ from .bytecode import (
     copy_instructions,
     current,
     decode,
+    instruction_index,
     prime_cache,
+    reachable,
     remove_unreachable,
 )
 from .utils import dropping
@@ -39,6 +42,7 @@ RESULT_NAME = "__md_result"
 # argument has the exception that is being handled).
 VALUE, NULL_SLOT, HANDLED = "v", "n", "e"
 _LEAVES_BLOCK = ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]
+_BREAKS_OF_A_CALL = 8  # where there are more, they count as several calls
 _CO_VARARGS, _CO_VARKEYWORDS, _CO_NESTED = 0x04, 0x08, 0x10
 
 
@@ -97,6 +101,9 @@ class _Family:
 
     continuations: dict[ContinuationKey, types.CodeType] = field(default_factory=dict)
     has_captured: bool = False
+    # The breaks of its graphs in functions that it calls, by id of these: how many, and the places
+    # of the calls, as id of the caller's code and index.
+    broken: dict[int, tuple[int, set[tuple[int, int]]]] = field(default_factory=dict)
 
 
 # By id, because code objects compare by value; a weak reference removes the row.
@@ -166,6 +173,40 @@ def has_captured(code: types.CodeType) -> bool:
     return _family(base_code(code)).has_captured
 
 
+def note_break(
+    root: types.CodeType,
+    callee: types.CodeType,
+    caller: types.CodeType,
+    index: int,
+) -> None:
+    """In a frame of `root` the graph broke in `callee`, called at `index` of `caller`. All are
+    codes that the user wrote.
+    """
+    broken = _family(root).broken
+    count, places = broken.get(id(callee), (0, set()))
+    places.add((id(caller), index))
+    broken[id(callee)] = count + 1, places
+
+
+def breaks_often(root: types.CodeType, callee: types.CodeType) -> bool:
+    """Whether graphs of `root` broke so often in `callee` that it is cheaper to let that run in
+    frames of its own, whose code serves all calls: going on in the middle of it takes continuations
+    of both for every break at every place that calls it.
+    """
+    row = _families.get(id(base_code(root)))
+    known = None if row is None else row[1].broken.get(id(base_code(callee)))
+    if known is None:
+        return False
+    count, places = known
+    return max(len(places), count // _BREAKS_OF_A_CALL) >= config.recompile_limit
+
+
+def forget_breaks() -> None:
+    """As if no graph had broken."""
+    for _, family in _families.values():
+        family.broken.clear()
+
+
 def push_stack(slots: str) -> list[Instruction]:
     """Push the stack that the arguments of a continuation hold."""
     pushes: list[Instruction] = []
@@ -192,11 +233,14 @@ def entered_at(
     base: types.CodeType,
     key: ContinuationKey,
     failure: Failure | None = None,
+    at: int | None = None,
 ) -> list[Instruction]:
     """The instructions of a function that takes `key.arguments()` and goes on in `copies`, a copy
-    of `base`; with `failure` it raises there, so that the handlers around see it.
+    of `base` or of those parts that it reaches, then with `key.index` at `at`; with `failure` it
+    raises there, so that the handlers around see it.
     """
-    target = copies[key.index]
+    at = key.index if at is None else at
+    target = copies[at]
     free = closure_names(base)
     prelude = [Instruction("COPY_FREE_VARS", len(free))] if free else []
     prelude += [Instruction("RESUME", 0), *push_stack(key.slots)]
@@ -216,7 +260,7 @@ def entered_at(
         call = Instruction("CALL", CallArg(len(arguments)), origin=target.origin)
         call.handler = target.handler
         after = drop_result(target) if key.makes else []
-        after.append(Instruction("JUMP", target=copies[key.index + 1]))
+        after.append(Instruction("JUMP", target=copies[at + 1]))
         prelude += [*current.emit_callable([function]), *arguments, *forget, call, *after]
     for inst in prelude:
         inst.positions = target.positions
@@ -268,8 +312,11 @@ def make_function_code(
 
 
 def _make(base: types.CodeType, key: ContinuationKey) -> types.CodeType:
-    copies = copy_instructions(decode(base))
-    instructions = remove_unreachable(entered_at(copies, base, key))
+    listing = decode(base)
+    kept = sorted(reachable(listing, key.index, instruction_index(base)))
+    copies = copy_instructions([listing[i] for i in kept])
+    entered = entered_at(copies, base, key, at=kept.index(key.index))
+    instructions = remove_unreachable(entered) if key.inner is not None else entered
     code = make_function_code(instructions, base, key.arguments())
     prime_cache(code, instructions)
     key_of_code = id(code)

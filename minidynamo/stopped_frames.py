@@ -25,7 +25,7 @@ from .bytecode import (
     current,
     decode,
     instruction_index,
-    live_locals,
+    live_names,
     remove_unreachable,
 )
 from .exc import SkipFrame
@@ -96,7 +96,7 @@ class StoppedFrame:
         if position is None:
             raise SkipFrame("it stops before its first instruction")
         self.index = position
-        self.live = live_locals(self.instructions)
+        self.live = live_names(self.base)
         self.slots, self.stack = _describe_stack(tx)
         self.makes = (calls and tx.made is not None) or _goes_on_making(tx)
         if calls and tx.made is not None:

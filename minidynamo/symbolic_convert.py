@@ -19,7 +19,7 @@ from .bytecode import Instruction, current, decode, instruction_index
 from .exc import MinidynamoError, SkipFrame, Unsupported
 from .opcodes import OPCODES
 from .output_graph import OutputGraph
-from .resume_execution import base_code, is_continuation, is_stack_name
+from .resume_execution import base_code, breaks_often, is_continuation, is_stack_name
 from .source import (
     AttrSource,
     CellSource,
@@ -462,7 +462,8 @@ class Translator(Protocol):
         """
         if trace_rules.is_transform_file(self.code.co_filename) or code is trace_rules.DEEPCOPY:
             return False
-        return config.nested_graph_breaks and self.current.opname in _WAITING
+        can_wait = config.nested_graph_breaks and self.current.opname in _WAITING
+        return can_wait and not breaks_often(self.root.code, code)
 
     def call_python_function(
         self,

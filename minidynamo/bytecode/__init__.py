@@ -23,7 +23,7 @@ from .analysis import (
 )
 from .assemble import argument_count, assemble
 from .canonical import OPS
-from .decode import decode, instruction_index, prime_cache
+from .decode import decode, instruction_index, live_names, prime_cache
 from .instruction import (
     BytecodeError,
     CallArg,
@@ -55,6 +55,7 @@ __all__ = [
     "index_of",
     "instruction_index",
     "live_locals",
+    "live_names",
     "loops",
     "normal_successors",
     "null_slots",

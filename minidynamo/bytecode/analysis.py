@@ -117,13 +117,17 @@ def blocks(instructions: Sequence[Instruction]) -> list[range]:
     return [range(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
 
 
-def reachable(instructions: Sequence[Instruction]) -> set[int]:
-    """Indices of what can run; a handler can if anything that it covers can."""
+def reachable(
+    instructions: Sequence[Instruction],
+    start: int = 0,
+    index: dict[Instruction, int] | None = None,
+) -> set[int]:
+    """Indices of what can run from `start` on; a handler can if anything that it covers can."""
     if not instructions:
         return set()
-    index = index_of(instructions)
+    index = index_of(instructions) if index is None else index
     seen: set[int] = set()
-    work = [0]
+    work = [start]
     while work:
         i = work.pop()
         while i not in seen:
@@ -157,6 +161,7 @@ def stack_depths(instructions: Sequence[Instruction]) -> list[int]:
     work: list[tuple[int, int]] = [(0, 0)] if instructions else []
     while work:
         i, depth = work.pop()
+        entered: Handler | None = None
         while True:
             if i == len(instructions):
                 raise BytecodeError(f"control runs off the end after {instructions[-1]!r}")
@@ -175,7 +180,9 @@ def stack_depths(instructions: Sequence[Instruction]) -> list[int]:
                     raise BytecodeError(
                         f"{handler!r} needs more than {depth} items at {inst!r}"
                     )
-                work.append((_find(index, handler.target, inst), _handler_depth(handler)))
+                if handler is not entered:
+                    work.append((_find(index, handler.target, inst), _handler_depth(handler)))
+                    entered = handler
             if inst.target is not None:
                 pops, pushes = op.io(inst.arg, True)
                 work.append((_find(index, inst.target, inst), depth - pops + pushes))

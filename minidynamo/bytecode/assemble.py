@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import CodeType
 from typing import TypedDict, Unpack
 
-from .analysis import stack_depths, unproven_loads
+from .analysis import index_of, stack_depths, unproven_loads
 from .canonical import FAST, OPS
 from .current import dialect
 from .emitter import Emitter
@@ -134,8 +134,10 @@ def _slots(
 
 
 def _stack_size(instructions: Sequence[Instruction], needed: Mapping[Instruction, int]) -> int:
-    size = 1
-    for inst, depth in zip(instructions, stack_depths(instructions), strict=True):
-        pops, pushes = OPS[inst.opname].io(inst.arg)
-        size = max(size, depth + max(needed.get(inst, 0), pushes - pops))
+    """What an instruction leaves is there in front of the next or of its target."""
+    depths = stack_depths(instructions)
+    size = max(1, *depths)
+    if needed:
+        index = index_of(instructions)
+        size = max(size, *(depths[index[inst]] + items for inst, items in needed.items()))
     return size

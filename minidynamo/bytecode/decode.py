@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from ..utils import dropping
-from .analysis import index_of
+from .analysis import index_of, live_locals
 from .current import dialect
 from .decoder import Decoder
 from .instruction import Instruction
@@ -18,6 +18,7 @@ class _Decoded:
     reference: weakref.ref[CodeType]  # removes the row from the cache
     listing: list[Instruction]
     index: dict[Instruction, int] | None = None
+    live: list[frozenset[str]] | None = None
 
 
 #: By id.  Not a WeakKeyDictionary: code objects hash and compare by value, constants included, and
@@ -42,6 +43,14 @@ def instruction_index(code: CodeType) -> dict[Instruction, int]:
     if row.index is None:
         row.index = index_of(row.listing)
     return row.index
+
+
+def live_names(code: CodeType) -> list[frozenset[str]]:
+    """``live_locals(decode(code))``; cached, not to be changed."""
+    row = _decoded(code)
+    if row.live is None:
+        row.live = live_locals(row.listing)
+    return row.live
 
 
 def prime_cache(code: CodeType, instructions: list[Instruction]) -> None:

@@ -345,3 +345,37 @@ def test_normalised_images_with_strides_of_single_elements(size, stride):
         found = minidynamo.compile(fn, backend=backend, fullgraph=True)(x)
         assert found[0].stride() == found[1] == expected[1]
         torch.testing.assert_close(found[0], expected[0])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize(
+    "size, stride, shape",
+    [
+        ((2, 1, 5), (27, 324, 324), (10,)),
+        ((2, 1, 5, 1, 2), (25, 7, 5, 9, 1), (2, 10)),
+        ((2, 1, 5), (25, 7, 5), (10,)),
+        ((3, 1, 2, 1, 5), (20, 7, 10, 9, 2), (6, 5)),
+    ],
+    ids=str,
+)
+def test_views_of_tensors_with_dimensions_of_one(size, stride, shape, backend, dynamic):
+    """Where there is no such view the program's handler gets the error."""
+    x = torch.arange(400.0).as_strided(size, stride)
+
+    def fn(x):
+        try:
+            y = x.view(shape)
+        except RuntimeError as error:
+            return x * 2, str(error)
+        return x + 1, y
+
+    expected = fn(x)
+    found = minidynamo.compile(fn, backend=backend, dynamic=dynamic)(x)
+    assert isinstance(found[1], str) == isinstance(expected[1], str)
+    assert torch.equal(found[0], expected[0])
+    if isinstance(expected[1], str):
+        assert found[1] == expected[1]
+        return
+    assert torch.equal(found[1], expected[1])
+    assert found[1].stride() == expected[1].stride()

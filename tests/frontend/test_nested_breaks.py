@@ -1032,3 +1032,46 @@ def test_names_are_looked_up_by_eval():
         return inner(a.sin(), 2).cos()
 
     check(f, x, graphs=2)
+
+
+noted = []
+
+
+def note(a):
+    noted.append(a.sum().item())
+
+
+minidynamo.disallow_in_graph(note)
+
+
+def note_twice(a, k):
+    a = a.sin()
+    note(a)
+    a = a + k
+    note(a)
+    return a.cos()
+
+
+def test_function_that_breaks_at_many_places_gets_frames_of_its_own():
+    """Its code serves all of the later calls, in place of continuations for every one of them."""
+
+    def f(a):
+        a = note_twice(a * 2, 1) + note_twice(a * 3, 1) + note_twice(a * 4, 1)
+        a = a + note_twice(a * 2, 1) - note_twice(a * 3, 1) + note_twice(a * 4, 1)
+        a = a - note_twice(a * 2, 1) + note_twice(a * 3, 1) - note_twice(a * 4, 1)
+        a = a * note_twice(a * 2, 1) + note_twice(a * 3, 1) - note_twice(a * 4, 1)
+        return a + note_twice(a * 2, 2) - note_twice(a * 3, 1) + note_twice(a * 4, 1)
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(f, backend=counter)
+    for a in (x, y):
+        noted.clear()
+        expected = f(a), list(noted)
+        noted.clear()
+        assert_same((compiled(a), list(noted)), expected)
+    # Two at each of eight places, one between two of the others; there all share three, and three
+    # for the place that gives another number.
+    assert len(counter.graphs) == 28
+    for a in (torch.randn(5), torch.randn(6)):
+        assert_same(compiled(a), f(a))
+    assert len(counter.graphs) == 55
