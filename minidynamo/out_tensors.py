@@ -53,9 +53,17 @@ def refuse_out(target: Any, args: Any, fake_kwargs: dict[str, Any], out: Any) ->
             fake.dtype != result.dtype and not _converts(target, args, fake_kwargs)
         ):
             raise Unsupported("tensor storage", name, why)
+    fakes = [node.meta["example_value"] for node in nodes]
+    # A layout of its own would be that of the result.
+    if list(map(_layout, fakes)) == list(map(_layout, results)):
+        return
     if _is_laid_out_anew(target, args, fake_kwargs):
         why = "the meta function lays out= anew, which the operator does not"
         raise Unsupported("tensor storage", name, why)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, Any]:
+    return tensor.shape, tensor.stride()
 
 
 def _without_out(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -63,10 +63,7 @@ _WAITING = frozenset(("CALL", "CALL_FUNCTION_EX", "LOAD_ATTR", "BINARY_SUBSCR"))
 
 
 # What the program does there, for the operations that are not traced.
-_NOT_TRACED = {
-    "CHECK_EG_MATCH": "except*",
-    "PREP_RERAISE_STAR": "except*",
-}
+_NOT_TRACED = dict.fromkeys(("CHECK_EG_MATCH", "PREP_RERAISE_STAR"), "except*")
 
 
 class RestartTracing(BaseException):
@@ -457,13 +454,13 @@ class Translator(Protocol):
         return value
 
     def can_wait(self, code: types.CodeType) -> bool:
-        """Whether the rest of the running instruction is to push what the function `code` returns.
-        The functions of torch.func keep a state of torch open while they call.
+        """Whether the rest of the running instruction is to push what the function `code` returns;
+        not in the functions of torch.func, which keep a state of torch open while they call.
         """
         if trace_rules.is_transform_file(self.code.co_filename) or code is trace_rules.DEEPCOPY:
             return False
-        can_wait = config.nested_graph_breaks and self.current.opname in _WAITING
-        return can_wait and not breaks_often(self.root.code, code)
+        waits = config.nested_graph_breaks and self.current.opname in _WAITING
+        return waits and not breaks_often(self.root.code, code)
 
     def call_python_function(
         self,
