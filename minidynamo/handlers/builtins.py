@@ -41,6 +41,7 @@ from ..variables.lazy_iterators import (
     ZipVariable,
 )
 from ..variables.lists import SequenceVariable
+from ..variables.marks import is_attribute_error
 from ..variables.namespaces import locals_of
 from ..variables.numpy_numbers import NumpyNumberVariable
 from ..variables.registry import handles
@@ -151,10 +152,6 @@ def _text_of(name: VariableTracker, function: str) -> VariableTracker:
     if not isinstance(name, UserValueVariable) or function == "setattr":
         return name
     return name if name.overrides("__hash__") or name.overrides("__eq__") else name.base
-
-
-def is_attribute_error(error: ObservedException) -> bool:
-    return issubclass(error.value.python_type(), AttributeError)
 
 
 @builtin(getattr)

@@ -17,9 +17,10 @@ from ..variables.builtin_object import observed
 from ..variables.constant import LIBRARY, ConstantVariable, is_of_library
 from ..variables.descriptors import bind, class_lookup
 from ..variables.lists import SequenceVariable
+from ..variables.marks import is_attribute_error, is_marked
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
-from .builtins import Values, builtin, is_attribute_error
+from .builtins import Values, builtin
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -74,7 +75,7 @@ def _matches(
         is_same = value.python_type() is classes
         return is_same or tx.call_function(check, [value], {}).truth(tx)
     with observed(tx):
-        if _is_marked(tx, value, classes) or _is_instance(tx, value, classes):
+        if is_marked(tx, value, classes) or _is_instance(tx, value, classes):
             return True
         shown = None if _is_protocol(classes) else _shown_class(tx, value)
         return shown is not None and issubclass(shown, classes)
@@ -135,29 +136,6 @@ def _shown_class(
     except NotConstant:
         return None
     return shown if isinstance(shown, type) and shown is not cls else None
-
-
-_MARKS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
-
-
-def _is_marked(
-    tx: Translator,
-    value: VariableTracker,
-    cls: type,
-) -> bool:
-    """Whether a tensor has the attribute that makes it a parameter, or a buffer, whatever its
-    class.
-    """
-    mark = _MARKS.get(cls)
-    kind = value.python_type()
-    if mark is None or kind is cls or not issubclass(kind, torch.Tensor):
-        return False
-    try:
-        return tx.getattr(value, mark).realize().truth(tx)
-    except ObservedException as error:
-        if not is_attribute_error(error):
-            raise
-        return False
 
 
 def _is_instance(

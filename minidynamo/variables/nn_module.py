@@ -29,6 +29,7 @@ from .base import VariableTracker, unsupported
 from .classes import NEW_OBJECT
 from .constant import ConstantVariable
 from .descriptors import class_lookup, guard_class
+from .marks import is_marked
 from .registry import handles, wraps_instances
 from .user_defined import UserDefinedObjectVariable
 
@@ -202,6 +203,8 @@ class NNModuleVariable(UserDefinedObjectVariable):
         if tables is None or is_special or issubclass(kind, _Module):
             return False
         if any(name in table for table in tables):
+            return False
+        if any(is_marked(tx, value, cls) for cls in (torch.nn.Parameter, torch.nn.Buffer)):
             return False
         for table_name in TABLES:
             tx.guard(self.table_source(table_name), "DICT_LACKS", name)

@@ -369,3 +369,47 @@ def test_modules_register_parameters_of_classes_of_their_own():
         "bias",
         "own",
     ]
+
+
+class WithHook(nn.Module):
+    """A module that the hook's handle makes one with a table from outside."""
+
+    def __init__(self):
+        super().__init__()
+        self.handle = self.register_forward_pre_hook(self.look)
+
+    def look(self, *given):
+        pass
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("breaks", [False, True])
+def test_buffer_assigned_to_a_module_with_hooks(breaks, persistent):
+    def f(x):
+        module = WithHook()
+        module.b = nn.Buffer(x + 1, persistent=persistent)
+        module.plain = x * 2
+        if breaks:
+            minidynamo.graph_break()
+        return module.b * 2, list(module._buffers), list(module.state_dict()), list(vars(module))
+
+    x = torch.randn(3)
+    counter = CountingBackend()
+    assert_same(minidynamo.compile(f, backend=counter)(x), f(x))
+    assert len(counter.graphs) == 1 + breaks
+
+
+def test_tensors_assigned_to_an_existing_module_that_are_marked_as_buffers_or_are_not():
+    def f(module, tensor, x):
+        module.last = tensor
+        return x + module.last
+
+    x = torch.randn(3)
+    counter = CountingBackend()
+    compiled = minidynamo.compile(f, backend=counter)
+    for tensor in (torch.ones(3), nn.Buffer(torch.ones(3)), torch.zeros(3)):
+        ours, plain = WithHook(), WithHook()
+        assert_same(compiled(ours, tensor, x), f(plain, tensor, x))
+        assert list(ours._buffers) == list(plain._buffers)
+        assert list(vars(ours)) == list(vars(plain))
+    assert len(counter.graphs) == 2
