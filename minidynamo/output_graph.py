@@ -433,8 +433,10 @@ class OutputGraph:
 
     def checkpoint(self) -> tuple[int, Node | None]:
         """A point to which `rollback` can return, as long as no side effect was logged since."""
-        last = next(iter(reversed(self.graph.nodes)), None)
-        return self.side_effects.version, last
+        # Asked for at every instruction: an iterator over the nodes took a tenth of the time.
+        root = self.graph._root
+        last = root._prev
+        return self.side_effects.version, None if last is root else last
 
     def can_rollback(self, checkpoint: tuple[int, Node | None]) -> bool:
         return checkpoint[0] == self.side_effects.version
