@@ -391,7 +391,12 @@ def test_buffer_assigned_to_a_module_with_hooks(breaks, persistent):
         module.plain = x * 2
         if breaks:
             minidynamo.graph_break()
-        return module.b * 2, list(module._buffers), list(module.state_dict()), list(vars(module))
+        return (
+            module.b * 2,
+            list(module._buffers),
+            list(module.state_dict()),
+            list(vars(module)),
+        )
 
     x = torch.randn(3)
     counter = CountingBackend()

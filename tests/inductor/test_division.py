@@ -6,6 +6,8 @@ import pytest
 import torch
 from inductor_testing import check, compiled
 
+import minidynamo
+
 DIVISIONS = {
     "floor": lambda a, b: a // b,
     "trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
@@ -101,3 +103,18 @@ def test_numbers_divide_integers_and_zeros_on_a_gpu():
 
         (result,) = compiled(fn, x, cpu_backend="triton")(x)
         torch.testing.assert_close(result, fn(x), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_lists_are_divided_by_numbers_on_a_gpu(dtype):
+    """Eager's kernels for lists divide, where those for tensors multiply by the inverse."""
+    pytest.importorskip("triton")
+    xs = [(torch.randn(500) * 20).to(dtype), torch.randn(7, 9).to(dtype)]
+
+    def fn(x, y):
+        several = torch._foreach_div([x, y], [0.7, 49.0])
+        return *several, *torch._foreach_div([x, y], 49.0), *torch._foreach_div([x], 3)
+
+    compiled = minidynamo.compile(fn, fullgraph=True, options={"cpu_backend": "triton"})
+    for result, wanted in zip(compiled(*xs), fn(*xs), strict=True):
+        assert torch.equal(result, wanted)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from minidynamo.inductor.targets import uses_triton
+
 aten = torch.ops.aten
 
 # What an operator on lists is for one tensor, where the name and the overload's name do not say it.
@@ -80,6 +82,8 @@ def _expand(
             kwargs = {key: _item(arg, position) for key, arg in node.kwargs.items()}
             if target in (aten.addcmul.default, aten.addcdiv.default) and len(args) == 4:
                 kwargs["value"] = args.pop()
+            if target is aten.div.Tensor and isinstance(args[1], int | float):
+                args[1] = _divisor(gm, args[1], fake)
             new = gm.graph.call_function(target, tuple(args), kwargs)
             new.meta = {**node.meta, "val": fake}
             if position in users:
@@ -87,6 +91,22 @@ def _expand(
     for user in users.values():
         gm.graph.erase_node(user)
     gm.graph.erase_node(node)
+
+
+def _divisor(gm: torch.fx.GraphModule, number: float, result: torch.Tensor) -> Any:
+    """What the single operator is given in place of a number: on GPUs it multiplies by the inverse
+    of one, while that on lists divides (ATen's ForeachBinaryOpScalar.cu).
+    """
+    if not uses_triton(result.device.type) or not result.is_floating_point():
+        return number
+    # As wide as what it is computed in.
+    dtype = torch.float64 if result.dtype == torch.float64 else torch.float32
+    new = gm.graph.call_function(
+        aten.full.default, ([], number), {"dtype": dtype, "device": result.device}
+    )
+    with result.fake_mode:  # type: ignore[attr-defined]
+        new.meta["val"] = torch.empty([], dtype=dtype, device=result.device)
+    return new
 
 
 def _item(arg: Any, position: int) -> Any:
