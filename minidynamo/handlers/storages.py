@@ -47,7 +47,9 @@ class StorageVariable(VariableTracker):
 
     def shares(self, tx: Translator, other: VariableTracker) -> bool | None:
         if not isinstance(other, StorageVariable):
-            return None
+            # A storage from outside may be this very one: torch keeps one object for each memory.
+            is_storage = issubclass(other.python_type(), torch.UntypedStorage)
+            return _refuse(self.tensor, "", "it may be another storage") if is_storage else None
         if self.fake is other.fake and len(self._inputs(tx)) < 2:
             return True
         return _refuse(self.tensor, "", "which tensors are on one storage is not known")

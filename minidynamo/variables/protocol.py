@@ -40,7 +40,10 @@ class Protocol(Services):
             return True
         if isinstance(left, SymVariable) or isinstance(right, SymVariable):
             return self._is_same_number(left, right)
-        shared = left.realize().shares(self, right.realize())  # type: ignore[arg-type]
+        values = left.realize(), right.realize()
+        shared = values[0].shares(self, values[1])  # type: ignore[arg-type]
+        if shared is None:
+            shared = values[1].shares(self, values[0])  # type: ignore[arg-type]
         if shared is not None:
             return shared
         is_choice = any(getattr(value, "choice", None) for value in (left, right))

@@ -354,6 +354,21 @@ def test_other_uses_of_the_memory():
     assert found[1:] == (0, False) and y.untyped_storage().size() == 0
 
 
+def test_memory_that_was_kept_is_the_same():
+    def fn(x, memory):
+        y = x + 1
+        own = y.untyped_storage()
+        own.tag = 5
+        again = y.untyped_storage()
+        same = own is again, again is own, memory is x.untyped_storage()
+        return same, own.tag, y.untyped_storage() is not memory, y * 2
+
+    x = torch.ones(3)
+    for memory in (x.untyped_storage(), torch.ones(3).untyped_storage(), None):
+        minidynamo.reset()
+        check(fn, x, memory, graphs=None)
+
+
 def test_tensors_on_one_memory():
     def fn(x, y):
         z = y.view(1, -1)
