@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.autograd.function import BackwardCFunction
 
-from ..source import AttrSource, Source
+from ..source import AttrSource, CallSource, Source
 from .base import VariableTracker, unsupported
 from .registry import wraps_instances
 from .tensor import TensorVariable
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 _KEPT = frozenset(
     "needs_input_grad to_save saved_for_forward dirty_tensors non_differentiable".split()
 )
+
+
+def _saved_tensors(node: Any) -> tuple[torch.Tensor | None, ...]:
+    """A node's saved tensors; for one whose tensors hooks of the program unpack, it raises:
+    hooks run at each reading, and checkpoints refuse a second one.
+    """
+    if any(saved.unpack_hook is not None for saved in node._raw_saved_tensors):
+        raise RuntimeError("hooks unpack what it saved")
+    return node.saved_tensors
 
 
 class BackwardContextVariable(UserDefinedObjectVariable):
@@ -45,10 +55,13 @@ class BackwardContextVariable(UserDefinedObjectVariable):
             return super().load_getset(tx, descriptor)
         if self.saved is None:
             try:
-                tensors = self.value.saved_tensors
-            except RuntimeError:
-                unsupported("attribute", f"{self.describe()}.{name}", "eager raises the error")
-            items = tx.wrap(tensors, AttrSource(self.source, name)).unpack(tx)
+                tensors = _saved_tensors(self.value)
+            except RuntimeError as error:
+                unsupported(
+                    "attribute", f"{self.describe()}.{name}", f"eager reads it: {error}"
+                )
+            source = CallSource(self.source, _saved_tensors, "{base}.saved_tensors")
+            items = tx.wrap(tensors, source).unpack(tx)
             self.saved = [item.realize() for item in items]
             self.versions = self._versions()
         if self.versions != self._versions():

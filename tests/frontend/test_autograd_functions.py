@@ -9,6 +9,7 @@ import types
 import pytest
 import testing
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 
@@ -641,6 +642,42 @@ def test_compiled_backward(backend):
     found, wanted = (list(gradients(f, factors)) for f in (compiled, of_the_context))
     testing.assert_same(found, wanted)
     assert len(counter.graphs) == 3
+
+
+def that_reads_once(ctx, grad):
+    result, _, x = ctx.saved_tensors
+    return grad * result * x, None
+
+
+def test_hooks_of_saved_tensors_run_once_in_a_compiled_backward():
+    def plain(function, x):
+        return function.apply(x, 2)
+
+    def checkpointed(function, x):
+        return checkpoint(function.apply, x, 2, use_reentrant=False)
+
+    def hooked(function, x):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            return function.apply(x, 2)
+
+    def unpack(packed):
+        unpacked.append(packed.shape)
+        return packed.clone()
+
+    for calls in ((plain, hooked, hooked, checkpointed), (checkpointed, hooked, plain, hooked)):
+        outcomes = []
+        counter = testing.CountingBackend()
+        compiled = minidynamo.compile(that_reads_once, backend=counter)
+        for backward in (that_reads_once, compiled):
+            unpacked = []
+            function = type("Read", (torch.autograd.Function,), {})
+            function.forward, function.backward = map(staticmethod, (doubled, backward))
+            leaves = [torch.arange(1.0, 4.0).requires_grad_() for _ in calls]
+            for call, x in zip(calls, leaves, strict=True):
+                call(function, x).sum().backward()
+            outcomes.append(([x.grad for x in leaves], unpacked))
+        testing.assert_same(*outcomes)
+        assert len(unpacked) == 4 and len(counter.graphs) <= 3
 
 
 def test_compiled_backward_that_raises():
