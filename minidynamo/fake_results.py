@@ -255,6 +255,9 @@ def _dispatch(
             return args[0] if func in IN_PLACE else _results(mode, args[0], shapes)
     if func is aten.view.default:
         _check_view(mode, *args)
+    elif func is aten.nansum.default and len(args) > 1 and not args[1]:
+        # Eager sums over all dimensions if none are given, torch's rule for fake tensors over none.
+        args = (args[0], None, *args[2:])
     try:
         result = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
     except RuntimeError:

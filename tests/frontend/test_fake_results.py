@@ -5,6 +5,7 @@ import re
 import weakref
 
 import pytest
+import testing
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -379,3 +380,20 @@ def test_views_of_tensors_with_dimensions_of_one(size, stride, shape, backend, d
         return
     assert torch.equal(found[1], expected[1])
     assert found[1].stride() == expected[1].stride()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_nansum_over_no_dimensions_is_one_over_all(backend, dynamic):
+    def fn(x):
+        whole = torch.nansum(x, dim=[]), x.nansum((), keepdim=True), torch.nanmean(x, dim=[])
+        others = torch.nansum(x, dim=(), dtype=torch.float64), x.int().nansum([])
+        results = [y.expand(2, 2) + y.dim() for y in (*whole, *others)]
+        return results, [y.shape for y in whole], x.nansum(0)
+
+    x = torch.arange(6.0).view(2, 3)
+    minidynamo.reset()
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True, dynamic=dynamic)
+    testing.assert_same(compiled(x), fn(x))
+    x[0, 1] = torch.nan
+    testing.assert_same(compiled(x.double())[0][:3], fn(x.double())[0][:3])
