@@ -62,12 +62,14 @@ for _maker in _makers_of_state():
 # -- lists of tensors ------------------------------------------------------------------------------
 
 
-def _addcdiv_by_list(tensors: Any, first: Any, second: Any, scalars: Any) -> None:
-    torch._foreach_addcdiv_(tensors, torch._foreach_mul(first, list(scalars)), second)
+def _addcdiv_by_list(tensors: Any, first: Any, second: Any, scalars: Any) -> Any:
+    factors = torch._foreach_mul(first, list(scalars))
+    return torch._foreach_addcdiv_(tensors, factors, second)
 
 
-def _addcmul_by_list(tensors: Any, first: Any, second: Any, scalars: Any) -> None:
-    torch._foreach_addcmul_(tensors, torch._foreach_mul(first, list(scalars)), second)
+def _addcmul_by_list(tensors: Any, first: Any, second: Any, scalars: Any) -> Any:
+    factors = torch._foreach_mul(first, list(scalars))
+    return torch._foreach_addcmul_(tensors, factors, second)
 
 
 # A tensor of scalars is read by these operators, which no graph can do: the products are made

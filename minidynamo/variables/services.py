@@ -459,7 +459,10 @@ class Services:
         target, args, kwargs = with_fields(self, target, args, kwargs)  # type: ignore[arg-type]
         proxies = tuple(self.as_proxy(arg) for arg in args)
         named = {name: self.as_proxy(arg) for name, arg in kwargs.items()}
-        return self.add_node("call_function", target, proxies, named)
+        result = self.add_node("call_function", target, proxies, named)
+        if _is_foreach_in_place(target):  # it returns the list itself
+            return args[0] if args else kwargs["self"]
+        return result
 
     # -- attributes of real objects ----------------------------------------------------------------
 
@@ -546,6 +549,13 @@ def _is_inplace(op: str, target: Any) -> bool:
     if name in ("iand", "ior", "ixor", "ilshift", "irshift", "imatmul", "__setitem__"):
         return True
     return name.endswith("_") and not name.endswith("__")
+
+
+def _is_foreach_in_place(target: Any) -> bool:
+    """The operators of `torch.ops` return nothing."""
+    name = getattr(target, "__name__", "")
+    is_named = name.startswith("_foreach_") and name.endswith("_")
+    return is_named and target is getattr(torch, name, None)
 
 
 _REPEATING = (operator.mul, operator.imul)

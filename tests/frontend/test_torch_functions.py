@@ -505,6 +505,25 @@ def test_a_list_that_is_given_back():
     check(fn, torch.ones(3), torch.arange(3.0), graphs=1)
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_what_writes_to_the_tensors_of_a_list_returns_the_list(kind):
+    def fn(given, factors):
+        made = [x + 1 for x in given]
+        results = torch._foreach_asin_(given), torch._foreach_copy_(self=made, src=given)
+        scaled = torch._foreach_addcmul_(made, given, given, factors)
+        if isinstance(results[0], list):
+            results[0].append(factors)
+        same = results[0] is given, results[1] is made, scaled is made, scaled[0] is made[0]
+        return same, len(given), made, torch.ops.aten._foreach_neg_(made)
+
+    outcomes = []
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for function in (fn, compiled):
+        given = kind(torch.full((2,), 0.1 * i) for i in range(2))
+        outcomes.append((function(given, torch.tensor([2.0, 3.0])), given))
+    assert_same(*outcomes)
+
+
 def test_functions_got_from_the_object_that_holds_them():
     class Holder:
         functions = torch._C._VariableFunctions
