@@ -29,6 +29,30 @@ const void* descriptor_definition(PyObject* descriptor) {
              : reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
 }
 
+// torch._dynamo puts functions of its own before two of torch.nn.Module's when it first compiles
+// something: they note which instances are made, and do what they did. (A third attribute says so.)
+bool is_tagging(PyObject* name, PyObject* value) {
+  static PyObject* const tagger = PyUnicode_InternFromString("torch._dynamo.mutation_guard");
+  if (value == Py_False) {
+    return PyUnicode_CompareWithASCIIString(name, "___needs_generation_tag_patch") == 0;
+  }
+  if (!PyFunction_Check(value) || (PyUnicode_CompareWithASCIIString(name, "__init__") != 0 &&
+                                   PyUnicode_CompareWithASCIIString(name, "__setstate__") != 0)) {
+    return false;
+  }
+  PyObject* module = PyFunction_GetModule(value);
+  return module != nullptr && PyUnicode_Check(module) && PyUnicode_Compare(module, tagger) == 0;
+}
+
+Py_ssize_t count_tagging(PyObject* dict) {
+  Py_ssize_t position = 0, count = 0;
+  PyObject *name, *value;
+  while (PyDict_Next(dict, &position, &name, &value)) {
+    count += value == Py_False && is_tagging(name, value);
+  }
+  return count;
+}
+
 // One attribute of one class. An entry must not keep the class alive: what refers to it is known by
 // its address and by more that a new object at this address would not share.
 class Attribute {
@@ -65,6 +89,14 @@ class Attribute {
       return definition_ == descriptor_definition(found);
     }
     return type_ == &PyDict_Type ? version_ == *md_dict_version(found) : held_[0].is_alive();
+  }
+
+  // Whether torch._dynamo's own function has taken its place.
+  bool is_tagged(PyObject* dict) const {
+    PyObject* found = nullptr;
+    return type_ == &PyFunction_Type &&
+           md_dict_find_identical(dict, name_.get(), &found) == MD_DICT_FOUND &&
+           is_tagging(name_.get(), found);
   }
 
   int visit(visitproc visit, void* arg) const {
@@ -133,8 +165,11 @@ struct ClassDict {
     if (!is_heap_type(type)) {
       return true;
     }
-    auto is_there = [&](const Attribute& item) { return item.holds(type->tp_dict); };
-    return PyDict_GET_SIZE(type->tp_dict) == static_cast<Py_ssize_t>(attributes.size()) &&
+    auto is_there = [&](const Attribute& item) {
+      return item.holds(type->tp_dict) || item.is_tagged(type->tp_dict);
+    };
+    Py_ssize_t size = PyDict_GET_SIZE(type->tp_dict), known = attributes.size();
+    return (size == known || size - count_tagging(type->tp_dict) == known) &&
            std::all_of(attributes.begin(), attributes.end(), is_there);
   }
 

@@ -49,6 +49,7 @@ from minidynamo.inductor.passes import (
     data_checks,
     devices,
     foreach,
+    gpu_products,
     image_layouts,
     in_place,
     masked_writes,
@@ -78,6 +79,8 @@ GRAPH_PASSES = [
     unused_results.drop_vectors,
     pieces.move_into_pieces,
     devices.bring_to_gpu,
+    gpu_products.align_products,
+    gpu_products.add_biases_later,
 ]
 log = logging.getLogger("minidynamo.inductor")
 

@@ -44,7 +44,7 @@ _OFF = """
     decompose_mem_bound_mm efficient_conv_bn_eval_fx_passes enable_linear_binary_folding
     epilogue_fusion_first epilogue_fusion_with_atomic_add
     expand_dimension_for_pointwise_nodes force_fuse_int_mm_with_mul
-    force_pointwise_cat force_shape_pad
+    force_pointwise_cat
     freezing_discard_parameters fx_wrapper group_fusion max_autotune_allow_flexible_layouts
     max_autotune_gemm max_autotune_pointwise memory_planning pad_channels_last
     pad_dynamic_shapes pad_outputs permute_fusion profile_bandwidth

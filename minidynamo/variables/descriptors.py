@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.distributions.utils import lazy_property
 from torch.utils.hooks import RemovableHandle
 
@@ -145,7 +146,7 @@ def guard_class(tx: Translator, cls: type) -> None:
     seen = _seen_versions.get(key)
     if seen is None or seen[1] != version:
         held = [
-            (id(base), *((k, id(v)) for k, v in class_dict(base).items()))
+            (id(base), *((k, id(v)) for k, v in class_dict(base).items() if not _tags(base, k)))
             for base in cls.__mro__
         ]
         if seen is not None and seen[2] != held:
@@ -154,6 +155,13 @@ def guard_class(tx: Translator, cls: type) -> None:
         _seen_versions[key] = weakref.ref(cls, dropping(_seen_versions, key)), version, held
     known[key] = cls
     tx.guard(class_source(cls), "TYPE_VERSION", cls)
+
+
+def _tags(cls: type, name: str) -> bool:
+    """Whether torch._dynamo may replace it when it first compiles something (`is_tagging` of the
+    guards): that alone does not make a class one that is changed again and again."""
+    tagged = ("__init__", "__setstate__", "___needs_generation_tag_patch")
+    return cls is torch.nn.Module and name in tagged
 
 
 def class_lookup(tx: Translator, cls: type, name: str) -> ClassAttribute | None:

@@ -716,3 +716,42 @@ def test_method_disabled_by_torch():
             return self.part(a + 1) + 1
 
     check(Module(), torch.arange(3.0), graphs=2)
+
+
+def test_torch_compile_for_the_first_time():
+    """It patches two methods of nn.Module when it first compiles something."""
+    from torch._dynamo import mutation_guard
+
+    module = torch.nn.Module
+    patched = {name: module.__dict__[name] for name in ("__init__", "__setstate__")}
+    flag = "___needs_generation_tag_patch"
+    for name, function in patched.items():
+        if function.__module__ == mutation_guard.__name__:
+            names = function.__code__.co_freevars
+            original = function.__closure__[names.index(name.strip("_"))].cell_contents
+            setattr(module, name, original)
+    if flag in module.__dict__:
+        delattr(module, flag)
+
+    model, backend = (
+        torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()),
+        CountingBackend(),
+    )
+    compiled = minidynamo.compile(model, backend=backend)
+    assert torch.equal(compiled(x), model(x))
+    mutation_guard.install_generation_tagging_init()
+    assert module.__init__.__module__ == mutation_guard.__name__
+    assert torch.equal(compiled(x), model(x))
+    assert len(backend.graphs) == 1
+    # Any other change of the class is one.
+    tagging = module.__init__
+
+    def replaced(self, *args, **kwargs):
+        tagging(self, *args, **kwargs)
+
+    module.__init__ = replaced
+    try:
+        assert torch.equal(compiled(x), model(x))
+        assert len(backend.graphs) == 2
+    finally:
+        module.__init__ = tagging

@@ -24,6 +24,8 @@ PROGRAMS: dict[str, Program] = {}
 OPTIONS: dict[str, dict[str, Any]] = {
     "mode reduce-overhead": {"mode": "reduce-overhead"},
     "mode max-autotune": {"mode": "max-autotune"},
+    "padded products": {"options": {"force_shape_pad": True}},
+    "padded batches": {"options": {"force_shape_pad": True}},
     "dropout of eager": {"options": {"fallback_random": True}},
     "scattered parts": {"dynamic": True},
     "block of convolutions": {"options": {"force_layout_optimization": True}},
@@ -105,6 +107,22 @@ add("mm", lambda x, y: (x @ y).relu(), trained((5, 4), (4, 6)))
 add("addmm", lambda b, x, y: torch.addmm(b, x, y).relu(), trained((6,), (5, 4), (4, 6)))
 add("bmm", lambda x, y: (x @ y).relu(), trained((2, 5, 4), (2, 4, 6)))
 add("convolution", lambda x, w: F.conv2d(x, w).relu(), trained((2, 3, 8, 8), (4, 3, 3, 3)))
+add("bias, then gelu", lambda x, *w: F.gelu(F.linear(x, *w)), trained((5, 4), (6, 4), (6,)))
+add(
+    "bias of a convolution",
+    lambda x, *w: F.conv2d(x, *w).relu(),
+    trained((2, 3, 8, 8), (4, 3, 3, 3), (4,)),
+)
+add(
+    "padded products",
+    lambda x, w: F.linear(x.round().bfloat16(), w.round().bfloat16()).float().log_softmax(-1),
+    trained((10, 21), (13, 21)),
+)
+add(
+    "padded batches",
+    lambda x, y: torch.bmm(x.round().half(), y.round().half().mT).float().softmax(-1),
+    trained((2, 9, 16), (2, 9, 16)),
+)
 add(
     "convolution, channels last",
     lambda x, w: F.conv2d(x.contiguous(memory_format=torch.channels_last), w).relu(),
@@ -186,6 +204,7 @@ add("to the GPU", lambda x: x.cuda() * 2, lambda: (torch.randn(3),))
 add("to the CPU", lambda x: (x * 2).cpu() + 1, plain((3,)))
 add("number on the CPU", lambda x, s: x * s, lambda: (randn(3), torch.tensor(2.0)))
 add("positions on the CPU", lambda x, i: x[i], lambda: (randn(3), torch.tensor([2, 0])))
+add("number made of constants", lambda x: x / torch.tensor(64.0).sqrt().bfloat16(), plain((3,)))
 add("constant of the CPU", lambda x: x + torch.tensor([1.0, 2, 3]).cuda(), plain((3,)))
 add("constant", lambda x: x + torch.tensor([1.0, 2, 3], device="cuda"), plain((3,)))
 add("arange", lambda x: x + torch.arange(3, device=x.device), plain((3,)))

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from minidynamo.inductor.ir import OVERWRITTEN
 from minidynamo.inductor.lowering.registry import LOWERINGS
 from minidynamo.inductor.passes import simplify
 
@@ -53,16 +55,36 @@ def _copy(gm: torch.fx.GraphModule, node: torch.fx.Node, gpu: torch.device) -> t
     behind = node
     while behind.next.op == "placeholder":
         behind = behind.next
+    constant = _known(gm, node)
     with gm.graph.inserting_after(behind):
-        if node.op != "get_attr":
+        if constant is None:
             copy = gm.graph.call_function(aten._to_copy.default, (node,), {"device": gpu})
         else:
-            copy = _constant(gm, operator.attrgetter(str(node.target))(gm), gpu)
+            copy = _constant(gm, constant, gpu)
     fake = node.meta["val"]
     with fake.fake_mode:
         moved = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=gpu)
     copy.meta = {**node.meta, "val": moved}
     return copy
+
+
+def _known(gm: torch.fx.GraphModule, node: torch.fx.Node) -> torch.Tensor | None:
+    """A constant, or the number that operators make of such numbers; None if it is neither."""
+    if OVERWRITTEN in node.meta:
+        return None
+    if node.op == "get_attr":
+        return operator.attrgetter(str(node.target))(gm)
+    fake = node.meta["val"]
+    if node.op != "call_function" or not isinstance(fake, torch.Tensor) or fake.dim() != 0:
+        return None
+    given = {operand: _known(gm, operand) for operand in node.all_input_nodes}
+    if node.target not in LOWERINGS or not simplify.is_pure(node):
+        return None
+    if not given or any(value is None or value.dim() for value in given.values()):
+        return None
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), given.__getitem__)
+    with torch.no_grad(), unset_fake_temporarily():
+        return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def _constant(

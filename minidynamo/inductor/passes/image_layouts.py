@@ -44,7 +44,8 @@ _CALLED = {
     POOL,
     COLLECT,
 }
-_VIEWS = {
+# Views of their first operand.
+VIEWS = {
     aten.alias.default,
     aten.detach.default,
     aten.expand.default,
@@ -272,15 +273,15 @@ def _is_view(
 ) -> bool:
     """Whether it is a view of its first operand, or such views."""
     if node.target is operator.getitem:
-        return node.all_input_nodes[0].target in _VIEWS
-    return node.target in _VIEWS
+        return node.all_input_nodes[0].target in VIEWS
+    return node.target in VIEWS
 
 
 def _is_free(
     target: Any,
 ) -> bool:
     """Whether an operator may be given operands that are laid out otherwise."""
-    if target in _CALLED or target in _VIEWS:
+    if target in _CALLED or target in VIEWS:
         return True
     tags = getattr(target, "tags", ())
     if target not in LOWERINGS or torch.Tag.nondeterministic_seeded in tags:

@@ -72,8 +72,8 @@ def _is_narrow(node: torch.fx.Node) -> bool:
 def _is_worth(node: torch.fx.Node) -> bool:
     """Whether a matrix product takes longer than conversions and a float32 product."""
     a, b = (operand.meta["val"] for operand in node.args[-2:])  # type: ignore[union-attr]
-    *batch, rows, inner = map(_hint, a.shape)
-    columns = _hint(b.shape[-1])
+    *batch, rows, inner = map(hint, a.shape)
+    columns = hint(b.shape[-1])
     work = math.prod([*batch, rows, inner, columns])
     is_sum = a.stride(-1) == 1 and b.stride(-2) == 1
     elements = math.prod(batch) * (rows * inner + inner * columns + rows * columns)
@@ -82,15 +82,15 @@ def _is_worth(node: torch.fx.Node) -> bool:
     return wide < work / (SUM_RATE if is_sum else LOOP_RATE)
 
 
-def _hint(size: Any) -> int:
+def hint(size: Any) -> int:
     """A size in the call that is compiled for."""
     if type(size) is int:
         return size
-    return int(size.node.hint) if size.node.has_hint() else 1 << 10
+    return int(size.node.hint) if size.node.hashint() else 1 << 10
 
 
 def _has_elements(node: torch.fx.Node) -> bool:
-    return all(_hint(fake.numel()) for fake in _fakes(node))
+    return all(hint(fake.numel()) for fake in _fakes(node))
 
 
 _PRODUCTS: dict[Any, Callable[[torch.fx.Node], bool]] = {
