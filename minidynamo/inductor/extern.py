@@ -32,8 +32,14 @@ from minidynamo.inductor.ir import (
 from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.passes.simplify import is_pure, may_share_memory
-from minidynamo.inductor.size_hints import is_size
-from minidynamo.inductor.symbolic import Expr, IntLike, contiguous_strides, is_nonneg
+from minidynamo.inductor.size_hints import hint_of, is_size
+from minidynamo.inductor.symbolic import (
+    Expr,
+    IntLike,
+    contiguous_strides,
+    is_nonneg,
+    product,
+)
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -103,7 +109,7 @@ def call(
     if any(a.alias_info is not None for a in op._schema.arguments) or _is_silent(op):
         take = g.eager_layout
     if any_strides or (op in ANY_STRIDES and (g.sizes is None or op in PRODUCTS)):
-        take = g.strided
+        take = partial(_factor, g) if op in PRODUCTS else g.strided
     if take == g.strided and op in ANY_ROWS:
         take = partial(_rows, g)
 
@@ -238,6 +244,41 @@ def _moved(g: GraphLowering, memory: Set[Buffer], value: TensorValue) -> TensorV
     own = g.copy(value, value.layout)
     g.realize(own)
     return own
+
+
+def _factor(g: GraphLowering, value: TensorValue) -> View:
+    """The value's memory for a matrix product. What has to be computed for it on a GPU is written
+    the way it is read: turned, where its columns lie side by side in what it is computed from.
+    """
+    if isinstance(value.data, Lazy) and value.device.type == "cuda" and g.sizes is None:
+        view = as_rearrangement(g, value) if value.data.cost <= 1 else None
+        base = value.data.base
+        is_free = base is None or isinstance(base.data, Lazy)
+        if view is None and is_free and _runs_down(g, value):
+            turned = contiguous_strides((*value.size[:-2], value.size[-1], value.size[-2]))
+            stride = (*turned[:-2], turned[-1], turned[-2])
+            value.data = replace(value.data, stride=stride, base=None, offset=0)
+    return g.strided(value)
+
+
+def _runs_down(g: GraphLowering, value: TensorValue) -> bool:
+    """Whether the largest of what a value is computed from goes down its columns."""
+    if 1 in value.size[-2:] or value.layout != contiguous_strides(value.size):
+        return False
+    index, iters = loop_index(value.size, "x")
+    b = BodyBuilder(iters)
+    value.load(b, index)
+    loads = [node for node in b.nodes_of("load") if node.buffer and node.index is not None]
+    if not loads:
+        return False
+    sizes = {n: hint_of(product(g.buffers[n].size)) for n in (x.buffer for x in loads) if n}
+    largest = max(loads, key=lambda node: sizes[str(node.buffer)])
+    steps = []
+    for i in index[-2:]:
+        (monomial,) = i.terms
+        steps.append(largest.index.coeff(monomial[0]))  # type: ignore[union-attr,arg-type]
+    down, along = (step is not None and step.is_const and step.const == 1 for step in steps)
+    return down and not along
 
 
 def _rows(g: GraphLowering, value: TensorValue) -> View:

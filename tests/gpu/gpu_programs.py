@@ -130,6 +130,15 @@ add(
 )
 
 
+def attention_by_hand(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    q, k, v = (x @ w).view(2, 7, 3, 4, 8).permute(2, 0, 3, 1, 4)
+    scores = (q * 0.3) @ (k + 1).transpose(-2, -1)
+    return scores.softmax(-1) @ v, k.transpose(-2, -1) * 2
+
+
+add("attention by hand", attention_by_hand, trained((2, 7, 6), (6, 96)))
+
+
 def block(x: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Of enough channels for another layout of the images."""
     first, second, scale, shift, last = weights

@@ -132,6 +132,20 @@ def test_symbolic_rows():
         assert metrics.counts()["compiled_graphs"] == before + 1
 
 
+def test_symbolic_batches():
+    def fn(x, w):
+        y = x @ w
+        return (y @ y.transpose(1, 2)).float().sum(), y.flatten(0, 1).t() @ x.flatten(0, 1)
+
+    w = torch.randn(24, 13, dtype=torch.bfloat16)
+    with config.patch(force_shape_pad=True):
+        compiled = minidynamo.compile(fn, dynamic=True)
+        for batch, rows in ((2, 5), (3, 7), (5, 4)):
+            x = torch.randn(batch, rows, 24).mul(0.1).bfloat16()
+            for a, b in zip(compiled(x, w), fn(x, w), strict=True):
+                close(a, b)
+
+
 def test_nothing_is_padded_on_cpus_nor_without_the_option():
     args = [torch.randn(size, dtype=torch.bfloat16) for size in [(12, 24), (13, 24), (13,)]]
     assert "constant_pad_nd" not in code_of(minidynamo.compile(linear), *args)[1]

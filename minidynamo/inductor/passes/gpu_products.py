@@ -169,9 +169,12 @@ def _missing(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
     """
     if a.dtype not in _NARROW:
         return 0, 0, 0
-    along_inner = a.stride(-1) == 1 or b.stride(-1) != 1
-    along_rows = a.stride(-1) != 1
-    sizes = (a.shape[-2] * along_rows, a.shape[-1] * along_inner, b.shape[-1])
+    by_rows = [type(step) is int and step == 1 for step in (a.stride(-1), b.stride(-1))]
+    sizes = (
+        0 if by_rows[0] else a.shape[-2],
+        a.shape[-1] if by_rows[0] or not by_rows[1] else 0,
+        b.shape[-1],
+    )
     if any(type(size) is not int for size in sizes):
         return 0, 0, 0
     rows, inner, columns = (-size % _ALIGNED for size in sizes)
