@@ -263,7 +263,7 @@ def _factor(g: GraphLowering, value: TensorValue) -> View:
 
 def _runs_down(g: GraphLowering, value: TensorValue) -> bool:
     """Whether the largest of what a value is computed from goes down its columns."""
-    if 1 in value.size[-2:] or value.layout != contiguous_strides(value.size):
+    if value.ndim < 2 or 1 in value.size[-2:] or value.layout != contiguous_strides(value.size):
         return False
     index, iters = loop_index(value.size, "x")
     b = BodyBuilder(iters)

@@ -115,8 +115,8 @@ add(
 )
 add(
     "padded products",
-    lambda x, w: F.linear(x.round().bfloat16(), w.round().bfloat16()).float().log_softmax(-1),
-    trained((10, 21), (13, 21)),
+    lambda x, *w: F.linear(*(t.round().bfloat16() for t in (x, *w))).float().log_softmax(-1),
+    trained((10, 21), (13, 21), (13,)),
 )
 add(
     "padded batches",
@@ -213,7 +213,11 @@ add("to the GPU", lambda x: x.cuda() * 2, lambda: (torch.randn(3),))
 add("to the CPU", lambda x: (x * 2).cpu() + 1, plain((3,)))
 add("number on the CPU", lambda x, s: x * s, lambda: (randn(3), torch.tensor(2.0)))
 add("positions on the CPU", lambda x, i: x[i], lambda: (randn(3), torch.tensor([2, 0])))
-add("number made of constants", lambda x: x / torch.tensor(64.0).sqrt().bfloat16(), plain((3,)))
+add(
+    "number made of constants",
+    lambda x: x / torch.tensor(64.0).sqrt().bfloat16(),
+    trained((3,)),
+)
 add("constant of the CPU", lambda x: x + torch.tensor([1.0, 2, 3]).cuda(), plain((3,)))
 add("constant", lambda x: x + torch.tensor([1.0, 2, 3], device="cuda"), plain((3,)))
 add("arange", lambda x: x + torch.arange(3, device=x.device), plain((3,)))

@@ -62,12 +62,16 @@ class _Scores:
     shape: tuple[int, ...] = ()
 
     @property
-    def is_masked(self) -> bool:
+    def is_masked(
+        self,
+    ) -> bool:
         """Whether something was added to the product or filled in."""
         return bool(self.masks or self.hidden)
 
 
-def fuse_attention(gm: torch.fx.GraphModule) -> None:
+def fuse_attention(
+    gm: torch.fx.GraphModule,
+) -> None:
     """Replace what matches in a graph of constant sizes; see the module's docstring."""
     if has_symbols([node.meta.get("val") for node in gm.graph.nodes]):
         return
@@ -81,15 +85,21 @@ def fuse_attention(gm: torch.fx.GraphModule) -> None:
             _Rewrite(gm, scores, output).run(values)
 
 
-def _is_softmax(node: torch.fx.Node) -> bool:
+def _is_softmax(
+    node: torch.fx.Node,
+) -> bool:
     return node.target is aten._softmax.default
 
 
-def _size(node: torch.fx.Node) -> tuple[Any, ...]:
+def _size(
+    node: torch.fx.Node,
+) -> tuple[Any, ...]:
     return tuple(node.meta["val"].shape)
 
 
-def _is_ordered(node: torch.fx.Node) -> bool:
+def _is_ordered(
+    node: torch.fx.Node,
+) -> bool:
     """Whether a node has the elements of its operand in the same row-major order, in bfloat16 or as
     float32.
     """
@@ -112,7 +122,9 @@ def _is_ordered(node: torch.fx.Node) -> bool:
     return math.prod(_size(node.args[0])) == math.prod(_size(node))
 
 
-def _is_conversion(node: torch.fx.Node) -> bool:
+def _is_conversion(
+    node: torch.fx.Node,
+) -> bool:
     """Whether it is one between bfloat16 and float32."""
     if node.target not in _CONVERSIONS:
         return False
@@ -120,7 +132,11 @@ def _is_conversion(node: torch.fx.Node) -> bool:
     return all(f.dtype in _FLOATS and f.device.type == "cpu" for f in fakes)
 
 
-def _source(node: Any, wanted: Any, rounds: bool) -> torch.fx.Node | None:
+def _source(
+    node: Any,
+    wanted: Any,
+    rounds: bool,
+) -> torch.fx.Node | None:
     """The node that `node` hands on the elements of and that is as wanted; nobody else reads it.
 
     rounds: elements may be rounded to bfloat16 on the way.
@@ -134,14 +150,19 @@ def _source(node: Any, wanted: Any, rounds: bool) -> torch.fx.Node | None:
     return None
 
 
-def _is_over_rows(softmax: torch.fx.Node, weights: Any) -> bool:
+def _is_over_rows(
+    softmax: torch.fx.Node,
+    weights: Any,
+) -> bool:
     """Whether the softmax is along what the product sums over."""
     size = _size(softmax)
     whole = softmax.args[1] in (-1, len(size) - 1) and not softmax.args[2]
     return whole and size[-1] == _size(weights)[-1]
 
 
-def _scores(node: Any) -> _Scores | None:
+def _scores(
+    node: Any,
+) -> _Scores | None:
     """Take apart what goes into a softmax, from the softmax upwards."""
     found, is_rounded = _Scores(node, shape=_size(node)), False
     while isinstance(node, torch.fx.Node) and len(node.users) == 1:
@@ -171,7 +192,10 @@ def _scores(node: Any) -> _Scores | None:
     return None
 
 
-def _take_sum(found: _Scores, node: torch.fx.Node) -> torch.fx.Node | None:
+def _take_sum(
+    found: _Scores,
+    node: torch.fx.Node,
+) -> torch.fx.Node | None:
     """The scores of an addition, whose mask is noted."""
     summand = _summand(node)
     if summand is None or (found.hidden is not None and found.fill != -math.inf):
@@ -180,13 +204,19 @@ def _take_sum(found: _Scores, node: torch.fx.Node) -> torch.fx.Node | None:
     return summand[0]
 
 
-def _take_filled(found: _Scores, node: torch.fx.Node) -> Any:
+def _take_filled(
+    found: _Scores,
+    node: torch.fx.Node,
+) -> Any:
     """The scores of `masked_fill`."""
     scores, mask, value = node.args
     return _hide(found, scores, mask, value, False)
 
 
-def _take_chosen(found: _Scores, node: torch.fx.Node) -> Any:
+def _take_chosen(
+    found: _Scores,
+    node: torch.fx.Node,
+) -> Any:
     """The scores of `where(mask, scores, number)`, or with the two exchanged."""
     mask, kept, other = node.args
     if _number(kept) is not None:
@@ -194,7 +224,13 @@ def _take_chosen(found: _Scores, node: torch.fx.Node) -> Any:
     return _hide(found, kept, mask, other, True)
 
 
-def _hide(found: _Scores, scores: Any, mask: Any, value: Any, is_kept: bool) -> Any:
+def _hide(
+    found: _Scores,
+    scores: Any,
+    mask: Any,
+    value: Any,
+    is_kept: bool,
+) -> Any:
     fill = _number(value)
     known = isinstance(scores, torch.fx.Node) and isinstance(mask, torch.fx.Node)
     if fill is None or not known or found.hidden or found.masks or _size(scores) != found.shape:
@@ -206,7 +242,9 @@ def _hide(found: _Scores, scores: Any, mask: Any, value: Any, is_kept: bool) -> 
     return scores
 
 
-def _number(value: Any) -> float | None:
+def _number(
+    value: Any,
+) -> float | None:
     """A number, or what a tensor of one element is filled with."""
     if isinstance(value, torch.fx.Node):
         made = {aten.full.default: 1, aten.scalar_tensor.default: 0}.get(value.target)
@@ -226,7 +264,9 @@ _MASKING = {
 }
 
 
-def _is_consistent(found: _Scores) -> bool:
+def _is_consistent(
+    found: _Scores,
+) -> bool:
     """Whether the scale is one, and the masks have the product's rows."""
     rows = _size(found.product)
     if not math.isfinite(found.scale) or found.scale <= 0:
@@ -234,16 +274,23 @@ def _is_consistent(found: _Scores) -> bool:
     return not found.is_masked or found.shape == rows or _has_heads(found.shape, rows)
 
 
-def _has_heads(shape: tuple[Any, ...], rows: tuple[Any, ...]) -> bool:
+def _has_heads(
+    shape: tuple[Any, ...],
+    rows: tuple[Any, ...],
+) -> bool:
     """Whether `shape` is that of a product with batch and heads apart."""
     return len(shape) == 4 and shape[2:] == rows[1:] and shape[0] * shape[1] == rows[0]
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(
+    value: Any,
+) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _summand(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node] | None:
+def _summand(
+    node: torch.fx.Node,
+) -> tuple[torch.fx.Node, torch.fx.Node] | None:
     """The scores and the mask of an addition, as big as the scores."""
     for scores, mask in (node.args[:2], node.args[1::-1]):
         if not isinstance(scores, torch.fx.Node) or not isinstance(mask, torch.fx.Node):
@@ -255,7 +302,9 @@ def _summand(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node] | None:
     return None
 
 
-def _above(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+def _above(
+    node: torch.fx.Node,
+) -> Iterator[torch.fx.Node]:
     """The node and its first operands, as long as each has one user."""
     step: Any = node
     while isinstance(step, torch.fx.Node) and len(step.users) == 1:
@@ -263,7 +312,10 @@ def _above(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
         step = step.args[0] if step.args else None
 
 
-def _is_worth(scores: _Scores, output: torch.fx.Node) -> bool:
+def _is_worth(
+    scores: _Scores,
+    output: torch.fx.Node,
+) -> bool:
     values = [scores.product, output, *output.all_input_nodes, *scores.product.all_input_nodes]
     for node in values:
         fake = node.meta["val"]
@@ -294,7 +346,12 @@ class _Rewrite:
         has_heads = _has_heads(scores.shape, rows)
         self.lead = scores.shape[:2] if has_heads else (1, rows[0])
 
-    def call(self, op: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    def call(
+        self,
+        op: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> torch.fx.Node:
         """A new node, with its fake result."""
         with self.graph.inserting_before(self.output):
             node = self.graph.call_function(op, args, kwargs)
@@ -304,7 +361,10 @@ class _Rewrite:
             node.meta["val"] = op(*map(fake, args), **{k: fake(v) for k, v in kwargs.items()})
         return node
 
-    def run(self, values: Any) -> None:
+    def run(
+        self,
+        values: Any,
+    ) -> None:
         query, turned = self.scores.product.args
         key = self.call(aten.transpose.int, self.heads(turned), -2, -1)
         arguments = (self.heads(query), key, self.heads(values), self.mask(), self.hidden())
@@ -315,7 +375,10 @@ class _Rewrite:
         self.output.replace_all_uses_with(result)
         self.graph.erase_node(self.output)
 
-    def heads(self, node: Any) -> torch.fx.Node:
+    def heads(
+        self,
+        node: Any,
+    ) -> torch.fx.Node:
         """An operand of a product with batch and heads apart: as it was made, else a view."""
         size = (*self.lead, *_size(node)[1:])
         step, found = node, None
@@ -328,12 +391,17 @@ class _Rewrite:
             found = self.call(aten.view.default, node, list(size))
         return self.wide(found)
 
-    def wide(self, node: torch.fx.Node) -> torch.fx.Node:
+    def wide(
+        self,
+        node: torch.fx.Node,
+    ) -> torch.fx.Node:
         if node.meta["val"].dtype == torch.float32:
             return node
         return self.call(to_dtype, node, torch.float32)
 
-    def mask(self) -> torch.fx.Node | None:
+    def mask(
+        self,
+    ) -> torch.fx.Node | None:
         """The sum of the masks, as small as they are."""
         masks = self.scores.masks
         total = self.wide(masks[0]) if masks else None
@@ -341,7 +409,9 @@ class _Rewrite:
             total = self.call(aten.add.Tensor, total, self.wide(other))
         return total
 
-    def hidden(self) -> torch.fx.Node | None:
+    def hidden(
+        self,
+    ) -> torch.fx.Node | None:
         """The bool mask, true where scores are filled."""
         if self.scores.hidden is None:
             return None

@@ -19,7 +19,9 @@ aten = torch.ops.aten
 _BETWEEN_DEVICES = {aten._to_copy.default, aten.copy.default, aten.copy_.default}
 
 
-def bring_to_gpu(gm: torch.fx.GraphModule) -> None:
+def bring_to_gpu(
+    gm: torch.fx.GraphModule,
+) -> None:
     """Give operators on a GPU that become kernels copies of their CPU operands, one for all users.
 
     Numbers in constants become part of the kernels, other constants are copied when compiling.
@@ -43,14 +45,20 @@ def bring_to_gpu(gm: torch.fx.GraphModule) -> None:
         simplify.remove_dead_nodes(gm)
 
 
-def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
+def _tensors(
+    node: torch.fx.Node,
+) -> list[torch.Tensor]:
     """What the node gives."""
     result: Any = node.meta.get("val")
     values = result if isinstance(result, (tuple, list)) else [result]
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
-def _copy(gm: torch.fx.GraphModule, node: torch.fx.Node, gpu: torch.device) -> torch.fx.Node:
+def _copy(
+    gm: torch.fx.GraphModule,
+    node: torch.fx.Node,
+    gpu: torch.device,
+) -> torch.fx.Node:
     """The node's value on a GPU, computed right behind it."""
     behind = node
     while behind.next.op == "placeholder":
@@ -68,7 +76,10 @@ def _copy(gm: torch.fx.GraphModule, node: torch.fx.Node, gpu: torch.device) -> t
     return copy
 
 
-def _known(gm: torch.fx.GraphModule, node: torch.fx.Node) -> torch.Tensor | None:
+def _known(
+    gm: torch.fx.GraphModule,
+    node: torch.fx.Node,
+) -> torch.Tensor | None:
     """A constant, or the number that operators make of such numbers; None if it is neither."""
     if OVERWRITTEN in node.meta:
         return None
@@ -92,7 +103,10 @@ def _constant(
 ) -> torch.fx.Node:
     if value.dim() == 0:
         facts = {"dtype": value.dtype, "device": gpu}
-        return gm.graph.call_function(aten.full.default, ([], value.item()), facts)
+        with unset_fake_temporarily():
+            number = value.item()
+        return gm.graph.call_function(aten.full.default, ([], number), facts)
     name = f"_gpu_constant{len(gm.graph.nodes)}"
-    gm.register_buffer(name, value.to(gpu), persistent=False)
+    with unset_fake_temporarily():
+        gm.register_buffer(name, value.to(gpu), persistent=False)
     return gm.graph.get_attr(name)

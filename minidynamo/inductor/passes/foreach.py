@@ -44,7 +44,9 @@ _WITH_VALUE = {"addcmul", "addcdiv"}
 _WHOLE = {"norm", "powsum", "zero"}
 
 
-def single(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+def single(
+    op: torch._ops.OpOverload,
+) -> torch._ops.OpOverload | None:
     """The operator that `op` does for each tensor, None where there is none."""
     name = op._schema.name.removeprefix("aten::_foreach_")
     overload = op._overloadname
@@ -62,7 +64,9 @@ def single(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     return None
 
 
-def expand_foreach(gm: torch.fx.GraphModule) -> None:
+def expand_foreach(
+    gm: torch.fx.GraphModule,
+) -> None:
     """Replace operators on lists of tensors by one operator a tensor."""
     for node in list(gm.graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
@@ -93,7 +97,11 @@ def _expand(
     gm.graph.erase_node(node)
 
 
-def _divisor(gm: torch.fx.GraphModule, number: float, result: torch.Tensor) -> Any:
+def _divisor(
+    gm: torch.fx.GraphModule,
+    number: float,
+    result: torch.Tensor,
+) -> Any:
     """What the single operator is given in place of a number: on GPUs it multiplies by the inverse
     of one, while that on lists divides (ATen's ForeachBinaryOpScalar.cu).
     """
@@ -109,5 +117,8 @@ def _divisor(gm: torch.fx.GraphModule, number: float, result: torch.Tensor) -> A
     return new
 
 
-def _item(arg: Any, position: int) -> Any:
+def _item(
+    arg: Any,
+    position: int,
+) -> Any:
     return arg[position] if isinstance(arg, (list, tuple)) else arg

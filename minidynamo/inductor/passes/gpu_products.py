@@ -56,7 +56,9 @@ _OLDER = _Rates(5e13, 2e14, 2e14, 1.5e12)
 _CALL = 4e-6  # seconds of another kernel
 
 
-def align_products(gm: torch.fx.GraphModule) -> None:
+def align_products(
+    gm: torch.fx.GraphModule,
+) -> None:
     """Pad the products of a graph whose sizes tensor cores cannot load, where that pays."""
     if not config.shape_padding:
         return
@@ -69,11 +71,17 @@ def align_products(gm: torch.fx.GraphModule) -> None:
 
 
 class _Padding:
-    def __init__(self, gm: torch.fx.GraphModule) -> None:
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+    ) -> None:
         self._graph = gm.graph
         self.known: dict[tuple[Node, tuple[int, ...]], Node] = {}
 
-    def visit(self, node: Node) -> None:
+    def visit(
+        self,
+        node: Node,
+    ) -> None:
         first = _PADDED[node.target]
         a, b = node.args[first : first + 2]  # type: ignore[misc]
         if first and node.args[0].meta["val"].dim() != 1:  # type: ignore[union-attr]
@@ -96,7 +104,13 @@ class _Padding:
         node.replace_all_uses_with(result)
         self._graph.erase_node(node)
 
-    def _cut(self, node: Node, product: Node, rows: int, columns: int) -> Node:
+    def _cut(
+        self,
+        node: Node,
+        product: Node,
+        rows: int,
+        columns: int,
+    ) -> Node:
         """What was asked for of the padded product, laid out as that."""
         result, size = product, node.meta["val"].shape
         for dim, pad in ((-2, rows), (-1, columns)):
@@ -109,7 +123,12 @@ class _Padding:
         layout = {"memory_format": torch.contiguous_format}
         return self._call(node, aten.clone.default, (result,), layout)
 
-    def _padded(self, given: Any, pads: tuple[int, ...], before: Node) -> Node:
+    def _padded(
+        self,
+        given: Any,
+        pads: tuple[int, ...],
+        before: Node,
+    ) -> Node:
         """The operand with so many zeros behind each dimension; a transpose is one of the padded,
         which several products may read.
         """
@@ -151,7 +170,9 @@ def _call(
     return made
 
 
-def _order(node: Node) -> list[int]:
+def _order(
+    node: Node,
+) -> list[int]:
     """The dimensions of the base that a transpose shows."""
     dims = node.meta["val"].dim()
     if node.target is aten.permute.default:
@@ -163,7 +184,10 @@ def _order(node: Node) -> list[int]:
     return order
 
 
-def _missing(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
+def _missing(
+    a: torch.Tensor,
+    b: torch.Tensor,
+) -> tuple[int, int, int]:
     """Elements that rows, inner dimension and columns of a product lack to be loaded in wholes:
     those of them that lie side by side in an operand or in the result.
     """
@@ -181,7 +205,12 @@ def _missing(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
     return rows, inner, columns
 
 
-def _pays(node: Node, a: Node, b: Node, pads: tuple[int, int, int]) -> bool:
+def _pays(
+    node: Node,
+    a: Node,
+    b: Node,
+    pads: tuple[int, int, int],
+) -> bool:
     """Whether the product takes longer than the padded one, and the copies that it needs."""
     result = node.meta["val"]
     if result.device.type != "cuda":
@@ -202,7 +231,9 @@ def _pays(node: Node, a: Node, b: Node, pads: tuple[int, int, int]) -> bool:
     return after < 0.9 * before
 
 
-def _is_computed(node: Node) -> bool:
+def _is_computed(
+    node: Node,
+) -> bool:
     """Whether a kernel computes it, or what it is a view of, for such products alone."""
     if not all(user.target in _PADDED or user.target in VIEWS for user in node.users):
         return False
@@ -211,7 +242,9 @@ def _is_computed(node: Node) -> bool:
     return node.target in LOWERINGS and node.target not in _CALLED
 
 
-def _feeds_kernels(node: Node) -> bool:
+def _feeds_kernels(
+    node: Node,
+) -> bool:
     """Whether kernels read the node's value, or views of it, and nothing else does."""
     for user in node.users:
         if user.target in VIEWS:
@@ -222,7 +255,9 @@ def _feeds_kernels(node: Node) -> bool:
     return bool(node.users)
 
 
-def add_biases_later(gm: torch.fx.GraphModule) -> None:
+def add_biases_later(
+    gm: torch.fx.GraphModule,
+) -> None:
     """Take the biases out of convolutions on GPUs, and of float32 products that kernels read."""
     graph = gm.graph
     for node in graph.find_nodes(op="call_function", target=aten.convolution.default):
@@ -231,11 +266,16 @@ def add_biases_later(gm: torch.fx.GraphModule) -> None:
         _take_from_product(graph, node)
 
 
-def _is_on_gpu(value: torch.Tensor) -> bool:
+def _is_on_gpu(
+    value: torch.Tensor,
+) -> bool:
     return value.device.type == "cuda"
 
 
-def _take_from_convolution(graph: torch.fx.Graph, node: Node) -> None:
+def _take_from_convolution(
+    graph: torch.fx.Graph,
+    node: Node,
+) -> None:
     bias, groups = node.args[2], node.args[8]
     value = node.meta["val"]
     if not isinstance(bias, Node) or not _is_on_gpu(value):
@@ -250,7 +290,10 @@ def _take_from_convolution(graph: torch.fx.Graph, node: Node) -> None:
     _add(graph, node, plain, bias, value.dim() - 2)
 
 
-def _take_from_product(graph: torch.fx.Graph, node: Node) -> None:
+def _take_from_product(
+    graph: torch.fx.Graph,
+    node: Node,
+) -> None:
     bias, *operands = node.args
     value = node.meta["val"]
     if len(operands) != 2 or node.kwargs or not _is_on_gpu(value):
@@ -262,7 +305,13 @@ def _take_from_product(graph: torch.fx.Graph, node: Node) -> None:
     _add(graph, node, plain, bias, 0)  # type: ignore[arg-type]
 
 
-def _add(graph: torch.fx.Graph, node: Node, plain: Node, bias: Node, behind: int) -> None:
+def _add(
+    graph: torch.fx.Graph,
+    node: Node,
+    plain: Node,
+    bias: Node,
+    behind: int,
+) -> None:
     """behind: dimensions that follow the bias's."""
     value = node.meta["val"]
     with value.fake_mode:

@@ -86,7 +86,7 @@ def hint(size: Any) -> int:
     """A size in the call that is compiled for."""
     if type(size) is int:
         return size
-    return int(size.node.hint) if size.node.hashint() else 1 << 10
+    return int(size.node.hint) if size.node.has_hint() else 1 << 10
 
 
 def _has_elements(node: torch.fx.Node) -> bool:

@@ -41,7 +41,9 @@ _FUNCTIONS = frozenset(
 )
 
 
-def move_into_pieces(gm: torch.fx.GraphModule) -> None:
+def move_into_pieces(
+    gm: torch.fx.GraphModule,
+) -> None:
     """Rewrite concatenations on the CPU whose only reader is such a function."""
     for node in list(gm.graph.nodes):
         joined = node.args[0] if node.target in _FUNCTIONS else None
@@ -94,7 +96,9 @@ def _move(
         graph.erase_node(unused)
 
 
-def _fake(value: Any) -> Any:
+def _fake(
+    value: Any,
+) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)(map(_fake, value))
     return value.meta["val"] if isinstance(value, torch.fx.Node) else value

@@ -23,7 +23,9 @@ from minidynamo.inductor.passes.simplify import is_fresh_memory, may_share_memor
 aten = torch.ops.aten
 
 
-def read_pieces(gm: torch.fx.GraphModule) -> None:
+def read_pieces(
+    gm: torch.fx.GraphModule,
+) -> None:
     """Replace slices of stacks by what was stacked."""
     for node in list(gm.graph.nodes):
         schema = getattr(node.target, "_schema", None)
@@ -44,7 +46,9 @@ def _dim(
     return int(dim) % rank
 
 
-def _stacked(node: torch.fx.Node) -> tuple[Sequence[torch.fx.Node], int] | None:
+def _stacked(
+    node: torch.fx.Node,
+) -> tuple[Sequence[torch.fx.Node], int] | None:
     """What a node stacks, and along which new dimension."""
     if node.target is aten.cat.default:
         dim = _dim(node, node.meta["val"].dim())
@@ -101,7 +105,9 @@ def _read(
                 _view_again(user)
 
 
-def _counts_from_the_start(node: torch.fx.Node) -> bool:
+def _counts_from_the_start(
+    node: torch.fx.Node,
+) -> bool:
     """Whether a view says itself where in the memory of the stack it lies."""
     return any(
         user.target is aten.as_strided.default
@@ -110,7 +116,9 @@ def _counts_from_the_start(node: torch.fx.Node) -> bool:
     )
 
 
-def _view_again(node: torch.fx.Node) -> None:
+def _view_again(
+    node: torch.fx.Node,
+) -> None:
     """Says where a view of what was read lies now: a piece begins elsewhere than its slice of the
     stack, and lowering takes the distance between a view and what it is a view of.
     """
