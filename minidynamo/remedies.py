@@ -17,6 +17,7 @@ import torch
 
 from . import config, markers
 from .guards import Check, Guard, GuardFailure
+from .shape_history import may_be_counter
 from .source import (
     ClosureSource,
     FuncDefaultsSource,
@@ -105,7 +106,7 @@ def _of_number(failure: GuardFailure, dynamic: bool | None, f_locals: Mapping[st
         return "0.0 and infinite floats are constants: pass it as a tensor"
     if kind is int and not _is_variable(guard.source):
         return "ints of globals and defaults are constants: pass it as an argument"
-    keeps_ints = not config.allow_unspec_int_on_nn_module
+    keeps_ints = not config.allow_unspec_int_on_nn_module and not may_be_counter(guard.source)
     if kind is int and keeps_ints and _is_of_module(guard, f_locals):
         return "ints of nn.Modules are constants, unless config.allow_unspec_int_on_nn_module"
     switched = _switched_off(dynamic)

@@ -14,13 +14,14 @@ from __future__ import annotations
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
 from . import markers
+from .source import AttrSource, InstanceAttrSource, Source
 from .utils import dropping
 
 
@@ -133,6 +134,31 @@ def history_of(code: types.CodeType) -> History:
     return found[1]
 
 
+# Of classes of nn.Modules, the attributes that traced code gave ints.
+_counters: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
+
+
+def note_counter(cls: type, attribute: str) -> None:
+    """Traced code gave an attribute of a module an int: it changes as the program goes on."""
+    _counters.setdefault(cls, set()).add(attribute)
+
+
+def is_counter(source: Source | None, modules: Mapping[Source, type]) -> bool:
+    """Whether it is an attribute that traced code gave ints in modules of the same class."""
+    if not isinstance(source, (AttrSource, InstanceAttrSource)):
+        return False
+    owner = modules.get(source.base)
+    return owner is not None and source.attribute in _counters.get(owner, ())
+
+
+def may_be_counter(source: Source | None) -> bool:
+    """`is_counter`, where the class of the module is not known."""
+    if not isinstance(source, (AttrSource, InstanceAttrSource)):
+        return False
+    return any(source.attribute in attributes for attributes in _counters.values())
+
+
 def forget() -> None:
     """Start over, as `reset` does."""
     _histories.clear()
+    _counters.clear()

@@ -37,7 +37,7 @@ from .guard_expr import from_sympy
 from .guards import Check, Guard, GuardSet, Predicate, TensorSpec, UserStack
 from .joined_sources import is_joined, predicate
 from .shape_env import expr_function
-from .shape_history import History, history_of
+from .shape_history import History, history_of, is_counter
 from .shape_specs import UNBACKED, SpecifiedShapes
 from .source import (
     ClosureSource,
@@ -330,9 +330,10 @@ class Shapes:
         if any(isinstance(link, (FuncDefaultsSource, FuncKwDefaultsSource)) for link in links):
             return False
         of_module = not self.modules.keys().isdisjoint(links)
+        changes = self._changes(value, links[-1], source)
         if of_module and not config.allow_unspec_int_on_nn_module:
-            return False
-        return self._changes(value, links[-1], source) or not self.static_first
+            return changes and is_counter(source, self.modules)
+        return changes or not self.static_first
 
     def _is_symbolic_float(self, value: float, source: Source) -> bool:
         if config.specialize_float or not math.isfinite(value):

@@ -16,6 +16,7 @@ from torch.nn.modules import module as torch_module
 from .. import markers
 from ..exc import Unsupported
 from ..guards import Predicate
+from ..shape_history import note_counter
 from ..source import (
     ConstSource,
     DictItemSource,
@@ -187,6 +188,8 @@ class NNModuleVariable(UserDefinedObjectVariable):
         """`nn.Module.__setattr__`, directly where it comes to an ordinary store."""
         found = class_lookup(tx, self.cls, "__setattr__")
         value = value.realize()
+        if value.python_type() is int:
+            note_counter(self.cls, name)
         if found is not None and found.raw is _SETATTR and self._set_directly(tx, name, value):
             return
         super().setattr(tx, name, value)

@@ -205,6 +205,85 @@ def test_ints_of_modules_can_be_symbolic():
     assert len(counter.graphs) == 2
 
 
+class _Counting(nn.Module):
+    """Counts its calls, as metrics and schedules do."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.scale = 2
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > 5:
+            x = x + 1
+        return x * self.scale / self.calls
+
+
+def test_what_a_module_counts_is_symbolic():
+    """Each call was compiled anew, until the limit left the module to eager."""
+    module, eager = (
+        nn.Sequential(_Counting(), _Counting()),
+        nn.Sequential(_Counting(), _Counting()),
+    )
+    compiled, counter = compiled_with(module)
+    for _ in range(12):
+        assert_same(eager(torch.ones(2)), compiled(torch.ones(2)))
+        assert [m.calls for m in module] == [m.calls for m in eager]
+        assert all(type(m.calls) is int for m in module)
+    assert len(counter.graphs) == 3  # a constant, the two sides of the branch
+
+
+def test_what_a_module_counts_behind_a_graph_break_is_symbolic():
+    class Counting(_Counting):
+        def forward(self, x):
+            calls = self.calls
+            y = x * calls
+            minidynamo.graph_break()
+            self.calls = calls + 1
+            return y + self.calls
+
+    module, eager = Counting(), Counting()
+    compiled, counter = compiled_with(module)
+    for _ in range(12):
+        assert_same(eager(torch.ones(2)), compiled(torch.ones(2)))
+    assert module.calls == 12
+    assert len(counter.graphs) == 4
+
+
+def test_a_counter_asked_for_its_value_is_a_constant():
+    class Counting(_Counting):
+        def forward(self, x):
+            self.calls += 1
+            return x + {self.calls: 1}[self.calls]
+
+    module = Counting()
+    compiled, counter = compiled_with(module)
+    for _ in range(4):
+        assert_same(torch.ones(2) + 1, compiled(torch.ones(2)))
+    assert module.calls == 4 and len(counter.graphs) == 4
+    module.calls = 2
+    assert_same(torch.ones(2) + 1, compiled(torch.ones(2)))
+    assert module.calls == 3 and len(counter.graphs) == 4
+
+
+def test_why_a_counter_is_compiled_again():
+    module = _Counting()
+    calls = [(torch.ones(2),)] * 3
+    (failures,) = failures_of(module, calls)
+    assert "it becomes symbolic now" in failures[0]
+
+
+def test_ints_that_traced_code_does_not_assign_stay_constants():
+    module = _Counting()
+    compiled, counter = compiled_with(module)
+    for scale in (2, 3, 4):
+        module.scale = scale
+        module.calls = 0
+        assert_same(torch.ones(2) * scale, compiled(torch.ones(2)))
+    assert len(counter.graphs) == 3
+
+
 def test_a_stored_size_is_a_real_int():
     class Log:
         pass
