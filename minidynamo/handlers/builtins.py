@@ -139,6 +139,8 @@ def _name_of(tx: Translator, name: VariableTracker, function: str) -> str:
     if not issubclass(name.python_type(), str):
         kind = type_name(name.python_type())
         tx.raise_observed(TypeError, f"attribute name must be string, not '{kind}'")
+    if name.is_symbolic_text:
+        name = name.specialized(tx)
     try:
         return str.__str__(_text_of(name, function).as_python_constant())
     except NotConstant:

@@ -48,14 +48,14 @@ class InstanceDictVariable(VariableTracker):
     # -- single names -----------------------------------------------------------------------------
 
     def load(self, tx: Translator, key: VariableTracker) -> VariableTracker | None:
-        key = key.realize()
+        key = key.realize().specialized(tx)
         name = key.as_python_constant() if key.is_python_constant() else None
         return self.owner.load_instance(tx, name) if isinstance(name, str) else None
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
         found = self.load(tx, key)
         if found is None:
-            tx.raise_observed(KeyError, key.as_python_constant())
+            tx.raise_observed(KeyError, key.realize().specialized(tx).as_python_constant())
         return found
 
     def setitem(
@@ -64,7 +64,7 @@ class InstanceDictVariable(VariableTracker):
         key: VariableTracker,
         value: VariableTracker,
     ) -> None:
-        name = key.as_python_constant()
+        name = key.realize().specialized(tx).as_python_constant()
         cls = self.owner.cls
         is_entry = isinstance(name, str) and (not has_setter(cls, name) or is_hidden(cls, name))
         if not is_entry:
@@ -72,11 +72,12 @@ class InstanceDictVariable(VariableTracker):
         tx.output.side_effects.store_attr(self.owner, name, value)
 
     def delitem(self, tx: Translator, key: VariableTracker) -> None:
+        key = key.realize().specialized(tx)
         self.getitem(tx, key)
         self.owner.delete_item(tx, key.as_python_constant())
 
     def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
-        name = item.realize().as_python_constant()
+        name = item.realize().specialized(tx).as_python_constant()
         return ConstantVariable(isinstance(name, str) and self.owner.has_stored(tx, name))
 
     # -- all names ---------------------------------------------------------------------------------

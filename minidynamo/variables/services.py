@@ -248,12 +248,17 @@ class Services:
             self.output.rollback(checkpoint)
             for number in numbers:
                 number.specialized(self)  # type: ignore[arg-type]
-            args[:] = [a.specialized(self) if a.is_symbolic_text else a for a in args]  # type: ignore[arg-type]
+            args[:] = [self._constant_or_same(arg) for arg in args]
+            kwargs.update({name: self._constant_or_same(arg) for name, arg in kwargs.items()})
         try:
             return attempt()
         except Unsupported as reason:
             reason.specialized_in_vain = True
             raise
+
+    def _constant_or_same(self, value: VariableTracker) -> VariableTracker:
+        is_symbolic = value.is_symbolic_text or isinstance(value, symint.SymVariable)
+        return value.specialized(self) if is_symbolic else value  # type: ignore[arg-type]
 
     def call_for(
         self,

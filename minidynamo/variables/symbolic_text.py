@@ -59,14 +59,24 @@ class SymbolicText(VariableTracker):
         )
 
     def specialized(self, tx: Translator) -> ConstantVariable:
-        for number in symbols_in(self.parts):
-            number.specialized(tx)
-        return ConstantVariable(self.as_python_constant())
+        return ConstantVariable(self.text_of([_known(tx, part) for part in self.parts]))
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen.begin_call(self.function)
         codegen.sequence(self.parts)
         codegen.end_call(len(self.parts), self.keywords)
+
+
+def _known(tx: Translator, part: VariableTracker) -> Any:
+    """The value of a part in this call. What was computed from a number (`n % 3`) is no constant
+    by itself once that is decided.
+    """
+    part = part.realize()
+    if isinstance(part, SequenceVariable) and part.python_type() in (list, tuple):
+        return part.python_type()([_known(tx, item) for item in part.items])
+    for number in symbols_in([part]):
+        number.specialized(tx)
+    return part.specialized(tx).as_python_constant()
 
 
 def _looks(name: str) -> Callable[..., Any]:
