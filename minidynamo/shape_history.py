@@ -138,12 +138,18 @@ def history_of(code: types.CodeType) -> History:
 _counters: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
 
 
-def note_counter(cls: type, attribute: str) -> None:
+def note_counter(
+    cls: type,
+    attribute: str,
+) -> None:
     """Traced code gave an attribute of a module an int: it changes as the program goes on."""
     _counters.setdefault(cls, set()).add(attribute)
 
 
-def is_counter(source: Source | None, modules: Mapping[Source, type]) -> bool:
+def is_counter(
+    source: Source | None,
+    modules: Mapping[Source, type],
+) -> bool:
     """Whether it is an attribute that traced code gave ints in modules of the same class."""
     if not isinstance(source, (AttrSource, InstanceAttrSource)):
         return False
@@ -151,7 +157,9 @@ def is_counter(source: Source | None, modules: Mapping[Source, type]) -> bool:
     return owner is not None and source.attribute in _counters.get(owner, ())
 
 
-def may_be_counter(source: Source | None) -> bool:
+def may_be_counter(
+    source: Source | None,
+) -> bool:
     """`is_counter`, where the class of the module is not known."""
     if not isinstance(source, (AttrSource, InstanceAttrSource)):
         return False

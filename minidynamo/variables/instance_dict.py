@@ -47,12 +47,20 @@ class InstanceDictVariable(VariableTracker):
 
     # -- single names -----------------------------------------------------------------------------
 
-    def load(self, tx: Translator, key: VariableTracker) -> VariableTracker | None:
+    def load(
+        self,
+        tx: Translator,
+        key: VariableTracker,
+    ) -> VariableTracker | None:
         key = key.realize().specialized(tx)
         name = key.as_python_constant() if key.is_python_constant() else None
         return self.owner.load_instance(tx, name) if isinstance(name, str) else None
 
-    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+    def getitem(
+        self,
+        tx: Translator,
+        key: VariableTracker,
+    ) -> VariableTracker:
         found = self.load(tx, key)
         if found is None:
             tx.raise_observed(KeyError, key.realize().specialized(tx).as_python_constant())
@@ -71,12 +79,20 @@ class InstanceDictVariable(VariableTracker):
             unsupported("attribute store", f"{self!r}[{name!r}]", "a descriptor has this name")
         tx.output.side_effects.store_attr(self.owner, name, value)
 
-    def delitem(self, tx: Translator, key: VariableTracker) -> None:
+    def delitem(
+        self,
+        tx: Translator,
+        key: VariableTracker,
+    ) -> None:
         key = key.realize().specialized(tx)
         self.getitem(tx, key)
         self.owner.delete_item(tx, key.as_python_constant())
 
-    def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
+    def contains(
+        self,
+        tx: Translator,
+        item: VariableTracker,
+    ) -> VariableTracker:
         name = item.realize().specialized(tx).as_python_constant()
         return ConstantVariable(isinstance(name, str) and self.owner.has_stored(tx, name))
 

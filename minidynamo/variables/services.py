@@ -256,9 +256,15 @@ class Services:
             reason.specialized_in_vain = True
             raise
 
-    def _constant_or_same(self, value: VariableTracker) -> VariableTracker:
-        is_symbolic = value.is_symbolic_text or isinstance(value, symint.SymVariable)
-        return value.specialized(self) if is_symbolic else value  # type: ignore[arg-type]
+    def _constant_or_same(
+        self,
+        value: VariableTracker,
+    ) -> VariableTracker:
+        """Texts and ints: guards on sums of floats add them in another order."""
+        is_int = isinstance(value, symint.SymVariable) and value.python_type() is int
+        if is_int or value.is_symbolic_text:
+            return value.specialized(self)  # type: ignore[arg-type]
+        return value
 
     def call_for(
         self,

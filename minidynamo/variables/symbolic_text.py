@@ -67,15 +67,20 @@ class SymbolicText(VariableTracker):
         codegen.end_call(len(self.parts), self.keywords)
 
 
-def _known(tx: Translator, part: VariableTracker) -> Any:
-    """The value of a part in this call. What was computed from a number (`n % 3`) is no constant
-    by itself once that is decided.
+def _known(
+    tx: Translator,
+    part: VariableTracker,
+) -> Any:
+    """The value of a part in this call. What was computed from ints (`n % 3`) is no constant
+    by itself once that is decided; guards on sums of floats would add them in another order.
     """
     part = part.realize()
     if isinstance(part, SequenceVariable) and part.python_type() in (list, tuple):
         return part.python_type()([_known(tx, item) for item in part.items])
     for number in symbols_in([part]):
         number.specialized(tx)
+    if isinstance(part, SymVariable) and part.python_type() is float:
+        return part.as_python_constant()
     return part.specialized(tx).as_python_constant()
 
 

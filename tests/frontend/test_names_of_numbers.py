@@ -66,6 +66,13 @@ def among_others(held, x, n):
     return hasattr(held, f"x_{n % 3 + 2}"), x.chunk(n % 3 + 1), {f"a{n % 3}": n}[f"a{n % 3}"]
 
 
+def of_sums_of_floats(held, x, n):
+    """Guards on them would add the numbers in another order."""
+    a = n * 0.5
+    text = f"{a * 0.1 + n + 1e-10}"
+    return x + n, text in held.__dict__, hasattr(held, text)
+
+
 USES = [
     set_on_a_module,
     set_on_an_object,
@@ -92,3 +99,12 @@ def test_names(use):
             assert_same(vars(real)["_buffers"], vars(traced)["_buffers"])
     assert not broken
     assert len(counter.graphs) == 4  # the first number is a constant
+
+
+def test_names_of_sums_of_floats():
+    minidynamo.reset()
+    compiled = minidynamo.compile(of_sums_of_floats, backend="eager")
+    held = Buffers()
+    for n in (1.3, 0.9, 17.2, 0.3):
+        x = torch.ones(2)
+        assert_same(of_sums_of_floats(held, x, n), compiled(held, x, n))

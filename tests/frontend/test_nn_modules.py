@@ -139,7 +139,7 @@ def test_appended_child_is_seen():
 
 
 def test_state_of_the_module_changes():
-    compare(Counter(), X, calls=3, graphs=3)
+    compare(Counter(), X, calls=6, graphs=2)  # what it counts is symbolic
 
 
 def test_batch_norm():
