@@ -51,6 +51,7 @@ from minidynamo.inductor.kept_results import (
 from minidynamo.inductor.laid_out import LaidOut
 from minidynamo.inductor.passes.image_layouts import put_channels_last
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
+from minidynamo.inductor.passes.norms_again import compute_norms_again
 from minidynamo.inductor.passes.pooled_positions import keep_positions
 from minidynamo.inductor.passes.simplify import merge_equal_nodes
 from minidynamo.inductor.stored_steps import Recorder, load_step, step_key, stored_call
@@ -465,6 +466,7 @@ def _compile_aot(
         merge_equal_nodes(joint, not_to_be_saved(gm, joint, kwargs["num_fwd_outputs"]))
         keep_positions(joint)
         put_channels_last(joint, with_gradients=True)
+        compute_norms_again(joint, kwargs["num_fwd_outputs"])
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):
             return default_partition(joint, *args, **kwargs)
