@@ -91,12 +91,22 @@ class Attribute {
     return type_ == &PyDict_Type ? version_ == *md_dict_version(found) : held_[0].is_alive();
   }
 
-  // Whether torch._dynamo's own function has taken its place.
+  // Whether torch._dynamo's own function, which calls it, has taken its place.
   bool is_tagged(PyObject* dict) const {
     PyObject* found = nullptr;
-    return type_ == &PyFunction_Type &&
-           md_dict_find_identical(dict, name_.get(), &found) == MD_DICT_FOUND &&
-           is_tagging(name_.get(), found);
+    if (type_ != &PyFunction_Type || !held_[0].is_alive() ||
+        md_dict_find_identical(dict, name_.get(), &found) != MD_DICT_FOUND ||
+        !PyFunction_Check(found) || !is_tagging(name_.get(), found)) {
+      return false;
+    }
+    PyObject* cells = PyFunction_GetClosure(found);
+    for (Py_ssize_t i = 0; cells != nullptr && i < PyTuple_GET_SIZE(cells); i++) {
+      PyObject* cell = PyTuple_GET_ITEM(cells, i);
+      if (PyCell_Check(cell) && PyCell_GET(cell) == address_) {
+        return true;
+      }
+    }
+    return false;
   }
 
   int visit(visitproc visit, void* arg) const {

@@ -10,8 +10,9 @@ from torch import nn
 import minidynamo
 from minidynamo import events
 from minidynamo.inductor import config, metrics
-from minidynamo.inductor.passes import gpu_products, narrow_products
+from minidynamo.inductor.passes import devices, gpu_products, narrow_products
 
+FULL = torch.ops.aten.full.default
 NARROW = [torch.bfloat16, torch.float16]
 
 
@@ -184,6 +185,24 @@ def test_where_it_pays(monkeypatch, capability):
     assert not is_padded(1, 768, 50257)
     assert not is_padded(16, 64, 1001)
     assert is_padded(4096, 768, 50258) == (capability >= (9, 0))
+
+
+@pytest.mark.parametrize("op", [torch.ops.aten.sqrt.default, torch.ops.aten.bernoulli.default])
+def test_numbers_made_of_constants_are_folded_unless_they_are_drawn(op):
+    graph = torch.fx.Graph()
+    number, x = graph.get_attr("number"), graph.placeholder("x")
+    made = graph.call_function(op, (number,))
+    product = graph.call_function(torch.ops.aten.mul.Tensor, (x, made))
+    graph.output(product)
+    gm = torch.fx.GraphModule({"number": torch.tensor(0.25)}, graph)
+    with torch._subclasses.FakeTensorMode():
+        for node in (number, made):
+            node.meta["val"] = torch.empty(())
+        for node in (x, product):
+            node.meta["val"] = torch.empty(3, device="cuda")
+    devices.bring_to_gpu(gm)
+    numbers = [n.args[1] for n in graph.find_nodes(op="call_function", target=FULL)]
+    assert numbers == ([0.5] if op is torch.ops.aten.sqrt.default else [])
 
 
 # -- biases

@@ -89,7 +89,8 @@ def _known(
     if node.op != "call_function" or not isinstance(fake, torch.Tensor) or fake.dim() != 0:
         return None
     given = {operand: _known(gm, operand) for operand in node.all_input_nodes}
-    if node.target not in LOWERINGS or not simplify.is_pure(node):
+    is_drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    if node.target not in LOWERINGS or is_drawn or not simplify.is_pure(node):
         return None
     if not given or any(value is None or value.dim() for value in given.values()):
         return None
