@@ -12,7 +12,6 @@ In 16 bits a bias that is added later would be added to a rounded product, so th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +22,7 @@ from minidynamo.inductor import config
 from minidynamo.inductor.extern import PRODUCTS
 from minidynamo.inductor.lowering.registry import LOWERINGS
 from minidynamo.inductor.passes.image_layouts import VIEWS
-from minidynamo.inductor.passes.narrow_products import hint
+from minidynamo.inductor.passes.narrow_products import call, hint
 from minidynamo.inductor.passes.simplify import remove_dead_nodes
 
 aten = torch.ops.aten
@@ -98,7 +97,7 @@ class _Padding:
             ]
             if first:
                 operands.insert(0, self._padded(node.args[0], (columns,), node))
-            product = self._call(node, node.target, tuple(operands), dict(node.kwargs))
+            product = call(self._graph, node, node.target, *operands, **node.kwargs)
             result = self._cut(node, product, rows, columns)
         result.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(result)
@@ -115,13 +114,13 @@ class _Padding:
         result, size = product, node.meta["val"].shape
         for dim, pad in ((-2, rows), (-1, columns)):
             if pad:
-                result = self._call(
-                    node, aten.slice.Tensor, (result, len(size) + dim, 0, size[dim])
+                result = call(
+                    self._graph, node, aten.slice.Tensor, result, len(size) + dim, 0, size[dim]
                 )
         if result.meta["val"].is_contiguous():
             return result
-        layout = {"memory_format": torch.contiguous_format}
-        return self._call(node, aten.clone.default, (result,), layout)
+        layout = torch.contiguous_format
+        return call(self._graph, node, aten.clone.default, result, memory_format=layout)
 
     def _padded(
         self,
@@ -143,31 +142,12 @@ class _Padding:
             for position, dim in enumerate(order):
                 base[dim] = pads[position]
             turned = self._padded(given.args[0], tuple(base), before)
-            made = self._call(before, aten.permute.default, (turned, order))
+            made = call(self._graph, before, aten.permute.default, turned, order)
         else:
             amounts = [n for pad in reversed(pads) for n in (0, pad)]
-            made = self._call(before, aten.constant_pad_nd.default, (given, amounts))
+            made = call(self._graph, before, aten.constant_pad_nd.default, given, amounts)
         self.known[given, pads] = made
         return made
-
-    def _call(
-        self, before: Node, op: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None
-    ) -> Node:
-        return _call(self._graph, before, op, tuple(args), kwargs)
-
-
-def _call(
-    graph: torch.fx.Graph,
-    before: Node,
-    op: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any] | None = None,
-) -> Node:
-    with graph.inserting_before(before):
-        made = graph.call_function(op, args, kwargs)
-    fakes = torch.fx.node.map_arg((made.args, made.kwargs), lambda n: n.meta["val"])
-    made.meta = {**before.meta, "val": op(*fakes[0], **fakes[1])}
-    return made
 
 
 def _order(
@@ -286,7 +266,7 @@ def _take_from_convolution(
         return
     with value.fake_mode:
         without = (*node.args[:2], None, *node.args[3:])
-        plain = _call(graph, node, node.target, without)
+        plain = call(graph, node, node.target, *without)
     _add(graph, node, plain, bias, value.dim() - 2)
 
 
@@ -301,7 +281,7 @@ def _take_from_product(
     if value.dtype not in (torch.float32, torch.float64) or not _feeds_kernels(node):
         return
     with value.fake_mode:
-        plain = _call(graph, node, aten.mm.default, tuple(operands))
+        plain = call(graph, node, aten.mm.default, *operands)
     _add(graph, node, plain, bias, 0)  # type: ignore[arg-type]
 
 
@@ -316,7 +296,7 @@ def _add(
     value = node.meta["val"]
     with value.fake_mode:
         for _ in range(behind):
-            bias = _call(graph, node, aten.unsqueeze.default, (bias, -1))
-        total = _call(graph, node, aten.add.Tensor, (plain, bias))
+            bias = call(graph, node, aten.unsqueeze.default, bias, -1)
+        total = call(graph, node, aten.add.Tensor, plain, bias)
     node.replace_all_uses_with(total)
     graph.erase_node(node)

@@ -129,7 +129,7 @@ def _widen(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
             if getattr(operand.meta["val"], "dtype", None) in _NARROW
         }
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: wide.get(n, n))
-        product = _call(graph, node, node.target, *args, **kwargs)
+        product = call(graph, node, node.target, *args, **kwargs)
         product.meta[WIDENED] = True
     if isinstance(node.meta["val"], torch.Tensor):
         _replace(graph, node, product)
@@ -139,7 +139,7 @@ def _widen(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
             part.replace_input_with(node, product)
             continue
         with part.meta["val"].fake_mode:
-            value = _call(graph, part, operator.getitem, product, part.args[1])
+            value = call(graph, part, operator.getitem, product, part.args[1])
         _replace(graph, part, value)
     graph.erase_node(node)
 
@@ -151,8 +151,8 @@ def _converted(
     base = operand.args[0] if operand.target in _TURNING else None
     if isinstance(base, torch.fx.Node):
         wide = _converted(graph, before, base)
-        return _call(graph, before, operand.target, wide, *operand.args[1:])
-    return _call(graph, before, to_dtype, operand, torch.float32)
+        return call(graph, before, operand.target, wide, *operand.args[1:])
+    return call(graph, before, to_dtype, operand, torch.float32)
 
 
 def _replace(graph: torch.fx.Graph, node: torch.fx.Node, wide: torch.fx.Node) -> None:
@@ -160,19 +160,20 @@ def _replace(graph: torch.fx.Graph, node: torch.fx.Node, wide: torch.fx.Node) ->
     fake = node.meta["val"]
     if wide.meta["val"].dtype != fake.dtype:
         with fake.fake_mode:
-            wide = _call(graph, node, to_dtype, wide, fake.dtype)
+            wide = call(graph, node, to_dtype, wide, fake.dtype)
         wide.meta["val"] = fake
     node.replace_all_uses_with(wide)
     graph.erase_node(node)
 
 
-def _call(
+def call(
     graph: torch.fx.Graph,
     before: torch.fx.Node,
     op: Any,
     *args: Any,
     **kwargs: Any,
 ) -> torch.fx.Node:
+    """A new call in front of a node, which it has the origin of; fake tensors' mode is active."""
     with graph.inserting_before(before):
         made = graph.call_function(op, args, kwargs)
     fake_args, fake_kwargs = torch.fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
