@@ -98,6 +98,18 @@ class Compiler:
             return _with_calls("compile: model", model, self.wrap)
         return self.wrap(model)
 
+    def for_torch(self) -> dict[str, Any]:
+        """The arguments with which torch.compile, its front end before it, does the same."""
+        backend = lookup_backend(self.backend)
+        chosen = {"mode": self.mode, "options": self.options}
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return {
+            "backend": backend,
+            "fullgraph": self.fullgraph,
+            "dynamic": self.dynamic,
+            **given,
+        }
+
     def wrap(self, fn: Any) -> Any:
         """The C callable for a function or any other callable object."""
         fn = innermost(fn)

@@ -5,11 +5,16 @@ module, whichever of the two is used; only the child `_orig_mod` belongs to the 
 `state_dict()` and `named_parameters()` begin with `_orig_mod.`, as with torch.compile.
 `copy.deepcopy` and `pickle` take the original and the arguments of `compile()`; compiled code is
 made anew. Pickling needs a backend that can be pickled: a name, or a function of a module.
+
+Trainers and pipelines (accelerate, lightning, diffusers, ...) ask `isinstance(module,
+torch._dynamo.OptimizedModule)` to find the original. They are told yes: `__class__` is that class
+once `torch._dynamo` is imported, as a proxy's is that of what it stands for.
 """
 
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,6 +66,9 @@ class _Call(property):
         return module._compiled(*args, **kwargs)
 
 
+_TORCHS = "torch._dynamo.eval_frame"
+
+
 class OptimizedModule(torch.nn.Module):
     """What `compile(module)` returns.
 
@@ -79,9 +87,27 @@ class OptimizedModule(torch.nn.Module):
         self.__dict__["_recompile"] = wrap
         self.__dict__["_compiled"] = wrap(module)
 
+    @property
+    def __class__(self) -> type:
+        """Torch's class of the same name, once it is imported: isinstance asks for it."""
+        torchs = sys.modules.get(_TORCHS)
+        return type(self) if torchs is None else torchs.OptimizedModule
+
+    @__class__.setter
+    def __class__(self, value: type) -> None:
+        object.__dict__["__class__"].__set__(self, value)
+
     # Looked up on the class and called in C: no Python frame of ours lies on the way to the code.
     __call__ = _Call(operator.attrgetter("_compiled"))  # type: ignore[assignment]
     forward = _Call(operator.attrgetter("_compiled"))  # type: ignore[assignment]
+
+    @property
+    def _compile_kwargs(self) -> dict[str, Any]:
+        """What lightning's Fabric gives to torch.compile to compile its own wrapper of the module.
+
+        AttributeError: the module is not compiled but disabled.
+        """
+        return self._recompile.__self__.for_torch()  # type: ignore[attr-defined]
 
     @property
     def dynamo_ctx(self) -> Callable[[Any], Any]:
@@ -134,9 +160,18 @@ class OptimizedModule(torch.nn.Module):
     def __contains__(self, key: object) -> bool:
         return key in self._orig_mod  # type: ignore[operator]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not __newobj__: pickle would compare its class with __class__.
+        return _blank, (type(self),), self.__getstate__()
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_compiled"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.__dict__["_compiled"] = self._recompile(self._orig_mod)
+
+
+def _blank(cls: type[OptimizedModule]) -> OptimizedModule:
+    """An instance without state, for pickle and copy."""
+    return cls.__new__(cls)

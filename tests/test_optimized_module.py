@@ -2,9 +2,11 @@
 
 import copy
 import functools
+import importlib
 import inspect
 import io
 import pickle
+import sys
 
 import pytest
 import torch
@@ -189,6 +191,30 @@ def test_pickle_and_torch_save(net, x):
     torch.save(fast, file)
     file.seek(0)
     assert torch.equal(torch.load(file, weights_only=False)(x), net(x))
+
+
+def test_it_is_an_instance_of_torchs_class_too(net, x, monkeypatch):
+    """Accelerate, lightning and diffusers find the original by asking so."""
+    torchs = importlib.import_module("torch._dynamo").OptimizedModule
+    fast = compile_eager(net)
+    assert isinstance(fast, torchs) and isinstance(minidynamo.disable(net), torchs)
+    assert isinstance(fast, OptimizedModule) and not isinstance(fast, (nn.Linear, Net))
+    assert not isinstance(net, torchs) and not issubclass(OptimizedModule, torchs)
+    for copied in (copy.copy(fast), copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):
+        assert type(copied) is OptimizedModule and isinstance(copied, torchs)
+        assert torch.equal(copied(x), net(x))
+    monkeypatch.delitem(sys.modules, "torch._dynamo.eval_frame")
+    assert fast.__class__ is OptimizedModule  # nobody can ask for torch's
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_torch_compile_takes_what_a_module_was_compiled_with(net, x, backend):
+    """Lightning's Fabric wraps the original and compiles the wrapper with the same arguments."""
+    fast = minidynamo.compile(net, backend=backend, dynamic=False)
+    assert fast._compile_kwargs["dynamic"] is False and not fast._compile_kwargs["fullgraph"]
+    again = torch.compile(nn.Sequential(fast._orig_mod), **fast._compile_kwargs)
+    torch.testing.assert_close(again(x), net(x))
+    assert not hasattr(minidynamo.disable(net), "_compile_kwargs")
 
 
 def test_compiling_again_replaces_the_configuration(net):
