@@ -24,7 +24,8 @@ numpy = trace_rules.numpy
 # No functions of arrays, ones that read memory, or whose results differ between numpy and torch.
 _NOT_TRACED = frozenset(
     "finfo iinfo dtype random ndarray can_cast result_type set_printoptions array_equiv from_dlpack"
-    " save load empty empty_like cbrt logaddexp2 fill_diagonal median percentile quantile".split()
+    " save load empty empty_like cbrt fix isscalar logaddexp2 fill_diagonal median percentile"
+    " quantile".split()
 )
 
 
@@ -150,6 +151,7 @@ def from_numpy(
     """The tensor itself: it shares the array's memory."""
     if not isinstance(args[0], NdarrayVariable) or args[0].is_scalar:
         return NotImplemented
+    args[0].check_write()  # which the tensor may be written to
     return args[0].tensor
 
 

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map_only
 from .. import trace_rules
 from ..exc import SkipFrame
 from ..source import CallSource
+from .array_memory import Call, View, check_integers
 from .base import VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable, is_numpy_bool
@@ -56,15 +57,34 @@ class NdarrayVariable(VariableTracker):
         self, tensor: TensorVariable, *, is_scalar: bool = False, source: Source | None = None
     ) -> None:
         super().__init__(source=source)
-        self.tensor = tensor
+        self._tensor = tensor
         self.is_scalar = is_scalar
+        self.view: View | None = None
+
+    @property
+    def tensor(self) -> TensorVariable:
+        """The tensor with the array's values."""
+        if self.view is not None:
+            self.view.check_read()
+        return self._tensor
+
+    def copied(self, tx: Translator) -> NdarrayVariable:
+        """An array of its own with these values."""
+        made = self.tensor.call_method(tx, "clone", [], {}).realize()
+        assert isinstance(made, TensorVariable)
+        return NdarrayVariable(made, is_scalar=self.is_scalar)
+
+    def check_write(self) -> None:
+        """Break the graph where a write would not reach what the array views."""
+        if self.view is not None:
+            unsupported("numpy array", self.describe(), "a view that torch cannot make")
 
     def describe(self) -> str:
-        return super().describe() or f"array {self.tensor.describe()}"
+        return super().describe() or f"array {self._tensor.describe()}"
 
     def dtype(self) -> Any:
         """numpy's dtype of the array."""
-        return numpy.dtype(str(self.tensor.fake.dtype).removeprefix("torch."))
+        return numpy.dtype(str(self._tensor.fake.dtype).removeprefix("torch."))
 
     def python_type(self) -> type:
         return self.dtype().type if self.is_scalar else numpy.ndarray
@@ -115,6 +135,8 @@ class NdarrayVariable(VariableTracker):
             unsupported("numpy method", f"ndarray.{name}", "it is not traced")
         if name in ("item", "tolist") and not args and not kwargs:
             return self.tensor.call_method(tx, name, args, kwargs)
+        if name == "astype":
+            return call_numpy(tx, _converted, name, [self, *args], kwargs, _method(name))
         return call_numpy(tx, _method(name), name, [self, *args], kwargs)
 
     # -- items ----------------------------------------------------------------------------------
@@ -132,6 +154,7 @@ class NdarrayVariable(VariableTracker):
         key: VariableTracker,
         value: VariableTracker,
     ) -> None:
+        self.check_write()
         tx.output.side_effects.version += 1
         call_numpy(tx, operator.setitem, "setitem", [self, key, value], {})
 
@@ -142,7 +165,7 @@ class NdarrayVariable(VariableTracker):
         return tx.sequence_iterator(self.unpack(tx))
 
     def unpack(self, tx: Translator) -> list[VariableTracker]:
-        count = self.length(tx).as_python_constant()
+        count = self.length(tx).specialized(tx).as_python_constant()
         return [self.getitem(tx, ConstantVariable(index)) for index in range(count)]
 
     def operate(
@@ -158,6 +181,7 @@ class NdarrayVariable(VariableTracker):
             tx.output.side_effects.version += 1
             if not isinstance(args[0], NdarrayVariable) or args[0].is_scalar:
                 unsupported("numpy operator", repr(function), "the left operand is no array")
+            args[0].check_write()
             call_numpy(tx, function, function.__name__, args, {})
             return args[0]
         return call_numpy(tx, function, function.__name__, args, {})
@@ -165,6 +189,8 @@ class NdarrayVariable(VariableTracker):
     # -- leaving the trace ----------------------------------------------------------------------
 
     def reconstruct(self, codegen: PyCodegen) -> None:
+        if self.view is not None:
+            return self.view.reconstruct(codegen)
         codegen.begin_call(_to_scalar if self.is_scalar else _to_array)
         codegen(self.tensor)
         codegen.end_call(1)
@@ -319,6 +345,11 @@ def _to_scalar(tensor: torch.Tensor) -> Any:
     return tensor.detach().numpy()[()]
 
 
+def _resolved(array: Any) -> torch.Tensor:
+    """The tensor of an array of torch._numpy; what is lazily conjugated would be no array."""
+    return array.tensor.resolve_conj().resolve_neg()
+
+
 # -- operations ------------------------------------------------------------------------------------
 
 _TARGETS: dict[Any, Callable[..., Any]] = {}
@@ -332,7 +363,7 @@ def _target(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = tree_map_only(torch.Tensor, tnp.ndarray, (args, kwargs))
             result = function(*args, **kwargs)
-            return tree_map_only(tnp.ndarray, lambda array: array.tensor, result)
+            return tree_map_only(tnp.ndarray, _resolved, result)
 
         call.__name__ = call.__qualname__ = f"numpy_{name.strip('_').replace('.', '_')}"
         known = _TARGETS[function] = call
@@ -347,6 +378,11 @@ def _method(name: str) -> Callable[..., Any]:
     return call
 
 
+def _converted(array: Any, *args: Any, copy: bool = True, **kwargs: Any) -> Any:
+    """`array.astype`; torch._numpy knows no `copy`, without which numpy may give the array."""
+    return array.astype(*args, **kwargs)
+
+
 Convert = Callable[[NdarrayVariable], Any]
 
 
@@ -355,7 +391,7 @@ def _argument(tx: Translator, value: VariableTracker, convert: Convert) -> Any:
     value = value.realize()
     if value.python_type() in trace_rules.NUMPY_NUMBERS:
         value = value.specialized(tx)
-    if isinstance(value, SymVariable) and convert is _sample:
+    if isinstance(value, SymVariable) and convert is not _as_proxy:
         return _hint(value.value)
     if isinstance(value, NdarrayVariable):
         return convert(value)
@@ -372,7 +408,7 @@ def _argument(tx: Translator, value: VariableTracker, convert: Convert) -> Any:
         return numpy.dtype(constant).name
     if is_numpy_bool(value):
         return bool(constant)
-    if convert is _sample and isinstance(constant, numpy.generic):
+    if convert is not _as_proxy and isinstance(constant, numpy.generic):
         return constant
     return tx.as_proxy(value)
 
@@ -387,14 +423,20 @@ def _hint(number: Any) -> Any:
 
 
 def _sample(array: NdarrayVariable) -> Any:
-    """Some array of the same shape and dtype, or number of the same dtype."""
-    shape, dtype = tuple(map(_hint, array.tensor.fake.shape)), array.dtype()
-    if dtype.kind in "fc":
-        # Sums of arrays without dimensions are numbers.
-        made = numpy.asarray(numpy.random.default_rng(0).random(shape) + 0.5, dtype)
-    else:
-        made = numpy.ones(shape, dtype)
+    """Some array of the same shape, strides and dtype, or number of the same dtype."""
+    if array.view is not None:
+        return array.view.like
+    fake, dtype = array.tensor.fake, array.dtype()
+    shape, strides = tuple(map(_hint, fake.shape)), tuple(map(_hint, fake.stride()))
+    made = torch.empty_strided(shape, strides, dtype=fake.dtype, device="cpu").numpy()
+    # Sums of arrays without dimensions are numbers.
+    random = numpy.random.default_rng(0).random(shape) if dtype.kind in "fc" else 0.5
+    made[...] = random + 0.5
     return made[()] if array.is_scalar else made
+
+
+def _as_proxy(array: NdarrayVariable) -> Any:
+    return array.tensor.as_proxy()
 
 
 def call_numpy(
@@ -421,16 +463,27 @@ def call_numpy(
         named = {key: _argument(tx, value, convert) for key, value in kwargs.items()}
         return tuple(_argument(tx, arg, convert) for arg in args), named
 
-    sample_args, sample_kwargs = arguments(_sample)
+    call = Call(real or function, tuple(args), kwargs, [])
+
+    def sampled(array: NdarrayVariable) -> Any:
+        call.samples.append((array, _sample(array)))
+        return call.samples[-1][1]
+
+    kinds = [arg.dtype().kind for arg in args if isinstance(arg, NdarrayVariable)]
+    check_integers(name, args, kinds)
+    sample_args, sample_kwargs = arguments(sampled)
     try:
         with numpy.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            like = (real or function)(*sample_args, **sample_kwargs)
+            like = call.function(*sample_args, **sample_kwargs)
+            if any(array.dtype().kind not in "fi" for array, _ in call.samples):
+                given = arguments(lambda array: torch.from_numpy(numpy.asarray(_sample(array))))
+                _target(function, name)(*given[0], **given[1])
     except Exception as error:
-        unsupported("numpy call", f"{name}: {error}", "numpy refuses arguments of these shapes")
-    proxies, named = arguments(lambda array: array.tensor.as_proxy())
+        unsupported("numpy call", f"{name}: {error}", "numpy or torch refuses such arguments")
+    proxies, named = arguments(_as_proxy)
     result = tx.add_node("call_function", _target(function, name), proxies, named)
-    return _as_arrays(tx, name, result, like)
+    return _as_arrays(tx, name, result, like, call)
 
 
 def _has_shape(fake: torch.Tensor, shape: tuple[int, ...]) -> bool:
@@ -440,18 +493,26 @@ def _has_shape(fake: torch.Tensor, shape: tuple[int, ...]) -> bool:
     return fake.dim() == len(shape) and all(_hint(a) == b for a, b in known)
 
 
-def _as_arrays(tx: Translator, name: str, value: VariableTracker, like: Any) -> VariableTracker:
+def _as_arrays(
+    tx: Translator,
+    name: str,
+    value: VariableTracker,
+    like: Any,
+    call: Call,
+    path: tuple[int, ...] = (),
+) -> VariableTracker:
     """The result as numpy has it: `like` is what it gave for other arrays."""
     value = value.realize()
     if isinstance(value, TensorVariable) and isinstance(like, (numpy.ndarray, numpy.generic)):
         array = NdarrayVariable(value, is_scalar=isinstance(like, numpy.generic))
         if array.dtype() == like.dtype and _has_shape(value.fake, like.shape):
-            return array
+            return call.array(tx, array, like, path)
     elif value.python_type() in (list, tuple) and type(like) in (list, tuple):
         items = value.unpack(tx)
         if len(items) == len(like):
-            pairs = zip(items, like, strict=True)
-            return tx.wrap_items(type(like), [_as_arrays(tx, name, *pair) for pair in pairs])
+            pairs = enumerate(zip(items, like, strict=True))
+            made = [_as_arrays(tx, name, *pair, call, (*path, n)) for n, pair in pairs]
+            return tx.wrap_items(type(like), made)
     elif value.is_python_constant() and type(value.as_python_constant()) is type(like):
         return value
     unsupported("numpy call", name, "torch._numpy gives another kind of result than numpy")

@@ -1,0 +1,136 @@
+"""The memory that numpy's results share with arguments, where those of torch._numpy do not.
+
+numpy's own function, run on samples, says what its result shares; fake tensors say it of torch's.
+
+- Torch gives the argument itself, or a view of it, where numpy copies (`x.astype(x.dtype)`, the
+  number `x[0]`): the node's result is copied.
+- numpy gives the argument itself (`np.asarray(x)`): so does the trace.
+- numpy gives a view where torch copies, for it has no negative strides (`x[::-1]`), or a view that
+  refuses writes (`np.broadcast_to`): the graph reads torch's result, and what leaves the graph is
+  made again by numpy, of the arrays as they then are (`View`). Writes to such a view break the
+  graph, and so do reads of it behind a write to what it views.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import trace_rules
+from .base import VariableTracker, unsupported
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..codegen import PyCodegen
+    from ..symbolic_convert import Translator
+    from .ndarray import NdarrayVariable
+
+numpy = trace_rules.numpy
+
+# An array of the trace, and the sample of it that numpy's own function took.
+Sample = tuple["NdarrayVariable", Any]
+
+
+@dataclass(frozen=True)
+class View:
+    """How numpy makes a view that torch's operators cannot give: the call, and where in its
+    result it is.
+
+    like: what the call gave for samples.
+    versions: the tensors that the graph's copy was made of, with how often each had been written
+    to; none if it is no copy.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[VariableTracker, ...]
+    kwargs: dict[str, VariableTracker]
+    path: tuple[int, ...]
+    like: Any
+    versions: tuple[tuple[torch.Tensor, int], ...]
+
+    def check_read(self) -> None:
+        if any(tensor._version != version for tensor, version in self.versions):
+            unsupported("numpy array", repr(self.function), "what it views was written to")
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        for _ in self.path:
+            codegen.begin_call(operator.getitem)
+        codegen.begin_call(self.function)
+        for value in (*self.args, *self.kwargs.values()):
+            codegen(value)
+        codegen.end_call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
+        for index in self.path:
+            codegen.load_const(index)
+            codegen.end_call(2)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of numpy: its own function, what it was given, and the samples it was tried with."""
+
+    function: Callable[..., Any]
+    args: tuple[VariableTracker, ...]
+    kwargs: dict[str, VariableTracker]
+    samples: list[Sample]
+
+    def array(
+        self, tx: Translator, made: NdarrayVariable, like: Any, path: tuple[int, ...]
+    ) -> NdarrayVariable:
+        """`made` with the memory of numpy's result.
+
+        like: what numpy gave for the samples. path: where it is in the nest that numpy gives.
+        """
+        memory = _memory(made)
+        in_torch = [array for array, _ in self.samples if _memory(array) == memory]
+        if isinstance(like, numpy.generic):
+            return made.copied(tx) if in_torch else made
+        for array, sample in self.samples:
+            if sample is like:
+                return array
+        in_numpy = [a for a, sample in self.samples if numpy.may_share_memory(sample, like)]
+        if in_torch and not in_numpy:
+            return made.copied(tx)
+        lost = not in_torch or not like.flags.writeable or any(a.view for a in in_numpy)
+        if in_numpy and lost:
+            versions = tuple(_versions(in_numpy, in_torch))
+            made.view = View(self.function, self.args, self.kwargs, path, like, versions)
+        return made
+
+
+def _versions(
+    in_numpy: list[NdarrayVariable], in_torch: list[NdarrayVariable]
+) -> Iterator[tuple[torch.Tensor, int]]:
+    """What the graph's copy of a view is as old as."""
+    for array in in_numpy:
+        if array.view is not None:
+            yield from array.view.versions
+        if not in_torch:
+            yield array.tensor.fake, array.tensor.fake._version
+
+
+def _memory(array: NdarrayVariable) -> int:
+    return array.tensor.fake.untyped_storage()._cdata
+
+
+_DIVISIONS = frozenset("floordiv mod divmod floor_divide remainder fmod".split())
+_POWERS = frozenset(("pow", "power"))
+
+
+def check_integers(name: str, args: list[VariableTracker], kinds: list[str]) -> None:
+    """Integers divided by 0 are 0 in numpy and an error in torch, those to negative powers are an
+    error in numpy: only known divisors and exponents are traced.
+
+    kinds: of the dtypes of the arrays among args.
+    """
+    plain = name.strip("_").removeprefix("i")
+    if plain not in _DIVISIONS | _POWERS or len(args) < 2:
+        return
+    second = args[1].realize()
+    if second.is_python_constant() and (plain in _POWERS or second.as_python_constant() != 0):
+        return
+    numbers = [type(a.as_python_constant()) for a in args if a.is_python_constant()]
+    if set(kinds) <= set("iub") and not {float, complex} & set(numbers):
+        unsupported("numpy call", name, "of integers, the second of which may be refused")
