@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .. import trace_rules
 from .base import VariableTracker, unsupported
 
 if TYPE_CHECKING:
-    import torch
-
     from ..codegen import PyCodegen
     from ..symbolic_convert import Translator
     from .ndarray import NdarrayVariable
@@ -86,17 +86,23 @@ class Call:
         memory = _memory(made)
         in_torch = [array for array, _ in self.samples if _memory(array) == memory]
         if isinstance(like, numpy.generic):
-            return made.copied(tx) if in_torch else made
+            return made.called(tx, "clone", {}) if in_torch else made
         for array, sample in self.samples:
             if sample is like:
                 return array
         in_numpy = [a for a, sample in self.samples if numpy.may_share_memory(sample, like)]
-        if in_torch and not in_numpy:
-            return made.copied(tx)
-        lost = not in_torch or not like.flags.writeable or any(a.view for a in in_numpy)
-        if in_numpy and lost:
+        lost = bool(in_numpy) and (not in_torch or any(a.view for a in in_numpy))
+        if lost or not like.flags.writeable:
             versions = tuple(_versions(in_numpy, in_torch))
             made.view = View(self.function, self.args, self.kwargs, path, like, versions)
+        elif not in_numpy and like.flags.c_contiguous:
+            contiguous = {"memory_format": tx.wrap_constant(torch.contiguous_format)}
+            if in_torch:
+                return made.called(tx, "clone", contiguous)
+            if not made.tensor.fake.is_contiguous():
+                return made.called(tx, "contiguous", contiguous)
+        elif in_torch and not in_numpy:
+            return made.called(tx, "clone", {})
         return made
 
 
@@ -113,6 +119,19 @@ def _versions(
 
 def _memory(array: NdarrayVariable) -> int:
     return array.tensor.fake.untyped_storage()._cdata
+
+
+def apart(
+    tx: Translator, written: NdarrayVariable, others: list[VariableTracker]
+) -> list[VariableTracker]:
+    """The operands of a write; numpy reads those that share its memory before it writes."""
+    memory = _memory(written)
+    return [
+        other.called(tx, "clone", {})  # type: ignore[attr-defined]
+        if type(other) is type(written) and _memory(other) == memory  # type: ignore[arg-type]
+        else other
+        for other in others
+    ]
 
 
 _DIVISIONS = frozenset("floordiv mod divmod floor_divide remainder fmod".split())

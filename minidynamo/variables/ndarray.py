@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 from .. import trace_rules
 from ..exc import SkipFrame
 from ..source import CallSource
-from .array_memory import Call, View, check_integers
+from .array_memory import Call, View, apart, check_integers
 from .base import VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable, is_numpy_bool
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 numpy = trace_rules.numpy
+Values = dict[str, VariableTracker]
 
 # Methods of arrays that give Python objects, files or memory.
 _NOT_TRACED = frozenset(
@@ -68,9 +69,9 @@ class NdarrayVariable(VariableTracker):
             self.view.check_read()
         return self._tensor
 
-    def copied(self, tx: Translator) -> NdarrayVariable:
-        """An array of its own with these values."""
-        made = self.tensor.call_method(tx, "clone", [], {}).realize()
+    def called(self, tx: Translator, name: str, kwargs: Values) -> NdarrayVariable:
+        """The array of what a method of the tensor gives, which has its shape and dtype."""
+        made = self.tensor.call_method(tx, name, [], kwargs).realize()
         assert isinstance(made, TensorVariable)
         return NdarrayVariable(made, is_scalar=self.is_scalar)
 
@@ -156,6 +157,7 @@ class NdarrayVariable(VariableTracker):
     ) -> None:
         self.check_write()
         tx.output.side_effects.version += 1
+        key, value = apart(tx, self, [key.realize(), value.realize()])
         call_numpy(tx, operator.setitem, "setitem", [self, key, value], {})
 
     def length(self, tx: Translator) -> VariableTracker:
@@ -178,10 +180,12 @@ class NdarrayVariable(VariableTracker):
         if function is operator.truediv:
             args = [_as_double(tx, arg) for arg in args]
         if function.__name__ in _INPLACE:
-            tx.output.side_effects.version += 1
             if not isinstance(args[0], NdarrayVariable) or args[0].is_scalar:
-                unsupported("numpy operator", repr(function), "the left operand is no array")
+                return self.operate(tx, _plain(function), args)  # a number is not written to
+            tx.output.side_effects.version += 1
             args[0].check_write()
+            others = args[1:] if args[1] is not args[0] else []
+            args = [args[0], *apart(tx, args[0], others)] if others else args
             call_numpy(tx, function, function.__name__, args, {})
             return args[0]
         return call_numpy(tx, function, function.__name__, args, {})
@@ -204,13 +208,19 @@ _INPLACE = frozenset(
 Compute = Callable[["Translator", Callable[..., Any], list[VariableTracker]], VariableTracker]
 
 
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator of an assignment like `+=`."""
+    name = function.__name__.removeprefix("i")
+    plain: Callable[..., Any] = getattr(operator, {"and": "and_", "or": "or_"}.get(name, name))
+    return plain
+
+
 def _on_arrays(
     tx: Translator, function: Callable[..., Any], args: list[VariableTracker]
 ) -> VariableTracker:
     name = function.__name__
     if name in _INPLACE:  # a tensor has no such operator for arrays
-        name = name.removeprefix("i")
-        function = getattr(operator, {"and": "and_", "or": "or_"}.get(name, name))
+        function = _plain(function)
     first = next(arg for arg in args if isinstance(arg, NdarrayVariable))
     return first.operate(tx, function, args)
 

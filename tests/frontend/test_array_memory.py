@@ -195,3 +195,34 @@ def test_what_torch_refuses_or_numpy_does(text):
     compiled = minidynamo.compile(fn, backend="eager")
     for x in (K, K.astype(np.int8), np.abs(K).astype(np.uint8)):
         assert outcome(compiled, x) == outcome(fn, x)
+
+
+OVERLAPS = """
+y = x.reshape(5, 1); y[:] = x[:1]; r = y.copy()
+x[1:] = x[:-1]; r = x.sum()
+x += x[:1]; r = x * 2
+x *= x; r = x * 1
+m = np.arange(4.0).reshape(2, 2); m += m.T; m[[1, 0]] = m; r = m
+m = np.arange(4.0).reshape(2, 2); m[:] = m.T; r = m, m.T.copy(), np.copy(m.T), m.T + 1
+k = np.array([1, 2, 0]); k[k] = k; r = k
+n = 3; n += x; a = x.sum(); a += 2; a //= 2; r = n, a
+""".strip().split("\n")
+
+
+@pytest.mark.parametrize("text", OVERLAPS)
+def test_what_is_written_is_read_before(text):
+    counter = compare(text, 1, fullgraph=True)
+    assert len(counter.graphs) == 1
+    compare(text, 1, backend="inductor", fullgraph=True)
+
+
+def test_scalars_are_broadcast_to_arrays_that_refuse_writes():
+    def fn(x):
+        total = x.sum()
+        wide = np.broadcast_to(total, (2,))
+        total += 2
+        return total, wide, wide.max(), x.imag
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for x in (X, X * 2, M):
+        assert shown(compiled(x)) == shown(fn(x))
