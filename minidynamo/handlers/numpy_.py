@@ -24,9 +24,18 @@ numpy = trace_rules.numpy
 # No functions of arrays, ones that read memory, or whose results differ between numpy and torch.
 _NOT_TRACED = frozenset(
     "finfo iinfo dtype random ndarray can_cast result_type set_printoptions array_equiv from_dlpack"
-    " save load empty empty_like cbrt fix isscalar logaddexp2 fill_diagonal median percentile"
-    " quantile".split()
+    " save load empty empty_like cbrt fix modf isscalar logaddexp2 fill_diagonal median percentile"
+    " quantile heaviside angle histogram histogram2d histogramdd unique".split()
 )
+
+
+def _sign(x: Any) -> Any:
+    """`numpy.sign`: NaN of NaN."""
+    return tnp.where(tnp.not_equal(x, x), x, tnp.sign(x))
+
+
+# Written here, where torch._numpy's gives other values.
+_OWN = {"sign": _sign}
 
 
 def _has_array(value: VariableTracker) -> bool:
@@ -96,7 +105,7 @@ def _register(
     traced_home: Any,
 ) -> None:
     for name in dir(traced_home):
-        traced = getattr(traced_home, name)
+        traced = _OWN.get(prefix + name, getattr(traced_home, name))
         real = getattr(real_home, name, None)
         if name.startswith("_") or name in _NOT_TRACED or isinstance(real, type):
             continue

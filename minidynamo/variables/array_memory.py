@@ -148,8 +148,13 @@ def check_integers(name: str, args: list[VariableTracker], kinds: list[str]) -> 
     if plain not in _DIVISIONS | _POWERS or len(args) < 2:
         return
     second = args[1].realize()
-    if second.is_python_constant() and (plain in _POWERS or second.as_python_constant() != 0):
+    known = second.as_python_constant() if second.is_python_constant() else 0
+    if known != 0 or (second.is_python_constant() and plain in _POWERS and "c" not in kinds):
         return
     numbers = [type(a.as_python_constant()) for a in args if a.is_python_constant()]
+    if "c" in kinds:
+        unsupported(
+            "numpy call", name, "of complex numbers, of which torch makes NaN of 0 ** 0"
+        )
     if set(kinds) <= set("iub") and not {float, complex} & set(numbers):
         unsupported("numpy call", name, "of integers, the second of which may be refused")

@@ -486,7 +486,8 @@ def call_numpy(
         with numpy.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             like = call.function(*sample_args, **sample_kwargs)
-            if any(array.dtype().kind not in "fi" for array, _ in call.samples):
+            dtypes = {array.dtype() for array, _ in call.samples}
+            if len(dtypes) > 1 or any(dtype.kind not in "fi" for dtype in dtypes):
                 given = arguments(lambda array: torch.from_numpy(numpy.asarray(_sample(array))))
                 _target(function, name)(*given[0], **given[1])
     except Exception as error:
