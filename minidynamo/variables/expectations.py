@@ -1,4 +1,5 @@
-"""Branches that depend on data, one side of which only raises: `if bad.any(): raise ...`, `assert`.
+"""Branches that depend on data, one side of which only raises: `if bad.any(): raise ...`, `assert`;
+divisions by numbers that depend on data, which raise where these are 0.
 
 The graph goes on with the other side and returns what it relied upon as one more output. If that
 does not hold, the frame runs in eager from its start (`graph_breaks`), and raises for itself.
@@ -6,10 +7,12 @@ does not hold, the frame runs in eager from its start (`graph_breaks`), and rais
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Container
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 from .constant import ConstantVariable
 from .tensor import TensorVariable
@@ -91,4 +94,22 @@ def expect(
         value = tx.call_operation(torch.ne, [value, ConstantVariable(0)], {})  # type: ignore[assignment]
     good = value.call_method(tx, "reshape", [tx.wrap_constant(())], {})
     output.checks.append((good.as_proxy(), tx.last_step()))
+    return True
+
+
+def expect_nonzero(tx: Translator, divisor: VariableTracker, value: Any) -> bool:
+    """Let the graph rely on a number that depends on data not being 0; False where that is not
+    possible, or known anyway.
+    """
+    output = tx.output
+    if output.body is not None or output.transform_levels or not free_unbacked_symbols(value):
+        return False
+    differs = value != 0
+    if statically_known_true(differs):
+        return False
+    args = divisor.as_proxy(), 0
+    known = [node for node, _ in output.standing_checks() if node.target is operator.ne]
+    if not any(node.args == args for node in known):
+        node = output.add_number_node(operator.ne, args, differs)
+        output.checks.append((node, tx.last_step()))
     return True

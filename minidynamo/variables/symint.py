@@ -35,6 +35,7 @@ from ..symbolic_contexts import is_ragged
 from .base import LazyVariable, NotConstant, VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable, is_negative
+from .expectations import expect_nonzero
 from .functions import MethodOfVariable
 
 if TYPE_CHECKING:
@@ -260,7 +261,8 @@ def compute(
             return number
     if function in _DIVISIONS and isinstance(args[1], SymVariable):
         divisor = args[1].value
-        if decide(tx, lambda: bool(divisor == 0), args[1]):
+        relied_upon = expect_nonzero(tx, args[1], divisor)
+        if not relied_upon and decide(tx, lambda: bool(divisor == 0), args[1]):
             return None
     if row is operator.pow and is_negative(args[0]):
         return None  # the ShapeEnv bounds no such powers, and graphs print them as `-2 ** n`

@@ -206,6 +206,70 @@ def test_batch_norm_in_evaluation_writes_nothing():
     assert lines[0] == lines[1]
 
 
+def scaled_by_a_count(x):
+    count = x.nonzero().size(0)
+    return x * (1.0 / count), 10 // count, divmod(10, count)
+
+
+def divided_by_a_sum(x):
+    first, second, third = x.long().tolist()
+    return x * (2.5 / (first - second + third)), 7 % (first - second + third)
+
+
+def unused_quotient(x):
+    10 // x.nonzero().size(0)
+    return x + 1
+
+
+def caught_division(x):
+    try:
+        scale = 10 // x.nonzero().size(0)
+    except ZeroDivisionError:
+        scale = 7
+    return x * scale
+
+
+def divided_by_a_float(x):
+    return x * (1.0 / x.sum().item())
+
+
+DIVIDING = (
+    scaled_by_a_count,
+    divided_by_a_sum,
+    unused_quotient,
+    caught_division,
+    divided_by_a_float,
+)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("fn", DIVIDING, ids=lambda fn: fn.__name__)
+def test_divisions_by_numbers_that_depend_on_data(fn, backend):
+    minidynamo.reset()
+    graphs = CountingBackend() if backend == "eager" else backend
+    compiled = minidynamo.compile(fn, backend=graphs, fullgraph=True)
+    for values in ([1.0, 2, 3], [0.0, 0, 0], [0.0, 5, 7], [float("nan"), 1, 2]):
+        x = torch.tensor(values)
+        assert_same(outcome(fn, (x,), {}), outcome(compiled, (x,), {}))
+    if backend == "eager":
+        assert len(graphs.graphs) == 1
+
+
+def test_a_divisor_that_the_program_checked_is_asked_for_once():
+    def fn(x):
+        count = x.nonzero().size(0)
+        torch._check(count != 0)
+        return x / (10 // count), 7 % count
+
+    backend = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for x in (ONES, torch.tensor([0.0, 5, 7])):
+        assert_same(fn(x), compiled(x))
+    with pytest.raises(RuntimeError):
+        compiled(ONES * 0)
+    assert len(backend.graphs) == 1
+
+
 def test_what_cannot_be_put_back_breaks_at_the_branch():
     def grown(x, w):
         x.mul_(w)
