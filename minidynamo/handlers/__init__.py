@@ -3,6 +3,7 @@
 from . import (
     attribute_names,
     autograd_function,
+    autograd_objects,
     blocks,
     builtins,
     caches,
@@ -56,6 +57,7 @@ from . import (
 __all__ = [
     "attribute_names",
     "autograd_function",
+    "autograd_objects",
     "builtins",
     "caches",
     "checkpointing",
