@@ -91,6 +91,9 @@ class Gradients:
             return "a part of an input that is written to is a result"
         # Kernels do not write to saved tensors: backward may run again (`retain_graph`).
         metadata.bw_donated_idxs = []
+        if self.backward_module is None and self._are_taken_apart(metadata, graph, inputs):
+            self._without = []
+            return ""
         if self._are_several and _are_plain(metadata.subclass_tangent_meta):
             self._metadata = metadata
         self._without = [i for i in self._without if _can_be_detached(metadata, inputs, i)]
@@ -117,6 +120,21 @@ class Gradients:
                 is_moved = position in metadata.mutated_graph_handled_indices_seen_by_autograd
                 given[position].meta[WRITES] = count - is_moved
         return ""
+
+    def _are_taken_apart(
+        self, metadata: Any, graph: torch.fx.GraphModule, inputs: Sequence[Any]
+    ) -> bool:
+        """Whether the graph takes the parts of inputs that wrap tensors, which have constant sizes,
+        writes to nothing, and all that it gives is new.
+        """
+        infos, results = metadata.input_info, metadata.output_info
+        is_written = any(info.mutates_data or info.mutates_metadata for info in infos)
+        is_new = all(info.output_type.name == "non_alias" for info in results)
+        wraps = any(map(is_traceable_wrapper_subclass, inputs))
+        if self._written or is_written or not (is_new and wraps):
+            return False
+        given = graph.graph.find_nodes(op="placeholder")
+        return not has_symbols([node.meta.get("val") for node in given])
 
     def of_forward(
         self,

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 import minidynamo
+from minidynamo.inductor import metrics
 
 
 class Shifted(torch.Tensor):
@@ -133,6 +134,39 @@ def test_inductor():
     want, got = fn(*mine), compiled(*theirs)
     assert same(want, got)
     assert same(gradients(want, mine), gradients(got, theirs))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y: (x @ y).sin() * y,
+        lambda x, y: (lambda z: (z, z.t(), z[0]))(x.sin() + y),
+        lambda x, y: (torch.relu(x * 2 + y), (x * y).cos()),
+    ],
+)
+def test_without_gradients_there_are_kernels(fn):
+    metrics.reset()
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    with torch.no_grad():
+        for _ in range(2):
+            assert same(fn(two(3, 3), two(3, 3)), compiled(two(3, 3), two(3, 3)))
+    assert metrics.generated_kernel_count
+
+
+def test_without_gradients_results_may_be_inputs_or_parts_of_them():
+    def fn(x, y):
+        return x, y.t(), x.view(-1), x * 2
+
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    x, y = two(3, 3), two(3, 3)
+    with torch.no_grad():
+        want, got = fn(x, y), compiled(x, y)
+        assert same(want, got) and got[0] is x
+        assert got[1].a.data_ptr() == y.a.data_ptr() and got[2].b.data_ptr() == x.b.data_ptr()
+        got[2].mul_(3)
+        assert same(want[2], got[2])
+        x.add_(1)
+        assert same(fn(x, y), compiled(x, y))
 
 
 def test_classes_and_metadata_are_guarded():
