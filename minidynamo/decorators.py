@@ -8,10 +8,15 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from . import config
+from .eval_frame import disable, run, set_stance
 from .exc import UserError
 from .markers import (
     Decision,
+    allow_in_graph,
+    assume_constant_result,
     break_errors,
+    disallow_in_graph,
+    graph_break,
     made_nonstrict,
     mark_dynamic,
     mark_static,
@@ -20,14 +25,21 @@ from .markers import (
     maybe_mark_dynamic,
     set_decision,
     set_substitute,
+    skip_frame,
+    step_unsupported,
 )
 
 __all__ = [
+    "allow_in_graph",
+    "assume_constant_result",
+    "disable",
     "disable_nested_graph_breaks",
+    "disallow_in_graph",
     "dont_skip_tracing",
     "error_on_graph_break",
     "export",
     "forbid_in_graph",
+    "graph_break",
     "mark_dynamic",
     "mark_static",
     "mark_static_address",
@@ -35,6 +47,10 @@ __all__ = [
     "maybe_mark_dynamic",
     "nonstrict_trace",
     "patch_dynamo_config",
+    "run",
+    "set_stance",
+    "skip_frame",
+    "step_unsupported",
     "substitute_in_graph",
 ]
 

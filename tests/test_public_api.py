@@ -53,6 +53,14 @@ def test_everything_public_is_there():
         _ = minidynamo.nothing
 
 
+def test_what_programs_import_from_torchs_decorators_is_there():
+    names = "allow_in_graph assume_constant_result disable disallow_in_graph graph_break run"
+    for name in [*names.split(), "set_stance", "skip_frame", "step_unsupported"]:
+        assert hasattr(torch._dynamo.decorators, name), name
+        assert getattr(minidynamo.decorators, name) is getattr(minidynamo, name), name
+        assert name in minidynamo.decorators.__all__
+
+
 def test_the_inductors_flags_are_an_attribute():
     code = "import minidynamo; print(minidynamo.inductor.config.freezing)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
