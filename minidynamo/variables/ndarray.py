@@ -418,7 +418,7 @@ def _argument(tx: Translator, value: VariableTracker, convert: Convert) -> Any:
         return numpy.dtype(constant).name
     if is_numpy_bool(value):
         return bool(constant)
-    if convert is not _as_proxy and isinstance(constant, numpy.generic):
+    if convert is not _as_proxy and isinstance(constant, (numpy.generic, list, tuple)):
         return constant
     return tx.as_proxy(value)
 

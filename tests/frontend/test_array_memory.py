@@ -229,3 +229,16 @@ def test_scalars_are_broadcast_to_arrays_that_refuse_writes():
     compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
     for x in (X, X * 2, M):
         assert shown(compiled(x)) == shown(fn(x))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int16, np.uint64, np.float64, int])
+def test_nests_of_numbers_have_the_dtype_of_the_numbers(kind):
+    """torch._numpy takes numpy's numbers for Python's."""
+
+    def fn(a, b):
+        pairs = np.array([a, b]), np.asarray(((a,), (b,))), np.array([a, 1])
+        return *pairs, np.array([np.int8(3), np.int16(4)]), np.array([a, b], dtype="float64")
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for a, b in ((kind(2), kind(3)), (kind(4), kind(5)), (np.float16(1), kind(1))):
+        assert shown(compiled(a, b)) == shown(fn(a, b))
