@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils._python_dispatch
 from torch._library.custom_ops import CustomOpDef
-from torch.fx.experimental.symbolic_shapes import expect_true
+from torch.fx.experimental.symbolic_shapes import expect_true, free_unbacked_symbols
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.fx.node import map_aggregate, map_arg
 
@@ -28,7 +28,7 @@ from ..variables.ndarray import NdarrayVariable
 from ..variables.number_tensors import tensor_of_items
 from ..variables.registry import handles
 from ..variables.symint import SymVariable
-from ..variables.tensor import TensorVariable
+from ..variables.tensor import TensorVariable, tensor_method
 from ..variables.tensor_subclass import TensorSubclassVariable
 from ..variables.torch_overrides import call_overrides, overriding
 
@@ -93,6 +93,36 @@ def _metadata(function: Callable[..., Any]) -> None:
 
 for _function in _METADATA:
     _metadata(_function)
+
+
+def _have_other_sizes(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """torch.equal of tensors whose sizes differ is False whatever they hold; else it needs data."""
+    tensors = [*args, *kwargs.values()]
+    if len(tensors) != 2 or not kwargs.keys() <= {"input", "other"}:
+        return NotImplemented
+    if any(type(tensor) is not TensorVariable for tensor in tensors):
+        return NotImplemented
+    fakes = [tensor.fake for tensor in tensors]  # type: ignore[attr-defined]
+    if any(fake.layout is not torch.strided or free_unbacked_symbols(fake) for fake in fakes):
+        return NotImplemented
+    if fakes[0].device != fakes[1].device:  # which is an error
+        return NotImplemented
+    same = tx.fold(torch.is_same_size, fakes, {})
+    return NotImplemented if same.truth(tx) else ConstantVariable(False)
+
+
+@handles(torch.equal)
+def equal(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    return _have_other_sizes(tx, args, kwargs)
+
+
+@tensor_method("equal")
+def tensor_equal(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    return _have_other_sizes(tx, [self, *args], kwargs)
 
 
 @handles(torch.is_tensor)

@@ -14,6 +14,7 @@ from testing import CountingBackend, assert_same, check, check_recompiles
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import minidynamo
+from minidynamo.testing import CompileCounter
 
 x = torch.arange(6.0).reshape(2, 3) + 1
 
@@ -458,3 +459,24 @@ def test_types_as_torchscript_refuses_them():
         return a + 1, found, len(caught)
 
     check(of_nothing, x, graphs=None)
+
+
+def test_tensors_of_other_sizes_are_not_equal():
+    """Which needs no data: kernels of Gaussian processes ask whether their inputs are one."""
+
+    def fn(x, y):
+        if torch.equal(x, y) or x.equal(y) or torch.equal(x, other=y):
+            return x + 1
+        return x - 1
+
+    backend = CompileCounter()
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for sizes in ((2, 3), (4, 5), (7, 9)):
+        x, y = map(torch.ones, sizes)
+        assert torch.equal(compiled(x, y), fn(x, y))
+    assert backend.frame_count == 2
+    compiled = minidynamo.compile(fn, backend=backend)
+    assert torch.equal(compiled(torch.ones(4), torch.ones(4)), torch.full((4,), 2.0))
+    assert torch.equal(compiled(torch.ones(4), torch.zeros(4)), torch.zeros(4))
+    with pytest.raises(NotImplementedError):
+        compiled(torch.ones(3).to_sparse(), torch.ones(2))
