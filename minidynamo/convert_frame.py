@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from torch.autograd import forward_ad
 from . import config, events, recompilations, stances, trace_rules
 from ._C import ONCE, SKIP, SKIP_RECURSIVE, Entry, entries, on_made_code
 from .compile_lock import compiling
+from .draws import kept_seeds
 from .exc import (
     InternalError,
     MinidynamoError,
@@ -433,8 +433,6 @@ def _kept_global_state() -> Iterator[None]:
     back.
     """
     grad = torch.is_grad_enabled()
-    python_random = random.getstate()
-    torch_random = torch.random.get_rng_state()
     autocast = {
         d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")
     }
@@ -444,13 +442,12 @@ def _kept_global_state() -> Iterator[None]:
     if has_hooks:
         torch._C._autograd._push_saved_tensors_default_hooks(_same, _same)
     try:
-        yield
+        with kept_seeds():
+            yield
     finally:
         if has_hooks:
             torch._C._autograd._pop_saved_tensors_default_hooks()
         torch._C._set_grad_enabled(grad)
-        random.setstate(python_random)
-        torch.random.set_rng_state(torch_random)
         for device, (enabled, dtype) in autocast.items():
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)

@@ -7,7 +7,9 @@ of a tensor; arrays are inputs of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +40,36 @@ class DrawSource(Source):
     def emit_load(self, context: LoadContext | None = None) -> list[Instruction]:
         load = [Instruction("LOAD_FAST", DRAWS_NAME), Instruction("LOAD_CONST", self.index)]
         return [*load, Instruction("BINARY_SUBSCR")]
+
+
+def _states() -> tuple[Any, torch.Tensor]:
+    return random.getstate(), torch.random.get_rng_state()
+
+
+# Of nested traces, the states of the generators that are due behind them.
+_kept: list[tuple[Any, torch.Tensor]] = []
+
+
+@contextmanager
+def kept_seeds() -> Iterator[None]:
+    """What tracing draws is none of the program's."""
+    _kept.append(_states())
+    try:
+        yield
+    finally:
+        python_state, torch_state = _kept.pop()
+        random.setstate(python_state)
+        torch.random.set_rng_state(torch_state)
+
+
+@contextmanager
+def lasting_seeds() -> Iterator[None]:
+    """The program's own code runs while tracing: what it draws, and seeds that it sets, count."""
+    before = _states()
+    yield
+    after = _states()
+    if _kept and (before[0] != after[0] or not torch.equal(before[1], after[1])):
+        _kept[-1] = after
 
 
 def is_drawn(place: Source | None) -> bool:

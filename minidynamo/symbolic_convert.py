@@ -8,8 +8,6 @@ a function that was called there by an instruction whose result is the function'
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import traceback
 import types
 from typing import Any, NoReturn
@@ -48,6 +46,7 @@ from .variables.functions import (
 )
 from .variables.generators import GeneratorVariable, end_with_frame
 from .variables.globals_ import GlobalsVariable, globals_of
+from .variables.modules import imported
 from .variables.protocol import Protocol
 
 MAX_INLINE_DEPTH = 200
@@ -385,25 +384,10 @@ class Translator(Protocol):
             cell.store(self, value)
 
     def import_name(self, name: str, level: int, names: Any) -> VariableTracker:
-        """IMPORT_NAME. Modules that are not loaded yet break the graph:
-        importing has side effects.
-        """
+        """IMPORT_NAME."""
         package = self.globals.get("__package__") or self.globals.get("__name__", "")
-        try:
-            resolved = (
-                importlib.util.resolve_name("." * level + name, package) if level else name
-            )
-        except ImportError:
-            resolved = ""
-        if resolved not in sys.modules:
-            unsupported("import", name, f"module {name} is imported for the first time here")
-        found = sys.modules[resolved]
-        missing = [n for n in names or () if n != "*" and not hasattr(found, n)]
-        if missing and hasattr(found, "__path__"):
-            why = f"a module of {name} may be imported for the first time here"
-            unsupported("import", missing[0], why)
-        top = resolved if names or level else resolved.partition(".")[0]
-        return self.wrap(sys.modules[top], ConstSource(sys.modules[top], top))
+        found, path = imported(self, name, package if level else None, level, names)
+        return self.wrap(found, ConstSource(found, path))
 
     def is_loop_of_continuation(self, iterator: VariableTracker) -> bool:
         """Whether the iterator was on the stack when the graph broke: then it belongs to a loop

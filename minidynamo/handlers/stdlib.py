@@ -65,7 +65,7 @@ def import_module(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
-    """A module that is loaded, as the `import` statement finds it."""
+    """As the `import` statement does it."""
     given = {**dict(zip(("name", "package"), args, strict=False)), **kwargs}
     values = {name: value.realize() for name, value in given.items()}
     if not all(value.is_python_constant() for value in values.values()):
@@ -75,11 +75,7 @@ def import_module(
         resolved = importlib.util.resolve_name(constants["name"], constants.get("package"))
     except Exception:
         return NotImplemented
-    return (
-        NotImplemented
-        if sys.modules.get(resolved) is None
-        else tx.import_name(resolved, 0, "*")
-    )
+    return tx.import_name(resolved, 0, "*")
 
 
 # Types whose objects copy.deepcopy gives back as they are, without asking its memo in effect.

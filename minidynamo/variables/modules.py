@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
 import inspect
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from ..draws import lasting_seeds
+from ..interruptions import pass_on
 from ..side_effects import DELETED, Mutation
 from ..source import AttrSource, ConstSource, InstanceAttrSource, InstanceDictSource
 from .base import ObservedException, VariableTracker, unsupported
@@ -144,3 +149,43 @@ def build_python_module(tx: Translator, value: types.ModuleType) -> VariableTrac
     """A module that the tracer reached itself."""
     variable = PythonModuleVariable(value, source=ConstSource(value, value.__name__))
     return tx.output.side_effects.track(value, variable)
+
+
+_import = builtins.__import__
+
+
+def imported(
+    tx: Translator, name: str, package: str | None, level: int, names: Any
+) -> tuple[types.ModuleType, str]:
+    """The module that the statement gives, and its name: the one that is named if the name is
+    relative or something is taken from it, else its outermost package.
+    """
+    try:
+        path = importlib.util.resolve_name("." * level + name, package) if level else name
+    except ImportError:
+        path = ""
+    if sys.modules.get(path) is None:
+        _import_now(tx, name, path)
+    missing = [n for n in names or () if n != "*" and not hasattr(sys.modules[path], n)]
+    if missing and hasattr(sys.modules[path], "__path__"):
+        for part in missing:
+            _import_now(tx, part, f"{path}.{part}")
+    top = path if names or level else path.partition(".")[0]
+    return sys.modules[top], top
+
+
+def _import_now(tx: Translator, name: str, path: str) -> None:
+    """A first import runs code. It is run while tracing, if it cannot see what the program did
+    before; else, and where it fails, it breaks the graph.
+    """
+    output = tx.output
+    may_see = not output.side_effects.is_empty() or output.draws.calls or output.overrides.modes
+    fits = output.options.fullgraph or (output.body is None and not may_see)
+    if path and builtins.__import__ is _import and fits:
+        try:
+            with lasting_seeds():
+                importlib.import_module(path)
+            return
+        except Exception as error:
+            pass_on(error)
+    unsupported("import", name, f"module {name} is imported for the first time here")
