@@ -186,7 +186,8 @@ def _geometry(
 ) -> str | None:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    return str((tuple(value.shape), value.stride(), value.dtype, value.device))
+    place = value.stride(), value.storage_offset()
+    return str((tuple(value.shape), *place, value.dtype, value.device))
 
 
 def _can_be_zeros(

@@ -200,3 +200,27 @@ def test_memory_goes_with_the_pass():
         torch.testing.assert_close(w.grad.isfinite().all(), torch.tensor(True))
         with pytest.raises(RuntimeError, match="second time"):
             loss.backward()
+
+
+def test_a_gradient_that_is_a_later_part_of_another():
+    """The gradient of a part of torch.cat or torch.stack begins behind the parts before it, also
+    where the part itself is a result that the loss does not use: then nothing is added to it.
+    """
+
+    def joined(x, first):
+        mean = x.mean(0)
+        return torch.cat((first, mean)), mean
+
+    def stacked(x, first):
+        mean, total = x[0, :3].mean(0), x[0, :3].sum(0)
+        return torch.stack((first, total, mean)), total, mean
+
+    for fn, x in ((joined, torch.randn(5, 4)), (stacked, torch.randn(2, 5, 4))):
+        compiled = minidynamo.compile(fn, backend="inductor")
+        found = []
+        for each in (fn, compiled):
+            leaves = [x.clone().requires_grad_(), torch.ones(4, requires_grad=True)]
+            out = each(*leaves)[0]
+            (out * torch.arange(1.0, out.numel() + 1).view_as(out)).sum().backward()
+            found.append([leaf.grad for leaf in leaves])
+        torch.testing.assert_close(found[1], found[0])
