@@ -7,6 +7,7 @@ to the front end (convert_frame).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import types
@@ -115,6 +116,12 @@ class Compiler:
         fn = innermost(fn)
         compiled = _dressed(_C.compiled_function(with_frame(fn), self.region()), fn)
         compiled._torchdynamo_orig_callable = fn  # what torch.compile leaves, for who asks
+        if isinstance(fn, torch.nn.Module):
+            # Trainers give a model those columns of the data that `forward` names.
+            with contextlib.suppress(
+                TypeError, ValueError
+            ):  # it is not known of some callables
+                compiled.__signature__ = inspect.signature(fn.forward)
         return compiled
 
 

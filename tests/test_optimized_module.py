@@ -217,6 +217,14 @@ def test_torch_compile_takes_what_a_module_was_compiled_with(net, x, backend):
     assert not hasattr(minidynamo.disable(net), "_compile_kwargs")
 
 
+def test_forward_has_the_signature_of_the_originals(net, x):
+    """By which trainers find the columns of the data that the model takes."""
+    for fast in (compile_eager(net), copy.deepcopy(compile_eager(net))):
+        assert inspect.signature(fast.forward) == inspect.signature(net.forward)
+    net.forward = torch.sin  # has none
+    assert torch.equal(compile_eager(net)(x), torch.sin(x))
+
+
 def test_compiling_again_replaces_the_configuration(net):
     fast = compile_eager(net)
     assert compile_eager(fast)._orig_mod is net
