@@ -297,6 +297,20 @@ def test_backends_by_name(x):
     assert minidynamo.lookup_backend(eager) is eager
 
 
+@pytest.mark.parametrize("name", ["cudagraphs", "aot_eager_default_partitioner"])
+def test_torchs_other_backends(x, name):
+    """cudagraphs runs the kernels of inductor as they are where there is no GPU."""
+    assert (name in minidynamo.list_backends()) == (name == "cudagraphs")
+    layer = torch.nn.Linear(x.shape[-1], 2)
+    compiled = minidynamo.compile(layer, backend=name, fullgraph=True)
+    for argument in (x, torch.stack([x, x])):
+        want, got = layer(argument), compiled(argument)
+        torch.testing.assert_close(got, want)
+        wanted = torch.autograd.grad(want.square().sum(), layer.weight)
+        given = torch.autograd.grad(got.square().sum(), layer.weight)
+        torch.testing.assert_close(given, wanted)
+
+
 def test_registering_a_backend(x):
     graphs = []
 

@@ -38,8 +38,14 @@ ENTRY_POINT_GROUP = "torch_dynamo_backends"
 # name -> (module, attribute, tags)
 BUILTIN_BACKENDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "inductor": ("minidynamo.backends.inductor", "inductor", ()),
+    "cudagraphs": ("minidynamo.backends.inductor", "cudagraphs", ()),
     "eager": ("minidynamo.backends.debugging", "eager", ("debug",)),
     "aot_eager": ("minidynamo.backends.debugging", "aot_eager", ("debug",)),
+    "aot_eager_default_partitioner": (
+        "minidynamo.backends.debugging",
+        "aot_eager",
+        ("debug",),
+    ),
     "aot_eager_decomp_partition": (
         "minidynamo.backends.debugging",
         "aot_eager_decomp_partition",
