@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map_only
 from .. import trace_rules
 from ..exc import SkipFrame
 from ..source import CallSource
+from .array_iterators import ArrayIterator
 from .array_memory import Call, View, apart, check_integers
 from .base import VariableTracker, unsupported
 from .builder import builds
@@ -164,11 +165,14 @@ class NdarrayVariable(VariableTracker):
         return self.tensor.length(tx)
 
     def iter(self, tx: Translator) -> VariableTracker:
-        return tx.sequence_iterator(self.unpack(tx))
+        return ArrayIterator(self, self._count(tx))
+
+    def _count(self, tx: Translator) -> int:
+        count: int = self.length(tx).specialized(tx).as_python_constant()
+        return count
 
     def unpack(self, tx: Translator) -> list[VariableTracker]:
-        count = self.length(tx).specialized(tx).as_python_constant()
-        return [self.getitem(tx, ConstantVariable(index)) for index in range(count)]
+        return [self.getitem(tx, ConstantVariable(index)) for index in range(self._count(tx))]
 
     def operate(
         self, tx: Translator, function: Callable[..., Any], args: list[VariableTracker]

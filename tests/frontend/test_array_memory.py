@@ -242,3 +242,42 @@ def test_nests_of_numbers_have_the_dtype_of_the_numbers(kind):
     compiled = minidynamo.compile(fn, backend="eager")
     for a, b in ((kind(2), kind(3)), (kind(4), kind(5)), (np.float16(1), kind(1))):
         assert shown(compiled(a, b)) == shown(fn(a, b))
+
+
+LOOPS = """
+r = []
+for i, v in enumerate(x): x[(i + 1) % 5] = v * 2; r.append(v)
+it = iter(x); a = next(it); x[1] = 44; r = a, next(it), [*it], next(it, None), type(it).__name__
+r = [a + b for a, b in zip(x, x[::-1])], max(x), sum(x), sorted(x, reverse=True)
+r = [row.sum() for row in x.reshape(5, 1)], list(x[:2]), 3.0 in x
+it = iter(x); next(it); x[2] = 8; r = it.__length_hint__(), it
+it = iter(x); [*it]; r = it
+"""
+
+
+@pytest.mark.parametrize("text", LOOPS.replace("r = []\nfor", "for").strip().split("\n"))
+@pytest.mark.parametrize("breaks", [False, True])
+def test_iterators_read_when_it_is_their_turn(text, breaks):
+    lines = text.split("; ")
+    if text.startswith("for"):
+        head, first = lines[0].split(": ")
+        lines = ["r = []", f"{head}:", *(f"    {line}" for line in (first, *lines[1:]))]
+    names = {"np": np, "md": minidynamo}
+    middle = "    md.graph_break()\n" if breaks else ""
+    body = "".join(f"    {line}\n" for line in lines)
+    exec(f"def fn(x):\n    r = None\n{body}{middle}    return x, r\n", names)
+    fn, counter = names["fn"], CountingBackend()
+
+    def listed(x):
+        x, r = fn(x)
+        return x, list(r) if hasattr(r, "__next__") else r
+
+    compiled_fn = minidynamo.compile(fn, backend=counter)
+
+    def compiled(x):
+        x, r = compiled_fn(x)
+        return x, list(r) if hasattr(r, "__next__") else r
+
+    for x in (X, X + 0.5, M.reshape(-1)[:5]):
+        assert outcome(compiled, x) == outcome(listed, x)
+    assert len(counter.graphs) <= 2
