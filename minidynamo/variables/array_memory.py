@@ -138,15 +138,30 @@ _DIVISIONS = frozenset("floordiv mod divmod floor_divide remainder fmod".split()
 _POWERS = frozenset(("pow", "power"))
 
 
-def check_integers(name: str, args: list[VariableTracker], kinds: list[str]) -> None:
-    """Integers divided by 0 are 0 in numpy and an error in torch, those to negative powers are an
-    error in numpy: only known divisors and exponents are traced.
+def check_values(
+    name: str,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+    kinds: list[str],
+) -> None:
+    """Break the graph where torch gives other values than numpy.
 
     kinds: of the dtypes of the arrays among args.
     """
     plain = name.strip("_").removeprefix("i")
-    if plain not in _DIVISIONS | _POWERS or len(args) < 2:
-        return
+    is_integer = set(kinds) <= set("iub")
+    if plain in ("std", "var") and (len(args) > 2 or "dtype" in kwargs):
+        unsupported("numpy call", name, "with a dtype, to which torch converts at another step")
+    if plain in ("round", "around") and is_integer and (len(args) > 1 or kwargs):
+        unsupported("numpy call", name, "of integers to places, which torch does not round")
+    if plain in _DIVISIONS | _POWERS and len(args) > 1:
+        _check_second(name, plain, args, kinds)
+
+
+def _check_second(name: str, plain: str, args: list[VariableTracker], kinds: list[str]) -> None:
+    """Integers divided by 0 are 0 in numpy and an error in torch, those to negative powers are an
+    error in numpy: only known divisors and exponents are traced.
+    """
     second = args[1].realize()
     known = second.as_python_constant() if second.is_python_constant() else 0
     if known != 0 or (second.is_python_constant() and plain in _POWERS and "c" not in kinds):

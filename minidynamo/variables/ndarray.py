@@ -21,7 +21,7 @@ from .. import trace_rules
 from ..exc import SkipFrame
 from ..source import CallSource
 from .array_iterators import ArrayIterator
-from .array_memory import Call, View, apart, check_integers
+from .array_memory import Call, View, apart, check_values
 from .base import VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable, is_numpy_bool
@@ -484,7 +484,7 @@ def call_numpy(
         return call.samples[-1][1]
 
     kinds = [arg.dtype().kind for arg in args if isinstance(arg, NdarrayVariable)]
-    check_integers(name, args, kinds)
+    check_values(name, args, kwargs, kinds)
     sample_args, sample_kwargs = arguments(sampled)
     try:
         with numpy.errstate(all="ignore"), warnings.catch_warnings():

@@ -183,6 +183,7 @@ x.astype(complex) > 1 | np.minimum(x.astype(complex), 2) | np.sign(x + 1j) | np.
 (x > 0) - 1.5 | np.subtract(x > 0, z > 0) | np.fft.ifft(x) | np.fft.ihfft(x) | np.fix(x / 2)
 np.sign(x * np.nan), np.sign(x * 1.0), np.sign(x) | np.heaviside(x * np.nan, 2.0)
 np.modf(x / 2) | np.angle(x * -0.0) | np.histogram(x, 10) | np.unique(x / z) | (x * 0j) ** 0
+np.std(x * 1j, dtype="float32"), (x / 2).var(dtype="int64") | np.around(x * 13, decimals=-1)
 np.heaviside(x, 1.5) | (x + 1j) ** 2 | (x + 1j) ** z
 np.isscalar(x), np.isscalar(x[0]), np.isscalar(x.sum()) | (x * 1j).conj() | (x + 1j).conj().imag
 """
