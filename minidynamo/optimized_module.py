@@ -7,14 +7,16 @@ module, whichever of the two is used; only the child `_orig_mod` belongs to the 
 made anew. Pickling needs a backend that can be pickled: a name, or a function of a module.
 
 Trainers and pipelines (accelerate, lightning, diffusers, ...) ask `isinstance(module,
-torch._dynamo.OptimizedModule)` to find the original. They are told yes: `__class__` is that class
-once `torch._dynamo` is imported, as a proxy's is that of what it stands for.
+torch._dynamo.OptimizedModule)` to find the original. They are told yes: once `torch._dynamo` is
+imported, `__class__` is a class that has both for bases.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -89,9 +91,13 @@ class OptimizedModule(torch.nn.Module):
 
     @property
     def __class__(self) -> type:
-        """Torch's class of the same name, once it is imported: isinstance asks for it."""
-        torchs = sys.modules.get(_TORCHS)
-        return type(self) if torchs is None else torchs.OptimizedModule
+        """A class of torch's, too, once torch's is imported: isinstance asks for it. It may be
+        derived from and assigned, as FSDP does.
+        """
+        cls, torchs = type(self), sys.modules.get(_TORCHS)
+        if torchs is None or issubclass(cls, torchs.OptimizedModule):
+            return cls
+        return _with_base(cls, torchs.OptimizedModule)  # type: ignore[arg-type]
 
     @__class__.setter
     def __class__(self, value: type) -> None:
@@ -170,6 +176,15 @@ class OptimizedModule(torch.nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.__dict__["_compiled"] = self._recompile(self._orig_mod)
+
+
+@functools.cache
+def _with_base(cls: type, base: type) -> type:
+    """A subclass of cls, and last of base, that goes by the name of cls."""
+    named = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return types.new_class(
+        cls.__name__, (cls, base), exec_body=lambda space: space.update(named)
+    )
 
 
 def _blank(cls: type[OptimizedModule]) -> OptimizedModule:

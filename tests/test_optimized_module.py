@@ -193,6 +193,11 @@ def test_pickle_and_torch_save(net, x):
     assert torch.equal(torch.load(file, weights_only=False)(x), net(x))
 
 
+class Mixin:
+    def mixed_in(self):
+        return True
+
+
 def test_it_is_an_instance_of_torchs_class_too(net, x, monkeypatch):
     """Accelerate, lightning and diffusers find the original by asking so."""
     torchs = importlib.import_module("torch._dynamo").OptimizedModule
@@ -203,6 +208,13 @@ def test_it_is_an_instance_of_torchs_class_too(net, x, monkeypatch):
     for copied in (copy.copy(fast), copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):
         assert type(copied) is OptimizedModule and isinstance(copied, torchs)
         assert torch.equal(copied(x), net(x))
+    mixed = type("Mixed", (Mixin, fast.__class__), {})  # as fully_shard does
+    fast.__class__ = mixed
+    assert type(fast) is fast.__class__ is mixed and isinstance(fast, (torchs, OptimizedModule))
+    assert torch.equal(fast(x), net(x)) and fast.mixed_in() == fast.training is net.training
+    fast.eval()
+    assert not net.training and type(copy.deepcopy(fast)) is mixed
+    fast = compile_eager(net)
     monkeypatch.delitem(sys.modules, "torch._dynamo.eval_frame")
     assert fast.__class__ is OptimizedModule  # nobody can ask for torch's
 
