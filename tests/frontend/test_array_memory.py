@@ -251,7 +251,8 @@ for i, v in enumerate(x): x[(i + 1) % 5] = v * 2; r.append(v)
 it = iter(x); a = next(it); x[1] = 44; r = a, next(it), [*it], next(it, None), type(it).__name__
 r = [a + b for a, b in zip(x, x[::-1])], max(x), sum(x), sorted(x, reverse=True)
 r = [row.sum() for row in x.reshape(5, 1)], list(x[:2]), 3.0 in x
-it = iter(x); next(it); x[2] = 8; r = it.__length_hint__(), it
+it = iter(x); next(it); x[2] = 8; r = it
+it = iter(x); next(it); r = it.__length_hint__()
 it = iter(x); [*it]; r = it
 """
 
