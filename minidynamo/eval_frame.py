@@ -117,10 +117,8 @@ class Compiler:
         compiled = _dressed(_C.compiled_function(with_frame(fn), self.region()), fn)
         compiled._torchdynamo_orig_callable = fn  # what torch.compile leaves, for who asks
         if isinstance(fn, torch.nn.Module):
-            # Trainers give a model those columns of the data that `forward` names.
-            with contextlib.suppress(
-                TypeError, ValueError
-            ):  # it is not known of some callables
+            # Trainers give a model those columns of the data that `forward` names, if it tells.
+            with contextlib.suppress(TypeError, ValueError):
                 compiled.__signature__ = inspect.signature(fn.forward)
         return compiled
 

@@ -455,6 +455,7 @@ def as_tensor(
     if args and isinstance(args[0], NdarrayVariable):
         if args[0].is_scalar:
             return torch_tensor(tx, args, kwargs)
+        args[0].check_write()  # eager refuses views with negative strides
         tensor = args[0].tensor
         if len(args) == 1 and not kwargs:
             return tensor
@@ -492,6 +493,7 @@ def torch_tensor(
     if len(args) == 1 and isinstance(args[0], NdarrayVariable):
         if args[0].is_scalar and kwargs and not _kinds_of_arrays(tx, args[0], kwargs):
             return NotImplemented
+        args[0].check_write()
         copy = args[0].tensor.call_method(tx, "clone", [], {})
         return copy.call_method(tx, "to", [], kwargs) if kwargs else copy
     if len(args) == 1 and isinstance(args[0], TensorVariable) and not kwargs:

@@ -126,6 +126,7 @@ def apart(
 ) -> list[VariableTracker]:
     """The operands of a write; numpy reads those that share its memory before it writes."""
     memory = _memory(written)
+    others = [other.realize() for other in others]
     return [
         other.called(tx, "clone", {})  # type: ignore[attr-defined]
         if type(other) is type(written) and _memory(other) == memory  # type: ignore[arg-type]

@@ -53,6 +53,7 @@ class NdarrayVariable(VariableTracker):
     @property
     def as_index(self) -> VariableTracker:
         """Tensors are indexed by arrays as by the tensors that share their memory."""
+        self.check_write()  # of reversed ones there is no tensor
         return self.tensor
 
     def __init__(
@@ -158,7 +159,10 @@ class NdarrayVariable(VariableTracker):
     ) -> None:
         self.check_write()
         tx.output.side_effects.version += 1
-        key, value = apart(tx, self, [key.realize(), value.realize()])
+        key = key.realize()
+        if key.python_type() is tuple and not key.is_python_constant():
+            key = tx.wrap_items(tuple, apart(tx, self, key.unpack(tx)))
+        key, value = apart(tx, self, [key, value.realize()])
         call_numpy(tx, operator.setitem, "setitem", [self, key, value], {})
 
     def length(self, tx: Translator) -> VariableTracker:
@@ -492,7 +496,7 @@ def call_numpy(
             like = call.function(*sample_args, **sample_kwargs)
             dtypes = {array.dtype() for array, _ in call.samples}
             if len(dtypes) > 1 or any(dtype.kind not in "fi" for dtype in dtypes):
-                given = arguments(lambda array: torch.from_numpy(numpy.asarray(_sample(array))))
+                given = arguments(lambda array: torch.from_numpy(numpy.array(_sample(array))))
                 _target(function, name)(*given[0], **given[1])
     except Exception as error:
         unsupported("numpy call", f"{name}: {error}", "numpy or torch refuses such arguments")

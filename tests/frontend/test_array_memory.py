@@ -59,6 +59,9 @@ v = np.broadcast_to(x, (2, 5)); x[0] = 3; r = v + 1
 t = torch.from_numpy(x); v = x[::-1]; t.add_(1); r = v + 0
 t = torch.from_numpy(x.copy()[::-1].copy()); t.add_(1); r = t
 v = x[::-1].reshape(5, 1); x[0] = 9; r = v
+r = torch.as_tensor(x[::-1])
+r = torch.tensor(np.flip(x))
+r = torch.ones(5)[x.astype(int)[::-1]]
 """.strip().split("\n")
 
 
@@ -209,6 +212,7 @@ x *= x; r = x * 1
 m = np.arange(4.0).reshape(2, 2); m += m.T; m[[1, 0]] = m; r = m
 m = np.arange(4.0).reshape(2, 2); m[:] = m.T; r = m, m.T.copy(), np.copy(m.T), m.T + 1
 k = np.array([1, 2, 0]); k[k] = k; r = k
+k = np.array([1, 2, 0]); k[k,] = k; k[(k[1:],)] = 7; r = k
 n = 3; n += x; a = x.sum(); a += 2; a //= 2; r = n, a
 """.strip().split("\n")
 
