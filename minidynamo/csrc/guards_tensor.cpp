@@ -69,6 +69,16 @@ inline bool matches(const std::vector<int64_t>& expected, c10::IntArrayRef found
   return same;
 }
 
+// Of tensors whose class answers for its sizes: a nested tensor has symbolic ones alone.
+bool matches(const std::vector<int64_t>& expected, c10::SymIntArrayRef found) {
+  size_t count = found.size();
+  bool same = expected.size() == count;
+  for (size_t i = 0; i < count && same; i++) {
+    same = expected[i] == kAny || found[i].maybe_as_int() == expected[i];
+  }
+  return same;
+}
+
 const c10::TensorImpl& unpack(PyObject* object) {
   return *THPVariable_Unpack(object).unsafeGetTensorImpl();
 }
@@ -86,6 +96,10 @@ const c10::TensorImpl& unpack(PyObject* object) {
   }
   if ((unusual ? tensor.layout() : c10::kStrided) != spec.layout) {
     return false;
+  }
+  if (unusual) {
+    return matches(spec.sizes, tensor.sym_sizes()) &&
+           (!spec.has_strides || matches(spec.strides, tensor.sym_strides()));
   }
   return matches(spec.sizes, tensor.sizes()) &&
          (!spec.has_strides || matches(spec.strides, tensor.strides()));
@@ -136,23 +150,47 @@ bool parse_sizes(PyObject* tuple, std::vector<int64_t>& sizes) {
   return true;
 }
 
+// Whether it has this dimension, counted from the end where it is negative.
+bool find_dimension(int64_t dim, size_t count, size_t* index) {
+  int64_t found = dim < 0 ? dim + static_cast<int64_t>(count) : dim;
+  *index = static_cast<size_t>(found);
+  return found >= 0 && *index < count;
+}
+
 Result read_property(const c10::TensorImpl& tensor, int property, int64_t dim, int64_t* value) {
   if (property == kStorageOffset) {
     *value = tensor.storage_offset();
     return kPass;
   }
   c10::IntArrayRef all = property == kSize ? tensor.sizes() : tensor.strides();
-  int64_t index = dim < 0 ? dim + static_cast<int64_t>(all.size()) : dim;
-  if (index < 0 || index >= static_cast<int64_t>(all.size())) {
+  size_t index = 0;
+  if (!find_dimension(dim, all.size(), &index)) {
     return kFail;
   }
-  *value = all[static_cast<size_t>(index)];
+  *value = all[index];
   return kPass;
+}
+
+Result read_symbolic(const c10::TensorImpl& tensor, int property, int64_t dim, int64_t* value) {
+  c10::SymInt found = 0;
+  if (property == kStorageOffset) {
+    found = tensor.sym_storage_offset();
+  } else {
+    c10::SymIntArrayRef all = property == kSize ? tensor.sym_sizes() : tensor.sym_strides();
+    size_t index = 0;
+    if (!find_dimension(dim, all.size(), &index)) {
+      return kFail;
+    }
+    found = all[index];
+  }
+  std::optional<int64_t> number = found.maybe_as_int();
+  *value = number.value_or(0);
+  return number ? kPass : kFail;
 }
 
 Result read_property_carefully(PyObject* object, int property, int64_t dim, int64_t* value) {
   HANDLE_TH_ERRORS
-  return read_property(unpack(object), property, dim, value);
+  return read_symbolic(unpack(object), property, dim, value);
   END_HANDLE_TH_ERRORS_RET(kError)
 }
 

@@ -49,12 +49,14 @@ from minidynamo.inductor.kept_results import (
     takes_data,
 )
 from minidynamo.inductor.laid_out import LaidOut
+from minidynamo.inductor.partial_backward import Taking
 from minidynamo.inductor.passes.image_layouts import put_channels_last
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 from minidynamo.inductor.passes.norms_again import compute_norms_again
 from minidynamo.inductor.passes.pooled_positions import keep_positions
 from minidynamo.inductor.passes.simplify import merge_equal_nodes
 from minidynamo.inductor.stored_steps import Recorder, load_step, step_key, stored_call
+from minidynamo.inductor.wrapped_tangents import WrappedGraph
 from minidynamo.inductor.written_parts import take_out
 from minidynamo.interruptions import pass_on
 
@@ -323,8 +325,15 @@ def make_aot(
     parts = take_out(gm, inputs)
     rest = gm if parts is None else parts.rest
     unreached = gm.meta.get(UNREACHED, ()) if parts is None else ()
-    gradients = Gradients(options.pop("partition_fn"), written, unreached)
-    pair = _Pair(compilers, gradients, rest, inputs, may_join=_is_of_plain_tensors(gm, inputs))
+    values = [*inputs, *_results(gm)]
+    gradients = Gradients(
+        options.pop("partition_fn"),
+        written,
+        unreached,
+        is_of_parts=any(map(is_traceable_wrapper_subclass, values)),
+    )
+    may_join = not gradients.is_of_parts and None not in _results(gm)
+    pair = _Pair(compilers, gradients, rest, inputs, may_join=may_join)
     if recorder is not None and parts is None:
         pair.joined.record_in(recorder)
     try:
@@ -347,6 +356,8 @@ def make_aot(
         raise CannotTrace(f"{type(error).__name__}: {error}") from error
     pair.forget_inputs()
     compiled = pair.joined.attach(gradients.of_forward(compiled))
+    if gradients.is_of_parts and gradients.backward_module is not None:
+        compiled = WrappedGraph(compiled, rest, draws=gradients.draws, writes=gradients.writes)
     return compiled if parts is None else parts.attach(compiled)
 
 
@@ -368,18 +379,44 @@ def _check_inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
         raise CannotTrace(refusal)
 
 
-def _is_of_plain_tensors(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
-    """Whether the graph neither takes nor gives tensors that wrap others, as far as is known: of
-    those AOTAutograd's metadata tell when its graphs are compiled, they are taken apart.
-    """
+def _results(gm: torch.fx.GraphModule) -> list[Any]:
+    """What the front end knows of the graph's results; None where it knows nothing."""
     (output,) = gm.graph.find_nodes(op="output")
-    values = [*inputs]
-    for node in output.all_input_nodes:
-        value = node.meta.get("example_value", node.meta.get("val"))
-        if value is None:
-            return False
-        values.append(value)
-    return not any(map(is_traceable_wrapper_subclass, values))
+    metas = [node.meta for node in output.all_input_nodes]
+    return [meta.get("example_value", meta.get("val")) for meta in metas]
+
+
+def _drop_unread(graph: torch.fx.GraphModule) -> list[int] | None:
+    """Take from the inputs those that no plan takes, where nothing reads them. Returns the
+    positions of the other inputs, or None if there is none of these.
+
+    They come from nested tensors: ragged sizes are no numbers, but name a tensor of offsets, and
+    the views that make such tensors take one without memory.
+    """
+    given = graph.graph.find_nodes(op="placeholder")
+    if any(map(_is_without_memory, given)):
+        graph.graph.eliminate_dead_code()
+    dropped = {
+        i
+        for i, node in enumerate(given)
+        if not node.users and (_is_ragged(node) or _is_without_memory(node))
+    }
+    for i in dropped:
+        graph.graph.erase_node(given[i])
+    if not dropped:
+        return None
+    graph.recompile()
+    return [i for i in range(len(given)) if i not in dropped]
+
+
+def _is_ragged(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.SymInt) and value.node.is_nested_int()
+
+
+def _is_without_memory(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.device.type == "meta"
 
 
 class _AtenCompiler:
@@ -399,6 +436,7 @@ class _AtenCompiler:
             events.emit(events.AotGraphEvent(graph, kind))
         without_tokens(graph)
         inline_mutable_operators(graph)
+        kept = _drop_unread(graph)
         given = graph.graph.find_nodes(op="placeholder")
         has_branches = any(map(is_higher_order, graph.graph.nodes))
         compiled: Callable[..., Any]
@@ -416,7 +454,10 @@ class _AtenCompiler:
             self._forward_runs = runs or has_branches
         if kind == "backward" and self._forward_runs and not runs:
             compiled = LaidOut(given, compiled)
-        return Boxed(compiled)
+        boxed = Boxed(compiled)
+        if kept is not None:
+            boxed.compiled = boxed.call = Taking(boxed.call, kept)
+        return boxed
 
 
 def compile_aot(

@@ -41,7 +41,7 @@ from minidynamo.inductor.partial_backward import (
     prune,
 )
 from minidynamo.inductor.passes.simplify import may_share_memory
-from minidynamo.inductor.replay import Replay, autocast_states, can_replay
+from minidynamo.inductor.replay import Replay, autocast_states, can_replay, code_of
 
 PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias")
 # Of AOTAutograd's metadata: what has to be empty, zero or None.
@@ -146,7 +146,7 @@ class Joined:
             self._watch(forward)
             if self._replayed is not None and can_replay(metadata, forward):
                 positions = self._spec["differentiable"], self._spec["gradients"]
-                self._replay = Replay(self._replayed, self._autocast, *positions)
+                self._replay = Replay(code_of(self._replayed), self._autocast, *positions)
         self._replayed = None
 
     def _watch(

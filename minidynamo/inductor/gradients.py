@@ -19,9 +19,11 @@ from typing import Any
 import torch
 import torch.fx
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import get_plain_tensors
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from minidynamo.inductor.replay import can_replay
 from minidynamo.inductor.sizes import has_symbols
 
 # In the meta of a GraphModule: by position, how often it moves the version counter of an input.
@@ -39,7 +41,9 @@ class Gradients:
 
     partition: how AOTAutograd divides the joint graph; written: by their positions, the inputs
     whose version counters it moves, and how often (None: not known); unreached: the leaves that
-    autograd does not lead to.
+    autograd does not lead to; is_of_parts: whether it takes or gives tensors that wrap others,
+    which AOTAutograd takes apart. draws: it gives other results when it runs again; writes: to
+    inputs.
     """
 
     def __init__(
@@ -47,6 +51,8 @@ class Gradients:
         partition: Callable[..., Any],
         written: Mapping[int, int] | None,
         unreached: Sequence[int] = (),
+        *,
+        is_of_parts: bool = False,
     ) -> None:
         self._partition = partition
         self._written = written
@@ -57,6 +63,9 @@ class Gradients:
         self._are_several = False
         self._metadata: Any = None
         self.backward_module: torch.fx.GraphModule | None = None
+        self.is_of_parts = is_of_parts
+        self.draws = False
+        self.writes = False
 
     def partition(
         self,
@@ -90,22 +99,48 @@ class Gradients:
             # torch would take the offset that the part has in the new values' memory.
             return "a part of an input that is written to is a result"
         # Kernels do not write to saved tensors: backward may run again (`retain_graph`).
+        if metadata.bw_donated_idxs:
+            metadata.bw_donated_idxs.clear()  # torch has the list in two places
         metadata.bw_donated_idxs = []
-        if self.backward_module is None and self._are_taken_apart(metadata, graph, inputs):
-            self._without = []
-            return ""
-        if self._are_several and _are_plain(metadata.subclass_tangent_meta):
+        if self.is_of_parts and not self._note_parts(metadata, graph):
+            return "it writes to tensors while others wrap some"
+        is_plain = not self.is_of_parts and _are_plain(metadata.subclass_tangent_meta)
+        if self._are_several and is_plain:
             self._metadata = metadata
         self._without = [i for i in self._without if _can_be_detached(metadata, inputs, i)]
-        if self._written is None:
-            return ""
-        if len(metadata.input_info) != len(inputs):
+        return "" if self._written is None else self._note_writes(metadata, graph, inputs)
+
+    def _note_parts(self, metadata: Any, graph: torch.fx.GraphModule) -> bool:
+        """Whether a graph with tensors that wrap others is understood. In training, what writes
+        can neither run again for tangents of another class nor do without them.
+        """
+        self.draws = not can_replay(metadata, graph)
+        self.writes = any(info.mutates_data for info in metadata.input_info)
+        if self.backward_module is None or not self.writes:
+            return True
+        has_one = len(metadata.subclass_tangent_meta or ()) == 1
+        is_in_graph = not (
+            metadata.mutated_inp_runtime_indices or metadata.num_intermediate_bases
+        )
+        return has_one and is_in_graph
+
+    def _note_writes(
+        self, metadata: Any, graph: torch.fx.GraphModule, inputs: Sequence[Any]
+    ) -> str:
+        """How often the writes move version counters; why that is not known, or ""."""
+        assert self._written is not None
+        places = _places(inputs)
+        infos = metadata.input_info
+        is_written = any(info.mutates_data for info in infos) or bool(self._written)
+        if len(infos) != len(places) and (is_written or not self.is_of_parts):
             return "memory of several inputs is written to without their knowledge"
         given = graph.graph.find_nodes(op="placeholder")
-        for position, info in enumerate(metadata.input_info):
-            count = self._written.get(position, 0)
+        for number, (position, info) in enumerate(zip(places, infos, strict=False)):
             if not info.mutates_data:
                 continue
+            if position is None:
+                return "a part of a tensor that wraps others is written to"
+            count = self._written.get(position, 0)
             is_apart = info.mutations_hidden_from_autograd
             is_apart = is_apart or info.mutations_under_no_grad_or_inference_mode
             is_hidden = count == 0 or is_apart
@@ -115,26 +150,11 @@ class Gradients:
                 self._unseen.append(position)
             elif not _is_in_graph(info):
                 self._repeated[position] = count - 1
-            elif len(given) == len(inputs):
+            elif len(given) == len(infos):
                 # The wrapper around the graph moves some of them itself.
-                is_moved = position in metadata.mutated_graph_handled_indices_seen_by_autograd
-                given[position].meta[WRITES] = count - is_moved
+                is_moved = number in metadata.mutated_graph_handled_indices_seen_by_autograd
+                given[number].meta[WRITES] = count - is_moved
         return ""
-
-    def _are_taken_apart(
-        self, metadata: Any, graph: torch.fx.GraphModule, inputs: Sequence[Any]
-    ) -> bool:
-        """Whether the graph takes the parts of inputs that wrap tensors, which have constant sizes,
-        writes to nothing, and all that it gives is new.
-        """
-        infos, results = metadata.input_info, metadata.output_info
-        is_written = any(info.mutates_data or info.mutates_metadata for info in infos)
-        is_new = all(info.output_type.name == "non_alias" for info in results)
-        wraps = any(map(is_traceable_wrapper_subclass, inputs))
-        if self._written or is_written or not (is_new and wraps):
-            return False
-        given = graph.graph.find_nodes(op="placeholder")
-        return not has_symbols([node.meta.get("val") for node in given])
 
     def of_forward(
         self,
@@ -178,12 +198,23 @@ class Gradients:
     @property
     def some_may_be_none(self) -> bool:
         """Whether AOTAutograd's backward is given None for tangents of unused outputs."""
-        return self._metadata is not None
+        return self._metadata is not None or self.is_of_parts
 
 
 def _are_plain(tangents: Sequence[Any]) -> bool:
     """Whether none of the tangents is taken apart into several."""
     return all(type(meta).__name__ == "PlainTensorMeta" for meta in tangents)
+
+
+def _places(inputs: Sequence[Any]) -> list[int | None]:
+    """Of what AOTAutograd's graph takes the position among the inputs, None for a part of one. It
+    takes symbolic sizes of tensors that wrap others besides: then these are too few.
+    """
+    places: list[int | None] = []
+    for i, value in enumerate(inputs):
+        is_wrapper = is_traceable_wrapper_subclass(value)
+        places += [None] * len(get_plain_tensors(value, out=[])) if is_wrapper else [i]
+    return places
 
 
 def _can_be_detached(metadata: Any, inputs: Sequence[Any], position: int) -> bool:

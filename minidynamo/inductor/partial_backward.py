@@ -262,7 +262,7 @@ def _zeros_node(
 
 
 class Taking:
-    """A compiled graph that takes some of the inputs."""
+    """A compiled graph that takes some of the inputs, in one list."""
 
     def __init__(
         self,

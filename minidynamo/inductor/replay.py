@@ -9,12 +9,13 @@ write to them or draw random numbers are not run again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 import torch.fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from minidynamo import _C
 
@@ -35,19 +36,19 @@ def can_replay(metadata: Any, forward: torch.fx.GraphModule) -> bool:
 class Replay:
     """Runs a graph again, and differentiates it: with a history, where grad mode is on.
 
-    gm: the graph that was compiled, of torch functions, with a flat tuple as result. autocast: the
-    state in which it is called. differentiable: the outputs that have tangents. gradients: the
-    inputs that get one.
+    run: `code_of` the graph that was compiled, of torch functions, with a flat tuple as result.
+    autocast: the state in which it is called. differentiable: the outputs that have tangents.
+    gradients: the inputs that get one.
     """
 
     def __init__(
         self,
-        gm: torch.fx.GraphModule,
+        run: Callable[..., Any],
         autocast: Sequence[AutocastState],
         differentiable: Sequence[int],
         gradients: Sequence[int],
     ) -> None:
-        self._run = _C.disabled(_code_of(gm))
+        self._run = run
         self._differentiable = differentiable
         self._gradients = gradients
         self._autocast = autocast
@@ -57,8 +58,7 @@ class Replay:
         has_history = torch.is_grad_enabled()
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            # Hooks of the inputs are for whoever asked for their gradients: these are others.
-            given = [x.view_as(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+            given = [_apart(x) if isinstance(x, torch.Tensor) else x for x in inputs]
             for device, dtype, enabled in self._autocast:
                 # Without its cache, whose casts may be of another call.
                 stack.enter_context(torch.autocast(device, dtype, enabled, cache_enabled=False))
@@ -79,15 +79,29 @@ class Replay:
         return [found.get(i) for i in self._gradients]
 
 
-def _code_of(
+def _apart(x: torch.Tensor) -> torch.Tensor:
+    """The input for one more run. Hooks of the inputs themselves are for whoever asked for their
+    gradients: these are others. Inputs without stay what they are: the sizes of nested tensors are
+    known by the tensor of offsets.
+    """
+    if not x.requires_grad:
+        return x
+    view = x.view_as(x)
+    if type(view) is type(x) or not is_traceable_wrapper_subclass(x):
+        return view
+    # A class of tensors that wrap others whose views are of another one.
+    return x.detach().requires_grad_(x.requires_grad)
+
+
+def code_of(
     gm: torch.fx.GraphModule,
 ) -> Any:
-    """What runs the graph, without its nodes and their example values."""
+    """What runs the graph, operator by operator, without its nodes and their example values."""
     module = torch.nn.Module.__new__(type(gm))
     module.__dict__.update(gm.__dict__)
     module.__dict__.pop("_graph", None)
     module.__dict__["meta"] = {}
-    return module.forward
+    return _C.disabled(module.forward)
 
 
 def autocast_states() -> list[AutocastState]:

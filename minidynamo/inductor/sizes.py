@@ -125,6 +125,8 @@ class SizeTable:
         if e not in self._symbols:
             lower = env.var_to_range[e].lower if e in env.var_to_range else None
             hint = env.backed_var_to_val.get(e)
+            if hint is not None and not hint.is_Integer:
+                raise Undecided(f"{e} is the ragged size of a nested tensor")
             self._symbols[e] = Symbol(
                 str(e),
                 lower=int(lower) if lower is not None and lower.is_Integer else -1,

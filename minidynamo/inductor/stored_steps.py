@@ -39,7 +39,7 @@ from minidynamo.inductor import config, metrics, trace
 from minidynamo.inductor.differentiable import Boxed, Joined
 from minidynamo.inductor.gradients import WRITTEN
 from minidynamo.inductor.partial_backward import BackwardParts, Missing, Part, Taking
-from minidynamo.inductor.replay import Replay, autocast_states
+from minidynamo.inductor.replay import Replay, autocast_states, code_of
 from minidynamo.inductor.runtime import plan_store
 from minidynamo.inductor.runtime.cache import content_key, plan_cache
 
@@ -357,7 +357,7 @@ class _Stored:
         self._replay = None
         if record["replays"]:
             positions = self._spec["differentiable"], self._spec["gradients"]
-            self._replay = Replay(gm, self._autocast, *positions)
+            self._replay = Replay(code_of(gm), self._autocast, *positions)
 
     def graph(self) -> Callable[..., Any]:
         """The callable. Its backward plan is read when it is first called."""

@@ -218,7 +218,8 @@ def _size_text(value: torch.SymInt) -> str:
     env = value.node.shape_env
     expr = simplified(value)
     symbols = sorted(expr.free_symbols, key=str)
-    lowest = ", ".join(f"{s}>={env.var_to_range[s].lower}" for s in symbols)
+    ranges = env.var_to_range  # a nested tensor's ragged size has none
+    lowest = ", ".join(f"{s}>={ranges[s].lower}" for s in symbols if s in ranges)
     return f"{exact_text(value.node.expr)} = {exact_text(expr)} ({lowest})"
 
 
