@@ -29,6 +29,7 @@ from .base import VariableTracker, unsupported
 from .classes import CONSTRUCTORS, call_type
 from .constant import is_value
 from .descriptors import bind, class_lookup, guard_class
+from .registry import handles
 from .tensor import TENSOR_CLASS, TensorVariable
 
 if TYPE_CHECKING:
@@ -250,6 +251,15 @@ def _metadata_guard(cls: type) -> Any:
     return own
 
 
+@handles(nested_tensor._nt_view_dummy)
+def _view_dummy(
+    tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> VariableTracker:
+    """The tensor that torch makes for the first view of jagged layout and keeps."""
+    dummy = nested_tensor._nt_view_dummy()
+    return tx.wrap(dummy, ConstSource(dummy, "what views of jagged layout hold"))
+
+
 def wrap_wrapper(
     tx: Translator,
     value: torch.Tensor,
@@ -261,8 +271,7 @@ def wrap_wrapper(
         unsupported("tensor kind", source.name, "it is a view of a tensor that has no sizes")
     if value.layout is torch.jagged and value is not nested_tensor._nt_view_dummy():
         # Views of jagged layout hold it: that it is an input must be known before.
-        dummy = nested_tensor._nt_view_dummy()
-        tx.wrap(dummy, ConstSource(dummy, "what views of jagged layout hold"))
+        _view_dummy(tx, [], {})
     static = tx.output.shapes.is_static(value, source)
     context = _context(tx, value, source, static=static)
     node = tx.output.add_input(value, source, context)

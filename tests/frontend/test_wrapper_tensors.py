@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from testing import CountingBackend
 from torch import nn
+from torch.nested._internal import nested_tensor
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import return_and_correct_aliasing
@@ -334,3 +335,20 @@ def test_a_metadata_guard_that_cannot_be_called_is_an_error():
         compiled = minidynamo.compile(lambda x: x + 1, backend="eager")
         with pytest.raises(minidynamo.exc.InternalTorchDynamoError, match=text):
             compiled(cls(torch.ones(3), 1))
+
+
+def test_the_first_view_of_jagged_layout_is_made_inside(monkeypatch):
+    """torch keeps a tensor for all of them, which is no part of the graph."""
+    monkeypatch.setattr(nested_tensor, "_dummy_instance", None)
+
+    def fn(values, offsets):
+        return torch.nested.nested_tensor_from_jagged(values, offsets).sin().values()
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for last in (8, 8, 8):
+        values, offsets = torch.randn(last, 4), torch.tensor([0, 3, last])
+        torch.testing.assert_close(compiled(values, offsets), fn(values, offsets))
+    assert len(counter.graphs) == 1
+    monkeypatch.setattr(nested_tensor, "_dummy_instance", None)
+    torch.testing.assert_close(compiled(values, offsets), fn(values, offsets))
