@@ -25,6 +25,9 @@ class Quantized(torch.Tensor):
         self.values_of = values
         self.scales = scales
 
+    def __repr__(self):
+        return f"Quantized({tuple(self.shape)})"
+
     @classmethod
     def of(cls, matrix):
         scales = matrix.abs().amax(1) / 127
