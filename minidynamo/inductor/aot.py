@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     UnsupportedOperatorException,
+    get_plain_tensors,
 )
 from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
@@ -165,24 +166,33 @@ def _refusal(
     written: Collection[int],
 ) -> str:
     """Why AOTAutograd would get writes to inputs wrong; "" if it will not."""
-    real = [i for i, value in enumerate(inputs) if _has_memory(value)]
-    if any(_was_moved(inputs[i]) for i in real):
+    real = [(i, part) for i, value in enumerate(inputs) for part in _with_memory(value)]
+    if any(_was_moved(tensor) for _, tensor in real):
         return "an input is a view whose memory was replaced"
-    on_storage: dict[int, list[int]] = {}
-    for i in real:
-        on_storage.setdefault(inputs[i].untyped_storage()._cdata, []).append(i)
-    for i in set(written).intersection(real):
-        tensor = inputs[i]
+    on_storage: dict[int, list[tuple[int, torch.Tensor]]] = {}
+    for i, tensor in real:
+        on_storage.setdefault(tensor.untyped_storage()._cdata, []).append((i, tensor))
+    for tensor in [tensor for i, tensor in real if i in written]:
         if torch._debug_has_internal_overlap(tensor) == 1:
             return "an input that is written to overlaps itself"
         base = tensor._base
         if base is not None and base.requires_grad and base.is_leaf:
             return "an input that is written to is a view of a leaf"
         together = on_storage[tensor.untyped_storage()._cdata]
-        for other in (inputs[j] for j in together if j != i):
+        for other in (t for _, t in together if t is not tensor):
             if tensor.requires_grad or other.requires_grad or _overlap(tensor, other):
                 return "an input that is written to shares memory with another one"
+        if sum(t is tensor for _, t in together) > 1:
+            return "an input that is written to wraps a tensor that another one wraps"
     return ""
+
+
+def _with_memory(value: Any) -> list[torch.Tensor]:
+    """The tensor, or those that it wraps, as far as they have memory."""
+    parts = (
+        get_plain_tensors(value, out=[]) if is_traceable_wrapper_subclass(value) else [value]
+    )
+    return [part for part in parts if _has_memory(part)]
 
 
 def _has_memory(

@@ -135,26 +135,36 @@ class Gradients:
         if len(infos) != len(places) and (is_written or not self.is_of_parts):
             return "memory of several inputs is written to without their knowledge"
         given = graph.graph.find_nodes(op="placeholder")
-        for number, (position, info) in enumerate(zip(places, infos, strict=False)):
+        for number, ((position, is_part), info) in enumerate(zip(places, infos, strict=False)):
             if not info.mutates_data:
                 continue
-            if position is None:
-                return "a part of a tensor that wraps others is written to"
             count = self._written.get(position, 0)
+            if is_part:
+                if not _is_in_graph(info) or len(given) != len(infos):
+                    return "a part of a tensor that wraps others is written to behind the graph"
+                # The wrapper around the graph moves the counter of the whole.
+                given[number].meta[WRITES] = 0
+                self._note_count(position, count)
+                continue
             is_apart = info.mutations_hidden_from_autograd
             is_apart = is_apart or info.mutations_under_no_grad_or_inference_mode
             is_hidden = count == 0 or is_apart
             if is_hidden and _has_history(inputs[position]) and not _is_in_graph(info):
                 return "a tensor with a history is written to without its knowledge"
-            if count == 0:
-                self._unseen.append(position)
-            elif not _is_in_graph(info):
-                self._repeated[position] = count - 1
+            if count == 0 or not _is_in_graph(info):
+                self._note_count(position, count)
             elif len(given) == len(infos):
                 # The wrapper around the graph moves some of them itself.
                 is_moved = number in metadata.mutated_graph_handled_indices_seen_by_autograd
                 given[number].meta[WRITES] = count - is_moved
         return ""
+
+    def _note_count(self, position: int, count: int) -> None:
+        """torch moves the version counter of this input once."""
+        if count:
+            self._repeated[position] = count - 1
+        elif position not in self._unseen:
+            self._unseen.append(position)
 
     def of_forward(
         self,
@@ -206,14 +216,15 @@ def _are_plain(tangents: Sequence[Any]) -> bool:
     return all(type(meta).__name__ == "PlainTensorMeta" for meta in tangents)
 
 
-def _places(inputs: Sequence[Any]) -> list[int | None]:
-    """Of what AOTAutograd's graph takes the position among the inputs, None for a part of one. It
-    takes symbolic sizes of tensors that wrap others besides: then these are too few.
+def _places(inputs: Sequence[Any]) -> list[tuple[int, bool]]:
+    """Of what AOTAutograd's graph takes the position among the inputs, and whether it is a part of
+    one. It takes symbolic sizes of tensors that wrap others besides: then these are too few.
     """
-    places: list[int | None] = []
+    places = []
     for i, value in enumerate(inputs):
         is_wrapper = is_traceable_wrapper_subclass(value)
-        places += [None] * len(get_plain_tensors(value, out=[])) if is_wrapper else [i]
+        n_parts = len(get_plain_tensors(value, out=[])) if is_wrapper else 1
+        places += [(i, is_wrapper)] * n_parts
     return places
 
 

@@ -341,17 +341,62 @@ def test_running_statistics_beside_quantized_weights():
     assert metrics.uncompiled_graphs == 0 and metrics.generated_kernel_count
 
 
+def counters(*values):
+    return [t._version for value in values for t in (value, *parts(value))]
+
+
 def test_writes_to_what_wraps():
-    def fn(x):
+    """The wrapper's version counter moves as in eager, those of its parts stay."""
+
+    def fn(x, y):
         x.mul_(2)
+        x.add_(y)
         return x + 1
 
+    metrics.reset()
     compiled = minidynamo.compile(fn, fullgraph=True)
-    x, y = two(4, 8).detach(), two(4, 8).detach()
-    for want, got in zip(parts(fn(x)), parts(compiled(y))):
-        torch.testing.assert_close(got, want)
-    for want, got in zip(parts(x), parts(y)):
-        torch.testing.assert_close(got, want)
+    for number in range(3):
+        seen = []
+        for call in (fn, compiled):
+            x, y = two(4, 8, seed=number).detach(), torch.ones(8)
+            before = counters(x)
+            seen.append([*parts(call(x, y)), *parts(x)])
+            moved = [b - a for a, b in zip(before, counters(x), strict=True)]
+            assert moved == [2, 0, 0]
+        for want, got in zip(*seen, strict=True):
+            torch.testing.assert_close(got, want)
+    assert metrics.uncompiled_graphs == 0 and metrics.generated_kernel_count
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_writes_to_parts_that_share_memory(first):
+    def fn(x, y):
+        x.mul_(2)
+        return y + 1
+
+    def same_part(shares):
+        a = torch.ones(4)
+        return TwoTensor(a, a if shares else torch.ones(4)), torch.zeros(4)
+
+    def another(shares):
+        a = torch.ones(4)
+        return TwoTensor(a, torch.ones(4)), TwoTensor(torch.zeros(4), a if shares else a + 1)
+
+    def plain(shares):
+        a = torch.ones(4)
+        return (a[:] if shares else a + 0), TwoTensor(a, torch.zeros(4))
+
+    for make in (same_part, another, plain):
+        compiled = minidynamo.compile(fn, fullgraph=True)
+        for shares in (first, not first, first):
+            seen = []
+            for call in (fn, compiled):
+                given = make(shares)
+                results = [call(*given), *given]
+                seen.append([part for value in results for part in parts(value)])
+            for want, got in zip(*seen, strict=True):
+                torch.testing.assert_close(got, want)
+        minidynamo.reset()
 
 
 def test_guards_on_the_sizes_of_a_nested_gradient():
