@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._functorch.eager_transforms import enable_inplace_requires_grad
 
 from ..new_parameters import NewParameter, fill, is_alone
 from ..source import ConstSource
@@ -13,6 +14,7 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
+from ..variables.transforms import OpenLevel
 
 if TYPE_CHECKING:
     from ..output_graph import GraphInput, OutputGraph
@@ -48,7 +50,7 @@ def _given(tx: Translator, args: Args, kwargs: Kwargs, names: tuple[str, str]) -
 def _why_not(tx: Translator, data: TensorVariable, requires_grad: Any) -> str | None:
     """What keeps a parameter with this data from being made by the graph."""
     output, fake = tx.output, data.fake
-    if output.body is not None or output.transform_levels:
+    if output.body is not None or not _levels_let_through(tx, data):
         return "it is made in the body of an operator or a transform"
     if fake.is_inference() or torch.is_inference_mode_enabled():
         return "its data is of inference mode"
@@ -63,6 +65,18 @@ def _why_not(tx: Translator, data: TensorVariable, requires_grad: Any) -> str | 
     if requires_grad and not (fake.is_floating_point() or fake.is_complex()):
         return "eager will raise the error"
     return None if _input(tx, data) else _why_not_filled(output, fake, data)
+
+
+def _levels_let_through(tx: Translator, data: TensorVariable) -> bool:
+    """Whether the open transforms hand on a parameter that was made in front of them.
+
+    vmap leaves alone what has no batch dimension, as the graph's inputs have none; other
+    transforms wrap what is made inside of them.
+    """
+    if not tx.output.transform_levels:
+        return True
+    levels = [context for context in tx.output.open_contexts if isinstance(context, OpenLevel)]
+    return all(level.kind.name == "vmap" for level in levels) and _input(tx, data) is not None
 
 
 def _input(tx: Translator, data: TensorVariable) -> GraphInput | None:
@@ -96,7 +110,8 @@ def make_parameter(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracke
     if why is not None:
         _refuse(why)
     output, fake = tx.output, data.fake
-    with output.fake_mode:
+    # Inside of a transform no fake tensor could be told to require grad.
+    with output.fake_mode, enable_inplace_requires_grad(True):
         value = torch.nn.Parameter(fake, requires_grad)
     name = f"new_parameter_{len(output.made)}"
     node = output.graph.placeholder(name)
@@ -106,7 +121,8 @@ def make_parameter(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracke
     new = NewParameter(node, base, tuple(fake.shape), fake.dtype, fake.device, requires_grad)
     new.example = new.make(None if given is None else given.value)
     source = TorchSource(ConstSource(name))
-    new.fake = output.fake_mode.from_tensor(new.example, static_shapes=True, source=source)
+    with enable_inplace_requires_grad(True):
+        new.fake = output.fake_mode.from_tensor(new.example, static_shapes=True, source=source)
     output.made.append(new)
     if base is None:
         data.node = output.add_known_node(fill, (node, data.node), {}, fake, tx.user_stack())

@@ -131,8 +131,28 @@ def of_data_left_behind(x, box):
     return (p * x).sum(), p
 
 
+def of_parameter_in_vmap(x, box):
+    def one(item, scale):
+        box.p, q = nn.Parameter(KEPT), nn.Parameter(KEPT, requires_grad=False)
+        box.told = box.p is KEPT, torch._C._functorch.is_batchedtensor(box.p)
+        return (box.p * item * scale * q).sum()
+
+    y = torch.vmap(torch.vmap(one, (0, None)), (None, 0))(x.expand(2, 3), torch.ones(4, 1))
+    return y.sum(), box.p
+
+
+def written_in_vmap(x, box):
+    def one(item):
+        box.p = nn.Parameter(WEIGHT, requires_grad=False)
+        box.p.mul_(2)
+        return item * box.p
+
+    return torch.vmap(one)(x.expand(2, 3)).sum(), box.p
+
+
 FUNCTIONS = (
-    of_input, of_parameter, of_written_input, of_data_left_behind,
+    of_parameter_in_vmap, written_in_vmap, of_input, of_parameter,
+    of_written_input, of_data_left_behind,
     plain, frozen, no_data, stored, shared_memory, without_grad, of_clone, a_module, a_list,
     changed, buffer, buffer_of_input,
 )  # fmt: skip
@@ -318,6 +338,10 @@ def test_another_shape_compiles_again():
         lambda x: nn.Buffer(nn.Parameter(x * 2)),
         lambda x: [(p := nn.Parameter(x * 2)), p.requires_grad_(False)],
         lambda x: nn.Parameter(5),
+        lambda x: torch.func.grad(lambda y: (y * nn.Parameter(WEIGHT)).sum())(x),
+        lambda x: torch.vmap(torch.func.grad(lambda y: (y * nn.Parameter(WEIGHT)).sum()))(x),
+        lambda x: torch.vmap(lambda y: (nn.Parameter(y), y * 2)[1])(x),
+        lambda x: torch.vmap(lambda y: y * nn.Parameter(WEIGHT * 2))(x),
     ],
 )
 def test_memory_from_elsewhere_ends_the_graph(fn):
