@@ -15,8 +15,9 @@ c10::TypePtr without_optional(c10::TypePtr type) {
 }
 
 // Operators of torch itself keep no reference to their arguments, and say in their schema when a
-// result shares memory with one, but for a few. Composite ones may return an argument without saying
-// so, and about those of other libraries nothing is known.
+// result shares memory with one, but for a few, and for sparse tensors, which hold the indices and
+// values that they are made of. Composite ones may return an argument without saying so, and about
+// those of other libraries nothing is known.
 bool keeps_nothing(const c10::OperatorHandle& op) {
   static const std::vector<std::string> known = {"aten",  "mkldnn",    "mkl",       "onednn",
                                                  "prims", "quantized", "minidynamo"};
@@ -27,7 +28,8 @@ bool keeps_nothing(const c10::OperatorHandle& op) {
                 return name_space.value() == name.c_str();
               });
   const std::string& full_name = op.operator_name().name;
-  if (!ours || std::find(silent.begin(), silent.end(), full_name) != silent.end() ||
+  if (!ours || full_name.find("sparse") != std::string::npos ||
+      std::find(silent.begin(), silent.end(), full_name) != silent.end() ||
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     return false;
   }

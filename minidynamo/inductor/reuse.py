@@ -98,11 +98,16 @@ class _Uses:
 
 
 def _may_keep(step: ExternOp) -> bool:
-    """Whether an operator may hold its arguments, or return one, without saying so."""
+    """Whether an operator may hold its arguments, or return one, without saying so.
+
+    A sparse tensor holds the indices and values that it is made of.
+    """
     schema = step.op._schema
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
     known = schema.name.partition("::")[0] in LIBRARIES and step.op not in SILENT_ALIASES
-    return not known or step.op.has_kernel_for_dispatch_key(composite)
+    if not known or "sparse" in schema.name:
+        return True
+    return step.op.has_kernel_for_dispatch_key(composite)
 
 
 def _in_place(
