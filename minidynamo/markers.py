@@ -194,8 +194,8 @@ def _said_to_torch(fn: Any) -> Decision | None:
     module = getattr(fn, "__module__", None)
     if module in _TORCH_NAMES and getattr(fn, "__qualname__", None) in _TORCH_TRACED:
         return Decision.INLINE
-    if module == "torch._dynamo.decorators":
-        return None  # it lists its own functions, too, which have handlers here
+    if module in ("torch._dynamo.decorators", "torch.backends.cuda"):
+        return None  # torch lists functions of its own, too, which have handlers here
     rules = sys.modules.get("torch._dynamo.trace_rules")
     for table, said in _TORCH_TABLES if rules is not None and fn is not None else ():
         ids = getattr(getattr(rules, table, None), "function_ids", None)

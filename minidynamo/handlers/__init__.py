@@ -1,6 +1,7 @@
 """What calls of known functions do while tracing; importing this package fills `registry`."""
 
 from . import (
+    attention_params,
     attribute_names,
     autograd_function,
     autograd_objects,
@@ -57,6 +58,7 @@ from . import (
 __all__ = [
     "attribute_names",
     "autograd_function",
+    "attention_params",
     "autograd_objects",
     "builtins",
     "caches",

@@ -98,6 +98,13 @@ def _convert(
     return value
 
 
+def _int_of(tx: Translator, size: VariableTracker) -> VariableTracker:
+    """The number without a class of the program's, an enum's say."""
+    if not size.is_python_constant():
+        return size
+    return tx.wrap_constant(int(size.as_python_constant()))
+
+
 # -- making instances ------------------------------------------------------------------------------
 
 
@@ -142,13 +149,16 @@ def tensor_new(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
-    """`Class(tensor)` shares memory and history."""
-    is_known = len(args) == 2 and not kwargs
-    if not is_known or not issubclass(args[1].python_type(), torch.Tensor):
+    """`Class(tensor)` shares memory and history; `Class(*sizes)` is a new tensor."""
+    cls = args[0].as_python_constant()
+    if cls is torch.Tensor or len(args) < 2 or kwargs:
         return NotImplemented
-    if args[0].as_python_constant() is torch.Tensor:
+    if len(args) == 2 and issubclass(args[1].python_type(), torch.Tensor):
+        return _alias(tx, args[1], args[0])
+    if not all(issubclass(size.python_type(), int) for size in args[1:]):
         return NotImplemented
-    return _alias(tx, args[1], args[0])
+    sizes = [_int_of(tx, size) for size in args[1:]]
+    return of_class(tx, tx.call_operation(torch.Tensor, sizes, {}), cls)
 
 
 @handles(torch.Tensor._make_subclass)

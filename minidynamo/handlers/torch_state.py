@@ -28,7 +28,7 @@ from ..variables.contexts import (
     autocast_dtype,
     autocast_enabled,
 )
-from ..variables.registry import handles, handles_named
+from ..variables.registry import Handler, handles, handles_named
 from ..variables.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -283,7 +283,8 @@ def clear_autocast_cache(tx: Translator, args: Args, kwargs: Kwargs) -> Variable
     return NONE
 
 
-def _attention_setting(setting: Setting) -> None:
+def _attention_setting(setting: Setting) -> Handler:
+    """Registers what reads and writes a setting; returns the former."""
     text = f"{setting.name} is unchanged"
 
     def read(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
@@ -301,10 +302,16 @@ def _attention_setting(setting: Setting) -> None:
 
     handles(setting.read)(read)
     handles(setting.write)(write)
+    return read
 
 
-for _setting in SDP_SETTINGS:
-    _attention_setting(_setting)
+_ATTENTION_READERS = list(map(_attention_setting, SDP_SETTINGS))
+
+
+def guard_attention_settings(tx: Translator) -> None:
+    """What is traced depends on which kernels of attention are enabled."""
+    for read in _ATTENTION_READERS:
+        read(tx, [], {})
 
 
 @handles(torch._C._InferenceMode)
