@@ -19,6 +19,7 @@ import torch
 
 from ..side_effects import Mutation
 from ..utils import class_dict
+from ..variables.arity import bare_class, refuse
 from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import checked, has_slot
 from ..variables.classes import instantiate
@@ -85,15 +86,17 @@ def _new_set(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Valu
     return SetVariable(set(), {}, cls, mutation=Mutation.NEW)
 
 
-def _check_arguments(cls: type, args: tuple[Values, ...], kwargs: dict[str, Values]) -> None:
+def _check_arguments(
+    tx: Translator, owner: type, cls: type, args: tuple[Values, ...], kwargs: dict[str, Values]
+) -> None:
     """tuple and frozenset take one argument; keywords are for the `__init__` of a subclass."""
     if len(args) > 1 or (kwargs and cls.__init__ is object.__init__):  # type: ignore[misc]
-        unsupported("call does not fit", cls.__name__, "eager will raise the TypeError")
+        refuse(tx, cls.__name__, args, kwargs, bare_class(owner, cls))
 
 
 @_constructs(frozenset.__new__)
 def _new_frozenset(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
-    _check_arguments(cls, args, kwargs)
+    _check_arguments(tx, frozenset, cls, args, kwargs)
     if args and cls is args[0].python_type() is frozenset:
         return args[0]
     return made_of(cls, operand(tx, args[0]) if args else Operand((), {}, True, ()))
@@ -101,7 +104,7 @@ def _new_frozenset(tx: Translator, cls: type, *args: Values, **kwargs: Values) -
 
 @_constructs(tuple.__new__)
 def _new_tuple(tx: Translator, cls: type, *args: Values, **kwargs: Values) -> Values:
-    _check_arguments(cls, args, kwargs)
+    _check_arguments(tx, tuple, cls, args, kwargs)
     items = list(args[0].each(tx, sized=True)) if args else []
     return TupleVariable(items, cls, mutation=tuple_mutation(cls, Mutation.NEW))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -140,7 +141,14 @@ def method_of_new(
         if not issubclass(cls, owner):
             continue
         try:
-            return getattr(owner(), name)
+            return functools.partial(getattr(owner, name), bare_class(owner, cls)())
         except Exception:
             return None
     return None
+
+
+def bare_class(owner: type, cls: type) -> type:
+    """A class named like `cls` with nothing but what is in the builtin type `owner`: some messages
+    name the class.
+    """
+    return owner if cls is owner else type(cls.__name__, (owner,), {})

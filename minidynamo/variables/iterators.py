@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..exc import Unsupported
 from ..side_effects import Mutation
+from .arity import refuse
 from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import NONE, BuiltinObject, construct, observed
 from .constant import ConstantVariable
@@ -89,9 +90,21 @@ class IteratorVariable(BuiltinObject):
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """`iterator.__next__` as a bound method."""
-        if raw.__name__ in ("__next__", "__iter__", "__length_hint__"):
-            return self.call_method(tx, raw.__name__, args, kwargs)
+        name = raw.__name__
+        if (
+            name in ("__next__", "__iter__")
+            or name == "__length_hint__"
+            and self.tells_length()
+        ):
+            if args or kwargs:
+                call = None if name == "__length_hint__" else getattr(iter([]), name)
+                refuse(tx, name, args, kwargs, call)
+            return self.call_method(tx, name, args, kwargs)
         return super().call_builtin(tx, raw, args, kwargs)
+
+    def tells_length(self) -> bool:
+        """Whether `__length_hint__` is known to give a number, or to raise."""
+        return self.remaining() is not None
 
     def returned_value(self, tx: Translator) -> VariableTracker:
         """What `yield from` gives at the end."""

@@ -82,6 +82,23 @@ class RepeatIterator(ToolIterator):
         self.times -= 1
         return self.value
 
+    def remaining(self) -> int | None:
+        return None if self.times is None else max(self.times, 0)
+
+    def tells_length(self) -> bool:
+        return True
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[Values],
+        kwargs: dict[str, Values],
+    ) -> Values:
+        if name == "__length_hint__" and self.times is None and not args and not kwargs:
+            tx.raise_observed(TypeError, "len() of unsized object")
+        return super().call_method(tx, name, args, kwargs)
+
     def reconstruct(self, codegen: PyCodegen) -> None:
         if self.times is None:
             construct(codegen, itertools.repeat, self.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import operator
 import sys
 
@@ -18,6 +19,18 @@ ORDERED = collections.OrderedDict(a=1)
 
 
 class Listed(list):
+    pass
+
+
+class Unique(set):
+    pass
+
+
+class Frozen(frozenset):
+    pass
+
+
+class Paired(tuple):
     pass
 
 
@@ -43,6 +56,15 @@ CALLS = {
     "getattr": lambda: getattr(1),
     "slice": lambda: slice(),
     "sorted": lambda: sorted(),
+    "set subclass": lambda: Unique([1], [2]),
+    "set subclass's __init__": lambda: Unique.__init__(SET, [1], [2]),
+    "set subclass's method": lambda: Unique().copy(1),
+    "frozenset subclass": lambda: Frozen([1], [2]),
+    "frozenset subclass by name": lambda: Frozen(a=1),
+    "tuple subclass": lambda: Paired([1], [2]),
+    "tuple subclass by name": lambda: Paired([1], a=1),
+    "next": lambda: iter([1]).__next__(3),
+    "length of repeat": lambda: itertools.repeat(1).__length_hint__(),
 }
 
 
@@ -77,6 +99,27 @@ def test_left_of_iterators():
         items.append(4)
         elements.add(5)
         return x + 1, found, [operator.length_hint(item) for item in made]
+
+    check(fn, X, fullgraph=True)
+
+
+def test_length_hint_of_an_argument_is_left_to_eager():
+    def fn(x):
+        y = x + 1
+        try:
+            iter({1}).__length_hint__(3)
+        except TypeError as error:
+            return y, str(error)
+
+    check(fn, X, graphs=1, breaks=1)
+
+
+def test_left_of_a_repeat():
+    def fn(x):
+        rest = itertools.repeat(x, 3)
+        next(rest)
+        left = rest.__length_hint__(), operator.length_hint(rest)
+        return x + 1, left, operator.length_hint(itertools.repeat(1), 9), list(rest)
 
     check(fn, X, fullgraph=True)
 
