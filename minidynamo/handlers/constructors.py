@@ -21,7 +21,7 @@ from ..side_effects import Mutation
 from ..utils import class_dict
 from ..variables.arity import bare_class, refuse
 from ..variables.base import VariableTracker, unsupported
-from ..variables.builtin_object import checked, has_slot
+from ..variables.builtin_object import checked, has_slot, type_name
 from ..variables.classes import instantiate
 from ..variables.constant import ConstantVariable
 from ..variables.deques import DequeVariable
@@ -51,19 +51,42 @@ def _constructs(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]]
     """Register `function(tx, cls, *args, **kwargs)` for these `__new__`; cls is the real class."""
 
     def register(function: Callable[..., Any]) -> Any:
-        def new(tx: Translator, cls: Values, /, *args: Values, **kwargs: Values) -> Any:
-            real = cls.as_python_constant()
-            if any("__del__" in class_dict(base) for base in real.__mro__):
-                unsupported(
-                    "new object", real.__qualname__, "objects with __del__ are not made"
-                )
-            return function(tx, real, *args, **kwargs)
-
         for unique in {id(target): target for target in functions}.values():
-            handles(unique)(checked(new, "__new__"))
+            handles(unique)(checked(_maker(unique, function), "__new__"))
         return function
 
     return register
+
+
+def _maker(target: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`target`, a `__new__` of C, by `function`."""
+
+    def new(
+        tx: Translator, cls: Values | None = None, /, *args: Values, **kwargs: Values
+    ) -> Any:
+        real = _class_to_make(tx, target.__self__, cls)
+        if any("__del__" in class_dict(base) for base in real.__mro__):
+            unsupported("new object", real.__qualname__, "objects with __del__ are not made")
+        return function(tx, real, *args, **kwargs)
+
+    return new
+
+
+def _class_to_make(tx: Translator, owner: type, cls: Values | None) -> type:
+    """`tp_new_wrapper`: TypeError if the `__new__` of `owner` makes no objects of `cls`."""
+    name = type_name(owner)
+    if cls is None:
+        tx.raise_observed(TypeError, f"{name}.__new__(): not enough arguments")
+    real = cls.as_python_constant() if cls.is_python_constant() else None
+    if not isinstance(real, type):
+        kind = type_name(cls.python_type())
+        tx.raise_observed(TypeError, f"{name}.__new__(X): X is not a type object ({kind})")
+    if not issubclass(real, owner):
+        text = (
+            f"{name}.__new__({type_name(real)}): {type_name(real)} is not a subtype of {name}"
+        )
+        tx.raise_observed(TypeError, text)
+    return real
 
 
 @_constructs(list.__new__)

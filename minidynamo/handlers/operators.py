@@ -27,6 +27,7 @@ from ..variables.constant import ConstantVariable, is_inert, is_negative, is_num
 from ..variables.descriptors import lookup_special
 from ..variables.lists import as_sequence
 from ..variables.registry import handles
+from ..variables.sequence_methods import takes_operand
 from ..variables.symint import SymVariable
 from ..variables.tensor import TensorVariable
 from ..variables.torch_overrides import dispatched
@@ -106,7 +107,7 @@ def _call_special(
 ) -> VariableTracker:
     """The special method's result; NotImplemented if there is none."""
     function = special_method(tx, value, name)
-    if function is None:
+    if function is None or not takes_operand(value, name, args):
         return NOT_IMPLEMENTED
     return tx.call_function(function, args, {}).realize()
 
@@ -377,19 +378,17 @@ def refuse(
 ) -> NoReturn:
     """The TypeError of operands that do not fit; `+` of sequences has words of its own."""
     kinds = type_name(left.python_type()), type_name(right.python_type())
-    if symbol in ("+", "+=") and issubclass(left.python_type(), (list, tuple, str)):
-        family = next(
-            t for t in (list, tuple, str) if issubclass(left.python_type(), t)
-        ).__name__
-        if family == "str" or not _has_number_slot(right):
-            text = f'can only concatenate {family} (not "{kinds[1]}") to {family}'
-            tx.raise_observed(TypeError, text)
+    cls = left.python_type()
+    family = next((t for t in (list, tuple, str) if issubclass(cls, t)), None)
+    joins = symbol in ("+", "+=") and (family is str or not _has_number_slot(right))
+    if family is not None and joins:
+        text = f'can only concatenate {family.__name__} (not "{kinds[1]}") to {family.__name__}'
+        tx.raise_observed(TypeError, text)
     if symbol in ("*", "*="):
-        for one, other in (kinds, kinds[::-1]):
-            if one in ("list", "tuple", "str", "bytes"):
-                tx.raise_observed(
-                    TypeError, f"can't multiply sequence by non-int of type '{other}'"
-                )
+        for one, other in ((left, kinds[1]), (right, kinds[0])):
+            if issubclass(one.python_type(), (list, tuple, str, bytes)):
+                text = f"can't multiply sequence by non-int of type '{other}'"
+                tx.raise_observed(TypeError, text)
     tx.raise_observed(
         TypeError, f"unsupported operand type(s) for {symbol}: '{kinds[0]}' and '{kinds[1]}'"
     )

@@ -80,7 +80,9 @@ def builtin_method(
             kwargs: dict[str, VariableTracker],
         ) -> VariableTracker:
             if not Arity.of(function, 2).fits(args, kwargs):
-                call = method_of_new(self.python_type(), owners, names)
+                # What slots say of positional arguments names none of them.
+                known = names if kwargs else names[:1]
+                call = method_of_new(self.python_type(), owners, known)
                 refuse(tx, names[0], args, kwargs, call)
             if not lazy:
                 args = [arg.realize() for arg in args]

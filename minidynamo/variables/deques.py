@@ -21,6 +21,7 @@ from .builtin_object import (
     class_variable,
     construct,
     index_of,
+    is_none,
     observed,
     rich_equal,
     type_name,
@@ -169,7 +170,9 @@ def _init(
     maxlen: VariableTracker = NONE,
 ) -> None:
     items = [] if iterable is None else iterable.unpack(tx)
-    size = None if maxlen.as_python_constant() is None else index_of(tx, maxlen)
+    if not is_none(maxlen) and not hasattr(maxlen.python_type(), "__index__"):
+        tx.raise_observed(TypeError, "an integer is required")
+    size = None if is_none(maxlen) else index_of(tx, maxlen)
     self.change(tx)
     with observed(tx):
         self.items = _deque(items, size)

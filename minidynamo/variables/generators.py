@@ -304,6 +304,8 @@ def _throw(
         own = value.source is not None and AttrSource(value.source, "__traceback__")
         if traceback.source is None or traceback.source != own:
             value.set_traceback(tx, traceback)
+    if isinstance(type_.realize(), ExceptionVariable) and not is_none(value):
+        tx.raise_observed(TypeError, "instance exception may not have a separate value")
     error = value if isinstance(value, ExceptionVariable) else type_
     if error is type_ and not is_none(value):
         error = tx.call_function(type_, [value], {})

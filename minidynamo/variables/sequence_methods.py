@@ -154,14 +154,25 @@ def _seq_index(
     raise ObservedException(tx.call_function(tx.wrap_constant(ValueError), [message], {}))
 
 
+def takes_operand(value: VariableTracker, name: str, args: list[VariableTracker]) -> bool:
+    """Whether an operator asks the method `name`: `+` and `*` see what a list or tuple joins and
+    how often it can be repeated. The methods themselves raise a TypeError for anything else.
+    """
+    if not isinstance(value, SequenceVariable) or value.overrides(name):
+        return True
+    if name == "__add__":
+        return as_sequence(args[0], list if issubclass(value.cls, list) else tuple) is not None
+    if name in ("__mul__", "__rmul__", "__imul__"):
+        return hasattr(args[0].python_type(), "__index__")
+    return True
+
+
 def repeated(
     tx: Translator,
     self: SequenceVariable,
     count: VariableTracker,
-) -> list[Any] | None:
-    """The items `count` times, or None if `count` is no number of times."""
-    if not _has_index(tx, count):
-        return None
+) -> list[Any]:
+    """The items `count` times."""
     times = index_of(tx, count)
     if not -sys.maxsize - 1 <= times <= sys.maxsize:
         kind = type_name(count.python_type())
@@ -180,8 +191,7 @@ def _seq_mul(
     count: VariableTracker,
     /,
 ) -> VariableTracker:
-    items = repeated(tx, self, count)
-    return NOT_IMPLEMENTED if items is None else tx.wrap_items(_plain(self.cls), items)
+    return tx.wrap_items(_plain(self.cls), repeated(tx, self, count))
 
 
 @builtin_method(_BOTH, "__add__")
@@ -194,7 +204,9 @@ def _seq_add(
     family = _plain(self.cls)
     right = as_sequence(other, list if family is list else tuple)
     if right is None:
-        return NOT_IMPLEMENTED
+        name = "list" if family is list else "tuple"
+        kind = type_name(other.python_type())
+        tx.raise_observed(TypeError, f'can only concatenate {name} (not "{kind}") to {name}')
     return tx.wrap_items(family, [*self.items, *right.items])
 
 
@@ -317,8 +329,6 @@ def _list_imul(
     /,
 ) -> VariableTracker:
     items = repeated(tx, self, count)
-    if items is None:
-        return NOT_IMPLEMENTED
     _mutate(tx, self)
     self.items[:] = items
     return self
@@ -402,6 +412,21 @@ class _SortKey:
         return less.realize().truth(self.tx)
 
 
+def _asks_truth() -> bool:
+    try:
+        [].sort(reverse=None)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True
+
+
+_ASKS_TRUTH = _asks_truth()  # older versions of CPython take ints only
+
+
+def _is_reversed(tx: Translator, reverse: VariableTracker) -> bool:
+    return reverse.truth(tx) if _ASKS_TRUTH else bool(index_of(tx, reverse))
+
+
 def sort_items(
     tx: Translator,
     items: list[VariableTracker],
@@ -411,7 +436,7 @@ def sort_items(
     """Sort in place as `list.sort` does: the same comparisons in the same order; an exception
     leaves the items in the order that they were in.
     """
-    descending = reverse is not None and reverse.realize().truth(tx)
+    descending = reverse is not None and _is_reversed(tx, reverse.realize())
     keys = items
     if key is not None and not is_none(key):
         keys = [tx.call_function(key, [item], {}) for item in items]

@@ -63,6 +63,27 @@ CALLS = {
     "frozenset subclass by name": lambda: Frozen(a=1),
     "tuple subclass": lambda: Paired([1], [2]),
     "tuple subclass by name": lambda: Paired([1], a=1),
+    "__new__ of another class": lambda: tuple.__new__(list, [1]),
+    "__new__ of a base": lambda: set.__new__(frozenset),
+    "__new__ of an int": lambda: bool.__new__(int),
+    "__new__ of a number": lambda: list.__new__(3),
+    "__new__ of a class of C": lambda: collections.deque.__new__(list),
+    "__new__ of an exception": lambda: ValueError.__new__(KeyError),
+    "__new__ of nothing": lambda: dict.__new__(),
+    "__mul__": lambda: LIST.__mul__(2.5),
+    "__rmul__": lambda: (1,).__rmul__("a"),
+    "__imul__": lambda: LIST.__imul__(None),
+    "__mul__ of nothing": lambda: LIST.__mul__(),
+    "__add__": lambda: LIST.__add__((1,)),
+    "__add__ of a tuple": lambda: Paired((1,)).__add__([1]),
+    "times": lambda: Listed([1]) * 2.5,
+    "reflected times": lambda: 2.5 * Paired([1]),
+    "times of two": lambda: Listed([1]) * Listed([1]),
+    "in-place times": lambda: operator.imul(Listed([1]), "a"),
+    "sort by no int": lambda: LIST.sort(reverse="a"),
+    "sorted by no int": lambda: sorted(LIST, reverse=None),
+    "maxlen": lambda: collections.deque([1], "a"),
+    "thrown": lambda: (i for i in LIST).throw(ValueError("a"), "b"),
     "next": lambda: iter([1]).__next__(3),
     "length of repeat": lambda: itertools.repeat(1).__length_hint__(),
 }
@@ -82,9 +103,31 @@ def test_text_of_the_type_error(name):
 
     def fn(x):
         try:
-            call()
+            return x + 1, call()
         except TypeError as error:
             return x + 1, str(error)
+
+    check(fn, X, fullgraph=True)
+
+
+def test_sequences_ask_the_other_operand_first():
+    """`+` and `*` of lists ask the number slots of what is no sequence and no count."""
+
+    class Other:
+        def __radd__(self, left):
+            return len(left)
+
+        def __rmul__(self, left):
+            return -len(left)
+
+    def fn(x):
+        other = Other()
+        joined = LIST + other, (1, 2, 3) + other, Listed([1]) + other
+        times = LIST * other, Paired([1]) * other, [1] * True, [x, x] * 2, (1,) * 2
+        items = [1]
+        items *= other
+        order = sorted([1, 3, 2], reverse=True), sorted([1, 3, 2], reverse=2)
+        return x + 1, joined, times, items, order
 
     check(fn, X, fullgraph=True)
 
