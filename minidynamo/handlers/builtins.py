@@ -203,7 +203,12 @@ def _delattr(tx: Translator, target: Values, name: Values, /) -> None:
 def _vars(tx: Translator, value: Values | None = None, /) -> Values:
     if value is None:
         return locals_of(tx)
-    return tx.getattr(value, "__dict__")
+    try:
+        return tx.getattr(value, "__dict__")
+    except ObservedException as error:
+        if not issubclass(error.value.python_type(), AttributeError):
+            raise
+        tx.raise_observed(TypeError, "vars() argument must have __dict__ attribute")
 
 
 # -- numbers ------------------------------------------------------------------------------------

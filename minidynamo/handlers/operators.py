@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable, Sized
-from enum import Enum
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -33,6 +32,7 @@ from ..variables.tensor import TensorVariable
 from ..variables.torch_overrides import dispatched
 from ..variables.unions import TypingVariable
 from ..variables.user_values import UserValueVariable
+from .constant_slots import constant_slot, slot_with_value
 from .percent import format_values
 
 if TYPE_CHECKING:
@@ -267,6 +267,8 @@ _SEQUENCE_SLOTS = (operator.add, operator.mul)
 
 
 def _is_plain_sequence(value: VariableTracker) -> bool:
+    if isinstance(value, ConstantVariable):
+        return isinstance(value.value, (str, bytes))
     return isinstance(value, BuiltinObject) and issubclass(value.cls, (list, tuple))
 
 
@@ -313,28 +315,15 @@ def _number_slot(
         if function is operator.mul and isinstance(other, SymVariable):  # of a text
             return tx.fold(function, (operand.value, other.specialized(tx).value), {})
         if isinstance(other, UserValueVariable):
-            return _slot_with_value(tx, operand, method, other)
-        return _constant_slot(tx, operand, method, other)
+            return slot_with_value(tx, operand, method, other)
+        return constant_slot(tx, operand, method, other)
+    if isinstance(operand, UserValueVariable) and operand.family is str and method == "__mod__":
+        return format_values(tx, operand.base, other)
     if not _is_modelled(operand, method):
         unsupported(
             "operator", f"{function.__name__} on {operand!r}", "its operators are not traced"
         )
     return _call_special(tx, operand, method, [other])
-
-
-def _slot_with_value(
-    tx: Translator, operand: ConstantVariable, method: str, other: UserValueVariable
-) -> VariableTracker:
-    """A constant's slot with an object that it takes for the number or text it holds."""
-    value, kinds = operand.value, (type(operand.value), other.family)
-    if not has_slot(operand, method):
-        return NOT_IMPLEMENTED
-    slot = getattr(type(value), method)
-    if isinstance(value, Sized):
-        fits = kinds == (str, str) or (method == "__mul__" and other.family is int)
-        if not fits or method == "__mod__" or other.overrides("__rmul__"):
-            unsupported("operator", f"{method} of {operand!r} and {other!r}", "not traced")
-    return tx.fold(slot, (value, other.base.value), {})
 
 
 def _tensor_slot(
@@ -352,21 +341,6 @@ def _tensor_slot(
         unsupported(
             "operator", f"{function.__name__} on {other!r}", "it overrides torch functions"
         )
-    return NOT_IMPLEMENTED
-
-
-def _constant_slot(
-    tx: Translator,
-    operand: ConstantVariable,
-    method: str,
-    other: VariableTracker,
-) -> VariableTracker:
-    """A constant's slot with an operand that is no constant: numbers and strings do not know it."""
-    if isinstance(operand.value, (str, bytes)) and method == "__mod__":
-        return format_values(tx, operand, other)
-    members = issubclass(other.python_type(), Enum) or isinstance(operand.value, Enum)
-    if members and isinstance(other, ConstantVariable) and hasattr(operand.value, method):
-        return tx.fold(getattr(type(operand.value), method), (operand.value, other.value), {})
     return NOT_IMPLEMENTED
 
 

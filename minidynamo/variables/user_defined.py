@@ -298,7 +298,15 @@ class UserDefinedObjectVariable(InstanceState):
                 text = f"'{self.cls.__name__}' object is not a container"
                 tx.raise_observed(TypeError, text)
             return ConstantVariable(tx.call_function(function, [item], {}).realize().truth(tx))
-        for candidate in self.each(tx):
+        try:
+            iterator = self.iter(tx)
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), TypeError):
+                raise
+            tx.raise_observed(
+                TypeError, f"argument of type '{self.cls.__name__}' is not iterable"
+            )
+        while (candidate := iterator.next(tx)) is not None:
             if rich_equal(tx, candidate, item):
                 return ConstantVariable(True)
         return ConstantVariable(False)

@@ -5,7 +5,7 @@ import operator
 
 import pytest
 import torch
-from testing import check
+from testing import check, check_recompiles
 
 import minidynamo
 
@@ -334,3 +334,84 @@ def test_what_is_not_reversible_and_slices_of_too_many_parts():
         return x + 1, found
 
     check(fn, x)
+
+
+class Counts:
+    def __index__(self):
+        return 2
+
+
+class CountsItself(Counts):
+    def __mul__(self, other):
+        return "own", other
+
+    __rmul__ = __mul__
+
+
+class CountsNot(Counts):
+    def __rmul__(self, other):
+        return NotImplemented
+
+
+class NoIteration:
+    __iter__ = None
+
+
+class RefusedIteration:
+    def __iter__(self):
+        raise TypeError("own words")
+
+
+class NoContainer:
+    __contains__ = None
+
+    def __iter__(self):
+        return iter([1])
+
+
+class Letters(str):
+    pass
+
+
+class Shouted(str):
+    def __str__(self):
+        return self.upper()
+
+
+ANSWERS = {
+    "text times": lambda: ("a" * Counts(), Counts() * b"b", "a" * CountsNot()),
+    "times of its own": lambda: ("a" * CountsItself(), CountsItself() * "a"),
+    "list times": lambda: ([1] * Counts(), Counts() * (1,), [1] * CountsItself()),
+    "text times a float": lambda: "a" * 2.5,
+    "text times an object": lambda: "a" * NoIteration(),
+    "in what is not iterable": lambda: 1 in NoIteration(),
+    "in what refuses": lambda: 1 not in RefusedIteration(),
+    "in no container": lambda: 1 in NoContainer(),
+    "vars of a number": lambda: vars(3),
+    "vars of slots": lambda: vars(Slotted.__new__(Slotted)),
+    "percent of a text": lambda: "%s and %r" % (Letters("a"), Letters("b")),
+    "percent of one text": lambda: ("%s" % Letters("a"), "%s" % Shouted("a")),
+    "percent on a text": lambda: Letters("%s %s") % (1, Shouted("k")),
+    "percent of two texts": lambda: Letters("%s") % Letters("a"),
+    "percent that does not fit": lambda: Letters("%d") % "a",
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_of_texts_and_of_what_lacks_a_method(name):
+    ask = ANSWERS[name]
+
+    def fn(x):
+        try:
+            return x + 1, ask()
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(fn, torch.ones(2), fullgraph=True)
+
+
+def test_texts_are_repeated_as_often_as_a_size():
+    def fn(x):
+        return x + 1, "ab" * x.shape[0]
+
+    check_recompiles(fn, [(torch.ones(n),) for n in (2, 3, 4)], graphs=None)
