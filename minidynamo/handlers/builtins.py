@@ -26,6 +26,7 @@ from ..variables.builtin_object import (
     observed,
     type_name,
 )
+from ..variables.classes import ClassVariable
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import class_variable, lookup_special
 from ..variables.exceptions import ExceptionVariable
@@ -471,6 +472,8 @@ def _reversed(tx: Translator, value: Values, /) -> Values:
             items = list(reversed(value.value))[::-1]
         sequence = tx.wrap_items(tuple, [tx.wrap_constant(item) for item in items])
         return SEQUENCE_BUILDERS["live"](tx, sequence, True)
+    if isinstance(value, ClassVariable) and has_slot(value, "__reversed__"):
+        return value.reversed(tx)
     function = lookup_special(tx, value, "__reversed__")
     if function is not None and not is_none(function):
         return tx.call_function(function, [], {})

@@ -214,23 +214,41 @@ class VariableTracker:
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
         """`PyObject_GetItem`."""
+        self._require(tx, "__getitem__", "'{}' object is not subscriptable")
         return self.call_method(tx, "__getitem__", [key], {})
 
     def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
         """`PyObject_SetItem`."""
+        self._require(tx, "__setitem__", "'{}' object does not support item assignment")
         self.call_method(tx, "__setitem__", [key, value], {})
 
     def delitem(self, tx: Translator, key: VariableTracker) -> None:
         """`PyObject_DelItem`."""
+        self._require(tx, "__delitem__", "'{}' object does not support item deletion")
         self.call_method(tx, "__delitem__", [key], {})
 
     def length(self, tx: Translator) -> VariableTracker:
         """`PyObject_Size`."""
+        self._require(tx, "__len__", "object of type '{}' has no len()")
         return self.call_method(tx, "__len__", [], {})
 
     def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
         """`PySequence_Contains`."""
+        kind = self._known_type()
+        names = ("__contains__", "__iter__", "__getitem__")
+        if kind is not None and not any(hasattr(kind, name) for name in names):
+            tx.raise_observed(TypeError, f"argument of type '{kind.__name__}' is not iterable")
         return self.call_method(tx, "__contains__", [item], {})
+
+    def _known_type(self) -> type | None:
+        is_known = type(self).python_type is not VariableTracker.python_type
+        return self.python_type() if is_known else None
+
+    def _require(self, tx: Translator, name: str, text: str) -> None:
+        """TypeError if the type does not define the special method `name`."""
+        kind = self._known_type()
+        if kind is not None and not hasattr(kind, name):
+            tx.raise_observed(TypeError, text.format(kind.__name__))
 
     def iter(self, tx: Translator) -> VariableTracker:
         """`PyObject_GetIter`: a value whose `next` works."""

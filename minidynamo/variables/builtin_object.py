@@ -146,6 +146,9 @@ def index_of(tx: Translator, value: VariableTracker) -> int:
         value.python_type(), int
     ):
         return int(base.value)  # not asked for its __index__
+    if not has_slot(value, "__index__"):
+        name = type_name(value.python_type())
+        tx.raise_observed(TypeError, f"'{name}' object cannot be interpreted as an integer")
     result = tx.call_function(tx.getattr(value, "__index__"), [], {}).realize()
     if not issubclass(kind := result.python_type(), int):
         text = f"__index__ returned non-int (type {kind.__name__})"

@@ -21,6 +21,7 @@ from ..source import AttrSource, ConstSource
 from ..utils import class_dict
 from .base import ObservedException, VariableTracker, unsupported
 from .builder import builds
+from .builtin_object import as_iterator, rich_equal
 from .constant import ConstantVariable, is_of_library, is_value
 from .descriptors import (
     bind,
@@ -301,10 +302,26 @@ class ClassVariable(VariableTracker):
         return self._meta_call(tx, "__len__", [])
 
     def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
-        return self._meta_call(tx, "__contains__", [item])
+        meta = type(self.value)
+        if hasattr(meta, "__contains__"):
+            found = self._meta_call(tx, "__contains__", [item]).realize()
+            return ConstantVariable(found.truth(tx))
+        if not hasattr(meta, "__iter__"):
+            tx.raise_observed(TypeError, f"argument of type '{meta.__name__}' is not iterable")
+        return ConstantVariable(any(rich_equal(tx, each, item) for each in self.each(tx)))
 
     def iter(self, tx: Translator) -> VariableTracker:
-        return self._meta_call(tx, "__iter__", []).iter(tx)
+        return self._iterator(tx, "__iter__")
+
+    def reversed(self, tx: Translator) -> VariableTracker:
+        """`reversed(cls)`, where the metaclass has a `__reversed__`."""
+        return self._iterator(tx, "__reversed__")
+
+    def _iterator(self, tx: Translator, name: str) -> VariableTracker:
+        result = self._meta_call(tx, name, []).realize()
+        if issubclass(type(self.value), enum.EnumMeta):
+            return result.iter(tx)  # the members, in a tuple
+        return as_iterator(tx, result) if name == "__iter__" else result
 
     # -- calling --------------------------------------------------------------------------------
 

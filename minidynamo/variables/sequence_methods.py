@@ -83,8 +83,12 @@ def sequence_key(
 
 def _slice_part(tx: Translator, part: VariableTracker) -> int | None:
     part = part.realize()
-    is_none = isinstance(part, ConstantVariable) and part.value is None
-    return None if is_none else index_of(tx, part)
+    if is_none(part):
+        return None
+    if not has_slot(part, "__index__"):
+        text = "slice indices must be integers or None or have an __index__ method"
+        tx.raise_observed(TypeError, text)
+    return index_of(tx, part)
 
 
 def _has_index(tx: Translator, key: VariableTracker) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..utils import class_dict
 from .base import VariableTracker, unsupported
+from .builtin_object import type_name
 from .classes import ClassVariable
 from .descriptors import ClassAttribute, bind, guard_class
 from .registry import handles
@@ -83,7 +84,8 @@ def builtin_super(
         )
     after, receiver = args[0].realize(), args[1].realize()
     if not isinstance(after, ClassVariable):
-        tx.raise_observed(TypeError, "super() argument 1 must be a type")
+        kind = type_name(after.python_type())
+        tx.raise_observed(TypeError, f"super() argument 1 must be a type, not {kind}")
     fits = issubclass(receiver.python_type(), after.value) or (
         isinstance(receiver, ClassVariable) and issubclass(receiver.value, after.value)
     )

@@ -1,6 +1,7 @@
 """Corners of CPython's protocols: hints of length, unpacking, slots that are None, patterns."""
 
 import collections.abc
+import enum
 import operator
 
 import pytest
@@ -369,6 +370,34 @@ class NoContainer:
         return iter([1])
 
 
+class Answering(type):
+    """A metaclass whose methods give odd answers."""
+
+    def __contains__(cls, item):
+        return item
+
+    def __reversed__(cls):
+        return iter([2, 1])
+
+
+class Answers(metaclass=Answering):
+    pass
+
+
+class Iterated(type):
+    def __iter__(cls):
+        return iter([1, 2])
+
+
+class Pair(metaclass=Iterated):
+    pass
+
+
+class Level(enum.Enum):
+    LOW = 1
+    HIGH = 2
+
+
 class Letters(str):
     pass
 
@@ -389,6 +418,24 @@ ANSWERS = {
     "in no container": lambda: 1 in NoContainer(),
     "vars of a number": lambda: vars(3),
     "vars of slots": lambda: vars(Slotted.__new__(Slotted)),
+    "reversed enum": lambda: list(reversed(Level)),
+    "reversed class": lambda: (list(reversed(Answers)), 0 in Answers, "a" not in Answers),
+    "reversed plain class": lambda: reversed(Pair),
+    "in a class": lambda: (1 in Pair, 3 in Pair, list(Pair)),
+    "in a plain class": lambda: 1 in Letters,
+    "in a function": lambda: 1 in len,
+    "in a module": lambda: 1 in operator,
+    "function's item": lambda: len[0],
+    "function's store": lambda: operator.setitem(len, 0, 1),
+    "function's deletion": lambda: operator.delitem(len, 0),
+    "length of a function": lambda: len(len),
+    "dtype's item": lambda: torch.float32[0],
+    "slice of no number": lambda: [0][NoIteration() :],
+    "index of no number": lambda: operator.index(NoIteration()),
+    "range of no number": lambda: range(NoIteration()),
+    "insert at no number": lambda: [0].insert(NoIteration(), 1),
+    "index of a list": lambda: range([]),
+    "super of no class": lambda: super(NoIteration(), 1),
     "percent of a text": lambda: "%s and %r" % (Letters("a"), Letters("b")),
     "percent of one text": lambda: ("%s" % Letters("a"), "%s" % Shouted("a")),
     "percent on a text": lambda: Letters("%s %s") % (1, Shouted("k")),
