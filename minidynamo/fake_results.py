@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .deferred_torch import fake_mode
+from .fake_arguments import CHECKS
 
 __all__ = ["forget_tensors", "sized_fake_mode"]
 
@@ -245,6 +246,8 @@ def _dispatch(
     kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
     mode = itself()
+    if func in CHECKS:
+        CHECKS[func](*args, **(kwargs or {}))
     if func in POINTWISE:
         like = _operand_like(mode, func, args, kwargs)
         if like is not None:

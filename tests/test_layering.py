@@ -28,6 +28,8 @@ LAYERS = [
         "compile_options",
         "comptime",
         "deferred_torch",
+        "fake_arguments",
+        "fake_arguments",
         "fake_results",
         "finalizers",
         "remembered_sizes",

@@ -461,6 +461,13 @@ def _tensor_comparison(
     if not tensors:
         return None
     others = [value for value in operands if not isinstance(value, TensorVariable)]
+    if others and hasattr(others[0].python_type(), "__torch_function__"):
+        name, swapped, _ = _COMPARE[function]
+        if left is others[0]:
+            if getattr(left.python_type(), name) is not getattr(object, name):
+                return None  # its own comparison comes first
+            function = swapped
+        return dispatched(tx, function, [*tensors, *others])
     if others and function in (operator.eq, operator.ne):
         other = others[0]
         number = issubclass(other.python_type(), _COMPARED)

@@ -355,3 +355,27 @@ def test_functions_of_operator_by_special_methods():
         return operator.abs(x - 1), operator.abs(own), operator.abs(-3), joined
 
     check(fn, X, fullgraph=True)
+
+
+class Overriding:
+    """No tensor, but torch hands it its functions."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return "own", function.__name__
+
+
+class ComparesItself(Overriding):
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return "own =="
+
+
+def test_objects_that_override_torch_functions_answer_comparisons():
+    def fn(x):
+        y, other, equal = x + 1, Overriding(), ComparesItself()
+        answers = y == other, y != other, other == y, other != y, y < other, other > y
+        own = y == equal, equal == y, y != equal
+        return y, answers, own, y in [other], [y] == [other], y == "text", y != "text"
+
+    check(fn, X, fullgraph=True)

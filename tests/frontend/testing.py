@@ -87,6 +87,7 @@ def check(
     fullgraph: bool = False,
     calls: int = 2,
     backend: Any = None,
+    dynamic: bool | None = None,
     **kwargs: Any,
 ) -> CountingBackend:
     """`fn(*args)` in eager and compiled, `calls` times each on copies: results, exceptions and
@@ -97,7 +98,8 @@ def check(
     """
     minidynamo.reset()
     counter = CountingBackend()
-    compiled = minidynamo.compile(fn, backend=backend or counter, fullgraph=fullgraph)
+    options: Any = {"fullgraph": fullgraph, "dynamic": dynamic}
+    compiled = minidynamo.compile(fn, backend=backend or counter, **options)
     broken: list[Any] = []
     with minidynamo.events.subscribe(broken.append, minidynamo.events.GraphBreakEvent):
         for _ in range(calls):
