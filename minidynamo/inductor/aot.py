@@ -335,14 +335,14 @@ def make_aot(
     parts = take_out(gm, inputs)
     rest = gm if parts is None else parts.rest
     unreached = gm.meta.get(UNREACHED, ()) if parts is None else ()
-    values = [*inputs, *_results(gm)]
+    results = _results(gm)
     gradients = Gradients(
         options.pop("partition_fn"),
         written,
         unreached,
-        is_of_parts=any(map(is_traceable_wrapper_subclass, values)),
+        is_of_parts=any(map(is_traceable_wrapper_subclass, (*inputs, *results))),
     )
-    may_join = not gradients.is_of_parts and None not in _results(gm)
+    may_join = not gradients.is_of_parts and all(value is not None for value in results)
     pair = _Pair(compilers, gradients, rest, inputs, may_join=may_join)
     if recorder is not None and parts is None:
         pair.joined.record_in(recorder)
