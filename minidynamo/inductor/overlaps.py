@@ -43,6 +43,13 @@ RESHAPING = frozenset(
     "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ resize_ resize_as_ set_"
     " detach_ requires_grad_".split()
 )
+_SPARSE = {
+    torch.sparse_coo,
+    torch.sparse_csr,
+    torch.sparse_csc,
+    torch.sparse_bsr,
+    torch.sparse_bsc,
+}
 # What they give lies in the memory of what they take, which functional forms know nothing of.
 _UNTOLD_VIEWS = frozenset("unsafe_chunk unsafe_split unsafe_split_with_sizes".split())
 _LARGE = 1 << 16  # elements; above it, places are not compared one by one
@@ -52,7 +59,7 @@ def refusal(
     gm: torch.fx.GraphModule,
 ) -> str:
     """Why the graph has to run as it is; "" if nothing is against compiling it."""
-    reason = escaping_view(gm) or keep_assertions(gm)
+    reason = escaping_view(gm) or keep_assertions(gm) or _sparse_with_history(gm)
     if reason:
         return reason
     laid = [node for node in map(_moved_input, gm.graph.nodes) if node is not None]
@@ -94,6 +101,19 @@ def refusal(
         for written, others in _writes_of_program(node):
             if any(_collide(written, other, "") for other in others):
                 return f"{node} writes to memory that it was given twice"
+    return ""
+
+
+def _sparse_with_history(gm: torch.fx.GraphModule) -> str:
+    """The functional form of a sparse tensor has no memory for autograd to follow: what is made
+    dense of it would lose its gradient, and what is compressed would end the process.
+    """
+    parts = [part for part in gm.modules() if isinstance(part, torch.fx.GraphModule)]
+    for node in (node for part in parts for node in part.graph.nodes):
+        for value in tree_leaves(_value(node)):
+            is_tensor = isinstance(value, torch.Tensor) and value.requires_grad
+            if is_tensor and value.layout in _SPARSE:
+                return f"{node} is a sparse tensor that autograd follows"
     return ""
 
 

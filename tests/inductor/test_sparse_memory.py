@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from testing import CountingBackend
+from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 
@@ -83,3 +84,66 @@ def test_what_is_kept_for_the_backward_pass():
     for one, result in zip(given, results, strict=True):
         actual = torch.autograd.grad(result.square().sum(), x)
         torch.testing.assert_close(actual, gradient(propagate, one, x))
+
+
+def dense_again(x):
+    return (x * 2).to_sparse().to_dense() * 3
+
+
+ROWS, COLUMNS, _ = triples(0)
+
+
+def made_dense(x):
+    return made_inside(ROWS, COLUMNS, x.flatten()[:9]).to_dense(), x.sin()
+
+
+def masked(x):
+    mask = (x.detach() > 0).float().to_sparse()
+    return (x * 2).sparse_mask(mask).to_dense()
+
+
+def compressed_rows(x):
+    return (x * 2).to_sparse_csr().to_dense()
+
+
+def compressed_blocks(x):
+    return (x * 2).to_sparse_bsr((2, 2)).to_dense()
+
+
+def compressed_twice(x):
+    return (x * 2).to_sparse().to_sparse_csr().to_dense().exp()
+
+
+def recomputed(x):
+    return checkpoint(dense_again, x.sin(), use_reentrant=False)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize(
+    "fn",
+    [
+        dense_again,
+        made_dense,
+        masked,
+        compressed_rows,
+        compressed_blocks,
+        compressed_twice,
+        recomputed,
+    ],
+    ids=lambda fn: fn.__name__,
+)
+def test_gradients_through_sparse_tensors(fn):
+    """Compressed ones ended the process; what was made dense did not ask for gradients."""
+    minidynamo.reset()
+    counter = CountingBackend(backend="inductor")
+    compiled = minidynamo.compile(fn, backend=counter)
+    for n in (4, 6, 8):
+        x = torch.linspace(-1, 1, n * 8).view(n, 8).requires_grad_()
+        expected, actual = dense(fn(x)), dense(compiled(x))
+        assert n > 4 or len(counter.graphs) == 1
+        torch.testing.assert_close(actual, expected)
+        assert [part.requires_grad for part in actual] == [True] * len(actual)
+        want, got = (torch.autograd.grad(sum(map(torch.sum, r)), x) for r in (expected, actual))
+        torch.testing.assert_close(got, want)
+    with torch.no_grad():
+        torch.testing.assert_close(dense(compiled(x)), dense(fn(x)))
