@@ -17,7 +17,6 @@ from torch.nn.attention.bias import CausalBias, causal_lower_right, causal_upper
 
 import minidynamo
 
-
 # It looks for a GPU in eager, too, if torch was built for them.
 CUDNN = (
     (can_use_cudnn_attention,) if torch.cuda.is_available() or not torch.version.cuda else ()
