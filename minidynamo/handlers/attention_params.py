@@ -1,8 +1,7 @@
 """`torch.backends.cuda.SDPAParams`, and which attention kernels torch would take for them.
 
 Attention biases ask (`torch.nn.attention.bias`). The answer follows from the dtypes, devices and
-sizes of the tensors, which are guarded, and from the settings of torch, which the guard on the
-global state covers.
+sizes of the tensors and from torch's settings of attention kernels, all of which are guarded.
 """
 
 from __future__ import annotations

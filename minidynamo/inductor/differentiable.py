@@ -41,7 +41,7 @@ from minidynamo.inductor.partial_backward import (
     prune,
 )
 from minidynamo.inductor.passes.simplify import may_share_memory
-from minidynamo.inductor.replay import Replay, autocast_states, can_replay, code_of
+from minidynamo.inductor.replay import Replay, autocast_states, can_replay, code_of, is_of_torch
 
 PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias")
 # Of AOTAutograd's metadata: what has to be empty, zero or None.
@@ -272,8 +272,7 @@ def _is_plain(metadata: Any, forward: torch.fx.GraphModule, inputs: Sequence[Any
     if any(type(meta).__name__ != "PlainTensorMeta" for group in metas for meta in group):
         return False
     # Of operators that are not torch's own AOTAutograd checks the results.
-    spaces = {getattr(node.target, "namespace", "") for node in forward.graph.nodes}
-    return spaces <= {"", "aten", "prims", "minidynamo"}
+    return is_of_torch(forward)
 
 
 def _describe(

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import get_plain_tensors
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from minidynamo.inductor.replay import can_replay
+from minidynamo.inductor.replay import can_replay, is_of_torch
 from minidynamo.inductor.sizes import has_symbols
 
 # In the meta of a GraphModule: by position, how often it moves the version counter of an input.
@@ -43,7 +43,7 @@ class Gradients:
     whose version counters it moves, and how often (None: not known); unreached: the leaves that
     autograd does not lead to; is_of_parts: whether it takes or gives tensors that wrap others,
     which AOTAutograd takes apart. draws: it gives other results when it runs again; writes: to
-    inputs.
+    inputs, or acts in a way that is not known.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Gradients:
             metadata.bw_donated_idxs.clear()  # torch has the list in two places
         metadata.bw_donated_idxs = []
         if self.is_of_parts and not self._note_parts(metadata, graph):
-            return "it writes to tensors while others wrap some"
+            return "it writes, or calls operators of other libraries, while tensors wrap others"
         is_plain = not self.is_of_parts and _are_plain(metadata.subclass_tangent_meta)
         if self._are_several and is_plain:
             self._metadata = metadata
@@ -111,18 +111,19 @@ class Gradients:
         return "" if self._written is None else self._note_writes(metadata, graph, inputs)
 
     def _note_parts(self, metadata: Any, graph: torch.fx.GraphModule) -> bool:
-        """Whether a graph with tensors that wrap others is understood. In training, what writes
-        can neither run again for tangents of another class nor do without them.
+        """Whether a graph with tensors that wrap others is understood. In training, what writes, or
+        may do more than give results, can neither run again for tangents of another class nor do
+        without them.
         """
-        self.draws = not can_replay(metadata, graph)
-        self.writes = any(info.mutates_data for info in metadata.input_info)
+        acts = not is_of_torch(graph)
+        self.draws = acts or not can_replay(metadata, graph)
+        self.writes = acts or any(info.mutates_data for info in metadata.input_info)
         if self.backward_module is None or not self.writes:
             return True
-        has_one = len(metadata.subclass_tangent_meta or ()) == 1
         is_in_graph = not (
             metadata.mutated_inp_runtime_indices or metadata.num_intermediate_bases
         )
-        return has_one and is_in_graph
+        return is_in_graph and not self._are_several
 
     def _note_writes(
         self, metadata: Any, graph: torch.fx.GraphModule, inputs: Sequence[Any]

@@ -33,6 +33,12 @@ def can_replay(metadata: Any, forward: torch.fx.GraphModule) -> bool:
     return not any(torch.Tag.nondeterministic_seeded in found for found in tags)
 
 
+def is_of_torch(graph: torch.fx.GraphModule) -> bool:
+    """Whether all operators are torch's own: what others do besides giving results is not known."""
+    spaces = {getattr(node.target, "namespace", "") for node in graph.graph.nodes}
+    return spaces <= {"", "aten", "prims", "minidynamo"}
+
+
 class Replay:
     """Runs a graph again, and differentiates it: with a history, where grad mode is on.
 

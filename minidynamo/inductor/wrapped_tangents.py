@@ -32,7 +32,7 @@ log = logging.getLogger("minidynamo.inductor")
 
 class WrappedGraph:
     """The callable of a graph. compiled: AOTAutograd's; gm: the graph, of torch's functions; draws:
-    whether it gives other results when it runs again; writes: it writes to inputs.
+    whether it gives other results when it runs again; writes: it writes to inputs, or may act.
     """
 
     def __init__(
@@ -106,9 +106,9 @@ class WrappedGraph:
             self._refuse("gradients of its outputs are of another class or missing")
         if self._draws:
             raise RuntimeError(
-                "gradients of a compiled graph that draws random numbers or writes to its inputs "
-                "are of another class than its outputs, are missing, or are to be differentiated: "
-                "it cannot run again for them"
+                "gradients of a compiled graph that draws random numbers, writes to its inputs or "
+                "calls operators of other libraries are of another class than its outputs, are "
+                "missing, or are to be differentiated: it cannot run again for them"
             )
         replay = Replay(self._run, self._autocast, places.outputs, places.inputs)
         found = dict(zip(places.inputs, replay(list(args), list(tangents)), strict=True))

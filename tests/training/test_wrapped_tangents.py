@@ -412,3 +412,32 @@ def test_guards_on_the_sizes_of_a_nested_gradient():
         for module in (first, second):
             got = compiled(x, module).values()
             torch.testing.assert_close(got, fn(x, module).values())
+
+
+CALLS = []
+
+
+@torch.library.custom_op("minidynamo_tests::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    CALLS.append(1)
+    return x.clone()
+
+
+counted.register_fake(torch.empty_like)
+counted.register_autograd(lambda ctx, gradient: gradient)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: (x.sqrt(), counted(w) * 2),
+        lambda x, w: (lambda y: (y.view(-1), y, counted(w) * 2))(x.sin()),
+    ],
+)
+def test_operators_of_others_run_once(fn):
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    for _ in range(3):
+        CALLS.clear()
+        x, w = two(4).detach().abs().requires_grad_(), leaf(4)
+        compiled(x, w)[-1].sum().backward()
+        assert len(CALLS) == 1 and x.grad is None and w.grad.eq(2).all()
