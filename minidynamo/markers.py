@@ -316,7 +316,8 @@ def _parts_alike(t: torch.Tensor) -> list[torch.Tensor]:
     if not is_traceable_wrapper_subclass(t):
         return []
     parts = [getattr(t, name) for name in t.__tensor_flatten__()[0]]
-    return [part for part in parts if part.dim() == t.dim()]
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    return [part for part in tensors if part.dim() == t.dim()]
 
 
 def _check_bounds(what: str, **bounds: Any) -> None:

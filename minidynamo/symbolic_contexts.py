@@ -56,6 +56,15 @@ class TorchSource(torch._guards.Source):
         return torch._guards.GuardSource.LOCAL
 
 
+def wrapped_tensors(value: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """The tensors that one wraps, by name. What else `__tensor_flatten__` names, such as the mesh
+    of devices of a DTensor, is left out.
+    """
+    names = value.__tensor_flatten__()[0]  # type: ignore[attr-defined]
+    parts = [(name, getattr(value, name)) for name in names]
+    return [(name, part) for name, part in parts if isinstance(part, torch.Tensor)]
+
+
 def static_context(value: torch.Tensor, *, outer_only: bool = False) -> Any:
     """All sizes are constants. outer_only: without those of the tensors that it wraps."""
     base = value._base
@@ -65,8 +74,7 @@ def static_context(value: torch.Tensor, *, outer_only: bool = False) -> Any:
     )
     if outer_only or not is_traceable_wrapper_subclass(value):
         return plain
-    names = value.__tensor_flatten__()[0]
-    inner = {name: static_context(getattr(value, name)) for name in names}
+    inner = {name: static_context(part) for name, part in wrapped_tensors(value)}
     return of_wrapper(plain, inner, ConstSource(None))
 
 
@@ -85,8 +93,7 @@ def parts_of(source: Source, value: torch.Tensor) -> list[tuple[Source, torch.Te
     """A tensor, or those that it wraps, with their sources."""
     if not is_traceable_wrapper_subclass(value):
         return [(source, value)]
-    names = value.__tensor_flatten__()[0]
-    parts = [parts_of(AttrSource(source, name), getattr(value, name)) for name in names]
+    parts = [parts_of(AttrSource(source, name), part) for name, part in wrapped_tensors(value)]
     return [leaf for part in parts for leaf in part]
 
 

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .exc import Unsupported
 from .source import AttrSource, Source
+from .symbolic_contexts import wrapped_tensors
 
 _RESTRIDING = frozenset(
     "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_".split()
@@ -102,6 +103,5 @@ def memory_leaves(
     """A tensor, or those that it wraps, each as (source, tensor, is it written to)."""
     if not is_traceable_wrapper_subclass(value):
         return [(source, value, is_mutated)]
-    names = value.__tensor_flatten__()[0]
-    parts = ((AttrSource(source, name), getattr(value, name)) for name in names)
+    parts = ((AttrSource(source, name), part) for name, part in wrapped_tensors(value))
     return [leaf for part in parts for leaf in memory_leaves(*part, is_mutated)]

@@ -250,7 +250,8 @@ _TRACED_MODULES = frozenset(
     " torch._higher_order_ops.associative_scan torch._higher_order_ops.invoke_subgraph"
     " torch.cuda.amp.autocast_mode torch._dynamo.external_utils"
     " torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
-    " torch.distributed._functional_collectives"
+    " torch.distributed._functional_collectives torch.distributed.tensor._api"
+    " torch.distributed.tensor.parallel.style torch.distributed.tensor.experimental._func_map"
     " torch._dynamo._trace_wrapped_higher_order_op"
     " torch._ops.aten".split()  # torch._refs: wrapped operators say that they are from there
 )
@@ -354,9 +355,14 @@ def is_skipped_module(name: str | None) -> bool:
 MODULE_CALLER = "<call of a module>"
 
 
+def is_traced_module(name: str) -> bool:
+    """Whether functions of a module are traced through that is part of one that is not."""
+    return name in _TRACED_MODULES
+
+
 def has_distributed_hooks(frame: Any) -> bool:
     """Whether a FrameInfo calls a module with hooks of torch.distributed (`fully_shard`). These run
-    in eager: what is captured is `forward`, in one piece.
+    in eager, but for those of `parallelize_module`: what is captured is `forward`, in one piece.
     """
     if frame.code.co_filename != MODULE_CALLER:
         return False
@@ -368,7 +374,8 @@ def has_distributed_hooks(frame: Any) -> bool:
 def _is_of_distributed(fn: Any) -> bool:
     while isinstance(fn, (functools.partial, types.MethodType)):
         fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
-    return (getattr(fn, "__module__", None) or "").startswith("torch.distributed.")
+    home = getattr(fn, "__module__", None) or ""
+    return home.startswith("torch.distributed.") and not is_traced_module(home)
 
 
 _STDLIB = sysconfig.get_path("stdlib") + os.sep

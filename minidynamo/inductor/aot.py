@@ -51,6 +51,11 @@ from minidynamo.inductor.kept_results import (
 )
 from minidynamo.inductor.laid_out import LaidOut
 from minidynamo.inductor.partial_backward import Taking
+from minidynamo.inductor.passed_objects import (
+    hold_real_objects,
+    is_distributed,
+    take_out_objects,
+)
 from minidynamo.inductor.passes.image_layouts import put_channels_last
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 from minidynamo.inductor.passes.norms_again import compute_norms_again
@@ -276,6 +281,7 @@ class _Pair:
         self._may_join = may_join
 
     def _compile(self, kind: str, graph: torch.fx.GraphModule, given: Sequence[Any]) -> Any:
+        hold_real_objects(graph)
         try:
             return self._compilers[kind](graph, given)
         except Exception:
@@ -341,6 +347,7 @@ def make_aot(
         written,
         unreached,
         is_of_parts=any(map(is_traceable_wrapper_subclass, (*inputs, *results))),
+        gives_distributed=any(map(is_distributed, results)),
     )
     may_join = not gradients.is_of_parts and all(value is not None for value in results)
     pair = _Pair(compilers, gradients, rest, inputs, may_join=may_join)
@@ -446,6 +453,7 @@ class _AtenCompiler:
             events.emit(events.AotGraphEvent(graph, kind))
         without_tokens(graph)
         inline_mutable_operators(graph)
+        objects = take_out_objects(graph)
         kept = _drop_unread(graph)
         given = graph.graph.find_nodes(op="placeholder")
         has_branches = any(map(is_higher_order, graph.graph.nodes))
@@ -467,6 +475,8 @@ class _AtenCompiler:
         boxed = Boxed(compiled)
         if kept is not None:
             boxed.compiled = boxed.call = Taking(boxed.call, kept)
+        if objects is not None:
+            boxed.compiled = boxed.call = objects.attach(boxed.call)
         return boxed
 
 

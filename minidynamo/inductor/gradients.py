@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import get_plain_tensors
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from minidynamo.inductor.passed_objects import hold_objects_of_tangents
 from minidynamo.inductor.replay import can_replay, is_of_torch
 from minidynamo.inductor.sizes import has_symbols
 
@@ -42,7 +43,8 @@ class Gradients:
     partition: how AOTAutograd divides the joint graph; written: by their positions, the inputs
     whose version counters it moves, and how often (None: not known); unreached: the leaves that
     autograd does not lead to; is_of_parts: whether it takes or gives tensors that wrap others,
-    which AOTAutograd takes apart. draws: it gives other results when it runs again; writes: to
+    which AOTAutograd takes apart; gives_distributed: DTensors are among its results. draws: it
+    gives other results when it runs again; writes: to
     inputs, or acts in a way that is not known.
     """
 
@@ -53,6 +55,7 @@ class Gradients:
         unreached: Sequence[int] = (),
         *,
         is_of_parts: bool = False,
+        gives_distributed: bool = False,
     ) -> None:
         self._partition = partition
         self._written = written
@@ -64,6 +67,7 @@ class Gradients:
         self._metadata: Any = None
         self.backward_module: torch.fx.GraphModule | None = None
         self.is_of_parts = is_of_parts
+        self._gives_distributed = gives_distributed
         self.draws = False
         self.writes = False
 
@@ -77,6 +81,7 @@ class Gradients:
         given = joint.graph.find_nodes(op="placeholder")
         self._are_several = sum("tangents" in node.name for node in given) > 1
         self._without = list(self._unreached)
+        hold_objects_of_tangents(joint, kwargs["num_fwd_outputs"])
         forward, self.backward_module = self._partition(joint, *args, **kwargs)
         return forward, self.backward_module
 
@@ -104,6 +109,9 @@ class Gradients:
         metadata.bw_donated_idxs = []
         if self.is_of_parts and not self._note_parts(metadata, graph):
             return "it writes, or calls operators of other libraries, while tensors wrap others"
+        if self._gives_distributed and any(map(_is_view, metadata.output_info)):
+            # AOTAutograd would make them by `as_strided`, which DTensors refuse.
+            return "a result is a view, and DTensors are among the results"
         is_plain = not self.is_of_parts and _are_plain(metadata.subclass_tangent_meta)
         if self._are_several and is_plain:
             self._metadata = metadata
@@ -313,6 +321,11 @@ def _made_by(
         before = node.next_functions
         node = before[-1][0] if before else None  # the last of CopyBackwards is what was copied
     return None
+
+
+def _is_view(info: Any) -> bool:
+    """Whether AOTAutograd makes a result from an input, or from another result."""
+    return info.output_type.name.startswith("alias_of_")  # type: ignore[no-any-return]
 
 
 def _gives_part_of_written(metadata: Any) -> bool:

@@ -36,7 +36,7 @@ def can_replay(metadata: Any, forward: torch.fx.GraphModule) -> bool:
 def is_of_torch(graph: torch.fx.GraphModule) -> bool:
     """Whether all operators are torch's own: what others do besides giving results is not known."""
     spaces = {getattr(node.target, "namespace", "") for node in graph.graph.nodes}
-    return spaces <= {"", "aten", "prims", "minidynamo"}
+    return spaces <= {"", "aten", "prims", "minidynamo", "_c10d_functional"}
 
 
 class Replay:

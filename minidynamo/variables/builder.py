@@ -27,7 +27,12 @@ from ..source import (
 from ..source_chains import WITH_PARTS
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
-from .functions import BoundMethodVariable, CallableVariable, UserFunctionVariable
+from .functions import (
+    BoundMethodVariable,
+    CallableVariable,
+    MethodOfVariable,
+    UserFunctionVariable,
+)
 from .instance_dict import InstanceDictVariable
 from .registry import INSTANCE_WRAPPERS, WRAPPERS, handler_of, wraps, wraps_instances
 from .tensor import TensorVariable, wrap_tensor
@@ -261,6 +266,9 @@ def build_callable(tx: Translator, value: Any) -> VariableTracker:
 
 @builds(types.MethodType)
 def build_method(tx: Translator, value: types.MethodType) -> VariableTracker:
+    if is_value(value.__self__) and isinstance(value.__func__, types.BuiltinFunctionType):
+        # A method that pybind11 made, of a constant.
+        return MethodOfVariable(ConstantVariable(value.__self__), value.__name__)
     return BoundMethodVariable(from_python(tx, value.__func__), from_python(tx, value.__self__))
 
 

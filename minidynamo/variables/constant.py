@@ -64,7 +64,9 @@ def is_value(value: Any) -> bool:
         return all(is_value(item) for item in value)
     if kind is slice:
         return is_value((value.start, value.stop, value.step))
-    return kind in _VALUE_TYPES or (issubclass(kind, enum.Enum) and _is_member(value))
+    if kind in _VALUE_TYPES or (issubclass(kind, enum.Enum) and _is_member(value)):
+        return True
+    return issubclass(kind, _PLACEMENTS) and kind.__name__ in _PLACEMENT_NAMES
 
 
 def is_member_in_c(value: Any) -> bool:
@@ -97,6 +99,14 @@ def is_inert(value: Any) -> bool:
 
 
 LIBRARY = ("abc", "_abc", "builtins", "enum", "typing", "typing_extensions")
+
+
+# How tensors of torch.distributed lie on the processes: `Shard(0)`, say. Their classes are torch's
+# own, made where the program imports them, of a class in C.
+_PLACEMENTS: tuple[type, ...] = ()
+_PLACEMENT_NAMES = frozenset(("Shard", "Replicate", "Partial", "_StridedShard", "_MaskPartial"))
+if torch.distributed.is_available():
+    _PLACEMENTS = (torch._C._distributed.Placement,)
 
 
 def is_of_library(module: str | None) -> bool:

@@ -24,11 +24,12 @@ from ..exc import InternalError
 from ..guards import Predicate
 from ..side_effects import Mutation
 from ..source import AttrSource, ConstSource
-from ..symbolic_contexts import nested_context, of_wrapper, static_context
+from ..symbolic_contexts import nested_context, of_wrapper, static_context, wrapped_tensors
 from .base import VariableTracker, unsupported
 from .classes import CONSTRUCTORS, call_type
 from .constant import is_value
 from .descriptors import bind, class_lookup, guard_class
+from .device_meshes import placement_guard
 from .registry import handles
 from .tensor import TENSOR_CLASS, TensorVariable
 
@@ -43,20 +44,37 @@ _TORCH_FUNCTIONS = (
     torch.Tensor.__torch_function__.__func__,
     torch._C._disabled_torch_function_impl,
 )
+_COLLECTIVES = "torch.distributed._functional_collectives"
 _LOOKUP = ("__getattribute__", "__getattr__", "__setattr__")
 _NOTHING = object()
 
 
 def is_wrapper(value: torch.Tensor) -> bool:
-    """Whether it is an instance that graphs can take. Those of torch.distributed are not."""
+    """Whether it is an instance that graphs can take. Of torch.distributed these are DTensors,
+    and what collectives give.
+    """
     cls = type(value)
     bases = cls.__mro__[: cls.__mro__.index(torch.Tensor)]
     return (
         is_traceable_wrapper_subclass(value)
-        and not str(cls.__module__).startswith("torch.distributed.")
+        and (
+            is_distributed(cls)
+            or _is_of_collective(cls)
+            or not str(cls.__module__).startswith("torch.distributed.")
+        )
         and not any(name in vars(base) for name in _LOOKUP for base in bases)
         and value.layout in (torch.strided, torch.jagged)
     )
+
+
+def is_distributed(cls: type) -> bool:
+    """Whether it is DTensor, a tensor that lies on several processes."""
+    return cls.__name__ == "DTensor" and cls.__module__ == "torch.distributed.tensor"
+
+
+def _is_of_collective(cls: type) -> bool:
+    """Whether it is the result of a collective that runs still; operators wait for it."""
+    return cls.__name__ == "AsyncCollectiveTensor" and cls.__module__ == _COLLECTIVES
 
 
 def has_own_function(value: VariableTracker) -> bool:
@@ -132,8 +150,8 @@ class WrapperTensorVariable(TensorVariable):
 
 def _parts(value: torch.Tensor, source: Source) -> Iterator[tuple[str, torch.Tensor, Source]]:
     """The names, the tensors that it wraps, and their sources."""
-    for name in value.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
-        yield name, getattr(value, name), AttrSource(source, name)
+    for name, part in wrapped_tensors(value):
+        yield name, part, AttrSource(source, name)
 
 
 def _context(
@@ -141,9 +159,12 @@ def _context(
 ) -> StatelessSymbolicContext[..., Any] | None:
     """Which sizes of an instance and of the tensors inside are symbolic; None if none is.
 
-    Those of views of wrappers are constants: how they were made is replayed with their numbers.
+    Those of views of wrappers are constants: how they were made is replayed with their numbers. So
+    are those of DTensors in torch 2.11, whose metadata hold the sizes.
     """
     if value._base is not None and is_wrapper(value._base):
+        return None
+    if is_distributed(type(value)) and "device_mesh" not in value.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
         return None
     if value.layout is torch.jagged:
         outer = nested_context(value)
@@ -165,6 +186,9 @@ def _context(
 def _guard_metadata(tx: Translator, value: torch.Tensor, source: Source) -> None:
     """Its class, the names of what it wraps, and what else `__tensor_flatten__` tells."""
     guard_class(tx, type(value))
+    if is_distributed(type(value)):
+        tx.guard(source, "PREDICATE", placement_guard(value, source))
+        return
     names, context = value.__tensor_flatten__()  # type: ignore[attr-defined]
     context = _kept(context, source)
     own = _metadata_guard(type(value))
@@ -267,6 +291,9 @@ def wrap_wrapper(
 ) -> VariableTracker:
     """An instance of the frame as graph input."""
     _refuse_parts(value, source)
+    if _is_of_collective(type(value)) and value.requires_grad:
+        # The operator that waits for it has no gradient: AOTAutograd would lose the input's.
+        unsupported("tensor subclass", source.name, "a collective with a gradient gives it")
     if value._is_view() and value._base.is_nested and not is_wrapper(value._base):  # type: ignore[union-attr]
         unsupported("tensor kind", source.name, "it is a view of a tensor that has no sizes")
     if value.layout is torch.jagged and value is not nested_tensor._nt_view_dummy():

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import minidynamo
 from minidynamo import events
 from minidynamo.data_parallel import Writes, bucket_of_nodes, keep_writes_together
+from minidynamo.inductor import metrics
 
 needs_gloo = pytest.mark.skipif(not dist.is_gloo_available(), reason="torch lacks gloo")
 
@@ -171,6 +172,60 @@ def fsdp_of_compiled_blocks(rank):
         assert len(graphs) == 1
 
 
+class Mixed(nn.Module):
+    """With an embedding, norms, and attention over the heads of this process."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.norm = nn.Embedding(64, 64), nn.LayerNorm(64)
+        self.qkv = nn.ModuleList([nn.Linear(64, 64) for _ in range(3)])
+        self.out, self.block = nn.Linear(64, 64), Block()
+
+    def forward(self, x):
+        x = self.rows((x * 8).long().abs() % 64).mean(1)
+        y = self.norm(x).unsqueeze(0)
+        q, k, v = (f(y).unflatten(-1, (-1, 16)).transpose(1, 2) for f in self.qkv)
+        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.block(x + self.out(y).squeeze(0))
+
+
+def mixed():
+    torch.manual_seed(0)
+    return Mixed()
+
+
+def tensor_parallel(rank):
+    """Linear layers divided among the processes, with and without FSDP around them."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, parallel
+
+    columns, rows = parallel.ColwiseParallel(), parallel.RowwiseParallel()
+    plan = {
+        "rows": parallel.RowwiseParallel(input_layouts=Replicate()),
+        **{f"qkv.{i}": columns for i in range(3)},
+        **{"out": rows, "block.up": columns, "block.down": rows},
+    }
+
+    def divided(module):
+        return parallel.parallelize_module(module, init_device_mesh("cpu", (2,)), plan)
+
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+
+    def sharded(module):
+        return fully_shard(
+            parallel.parallelize_module(module, mesh["tp"], plan), mesh=mesh["dp"]
+        )
+
+    whole = train(mixed(), lambda module: module, 0)
+    torch.testing.assert_close(train(divided(mixed()), lambda module: module, 0), whole)
+    # One seed for both: each has the whole batch.
+    for wrap in (divided, sharded):
+        for backend in ("aot_eager", "inductor"):
+            metrics.reset()
+            assert compare(wrap, 0, backend, mixed) == (1, 1, 0)
+            assert metrics.uncompiled_graphs == 0
+
+
 def fsdp_without_sync(rank):
     """Gradients that are not reduced yet are of another size than the parameters they are of."""
     model = FullyShardedDataParallel(
@@ -206,7 +261,7 @@ def _worker(rank, programs, folder):
     "programs",
     [
         (ddp, weights_are_equal, ddp_of_checkpoints),
-        (fsdp, fsdp_of_compiled_blocks, fsdp_without_sync),
+        (fsdp, fsdp_of_compiled_blocks, fsdp_without_sync, tensor_parallel),
     ],
     ids=["ddp", "fsdp"],
 )
