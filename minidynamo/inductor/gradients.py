@@ -123,7 +123,8 @@ class Gradients:
         may do more than give results, can neither run again for tangents of another class nor do
         without them.
         """
-        acts = not is_of_torch(graph)
+        # Collectives are the same in all processes, and may be repeated there.
+        acts = not is_of_torch(graph, "_c10d_functional")
         self.draws = acts or not can_replay(metadata, graph)
         self.writes = acts or any(info.mutates_data for info in metadata.input_info)
         if self.backward_module is None or not self.writes:

@@ -33,10 +33,12 @@ def can_replay(metadata: Any, forward: torch.fx.GraphModule) -> bool:
     return not any(torch.Tag.nondeterministic_seeded in found for found in tags)
 
 
-def is_of_torch(graph: torch.fx.GraphModule) -> bool:
-    """Whether all operators are torch's own: what others do besides giving results is not known."""
+def is_of_torch(graph: torch.fx.GraphModule, *others: str) -> bool:
+    """Whether all operators are torch's own, or of `others`: what those of libraries do besides
+    giving results is not known.
+    """
     spaces = {getattr(node.target, "namespace", "") for node in graph.graph.nodes}
-    return spaces <= {"", "aten", "prims", "minidynamo", "_c10d_functional"}
+    return spaces <= {"", "aten", "prims", "minidynamo", *others}
 
 
 class Replay:

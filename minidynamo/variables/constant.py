@@ -66,7 +66,11 @@ def is_value(value: Any) -> bool:
         return is_value((value.start, value.stop, value.step))
     if kind in _VALUE_TYPES or (issubclass(kind, enum.Enum) and _is_member(value)):
         return True
-    return issubclass(kind, _PLACEMENTS) and kind.__name__ in _PLACEMENT_NAMES
+    return issubclass(kind, _PLACEMENTS) and _is_placement(kind)
+
+
+def _is_placement(kind: type) -> bool:
+    return kind.__name__ in _PLACEMENT_NAMES and is_of_library(kind.__module__)
 
 
 def is_member_in_c(value: Any) -> bool:

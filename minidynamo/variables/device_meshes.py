@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ..source import Source
     from ..symbolic_convert import Translator
 
+_KINDS: tuple[type, ...] = ()
+if torch.distributed.is_available():
+    _KINDS = (torch.distributed.device_mesh.DeviceMesh, torch._C._distributed.Placement)
 _ATTRIBUTES = frozenset(("ndim", "shape", "device_type", "mesh_dim_names"))
 # What they give follows from the mesh and this process.
 _METHODS = frozenset(
@@ -32,6 +35,11 @@ _METHODS = frozenset(
 def real_mesh(mesh: Any) -> Any:
     """The mesh, of which fake tensors may hold a stand-in."""
     return getattr(mesh, "real_obj", mesh)
+
+
+def is_place(value: Any) -> bool:
+    """Whether it is a mesh, or a placement on one."""
+    return _KINDS != () and isinstance(value, _KINDS)
 
 
 def _same_mesh(mesh: Any) -> Callable[[Any], bool]:

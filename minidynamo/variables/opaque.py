@@ -19,6 +19,7 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from .. import trace_rules
 from .base import VariableTracker, unsupported
 from .code_reach import CodeReach
+from .device_meshes import is_place
 from .functions import CellVariable
 from .user_defined import UserDefinedObjectVariable
 
@@ -90,7 +91,8 @@ def with_fields(
 ) -> tuple[Callable[..., Any], list[VariableTracker], dict[str, VariableTracker]]:
     """The call with frozen dataclasses among its arguments, and named tuples of more than plain
     values, given as tuples of their fields, from which the node makes them again: a graph holds
-    tensors and plain values only, and its text shows what a named tuple holds by `repr`.
+    tensors and plain values only, and its text shows what a named tuple holds by `repr`. Meshes of
+    devices, and placements on them, are held by the node itself.
     """
     if not any(map(_is_made_again, (*args, *kwargs.values()))):
         return target, args, kwargs
@@ -114,9 +116,20 @@ def with_fields(
 
 def _is_made_again(value: Any) -> bool:
     value = value.realize()
+    if _has_places(value):
+        return True
     if not _is_named_tuple(value):
         return _is_frozen(value)
     return not all(_has_plain_text(item.realize()) for item in value.items)
+
+
+def _has_places(value: VariableTracker) -> bool:
+    """Whether it is a mesh or a placement, or a list of these."""
+    if not value.is_python_constant():
+        return False
+    found = value.as_python_constant()
+    items = found if isinstance(found, (list, tuple)) else (found,)
+    return any(map(is_place, items))
 
 
 def _is_frozen(value: VariableTracker) -> TypeGuard[UserDefinedObjectVariable]:
@@ -140,6 +153,9 @@ def _has_plain_text(value: VariableTracker) -> bool:
 
 def _fields_of(tx: Translator, value: Any) -> tuple[VariableTracker, Rebuild]:
     value = value.realize()
+    if _has_places(value):
+        place = value.as_python_constant()
+        return tx.wrap_constant(None), lambda given: place
     if _is_named_tuple(value):
         items, rebuilds = _all_fields(tx, value.items)
         cls = value.cls

@@ -68,8 +68,11 @@ def is_wrapper(value: torch.Tensor) -> bool:
 
 
 def is_distributed(cls: type) -> bool:
-    """Whether it is DTensor, a tensor that lies on several processes."""
-    return cls.__name__ == "DTensor" and cls.__module__ == "torch.distributed.tensor"
+    """Whether it is DTensor, a tensor that lies on several processes, or derived from it."""
+    return any(
+        base.__name__ == "DTensor" and base.__module__ == "torch.distributed.tensor"
+        for base in cls.__mro__
+    )
 
 
 def _is_of_collective(cls: type) -> bool:
@@ -192,11 +195,15 @@ def _guard_metadata(tx: Translator, value: torch.Tensor, source: Source) -> None
     names, context = value.__tensor_flatten__()  # type: ignore[attr-defined]
     context = _kept(context, source)
     own = _metadata_guard(type(value))
+    tensors = {name for name, _ in wrapped_tensors(value)}
+    objects = [(name, getattr(value, name)) for name in names if name not in tensors]
 
     def check(now: Any) -> bool:
         names_now, context_now = now.__tensor_flatten__()
+        if list(names_now) != list(names):
+            return False
         same = own(context, context_now) if own is not None else bool(context == context_now)
-        return list(names_now) == list(names) and same
+        return same and all(getattr(now, name) == part for name, part in objects)
 
     text = f"{source.name} has the same inner tensors and metadata"
     tx.guard(source, "PREDICATE", Predicate(check, text))

@@ -290,6 +290,21 @@ def test_embedding_of_distributed_rows(mesh, dtensors):
             minidynamo.compile(whole, fullgraph=True)(masked())
 
 
+@torch.compiler.allow_in_graph
+def count(x, mesh, placements, *, last=None):
+    return x * mesh.size() + sum(p.is_shard() for p in placements) + (last is not None)
+
+
+def test_arguments_of_functions_in_graphs(mesh, dtensors):
+    """The text of a graph cannot name a mesh or a placement."""
+
+    def function(x, mesh, placement):
+        return count(x, mesh, [placement, dtensors.Shard(1)], last=placement)
+
+    kinds = (dtensors.Shard(0), dtensors.Shard(0), dtensors.Replicate())
+    agree(function, [(values(3), mesh, kind) for kind in kinds], graphs=2, backend="inductor")
+
+
 def test_views_of_inputs(mesh, dtensors):
     """AOTAutograd would make them by `as_strided`, which DTensors refuse."""
 
