@@ -86,7 +86,11 @@ def has_own_function(value: VariableTracker) -> bool:
     if not isinstance(value, WrapperTensorVariable):
         items = getattr(value, "items", None)
         return type(items) is list and any(map(has_own_function, items))
-    function = inspect.getattr_static(type(value.fake), "__torch_function__")
+    return _overrides(type(value.fake))
+
+
+def _overrides(cls: type) -> bool:
+    function = inspect.getattr_static(cls, "__torch_function__")
     function = getattr(function, "__func__", function)
     return all(function is not known for known in _TORCH_FUNCTIONS)
 
@@ -116,6 +120,9 @@ class WrapperTensorVariable(TensorVariable):
         else:
             value = vars(self.fake)[name]
         if isinstance(value, torch.Tensor):
+            followed = self._followed_part(tx, name)
+            if followed is not None:
+                return followed
             return tx.add_node("call_function", getattr, (self.node, name), {})
         if is_value(value):
             return tx.wrap_constant(value)
@@ -124,6 +131,22 @@ class WrapperTensorVariable(TensorVariable):
         unsupported(
             "tensor subclass", f"{self.describe()}.{name}", "it is no tensor or constant"
         )
+
+    def _followed_part(self, tx: Translator, name: str) -> VariableTracker | None:
+        """The tensor inside of an input, if autograd follows it, as an input of its own.
+
+        As part of the wrapper its gradient would be the wrapper's: AOTAutograd knows
+        of one gradient for all that an input wraps.
+        """
+        item = next((i for i in tx.output.inputs if i.node is self.node), None)
+        part = getattr(item.value, name) if item is not None else None
+        if part is None or not part.requires_grad or not torch.is_grad_enabled():
+            return None
+        assert item is not None
+        if item.is_mutated:
+            text = f"{self.describe()}.{name}"
+            unsupported("tensor subclass", text, "autograd follows it, and it was written to")
+        return tx.wrap(part, AttrSource(item.source, name))
 
     def _of_class(self, tx: Translator, found: Any, name: str) -> VariableTracker:
         guard_class(tx, type(self.fake))
@@ -248,7 +271,11 @@ def _refuse_parts(value: torch.Tensor, source: Source) -> None:
     except Exception as error:  # its `__init__` is not done, say
         why = f"it cannot be taken apart: {type(error).__name__}: {error}"
         unsupported("tensor subclass", source.name, why)
+    hides = value.layout is not torch.jagged and _overrides(type(value))
     for _, part, at in parts:
+        if hides and part.requires_grad:
+            # Its function may compute with the part, whose gradient the graph would not give.
+            unsupported("tensor subclass", at.name, "autograd follows it")
         if is_wrapper(part):
             _refuse_parts(part, at)
         elif type(part) not in (torch.Tensor, torch.nn.Parameter):

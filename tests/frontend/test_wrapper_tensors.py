@@ -352,3 +352,105 @@ def test_the_first_view_of_jagged_layout_is_made_inside(monkeypatch):
     assert len(counter.graphs) == 1
     monkeypatch.setattr(nested_tensor, "_dummy_instance", None)
     torch.testing.assert_close(compiled(values, offsets), fn(values, offsets))
+
+
+def parts(x):
+    return x.a * x.b, x.a.view(-1) + 1
+
+
+def parts_and_wrapper(x):
+    return x.a + 1, x * 2
+
+
+def parts_without_grad(x):
+    with torch.no_grad():
+        y = x.a * 2
+    return y * x.a
+
+
+def parts_of_parts(x):
+    return x.a.a + x.a.b * x.b.a
+
+
+def written_inside(x):
+    x.a.mul_(2)
+    return x * 1, x.a * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    ("fn", "is_whole"),
+    [
+        (parts, True),
+        (parts_and_wrapper, True),
+        (parts_without_grad, True),
+        (lambda x: getattr(x, x.__tensor_flatten__()[0][1]) * 3, True),
+        (parts_of_parts, True),
+        (written_inside, False),
+    ],
+)
+def test_gradients_of_inner_tensors_are_theirs(fn, is_whole, backend):
+    """Autograd knows the tensors inside by a history of their own, and not the wrapper's."""
+
+    def run(called):
+        leaf = torch.arange(1.0, 7.0).view(2, 3).requires_grad_()
+        given = TwoTensor(leaf * 2, leaf + 1)
+        made = called(TwoTensor(given, given) if fn is parts_of_parts else given)
+        results = [t for t in pytree.tree_leaves(made) if type(t) is torch.Tensor]
+        sum((t * t).sum() for t in results if t.requires_grad).backward()
+        return made, leaf.grad
+
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=is_whole)
+    assert same(run(fn), run(compiled))
+    assert run(fn)[1] is not None
+
+
+def test_inner_tensors_behind_a_write_to_their_wrapper():
+    def fn(x):
+        with torch.no_grad():
+            x.mul_(2)
+        return x.a * 3
+
+    def run(called):
+        leaf = torch.arange(1.0, 4.0).requires_grad_()
+        given = TwoTensor(leaf * 2, leaf + 1)
+        called(given).sum().backward()
+        return given, leaf.grad
+
+    for backend in ("eager", "aot_eager"):
+        assert same(run(fn), run(minidynamo.compile(fn, backend=backend)))
+
+
+class Revealing(Shifted):
+    """Its sine is computed above autograd, of the tensor inside."""
+
+    @staticmethod
+    def __tensor_unflatten__(inner, meta, size, stride):
+        return Revealing(inner["inner"], meta[0])
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.sin:
+            return args[0].inner * 3
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_functions_of_wrappers_with_inner_tensors_that_autograd_follows(is_followed):
+    """The node would take the wrapper apart below autograd, and the gradient would be lost."""
+    counter = CountingBackend()
+
+    def fn(x):
+        return torch.sin(x) + 1
+
+    def run(called):
+        leaf = torch.arange(1.0, 4.0).requires_grad_(is_followed)
+        result = called(Revealing(leaf * 2, 3))
+        if is_followed:
+            result.sum().backward()
+        return result, leaf.grad
+
+    assert same(run(fn), run(minidynamo.compile(fn, backend="aot_eager")))
+    assert same(run(fn), run(minidynamo.compile(fn, backend=counter)))
+    targets = [node.target for graph in counter.graphs for node in graph.graph.nodes]
+    assert (torch.sin in targets) is not is_followed
