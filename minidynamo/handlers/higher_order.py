@@ -32,6 +32,7 @@ from ..variables.bodies import (
     fresh_results,
     new_number,
     new_tensor,
+    require_grad,
     trace_body,
 )
 from ..variables.constant import ConstantVariable
@@ -192,7 +193,7 @@ def _merged(tx: Translator, branches: list[TracedBody]) -> list[Any]:
             unsupported("branches differ", "torch.cond", why)
     for fake, pair in zip(merged, zip(first.fakes, second.fakes, strict=True), strict=True):
         if isinstance(fake, torch.Tensor):
-            fake.requires_grad_(any(one.requires_grad for one in pair))
+            require_grad(fake, any(one.requires_grad for one in pair))
     return merged
 
 
@@ -323,7 +324,7 @@ def _scan_results(
         ]
     results = [*carried, *stacked]
     for fake in results:
-        fake.requires_grad_(needs_grad and is_differentiable(fake))
+        require_grad(fake, needs_grad and is_differentiable(fake))
     return results
 
 
@@ -358,7 +359,7 @@ def _map(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         with tx.output.fake_mode:
             slices = [torch.empty_like(leaf.fake.select(0, 0)) for leaf in leaves]  # type: ignore[attr-defined]
         for part, leaf in zip(slices, leaves, strict=True):
-            part.requires_grad_(leaf.fake.requires_grad)  # type: ignore[attr-defined]
+            require_grad(part, leaf.fake.requires_grad)  # type: ignore[attr-defined]
         item = rebuild_input([new_tensor(tx, body, part) for part in slices])
         return tx.call_function(function, [item, *others], {})
 
@@ -371,7 +372,7 @@ def _map(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         stacked = [fake.expand(length, *fake.shape).contiguous() for fake in traced.fakes]
     needs_grad = has_gradients([*nodes, *free])
     for fake, part in zip(stacked, traced.fakes, strict=True):
-        fake.requires_grad_(needs_grad and part.requires_grad)
+        require_grad(fake, needs_grad and part.requires_grad)
     arguments = (module, operands_of(tx, nodes), operands_of(tx, free))
     results = fresh_results(tx, stacked, needs_grad)
     return traced.rebuild(add_call(tx, torch.ops.higher_order.map_impl, arguments, {}, results))

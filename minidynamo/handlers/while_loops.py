@@ -20,6 +20,7 @@ from ..variables.bodies import (
     flatten,
     fresh_results,
     keeps_bools,
+    require_grad,
     trace_body,
 )
 from ..variables.registry import handles
@@ -149,7 +150,7 @@ def _last_of(
         return tx.output.shape_env.create_unbacked_symint()
     with tx.output.fake_mode, torch.no_grad():
         alike = fake.detach()
-    return alike.requires_grad_(needs_grad and is_differentiable(alike))
+    return require_grad(alike, needs_grad and is_differentiable(alike))
 
 
 _MOST_STEPS = 1000

@@ -243,6 +243,15 @@ def _fresh(fake: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return copy.requires_grad_().view_as(copy) if requires_grad else copy
 
 
+def require_grad(fake: torch.Tensor, needs_grad: bool) -> torch.Tensor:
+    """The fake value, which requires grad if it is to.
+
+    It is asked for nothing else: inside of a transform of torch.func even
+    `requires_grad_(False)` is an error.
+    """
+    return fake.requires_grad_() if needs_grad else fake
+
+
 def add_call(
     tx: Translator,
     target: Callable[..., Any],
@@ -261,6 +270,7 @@ __all__ = [
     "flatten",
     "fresh_results",
     "keeps_bools",
+    "require_grad",
     "new_number",
     "new_tensor",
     "trace_body",

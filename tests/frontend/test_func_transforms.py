@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from testing import assert_same, check, check_recompiles
 from torch import nn
+from torch._higher_order_ops import scan
 from torch.func import (
     functional_call,
     grad,
@@ -359,3 +360,23 @@ def test_tensors_of_a_transform_that_is_over():
     compiled = minidynamo.compile(fn, backend="inductor")
     for value in (X, held[0], X):
         torch.testing.assert_close(fn(value).tolist(), compiled(value).tolist())
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_scan_inside_of_vmap(requires_grad):
+    def step(carry, item):
+        return carry + item, carry * item
+
+    def fn(start, items):
+        return vmap(lambda a, b: scan(step, a, b, dim=0))(start, items)
+
+    def run(called):
+        start = V.clone().requires_grad_(requires_grad)
+        items = torch.arange(12.0).view(3, 4) / 5
+        results = called(torch.stack([start, start * 2, start]), items[:, :, None] + V)
+        if requires_grad:
+            sum(part.sum() for part in results).backward()
+        return *results, start.grad
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    assert_same(run(compiled), run(fn))
