@@ -24,6 +24,7 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import index_of
 from ..variables.constant import ConstantVariable
 from ..variables.expectations import expect
+from ..variables.functions import UserFunctionVariable
 from ..variables.ndarray import NdarrayVariable
 from ..variables.number_tensors import tensor_of_items
 from ..variables.registry import handles
@@ -550,6 +551,13 @@ def _of_the_firsts_dtype(function: Callable[..., Any]) -> None:
 
 for _function in (torch.nn.functional.huber_loss, torch._C._nn.huber_loss):
     _of_the_firsts_dtype(_function)
+
+
+@handles(torch.nn.functional.gaussian_nll_loss)
+def _gaussian_nll_loss(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """It is traced: as one operation it could not branch on whether a variance is negative."""
+    function = UserFunctionVariable(torch.nn.functional.gaussian_nll_loss)
+    return tx.inline(function, args, kwargs)
 
 
 # -- methods of Tensor written in Python -----------------------------------------------------------

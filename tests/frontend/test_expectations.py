@@ -375,3 +375,37 @@ def test_subclass_of_property():
             return self.x * 2
 
     check(lambda x: Holder(x).twice, ONES, fullgraph=True)
+
+
+class Noted(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.nn.functional.gaussian_nll_loss:
+            return args[0].sum() * 100
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_loss_that_checks_variances(backend):
+    """The check is a branch that only raises; the variance may be of fewer dimensions."""
+    loss = torch.nn.GaussianNLLLoss(full=True, reduction="sum")
+
+    def fn(x, var):
+        return loss(x, x.detach() * 2, var) * 3, x + 1
+
+    counter = CountingBackend(backend=backend)
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    x = torch.arange(1.0, 7.0).view(2, 3)
+    variances = torch.rand(2, 3) + 0.1
+    for var in (variances, variances + 1, variances[:, :1] * 2, variances[:, 0], 0.5):
+        leaves = [x.clone().requires_grad_() for _ in range(2)]
+        made = [called(leaf, var) for called, leaf in zip((fn, compiled), leaves, strict=True)]
+        for results in made:
+            results[0].backward()
+        assert_same(made[1], made[0])
+        assert_same(leaves[1].grad, leaves[0].grad)
+    assert len(counter.graphs) == 4
+    for wrong in (-variances, variances[:, :2], -0.5):
+        assert outcome(compiled, (x, wrong), {}) == outcome(fn, (x, wrong), {})
+    noted = x.as_subclass(Noted)
+    assert_same(compiled(noted, variances)[0], fn(noted, variances)[0])
