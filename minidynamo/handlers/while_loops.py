@@ -24,6 +24,7 @@ from ..variables.bodies import (
     trace_body,
 )
 from ..variables.registry import handles
+from ..variables.symint import SymVariable
 from ..variables.tensor import TensorVariable
 from .higher_order import (
     free_nodes,
@@ -162,13 +163,16 @@ def _known_steps(
     body_fn: VariableTracker,
     carried: VariableTracker,
 ) -> VariableTracker:
-    """For a condition that depends on no tensor: the steps that it takes, one after another."""
+    """For a condition that depends on no tensor: the steps that it takes, one after another.
+
+    A question about sizes or numbers is decided, by guards.
+    """
     values = carried.unpack(tx)
     if any(issubclass(value.python_type(), (float, complex)) for value in values):
         unsupported("carried values differ", "while_loop", "it carries tensors and integers")
     for _ in range(_MOST_STEPS):
         test = tx.call_function(cond_fn, values, {}).realize()
-        if not test.is_python_constant():
+        if not test.is_python_constant() and not isinstance(test, SymVariable):
             unsupported(
                 "carried values differ", "while_loop", "its condition is a tensor later"
             )

@@ -662,3 +662,20 @@ def test_while_loop_that_stacks_all_steps(backend):
         assert_same(compiled(torch.tensor(count), X), fn(torch.tensor(count), X))
     with pytest.raises(minidynamo.exc.Unsupported, match="stacked results"):
         compiled(torch.tensor(2), X.clone().requires_grad_())
+
+
+def test_while_loop_up_to_a_number_that_becomes_symbolic():
+    def fn(x, n):
+        return while_loop(lambda i, y: i < n, lambda i, y: (i + 1, y * 2 + i), (0, x))
+
+    def plain(x, n):
+        for i in range(n):
+            x = x * 2 + i
+        return n, x
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for n in (3, 4, 5, 4, 1):
+        assert_same(compiled(X, n), plain(X, n))
+    sizes = minidynamo.compile(lambda x: fn(x, x.shape[0]), backend="eager", fullgraph=True)
+    for rows in (2, 3, 4):
+        assert_same(sizes(X[:1].expand(rows, 3)), plain(X[:1].expand(rows, 3), rows))
