@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from .guards import Check, GuardSet
+from .source import AttrSource, Source
+
 
 def unreached_leaves(given: Sequence[Node], graph: Graph) -> list[int]:
     """By their positions, the leaves that require gradients among what a graph is `given` to which
@@ -59,3 +62,16 @@ def _fakes(nodes: Sequence[Node]) -> list[torch.Tensor | None]:
 
 def _is_leaf(fake: torch.Tensor | None) -> bool:
     return fake is not None and fake.requires_grad and fake.is_leaf
+
+
+def guard_history(guards: GuardSet, source: Source, value: torch.Tensor) -> None:
+    """That writes to a tensor are still allowed: autograd refuses them for leaves and for
+    views of leaves, an error that belongs into the program's try block.
+    """
+    base = AttrSource(source, "_base")
+    guards.add(AttrSource(source, "is_leaf"), Check.CONST_EQ, False)
+    if value._base is None:
+        guards.add(base, Check.IS_NONE, None)
+    else:
+        guards.add(base, Check.NOT_NONE, None)
+        guards.add(AttrSource(base, "is_leaf"), Check.CONST_EQ, value._base.is_leaf)

@@ -480,6 +480,9 @@ class OutputGraph:
                 raise RunInEager("what a tensor wraps lies on memory that is written to")
             self.guards.add(None, Check.NOT_ALIASED_GROUP, group)
             self.guards.add(None, Check.MEMORY_LAYOUT, layout)
+        for item in tensors:
+            if item.is_mutated and item.value.requires_grad and not item.value.is_leaf:
+                histories.guard_history(self.guards, item.source, item.value)
         self.shapes.guard_offsets(self.guards, [(i.source, i.value) for i in tensors])
         if len(self.hashed) > 1:
             self.guards.add(None, Check.NOT_ALIASED_GROUP, tuple(self.hashed))

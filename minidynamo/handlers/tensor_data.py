@@ -15,7 +15,7 @@ from torch.fx.node import Node
 from ..output_graph import OutputGraph
 from ..source import AttrSource
 from ..variables.base import VariableTracker, unsupported
-from ..variables.tensor import DATA_SETTER, TensorVariable
+from ..variables.tensor import DATA_SETTER, TensorVariable, is_leaf
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -82,7 +82,7 @@ def _why_not(tx: Translator, tensor: TensorVariable, data: VariableTracker) -> s
         return "the data has another dtype, device or layout"
     if tensor.source is None and (old.requires_grad or tensor.node.op == "placeholder"):
         return "the graph made the tensor, and it requires grad"
-    if old.requires_grad and (not old.is_leaf or old._base is not None):
+    if old.requires_grad and (not is_leaf(tx, tensor) or old._base is not None):
         return "it is no leaf"
     if old.requires_grad and (old.shape, old.stride()) != (new.shape, new.stride()):
         return "the gradient would have another shape"

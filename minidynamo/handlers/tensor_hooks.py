@@ -46,7 +46,7 @@ from ..variables.functions import (
 from ..variables.lists import ListVariable
 from ..variables.reach import reached
 from ..variables.sets import SetVariable
-from ..variables.tensor import TensorVariable, tensor_method
+from ..variables.tensor import TensorVariable, is_leaf, tensor_method
 from ..variables.user_defined import UserDefinedObjectVariable
 from .functools_ import PartialVariable
 
@@ -262,8 +262,8 @@ def register_post_accumulate_grad_hook(
     tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs
 ) -> VariableTracker:
     output = tx.output
-    is_plain = output.body is None and not output.transform_levels and self.fake.is_leaf
-    if self.source is None or not is_plain or len(args) != 1 or kwargs:
+    is_plain = output.body is None and not output.transform_levels
+    if self.source is None or not is_plain or not is_leaf(tx, self) or len(args) != 1 or kwargs:
         _refuse(self, "the backward pass is run by eager")
     return _hook_input(tx, self, "register_post_accumulate_grad_hook", args[0])
 

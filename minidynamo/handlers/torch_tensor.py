@@ -19,7 +19,9 @@ from ..variables.registry import handles
 from ..variables.services import TENSOR_GETATTR
 from ..variables.tensor import (
     TensorVariable,
+    given_as,
     has_bounds_of_data,
+    is_leaf,
     subscript_proxy,
     tensor_method,
 )
@@ -311,7 +313,7 @@ def _grad_fn(
     tx: Translator, tensor: TensorVariable, real: torch.Tensor | None
 ) -> VariableTracker:
     """Only whether there is one is known."""
-    if tensor.fake.grad_fn is None:
+    if is_leaf(tx, tensor) and tensor.fake.grad_fn is None:
         return NONE
     unsupported(
         "attribute", f"{tensor.describe()}.grad_fn", "autograd nodes exist only at run time"
@@ -320,9 +322,23 @@ def _grad_fn(
 
 def _base(tx: Translator, tensor: TensorVariable, real: torch.Tensor | None) -> VariableTracker:
     """Not traced: under no_grad or inference mode eager differs in what it keeps."""
-    if tensor.fake._base is None:
+    if not _shows_another(tx, tensor):
         return NONE
     unsupported("attribute", f"{tensor.describe()}._base", "the base of a view is not traced")
+
+
+def _shows_another(tx: Translator, tensor: TensorVariable) -> bool:
+    """Whether it is a view; of an input that is guarded."""
+    given = given_as(tx, tensor.fake)
+    if given is not None:
+        kind = "IS_NONE" if given.value._base is None else "NOT_NONE"
+        tx.guard(AttrSource(given.source, "_base"), kind, None)
+    return tensor.fake._is_view()
+
+
+@tensor_method("_is_view")
+def _is_view(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    return tx.wrap_constant(_shows_another(tx, self))
 
 
 def _cdata(

@@ -33,6 +33,7 @@ from .number_tensors import known_number
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
+    from ..output_graph import GraphInput
     from ..source import Source
     from ..symbolic_convert import Translator
 
@@ -127,6 +128,8 @@ class TensorVariable(VariableTracker):
                 return _version(tx, self)
             if name == "output_nr":
                 return _output_number(tx, self)
+            if name == "is_leaf":
+                return tx.wrap_constant(is_leaf(tx, self))
             if name == "names":  # tensors that have some are not captured
                 return tx.wrap_constant((None,) * self.fake.dim())
             return tx.wrap_constant(getattr(self.fake, name))
@@ -365,6 +368,21 @@ def _output_number(tx: Translator, tensor: TensorVariable) -> VariableTracker:
     if given is None or given.writes:
         return tx.wrap_constant(tensor.fake.output_nr)
     return tx.wrap(given.value.output_nr, AttrSource(given.source, "output_nr"))
+
+
+def is_leaf(tx: Translator, tensor: TensorVariable) -> bool:
+    """Whether autograd knows of no operation that made it. What requires grad may be either,
+    which no other guard looks at.
+    """
+    given = given_as(tx, tensor.fake)
+    if given is not None and given.value.requires_grad:
+        tx.wrap(given.value.is_leaf, AttrSource(given.source, "is_leaf")).realize()
+    return tensor.fake.is_leaf
+
+
+def given_as(tx: Translator, fake: torch.Tensor) -> GraphInput | None:
+    """The graph input that `fake` stands for: operations may return what they are given."""
+    return next((i for i in tx.output.inputs if example_value(i.node) is fake), None)
 
 
 def _count_together(first: Any, second: torch.Tensor) -> bool:
