@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import minidynamo
+from minidynamo.inductor import metrics
 
 
 @pytest.fixture(autouse=True)
@@ -166,3 +167,33 @@ def test_evaluation_and_frozen_norms():
         return model
 
     compare(make, torch.randn(3, 3, 10, 9))
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_beside_symbolic_floats(activation):
+    """The scales of an interpolation are such: their graphs are divided by the order of nodes,
+    not by a minimal cut.
+    """
+
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(
+                nn.Conv2d(3, 8, 1, bias=False), NORMS["batch"](), ACTIVATIONS[activation]()
+            )
+
+        def forward(self, x):
+            means = self.inner(nn.functional.adaptive_avg_pool2d(x, 1))
+            return nn.functional.interpolate(means, size=x.shape[2:], mode="bilinear")
+
+    torch.manual_seed(0)
+    eager, ours = Pooled(), Pooled()
+    ours.load_state_dict(eager.state_dict())
+    compiled = minidynamo.compile(ours, dynamic=True)
+    metrics.reset()
+    for size in (6, 7):
+        x = torch.randn(3, 3, size, size + 2)
+        expected, found = step(eager, eager, x)[0], step(compiled, ours, x)[0]
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    assert metrics.uncompiled_graphs == 0

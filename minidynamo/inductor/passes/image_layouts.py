@@ -237,6 +237,7 @@ class _Layouts:
             with self._gm.graph.inserting_before(before):
                 made = self._gm.graph.node_copy(moved, lambda n: again if n is base else n)
             made.meta["val"] = self._moved[moved]
+            made.meta.pop("partitioner_tag", None)  # it may be read by the backward pass alone
             self._restored[moved] = made
             return made
         made = self._clone(moved, before, torch.contiguous_format, self._moved[moved])

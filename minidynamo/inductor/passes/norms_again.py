@@ -202,7 +202,10 @@ class _Arithmetic:
     ) -> Node:
         """The same function of another value."""
         with self._graph.inserting_before(self._before):
-            return self._graph.node_copy(node, lambda _: value)
+            made = self._graph.node_copy(node, lambda _: value)
+        # AOTAutograd's mark of the forward pass: the default partition ends that at the last one.
+        made.meta.pop("partitioner_tag", None)
+        return made
 
     def _scaled(
         self,
