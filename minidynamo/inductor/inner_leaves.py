@@ -7,6 +7,7 @@ other tensor is, and the graph be compiled.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection
 
 import torch
@@ -14,13 +15,18 @@ import torch.fx
 from torch.fx.node import Node
 from torch.utils._pytree import tree_leaves
 
-from minidynamo.inductor.overlaps import call_name
-
 # Their results need a gradient if any tensor does that they are given, and they write to none.
-_DIFFERENTIABLE = frozenset(
+_METHODS = frozenset(
     "add sub mul div truediv neg matmul bmm linear layer_norm cat stack clone contiguous reshape"
     " view transpose permute unsqueeze squeeze expand repeat to float getitem relu tanh sigmoid sum"
     " mean detach lstm gru rnn_tanh rnn_relu".split()
+)
+# Not by name: operators of a program may have the same ones.
+_FUNCTIONS = frozenset(
+    getattr(place, name)
+    for place in (torch, torch.nn.functional, torch.Tensor, operator)
+    for name in _METHODS
+    if hasattr(place, name)
 )
 
 
@@ -53,12 +59,18 @@ def _is_seen(
     for node in gm.graph.nodes:
         if node in leaves or alone.isdisjoint(node.all_input_nodes):
             continue
-        if node.op == "output" or call_name(node) not in _DIFFERENTIABLE:
+        if node.op == "output" or not _is_differentiable(node):
             return True
         others = [n for n in node.all_input_nodes if n not in alone]
         if _needs_gradient(node) and not any(map(_needs_gradient, others)):
             alone.add(node)
     return False
+
+
+def _is_differentiable(
+    node: Node,
+) -> bool:
+    return node.target in (_METHODS if node.op == "call_method" else _FUNCTIONS)
 
 
 def _needs_gradient(

@@ -63,6 +63,32 @@ def with_its_gradient(layer, x):
     return gradient + layer(x)
 
 
+@torch.library.custom_op("minidynamo_tests::linear", mutates_args=())
+def weighted(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * weight
+
+
+@weighted.register_fake
+def weighted_fake(x, weight):
+    return torch.empty_like(x)
+
+
+def save_weight(ctx, inputs, output):
+    ctx.save_for_backward(inputs[1])
+
+
+def to_first_alone(ctx, gradient):
+    return gradient * ctx.saved_tensors[0], None
+
+
+weighted.register_autograd(to_first_alone, setup_context=save_weight)
+
+
+def by_an_operator_of_its_own(layer, x):
+    start = torch.ones(4, 4, requires_grad=True)
+    return weighted(start, layer.weight), layer(x)
+
+
 def step(call, layer, x):
     x = x.clone().requires_grad_()
     found = call(layer, x)
@@ -93,7 +119,15 @@ def test_one_that_stays_inside_is_compiled(function):
 
 
 @pytest.mark.parametrize(
-    "function", [given_out, by_itself, of_what_is_detached, written_to, with_its_gradient]
+    "function",
+    [
+        given_out,
+        by_itself,
+        of_what_is_detached,
+        written_to,
+        with_its_gradient,
+        by_an_operator_of_its_own,
+    ],
 )
 def test_one_that_can_be_seen_stays_a_leaf(function):
     compare(function)
