@@ -355,11 +355,6 @@ def is_skipped_module(name: str | None) -> bool:
 MODULE_CALLER = "<call of a module>"
 
 
-def is_traced_module(name: str) -> bool:
-    """Whether functions of a module are traced through that is part of one that is not."""
-    return name in _TRACED_MODULES
-
-
 def has_distributed_hooks(frame: Any) -> bool:
     """Whether a FrameInfo calls a module with hooks of torch.distributed (`fully_shard`). These run
     in eager, but for those of `parallelize_module`: what is captured is `forward`, in one piece.
@@ -375,7 +370,7 @@ def _is_of_distributed(fn: Any) -> bool:
     while isinstance(fn, (functools.partial, types.MethodType)):
         fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
     home = getattr(fn, "__module__", None) or ""
-    return home.startswith("torch.distributed.") and not is_traced_module(home)
+    return home.startswith("torch.distributed.") and home not in _TRACED_MODULES
 
 
 _STDLIB = sysconfig.get_path("stdlib") + os.sep

@@ -87,3 +87,11 @@ def forget_warnings() -> None:
 
 # `vars(cls)`, but that a metaclass may define `__dict__`, too.
 class_dict: Callable[[type], Mapping[str, Any]] = vars(type)["__dict__"].__get__
+
+
+def is_distributed(cls: type) -> bool:
+    """Whether it is DTensor, a tensor that lies on several processes, or derived from it."""
+    return any(
+        base.__name__ == "DTensor" and base.__module__ == "torch.distributed.tensor"
+        for base in cls.__mro__
+    )

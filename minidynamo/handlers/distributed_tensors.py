@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..utils import is_distributed
 from ..variables.base import NotConstant, VariableTracker, unsupported
 from ..variables.classes import CONSTRUCTORS, ClassVariable
 from ..variables.constant import is_value
 from ..variables.device_meshes import DeviceMeshVariable, holds_data, real_mesh
 from ..variables.registry import handles_named
 from ..variables.tensor import TensorVariable
-from ..variables.wrapper_tensors import WrapperTensorVariable, is_distributed
+from ..variables.wrapper_tensors import WrapperTensorVariable
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -135,9 +136,10 @@ def _make_placement(
     tx: Translator, cls: ClassVariable, args: Args, kwargs: Kwargs
 ) -> VariableTracker:
     """`Shard(0)`, a constant."""
-    values = [arg.as_python_constant() for arg in args]
-    named = {name: arg.as_python_constant() for name, arg in kwargs.items()}
-    made = tx.fold(cls.value, values, named)
+    known = tx.constants_of(args, kwargs)
+    if known is None:
+        unsupported("distributed tensor", cls.value.__name__, "an argument is not known")
+    made = tx.fold(cls.value, *known)
     if not is_value(made.as_python_constant()):
         unsupported("distributed tensor", cls.value.__name__, "this placement is not traced")
     return made

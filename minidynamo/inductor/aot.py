@@ -53,7 +53,6 @@ from minidynamo.inductor.laid_out import LaidOut
 from minidynamo.inductor.partial_backward import Taking
 from minidynamo.inductor.passed_objects import (
     hold_real_objects,
-    is_distributed,
     take_out_objects,
 )
 from minidynamo.inductor.passes.image_layouts import put_channels_last
@@ -65,6 +64,7 @@ from minidynamo.inductor.stored_steps import Recorder, load_step, step_key, stor
 from minidynamo.inductor.wrapped_tangents import WrappedGraph
 from minidynamo.inductor.written_parts import take_out
 from minidynamo.interruptions import pass_on
+from minidynamo.utils import is_distributed
 
 # The shape of a gradient's parts depends on data, an operator has no fake implementation, or there
 # are tensors of layouts that AOTAutograd does not know.
@@ -347,7 +347,7 @@ def make_aot(
         written,
         unreached,
         is_of_parts=any(map(is_traceable_wrapper_subclass, (*inputs, *results))),
-        gives_distributed=any(map(is_distributed, results)),
+        gives_distributed=any(is_distributed(type(value)) for value in results),
     )
     may_join = not gradients.is_of_parts and all(value is not None for value in results)
     pair = _Pair(compilers, gradients, rest, inputs, may_join=may_join)

@@ -25,11 +25,6 @@ else:
 Call = Callable[[list[Any]], Any]
 
 
-def is_distributed(value: Any) -> bool:
-    """Whether it is a DTensor."""
-    return type(value).__name__ == "DTensor" and isinstance(value, torch.Tensor)
-
-
 @dataclass(frozen=True)
 class PassedObjects:
     """inputs: the positions of objects. outputs: (position, of which input) of those given back.

@@ -107,8 +107,10 @@ class DeviceMeshVariable(ConstantVariable):
     ) -> VariableTracker:
         if name not in _METHODS:
             unsupported("device mesh", f"DeviceMesh.{name}", "this method is not traced")
-        values = [arg.as_python_constant() for arg in args]
-        named = {key: arg.as_python_constant() for key, arg in kwargs.items()}
+        known = tx.constants_of(args, kwargs)
+        if known is None:
+            unsupported("device mesh", f"DeviceMesh.{name}", "an argument is not known")
+        values, named = known
         try:
             result = getattr(self.value, name)(*values, **named)
         except Exception as error:

@@ -436,7 +436,7 @@ class Services:
         Arguments that run code of the user are not folded; neither are results that may hold a list
         or another mutable argument, whose identity counts.
         """
-        constants = self._constants(args, kwargs)
+        constants = self.constants_of(args, kwargs)
         if constants is None:
             return None
         values = [*constants[0], *constants[1].values()]
@@ -448,9 +448,10 @@ class Services:
         only_values = all(map(is_value, values))
         return result if only_values or isinstance(result, ConstantVariable) else None
 
-    def _constants(
+    def constants_of(
         self, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The arguments of a call, if all are known while tracing; else None."""
         try:
             return (
                 tuple(arg.as_python_constant() for arg in args),

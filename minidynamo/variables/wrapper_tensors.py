@@ -24,7 +24,13 @@ from ..exc import InternalError
 from ..guards import Predicate
 from ..side_effects import Mutation
 from ..source import AttrSource, ConstSource
-from ..symbolic_contexts import nested_context, of_wrapper, static_context, wrapped_tensors
+from ..symbolic_contexts import (
+    nested_context,
+    of_wrapper,
+    static_context,
+    wrapped_tensors,
+)
+from ..utils import is_distributed
 from .base import VariableTracker, unsupported
 from .classes import CONSTRUCTORS, call_type
 from .constant import is_value
@@ -64,14 +70,6 @@ def is_wrapper(value: torch.Tensor) -> bool:
         )
         and not any(name in vars(base) for name in _LOOKUP for base in bases)
         and value.layout in (torch.strided, torch.jagged)
-    )
-
-
-def is_distributed(cls: type) -> bool:
-    """Whether it is DTensor, a tensor that lies on several processes, or derived from it."""
-    return any(
-        base.__name__ == "DTensor" and base.__module__ == "torch.distributed.tensor"
-        for base in cls.__mro__
     )
 
 
