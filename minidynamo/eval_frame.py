@@ -126,7 +126,7 @@ class Compiler:
 def _with_calls(name: str, cls: type, wrap: Callable[[Any], Any]) -> type:
     """As torch does, `wrap` the calls of the instances of a class; the class is returned."""
     call = inspect.getattr_static(cls, "__call__", None)
-    if not isinstance(call, types.FunctionType):
+    if not isinstance(call, (types.FunctionType, _C.CompiledFunction)):
         raise TypeError(
             f"{name} is the class {cls.__qualname__}, whose instances cannot be "
             "called; give a function, a method or an instance"

@@ -311,6 +311,42 @@ def test_torchs_other_backends(x, name):
         torch.testing.assert_close(given, wanted)
 
 
+@pytest.mark.parametrize("name", ["eager_noexcept", "eager_debug", "pre_dispatch_eager"])
+def test_backends_that_watch_the_graph(x, name, capsys):
+    assert name in minidynamo.list_backends(exclude_tags=())
+    layer = torch.nn.Linear(x.shape[-1], 2)
+    compiled = minidynamo.compile(layer, backend=name, fullgraph=True)
+    torch.testing.assert_close(compiled(x), layer(x), rtol=0, atol=0)
+    wanted = torch.autograd.grad(layer(x).square().sum(), layer.weight)
+    given = torch.autograd.grad(compiled(x).square().sum(), layer.weight)
+    torch.testing.assert_close(given, wanted, rtol=0, atol=0)
+    assert ("aten.linear" in capsys.readouterr().out) == (name == "pre_dispatch_eager")
+
+
+def test_eager_noexcept_names_what_the_graph_raised():
+    taken = minidynamo.compile(lambda x, i: x[i] + 1, backend="eager_noexcept")
+    x = torch.arange(3)
+    assert taken(x, torch.tensor([2])).tolist() == [3]
+    with pytest.raises(minidynamo.exc.TorchDynamoException, match="captured graph") as raised:
+        taken(x, torch.tensor([7]))
+    assert isinstance(raised.value.__cause__, IndexError)
+
+
+def test_eager_debug_finds_an_operator_that_writes_against_its_schema():
+    library = torch.library.Library("minidynamo_debug", "FRAGMENT")
+    library.define("writes(Tensor x) -> Tensor")
+    library.impl("writes", lambda x: x.add_(1) * 2, "CompositeExplicitAutograd")
+    library.impl("writes", torch.empty_like, "Meta")
+    operator = torch.ops.minidynamo_debug.writes
+    for backend, fails in (("eager", False), ("eager_debug", True)):
+        compiled = minidynamo.compile(lambda x: operator(x), backend=backend)  # noqa: PLW0108
+        if fails:
+            with pytest.raises(RuntimeError, match="not defined as mutable"):
+                compiled(torch.ones(2))
+        else:
+            assert compiled(torch.ones(2)).tolist() == [4, 4]
+
+
 def test_registering_a_backend(x):
     graphs = []
 

@@ -40,6 +40,10 @@ BUILTIN_BACKENDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "inductor": ("minidynamo.backends.inductor", "inductor", ()),
     "cudagraphs": ("minidynamo.backends.inductor", "cudagraphs", ()),
     "eager": ("minidynamo.backends.debugging", "eager", ("debug",)),
+    **{
+        name: ("minidynamo.backends.debugging", name, ("debug",))
+        for name in ("eager_noexcept", "eager_debug", "pre_dispatch_eager")
+    },
     "aot_eager": ("minidynamo.backends.debugging", "aot_eager", ("debug",)),
     "aot_eager_default_partitioner": (
         "minidynamo.backends.debugging",
