@@ -150,6 +150,11 @@ def _of_rows(x: FakeTensor, *_rest: Any) -> Sequence[int]:
     return torch.empty(x.shape, device="meta").stride()
 
 
+def _of_drawn(*args: Any, **_options: Any) -> Sequence[int]:
+    shapes = [x.shape for x in args if isinstance(x, torch.Tensor)]
+    return torch.empty(torch.broadcast_shapes(*shapes), device="meta").stride()
+
+
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -207,6 +212,12 @@ STRIDES: dict[Any, Callable[..., Sequence[int] | None]] = {
     aten.logical_and.default: _of_operands,
     aten.logical_or.default: _of_operands,
     aten.logical_xor.default: _of_operands,
+    aten.normal.Tensor_Tensor: _of_drawn,
+    aten.normal.Tensor_float: _of_drawn,
+    aten.normal.float_Tensor: _of_drawn,
+    aten.poisson.default: _of_drawn,
+    aten.rrelu_with_noise.default: _of_rows,
+    aten.rrelu_with_noise_functional.default: _of_rows,
     aten.special_xlog1py.default: _of_operands,
     aten.xlogy.Tensor: _of_operands,
     aten.native_batch_norm.default: _of_images,

@@ -189,8 +189,9 @@ class _Recorder(TorchDispatchMode):
         former, node = aten.detach.default(tensor), self.node_of(tensor)
         self.bind(former, node)
         for made in self.graph.nodes:
-            if made.meta.get("val") is tensor:
-                made.meta["val"] = former
+            value = made.meta.get("val")  # of several results: a tuple
+            if any(leaf is tensor for leaf in _leaves(value)):
+                made.meta["val"] = _map_tensors(value, lambda t: former if t is tensor else t)
         for key, made in list(self._views.items()):
             if made.parent is tensor:
                 self._views[key] = made.of(former)

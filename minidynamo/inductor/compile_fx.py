@@ -49,6 +49,7 @@ from minidynamo.inductor.passes import (
     attention,
     data_checks,
     devices,
+    drawn_rows,
     foreach,
     gpu_products,
     image_layouts,
@@ -112,6 +113,7 @@ def compile_fx(
             reason = overlaps.refusal(flat)
             if reason:
                 raise CannotTrace(reason)
+            drawn_rows.draw_for_rows(flat)
             graph = overlaps.with_eager_strides(flat)
             settings = _Settings(config.to_dict(), trace.new_folder(flat))
             with trace.into(settings.folder):

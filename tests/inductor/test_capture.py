@@ -52,6 +52,33 @@ def test_values_laid_out_anew():
     check(fn, torch.randn(6, 7), fallbacks=0)
 
 
+def test_one_of_several_results_laid_out_anew():
+    def fn(x):
+        q, r = torch.linalg.qr(x)
+        q.t_()
+        values, _ = torch.sort(x, 0)
+        values.unsqueeze_(0).transpose_(0, 2)
+        least, places = x.min(1, keepdim=True)
+        places.squeeze_(1)
+        return q * 2, r + 1, values - 1, least, places + 1
+
+    check(fn, torch.randn(6, 7), fallbacks=0)
+    check(fn, torch.randn(5, 3), fallbacks=0)
+
+
+def test_initialization_of_weights():
+    def fn(x):
+        torch.nn.init.orthogonal_(x)
+        return x
+
+    run = minidynamo.compile(fn, fullgraph=True)
+    for shape in ((3, 5), (5, 3)):
+        torch.manual_seed(0)
+        wanted = fn(torch.empty(shape))
+        torch.manual_seed(0)
+        torch.testing.assert_close(run(torch.empty(shape)), wanted)
+
+
 def test_boolean_mask_assignment():
     def fn(x):
         y = x.clone()

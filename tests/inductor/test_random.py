@@ -128,6 +128,81 @@ def test_draws_that_overwrite_a_tensor_are_eagers(grad):
     assert metrics.uncompiled_graphs == 0
 
 
+OVER = {
+    "normal_": lambda x: x.normal_(1, 2),
+    "bernoulli_": lambda x: x.bernoulli_(0.3),
+    "uniform_": lambda x: x.uniform_(),
+    "exponential_": lambda x: x.exponential_(),
+    "dropout in place": lambda x: F.dropout(x, 0.4, inplace=True),
+    "kaiming_normal_": torch.nn.init.kaiming_normal_,
+}
+PLACES = {
+    "whole": lambda x: x,
+    "channels": lambda x: x[:, 1:3],
+    "every second": lambda x: x[:, ::2],
+    "transposed": lambda x: x.transpose(1, 2),
+    "a column": lambda x: x[:, :, 1],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("draw", OVER)
+def test_draws_over_tensors_that_do_not_lie_in_rows(draw, layout, dynamic):
+    """Eager draws them in the order of memory, and normal numbers by another way than for rows."""
+
+    def fn(x):
+        results = []
+        for place in PLACES.values():
+            y = x * 2
+            OVER[draw](place(y))
+            results.append(y)
+        return results
+
+    options = {"fallback_random": True}
+    run = minidynamo.compile(fn, fullgraph=True, dynamic=dynamic, options=options)
+    for shape in ((4, 6, 5, 3), (2, 6, 7, 4)):
+        x = torch.rand(shape).to(memory_format=layout)
+        torch.manual_seed(5)
+        expected, after = fn(x), torch.rand(1)
+        torch.manual_seed(5)
+        for name, actual, wanted in zip(PLACES, run(x), expected, strict=True):
+            torch.testing.assert_close(actual, wanted, msg=name)
+            assert actual.stride() == wanted.stride()
+        assert torch.equal(torch.rand(1), after)
+
+
+IN_ROWS = {
+    "bernoulli": lambda x: torch.bernoulli(x, 0.3),
+    "a method": lambda x: x.bernoulli(p=0.3),
+    "dropout": lambda x: F.dropout(x, 0.4),
+    "poisson": lambda x: torch.poisson(x * 5),
+    "normal": lambda x: torch.normal(x, x),
+    "normal of a mean": lambda x: torch.normal(x, 2.0),
+    "normal of a deviation": lambda x: torch.normal(1.0, x),
+    "rrelu": lambda x: F.rrelu(x - 0.5, training=True),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_draws_from_tensors_that_do_not_lie_in_rows(grad):
+    def fn(x):
+        return [
+            draw(x if name in ("dropout", "rrelu") else x.detach())
+            for name, draw in IN_ROWS.items()
+        ]
+
+    run = minidynamo.compile(fn, fullgraph=True, options={"fallback_random": True})
+    x = torch.rand(5, 4, 3).transpose(0, 2).requires_grad_(grad)
+    torch.manual_seed(5)
+    expected, after = fn(x), torch.rand(1)
+    torch.manual_seed(5)
+    for name, actual, wanted in zip(IN_ROWS, run(x), expected, strict=True):
+        torch.testing.assert_close(actual, wanted, msg=name)
+        assert actual.stride() == wanted.stride(), name
+    assert torch.equal(torch.rand(1), after)
+
+
 def test_bounds_of_random_that_do_not_fit():
     run = minidynamo.compile(lambda x: torch.empty_like(x).random_(-5, 3))
     with pytest.raises(RuntimeError, match="out of bounds for unsigned char"):

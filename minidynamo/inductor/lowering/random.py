@@ -22,6 +22,7 @@ import torch
 from minidynamo.inductor import config
 from minidynamo.inductor.ir import Buffer, ExternOp, Index, TensorValue
 from minidynamo.inductor.loop_body import BodyBuilder, Value
+from minidynamo.inductor.lowering import drawn_over
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, LOWERINGS, register
 from minidynamo.inductor.lowering.scalar import Scalar, log, maximum, where
@@ -208,15 +209,21 @@ def lower_randint_like_low(
     return _integers(g, low, high)
 
 
-@random_lowering(aten.bernoulli.p)
+@register(aten.bernoulli.p)
 def lower_bernoulli_p(
     g: GraphLowering,
     x: TensorValue,
     p: float = 0.5,
+    *,
+    generator: Any = None,
 ) -> Any:
-    if not (0 <= p <= 1 and _is_of_dropout(g)):
-        return DECLINED
+    calls = config.fallback_random or generator is not None
+    if calls or not (0 <= p <= 1 and _is_of_dropout(g)):
+        return drawn_over.lower_bernoulli(g, x, p, generator)
     return draw(g, lambda source: source.uniform() < p)
+
+
+_ADDED.add(aten.bernoulli.p)
 
 
 def _is_of_dropout(g: GraphLowering) -> bool:
