@@ -277,8 +277,35 @@ def tensor_setitem(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwa
         if isinstance(part, TensorVariable) and value.fake.dim() <= part.fake.dim():
             part.call_method(tx, "copy_", [value], {})
             return NONE
+    if _is_one_mask(key.realize()) and _set_where(tx, self, key.realize(), value):
+        return NONE
     tx.add_node("call_function", operator.setitem, (self.node, proxy, tx.as_proxy(value)), {})
     return NONE
+
+
+def _is_one_mask(key: VariableTracker) -> bool:
+    """Whether an index is one bool of a tensor: all of the tensor, or nothing, is chosen."""
+    if not isinstance(key, TensorVariable):
+        return False
+    return key.fake.dtype == torch.bool and key.fake.dim() == 0
+
+
+def _set_where(
+    tx: Translator, x: TensorVariable, mask: VariableTracker, value: VariableTracker
+) -> bool:
+    """`x[mask] = value` without asking for the mask's data; False: not for such a value."""
+    if isinstance(value, TensorVariable):
+        if value.fake.dim() > x.fake.dim() or value.fake.dtype != x.fake.dtype:
+            return False
+        chosen = value.call_method(tx, "where", [mask, x], {})
+        x.call_method(tx, "copy_", [chosen], {})
+        return True
+    number = value.as_python_constant() if value.is_python_constant() else None
+    is_kept = type(number) is int and x.fake.dtype != torch.bool
+    if not is_kept and not (type(number) is float and x.fake.dtype.is_floating_point):
+        return False
+    x.call_method(tx, "masked_fill_", [mask, value], {})
+    return True
 
 
 @tensor_method("__getitem__")

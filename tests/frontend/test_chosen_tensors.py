@@ -104,3 +104,44 @@ def test_gradients_of_inputs():
         return a.grad, b.grad
 
     assert_same(grads(f), grads(minidynamo.compile(f, backend="eager")))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("value", [1.5, 2, torch.tensor(3.0), torch.tensor([4.0, 5.0])])
+@pytest.mark.parametrize("shape", [(), (2,), (3, 2)])
+def test_writes_where_one_bool_of_a_tensor_says(shape, value, grad):
+    """All of the tensor is written, or nothing: the graph holds both, and no data is asked for."""
+
+    def fn(x, value):
+        y = x * 2
+        y[y.sum() > 0] = value
+        return y + 1, y._version
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for sign in (1, -1):
+        results = []
+        for call in (fn, compiled):
+            x = torch.full(shape, float(sign), requires_grad=grad)
+            try:
+                y, version = call(x, value)
+            except RuntimeError as error:
+                results.append(type(error))
+                continue
+            gradient = torch.autograd.grad(y.sum(), x)[0].tolist() if grad else None
+            results.append((y.tolist(), version, gradient))
+        assert results[0] == results[1]
+
+
+def test_rprop_steps_on_a_number():
+    """Its step writes where comparisons of each parameter's gradient say."""
+    parameters = [torch.ones((), requires_grad=True), torch.ones(3, requires_grad=True)]
+    others = [p.detach().clone().requires_grad_() for p in parameters]
+    plain, traced = torch.optim.Rprop(parameters), torch.optim.Rprop(others)
+    step = minidynamo.compile(traced.step, backend="eager")
+    for i in range(4):
+        for p, q in zip(parameters, others, strict=True):
+            p.grad = torch.cos(p.detach() * (i + 1) * 3)
+            q.grad = p.grad.clone()
+        plain.step()
+        step()
+        assert [p.tolist() for p in parameters] == [q.tolist() for q in others]
