@@ -39,7 +39,7 @@ from minidynamo.inductor.branches import compile_branches, is_higher_order
 from minidynamo.inductor.decompositions import before_autograd
 from minidynamo.inductor.differentiable import Boxed, Joined
 from minidynamo.inductor.eager_saves import unsaved_inputs
-from minidynamo.inductor.effects import keeping_calls
+from minidynamo.inductor.effects import keeping_calls, keeping_draws
 from minidynamo.inductor.gradients import UNREACHED, WRITTEN, Gradients
 from minidynamo.inductor.kept_results import (
     drop_detached,
@@ -543,6 +543,7 @@ def _compile_aot(
         functorch_config.patch(unlift_effect_tokens=True, cse=False),
         floats_stay_numbers(),
         keeping_calls(gm),
+        keeping_draws(),
     ):
         return make_aot(
             gm,

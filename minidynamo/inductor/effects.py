@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,9 @@ import torch.fx
 from torch._library.simple_registry import singleton as registry
 from torch.fx.node import _side_effectful_functions as kept_by_torch
 
+from minidynamo.inductor import config
+
+_FLAGS_OF_TORCH = "torch._inductor.config"
 _COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd")
 _WAITS = tuple(f"{namespace}::wait_tensor" for namespace in _COLLECTIVES)
 
@@ -47,3 +51,16 @@ def keeping_calls(gm: torch.fx.GraphModule) -> Iterator[None]:
         yield
     finally:
         kept_by_torch.difference_update(acting)
+
+
+@contextmanager
+def keeping_draws() -> Iterator[None]:
+    """Keeps AOTAutograd from dropping random numbers that nobody reads, where eager's are wanted:
+    they move the generator on. torch.fx asks torch's flag of the same name whether to.
+    """
+    flags = sys.modules.get(_FLAGS_OF_TORCH)
+    if flags is None or not config.fallback_random:
+        yield
+        return
+    with flags.patch(fallback_random=True):
+        yield

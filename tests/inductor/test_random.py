@@ -294,3 +294,28 @@ def test_two_draws_in_training_are_two(name):
     torch.manual_seed(7)
     for actual, expected in zip((one, other), fn(x), strict=True):
         torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize(
+    "draw", [torch.rand_like, lambda y: F.dropout(y, 0.5), torch.bernoulli]
+)
+def test_unread_numbers_of_a_training_step_move_the_generator_on(draw):
+    weight = torch.randn(6, 6, requires_grad=True)
+
+    def fn(x):
+        y = (x @ weight).sigmoid()
+        draw(y)
+        return F.dropout(y, 0.5) + torch.rand(6)
+
+    def step(fn):
+        torch.manual_seed(0)
+        weight.grad = None
+        result = fn(torch.ones(6, 6))
+        result.sum().backward()
+        return result, weight.grad, torch.rand(3)
+
+    metrics.reset()
+    run = minidynamo.compile(fn, fullgraph=True, options={"fallback_random": True})
+    for got, want in zip(step(run), step(fn), strict=True):
+        torch.testing.assert_close(got, want)
+    assert metrics.uncompiled_graphs == 0
