@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     in_kernel_invocation_manager,
 )
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from .deferred_torch import fake_mode
 from .fake_arguments import CHECKS
@@ -135,6 +135,7 @@ POINTWISE = {
 }
 _POINTWISE_DTYPES = (*_DTYPES, torch.bfloat16, torch.float16)
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+_NO_INTEGERS = (torch.SymFloat, torch.SymBool)
 
 
 def _of_operands(*args: Any, **_options: Any) -> Sequence[int]:
@@ -272,6 +273,10 @@ def _dispatch(
     elif func is aten.nansum.default and len(args) > 1 and not args[1]:
         # Eager sums over all dimensions if none are given, torch's rule for fake tensors over none.
         args = (args[0], None, *args[2:])
+    if _has_unknown_number((*args, *(kwargs or {}).values())):
+        tensors = [x for x in tree_leaves((args, kwargs)) if type(x) is FakeTensor]
+        if any(tensor.constant is not None for tensor in tensors):
+            return _without_constants(mode, tensors, func, types, args, kwargs or {})
     try:
         result = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
     except RuntimeError:
@@ -281,6 +286,36 @@ def _dispatch(
             raise
         result = FakeTensorMode.dispatch(mode, func, types, *known)
     return _relaid(mode, result, STRIDES[func](*args)) if _has_layout(func, args) else result
+
+
+def _has_unknown_number(given: Sequence[Any]) -> bool:
+    return any(
+        type(value) in _NO_INTEGERS
+        or (type(value) in (list, tuple) and any(type(each) in _NO_INTEGERS for each in value))
+        for value in given
+    )
+
+
+def _without_constants(
+    mode: FakeTensorMode,
+    tensors: Sequence[FakeTensor],
+    func: Any,
+    types: Sequence[type],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """torch computes results of tensors whose data it knows; a symbolic float would be NaN there,
+    and a symbolic bool true.
+    """
+    mode.invalidate_written_to_constants(func, tensors, args, kwargs)
+    known = [(tensor, tensor.constant) for tensor in tensors]
+    for tensor in tensors:
+        tensor.constant = None
+    try:
+        return FakeTensorMode.dispatch(mode, func, types, args, kwargs)
+    finally:
+        for tensor, constant in known:
+            tensor.constant = constant
 
 
 def _check_view(mode: FakeTensorMode, x: torch.Tensor, shape: Sequence[Any]) -> None:

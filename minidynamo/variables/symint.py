@@ -117,6 +117,8 @@ class SymVariable(VariableTracker):
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         if name in _ITSELF:
             return self
+        if name == "__class__":
+            return tx.wrap_constant(self.python_type())
         found = getattr(self.python_type(), name, None)
         if callable(found):
             return MethodOfVariable(self, name)

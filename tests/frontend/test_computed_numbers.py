@@ -346,3 +346,17 @@ def test_sums_that_differ_in_their_order_are_compared(compare):
     compiled = minidynamo.compile(fn, backend="eager", dynamic=True)
     for given in [(1.0, 2.0, 3.0), (1.3, 0.1, 1e-10), (0.3, 0.7, 0.1), (17.2, 0.3, 0.6)]:
         assert torch.equal(compiled(torch.ones(2), *given), fn(torch.ones(2), *given))
+
+
+@pytest.mark.parametrize("numbers", [(1.5, 2.5, 3.5), (2, 3, 4)])
+def test_the_class_of_a_symbolic_number(numbers):
+    def fn(x, n):
+        names = {float: "a float", int: "an int"}
+        return x * n, n.__class__ is type(n), n.__class__.__name__, names[n.__class__]
+
+    minidynamo.reset()
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for n in numbers:
+        assert_same(compiled(torch.ones(2), n), fn(torch.ones(2), n))
+    assert len(counter.graphs) == 2  # the first number is a constant

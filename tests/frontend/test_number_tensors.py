@@ -262,3 +262,31 @@ def test_numbers_that_are_asked_for_are_compiled(name):
     for number in (2.0, 3.0):
         n = torch.tensor(number)
         torch.testing.assert_close(compiled(x, n), fn(x, n))
+
+
+def added_in_place(b):
+    t = torch.tensor([0.5])
+    view = t.view(())
+    t.add_(b)
+    return view.item()
+
+
+KNOWN = {
+    "difference": lambda b: (torch.tensor(0.5) - b).item(),
+    "quotient_of_an_int": lambda b: (torch.tensor(3) * (int(b * 10) / 2)).item(),
+    "bool": lambda b: (torch.tensor(1) + (b > 0.2)).item(),
+    "kept": lambda b: ((t := torch.tensor(2.0)) * b).item() + t.item(),
+    "in_place": added_in_place,
+    "list": lambda b: torch._foreach_mul([torch.tensor(2.0), torch.tensor(3.0)], b)[1].item(),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_tensors_and_symbolic_numbers_give_no_known_tensor(name, backend):
+    fn = KNOWN[name]
+    for dynamic in (True, None):
+        minidynamo.reset()
+        compiled = minidynamo.compile(fn, backend=backend, dynamic=dynamic)
+        for number in (0.1, 0.25, 0.7):
+            assert compiled(number) == fn(number)
