@@ -522,7 +522,11 @@ def _refuse_kinds(value: torch.Tensor, source: Source) -> None:
         unsupported("tensor kind", f"{source.name}: a view", "it is a part of a sparse tensor")
     if base is not None and base.is_inference() != value.is_inference():
         unsupported("tensor kind", f"{source.name}: a view", "its data is not that of its base")
-    if value.is_leaf and value.grad is not None and value.grad.shape != value.shape:
+    try:
+        is_leaf = value.is_leaf
+    except RuntimeError as error:  # a view that autograd refuses since its base was written
+        raise RunInEager(f"{source.name}: {error}") from None
+    if is_leaf and value.grad is not None and value.grad.shape != value.shape:
         # FSDP's are, until they are reduced. Fake tensors have gradients, too.
         raise RunInEager(f"{source.name} has a gradient of another size")
 

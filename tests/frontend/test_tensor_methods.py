@@ -492,3 +492,34 @@ def test_iteration_reads_by_index():
     check(fn, torch.ones(3, 2, requires_grad=True), ops=6, fullgraph=True)
     check(written, torch.ones(2, 2), fullgraph=True)
     check(written, torch.ones(2, 2, requires_grad=True), graphs=None)
+
+
+def part_of_a_split(*, is_written):
+    base = torch.rand(4, 2, requires_grad=True) * 1
+    part = base.chunk(2, 0)[1]
+    if is_written:
+        base.mul_(2)  # from now on autograd refuses the part
+    return part
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [lambda v: v * 2 + 1, lambda v: v.detach() * 2, lambda v: v.grad_fn, lambda v: v.is_leaf],
+)
+def test_parts_whose_base_was_written(fn, caplog):
+    compiled = minidynamo.compile(fn, backend="eager")
+    for is_written in (False, True, False, True, True, False):
+        results = []
+        for call in (fn, compiled):
+            torch.manual_seed(0)
+            part = part_of_a_split(is_written=is_written)
+            try:
+                value = call(part)
+            except RuntimeError as error:
+                results.append(str(error))
+            else:
+                results.append(
+                    value.tolist() if isinstance(value, torch.Tensor) else type(value)
+                )
+        assert results[0] == results[1]
+    assert not [record for record in caplog.records if "bug" in record.getMessage()]
