@@ -13,6 +13,7 @@ import torch
 from .._C import disabled
 from ..events import AotGraphEvent, emit, timed, wants
 from ..inductor.aot import NOT_COMPILABLE, CannotTrace, floats_stay_numbers, make_aot
+from ..inductor.detached import with_own_memory
 from ..inductor.grad_modes import enters_inference_mode, in_other_mode, other_mode_part
 from ..inductor.overlaps import refusal, with_eager_strides
 
@@ -62,6 +63,7 @@ def aot_autograd(
         "backward": _boxed(bw_compiler or fw_compiler, "backward"),
         "inference": _boxed(inference_compiler or fw_compiler, "inference"),
     }
+    gm = with_own_memory(gm)
     graph = with_eager_strides(gm)
     with timed("aot_autograd"), floats_stay_numbers():
         try:

@@ -43,6 +43,7 @@ from minidynamo.inductor.aot import NOT_COMPILABLE, CannotTrace, compile_aot, li
 from minidynamo.inductor.capture import capture_inference
 from minidynamo.inductor.captured_numbers import NotCapturable
 from minidynamo.inductor.decompositions import decomposition_table, training_decompositions
+from minidynamo.inductor.detached import with_own_memory
 from minidynamo.inductor.gradients import WRITES, WRITTEN, keeping_versions
 from minidynamo.inductor.inner_leaves import without_inner_leaves
 from minidynamo.inductor.passes import (
@@ -108,7 +109,7 @@ def compile_fx(
     with config.patch(dict(options or {})):
         metrics.increment("compiled_graphs")
         flat, spec = flatten_outputs(gm)
-        flat = without_inner_leaves(flat)
+        flat = with_own_memory(without_inner_leaves(flat))
         try:
             reason = overlaps.refusal(flat)
             if reason:

@@ -26,7 +26,8 @@ from torch.fx.node import Node, map_arg
 from torch.utils._pytree import tree_leaves
 
 from minidynamo.inductor.assertions import keep_assertions
-from minidynamo.inductor.grad_modes import escaping_view, is_computed
+from minidynamo.inductor.detached import gains_history
+from minidynamo.inductor.grad_modes import escaping_view
 
 # Element by element: what they write may be what they read.
 _POINTWISE = frozenset(
@@ -73,7 +74,7 @@ def refusal(
         if node.kwargs.get("requires_grad") is True:
             return f"{node} is a leaf of autograd"
         name = call_name(node)
-        if _gains_history(node, name):
+        if gains_history(node):
             return f"{node} is detached, and has a history after a write"
         if _is_gapped(node, name, gapped):
             gapped.add(node)
@@ -126,17 +127,6 @@ def _moved_input(node: Node) -> Node | None:
         base = base.args[0]
     is_input = isinstance(base, Node) and base.op == "placeholder"
     return base if is_input else None  # type: ignore[return-value]
-
-
-def _gains_history(node: Node, name: str) -> bool:
-    """Whether a tensor without a history is written to with one: functional graphs make it anew
-    as a part of what it was detached from, and detach it again.
-    """
-    is_data = node.target is getattr and node.args[1] == "data"
-    if not (is_data or name in ("detach", "detach_")):
-        return False
-    value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and is_computed(value)
 
 
 def _is_gapped(node: Node, name: str, gapped: set[Node]) -> bool:

@@ -449,3 +449,62 @@ def test_functions_without_a_gradient(writes, backend):
         torch.testing.assert_close((found.detach(), q), (expected.detach(), p))
         found.sum().backward()
         assert q.grad is None or not q.grad.any()
+
+
+def sum_of_parts(x, weight):
+    total = torch.zeros(3).detach()
+    for part in x @ weight:
+        total += part
+    return total
+
+
+def positions_without_gradients(x, weight):
+    with torch.no_grad():
+        rows = x.index_select(0, torch.arange(2)).view(2, 4).detach()
+    rows += weight[:, :2].t()
+    return rows * 2
+
+
+def row_through_data(x, weight):
+    rows = (x * 2).data
+    rows[0] += weight[:, 0]
+    return rows
+
+
+def seen_elsewhere(x, weight):
+    rows = x * 2
+    part = rows.detach()
+    part += weight[:, 0]
+    return part, rows
+
+
+def saved_before(x, weight):
+    rows = (x @ weight).exp()
+    part = rows.detach()
+    part += weight[0]
+    return part
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    ("fn", "is_compiled"),
+    [
+        (sum_of_parts, True),
+        (positions_without_gradients, True),
+        (row_through_data, True),
+        (seen_elsewhere, False),
+        (saved_before, False),
+    ],
+)
+def test_detached_memory_that_nothing_else_sees_is_compiled(fn, is_compiled, backend):
+    weight = torch.linspace(-1, 1, 12).reshape(4, 3).requires_grad_()
+    found = []
+    metrics.reset()
+    for run in fn, minidynamo.compile(fn, backend=backend, fullgraph=True):
+        weight.grad = None
+        results = run(torch.arange(8.0).reshape(2, 4), weight)
+        results = results if isinstance(results, tuple) else (results,)
+        results[0].square().sum().backward()
+        found.append((*(r.detach() for r in results), weight.grad))
+    torch.testing.assert_close(found[1], found[0])
+    assert metrics.uncompiled_graphs == (backend == "inductor" and not is_compiled)
