@@ -10,9 +10,9 @@ errors among them.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -237,7 +237,7 @@ def sized_fake_mode(**options: Any) -> FakeTensorMode:
     very type.
     """
     mode = fake_mode(**options)
-    mode.dispatch = partial(_dispatch, weakref.ref(mode))
+    mode.dispatch = functools.partial(_dispatch, weakref.ref(mode))
     return mode
 
 
@@ -273,9 +273,11 @@ def _dispatch(
     elif func is aten.nansum.default and len(args) > 1 and not args[1]:
         # Eager sums over all dimensions if none are given, torch's rule for fake tensors over none.
         args = (args[0], None, *args[2:])
-    if _has_unknown_number((*args, *(kwargs or {}).values())):
+    is_unknown = _has_unknown_number((*args, *(kwargs or {}).values()))
+    if is_unknown or _writes_to_lists(func):
         tensors = [x for x in tree_leaves((args, kwargs)) if type(x) is FakeTensor]
-        if any(tensor.constant is not None for tensor in tensors):
+        known = sum(tensor.constant is not None for tensor in tensors)
+        if known and (is_unknown or known < len(tensors)):
             return _without_constants(mode, tensors, func, types, args, kwargs or {})
     try:
         result = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
@@ -296,6 +298,11 @@ def _has_unknown_number(given: Sequence[Any]) -> bool:
     )
 
 
+@functools.cache
+def _writes_to_lists(func: Any) -> bool:
+    return str(func).startswith("aten._foreach_") and func._schema.is_mutable
+
+
 def _without_constants(
     mode: FakeTensorMode,
     tensors: Sequence[FakeTensor],
@@ -305,9 +312,12 @@ def _without_constants(
     kwargs: Mapping[str, Any],
 ) -> Any:
     """torch computes results of tensors whose data it knows; a symbolic float would be NaN there,
-    and a symbolic bool true.
+    and a symbolic bool true. It forgets what is written to, but not what is written to in lists.
     """
     mode.invalidate_written_to_constants(func, tensors, args, kwargs)
+    for written in args[0] if _writes_to_lists(func) else ():
+        if written.constant is not None:
+            mode.fake_tensor_converter.invalidate_constant_aliases(written.constant)
     known = [(tensor, tensor.constant) for tensor in tensors]
     for tensor in tensors:
         tensor.constant = None

@@ -277,6 +277,7 @@ KNOWN = {
     "bool": lambda b: (torch.tensor(1) + (b > 0.2)).item(),
     "kept": lambda b: ((t := torch.tensor(2.0)) * b).item() + t.item(),
     "in_place": added_in_place,
+    "in_a_list": lambda b: (torch._foreach_add_(k := [torch.tensor(2.0)], b), k[0].item())[1],
     "list": lambda b: torch._foreach_mul([torch.tensor(2.0), torch.tensor(3.0)], b)[1].item(),
 }
 
@@ -290,3 +291,37 @@ def test_known_tensors_and_symbolic_numbers_give_no_known_tensor(name, backend):
         compiled = minidynamo.compile(fn, backend=backend, dynamic=dynamic)
         for number in (0.1, 0.25, 0.7):
             assert compiled(number) == fn(number)
+
+
+def added_in_a_list(x):
+    known = [torch.tensor(0.0), torch.tensor(1.0)]
+    view = known[1].view(1)
+    torch._foreach_add_(known, [x[0], x[1]])
+    return known[0].item(), view.item()
+
+
+def copied_in_a_list(x):
+    known = [torch.tensor(0.0), torch.tensor(1.0)]
+    torch._foreach_copy_(known, [x[0], x[1]])
+    return known[0].item() + 1
+
+
+def counted_in_a_list(x):
+    steps = [torch.tensor(0.0), torch.tensor(1.0)]
+    torch._foreach_add_(steps, 1)
+    return x * steps[0].item()
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_known_tensors_that_are_written_to_in_lists(backend):
+    for fn in added_in_a_list, copied_in_a_list:
+        minidynamo.reset()
+        compiled = minidynamo.compile(fn, backend=backend)
+        for x in torch.tensor([3.0, 2.0]), torch.tensor([5.0, 4.0]):
+            assert compiled(x) == fn(x)
+
+
+def test_known_tensors_in_lists_stay_known():
+    minidynamo.reset()
+    compiled = minidynamo.compile(counted_in_a_list, backend="eager", fullgraph=True)
+    assert_same(compiled(torch.ones(2)), counted_in_a_list(torch.ones(2)))
