@@ -39,7 +39,7 @@ from minidynamo.inductor.branches import compile_branches, is_higher_order
 from minidynamo.inductor.decompositions import before_autograd
 from minidynamo.inductor.differentiable import Boxed, Joined
 from minidynamo.inductor.eager_saves import unsaved_inputs
-from minidynamo.inductor.effects import keeping_calls, keeping_draws
+from minidynamo.inductor.effects import drop_repeated, keeping_calls, keeping_draws
 from minidynamo.inductor.gradients import UNREACHED, WRITTEN, Gradients
 from minidynamo.inductor.kept_results import (
     drop_detached,
@@ -530,7 +530,9 @@ def _compile_aot(
         compute_norms_again(joint, kwargs["num_fwd_outputs"])
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):
-            return default_partition(joint, *args, **kwargs)
+            parts = default_partition(joint, *args, **kwargs)
+            drop_repeated(parts)
+            return parts
         keep_overwritten(joint, gm.meta.get(WRITTEN, ()), hidden=takes_data(gm))
         keep_unsaved(joint, unsaved_inputs(gm))
         return min_cut_rematerialization_partition(joint, *args, **kwargs)

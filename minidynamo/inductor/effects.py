@@ -64,3 +64,15 @@ def keeping_draws() -> Iterator[None]:
         return
     with flags.patch(fallback_random=True):
         yield
+
+
+def drop_repeated(parts: tuple[torch.fx.GraphModule, torch.fx.GraphModule]) -> None:
+    """Drops from the backward graph what acts in the forward graph already: torch's default
+    partition copies what needs no more than is saved, and drops what nobody reads unless it acts.
+    """
+    forward, backward = parts
+    done = {node.name for node in forward.graph.nodes if node.op == "call_function"}
+    for node in reversed(backward.graph.nodes):
+        if node.name in done and not node.users and node.is_impure():
+            backward.graph.erase_node(node)
+    backward.recompile()

@@ -319,3 +319,23 @@ def test_unread_numbers_of_a_training_step_move_the_generator_on(draw):
     for got, want in zip(step(run), step(fn), strict=True):
         torch.testing.assert_close(got, want)
     assert metrics.uncompiled_graphs == 0
+
+
+def test_draws_of_a_step_with_a_symbolic_float_are_not_repeated():
+    weight = torch.randn(6, 6, requires_grad=True)
+
+    def fn(x, scale):
+        torch.rand(2)
+        return F.dropout(x @ weight, 0.5) * torch.rand(6) * scale
+
+    def step(fn, scale):
+        torch.manual_seed(0)
+        weight.grad = None
+        result = fn(torch.ones(6, 6), scale)
+        result.square().sum().backward()
+        return result, weight.grad, torch.rand(3)
+
+    run = minidynamo.compile(fn, fullgraph=True, options={"fallback_random": True})
+    for scale in (0.5, 0.7, 0.9):
+        for got, want in zip(step(run, scale), step(fn, scale), strict=True):
+            torch.testing.assert_close(got, want)
