@@ -14,6 +14,7 @@ done so several times: counters move as often as in eager.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -103,6 +104,7 @@ class Gradients:
         if has_symbols(inputs) and _gives_part_of_written(metadata):
             # torch would take the offset that the part has in the new values' memory.
             return "a part of an input that is written to is a result"
+        _copy_detached(metadata)
         # Kernels do not write to saved tensors: backward may run again (`retain_graph`).
         if metadata.bw_donated_idxs:
             metadata.bw_donated_idxs.clear()  # torch has the list in two places
@@ -336,3 +338,13 @@ def _gives_part_of_written(metadata: Any) -> bool:
         and metadata.input_info[info.base_idx].mutates_data
         for info in metadata.output_info
     )
+
+
+def _copy_detached(metadata: Any) -> None:
+    """A result that is another one detached (`h, h.detach()`) lies as that does: where `h` is a
+    view of something inside, torch would take the part of `h` that `h` is of it.
+    """
+    for i, info in enumerate(metadata.output_info):
+        is_of_result = info.output_type.name == "alias_of_intermediate_base_is_user_output"
+        if is_of_result and not info.requires_grad:
+            metadata.output_info[i] = replace(info, view_meta_sequence=None)

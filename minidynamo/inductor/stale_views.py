@@ -1,0 +1,55 @@
+"""Tensors of autograd that are laid out anew in place while views of them are alive.
+
+    p = x.mT
+    x.t_()
+    p.sub_(1)          # writes to x, too
+
+torch's functional tensors make such a view again from what the tensor has become, laid out in the
+new way: values go to wrong places. Inference is captured by what keeps them apart (`capture`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.node import Node
+from torch.utils._pytree import tree_leaves
+
+LAID_OUT_ANEW = frozenset(
+    "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_".split()
+)
+
+
+def stale_view(gm: torch.fx.GraphModule) -> str:
+    """Why the graph has to run as it is: such an operation and a view that is used behind it."""
+    if not any(_is_laid_out_anew(node) for node in gm.graph.nodes):
+        return ""
+    position = {node: i for i, node in enumerate(gm.graph.nodes)}
+    for node, place in position.items():
+        if not _is_laid_out_anew(node):
+            continue
+        (tensor,) = _tensors(node.args[0])
+        memory = tensor.untyped_storage()._cdata
+        for other in list(position)[:place]:
+            others = [x for x in _tensors(other) if x is not tensor]
+            is_alive = any(position[user] > place for user in other.users)
+            if is_alive and any(x.untyped_storage()._cdata == memory for x in others):
+                return f"{node} lays a tensor out anew that {other} is a view of"
+    return ""
+
+
+def _is_laid_out_anew(node: Node) -> bool:
+    if node.op != "call_method" or node.target not in LAID_OUT_ANEW:
+        return False
+    return any(tensor.requires_grad for tensor in _tensors(node.args[0]))
+
+
+def _tensors(node: Any) -> list[torch.Tensor]:
+    value = node.meta.get("example_value") if isinstance(node, Node) else None
+    return [
+        leaf
+        for leaf in tree_leaves(value)
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
+    ]

@@ -1,0 +1,139 @@
+"""Results of a differentiated graph that are parts of what it makes inside, and what is laid out
+anew inside: places and values as in eager.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import minidynamo
+from minidynamo.inductor import metrics
+
+
+def turned(x):
+    h = (x * 1).mT
+    return h, h.detach()
+
+
+def rows(x):
+    h = F.gelu(x)[1:]
+    return h, h.detach()
+
+
+def columns(x):
+    h = (x * 2)[:, ::2]
+    return h.detach(), h, h.detach()
+
+
+def turned_twice(x):
+    p = (x * 1).t()
+    q = p.t()
+    return p.detach(), q, q.detach(), p
+
+
+def halves(x):
+    h = torch.chunk(x * 1, 2, 1)[1]
+    return h.detach(), h
+
+
+def expanded(x):
+    h = (x * 2).expand(2, -1, -1)
+    return h, h.detach(), h.detach().sin()
+
+
+def looked_at(x):
+    """The graph breaks at the histogram, and gives what it takes."""
+    h = (x * 1).mT
+    return torch.histogram(h.detach(), 4)[0], h
+
+
+def geometry(results):
+    """Where each result lies, relative to those whose memory it shares."""
+    memories = [x.untyped_storage().data_ptr() for x in results]
+    return [
+        (x.shape, x.stride(), x.requires_grad)
+        + tuple(
+            x.data_ptr() - y.data_ptr() if own == other else None
+            for y, other in zip(results, memories, strict=True)
+        )
+        for x, own in zip(results, memories, strict=True)
+    ]
+
+
+def called(fn, shape):
+    x = torch.arange(float(shape[0] * shape[1])).reshape(shape).sin().requires_grad_()
+    results = fn(x)
+    loss = sum(
+        ((i + 1) * y * y.detach().cos()).sum() for i, y in enumerate(results) if y.requires_grad
+    )
+    loss.backward()
+    return [y.detach() for y in results], x.grad, geometry(results)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "fn",
+    [turned, rows, columns, turned_twice, halves, expanded, looked_at],
+    ids=lambda f: f.__name__,
+)
+def test_a_part_of_something_inside_and_itself_detached(fn, dynamic, backend):
+    compiled = minidynamo.compile(
+        fn, backend=backend, dynamic=dynamic, fullgraph=fn is not looked_at
+    )
+    for shape in ((4, 4), (3, 5), (5, 6)):  # a square, whose transpose has its shape
+        wanted, given = called(fn, shape), called(compiled, shape)
+        torch.testing.assert_close(given[:2], wanted[:2])
+        assert given[2] == wanted[2]
+
+
+def written_behind_t(x):
+    x = x * 1
+    part = x.mT
+    x.t_()
+    part.sub_(part.mean())
+    x.mul_(3)
+    return part, x
+
+
+def split_behind_unsqueeze(x):
+    x = x * 1
+    first, second = torch.tensor_split(x, 2, 0)
+    x.unsqueeze_(0)
+    return first, second
+
+
+def read_behind_transpose(x):
+    x = x * 1
+    part = x[1:]
+    x.transpose_(0, 1)
+    return part * 2, x.cos()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "fn",
+    [written_behind_t, split_behind_unsqueeze, read_behind_transpose],
+    ids=lambda f: f.__name__,
+)
+def test_views_of_what_is_laid_out_anew(fn, backend):
+    """torch's functional tensors lay such views out in the new way, too."""
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for shape in ((3, 3), (3, 3), (4, 2)):
+        wanted, given = called(fn, shape), called(compiled, shape)
+        torch.testing.assert_close(given[:2], wanted[:2])
+        assert [place[:3] for place in given[2]] == [place[:3] for place in wanted[2]]
+
+
+def test_without_views_it_is_compiled():
+    def fn(x):
+        y = x * 2
+        y.t_()
+        y.unsqueeze_(0)
+        return (y.sin(),)
+
+    metrics.reset()
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    wanted, given = called(fn, (3, 4)), called(compiled, (3, 4))
+    torch.testing.assert_close(given[:2], wanted[:2])
+    assert metrics.uncompiled_graphs == 0
