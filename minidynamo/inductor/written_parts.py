@@ -1,9 +1,12 @@
-"""Views that a graph returns of inputs that it writes to, or of their `.data`.
+"""Views that a graph returns of inputs.
 
-AOTAutograd makes such a view anew, and gets some wrong. Where sizes are symbolic it does so by
-`as_strided`, from the offset that the view has in the memory of the input's new values; this is not
-its offset in the input. Where an input is written to several times its version moves behind that,
-and autograd refuses one of several views. One of `chunk`, `split` or `unbind` may become a copy.
+AOTAutograd makes such a view anew, and gets some wrong. Views that are differentiated hang on one
+node for all results, which a backward pass through one of them ends: eager's may be differentiated
+one after the other; and without such results a node of our own runs the graph. Of inputs that are
+written to there is more. Where sizes are symbolic a view is made by `as_strided`, from the offset
+that it has in the memory of the input's new values; this is not its offset in the input. Where an
+input is written to several times its version moves behind that, and autograd refuses one of several
+views. One of `chunk`, `split` or `unbind` may become a copy.
 What is a view of `x.data` would count its versions with `x`: eager's writes to it do not hinder a
 backward pass that needs `x`.
 
@@ -73,7 +76,8 @@ def take_out(
     the inputs alone.
     """
     counts = gm.meta.get(WRITTEN, {})
-    if not (counts or takes_data(gm)) or enters_inference_mode(gm):
+    is_trained = torch.is_grad_enabled() and any(map(_requires_grad, inputs))
+    if not (counts or is_trained or takes_data(gm)) or enters_inference_mode(gm):
         return None
     is_needed = has_symbols(inputs) or max(counts.values(), default=0) > 1
     given = gm.graph.find_nodes(op="placeholder")
@@ -81,7 +85,7 @@ def take_out(
     memory.pop(None, None)
     written = {_memory_of(given[i]) for i in counts if i < len(given)}
     cut_off = _of_other_mode(gm)
-    positions = []
+    positions, unwritten = [], []
     (output,) = gm.graph.find_nodes(op="output")
     for i, result in enumerate(output.args[0]):
         if not isinstance(result, Node) or not result.op.startswith("call_"):
@@ -95,7 +99,15 @@ def take_out(
         is_of_data = any(map(is_data, made_of))
         if is_wrong or (is_of_data and not result.meta["example_value"].requires_grad):
             positions += [i] if made_of else []
+        elif made_of and _memory_of(result) not in written and cut_off.isdisjoint(made_of):
+            unwritten.append(i)
+    if is_trained:
+        positions = sorted([*positions, *unwritten])
     return WrittenParts(gm, positions) if positions else None
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _of_other_mode(

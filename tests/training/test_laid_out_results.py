@@ -137,3 +137,49 @@ def test_without_views_it_is_compiled():
     wanted, given = called(fn, (3, 4)), called(compiled, (3, 4))
     torch.testing.assert_close(given[:2], wanted[:2])
     assert metrics.uncompiled_graphs == 0
+
+
+def micro_batches(model, x, y):
+    total = torch.zeros(())
+    for part, labels in zip(x.chunk(2), y.chunk(2), strict=True):
+        loss = F.cross_entropy(model(part), labels)
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_parts_of_inputs_are_differentiated_one_after_the_other(dynamic, backend):
+    """They hang on no common node that the first backward pass would end."""
+    compiled = minidynamo.compile(micro_batches, backend=backend, dynamic=dynamic)
+    for n in (6, 6, 8):
+        found = []
+        for call in (micro_batches, compiled):
+            torch.manual_seed(0)
+            model, x = torch.nn.Linear(3, 4), torch.rand(n, 3, requires_grad=True)
+            total = call(model, x, torch.arange(n) % 4)
+            found.append((total, model.weight.grad, x.grad))
+        torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_nothing_but_parts_of_inputs(backend):
+    def fn(x, y):
+        first, second = x.chunk(2)
+        with torch.no_grad():
+            cut = x[1:]
+        return first, y.t(), second.view(-1), x.detach(), cut
+
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for shape in ((4, 3), (4, 3), (6, 2)):
+        x, y = torch.rand(shape, requires_grad=True), torch.rand(2, 5)
+        for result, wanted in zip(compiled(x, y), fn(x, y), strict=True):
+            assert result.data_ptr() == wanted.data_ptr() and result.stride() == wanted.stride()
+            assert result.requires_grad == wanted.requires_grad
+            assert result._base is wanted._base
+            if result.requires_grad and result.grad_fn is not None:
+                (given,), (gradient,) = (
+                    torch.autograd.grad(r.square().sum(), x) for r in (result, wanted)
+                )
+                torch.testing.assert_close(given, gradient)

@@ -88,7 +88,10 @@ def lower_bernoulli(g: GraphLowering, x: TensorValue, p: float, generator: Any) 
 def _drawn(
     g: GraphLowering, op: Any, x: TensorValue, numbers: tuple[float, ...], generator: Any
 ) -> Any:
-    if tuple(x.layout) == tuple(contiguous_strides(x.size)):
+    is_repeated = any(
+        step == 0 and size != 1 for size, step in zip(x.size, x.layout, strict=True)
+    )
+    if is_repeated or tuple(x.layout) == tuple(contiguous_strides(x.size)):
         return DECLINED
     options = {"dtype": x.dtype, "device": x.device, "generator": generator}
     return g.extern(op, (list(x.size), list(x.layout), *numbers), options)
