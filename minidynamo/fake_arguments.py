@@ -56,6 +56,14 @@ def _integers(x: torch.Tensor, low: Any, high: Any, **_options: Any) -> None:
         _check_interval(low, high, high <= low)
 
 
+def _largest(name: str, x: torch.Tensor, dim: Any) -> None:
+    """Where there are rows, but of no element, torch's rules raise."""
+    is_given = type(dim) is int and -x.dim() <= dim < x.dim()
+    if is_given and type(x.shape[dim]) is int and x.shape[dim] == 0:
+        where = f"dim {dim % x.dim()} to have non-zero size."
+        raise IndexError(f"{name}(): Expected reduction {where}")
+
+
 # Operator -> a function of its arguments, which raises what eager would, if not in its words.
 CHECKS: dict[Any, Callable[..., None]] = {
     aten._softmax.default: _softmax,
@@ -68,4 +76,9 @@ CHECKS: dict[Any, Callable[..., None]] = {
     getattr(aten.random_, "from"): _integers,
     aten.randint_like.default: _integers_below,
     aten.randint_like.low_dtype: _integers,
+    aten.max.dim: lambda x, dim, *_rest: _largest("max", x, dim),
+    aten.min.dim: lambda x, dim, *_rest: _largest("min", x, dim),
+    aten.median.dim: lambda x, dim, *_rest: _largest("median", x, dim),
+    aten.nanmedian.dim: lambda x, dim, *_rest: _largest("median", x, dim),
+    aten.mode.default: lambda x, dim=-1, *_rest: _largest("mode", x, dim),
 }

@@ -348,3 +348,24 @@ def test_gradients_of_inverse_spectra():
     call(given[0], WINDOW).square().sum().backward()
     minidynamo.compile(call, fullgraph=True)(given[1], WINDOW).square().sum().backward()
     torch.testing.assert_close(given[1].grad, given[0].grad)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", ["max", "min", "median", "nanmedian", "mode"])
+def test_the_largest_of_no_elements(name, dynamic):
+    """Also where there is no row that could have one."""
+
+    def fn(x):
+        return getattr(torch, name)(x, -1)[0] * 2
+
+    compiled = minidynamo.compile(fn, dynamic=dynamic)
+    for shape in ((2, 3), (0, 3), (0, 0), (3, 0), (4, 2)):
+        x = torch.ones(shape)
+        try:
+            wanted = fn(x)
+        except IndexError as error:
+            with pytest.raises(IndexError) as raised:
+                compiled(x)
+            assert str(raised.value) == str(error)
+        else:
+            assert torch.equal(compiled(x), wanted)
