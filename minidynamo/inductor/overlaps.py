@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 from minidynamo.inductor.assertions import keep_assertions
 from minidynamo.inductor.detached import gains_history
 from minidynamo.inductor.grad_modes import escaping_view
-from minidynamo.inductor.stale_views import stale_view
+from minidynamo.inductor.stale_views import hooked_view, stale_view
 
 # Element by element: what they write may be what they read.
 _POINTWISE = frozenset(
@@ -62,7 +62,7 @@ def refusal(
 ) -> str:
     """Why the graph has to run as it is; "" if nothing is against compiling it."""
     reason = escaping_view(gm) or keep_assertions(gm) or _sparse_with_history(gm)
-    reason = reason or stale_view(gm)
+    reason = reason or stale_view(gm) or hooked_view(gm)
     if reason:
         return reason
     laid = [node for node in map(_moved_input, gm.graph.nodes) if node is not None]

@@ -6,10 +6,13 @@
 
 torch's functional tensors make such a view again from what the tensor has become, laid out in the
 new way: values go to wrong places. Inference is captured by what keeps them apart (`capture`).
+
+And views of inputs that have hooks: the view that is returned is made again, without its hooks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -53,3 +56,28 @@ def _tensors(node: Any) -> list[torch.Tensor]:
         for leaf in tree_leaves(value)
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
     ]
+
+
+def hooked_view(gm: torch.fx.GraphModule) -> str:
+    """Why the graph has to run as it is: a hook on a part of an input, of which one is returned."""
+    hooked = [node.args[0] for node in gm.graph.nodes if _is_hook(node)]
+    if not hooked:
+        return ""
+    (output,) = gm.graph.find_nodes(op="output")
+    given = _memories(gm.graph.find_nodes(op="placeholder"))
+    returned = _memories(node for node in output.all_input_nodes if node.op != "placeholder")
+    for node in hooked:
+        if not _memories([node]).isdisjoint(given & returned):
+            return (
+                f"{node} has a hook, and is a view of an input that a result is a view of, too"
+            )
+    return ""
+
+
+def _is_hook(node: Node) -> bool:
+    """Whether it is `minidynamo.handlers.tensor_hooks.hooked`."""
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == "hooked"
+
+
+def _memories(nodes: Iterable[Any]) -> set[int]:
+    return {x.untyped_storage()._cdata for node in nodes for x in _tensors(node)}

@@ -150,7 +150,12 @@ def _remade(
         if not is_call or is_in_place(call_name(node)) or "out" in node.kwargs:
             return set()
         values = tree_leaves(node.meta.get("example_value"))
-        if not all(_is_size(value) or _storage(value) in memory for value in values):
+        # A new tensor may have an input's memory: that of a parameter made of it here.
+        operands = tree_leaves(
+            [item.meta.get("example_value") for item in node.all_input_nodes]
+        )
+        taken = set(map(_storage, operands)) & memory.keys()
+        if not all(_is_size(value) or _storage(value) in taken for value in values):
             return set()
         pending.extend(node.all_input_nodes)
     return seen

@@ -183,3 +183,62 @@ def test_nothing_but_parts_of_inputs(backend):
                     torch.autograd.grad(r.square().sum(), x) for r in (result, wanted)
                 )
                 torch.testing.assert_close(given, gradient)
+
+
+def hooked_part(x, y):
+    h = x.view(-1)
+    h.register_hook(lambda g: g * 3)
+    return h, (h * 2).sum(), y[1:]
+
+
+def part_of_a_hooked_part(x, y):
+    h = x[1:]
+    k = h.view(-1)
+    h.register_hook(lambda g: g * 3)
+    return k, y.t()
+
+
+def hooked_row(x, y):
+    rows = x.unbind(0)
+    rows[0].register_hook(lambda g: g + 1)
+    return rows[0], rows[1], (x * 2).sum()
+
+
+def hooked_input(x, y):
+    x.register_hook(lambda g: g * 3)
+    h = x.view(-1)
+    return h, (h * 2).sum(), y[1:]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "fn",
+    [hooked_part, part_of_a_hooked_part, hooked_row, hooked_input],
+    ids=lambda f: f.__name__,
+)
+def test_hooks_of_returned_parts_of_inputs_are_called(fn, backend):
+    compiled = minidynamo.compile(fn, backend=backend)
+    for shape in ((3, 4), (3, 4), (5, 2)):
+        found = []
+        for call in (fn, compiled):
+            x = torch.linspace(0, 1, shape[0] * shape[1]).reshape(shape).requires_grad_()
+            results = call(x, torch.ones(4, 4))
+            sum((r * r.detach()).sum() for r in results if r.requires_grad).backward()
+            found.append((results, x.grad))
+        torch.testing.assert_close(found[1], found[0])
+
+
+def test_parameters_made_of_results():
+    """A result that became the data of a new parameter is no view of an input."""
+
+    def fn(x):
+        data = x.detach() + 1
+        p = torch.nn.Parameter(data)
+        data.mul_(2)
+        return (p * x).sum(), p, data
+
+    for backend in ("aot_eager", "inductor"):
+        compiled = minidynamo.compile(fn, backend=backend)
+        for x in (torch.ones(3, requires_grad=True), torch.zeros(2, requires_grad=True)):
+            for result, wanted in zip(compiled(x), fn(x), strict=True):
+                assert result.tolist() == wanted.tolist()
