@@ -33,6 +33,7 @@ from minidynamo.inductor.decompositions import before_autograd
 from minidynamo.inductor.functional_variants import functional_variant
 from minidynamo.inductor.gradients import WRITES, WRITTEN
 from minidynamo.inductor.sizes import has_symbols, is_composed
+from minidynamo.inductor.stale_views import LAID_OUT_ANEW
 from minidynamo.inductor.views import View, rebuild
 
 aten = torch.ops.aten
@@ -49,10 +50,7 @@ HIDDEN_MUTATION = {
     aten.miopen_batch_norm.default: (3, 5),
 }
 # What lays a tensor out anew, on the same memory.
-_LAID_OUT_ANEW = {
-    *(aten.as_strided_, aten.transpose_, aten.swapdims_, aten.swapaxes_, aten.t_),
-    *(aten.squeeze_, aten.unsqueeze_),
-}
+_LAID_OUT_ANEW = {getattr(aten, name) for name in LAID_OUT_ANEW}
 _INPUTS = (FakeTensor, int, float, bool, torch.SymInt, torch.SymFloat, type(None))
 Decompositions = Mapping[Any, Callable[..., Any]]
 

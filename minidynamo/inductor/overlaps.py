@@ -28,7 +28,13 @@ from torch.utils._pytree import tree_leaves
 from minidynamo.inductor.assertions import keep_assertions
 from minidynamo.inductor.detached import gains_history
 from minidynamo.inductor.grad_modes import escaping_view
-from minidynamo.inductor.stale_views import hooked_view, stale_view
+from minidynamo.inductor.stale_views import (
+    LAID_OUT_ANEW,
+    hooked_view,
+    stale_view,
+    storage_of,
+    within,
+)
 
 # Element by element: what they write may be what they read.
 _POINTWISE = frozenset(
@@ -41,10 +47,7 @@ _POINTWISE = frozenset(
 _OPERATORS = frozenset(
     "iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
 )
-RESHAPING = frozenset(
-    "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ resize_ resize_as_ set_"
-    " detach_ requires_grad_".split()
-)
+RESHAPING = LAID_OUT_ANEW | frozenset("resize_ resize_as_ set_ detach_ requires_grad_".split())
 _SPARSE = {
     torch.sparse_coo,
     torch.sparse_csr,
@@ -290,10 +293,10 @@ def _writes(
         yield (
             (part, _tensors(rest[1:]))
             if part is not None
-            else (_within(written), _tensors(rest))
+            else (within(written), _tensors(rest))
         )
     else:
-        yield _within(written), _tensors(rest)
+        yield within(written), _tensors(rest)
 
 
 def _writes_of_program(node: Node) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
@@ -342,7 +345,7 @@ def _part(
     key = map_arg(key, _value)
     while _functorch.is_gradtrackingtensor(tensor):
         tensor = _functorch.get_unwrapped(tensor)  # of the same dimensions
-    if _within(tensor) is not tensor:
+    if within(tensor) is not tensor:
         return None
     parts = key if isinstance(key, tuple) else (key,)
     plain = (int, slice, type(None), type(Ellipsis), torch.SymInt)
@@ -372,16 +375,7 @@ def _tensors(
     arguments: Any,
 ) -> list[torch.Tensor]:
     values = tree_leaves(map_arg(arguments, _value))
-    return [_within(value) for value in values if _is_strided(value)]
-
-
-def _within(
-    tensor: torch.Tensor,
-) -> torch.Tensor:
-    """What a tensor of a transform wraps: of all members of a batch at once."""
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = _functorch.get_unwrapped(tensor)
-    return tensor
+    return [within(value) for value in values if _is_strided(value)]
 
 
 def _is_strided(
@@ -506,13 +500,6 @@ def _geometry(
     tensor: torch.Tensor,
 ) -> str:
     return f"{tuple(tensor.shape)} {tensor.stride()} {tensor.storage_offset()} {tensor.dtype}"
-
-
-def storage_of(
-    tensor: torch.Tensor,
-) -> int:
-    """What tensors that share memory have in common."""
-    return tensor.untyped_storage()._cdata
 
 
 def _span(

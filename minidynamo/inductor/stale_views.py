@@ -17,12 +17,25 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._C import _functorch
 from torch.fx.node import Node
 from torch.utils._pytree import tree_leaves
 
 LAID_OUT_ANEW = frozenset(
     "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_".split()
 )
+
+
+def within(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor of a transform wraps: of all members of a batch at once."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """What tensors that share memory have in common."""
+    return within(tensor).untyped_storage()._cdata
 
 
 def stale_view(gm: torch.fx.GraphModule) -> str:
@@ -34,11 +47,11 @@ def stale_view(gm: torch.fx.GraphModule) -> str:
         if not _is_laid_out_anew(node):
             continue
         (tensor,) = _tensors(node.args[0])
-        memory = tensor.untyped_storage()._cdata
+        memory = storage_of(tensor)
         for other in list(position)[:place]:
             others = [x for x in _tensors(other) if x is not tensor]
             is_alive = any(position[user] > place for user in other.users)
-            if is_alive and any(x.untyped_storage()._cdata == memory for x in others):
+            if is_alive and any(storage_of(x) == memory for x in others):
                 return f"{node} lays a tensor out anew that {other} is a view of"
     return ""
 
@@ -80,4 +93,4 @@ def _is_hook(node: Node) -> bool:
 
 
 def _memories(nodes: Iterable[Any]) -> set[int]:
-    return {x.untyped_storage()._cdata for node in nodes for x in _tensors(node)}
+    return {storage_of(x) for node in nodes for x in _tensors(node)}

@@ -139,6 +139,20 @@ def test_without_views_it_is_compiled():
     assert metrics.uncompiled_graphs == 0
 
 
+def test_layouts_inside_of_a_transform_are_compiled():
+    def inner(x):
+        y = x * 2
+        y.t_()
+        return y.sin().sum()
+
+    metrics.reset()
+    compiled = minidynamo.compile(lambda x: torch.func.grad(inner)(x), fullgraph=True)
+    for shape in ((3, 3), (2, 5)):
+        x = torch.rand(shape)
+        torch.testing.assert_close(compiled(x), torch.func.grad(inner)(x))
+    assert metrics.uncompiled_graphs == 0
+
+
 def micro_batches(model, x, y):
     total = torch.zeros(())
     for part, labels in zip(x.chunk(2), y.chunk(2), strict=True):
