@@ -21,7 +21,7 @@ from ..variables.constant import ConstantVariable
 from ..variables.registry import handles, wraps, wraps_instances
 from ..variables.user_defined import UserDefinedObjectVariable
 from .builtins import Values, builtin
-from .text import REPRS, Repr, show
+from .text import show, shown_by
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -139,7 +139,7 @@ def _show_partial(tx: Translator, value: PartialVariable) -> str:
     return f"{type_name(value.cls)}({', '.join(parts)})"
 
 
-REPRS[functools.partial.__repr__] = Repr(_show_partial, "...")
+shown_by(functools.partial, _show_partial, "...")
 
 
 class _CalledByPython(functools.partial[Any]):

@@ -6,10 +6,10 @@ import collections
 import enum
 import types
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..variables.base import VariableTracker, unsupported
-from ..variables.builtin_object import NONE, BuiltinObject, type_name
+from ..variables.builtin_object import NONE, BuiltinObject, builtin_method, type_name
 from ..variables.constant import ConstantVariable
 from ..variables.deques import DequeVariable
 from ..variables.descriptors import lookup_special
@@ -115,16 +115,7 @@ def text_of(
         found = value.lookup(special)
         if found is not None and (found[2] or isinstance(found[1], types.FunctionType)):
             return _checked(tx, asked, value.call_method(tx, special, [], {}))
-        row = REPRS.get(value.cls.__repr__)
-        if row is None or special != "__repr__":
-            return None
-        if value.is_visited:
-            return row.again and row.again.replace("%s", value.cls.__name__)
-        value.is_visited = True
-        try:
-            return row.show(tx, value)
-        finally:
-            value.is_visited = False
+        return None
     function = lookup_special(tx, value, special)
     if function is None or value.python_type().__dict__.get("__repr__") is object.__repr__:
         return None
@@ -149,13 +140,26 @@ def _checked(
 # -- containers ---------------------------------------------------------------------------------
 
 
-class Repr(NamedTuple):
-    """A `__repr__` in C: what it gives, and what it gives of a container within itself (%s: the
-    name of its class).
+def shown_by(
+    types_: type | tuple[type, ...],
+    function: Callable[[Translator, Any], str],
+    again: str | None,
+) -> None:
+    """`function` is the `__repr__` of these classes in C; again: what it gives of a container
+    within itself (%s: the name of its class).
     """
 
-    show: Callable[[Translator, Any], str]
-    again: str | None
+    @builtin_method(types_, "__repr__")
+    def show_once(tx: Translator, self: BuiltinObject, /) -> VariableTracker:
+        if self.is_visited:
+            if again is None:
+                unsupported("text of an object", repr(self), "it contains itself")
+            return ConstantVariable(again.replace("%s", self.cls.__name__))
+        self.is_visited = True
+        try:
+            return ConstantVariable(function(tx, self))
+        finally:
+            self.is_visited = False
 
 
 def show(tx: Translator, item: VariableTracker) -> str:
@@ -218,23 +222,17 @@ def _show_set(tx: Translator, value: SetVariable) -> str:
     return items if value.cls is set else f"{name}({items})"
 
 
-REPRS: dict[Any, Repr] = {
-    set.__repr__: Repr(_show_set, "%s(...)"),
-    frozenset.__repr__: Repr(_show_set, "%s(...)"),
-    list.__repr__: Repr(_show_list, "[...]"),
-    tuple.__repr__: Repr(_show_tuple, "(...)"),
-    dict.__repr__: Repr(_show_dict, "{...}"),
-    collections.defaultdict.__repr__: Repr(_show_defaultdict, None),
-    collections.OrderedDict.__repr__: Repr(_show_ordered, "..."),
-    collections.deque.__repr__: Repr(_show_deque, "[...]"),
-    types.MappingProxyType.__repr__: Repr(_show_proxy, None),
-    **{
-        type(getattr(cls(), kind)()).__repr__: Repr(_show_view, "...")
-        for cls in (dict, collections.OrderedDict)
-        for kind in ("keys", "values", "items")
-    },
-}
-
+shown_by((set, frozenset), _show_set, "%s(...)")
+shown_by(list, _show_list, "[...]")
+shown_by(tuple, _show_tuple, "(...)")
+shown_by(dict, _show_dict, "{...}")
+shown_by(collections.defaultdict, _show_defaultdict, None)
+shown_by(collections.OrderedDict, _show_ordered, "...")
+shown_by(collections.deque, _show_deque, "[...]")
+shown_by(types.MappingProxyType, _show_proxy, None)
+for _cls in (dict, collections.OrderedDict):
+    for _kind in ("keys", "values", "items"):
+        shown_by(type(getattr(_cls(), _kind)()), _show_view, "...")
 
 _text(str, "__str__")
 _text(repr, "__repr__")

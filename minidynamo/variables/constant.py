@@ -300,6 +300,10 @@ class ConstantVariable(VariableTracker):
             ):
                 join = tx.wrap_constant(self.value.join)
                 return tx.call_function(join, [tx.wrap_items(tuple, items)], {})
+            plain = tx.wrap_constant(str.__str__)  # what a subclass says is not asked
+            for place, item in enumerate(items):
+                if issubclass(item.python_type(), str) and not item.is_python_constant():
+                    items[place] = tx.call_function(plain, [item], {}).realize()
             parts = [item.as_python_constant() for item in items]
             return tx.fold(self.value.join, (parts,), {})
         if name in _FORMATS and isinstance(self.value, str):

@@ -276,7 +276,10 @@ def build_exception(tx: Any, error: BaseException) -> VariableTracker:
     pass_on(error)
     args = [tx.wrap_constant(arg) for arg in error.args]
     sample = error.with_traceback(None) if isinstance(error, OPAQUE_EXCEPTIONS) else None
-    return ExceptionVariable(type(error), args, sample=sample)
+    made = ExceptionVariable(type(error), args, sample=sample)
+    for name, value in vars(error).items():
+        tx.output.side_effects.store_attr(made, name, tx.wrap_constant(value))
+    return made
 
 
 def exception_with_state(

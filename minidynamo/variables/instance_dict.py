@@ -145,6 +145,17 @@ class InstanceDictVariable(VariableTracker):
         push_dict(codegen, self.owner.python_type(), lambda: codegen(self.owner))
 
 
+def adopt(tx: Translator, owner: InstanceState, value: VariableTracker) -> None:
+    """`owner.__dict__ = value`, both made while tracing: `value` is the view from then on."""
+    view, names = InstanceDictVariable(owner), list(owner.instance_names(tx))
+    for name in names:
+        tx.output.side_effects.delete_attr(owner, name, existed=False)
+    for name, item in tx.unpack_keywords(value).items():
+        view.setitem(tx, ConstantVariable(name), item)
+    value.__class__ = InstanceDictVariable
+    vars(value).update(vars(view))
+
+
 def _get(
     tx: Translator,
     self: InstanceDictVariable,
@@ -237,4 +248,4 @@ _METHODS: dict[str, Callable[..., VariableTracker]] = {
 # What only reads gives the same on a copy.
 _ON_COPY = frozenset({"__eq__", "__ne__", "__or__", "__reversed__"})
 
-__all__ = ["DELETED", "InstanceDictVariable"]
+__all__ = ["DELETED", "InstanceDictVariable", "adopt"]

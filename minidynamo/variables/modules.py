@@ -94,6 +94,9 @@ class PythonModuleVariable(VariableTracker):
         except AttributeError as error:
             tx.guard(InstanceDictSource(self.source), "DICT_LACKS", name)
             raise ObservedException(tx.wrap_exception(error)) from None
+        except Exception as error:
+            pass_on(error)
+            unsupported("attribute", name, f"the module's __getattr__ raises {error!r}")
         if name in self.value.__dict__ and not self._is_property(name):
             return self.getattr(tx, name)
         return tx.wrap(value, AttrSource(self.source, name))

@@ -29,7 +29,7 @@ from .descriptors import (
     lookup_special,
 )
 from .functions import CallableVariable, MethodOfVariable
-from .instance_dict import InstanceDictVariable
+from .instance_dict import InstanceDictVariable, adopt
 from .instance_state import InstanceState, instance_dict
 from .registry import handler_of, wraps_instances
 from .user_keys import UserKey
@@ -205,6 +205,8 @@ class UserDefinedObjectVariable(InstanceState):
                 tx.output.side_effects.delete_attr(self, name, existed=existed)
             else:
                 tx.output.side_effects.store_attr(self, name, value)
+        elif isinstance(found.raw, types.GetSetDescriptorType) and name == "__dict__" and value:
+            self._replace_dict(tx, value.realize())
         else:
             slot = "__set__" if value is not None else "__delete__"
             setter = class_lookup(tx, type(found.raw), slot)
@@ -213,6 +215,21 @@ class UserDefinedObjectVariable(InstanceState):
             function = bind(tx, setter, found.variable(tx), type(found.raw))
             tx.call_function(function, [self, value] if value is not None else [self], {})
         return True
+
+    def _replace_dict(self, tx: Translator, value: VariableTracker) -> None:
+        if not issubclass(value.python_type(), dict):
+            kind = type_name(value.python_type())
+            tx.raise_observed(
+                TypeError, f"__dict__ must be set to a dictionary, not a '{kind}'"
+            )
+        known = self.mutation is not Mutation.NEW or self.dict_variable is not None
+        known = known or isinstance(value, InstanceDictVariable)
+        if known or value.mutation is not Mutation.NEW or value.python_type() is not dict:
+            unsupported(
+                "instance dict", self.describe(), "it is replaced by what others may hold"
+            )
+        adopt(tx, self, value)
+        self.dict_variable = value  # type: ignore[assignment]
 
     def _check_slot(self, tx: Translator, descriptor: Any) -> None:
         """AttributeError if the slot is empty: nothing can be deleted."""

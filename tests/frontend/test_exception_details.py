@@ -2,7 +2,9 @@
 asked, attributes that are checked, tracebacks behind graph breaks.
 """
 
+import re
 import traceback
+import types
 
 import pytest
 import testing
@@ -373,3 +375,41 @@ def test_identity_of_tracebacks():
 
     check(fn, X, fullgraph=True)
     assert fn(X)[1:] == ([False, False, False, True], True)
+
+
+def test_what_an_error_of_a_constant_call_keeps():
+    def caught(x, text):
+        try:
+            re.compile(text)
+        except re.error as error:
+            return x + 1, error.pattern, error.pos, error.with_traceback(None).msg, vars(error)
+
+    def kept(x):
+        try:
+            re.compile("(b))")
+        except re.error as error:
+            error.pos += 1
+            return x + 1, error
+
+    check(caught, X, "(a))", graphs=1, breaks=0)
+    error = minidynamo.compile(kept, backend="eager", fullgraph=True)(X)[1]
+    assert (error.pattern, error.pos, str(error)) == ("(b))", 4, kept(X)[1].args[0])
+
+
+def test_a_getattr_of_a_module_that_raises():
+    module = types.ModuleType("module")
+
+    def refuse(name):
+        raise ValueError(f"no {name}")
+
+    def fn(x):
+        y = x + 1
+        try:
+            return y + module.missing
+        except ValueError as error:
+            return y + 2, str(error)
+
+    for module.__getattr__ in (refuse, "not callable"):
+        minidynamo.reset()
+        compiled = minidynamo.compile(fn, backend="eager")
+        assert str(outcome_of(lambda c=compiled: c(X))) == str(outcome_of(lambda: fn(X)))

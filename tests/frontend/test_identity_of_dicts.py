@@ -5,7 +5,7 @@ import enum
 
 import pytest
 import torch
-from testing import CountingBackend, assert_same
+from testing import CountingBackend, assert_same, check
 
 import minidynamo
 
@@ -256,3 +256,62 @@ def test_instance_dicts_are_compared():
         pairs = [(ByDict(w=1), ByDict(**attributes)) for _ in range(2)]
         assert_same(fn(X, *pairs[0]), compiled(X, *pairs[1]))
     assert len(counter.graphs) == 3
+
+
+class Options:
+    kind = "plain"
+
+    def __init__(self):
+        self.rate = 1
+
+    @property
+    def shown(self):
+        return "property"
+
+    def clone(self):
+        made = type(self).__new__(type(self))
+        made.__dict__ = self.__dict__.copy()
+        made.size = 2
+        return made
+
+
+def test_an_instance_dict_is_replaced():
+    def cloned(x):
+        first = Options()
+        second = first.clone()
+        return x + second.rate + second.size, vars(second), vars(first)
+
+    def seen_from_both_sides(x):
+        made = Options()
+        names = {"rate": x, "shown": 3, "kind": "own"}
+        made.__dict__ = names
+        names["late"], made.later = 4, 5
+        del names["kind"]
+        same = names is made.__dict__
+        return made.rate + made.late, made.shown, made.kind, list(names), same, len(names)
+
+    def of_the_wrong_kind(x):
+        made = Options()
+        try:
+            made.__dict__ = [1]
+        except TypeError as error:
+            return x + made.rate, str(error)
+
+    def shared(x):
+        first, second, names = Options(), Options(), {"rate": 1}
+        first.__dict__ = names
+        second.__dict__ = names
+        second.rate = 5
+        return x + first.rate
+
+    for fn in (cloned, seen_from_both_sides, of_the_wrong_kind):
+        check(fn, X, graphs=1, breaks=0)
+    check(shared, X)
+    names = minidynamo.compile(lambda x: returned(x), backend="eager", fullgraph=True)(X)
+    assert names[0].__dict__ is names[1] and torch.equal(names[1]["value"], X + 1)
+
+
+def returned(x):
+    made, names = Options(), {"value": x + 1}
+    made.__dict__ = names
+    return made, names

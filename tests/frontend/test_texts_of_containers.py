@@ -223,3 +223,24 @@ def test_sets_within_themselves():
         minidynamo.reset()
         compiled = minidynamo.compile(fn, backend="eager")
         assert_same(compiled(x, Shown(), cls), fn(x, Shown(), cls))
+
+
+class Loud(list):
+    def __repr__(self):
+        return "Loud" + super().__repr__()
+
+
+def test_repr_as_a_method():
+    def fn(x):
+        within = [1]
+        within.append(within)
+        counts = defaultdict(int, a=1)
+        shown = [v.__repr__() for v in ([1], (2,), {3: 4}, {5}, deque([6]), Pair(1, 2), counts)]
+        views = {}.keys().__repr__(), OrderedDict(a=1).__repr__(), within.__repr__()
+        loud = str(Loud([1])), list.__repr__(Loud([2])), Loud([3]).__repr__()
+        try:
+            [1].__repr__(2)
+        except TypeError as error:
+            return x + 1, shown, views, loud, str(error)
+
+    check(fn, X, graphs=1, breaks=0)

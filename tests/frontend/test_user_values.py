@@ -244,3 +244,28 @@ def test_operations_start_the_count_anew(monkeypatch):
     counter = CountingBackend()
     assert_same(fn(X), minidynamo.compile(fn, backend=counter)(X))
     assert len(counter.graphs) == 1 and counter.op_count == 20
+
+
+class Whispered(str):
+    def __str__(self):
+        return "not asked"
+
+
+def test_join_takes_the_text_itself():
+    def fn(x):
+        pieces = [Whispered("a"), "b"]
+        return (
+            x + 1,
+            ",".join(pieces),
+            Whispered("-").join(tuple(pieces)),
+            "".join(p for p in pieces),
+        )
+
+    def wrong(x):
+        try:
+            ",".join([Whispered("a"), 3])
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(fn, X, graphs=1, breaks=0)
+    check(wrong, X, graphs=1, breaks=0)
