@@ -36,7 +36,10 @@ if TYPE_CHECKING:
         error_on_graph_break,
         export,
         forbid_in_graph,
+        is_dynamo_disable_recursive,
         nonstrict_trace,
+        override_cudagraphs,
+        override_optimization_hint,
         patch_dynamo_config,
         substitute_in_graph,
     )
@@ -87,7 +90,10 @@ _EXPORTS = {
         "error_on_graph_break",
         "export",
         "forbid_in_graph",
+        "is_dynamo_disable_recursive",
         "nonstrict_trace",
+        "override_cudagraphs",
+        "override_optimization_hint",
         "patch_dynamo_config",
         "substitute_in_graph",
     ),
@@ -121,6 +127,16 @@ _EXPORTS = {
     "support": ("is_dynamo_supported", "is_inductor_supported"),
     "callback": ("callback_handler", "on_compile_end", "on_compile_start"),
 }
+# What torch._dynamo has besides, and what there is instead.
+_ELSEWHERE = {
+    "allow_c_slot": "substitute_in_graph() lets Python functions stand for those in C",
+    "bytecode_debugger": "MINIDYNAMO_LOGS=bytecode shows the code that is made",
+    "get_recursion_limit": "sys.getrecursionlimit() holds for the tracer, too",
+    "register_hook_for_recompile_user_context": "events.subscribe() tells of recompilations",
+    "replay": "frames are not recorded",
+    "reset_recompile_user_contexts": "events.subscribe() tells of recompilations",
+    "set_recursion_limit": "sys.setrecursionlimit() holds for the tracer, too",
+}
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = [
@@ -150,6 +166,7 @@ __all__ = [
     "inductor",
     "is_compiling",
     "is_dynamo_compiling",
+    "is_dynamo_disable_recursive",
     "is_dynamo_supported",
     "is_inductor_supported",
     "list_backends",
@@ -166,6 +183,8 @@ __all__ = [
     "on_compile_start",
     "optimize",
     "optimize_assert",
+    "override_cudagraphs",
+    "override_optimization_hint",
     "patch_dynamo_config",
     "register_backend",
     "reset",
@@ -185,7 +204,8 @@ def __getattr__(name: str) -> Any:
     if name in ("callback", "compiler", "comptime", "decorators", "inductor", "testing"):
         return importlib.import_module(f".{name}", __name__)
     if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        where = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{where}")
     with importing():
         value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
     globals()[name] = value

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+import torch
+
 from . import config
 from .eval_frame import disable, run, set_stance
 from .exc import UserError
@@ -15,6 +17,7 @@ from .markers import (
     allow_in_graph,
     assume_constant_result,
     break_errors,
+    decision,
     disallow_in_graph,
     graph_break,
     made_nonstrict,
@@ -40,12 +43,15 @@ __all__ = [
     "export",
     "forbid_in_graph",
     "graph_break",
+    "is_dynamo_disable_recursive",
     "mark_dynamic",
     "mark_static",
     "mark_static_address",
     "mark_unbacked",
     "maybe_mark_dynamic",
     "nonstrict_trace",
+    "override_cudagraphs",
+    "override_optimization_hint",
     "patch_dynamo_config",
     "run",
     "set_stance",
@@ -174,9 +180,55 @@ def _within(manager: Any, fn: F) -> F:
     return inner  # type: ignore[return-value]
 
 
-for _method in (error_on_graph_break.__enter__, error_on_graph_break.__exit__):
-    set_decision(_method, Decision.INLINE)
-set_decision(error_on_graph_break.__init__, Decision.INLINE)
+class override_cudagraphs:  # noqa: N801  (used as a function)
+    """A block, or a decorator: nothing changes, since there are no CUDA graphs yet."""
+
+    def __init__(self, fwd: bool | None = None, bwd: bool | None = None) -> None:
+        self.fwd, self.bwd = fwd, bwd
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def __call__(self, fn: F) -> F:
+        _check_callable("override_cudagraphs", fn)
+        return _within(self, fn)
+
+
+for _class in (error_on_graph_break, override_cudagraphs):
+    for _name in ("__init__", "__enter__", "__exit__"):
+        set_decision(getattr(_class, _name), Decision.INLINE)
+
+
+def override_optimization_hint(x: Any, val: int) -> None:
+    """What the compiler takes for a size that depends on data (a torch.SymInt), where it has to
+    guess; nothing for an int. In captured code it is checked, and has no effect.
+    """
+    if not isinstance(val, int):
+        raise TypeError(f"override_optimization_hint: val must be an int, not {val!r}")
+    if isinstance(x, int):
+        return
+    if not isinstance(x, torch.SymInt):
+        raise TypeError(f"override_optimization_hint: x must be a SymInt or an int, not {x!r}")
+    shape_env, symbol = x.node.shape_env, x.node.expr
+    if not (symbol.is_Symbol and shape_env.is_unbacked_symint(symbol)):
+        raise ValueError(
+            f"override_optimization_hint: {symbol} is no size that depends on data"
+        )
+    shape_env.var_to_hint_override[symbol] = val
+
+
+def is_dynamo_disable_recursive(method: Callable[..., Any]) -> bool | None:
+    """Whether `disable` left out what `method` calls, too; None if it is not disabled."""
+    return _DISABLED.get(decision(method))
+
+
+_DISABLED: dict[Decision | None, bool] = {
+    Decision.DISABLE: True,
+    Decision.DISABLE_SHALLOW: False,
+}
 
 
 def patch_dynamo_config(arg1: Any = None, arg2: Any = None, **kwargs: Any) -> Any:

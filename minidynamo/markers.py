@@ -87,13 +87,14 @@ _TORCH_TABLES = (
     ("_disallowed_callable_ids", Decision.DISALLOW),
 )
 _TORCH_NAMES = "torch._dynamo.decorators", "torch._dynamo.utils"
-# Of torch's error_on_graph_break, which are traced: they set a flag, which is read.
-_BLOCK = "ErrorOnGraphBreakDecoratorContextManager"
+# What is traced: error_on_graph_break sets a flag, which is read, override_cudagraphs nothing.
+_BLOCKS = "ErrorOnGraphBreakDecoratorContextManager", "CudagraphOverrideContextManager"
 _TORCH_TRACED = {
     "error_on_graph_break",
+    "override_cudagraphs",
     "_get_error_on_graph_break",
     "_set_error_on_graph_break",
-    *(f"{_BLOCK}.{name}" for name in ("__init__", "__enter__", "__exit__")),
+    *(f"{block}.{m}" for block in _BLOCKS for m in ("__init__", "__enter__", "__exit__")),
 }
 # Of nested error_on_graph_break, the innermost last: traced code changes it as it would any list.
 break_errors: list[bool] = []

@@ -111,6 +111,56 @@ def test_functions_of_numpy_arrays(x):
         compiler.wrap_numpy(3)
 
 
+# -- torch._dynamo ---------------------------------------------------------------------------------
+
+# Not offered: the error says what there is instead.
+NOT_HERE = {"allow_c_slot", "bytecode_debugger", "replay", "set_recursion_limit"}
+NOT_HERE |= {"reset_recompile_user_contexts"}
+
+
+@pytest.mark.parametrize("name", torch._dynamo.__all__)
+def test_every_name_of_torch_dynamo(name):
+    if name in NOT_HERE:
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': "):
+            getattr(minidynamo, name)
+    else:
+        assert hasattr(minidynamo, name)
+
+
+def test_what_disable_left():
+    def plain(x):
+        return x
+
+    deep, shallow = minidynamo.disable(plain), minidynamo.disable(plain, recursive=False)
+    asked = [minidynamo.is_dynamo_disable_recursive(f) for f in (deep, shallow, plain)]
+    assert asked == [True, False, None]
+    theirs = torch._dynamo.disable(plain, recursive=False)
+    assert minidynamo.is_dynamo_disable_recursive(theirs) is False
+
+
+@pytest.mark.parametrize("module", [minidynamo, torch._dynamo])
+def test_markers_without_an_effect_are_captured(x, module):
+    @module.override_cudagraphs(fwd=False)
+    def doubled(x):
+        return x * 2
+
+    def program(x):
+        module.override_optimization_hint(x.shape[0], 5)
+        with module.override_cudagraphs(bwd=True):
+            count = x.sum().to(torch.int64).item()
+            module.override_optimization_hint(count, 42)
+            return doubled(x) + count
+
+    counter = CompileCounter()
+    with config.patch(capture_scalar_outputs=True):
+        compiled = minidynamo.compile(program, backend=counter, fullgraph=True, dynamic=True)
+        assert torch.equal(compiled(x), program(x))
+    assert counter.frame_count == 1
+    for wrong in ((3, "42"), ("3", 42)):
+        with pytest.raises(TypeError, match="override_optimization_hint"):
+            module.override_optimization_hint(*wrong)
+
+
 def test_the_inductor_by_its_names(x):
     graph = torch.fx.symbolic_trace(lambda x: (x.sin() + 1,))
     for compile_fx in (

@@ -374,6 +374,19 @@ def mark_static(
     return NONE
 
 
+@handles_named(
+    "torch._dynamo.decorators.override_optimization_hint",
+    "minidynamo.decorators.override_optimization_hint",
+)
+def override_optimization_hint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Nothing that tells sizes apart, so nothing happens; the types are checked as in eager."""
+    given = [*args, *(kwargs[name] for name in ("x", "val") if name in kwargs)]
+    kinds = [value.realize().python_type() for value in given]
+    if kinds != [int, int]:
+        unsupported("marker", "override_optimization_hint", "it takes a size and an int")
+    return NONE
+
+
 @handles(markers.skip_frame)
 @handles_named("torch._dynamo.decorators.skip_frame")
 def skip_frame(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
