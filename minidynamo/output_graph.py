@@ -37,6 +37,7 @@ from .fake_failures import describe_failure, quietly, refusing, run_on_ones
 from .fake_results import forget_tensors, sized_fake_mode
 from .function_modes import Overrides
 from .guards import Check, GuardSet, MemoryLayout
+from .module_stack import ModuleStack
 from .new_parameters import NewParameter, place_last
 from .shape_env import ExactShapeEnv, constant_of, decomposing, expr_function
 from .shapes import Shapes
@@ -147,6 +148,7 @@ class OutputGraph:
         self.globals_variables: dict[int, Any] = {}
         # What `torch.fx.traceback.annotate` says of operations now.
         self.annotations: dict[str, Any] = {}
+        self.modules = ModuleStack()
         # Objects made inside that weak references tell about.
         self.watched: set[Any] = set()
         # Generators that the traced code made.
@@ -244,6 +246,7 @@ class OutputGraph:
         node = self.graph.create_node(op, target, tuple(map(self._printable, args)), kwargs)
         node.meta["example_value"] = value
         node.meta["user_stack"] = stack
+        self.modules.note(node)
         if self.annotations:
             node.meta["custom"] = dict(self.annotations)
         self.shapes.note_guards(lambda: stack)

@@ -531,6 +531,7 @@ class RootTranslator(Translator):
         # The exception in whose handler the frame runs.
         self.around: BaseException | None = None
         self.mortal: dict[str, Any] = {}
+        output.modules.begin(frame.code, frame.f_locals)
         for name, value in frame.f_locals.items():
             self.locals[name] = self.lazy(value, LocalSource(name))
         self.arguments.extend(self.locals.values())

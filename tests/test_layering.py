@@ -58,6 +58,7 @@ LAYERS = [
         "out_tensors",
         "remedies",
         "listed_sources",
+        "module_stack",
         "shape_history",
         "shape_specs",
         "shapes",

@@ -219,6 +219,12 @@ class NNModuleVariable(UserDefinedObjectVariable):
     def call(
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
+        with tx.output.modules.within(self.value, self.source):
+            return self._call(tx, args, kwargs)
+
+    def _call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
         guard_class(tx, self.cls)
         if self.cls.__module__ in _COMPILED_MODULES:
             unsupported("disabled function", repr(self), "the module was passed to disable")

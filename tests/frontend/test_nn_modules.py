@@ -492,3 +492,49 @@ def test_torch_module(name, training):
     else:
         with torch.no_grad():
             compare(module, *args)
+
+
+class Step(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) + 1
+
+
+class Blocks(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([Step(), Step()])
+        self.named = torch.nn.ModuleDict({"last": Step()})
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.named["last"](self.blocks[0](x)) * 2
+
+
+def test_nodes_name_their_modules():
+    """As the graphs of torch.compile do."""
+
+    def rows_of(compile_):
+        rows = []
+
+        def backend(graph, _inputs):
+            for node in graph.graph.nodes:
+                if node.op.startswith("call"):
+                    stack = node.meta.get("nn_module_stack", {})
+                    ((_name, target),) = node.meta["source_fn_stack"]
+                    rows.append(([*stack.values()], ["@" in key for key in stack], target))
+            return graph.forward
+
+        torch._dynamo.reset()
+        compile_(model, backend=backend)(torch.ones(2, 3))
+        return rows
+
+    for model in (Blocks(), torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh())):
+        ours, theirs = rows_of(minidynamo.compile), rows_of(torch.compile)
+        named = [[(path.replace("fn", "self"), cls) for path, cls in row[0]] for row in theirs]
+        assert [row[0] for row in ours] == named and len(ours) > 1
+        assert [row[1:] for row in ours] == [row[1:] for row in theirs]
