@@ -64,6 +64,61 @@ def _largest(name: str, x: torch.Tensor, dim: Any) -> None:
         raise IndexError(f"{name}(): Expected reduction {where}")
 
 
+def _same_type(text: str, *tensors: torch.Tensor) -> None:
+    """`text` begins what eager says on CPUs where the types differ."""
+    kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+    if len(set(kinds)) > 1 and tensors[0].device.type == "cpu":
+        raise RuntimeError(f"{text}, but got {' and '.join(kinds)}")
+
+
+def _mm(a: torch.Tensor, b: torch.Tensor) -> None:
+    _same_type("expected m1 and m2 to have the same dtype", a, b)
+
+
+def _addmm(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **_factors: Any) -> None:
+    _same_type("mat1 and mat2 must have the same dtype", a, b)
+    _same_type("self and mat2 must have the same dtype", x, b)
+
+
+def _addmv(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **_factors: Any) -> None:
+    _same_type("addmv input tensors must have the same dtype", x, a, b)
+
+
+def _mv(a: torch.Tensor, b: torch.Tensor) -> None:
+    _same_type("addmv input tensors must have the same dtype", b, a, b)
+
+
+def _two_alike(a: torch.Tensor, b: torch.Tensor, *_rest: Any, **_named: Any) -> None:
+    _same_type("expected scalar types to be the same", a, b)
+
+
+def _heaviside(a: torch.Tensor, b: torch.Tensor) -> None:
+    _same_type("heaviside is not yet implemented for tensors with different dtypes.", a, b)
+
+
+def _norm(x: torch.Tensor, *rest: Any, **_named: Any) -> None:
+    """On CPUs the parameters are like the input, or float32 beside 16 bits."""
+    kinds = {tensor.dtype for tensor in rest if isinstance(tensor, torch.Tensor)}
+    is_mixed = x.dtype in (torch.float16, torch.bfloat16) and kinds == {torch.float32}
+    if kinds and kinds != {x.dtype} and not is_mixed and x.device.type == "cpu":
+        names = ", ".join(sorted(str(kind) for kind in kinds))
+        raise RuntimeError(f"mixed dtype (CPU): parameters of {names} for {x.dtype}")
+
+
+def _index_put(
+    x: torch.Tensor, indices: Any, values: torch.Tensor, *_rest: Any, **_named: Any
+) -> None:
+    masks = all(index is None or index.dtype in (torch.bool, torch.uint8) for index in indices)
+    if values.dtype != x.dtype and not (masks and values.numel() == 1):
+        text = "Index put requires the source and destination dtypes match"
+        raise RuntimeError(f"{text}, got {x.dtype} and {values.dtype}")
+
+
+def _margin_loss(x: torch.Tensor, target: torch.Tensor, *_rest: Any, **_named: Any) -> None:
+    if target.dtype != torch.int64 and x.device.type == "cpu":
+        raise RuntimeError(f"expected scalar type Long but found {target.dtype}")
+
+
 # Operator -> a function of its arguments, which raises what eager would, if not in its words.
 CHECKS: dict[Any, Callable[..., None]] = {
     aten._softmax.default: _softmax,
@@ -80,5 +135,27 @@ CHECKS: dict[Any, Callable[..., None]] = {
     aten.min.dim: lambda x, dim, *_rest: _largest("min", x, dim),
     aten.median.dim: lambda x, dim, *_rest: _largest("median", x, dim),
     aten.nanmedian.dim: lambda x, dim, *_rest: _largest("median", x, dim),
+    aten.mm.default: _mm,
+    aten.addmm.default: _addmm,
+    aten.mv.default: _mv,
+    aten.addmv.default: _addmv,
+    aten.addbmm.default: _addmm,
+    aten.linalg_cross.default: _two_alike,
+    aten._cdist_forward.default: _two_alike,
+    aten.grid_sampler_2d.default: _two_alike,
+    aten.grid_sampler_3d.default: _two_alike,
+    aten.heaviside.default: _heaviside,
+    aten.heaviside_.default: _heaviside,
+    aten.native_layer_norm.default: _norm,
+    aten.native_group_norm.default: _norm,
+    aten.native_batch_norm.default: _norm,
+    aten._native_batch_norm_legit.default: _norm,
+    aten._native_batch_norm_legit.no_stats: _norm,
+    aten._batch_norm_with_update.default: _norm,
+    aten._batch_norm_no_update.default: _norm,
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put,
+    aten.multi_margin_loss.default: _margin_loss,
+    aten.multilabel_margin_loss_forward.default: _margin_loss,
     aten.mode.default: lambda x, dim=-1, *_rest: _largest("mode", x, dim),
 }

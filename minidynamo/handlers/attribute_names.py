@@ -65,7 +65,7 @@ def object_dir(
     value = args[0].realize()
     cls = value.python_type()
     has_dict = cls.__dictoffset__ != 0
-    if has_dict and not isinstance(value, InstanceState) or not has_slot(value, "__dir__"):
+    if has_dict and not isinstance(value, InstanceState) or not has_slot(tx, value, "__dir__"):
         unsupported("dir()", repr(value), "the names of its attributes are not known")
     # The `__dict__` of a method is that of its function.
     kept = value.function.realize() if isinstance(value, BoundMethodVariable) else value

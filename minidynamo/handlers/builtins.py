@@ -117,7 +117,7 @@ def _bool(tx: Translator, value: Values | None = None, /) -> Values:
 
 @builtin(callable)
 def _callable(tx: Translator, value: Values, /) -> Values:
-    return ConstantVariable(has_slot(value, "__call__"))
+    return ConstantVariable(has_slot(tx, value, "__call__"))
 
 
 # -- types --------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def _getattr(
 @builtin(hasattr)
 def _hasattr(tx: Translator, value: Values, name: Values, /) -> Values:
     try:
-        tx.getattr(value, _name_of(tx, name, "hasattr"))
+        tx.getattr(value, _name_of(tx, name, "hasattr")).realize()
     except ObservedException as error:
         if not is_attribute_error(error):
             raise
@@ -273,7 +273,7 @@ def _round(tx: Translator, number: Values, ndigits: Values | None = None) -> Val
         named = {} if is_none(ndigits) else {"decimals": ndigits}
         return number.node_method(tx, "round", [], named)
     function = lookup_special(tx, number, "__round__")
-    if function is None and not has_slot(number, "__round__"):
+    if function is None and not has_slot(tx, number, "__round__"):
         kind = type_name(number.python_type())
         tx.raise_observed(TypeError, f"type {kind} doesn't define __round__ method")
     if function is None:
@@ -417,7 +417,7 @@ def _all(tx: Translator, iterable: Values, /) -> Values:
 def _iter(tx: Translator, value: Values, sentinel: Values | None = None, /) -> Values:
     if sentinel is None:
         return value.iter(tx)
-    if not has_slot(value, "__call__"):
+    if not has_slot(tx, value, "__call__"):
         return tx.fold(iter, (0, 0), {})  # raises, in the words of this CPython
     return CallableIterator(value, sentinel)
 
@@ -472,7 +472,7 @@ def _reversed(tx: Translator, value: Values, /) -> Values:
             items = list(reversed(value.value))[::-1]
         sequence = tx.wrap_items(tuple, [tx.wrap_constant(item) for item in items])
         return SEQUENCE_BUILDERS["live"](tx, sequence, True)
-    if isinstance(value, ClassVariable) and has_slot(value, "__reversed__"):
+    if isinstance(value, ClassVariable) and has_slot(tx, value, "__reversed__"):
         return value.reversed(tx)
     function = lookup_special(tx, value, "__reversed__")
     if function is not None and not is_none(function):
@@ -483,7 +483,9 @@ def _reversed(tx: Translator, value: Values, /) -> Values:
         return SEQUENCE_BUILDERS["live"](tx, value, True)
     if isinstance(value, TensorVariable):
         return tx.call_function(tx.getattr(value, "__reversed__"), [], {})
-    is_sequence = value.is_user_defined and function is None and has_slot(value, "__getitem__")
+    is_sequence = (
+        value.is_user_defined and function is None and has_slot(tx, value, "__getitem__")
+    )
     if not is_sequence and not isinstance(value, SequenceVariable):
         tx.raise_observed(
             TypeError, f"'{type_name(value.python_type())}' object is not reversible"

@@ -92,7 +92,7 @@ class NewCacheVariable(BuiltinObject):
 def _make_cache(
     tx: Translator, user_function: Values, maxsize: Values, typed: Values, info: Values, /
 ) -> Values:
-    if not has_slot(user_function, "__call__"):
+    if not has_slot(tx, user_function, "__call__"):
         unsupported("call does not fit", "lru_cache", "eager will raise the TypeError")
     limit = None if is_none(maxsize) else max(index_of(tx, maxsize), 0)
     return NewCacheVariable(user_function, limit, typed.truth(tx), info, tx.last_step())

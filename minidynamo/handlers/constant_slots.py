@@ -22,7 +22,7 @@ def slot_with_value(
 ) -> VariableTracker:
     """A constant's slot with an object that it takes for the number or text it holds."""
     value, kinds = operand.value, (type(operand.value), other.family)
-    if not has_slot(operand, method):
+    if not has_slot(tx, operand, method):
         return NOT_IMPLEMENTED
     slot = getattr(type(value), method)
     if isinstance(value, Sized):

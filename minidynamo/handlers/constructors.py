@@ -218,7 +218,7 @@ for _class in (collections.deque, collections.OrderedDict, collections.defaultdi
 def _list(tx: Translator, iterable: Values | None = None, /) -> Values:
     if iterable is None:
         return tx.wrap_items(list, [])
-    if _ASKED_BEFORE and has_slot(iterable, "__len__"):
+    if _ASKED_BEFORE and has_slot(tx, iterable, "__len__"):
         tx.ask_length(iterable)
     return tx.wrap_items(list, list(iterable.each(tx, sized=True)))
 

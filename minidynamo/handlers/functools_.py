@@ -116,7 +116,7 @@ def _make_partial(
     args: list[Values],
     kwargs: dict[str, Values],
 ) -> PartialVariable:
-    if not args or not has_slot(args[0], "__call__"):
+    if not args or not has_slot(tx, args[0], "__call__"):
         unsupported("call does not fit", "partial", "eager will raise the TypeError")
     function, *rest = args
     keywords = dict(kwargs)

@@ -38,7 +38,7 @@ ZERO, ONE = ConstantVariable(0), ConstantVariable(1)
 def _count(tx: Translator, start: Values = ZERO, step: Values = ONE) -> VariableTracker:
     for number in (start, step):
         if not any(
-            has_slot(number, f"__{name}__") for name in ("index", "int", "float", "complex")
+            has_slot(tx, number, f"__{name}__") for name in ("index", "int", "float", "complex")
         ):
             tx.raise_observed(TypeError, "a number is required")
     return CountIterator(start, step)
@@ -66,7 +66,7 @@ def _cycle(tx: Translator, iterable: Values, /) -> VariableTracker:
 
 @builtin(itertools.islice)
 def _islice(tx: Translator, iterable: Values, /, *bounds: Values) -> VariableTracker:
-    if not all(is_none(bound) or has_slot(bound, "__index__") for bound in bounds):
+    if not all(is_none(bound) or has_slot(tx, bound, "__index__") for bound in bounds):
         unsupported("call does not fit", "islice", "eager will raise the error")
     limits = [None if is_none(bound) else index_of(tx, bound) for bound in bounds]
     if not 1 <= len(limits) <= 3 or any(limit is not None and limit < 0 for limit in limits):

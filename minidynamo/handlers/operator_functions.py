@@ -102,10 +102,10 @@ def _abs(tx: Translator, value: VariableTracker, /) -> VariableTracker:
     return tx.call_function(tx.wrap_constant(abs), [value], {})
 
 
-def _concatenates(*values: VariableTracker) -> bool:
+def _concatenates(tx: Translator, *values: VariableTracker) -> bool:
     """`PySequence_Check` of classes of the program."""
     return all(
-        has_slot(value, "__getitem__")
+        has_slot(tx, value, "__getitem__")
         and not issubclass(value.python_type(), (dict, torch.Tensor))
         for value in values
     )
@@ -116,7 +116,7 @@ def _concat(
     tx: Translator, left: VariableTracker, right: VariableTracker, /
 ) -> VariableTracker:
     is_list = as_sequence(left, list) is not None or as_sequence(left, tuple) is not None
-    if not (is_list or _concatenates(left, right)):
+    if not (is_list or _concatenates(tx, left, right)):
         unsupported("operator", "concat", "concat of these values is not traced")
     return tx.call_operator(operator.add, [left, right])
 
@@ -125,7 +125,7 @@ def _concat(
 def _iconcat(
     tx: Translator, left: VariableTracker, right: VariableTracker, /
 ) -> VariableTracker:
-    if as_sequence(left, list) is None and not _concatenates(left, right):
+    if as_sequence(left, list) is None and not _concatenates(tx, left, right):
         unsupported("operator", "iconcat", "iconcat of these values is not traced")
     return tx.call_operator(operator.iadd, [left, right])
 
@@ -142,9 +142,9 @@ def _length_hint(
     if default.python_type() not in (int, bool):
         unsupported("operator", "length_hint", "the default is no int")
     try:
-        if has_slot(value, "__len__"):
+        if has_slot(tx, value, "__len__"):
             return tx.call_function(tx.wrap_constant(len), [value], {})
-        if not has_slot(value, "__length_hint__"):
+        if not has_slot(tx, value, "__length_hint__"):
             return default
         if isinstance(value, ReversedVariable):
             return value.length_hint(tx)

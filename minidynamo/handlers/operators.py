@@ -116,11 +116,11 @@ def _is_not_implemented(value: VariableTracker) -> bool:
     return isinstance(value, ConstantVariable) and value.value is NotImplemented
 
 
-def _is_modelled(value: VariableTracker, method: str) -> bool:
+def _is_modelled(tx: Translator, value: VariableTracker, method: str) -> bool:
     """Whether it is known here what `method` of the value does, or that it has none."""
     if isinstance(value, (BuiltinObject, ConstantVariable)) or value.is_user_defined:
         return True
-    return not has_slot(value, method)
+    return not has_slot(tx, value, method)
 
 
 _TYPE_UNIONS = (type.__or__, types.GenericAlias.__or__, types.UnionType.__or__)
@@ -319,7 +319,7 @@ def _number_slot(
         return constant_slot(tx, operand, method, other)
     if isinstance(operand, UserValueVariable) and operand.family is str and method == "__mod__":
         return format_values(tx, operand.base, other)
-    if not _is_modelled(operand, method):
+    if not _is_modelled(tx, operand, method):
         unsupported(
             "operator", f"{function.__name__} on {operand!r}", "its operators are not traced"
         )
@@ -542,7 +542,7 @@ def _unary_handler(function: Callable[..., Any]) -> Callable[..., Any]:
         result = _call_special(tx, value, name, [])
         if not _is_not_implemented(result):
             return result
-        if not _is_modelled(value, name):
+        if not _is_modelled(tx, value, name):
             unsupported("operator", f"{symbol} {value!r}", "its operators are not traced")
         kind = type_name(value.python_type())
         tx.raise_observed(TypeError, f"bad operand type for {symbol}: '{kind}'")

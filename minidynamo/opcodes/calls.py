@@ -116,7 +116,7 @@ def _call_in_tail(
 def call_function_ex(tx: Translator, inst: Instruction) -> None:
     kwargs = tx.unpack_keywords(tx.pop()) if inst.arg else {}
     given = tx.pop()
-    if not (has_slot(given, "__iter__") or has_slot(given, "__getitem__")):
+    if not (has_slot(tx, given, "__iter__") or has_slot(tx, given, "__getitem__")):
         unsupported("call does not fit", "*", "eager will raise the TypeError")
     args = list(given.each(tx, sized=True))
     second, first = tx.pop_raw(), tx.pop_raw()

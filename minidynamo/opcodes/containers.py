@@ -92,7 +92,7 @@ op("SET_UPDATE")(_add_to("update"))
 @op("LIST_EXTEND")
 def list_extend(tx: Translator, inst: Instruction) -> None:
     value = tx.pop()
-    if not (has_slot(value, "__iter__") or has_slot(value, "__getitem__")):
+    if not (has_slot(tx, value, "__iter__") or has_slot(tx, value, "__getitem__")):
         kind = type_name(value.python_type())
         tx.raise_observed(TypeError, f"Value after * must be an iterable, not {kind}")
     tx.stack[-inst.arg].realize().call_method(tx, "extend", [value], {})
@@ -101,7 +101,7 @@ def list_extend(tx: Translator, inst: Instruction) -> None:
 @op("DICT_UPDATE")
 def dict_update(tx: Translator, inst: Instruction) -> None:
     value = tx.pop()
-    if not has_slot(value, "keys"):
+    if not has_slot(tx, value, "keys"):
         kind = type_name(value.python_type())
         tx.raise_observed(TypeError, f"'{kind}' object is not a mapping")
     tx.stack[-inst.arg].realize().call_method(tx, "update", [value], {})
@@ -149,7 +149,7 @@ def unpack_ex(tx: Translator, inst: Instruction) -> None:
 def _unpack(
     tx: Translator, value: VariableTracker, count: int, *, exactly: bool
 ) -> list[VariableTracker]:
-    if not (has_slot(value, "__iter__") or has_slot(value, "__getitem__")):
+    if not (has_slot(tx, value, "__iter__") or has_slot(tx, value, "__getitem__")):
         kind = type_name(value.python_type())
         tx.raise_observed(TypeError, f"cannot unpack non-iterable {kind} object")
     # One more than wanted is taken, and what is left is left.

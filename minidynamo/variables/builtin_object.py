@@ -146,7 +146,7 @@ def index_of(tx: Translator, value: VariableTracker) -> int:
         value.python_type(), int
     ):
         return int(base.value)  # not asked for its __index__
-    if not has_slot(value, "__index__"):
+    if not has_slot(tx, value, "__index__"):
         name = type_name(value.python_type())
         tx.raise_observed(TypeError, f"'{name}' object cannot be interpreted as an integer")
     result = tx.call_function(tx.getattr(value, "__index__"), [], {}).realize()
@@ -167,14 +167,14 @@ def is_none(value: VariableTracker | None) -> bool:
     return value is None or (isinstance(value, ConstantVariable) and value.value is None)
 
 
-def has_slot(value: VariableTracker, name: str) -> bool:
+def has_slot(tx: Translator, value: VariableTracker, name: str) -> bool:
     """Whether the type of the value defines `name` (what a metaclass defines does not count)."""
-    return any(name in class_dict(cls) for cls in value.python_type().__mro__)
+    return class_lookup(tx, value.python_type(), name) is not None
 
 
 def as_iterator(tx: Translator, value: VariableTracker) -> VariableTracker:
     """What an `__iter__` of the program returned; TypeError if it is no iterator."""
-    if not has_slot(value, "__next__"):
+    if not has_slot(tx, value, "__next__"):
         kind = type_name(value.python_type())
         tx.raise_observed(TypeError, f"iter() returned non-iterator of type {kind!r}")
     return value
@@ -430,7 +430,7 @@ class BuiltinObject(InstanceState):
 
     def delitem(self, tx: Translator, key: VariableTracker) -> None:
         # PySequence_DelItem and PyObject_DelItem have words of their own.
-        verb = "doesn't" if has_slot(key, "__index__") else "does not"
+        verb = "doesn't" if has_slot(tx, key, "__index__") else "does not"
         self._item_slot(tx, "__delitem__", f"{verb} support item deletion", [key])
 
     def length(self, tx: Translator) -> VariableTracker:

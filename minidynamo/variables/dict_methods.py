@@ -312,7 +312,7 @@ def _defaultdict_init(
     /,
     **named: Any,
 ) -> None:
-    if not is_none(factory.realize()) and not has_slot(factory.realize(), "__call__"):
+    if not is_none(factory.realize()) and not has_slot(tx, factory.realize(), "__call__"):
         tx.raise_observed(TypeError, "first argument must be callable or None")
     tx.output.side_effects.mutate(self)
     self.default_factory = factory

@@ -85,7 +85,7 @@ def _slice_part(tx: Translator, part: VariableTracker) -> int | None:
     part = part.realize()
     if is_none(part):
         return None
-    if not has_slot(part, "__index__"):
+    if not has_slot(tx, part, "__index__"):
         text = "slice indices must be integers or None or have an __index__ method"
         tx.raise_observed(TypeError, text)
     return index_of(tx, part)
@@ -496,7 +496,7 @@ def _list_setitem(
     index = sequence_key(tx, self, key.realize())
     new: Any = value
     if isinstance(index, slice):
-        if not (has_slot(value, "__iter__") or has_slot(value, "__getitem__")):
+        if not (has_slot(tx, value, "__iter__") or has_slot(tx, value, "__getitem__")):
             with observed(tx):
                 [][index] = 0  # type: ignore[call-overload]  # raises in the interpreter's words
         new = value.realize().unpack(tx)

@@ -494,6 +494,8 @@ class Services:
                 return bind(self, found, variable, type(value))  # type: ignore[arg-type]
             result = getattr(value, name)
         except AttributeError as error:
+            if variable.source is not None and hasattr(value, "__dict__"):
+                self.guard(variable.source, "LACKS_ATTR", name)
             raise ObservedException(self.wrap_exception(error)) from None
         if variable.source is None:
             return self.wrap_constant(result)

@@ -369,3 +369,44 @@ def test_the_largest_of_no_elements(name, dynamic):
             assert str(raised.value) == str(error)
         else:
             assert torch.equal(compiled(x), wanted)
+
+
+MIXED = {
+    "mm": lambda x, y: x @ y,
+    "mv": lambda x, y: x @ y[:, 0],
+    "addmm": lambda x, y: torch.addmm(x, y, x),
+    "bias": lambda x, y: F.linear(x, x, y[0]),
+    "cross": torch.linalg.cross,
+    "cdist": torch.cdist,
+    "grid": lambda x, y: F.grid_sample(x[None, None], y[None, None, :, :2], align_corners=True),
+    "heaviside": torch.heaviside,
+    "layer_norm": lambda x, y: F.layer_norm(x, (3,), y[0], y[0]),
+    "batch_norm": lambda x, y: F.batch_norm(x, y[0], y[0]),
+    "masked": lambda x, y: x.index_put((x > 0.5,), y.reshape(-1)[:4]),
+    "margin": lambda x, y: F.multi_margin_loss(x, torch.arange(3, dtype=torch.int32)),
+}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("name", list(MIXED))
+def test_mixed_types_raise_where_they_stand(name, kept):
+    """torch's rules for fake tensors let them pass: the graph raised in the end, or nothing did."""
+
+    def f(x, y, log):
+        log.append("before")
+        try:
+            result = MIXED[name](x, y)
+        except RuntimeError as error:
+            log.append(type(error).__name__)
+            return x * 2
+        log.append("behind")
+        return (x, result) if kept else x * 3
+
+    x = torch.linspace(0, 1, 9).reshape(3, 3)
+    compiled = minidynamo.compile(f)
+    for other in (x.double(), x.bfloat16(), x.clone()):
+        logs = [], []
+        wanted, found = f(x, other, logs[0]), compiled(x, other, logs[1])
+        assert logs[0] == logs[1] == ["before", "RuntimeError"] or other.dtype == x.dtype
+        assert logs[0] == logs[1]
+        torch.testing.assert_close(found, wanted)
