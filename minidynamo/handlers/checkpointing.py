@@ -17,6 +17,7 @@ from ..variables.contexts import without_gradients
 from ..variables.registry import handles
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
+from ..variables.transforms import is_forward_mode
 from .autograd_function import without_inputs
 from .functools_ import PartialVariable
 from .higher_order import computed_nodes, free_nodes, given_back, operands_of
@@ -48,7 +49,9 @@ def checkpointed(module: torch.fx.GraphModule, *args: Any, **options: Any) -> An
 
 @handles(torch.utils.checkpoint.checkpoint)
 def checkpoint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Without gradients it is a call of the function."""
+    """Without gradients it is a call of the function, and where derivatives are computed along with
+    the values: what stands for the results of a body has no tangents.
+    """
     function, values = args[0], args[1:]
     options = {name: kwargs[name] for name in kwargs if name in _CHECKPOINT_OPTIONS}
     named = {name: value for name, value in kwargs.items() if name not in options}
@@ -58,7 +61,7 @@ def checkpoint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         reentrant = _default_of_reentrant(tx)
     if reentrant and not (torch.is_grad_enabled() and any(map(_wants_grad, values))):
         return _never_differentiated(tx, function, values, named)
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or is_forward_mode(tx):
         return tx.call_function(function, values, named)
     traced = trace_body(
         tx, "checkpoint", lambda body: tx.call_function(function, values, named)

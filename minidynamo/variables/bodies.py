@@ -225,12 +225,18 @@ def fresh_results(
     fakes: Sequence[Any],
     needs_grad: bool,
 ) -> tuple[Any, ...]:
-    """Fake values like those that a body returned, for the node that stands for its call."""
+    """Fake values like those that a body returned, for the node that stands for its call.
+
+    Inside of a transform they are copies: of the same levels, with the history outside of them.
+    """
+    is_wrapped = tx.output.transform_levels > 0
     with tx.output.fake_mode:
         return tuple(
-            _fresh(fake, needs_grad and fake.requires_grad)
-            if isinstance(fake, torch.Tensor)
-            else fake
+            fake
+            if not isinstance(fake, torch.Tensor)
+            else fake.clone()
+            if is_wrapped
+            else _fresh(fake, needs_grad and fake.requires_grad)
             for fake in fakes
         )
 

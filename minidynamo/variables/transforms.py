@@ -104,6 +104,12 @@ class TransformStack:
         return call
 
 
+def is_forward_mode(tx: Translator) -> bool:
+    """Whether the traced code is inside of jvp or of forward-mode AD."""
+    levels = (c for c in tx.output.open_contexts if isinstance(c, OpenLevel))
+    return any(level.kind.is_forward for level in levels)
+
+
 def open_level(tx: Translator, kind: LevelKind, args: tuple[Any, ...]) -> VariableTracker:
     """Open a level; the value is its number. args: constants and symbolic sizes."""
     output = tx.output

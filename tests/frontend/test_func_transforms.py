@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from testing import assert_same, check, check_recompiles
 from torch import nn
 from torch._higher_order_ops import scan
+from torch.autograd import forward_ad
 from torch.func import (
     functional_call,
     grad,
@@ -22,6 +23,7 @@ from torch.func import (
     vjp,
     vmap,
 )
+from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 
@@ -380,3 +382,50 @@ def test_a_scan_inside_of_vmap(requires_grad):
 
     compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
     assert_same(run(compiled), run(fn))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_branches_inside_of_vmap_keep_their_history(requires_grad):
+    """What the tracer knows of the result decides what Functions and hooks do with it."""
+
+    class Rounded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.round()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 3
+
+    def fn(x):
+        y = vmap(lambda u: torch.cond(u.sum() > 0, lambda q: q * 2, lambda q: q - 1, (u,)))(x)
+        if y.requires_grad:
+            y.register_hook(lambda grad: grad * 2)
+        return Rounded.apply(y)
+
+    def run(called):
+        x = torch.arange(-6.0, 6.0).view(3, 4).requires_grad_(requires_grad)
+        result = called(x)
+        if requires_grad:
+            result.sum().backward()
+        return result, x.grad
+
+    assert_same(run(minidynamo.compile(fn, backend="eager", fullgraph=True)), run(fn))
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_checkpoint_inside_of_forward_mode(backend):
+    """Its result had no tangents: they were zeros."""
+
+    def inner(u):
+        return checkpoint(lambda v: v.sin() * v, u, use_reentrant=False)
+
+    def duals(x):
+        with forward_ad.dual_level():
+            result = forward_ad.unpack_dual(inner(forward_ad.make_dual(x, x.cos())))
+            return result.primal, result.tangent
+
+    def fn(x):
+        return torch.func.jvp(inner, (x,), (x.cos(),)), jacfwd(inner)(x[0]), duals(x), inner(x)
+
+    check(fn, X, backend=backend)
