@@ -118,6 +118,8 @@ def _concat(
     is_list = as_sequence(left, list) is not None or as_sequence(left, tuple) is not None
     if not (is_list or _concatenates(tx, left, right)):
         unsupported("operator", "concat", "concat of these values is not traced")
+    if is_list and right.python_type() is torch.Size:  # whose `__radd__` is of numbers, for `+`
+        return left.call_method(tx, "__add__", [right], {})
     return tx.call_operator(operator.add, [left, right])
 
 

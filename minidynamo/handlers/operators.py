@@ -269,7 +269,9 @@ _SEQUENCE_SLOTS = (operator.add, operator.mul)
 def _is_plain_sequence(value: VariableTracker) -> bool:
     if isinstance(value, ConstantVariable):
         return isinstance(value.value, (str, bytes))
-    return isinstance(value, BuiltinObject) and issubclass(value.cls, (list, tuple))
+    if not isinstance(value, BuiltinObject) or value.cls is torch.Size:
+        return False
+    return issubclass(value.cls, (list, tuple))
 
 
 def _class_union(

@@ -510,6 +510,11 @@ def make_size(
     kwargs: Kwargs,
 ) -> VariableTracker:
     items = [item.realize() for item in args[0].unpack(tx)] if args else []
+    for index, item in enumerate(items):
+        cls = item.python_type()
+        if not hasattr(cls, "__index__"):
+            text = f"takes an iterable of 'int' (item {index} is '{cls.__name__}')"
+            tx.raise_observed(TypeError, f"torch.Size() {text}")
     sizes = [
         item if isinstance(item, SymVariable) else ConstantVariable(index_of(tx, item))
         for item in items

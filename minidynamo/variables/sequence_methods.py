@@ -164,7 +164,7 @@ def takes_operand(value: VariableTracker, name: str, args: list[VariableTracker]
     """
     if not isinstance(value, SequenceVariable) or value.overrides(name):
         return True
-    if name == "__add__":
+    if name == "__add__" and value.cls is not torch.Size:
         return as_sequence(args[0], list if issubclass(value.cls, list) else tuple) is not None
     if name in ("__mul__", "__rmul__", "__imul__"):
         return hasattr(args[0].python_type(), "__index__")
@@ -195,7 +195,15 @@ def _seq_mul(
     count: VariableTracker,
     /,
 ) -> VariableTracker:
-    return tx.wrap_items(_plain(self.cls), repeated(tx, self, count))
+    return _joined(tx, _plain(self.cls), repeated(tx, self, count))
+
+
+def _joined(tx: Translator, family: type, items: list[VariableTracker]) -> VariableTracker:
+    """A new sequence; torch.Size refuses items that are no ints, and takes their `__index__`."""
+    result = tx.wrap_items(tuple if family is torch.Size else family, items)
+    if family is not torch.Size:
+        return result
+    return tx.call_function(tx.wrap_constant(torch.Size), [result], {})
 
 
 @builtin_method(_BOTH, "__add__")
@@ -208,10 +216,13 @@ def _seq_add(
     family = _plain(self.cls)
     right = as_sequence(other, list if family is list else tuple)
     if right is None:
-        name = "list" if family is list else "tuple"
         kind = type_name(other.python_type())
+        if family is torch.Size:
+            text = f"can only concatenate tuple (not {kind}) to torch.Size"
+            tx.raise_observed(TypeError, text)
+        name = family.__name__
         tx.raise_observed(TypeError, f'can only concatenate {name} (not "{kind}") to {name}')
-    return tx.wrap_items(family, [*self.items, *right.items])
+    return _joined(tx, family, [*self.items, *right.items])
 
 
 def _plain(cls: type) -> type:
@@ -531,6 +542,14 @@ def _list_init(
 
 
 # -- named tuples and torch.Size ----------------------------------------------------------------
+
+
+@builtin_method(torch.Size, "__radd__")
+def _size_radd(tx: Translator, self: TupleVariable, other: VariableTracker, /) -> VariableTracker:
+    left = as_sequence(other, tuple)
+    if left is None:
+        return NOT_IMPLEMENTED
+    return _joined(tx, torch.Size, [*left.items, *self.items])
 
 
 @builtin_method(torch.Size, "numel")
