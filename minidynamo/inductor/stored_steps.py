@@ -49,7 +49,9 @@ __all__ = ["Recorder", "load_step", "step_key", "stored_call"]
 _REMARKS = {
     "example_value",
     "module_state",
+    "nn_module_stack",
     "seen",
+    "source_fn_stack",
     "stack_trace",
     "step",
     "user_stack",
