@@ -7,12 +7,13 @@ import enum
 import types
 from typing import TYPE_CHECKING, Any
 
+from ..source import InstanceDictSource
 from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import has_slot
 from ..variables.classes import ClassVariable
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import bind, class_lookup, guard_class, names_of_class
-from ..variables.functions import BoundMethodVariable
+from ..variables.functions import BoundMethodVariable, UserFunctionVariable
 from ..variables.instance_state import InstanceState
 from ..variables.modules import PythonModuleVariable
 from ..variables.namespaces import locals_of
@@ -70,6 +71,13 @@ def object_dir(
     # The `__dict__` of a method is that of its function.
     kept = value.function.realize() if isinstance(value, BoundMethodVariable) else value
     own = list(kept.instance_names(tx)) if isinstance(kept, InstanceState) else []
+    if isinstance(kept, UserFunctionVariable):
+        own = list(vars(kept.fn))
+        tx.guard(InstanceDictSource(tx.source_of(kept, kept.fn)), "DICT_KEYS", tuple(own))
+    elif kept is not value and not isinstance(kept, InstanceState):
+        unsupported(
+            "dir()", repr(value), "the names of its function's attributes are not known"
+        )
     return _names(tx, [*own, *names_of_class(tx, cls)])
 
 

@@ -70,6 +70,7 @@ def _printed(value: VariableTracker) -> PrintedText | None:
 
 _CLASS_REPRS = (type.__repr__, enum.EnumMeta.__repr__)
 _MODULE_REPR = types.ModuleType.__repr__
+_SHOWN = {"__name__", "__file__", "__loader__", "__spec__"}  # in a module's text
 _TEXT_METHODS = ("__repr__", "__str__", "__format__")
 
 
@@ -103,7 +104,9 @@ def text_of(
             tx.guard(value.source, "ID_IS", value.fn)
         return repr(value.fn)
     if isinstance(value, PythonModuleVariable):
-        return repr(value.value) if type(value.value).__repr__ is _MODULE_REPR else None
+        names = tx.output.side_effects.stored_attrs(value.holder(tx, "__name__"))
+        is_plain = type(value.value).__repr__ is _MODULE_REPR and not names.keys() & _SHOWN
+        return repr(value.value) if is_plain else None
     if issubclass(value.python_type(), type):
         cls = value.as_python_constant()
         return repr(cls) if type(cls).__repr__ in _CLASS_REPRS else None

@@ -164,7 +164,8 @@ def requires_grad_(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwa
     # A view made without gradients says what its base says, but has no gradient of its own.
     is_view_only = self.fake.is_leaf and self.fake._is_view()
     value = bool(wanted.as_python_constant())
-    if value == self.fake.requires_grad and not (value and is_view_only):
+    is_there = value == self.fake.requires_grad and not (value and is_view_only)
+    if is_there and not tx.output.transform_levels:  # torch.func refuses it all the same
         return self
     unsupported(
         "requires_grad_", self.describe(), "whether a tensor requires grad is fixed in a graph"

@@ -255,6 +255,9 @@ def require_grad(fake: torch.Tensor, needs_grad: bool) -> torch.Tensor:
     It is asked for nothing else: inside of a transform of torch.func even
     `requires_grad_(False)` is an error.
     """
+    if needs_grad and torch._C._functorch.peek_interpreter_stack() is not None:
+        why = "inside of a transform of torch.func its results can't require grad"
+        unsupported("higher-order operator", repr(fake), why)
     return fake.requires_grad_() if needs_grad else fake
 
 

@@ -85,6 +85,8 @@ class PythonModuleVariable(VariableTracker):
     def _computed(self, tx: Translator, name: str, deleted: bool) -> VariableTracker:
         """Names that the module's own `__getattr__` (lazy imports) or its type gives."""
         assert self.source is not None
+        if name == "__annotations__":
+            unsupported("attribute", name, "reading it would make it while tracing")
         try:
             if deleted:
                 raise AttributeError(

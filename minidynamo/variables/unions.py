@@ -11,6 +11,7 @@ from .base import ObservedException, VariableTracker
 from .builder import builds
 from .classes import hint_of
 from .functions import CallableVariable
+from .instance_state import InstanceState
 from .registry import wraps, wraps_instances
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class GenericAliasVariable(CallableVariable):
     ) -> VariableTracker:
         """`ga_call`: the object is told what made it, if it can keep that."""
         made = tx.call_function(tx.wrap_constant(self.value.__origin__), args, kwargs).realize()
-        if made.is_user_defined:
+        if isinstance(made, InstanceState):
             try:
                 made.setattr(tx, "__orig_class__", self)
             except ObservedException as error:

@@ -231,6 +231,26 @@ def test_objects_that_can_not_keep_their_alias():
     assert compare(function)[:2] == (False, "__orig_class__")
 
 
+Item = typing.TypeVar("Item")
+
+
+class Pairs(typing.Dict[Item, Item]):  # noqa: UP006
+    pass
+
+
+class Items(typing.List[Item]):  # noqa: UP006
+    pass
+
+
+def test_containers_keep_their_alias():
+    def function(x):
+        made = Pairs[int](a=1), Items[str]([1])
+        kept = [value.__orig_class__ == type(value)[int] for value in made]
+        return kept, hasattr(Pairs(), "__orig_class__"), list[int]([2]), made[0]["a"], x + 1
+
+    assert compare(function)[:2] == ([True, False], False)
+
+
 def test_numbers_too_long_to_be_written_out():
     """The message of a failed guard was an error: Python writes out 4,300 digits at most."""
 

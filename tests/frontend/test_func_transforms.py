@@ -429,3 +429,19 @@ def test_a_checkpoint_inside_of_forward_mode(backend):
         return torch.func.jvp(inner, (x,), (x.cos(),)), jacfwd(inner)(x[0]), duals(x), inner(x)
 
     check(fn, X, backend=backend)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_requires_grad_is_refused_as_in_eager(wanted):
+    """A value that it has already is set by it all the same."""
+
+    def asked(x):
+        return grad(lambda x: (x + 1).requires_grad_(wanted).sum())(x)
+
+    def mapped(x):
+        return vmap(lambda x: (x + 1).requires_grad_(wanted))(x)
+
+    for function in (asked, mapped):
+        for run in (function, minidynamo.compile(function, backend="eager")):
+            with pytest.raises(RuntimeError, match="attempting to call Tensor.requires_grad_"):
+                run(X)

@@ -174,3 +174,44 @@ def test_dir_of_a_method_shows_what_its_function_keeps():
         return x + 1, [name for name in dir(Made().twice) if name in ("known", "__self__")]
 
     check(fn, torch.randn(3), fullgraph=True)
+
+
+class Marked:
+    def method(self) -> None: ...
+
+
+def test_dir_of_a_method_has_the_names_of_its_function(monkeypatch) -> None:
+    def fn(x):
+        return x + 1, [name for name in dir(Marked().method) if "mark" in name]
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2))[1] == []
+    monkeypatch.setattr(Marked.method, "marked", 1, raising=False)
+    assert compiled(torch.ones(2))[1] == ["marked"]
+
+
+def test_the_text_of_a_module_that_the_frame_changed() -> None:
+    module = types.ModuleType("module")
+
+    def fn(x):
+        module.other = 1
+        before = repr(module)
+        module.__file__ = "place.py"
+        within = str(module)
+        del module.__file__, module.other
+        return x + 1, before, within, repr(module)
+
+    check(fn, torch.ones(2))
+
+
+def test_reading_makes_the_annotations_of_a_module() -> None:
+    module = types.ModuleType("module")
+
+    def fn(x):
+        before = "__annotations__" in module.__dict__
+        found = module.__annotations__
+        after = "__annotations__" in module.__dict__
+        del module.__annotations__
+        return x + 1, before, found, after
+
+    check(fn, torch.ones(2))
