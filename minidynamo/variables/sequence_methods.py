@@ -545,7 +545,9 @@ def _list_init(
 
 
 @builtin_method(torch.Size, "__radd__")
-def _size_radd(tx: Translator, self: TupleVariable, other: VariableTracker, /) -> VariableTracker:
+def _size_radd(
+    tx: Translator, self: TupleVariable, other: VariableTracker, /
+) -> VariableTracker:
     left = as_sequence(other, tuple)
     if left is None:
         return NOT_IMPLEMENTED
