@@ -17,7 +17,7 @@ from ..variables.contexts import without_gradients
 from ..variables.registry import handles
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
-from ..variables.transforms import is_forward_mode
+from ..variables.transforms import open_kinds
 from .autograd_function import without_inputs
 from .functools_ import PartialVariable
 from .higher_order import computed_nodes, free_nodes, given_back, operands_of
@@ -61,7 +61,12 @@ def checkpoint(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         reentrant = _default_of_reentrant(tx)
     if reentrant and not (torch.is_grad_enabled() and any(map(_wants_grad, values))):
         return _never_differentiated(tx, function, values, named)
-    if not torch.is_grad_enabled() or is_forward_mode(tx):
+    kinds = open_kinds(tx)
+    if any(kind.name == "grad" for kind in kinds):
+        unsupported(
+            "checkpoint", "torch.func.grad", "saved tensor hooks are refused inside of it"
+        )
+    if not torch.is_grad_enabled() or any(kind.is_forward for kind in kinds):
         return tx.call_function(function, values, named)
     traced = trace_body(
         tx, "checkpoint", lambda body: tx.call_function(function, values, named)

@@ -104,10 +104,10 @@ class TransformStack:
         return call
 
 
-def is_forward_mode(tx: Translator) -> bool:
-    """Whether the traced code is inside of jvp or of forward-mode AD."""
-    levels = (c for c in tx.output.open_contexts if isinstance(c, OpenLevel))
-    return any(level.kind.is_forward for level in levels)
+def open_kinds(tx: Translator) -> list[LevelKind]:
+    """The kinds of the levels that the traced code is inside of."""
+    contexts = tx.output.open_contexts
+    return [context.kind for context in contexts if isinstance(context, OpenLevel)]
 
 
 def open_level(tx: Translator, kind: LevelKind, args: tuple[Any, ...]) -> VariableTracker:

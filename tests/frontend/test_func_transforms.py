@@ -445,3 +445,14 @@ def test_requires_grad_is_refused_as_in_eager(wanted):
         for run in (function, minidynamo.compile(function, backend="eager")):
             with pytest.raises(RuntimeError, match="attempting to call Tensor.requires_grad_"):
                 run(X)
+
+
+@pytest.mark.parametrize("transform", [grad, jacrev])
+def test_a_checkpoint_inside_of_grad_is_refused(transform):
+    def fn(x):
+        return transform(lambda u: checkpoint(torch.sin, u, use_reentrant=False).sum())(x)
+
+    with pytest.raises(RuntimeError, match="saved tensor hooks"):
+        fn(V)
+    with pytest.raises(RuntimeError, match="saved tensor hooks"):
+        minidynamo.compile(fn, backend="eager")(V)
