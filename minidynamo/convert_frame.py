@@ -11,7 +11,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import threading
+import time
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -107,14 +110,38 @@ def _failing_entry(frame: Any, error: BaseException) -> tuple[Any]:
 
 
 def _answer_alone(options: CompileOptions, frame: Any) -> Any:
-    """The answer, while no other thread compiles. Where one made a version of this code meanwhile,
-    this call runs in eager, and the next one will find it.
+    """The answer, while no other thread compiles. Where one made a version of this code since this
+    call found none, it runs in eager, and the next one will find it.
     """
-    known = len(entries(frame.code))
     with compiling() as alone:
-        if not alone or len(entries(frame.code)) > known:
+        known, made = frame.entries, entries(frame.code, frame.region)
+        if not alone or len(made) > len(known) or _is_on_its_way(frame):
             return ONCE
-        return _answer(options, frame)
+        answer = _answer(options, frame)
+        if isinstance(answer, Entry):
+            _newest[:] = _key(frame), weakref.ref(answer.code), *_now()
+        return answer
+
+
+# The newest version: for which code and region, its code, and which thread asked for it when. That
+# thread may not have come to put it on the list.
+_newest: list[Any] = [(0, 0), lambda: None, 0, 0.0]
+_UNTIL_LISTED = 1.0  # seconds
+
+
+def _key(frame: Any) -> tuple[int, int]:
+    return id(frame.code), id(frame.region)
+
+
+def _now() -> tuple[int, float]:
+    return threading.get_ident(), time.monotonic()
+
+
+def _is_on_its_way(frame: Any) -> bool:
+    (key, code, asker, answered), (thread, now) = _newest, _now()
+    if key != _key(frame) or asker == thread or now - answered > _UNTIL_LISTED:
+        return False
+    return code() not in (None, *(entry.code for entry in frame.entries))
 
 
 def _answer(options: CompileOptions, frame: Any) -> Any:

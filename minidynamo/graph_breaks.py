@@ -40,6 +40,7 @@ from .open_blocks import leave_if_it_raises
 from .output_graph import example_value
 from .reruns import CheckFailed, rerun_if_it_raises
 from .resume_execution import (
+    HANDLED,
     SUPER_NAME,
     ContinuationKey,
     closure_names,
@@ -398,7 +399,8 @@ class _BreakFinisher(_Finisher):
         loads = load_locals(key.arguments())
         if key.first == SUPER_NAME:
             loads[0] = Instruction("LOAD_DEREF", base.co_varnames[0])
-        if self.tx.mortal:  # a traceback may hold this frame, but not what its locals were
+        # A traceback may hold this frame, but not what its locals were.
+        if self.tx.mortal or HANDLED in key.slots:
             loads += [
                 Instruction("DELETE_FAST", load.arg)
                 for load in loads

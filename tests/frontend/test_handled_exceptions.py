@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import sys
 import traceback
+import weakref
 
 import pytest
 import torch
@@ -206,3 +207,45 @@ def test_generators_handle_what_handles_who_resumed_them():
 
     check(fn, x, asks, graphs=1, fullgraph=True)
     check(fn, x, delegates, graphs=1, fullgraph=True)
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_break_in_a_handler_keeps_nothing_alive(chained):
+    """The frame that the exception's traceback holds has handed its locals on."""
+
+    class Held:
+        pass
+
+    def refuse(held):
+        raise LookupError(held)
+
+    def handles(a):
+        held = Held()
+        seen = weakref.ref(held)
+        try:
+            try:
+                refuse(held)
+            except LookupError:
+                minidynamo.graph_break()
+                if chained:
+                    raise KeyError from None
+        except KeyError as error:
+            error.__context__ = None
+        held = None
+        return a + 1, seen() is None
+
+    def passes(a):
+        held = Held()
+        seen = weakref.ref(held)
+        try:
+            refuse(held)
+        except LookupError as error:
+            minidynamo.graph_break()
+            a = a + len(error.args)
+        held = None
+        return a + 1, seen() is None
+
+    for fn in (handles, passes):
+        compiled = minidynamo.compile(fn, backend="eager")
+        assert fn(x)[1] is True
+        assert_same(compiled(x), fn(x))
