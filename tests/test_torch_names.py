@@ -140,6 +140,9 @@ def test_what_disable_left():
 
 @pytest.mark.parametrize("module", [minidynamo, torch._dynamo])
 def test_markers_without_an_effect_are_captured(x, module):
+    if not hasattr(module, "override_cudagraphs"):
+        pytest.skip("torch before 2.13 has no such names")
+
     @module.override_cudagraphs(fwd=False)
     def doubled(x):
         return x * 2

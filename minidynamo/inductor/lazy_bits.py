@@ -1,0 +1,79 @@
+"""Results that eager conjugates or negates at once, and functional graphs lazily.
+
+Functional graphs make `y` anew after `y.mH.mul_(2)` or `y.conj().imag.add_(1)`, as the conjugate of
+what was written: `y.is_conj()`, and neither `y.numpy()` nor `torch.view_as_real(y)` works any more.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+from torch.fx.node import Node
+
+__all__ = ["refusal", "with_resolved_results"]
+
+
+def refusal(gm: torch.fx.GraphModule) -> str | None:
+    """Why AOTAutograd cannot give the results: it makes views of inputs that have symbolic sizes
+    anew by their strides, which tell nothing of the bits.
+    """
+    given = {_memory(node): _bits(node) for node in gm.graph.find_nodes(op="placeholder")}
+    given.pop(None, None)
+    for node in gm.graph.output_node().all_input_nodes:
+        if given.get(_memory(node), _bits(node)) != _bits(node) and _is_symbolic(node):
+            return "a view of an input is conjugated or negated lazily, and has symbolic sizes"
+    return None
+
+
+def with_resolved_results(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """`gm`, or a copy in which such results are copies, which have no such bits; those whose memory
+    others see are not.
+    """
+    output = gm.graph.output_node()
+    lazy = {_memory(node) for node in gm.graph.nodes if _is_lazy(node)} - {None}
+    if not lazy:
+        return gm
+    seen = [*output.all_input_nodes, *gm.graph.find_nodes(op="placeholder")]
+    places = [_memory(node) for node in seen]
+    found = {
+        node.name
+        for node, place in zip(output.all_input_nodes, places, strict=False)
+        if place in lazy and places.count(place) == 1 and not _is_lazy(node)
+    }
+    if not found:
+        return gm
+    graph = torch.fx.Graph()
+    copied: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        if node is output:
+            for result in output.all_input_nodes:
+                if result.name in found:
+                    copied[result] = graph.call_method("clone", (copied[result],))
+                    copied[result].meta = dict(result.meta)
+        copied[node] = graph.node_copy(node, lambda n: copied[n])
+    changed = torch.fx.GraphModule(gm, graph)
+    changed.meta.update(gm.meta)
+    return changed
+
+
+def _bits(node: Node) -> tuple[bool, bool]:
+    value = node.meta.get("example_value")
+    is_tensor = isinstance(value, torch.Tensor)
+    return (value.is_conj(), value.is_neg()) if is_tensor else (False, False)
+
+
+def _is_lazy(node: Node) -> bool:
+    return any(_bits(node))
+
+
+def _is_symbolic(node: Node) -> bool:
+    value = node.meta["example_value"]
+    return any(
+        isinstance(number, torch.SymInt) for number in (*value.shape, value.storage_offset())
+    )
+
+
+def _memory(node: Node) -> int | None:
+    value = node.meta.get("example_value")
+    is_plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return value.untyped_storage()._cdata if is_plain else None
