@@ -68,7 +68,7 @@ def aot_autograd(
     graph = with_eager_strides(gm)
     with timed("aot_autograd"), floats_stay_numbers():
         try:
-            reason = refusal(gm) or lazy_bits.refusal(gm)
+            reason = refusal(gm)
             if reason or enters_inference_mode(gm):
                 raise CannotTrace(reason or "a part of it runs in inference mode")
             return make_aot(

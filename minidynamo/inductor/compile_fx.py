@@ -112,7 +112,7 @@ def compile_fx(
         flat, spec = flatten_outputs(gm)
         flat = lazy_bits.with_resolved_results(with_own_memory(without_inner_leaves(flat)))
         try:
-            reason = overlaps.refusal(flat) or lazy_bits.refusal(flat)
+            reason = overlaps.refusal(flat)
             if reason:
                 raise CannotTrace(reason)
             drawn_rows.draw_for_rows(flat)

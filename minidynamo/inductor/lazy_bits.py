@@ -10,19 +10,9 @@ import torch
 import torch.fx
 from torch.fx.node import Node
 
-__all__ = ["refusal", "with_resolved_results"]
+from minidynamo.inductor.overlaps import storage_of
 
-
-def refusal(gm: torch.fx.GraphModule) -> str | None:
-    """Why AOTAutograd cannot give the results: it makes views of inputs that have symbolic sizes
-    anew by their strides, which tell nothing of the bits.
-    """
-    given = {_memory(node): _bits(node) for node in gm.graph.find_nodes(op="placeholder")}
-    given.pop(None, None)
-    for node in gm.graph.output_node().all_input_nodes:
-        if given.get(_memory(node), _bits(node)) != _bits(node) and _is_symbolic(node):
-            return "a view of an input is conjugated or negated lazily, and has symbolic sizes"
-    return None
+__all__ = ["with_resolved_results"]
 
 
 def with_resolved_results(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -56,24 +46,12 @@ def with_resolved_results(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return changed
 
 
-def _bits(node: Node) -> tuple[bool, bool]:
-    value = node.meta.get("example_value")
-    is_tensor = isinstance(value, torch.Tensor)
-    return (value.is_conj(), value.is_neg()) if is_tensor else (False, False)
-
-
 def _is_lazy(node: Node) -> bool:
-    return any(_bits(node))
-
-
-def _is_symbolic(node: Node) -> bool:
-    value = node.meta["example_value"]
-    return any(
-        isinstance(number, torch.SymInt) for number in (*value.shape, value.storage_offset())
-    )
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
 
 
 def _memory(node: Node) -> int | None:
     value = node.meta.get("example_value")
     is_plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return value.untyped_storage()._cdata if is_plain else None
+    return storage_of(value) if is_plain else None

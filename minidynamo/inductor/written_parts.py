@@ -4,7 +4,8 @@ AOTAutograd makes such a view anew, and gets some wrong. Views that are differen
 node for all results, which a backward pass through one of them ends: eager's may be differentiated
 one after the other; and without such results a node of our own runs the graph. Of inputs that are
 written to there is more. Where sizes are symbolic a view is made by `as_strided`, from the offset
-that it has in the memory of the input's new values; this is not its offset in the input. Where an
+that it has in the memory of the input's new values; this is not its offset in the input, and a view
+of another dtype or a conjugate is not what it should be. Where an
 input is written to several times its version moves behind that, and autograd refuses one of several
 views. One of `chunk`, `split` or `unbind` may become a copy.
 What is a view of `x.data` would count its versions with `x`: eager's writes to it do not hinder a
@@ -77,12 +78,12 @@ def take_out(
     """
     counts = gm.meta.get(WRITTEN, {})
     is_trained = torch.is_grad_enabled() and any(map(_requires_grad, inputs))
-    if not (counts or is_trained or takes_data(gm)) or enters_inference_mode(gm):
+    others = reinterpreted(gm)
+    if not (counts or is_trained or others or takes_data(gm)) or enters_inference_mode(gm):
         return None
     is_needed = has_symbols(inputs) or max(counts.values(), default=0) > 1
     given = gm.graph.find_nodes(op="placeholder")
-    memory = {_memory_of(node): node for node in given}
-    memory.pop(None, None)
+    memory = _memory_of_inputs(gm)
     written = {_memory_of(given[i]) for i in counts if i < len(given)}
     cut_off = _of_other_mode(gm)
     positions, unwritten = [], []
@@ -95,6 +96,7 @@ def take_out(
         made_of = _remade(result, memory)
         is_wrong = _memory_of(result) in written and cut_off.isdisjoint(made_of)
         is_wrong = is_wrong and (is_needed or any(map(_is_list, made_of)))
+        is_wrong = is_wrong or result in others
         # What `.data` gives has no gradients in either mode.
         is_of_data = any(map(is_data, made_of))
         if is_wrong or (is_of_data and not result.meta["example_value"].requires_grad):
@@ -104,6 +106,31 @@ def take_out(
     if is_trained:
         positions = sorted([*positions, *unwritten])
     return WrittenParts(gm, positions) if positions else None
+
+
+def reinterpreted(gm: torch.fx.GraphModule) -> list[Node]:
+    """Results in an input's memory that have symbolic sizes, but another dtype than the input,
+    or are conjugated or negated lazily where it is not: strides do not tell what they are.
+    """
+    memory = _memory_of_inputs(gm)
+    return [
+        node
+        for node in gm.graph.output_node().all_input_nodes
+        if _memory_of(node) in memory
+        and _kind(node) != _kind(memory[_memory_of(node)])
+        and has_symbols([node.meta["example_value"]])
+    ]
+
+
+def _kind(node: Node) -> tuple[torch.dtype, bool, bool]:
+    value = node.meta["example_value"]
+    return value.dtype, value.is_conj(), value.is_neg()
+
+
+def _memory_of_inputs(gm: torch.fx.GraphModule) -> dict[Any, Node]:
+    memory = {_memory_of(node): node for node in gm.graph.find_nodes(op="placeholder")}
+    memory.pop(None, None)
+    return memory
 
 
 def _requires_grad(value: Any) -> bool:

@@ -82,3 +82,37 @@ def test_gradients_through_what_was_written():
 
     compiled = minidynamo.compile(written_through, fullgraph=True)
     torch.testing.assert_close(step(compiled), step(written_through))
+
+
+def as_halves(x):
+    return x.view(x.shape[1], x.shape[0]).view(torch.int16), x + 1
+
+
+def as_bytes_behind(x):
+    return x[x.shape[0] - 2 :].view(torch.uint8)
+
+
+def as_doubles(x):
+    x.mul_(2)
+    return x.view(x.shape[1], x.shape[0]).view(torch.float64), x
+
+
+def as_complex_numbers(x):
+    return torch.view_as_complex(x.view(x.shape[0], -1, 2)).mH
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("fn", [as_halves, as_bytes_behind, as_doubles, as_complex_numbers])
+def test_views_of_arguments_as_other_types(fn, backend, dynamic):
+    """Strides in elements of another size made other shapes, or errors."""
+    compiled = minidynamo.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
+    for shape in ((4, 6), (6, 4), (8, 6)):
+        x = torch.arange(float(shape[0] * shape[1])).view(shape)
+        y = x.clone()
+        wanted, found = fn(x), compiled(y)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(y, x)
+        first, ours = (v[0] if isinstance(v, tuple) else v for v in (wanted, found))
+        assert ours.stride() == first.stride()
+        assert ours.untyped_storage()._cdata == y.untyped_storage()._cdata
