@@ -62,7 +62,7 @@ from minidynamo.inductor.passes.pooled_positions import keep_positions
 from minidynamo.inductor.passes.simplify import merge_equal_nodes
 from minidynamo.inductor.stored_steps import Recorder, load_step, step_key, stored_call
 from minidynamo.inductor.wrapped_tangents import WrappedGraph
-from minidynamo.inductor.written_parts import reinterpreted, take_out
+from minidynamo.inductor.written_parts import mixed_memory, reinterpreted, take_out
 from minidynamo.interruptions import pass_on
 from minidynamo.utils import is_distributed
 
@@ -340,8 +340,8 @@ def make_aot(
     _forget_histories(gm, inputs)
     parts = take_out(gm, inputs)
     rest = gm if parts is None else parts.rest
-    if reinterpreted(rest):
-        raise CannotTrace("a view of an input with symbolic sizes is of another kind")
+    if reinterpreted(rest) or mixed_memory(rest):
+        raise CannotTrace("a view with symbolic sizes is of another kind than what it views")
     unreached = gm.meta.get(UNREACHED, ()) if parts is None else ()
     results = _results(gm)
     gradients = Gradients(

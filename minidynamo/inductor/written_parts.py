@@ -109,17 +109,40 @@ def take_out(
 
 
 def reinterpreted(gm: torch.fx.GraphModule) -> list[Node]:
-    """Results in an input's memory that have symbolic sizes, but another dtype than the input,
-    or are conjugated or negated lazily where it is not: strides do not tell what they are.
+    """Results in an input's memory that have symbolic sizes, and are or were of another dtype than
+    the input, or conjugated or negated lazily where it is not: strides do not tell what they are,
+    and a kernel that computes them gives no view.
     """
     memory = _memory_of_inputs(gm)
-    return [
-        node
-        for node in gm.graph.output_node().all_input_nodes
-        if _memory_of(node) in memory
-        and _kind(node) != _kind(memory[_memory_of(node)])
-        and has_symbols([node.meta["example_value"]])
-    ]
+    others: set[Node] = set()
+    for node in gm.graph.nodes:
+        origin = memory.get(_memory_of(node))
+        if origin is None or origin is node:
+            continue
+        to_dtype = any(isinstance(argument, torch.dtype) for argument in node.args)
+        if (
+            to_dtype
+            or _kind(node) != _kind(origin)
+            or not others.isdisjoint(node.all_input_nodes)
+        ):
+            others.add(node)
+    results = gm.graph.output_node().all_input_nodes
+    return [n for n in results if n in others and has_symbols([n.meta["example_value"]])]
+
+
+def mixed_memory(gm: torch.fx.GraphModule) -> bool:
+    """Whether results with symbolic sizes that lie in the same memory, which the graph has made,
+    are of several kinds: AOTAutograd makes all but one anew by their strides.
+    """
+    given = _memory_of_inputs(gm).keys() | {None}
+    kinds: dict[int | None, Any] = {}
+    for node in gm.graph.output_node().all_input_nodes:
+        memory = _memory_of(node)
+        if memory in given or not has_symbols([node.meta["example_value"]]):
+            continue
+        if kinds.setdefault(memory, _kind(node)) != _kind(node):
+            return True
+    return False
 
 
 def _kind(node: Node) -> tuple[torch.dtype, bool, bool]:

@@ -116,3 +116,37 @@ def test_views_of_arguments_as_other_types(fn, backend, dynamic):
         first, ours = (v[0] if isinstance(v, tuple) else v for v in (wanted, found))
         assert ours.stride() == first.stride()
         assert ours.untyped_storage()._cdata == y.untyped_storage()._cdata
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_results_of_two_types_share_memory(requires_grad, dynamic):
+    def fn(x):
+        y = x * 1
+        return y, y.view(torch.int32), torch.view_as_complex(y.view(x.shape[0], -1, 2)), y[1:]
+
+    def run(called):
+        x = torch.arange(24.0).view(4, 6).requires_grad_(requires_grad)
+        results = called(x)
+        if requires_grad:
+            (results[0].sum() + results[2].abs().sum() + results[3].sum()).backward()
+        with torch.no_grad():
+            results[1][-1] = 7
+        return *(result.detach().clone() for result in results), x.grad
+
+    compiled = minidynamo.compile(fn, dynamic=dynamic, fullgraph=True)
+    torch.testing.assert_close(run(compiled), run(fn))
+
+
+def test_the_last_rows_as_their_own_type():
+    """A kernel that copies them left an offset of 0, from which a view of the argument was made."""
+
+    def fn(x):
+        return x[x.shape[0] - 1 :].view(torch.int32)
+
+    compiled = minidynamo.compile(fn, dynamic=True, fullgraph=True)
+    for rows in (4, 5):
+        x = torch.arange(rows * 6, dtype=torch.int32).view(rows, 6)
+        found = compiled(x)
+        torch.testing.assert_close(found, fn(x))
+        assert found.data_ptr() == fn(x).data_ptr()

@@ -14,6 +14,7 @@ import torch
 from minidynamo.inductor.ir import Buffer, Index, Size, TensorValue, View
 from minidynamo.inductor.loop_body import BodyBuilder, Value
 from minidynamo.inductor.lowering.registry import DECLINED, register
+from minidynamo.inductor.stale_views import storage_of
 from minidynamo.inductor.symbolic import ZERO, Expr, contiguous_strides, dot, is_nonneg
 
 if TYPE_CHECKING:
@@ -88,12 +89,21 @@ def lower_view(g: GraphLowering, x: TensorValue, size: Any, *strides: Any) -> An
 def _view_dtype(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> Any:
     if dtype.itemsize != x.dtype.itemsize or torch.bool in (dtype, x.dtype):
         return DECLINED
+    if _results_on_memory(g.node) > 1:
+        return DECLINED  # a kernel would give them memory of their own
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         bits = b.cast(x.load(b, index), x.dtype)
         return b.compute(bits if dtype == x.dtype else b.bitcast(bits, dtype))
 
     return g.lazy(inner, (x,))
+
+
+def _results_on_memory(node: torch.fx.Node) -> int:
+    """How many results of the graph lie in the memory of the node's."""
+    values = [result.meta.get("val") for result in node.graph.output_node().all_input_nodes]
+    tensors = [v for v in values if isinstance(v, torch.Tensor) and v.layout is torch.strided]
+    return [storage_of(tensor) for tensor in tensors].count(storage_of(node.meta["val"]))
 
 
 @register(aten.permute)
