@@ -131,18 +131,25 @@ def reinterpreted(gm: torch.fx.GraphModule) -> list[Node]:
 
 
 def mixed_memory(gm: torch.fx.GraphModule) -> bool:
-    """Whether results with symbolic sizes that lie in the same memory, which the graph has made,
-    are of several kinds: AOTAutograd makes all but one anew by their strides.
+    """Whether results that lie in the same memory, which the graph has made, are of several kinds,
+    and have symbolic sizes or are views of a dtype: AOTAutograd makes all but one anew by strides.
     """
     given = _memory_of_inputs(gm).keys() | {None}
+    views = {_memory_of(node) for node in gm.graph.nodes if _takes_dtype(node)}
     kinds: dict[int | None, Any] = {}
     for node in gm.graph.output_node().all_input_nodes:
         memory = _memory_of(node)
-        if memory in given or not has_symbols([node.meta["example_value"]]):
+        is_known = memory not in views and not has_symbols([node.meta.get("example_value")])
+        if memory in given or is_known:
             continue
         if kinds.setdefault(memory, _kind(node)) != _kind(node):
             return True
     return False
+
+
+def _takes_dtype(node: Node) -> bool:
+    """Whether it may be a `view(dtype)`."""
+    return any(isinstance(argument, torch.dtype) for argument in node.args)
 
 
 def _kind(node: Node) -> tuple[torch.dtype, bool, bool]:

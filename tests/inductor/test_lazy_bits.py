@@ -150,3 +150,23 @@ def test_the_last_rows_as_their_own_type():
         found = compiled(x)
         torch.testing.assert_close(found, fn(x))
         assert found.data_ptr() == fn(x).data_ptr()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_parts_of_a_reinterpreted_result(backend, dynamic):
+    """They were made by strides, as parts of what was not reinterpreted."""
+
+    def halves(x):
+        y = x * 1
+        return y.view(torch.int32)[1:], y[1:]
+
+    def spread(x):
+        y = x * 1
+        z = y.view(torch.uint8)
+        return z.as_strided((2, 2), (1, 1), 1), y.as_strided((2, 2), (1, 1), 1), z
+
+    x = torch.arange(24.0).view(4, 6).requires_grad_()
+    for fn in (halves, spread):
+        compiled = minidynamo.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
+        torch.testing.assert_close(compiled(x), fn(x))
