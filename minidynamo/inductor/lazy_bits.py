@@ -6,13 +6,12 @@ what was written: `y.is_conj()`, and neither `y.numpy()` nor `torch.view_as_real
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.fx
 from torch.fx.node import Node
 
-from minidynamo.inductor.overlaps import call_name, is_in_place, storage_of
+from minidynamo.inductor.overlaps import call_name, is_in_place
+from minidynamo.inductor.written_parts import memory_of
 
 __all__ = ["with_resolved_results"]
 
@@ -22,12 +21,13 @@ def with_resolved_results(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     others see are not.
     """
     output = gm.graph.output_node()
-    lazy = {_memory(node) for node in gm.graph.nodes if _is_lazy(node)} - {None}
+    lazy = {memory_of(node) for node in gm.graph.nodes if _is_lazy(node)} - {None}
     calls = (node for node in gm.graph.nodes if node.op.startswith("call_") and node.args)
-    if lazy.isdisjoint(_memory(node.args[0]) for node in calls if is_in_place(call_name(node))):
+    written = [node.args[0] for node in calls if is_in_place(call_name(node))]
+    if lazy.isdisjoint(memory_of(node) for node in written if isinstance(node, Node)):
         return gm
     seen = [*output.all_input_nodes, *gm.graph.find_nodes(op="placeholder")]
-    places = [_memory(node) for node in seen]
+    places = [memory_of(node) for node in seen]
     found = {
         node.name
         for node, place in zip(output.all_input_nodes, places, strict=False)
@@ -52,9 +52,3 @@ def with_resolved_results(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def _is_lazy(node: Node) -> bool:
     value = node.meta.get("example_value")
     return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
-
-
-def _memory(node: Any) -> int | None:
-    value = node.meta.get("example_value") if isinstance(node, Node) else None
-    is_plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return storage_of(value) if is_plain else None

@@ -84,24 +84,24 @@ def take_out(
     is_needed = has_symbols(inputs) or max(counts.values(), default=0) > 1
     given = gm.graph.find_nodes(op="placeholder")
     memory = _memory_of_inputs(gm)
-    written = {_memory_of(given[i]) for i in counts if i < len(given)}
+    written = {memory_of(given[i]) for i in counts if i < len(given)}
     cut_off = _of_other_mode(gm)
     positions, unwritten = [], []
     (output,) = gm.graph.find_nodes(op="output")
     for i, result in enumerate(output.args[0]):
         if not isinstance(result, Node) or not result.op.startswith("call_"):
             continue
-        if _memory_of(result) not in memory:
+        if memory_of(result) not in memory:
             continue
         made_of = _remade(result, memory)
-        is_wrong = _memory_of(result) in written and cut_off.isdisjoint(made_of)
+        is_wrong = memory_of(result) in written and cut_off.isdisjoint(made_of)
         is_wrong = is_wrong and (is_needed or any(map(_is_list, made_of)))
         is_wrong = is_wrong or result in others
         # What `.data` gives has no gradients in either mode.
         is_of_data = any(map(is_data, made_of))
         if is_wrong or (is_of_data and not result.meta["example_value"].requires_grad):
             positions += [i] if made_of else []
-        elif made_of and _memory_of(result) not in written and cut_off.isdisjoint(made_of):
+        elif made_of and memory_of(result) not in written and cut_off.isdisjoint(made_of):
             unwritten.append(i)
     if is_trained:
         positions = sorted([*positions, *unwritten])
@@ -116,15 +116,11 @@ def reinterpreted(gm: torch.fx.GraphModule) -> list[Node]:
     memory = _memory_of_inputs(gm)
     others: set[Node] = set()
     for node in gm.graph.nodes:
-        origin = memory.get(_memory_of(node))
+        origin = memory.get(memory_of(node))
         if origin is None or origin is node:
             continue
-        to_dtype = any(isinstance(argument, torch.dtype) for argument in node.args)
-        if (
-            to_dtype
-            or _kind(node) != _kind(origin)
-            or not others.isdisjoint(node.all_input_nodes)
-        ):
+        is_other = _takes_dtype(node) or _kind(node) != _kind(origin)
+        if is_other or not others.isdisjoint(node.all_input_nodes):
             others.add(node)
     results = gm.graph.output_node().all_input_nodes
     return [n for n in results if n in others and has_symbols([n.meta["example_value"]])]
@@ -135,10 +131,10 @@ def mixed_memory(gm: torch.fx.GraphModule) -> bool:
     and have symbolic sizes or are views of a dtype: AOTAutograd makes all but one anew by strides.
     """
     given = _memory_of_inputs(gm).keys() | {None}
-    views = {_memory_of(node) for node in gm.graph.nodes if _takes_dtype(node)}
+    views = {memory_of(node) for node in gm.graph.nodes if _takes_dtype(node)}
     kinds: dict[int | None, Any] = {}
     for node in gm.graph.output_node().all_input_nodes:
-        memory = _memory_of(node)
+        memory = memory_of(node)
         is_known = memory not in views and not has_symbols([node.meta.get("example_value")])
         if memory in given or is_known:
             continue
@@ -149,7 +145,8 @@ def mixed_memory(gm: torch.fx.GraphModule) -> bool:
 
 def _takes_dtype(node: Node) -> bool:
     """Whether it may be a `view(dtype)`."""
-    return any(isinstance(argument, torch.dtype) for argument in node.args)
+    given = (*node.args, *node.kwargs.values())
+    return any(isinstance(argument, torch.dtype) for argument in given)
 
 
 def _kind(node: Node) -> tuple[torch.dtype, bool, bool]:
@@ -158,7 +155,7 @@ def _kind(node: Node) -> tuple[torch.dtype, bool, bool]:
 
 
 def _memory_of_inputs(gm: torch.fx.GraphModule) -> dict[Any, Node]:
-    memory = {_memory_of(node): node for node in gm.graph.find_nodes(op="placeholder")}
+    memory = {memory_of(node): node for node in gm.graph.find_nodes(op="placeholder")}
     memory.pop(None, None)
     return memory
 
@@ -226,7 +223,7 @@ def _is_size(
     return isinstance(value, int)
 
 
-def _memory_of(
+def memory_of(
     node: Node,
 ) -> int | None:
     return _storage(node.meta.get("example_value"))

@@ -94,7 +94,7 @@ def as_bytes_behind(x):
 
 def as_doubles(x):
     x.mul_(2)
-    return x.view(x.shape[1], x.shape[0]).view(torch.float64), x
+    return x.view(x.shape[1], x.shape[0]).view(dtype=torch.float64), x
 
 
 def as_complex_numbers(x):
@@ -159,7 +159,7 @@ def test_parts_of_a_reinterpreted_result(backend, dynamic):
 
     def halves(x):
         y = x * 1
-        return y.view(torch.int32)[1:], y[1:]
+        return y.view(dtype=torch.int32)[1:], y[1:]
 
     def spread(x):
         y = x * 1
