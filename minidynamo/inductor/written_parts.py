@@ -226,6 +226,7 @@ def _is_size(
 def memory_of(
     node: Node,
 ) -> int | None:
+    """What nodes whose results share memory have in common; None for what has no memory."""
     return _storage(node.meta.get("example_value"))
 
 
