@@ -279,18 +279,36 @@ def _unchanged(model: Any) -> Any:
     return model
 
 
-def innermost(fn: Any) -> Any:
-    """What `fn` was before `compile()` was applied to it, any number of times.
+# What `disable(recursive=False)` leaves on the function that it makes: that one's id (decorators
+# copy attributes) and what it was given.
+_COPIED = "_minidynamo_copied"
 
-    What `disable()` was applied to stays disabled.
+
+def innermost(fn: Any) -> Any:
+    """What `fn` was before `compile()` or `disable()` was applied to it, any number of times: the
+    last of them decides.
     """
     while True:
-        if isinstance(fn, _C.CompiledFunction) and fn.region is not None:
+        if isinstance(fn, _C.CompiledFunction):
             fn = fn.__wrapped__
-        elif isinstance(fn, OptimizedModule) and getattr(fn._compiled, "region", None):
+        elif isinstance(fn, OptimizedModule) and isinstance(fn._compiled, _C.CompiledFunction):
             fn = fn._orig_mod
+        elif isinstance(fn, types.FunctionType) and (given := _disabled(fn)) is not None:
+            fn = given
         else:
             return fn
+
+
+def _disabled(fn: types.FunctionType) -> Any:
+    """What `fn` is a disabled copy of, or None; decorators may have copied the attributes."""
+    left = fn.__dict__
+    copy, given = left.get(_COPIED, (None, None))
+    if copy == id(fn):
+        return given
+    is_of_torch = left.get("_torchdynamo_disable") and "_torchdynamo_orig_callable" in left
+    if is_of_torch and left.get("_torchdynamo_wrapper_id") == id(fn):
+        return left["_torchdynamo_orig_callable"]
+    return None
 
 
 def with_frame(fn: Any) -> Any:
@@ -408,8 +426,10 @@ def disable(
         shallow = _copy_of(function)
         _C.skip_code(shallow.__code__, False)
         set_decision(shallow, Decision.DISABLE_SHALLOW, reason)
-        is_bound = isinstance(fn, types.MethodType)
-        return types.MethodType(shallow, fn.__self__) if is_bound else shallow
+        if isinstance(fn, types.MethodType):
+            return types.MethodType(shallow, fn.__self__)
+        setattr(shallow, _COPIED, (id(shallow), fn))
+        return shallow
     if isinstance(fn, torch.nn.Module):
         return OptimizedModule(fn, _C.disabled)
     if isinstance(fn, type):

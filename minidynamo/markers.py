@@ -453,12 +453,19 @@ def mark_static(t: Any, index: Any = None) -> Any:
 
 
 def mark_static_address(t: Any, guard: bool = False) -> None:
-    """Promise that `t` keeps its data pointer from call to call; with `guard` it is checked."""
+    """Promise that `t` keeps its data pointer from call to call; with `guard`, code compiled for it
+    runs for no other tensor.
+    """
     if not isinstance(t, torch.Tensor):
         raise TypeError(f"mark_static_address takes a tensor, not {type(t).__name__}")
     if not isinstance(guard, bool):
         raise TypeError(f"mark_static_address: guard must be a bool, not {guard!r}")
     t._dynamo_static_input_type = "guarded" if guard else "unguarded"  # type: ignore[attr-defined]
+
+
+def is_address_guarded(t: torch.Tensor) -> bool:
+    """Whether `mark_static_address(t, guard=True)` was called, ours or torch's."""
+    return getattr(t, "_dynamo_static_input_type", None) == "guarded"
 
 
 def _read(t: torch.Tensor, attribute: str) -> frozenset[int]:

@@ -469,6 +469,17 @@ def test_mark_static_inside(counter):
         assert counter.frame_count == graphs
 
 
+@pytest.mark.parametrize("guard", [False, True])
+def test_static_addresses(counter, guard):
+    x, y = torch.ones(2), torch.ones(2)
+    compiled = minidynamo.compile(lambda x: x + 1, backend=counter)
+    minidynamo.mark_static_address(x, guard=guard)
+    for _ in range(2):
+        for given in (x, y):
+            assert torch.equal(compiled(given), given + 1)
+    assert counter.frame_count == (2 if guard else 1)
+
+
 def test_disabled_and_static_classes(counter):
     @minidynamo.disable(reason="an example")
     class Inner(nn.Module):

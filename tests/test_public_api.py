@@ -436,7 +436,8 @@ def test_disable_not_recursive(recorder, x):
         return helper(x).sin()
 
     assert inspect.isfunction(slow)
-    assert torch.equal(minidynamo.compile(slow, backend=recorder)(x), x.cos().sin())
+    fast = minidynamo.compile(lambda x: slow(x), backend=recorder)
+    assert torch.equal(fast(x), x.cos().sin())
     names = [node.target for gm in recorder.graphs for node in gm.graph.nodes]
     assert "cos" in names and "sin" not in names
 
@@ -504,10 +505,31 @@ def test_disable_wants_something_to_call():
         minidynamo.disable(torch.sin, recursive=False)
 
 
-def test_a_disabled_function_stays_so_when_compiled(recorder, x):
-    slow = minidynamo.disable(wave)
-    assert torch.equal(minidynamo.compile(slow, backend=recorder)(x), wave(x))
-    assert not recorder.graphs
+@pytest.mark.parametrize("disable", [minidynamo.disable, torch.compiler.disable])
+@pytest.mark.parametrize("recursive", [True, False])
+def test_of_disable_and_compile_the_last_one_decides(recorder, x, recursive, disable):
+    @disable(recursive=recursive)
+    def fn(x):
+        return x - 1 if torch.compiler.is_compiling() else x + 1
+
+    fast = minidynamo.compile(fn, backend=recorder)
+    assert torch.equal(fast(x), x - 1) and len(recorder.graphs) == 1
+    assert torch.equal(fn(x), x + 1)
+    minidynamo.reset()
+    wrapped = functools.wraps(fn)(lambda x: fn(x) * 2)
+    assert torch.equal(minidynamo.compile(wrapped, backend=recorder)(x), (x + 1) * 2)
+    slow = minidynamo.disable(fast, recursive=recursive)
+    assert torch.equal(slow(x), x + 1)
+
+
+def test_a_disabled_module_may_be_compiled(recorder):
+    model = minidynamo.disable(torch.nn.Linear(2, 2))
+    minidynamo.compile(model, backend=recorder)(torch.ones(1, 2))
+    assert len(recorder.graphs) == 1
+    inner = torch.nn.Linear(2, 2)
+    inner.forward = minidynamo.disable(inner.forward)
+    minidynamo.compile(inner, backend=recorder)(torch.ones(1, 2))
+    assert len(recorder.graphs) == 1
 
 
 def test_run_compiles_nothing(recorder, x):

@@ -12,9 +12,7 @@ Under vmap a class that has a rule of its own is only asked for that: it is what
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,6 +39,7 @@ from ..variables.reach import reached
 from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 from ..variables.transforms import OpenLevel
+from .function_nodes import apply_of, run_halves
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -80,7 +79,7 @@ def function_apply(
     values = _positional(tx, cls, values, kwargs)
     if markers.decision(cls.value) is markers.Decision.ALLOW:
         check_reads(tx, cls.value)
-        return tx.call_operation(_apply_of(cls.value), values, {})
+        return tx.call_operation(apply_of(cls.value), values, {})
     if _has_own_rule(tx, cls):
         return _call_by_rule(tx, cls, values)
     wanted = [isinstance(v, TensorVariable) and _requires_grad(v.fake) for v in values]
@@ -97,7 +96,7 @@ def function_apply(
         for item in _outputs(tx, traced.result)
     )
     if is_plain and not traced.mutated and _sees_the_same(tx, values, traced.forward):
-        return tx.call_operation(_apply_of(cls.value), values, {})
+        return tx.call_operation(apply_of(cls.value), values, {})
     return _call_traced(tx, cls, values, traced)
 
 
@@ -208,7 +207,7 @@ def _call_by_rule(
     traced = trace_body(tx, "vmap", call)
     if not _sees_the_same(tx, values, traced.body):
         _refuse(cls, "its rule for vmap reads what no node can give it")
-    return tx.call_operation(_apply_of(cls.value), values, {})
+    return tx.call_operation(apply_of(cls.value), values, {})
 
 
 def _unbatched(
@@ -239,17 +238,6 @@ def _requires_grad(fake: torch.Tensor) -> bool:
 def _has_setup(cls: ClassVariable) -> bool:
     """Whether forward gets no context: then setup_context fills it."""
     return _is_setup_context_defined(cls.value.setup_context)  # type: ignore[attr-defined]
-
-
-@functools.lru_cache(maxsize=256)
-def _apply_of(cls: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """The target of the node: a plain function, which every reader of FX graphs takes."""
-
-    def apply(*args: Any) -> Any:
-        return cls.apply(*args)
-
-    apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
-    return apply
 
 
 def _forward(
@@ -472,12 +460,28 @@ def _call_traced(
     )
     slots = tuple(operands.index(node) for node, _ in pairs)
     counts = (len(tensors), len(results))
-    args = (*halves, counts, plain, slots, *operands)
+    args = (*halves, counts, plain, slots, _checked(tx, traced, saved), *operands)
     made = tx.add_node("call_function", run_halves, args, {}).unpack(tx)
     pairs_made = zip((*tensors, *kept), made, strict=True)
     held = iter([_stand_for(tx, old, new.realize(), forward) for old, new in pairs_made])
     items = [next(held) if isinstance(item, TensorVariable) else item for item in outputs]
     return tx.wrap_items(tuple, items) if traced.result.python_type() is tuple else items[0]
+
+
+def _checked(tx: Translator, traced: _Halves, saved: list[Node]) -> tuple[int, ...]:
+    """Which of what backward is given were passed to save_for_backward: autograd refuses those
+    that are written to in between, and no others.
+    """
+    lifted = traced.forward.lifted
+    named = tx.output.side_effects.load_attr(traced.context, "to_save")
+    items = named.unpack(tx) if isinstance(named, VariableTracker) else []
+    nodes = [i.node for i in map(_realized, items) if isinstance(i, TensorVariable)]
+    given = {lifted.get(node, node) for node in nodes}
+    return tuple(i for i, node in enumerate(saved) if lifted.get(node, node) in given)
+
+
+def _realized(item: VariableTracker) -> VariableTracker:
+    return item.realize()
 
 
 def _kept_tensors(tx: Translator, cls: ClassVariable, traced: _Halves) -> list[TensorVariable]:
@@ -545,44 +549,3 @@ def _check_halves(tx: Translator, cls: ClassVariable, values: Values, traced: _H
         for node in (*body.parameters, *body.lifted.values()):
             if isinstance(example_value(node), torch.Tensor) and body.wrote_to(node):
                 _refuse(cls, "it writes to a tensor that it is given")
-
-
-class _TracedFunction(torch.autograd.Function):
-    """The traced halves of a function as an autograd function."""
-
-    @staticmethod
-    def forward(ctx: Any, spec: tuple[Any, ...], *operands: Any) -> Any:
-        forward, ctx.module, (ctx.wanted, count), plain, ctx.slots = spec
-        values = forward(*operands)
-        results, saved = values[:count], values[count:]
-        ctx.mark_non_differentiable(*(results[index] for index in plain))
-        ctx.save_for_backward(*(v for v in saved if isinstance(v, torch.Tensor)))
-        ctx.saved = [None if isinstance(v, torch.Tensor) else v for v in saved]
-        ctx.operands = len(operands)
-        return tuple(results)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        tensors = iter(ctx.saved_tensors)
-        saved = [next(tensors) if value is None else value for value in ctx.saved]
-        totals: list[Any] = [None] * ctx.operands
-        given = grads[: ctx.wanted]
-        for slot, grad in zip(ctx.slots, ctx.module(*given, *saved), strict=True):
-            totals[slot] = grad if totals[slot] is None else totals[slot] + grad
-        return None, *totals
-
-
-def run_halves(
-    forward: torch.fx.GraphModule,
-    backward: torch.fx.GraphModule,
-    counts: tuple[int, int],
-    plain: tuple[int, ...],
-    slots: tuple[int, ...],
-    *operands: Any,
-) -> tuple[Any, ...]:
-    """A node of the graph. `counts`: how many results forward has, and how many with those that it
-    only keeps (those at `plain` without gradient); behind them it gives what is saved. backward
-    takes a gradient for each result and what was saved, and gives one for each operand in `slots`.
-    """
-    spec = (forward, backward, counts, plain, slots)
-    return _TracedFunction.apply(spec, *operands)  # type: ignore[no-any-return]

@@ -32,7 +32,7 @@ Missing = frozenset[int]
 # its own, would otherwise compile one for each.
 MOST_COMPILED = 4
 # Where the front end makes what stands for an autograd.Function in a graph.
-_OF_FUNCTIONS = "minidynamo.handlers.autograd_function"
+_OF_FUNCTIONS = "minidynamo.handlers.function_nodes"
 
 
 class Needs:

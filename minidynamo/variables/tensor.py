@@ -20,7 +20,7 @@ from torch.fx.immutable_collections import immutable_list
 from torch.fx.node import Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from .. import config
+from .. import config, markers
 from ..exc import RunInEager
 from ..output_graph import example_value
 from ..side_effects import DELETED, Mutation
@@ -557,6 +557,8 @@ def wrap_tensor(tx: Translator, value: torch.Tensor, source: Source) -> Variable
         )
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return SUBCLASS_WRAPPER[0](tx, value, source)
+    if markers.is_address_guarded(value):
+        tx.guard(source, "ID_IS", value)
     _refuse_late_view(tx, value, source)
     static = tx.output.shapes.is_static(value, source)
     context = tx.output.shapes.tensor_context(value, source, static=static)

@@ -237,3 +237,48 @@ def test_data_that_is_returned_counts_for_itself(name, dynamic):
             minidynamo.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
         )
         torch.testing.assert_close(actual, outcome(fn))
+
+
+class Stored(torch.autograd.Function):
+    """A context holds tensors that it saves, and others as attributes."""
+
+    @staticmethod
+    def forward(ctx, x, saved, stored):
+        ctx.stored, ctx.more = stored, [saved.sin()]
+        ctx.save_for_backward(saved)
+        return x * stored
+
+    @staticmethod
+    def backward(ctx, grad):
+        (saved,) = ctx.saved_tensors
+        return grad * ctx.stored + saved + ctx.more[0], None, None
+
+
+SEEN = []
+
+
+class StoredTraced(Stored):
+    """What it stores elsewhere has its traced halves run."""
+
+    @staticmethod
+    def forward(ctx, x, saved, stored):
+        SEEN.append(saved + 1)
+        return Stored.forward(ctx, x, saved, stored)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("cls", [Stored, StoredTraced])
+def test_what_a_context_stores_may_be_written_to(cls, backend):
+    def outcome_of(call, position):
+        x, *others = leaves(3, 3, 3)
+        others = [item.detach() for item in others]
+        result = call(x, *others)
+        others[position].mul_(5)
+        result.sum().backward()
+        return x.grad
+
+    call = minidynamo.compile(cls.apply, backend=backend, fullgraph=True)
+    torch.testing.assert_close(outcome_of(call, 1), outcome_of(cls.apply, 1))
+    for function in (call, cls.apply):
+        with pytest.raises(RuntimeError, match=WRONG_VERSION):
+            outcome_of(function, 0)
