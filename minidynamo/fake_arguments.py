@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -159,3 +160,63 @@ CHECKS: dict[Any, Callable[..., None]] = {
     aten.multilabel_margin_loss_forward.default: _margin_loss,
     aten.mode.default: lambda x, dim=-1, *_rest: _largest("mode", x, dim),
 }
+
+# Operators in place that refuse to write where elements share memory, beside those on elements.
+_WRITERS = {
+    getattr(aten, name)
+    for name in "addbmm_ addmm_ baddbmm_ bernoulli_ cauchy_ copy_ cumprod_ cumsum_ eq_ "
+    "exponential_ floor_divide_ ge_ geometric_ gt_ index_add_ le_ log_normal_ lt_ ne_ normal_ "
+    "random_ scatter_ scatter_add_ threshold_ uniform_".split()
+}
+
+
+@cache
+def element_writer(func: Any) -> str:
+    """The name of the argument that the operator writes element by element, if it does."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return ""
+    if torch.Tag.pointwise not in func.tags and func.overloadpacket not in _WRITERS:
+        return ""
+    named = [a.name for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
+    return named[0] if len(named) == 1 else ""
+
+
+def _extent(x: torch.Tensor) -> tuple[int, int] | None:
+    """Where its elements begin and end, if they lie without gaps and their places are known.
+    Guards are on the answer.
+    """
+    numbers = (*x.shape, *x.stride(), x.storage_offset())
+    if any(type(n) is not int and not n.node.has_hint() for n in numbers):
+        return None
+    wanted = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size != 1 and stride != wanted:
+            return None
+        wanted *= size
+    return x.storage_offset(), x.storage_offset() + x.numel()
+
+
+def check_memory(x: torch.Tensor, operands: Sequence[Any]) -> None:
+    """Raises what eager does where several elements of `x`, which is written, are one, or where
+    it shares a part of its memory with an operand.
+    """
+    sizes = zip(x.shape, x.stride(), strict=True) if x.layout == torch.strided else ()
+    # Eager is asked for its words.
+    if any(type(stride) is int and stride == 0 and _is_several(n) for n, stride in sizes):
+        torch.zeros(1).expand(2).add_(1)
+    for other in operands:
+        if not isinstance(other, torch.Tensor) or other is x or other.layout != torch.strided:
+            continue
+        if other.untyped_storage()._cdata != x.untyped_storage()._cdata:
+            continue
+        written, read = _extent(x), _extent(other)
+        if written is None or read is None or other.dtype != x.dtype:
+            continue
+        apart = read[1] <= written[0] or written[1] <= read[0]
+        if not apart and (read != written or other.stride() != x.stride()):
+            numbers = torch.zeros(3)
+            numbers[:2].add_(numbers[1:])
+
+
+def _is_several(size: Any) -> bool:
+    return size > 1 if type(size) is int else size.node.maybe_as_int() not in (None, 0, 1)

@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from .deferred_torch import fake_mode
-from .fake_arguments import CHECKS
+from .fake_arguments import CHECKS, check_memory, element_writer
 
 __all__ = ["forget_tensors", "sized_fake_mode"]
 
@@ -260,6 +260,11 @@ def _dispatch(
     mode = itself()
     if func in CHECKS:
         CHECKS[func](*args, **(kwargs or {}))
+    written = element_writer(func)
+    if written == "self":
+        check_memory(args[0], args[1:])
+    elif written and kwargs and written in kwargs:
+        check_memory(kwargs[written], args)
     if func in POINTWISE:
         like = _operand_like(mode, func, args, kwargs)
         if like is not None:

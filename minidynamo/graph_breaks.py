@@ -250,7 +250,8 @@ class _Finisher:
         module, inputs = self.output.finish(wanted)
         written = _written_inputs(module, inputs)
         draws = self.output.draws
-        can_rerun = not draws.calls and _can_be_put_back([inputs[i] for i in written])
+        can_rerun = _can_be_put_back([inputs[i] for i in written])
+        can_rerun = can_rerun and not (draws.calls or self.output.restrided.geometry)
         if checks and not can_rerun:
             _refuse_checks(checks[0][1])
         if caught and not can_rerun:

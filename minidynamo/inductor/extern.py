@@ -30,6 +30,7 @@ from minidynamo.inductor.ir import (
     loop_index,
 )
 from minidynamo.inductor.loop_body import BodyBuilder
+from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.passes.simplify import is_pure, may_share_memory
 from minidynamo.inductor.size_hints import hint_of, is_size
@@ -104,6 +105,7 @@ def call(
     any_strides: `op` takes operands of any strides.
     """
     inputs: list[View] = []
+    args, kwargs = _numbers_as_tensors(op, args, kwargs)
     take: Callable[[TensorValue], View]
     take = g.realize if op in ANY_LAYOUT and g.sizes is None else partial(_laid_out, g)
     if any(a.alias_info is not None for a in op._schema.arguments) or _is_silent(op):
@@ -148,6 +150,34 @@ def call(
         )
     )
     return result
+
+
+def _numbers_as_tensors(
+    op: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Symbolic numbers where the operator takes tensors, as tensors without dimensions: as little
+    as a number do they decide the result's dtype, if that of other operands without dimensions is
+    theirs, too.
+    """
+    tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, TensorValue)]
+    wanted = {a.name for a in op._schema.arguments if isinstance(a.type, torch.TensorType)}
+    if not tensors or not any(isinstance(v, Expr) for v in (*args, *kwargs.values())):
+        return args, kwargs
+    first = tensors[0]
+    integral = not (first.dtype.is_floating_point or first.dtype.is_complex)
+    dtype = first.dtype if integral and first.dtype != torch.bool else torch.int64
+
+    def tensor(name: str, value: Any) -> Any:
+        if name not in wanted or not isinstance(value, Expr):
+            return value
+        data = Lazy(lambda b, index: b.cast(b.index_expr(value), compute_type(dtype)), ())
+        return TensorValue(data, dtype, (), first.device, ())
+
+    names = [argument.name for argument in op._schema.arguments]
+    return (
+        [tensor(name, value) for name, value in zip(names, args, strict=False)],
+        {name: tensor(name, value) for name, value in kwargs.items()},
+    )
 
 
 def write_into(

@@ -290,6 +290,29 @@ def test_what_cannot_be_put_back_breaks_at_the_branch():
             check(fn, square * sign, w, graphs=2 if sign == 1 and fn is grown else None)
 
 
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_new_layout_is_not_put_back(backend):
+    def turned(rows, bad):
+        double = rows[0] * 2
+        try:
+            if bad.sum() > 0:
+                raise ValueError
+        except ValueError:
+            pass
+        rows[0].t_()
+        rows.append(double)
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(turned, backend=backend)
+    for sign in (1, -1, 1):
+        found = []
+        for fn in (turned, compiled):
+            rows = [torch.arange(9.0).view(3, 3)]
+            fn(rows, ONES * sign)
+            found.append([(row.tolist(), row.stride()) for row in rows])
+        assert found[0] == found[1]
+
+
 def test_branches_that_do_not_raise_still_break():
     def fn(x):
         if x.sum() < 0:

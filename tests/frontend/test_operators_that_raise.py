@@ -351,3 +351,49 @@ def _swallowed(x):
 )
 def test_kinds_of_clauses(fn):
     check_recompiles(fn, [(GOOD,), (BAD,), (GOOD,)], graphs=1)
+
+
+def _overlap(write):
+    """What `write` raises is handled, and what was done before it is seen."""
+
+    def program(x, log):
+        y = x * 2
+        log.append(y[0, 0])
+        try:
+            write(y)
+        except RuntimeError as error:
+            log.append(str(error))
+            return y - 1
+        return y + 1
+
+    return program
+
+
+WRITES = {
+    "expanded": (lambda y: y[:1].expand(3, 3).add_(1), True),
+    "expanded draws": (lambda y: y[:1].expand(3, 3).normal_(), True),
+    "expanded, filled": (lambda y: y[:1].expand(3, 3).fill_(1), False),
+    "moved": (lambda y: y[1:].copy_(y[:-1]), True),
+    "assigned": (lambda y: y.__setitem__(slice(1, None), y[:-1]), True),
+    "transposed": (lambda y: y.mul_(y.t()), True),
+    "out": (lambda y: torch.add(y[1:], 1, out=y[:-1]), True),
+    "itself": (lambda y: y.add_(y), False),
+    "a view like it": (lambda y: y.add_(y.view(3, 3)), False),
+    "apart": (lambda y: y[:1].add_(y[1:2]), False),
+    "columns": (lambda y: y[:, 0].add_(y[:, 1]), False),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_writes_to_memory_that_is_shared(name, dynamic):
+    write, raises = WRITES[name]
+    program, found = _overlap(write), []
+    run = minidynamo.compile(program, backend="eager", dynamic=dynamic)
+    for call in (program, run):
+        log = []
+        found.append((call(torch.eye(3), log), log))
+        assert (len(log) == 2) == raises
+    torch.testing.assert_close(found[1][0], found[0][0])
+    torch.testing.assert_close(found[1][1][0], found[0][1][0])
+    assert found[1][1][1:] == found[0][1][1:]

@@ -133,6 +133,40 @@ def test_a_compiler_that_cannot_run(tmp_path, monkeypatch, script, message):
         compile_library({"k": KERNEL.format(name="k", plus=0)}, HEADER)
 
 
+def test_a_compiler_that_stumbles_is_asked_with_more_care(tmp_path, monkeypatch):
+    """Its failure is not the source's: a weaker optimisation gets past it."""
+    real = shlex.join(cpp_toolchain.find_compiler().command)
+    fake = tmp_path / "g++"
+    fake.write_text(
+        '#!/bin/sh\ncase "$*" in *-fno-tree-forwprop*) exec ' + real + ' "$@";; esac\n'
+        "echo error: could not split insn >&2; exit 1\n"
+    )
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CXX", str(fake))
+    kernels = {"k": KERNEL.format(name="k", plus=4)}
+    path = compile_library(kernels, HEADER)
+    assert invoke(path, "k", 1) == 6 and not path.parent.joinpath("kernels0.cpp").exists()
+    assert compile_library(kernels, HEADER) == path
+
+
+def test_a_widened_load_under_a_mask():
+    """GCC 12 cannot write this one for AVX-512 as it stands."""
+
+    def program(bytes_, flags, numbers):
+        bytes_.mul_(flags.to(torch.int64))
+        return flags.logical_xor_(numbers)
+
+    def arguments():
+        x = torch.tensor([0, 1, 2, -1, 5.0, 3, 0, 0, 9])
+        return x.abs().to(torch.uint8), x > 0, x.double()
+
+    minidynamo.reset()
+    wanted, given = arguments(), arguments()
+    with config.patch(raise_internal_errors=True):
+        assert torch.equal(minidynamo.compile(program)(*given), program(*wanted))
+    assert all(map(torch.equal, given, wanted))
+
+
 def test_another_compiler_is_another_key(monkeypatch):
     kernels = {"k": KERNEL.format(name="k", plus=0)}
     path = compile_library(kernels, HEADER)

@@ -87,6 +87,22 @@ def test_operators_with_floats_of_sizes():
         torch.testing.assert_close(call(x), fn(x))
 
 
+def test_numbers_given_to_operators_that_are_called():
+    """Kernels know no complex numbers: the operators are called, with tensors for the numbers."""
+
+    def fn(x, n):
+        rows = x.shape[0]
+        return x - n, n / x, x.sum() * rows, (x == n) | (rows != x), x.clone().mul_(n + rows)
+
+    metrics.reset()
+    call = minidynamo.compile(fn, dynamic=True, fullgraph=True)
+    for size, n in [((3, 4), 2), ((7, 2), 5)]:
+        x = torch.randn(size, dtype=torch.complex64)
+        for got, wanted in zip(call(x, n), fn(x, n), strict=True):
+            torch.testing.assert_close(got, wanted)
+    assert metrics.uncompiled_graphs == 0
+
+
 def test_pieces_know_sizes_that_their_inputs_do_not_show():
     def fn(x):
         y = torch.nn.functional.max_pool1d(x, 3, 1).relu()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -47,6 +48,11 @@ FLAGS = (
     "-w",
 )
 LINK_FLAGS = ("-shared", "-Wl,--as-needed")
+
+# What a compiler says that stumbles over its own rules, and how it gets past them: GCC 12 merges
+# a load of 8 bytes, widened, with a mask of AVX-512 into an instruction that it cannot write.
+_OWN_FAILURE = re.compile(r"internal compiler error|could not split insn|unrecognizable insn")
+_CAREFUL_FLAGS = ("-fno-tree-forwprop",)
 
 # A compiler process costs about 30 ms before its first line; splitting pays above this many
 # characters of kernel text for each process.
@@ -157,7 +163,14 @@ def compile_library(kernels: Mapping[str, str], header: str = "") -> Path:
     if path is not None:
         return path
     folder = Path(tempfile.mkdtemp(prefix="build-", dir=private_folder()))
-    built = _build(compiler, openmp, kernels, header, folder)
+    try:
+        built = _build(compiler, openmp, kernels, header, folder)
+    except CppCompileError as error:
+        if not _OWN_FAILURE.search(error.output):
+            raise
+        careful = Compiler((*compiler.command, *_CAREFUL_FLAGS), compiler.identity)
+        built = _build(careful, openmp, kernels, header, folder)
+        _kept.discard(str(folder))
     stored = store().put("lib", key, built.read_bytes())
     if stored is None:
         return built
