@@ -44,6 +44,7 @@ force_nn_module_property_static_shapes: bool = field(True, "So are sizes of the 
 specialize_float: bool = field(False, "float arguments and attributes are constants, also after they changed.")
 capture_scalar_outputs: bool = field(False, "Capture `.item()` and the like as unbacked symbols instead of breaking the graph; with fullgraph=True that is always done.")
 capture_dynamic_output_shape_ops: bool = field(False, "Capture operators whose output size depends on data, such as nonzero(); with fullgraph=True that is always done.")
+trace_autograd_ops: bool = field(False, "Capture backward() and torch.autograd.grad instead of breaking the graph, where the history that they need is one of the graph.")
 reorderable_logging_functions: set[Any] = field(set(), "Functions such as print whose calls, with tensors and constants, are made after the graph instead of breaking it.")
 ignore_logging_functions: set[Any] = field(set(), "Functions whose calls are left out of what is compiled.")
 ignore_logger_methods: set[Any] = field(set(), "Methods of loggers whose calls are left out of what is compiled.")

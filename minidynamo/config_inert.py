@@ -43,7 +43,7 @@ _OFF = """
     optimize_ddp_lazy_compile prefer_deferred_runtime_asserts_over_guards prepare_freezing
     raise_on_unsafe_aot_autograd record_compile_time_instruction_count replay_record_enabled
     repro_forward_only repro_ignore_non_fp skip_guards_on_constant_func_defaults
-    strict_precompile trace_autograd_ops track_nodes_for_deduplication
+    strict_precompile track_nodes_for_deduplication
     use_graph_deduplication use_numpy_random_stream use_recursive_dict_tags_for_guards
     wrap_top_frame
 """

@@ -244,6 +244,9 @@ class _Finisher:
         seen = [node for node in self.output.graph.nodes if "seen" in node.meta]
         caught = [node for node in seen if node.meta["seen"] > Seen.LEAVING]
         wanted = [*own, *(node for node, _ in checks), *_unused(caught)]
+        spoilt = self.output.captured_backward.spoilt(map(example_value, own))
+        if spoilt is not None:
+            _refuse_spoilt(spoilt)
         for node in reversed(self.output.graph.nodes):
             if "for_text" in node.meta and not (node.users or node in wanted):
                 self.output.graph.erase_node(node)
@@ -430,6 +433,17 @@ def _refuse_checks(step: int) -> NoReturn:
         "data-dependent branch",
         "a branch that raises",
         "the graph also takes random numbers, or writes to inputs that cannot be put back",
+    )
+    reason.made_at = step  # type: ignore[attr-defined]
+    raise reason
+
+
+def _refuse_spoilt(step: int) -> NoReturn:
+    reason = Unsupported(
+        "autograd call",
+        "a captured backward pass",
+        "a result of the graph needs the history that the pass frees, or that begins in the graph",
+        hints=["detach() what is returned or stored, or keep the history: retain_graph=True"],
     )
     reason.made_at = step  # type: ignore[attr-defined]
     raise reason

@@ -29,6 +29,7 @@ from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import config, events, histories, out_tensors
+from .captured_backward import CapturedBackward
 from .data_parallel import Writes, active_ddp, compile_in_buckets
 from .deferred_torch import defer
 from .draws import Draws, is_drawn
@@ -149,8 +150,8 @@ class OutputGraph:
         # What `torch.fx.traceback.annotate` says of operations now.
         self.annotations: dict[str, Any] = {}
         self.modules = ModuleStack()
-        # Objects made inside that weak references tell about.
-        self.watched: set[Any] = set()
+        self.watched: set[Any] = set()  # objects made inside that weak references tell about
+        self.captured_backward = CapturedBackward()
         # Generators that the traced code made.
         self.generators: list[Any] = []
 

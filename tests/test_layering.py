@@ -43,6 +43,7 @@ LAYERS = [
     ],
     ["bytecode"],
     [
+        "captured_backward",
         "constant_values",
         "data_parallel",
         "draws",

@@ -34,6 +34,7 @@ from ..variables.transforms import (
     leave_dual,
     open_level,
 )
+from .backward_passes import BY_EAGER, captured_grad, is_captured
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -230,9 +231,10 @@ def autograd_grad(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker
     differentiates by is made in front of the graph of what depends on it: of two results of one
     compiled graph, autograd sees none depend on the other.
     """
+    if is_captured(tx):
+        return captured_grad(tx, args, kwargs)
     if not tx.output.transform_levels:
-        why = "the backward pass is run by eager"
-        reason = Unsupported("autograd call", "torch.autograd.grad", why)
+        reason = Unsupported("autograd call", "torch.autograd.grad", BY_EAGER)
         inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
         reason.made_at = _first_step(tx, inputs)  # type: ignore[attr-defined]
         raise reason

@@ -25,6 +25,7 @@ from ..variables.tensor import (
     subscript_proxy,
     tensor_method,
 )
+from .backward_passes import new_leaf
 from .torch_symbolic import data_truth, number_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
     },
     **{
         name: ("autograd call", "the backward pass is run by eager", [])
-        for name in ("backward", "retain_grad")
+        for name in ("retain_grad",)
     },
     **{
         name: ("tensor storage", "it works on the tensor's memory itself", [])
@@ -167,6 +168,8 @@ def requires_grad_(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwa
     is_there = value == self.fake.requires_grad and not (value and is_view_only)
     if is_there and not tx.output.transform_levels:  # torch.func refuses it all the same
         return self
+    if value and new_leaf(tx, self):
+        return NotImplemented
     unsupported(
         "requires_grad_", self.describe(), "whether a tensor requires grad is fixed in a graph"
     )
