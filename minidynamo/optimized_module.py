@@ -2,7 +2,8 @@
 
 Attributes, hooks, parameters and buffers are read from, stored in and deleted from the original
 module, whichever of the two is used; only the child `_orig_mod` belongs to the wrapper, so names in
-`state_dict()` and `named_parameters()` begin with `_orig_mod.`, as with torch.compile.
+`state_dict()` and `named_parameters()` begin with `_orig_mod.`, as with torch.compile. So does a
+`forward` that is assigned: accelerate's calls the compiled one, which calls the original's.
 `copy.deepcopy` and `pickle` take the original and the arguments of `compile()`; compiled code is
 made anew. Pickling needs a backend that can be pickled: a name, or a function of a module.
 
@@ -127,14 +128,20 @@ class OptimizedModule(torch.nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_orig_mod":
             self._modules["_orig_mod"] = value
-            self.__dict__["_compiled"] = self._recompile(value)
+            if "forward" not in self.__dict__:
+                self.__dict__["_compiled"] = self._recompile(value)
+        elif name == "forward":
+            self.__dict__.update(forward=value, _compiled=value)
         elif name in _OWN or "_orig_mod" not in self.__dict__.get("_modules", ()):
             object.__setattr__(self, name, value)
         else:
             setattr(self._orig_mod, name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(self._orig_mod, name)
+        if name == "forward" and self.__dict__.pop(name, None) is not None:
+            self.__dict__["_compiled"] = self._recompile(self._orig_mod)
+        else:
+            delattr(self._orig_mod, name)
 
     def register_buffer(self, *args: Any, **kwargs: Any) -> None:
         """As `nn.Module.register_buffer`, of the original module."""
@@ -171,7 +178,8 @@ class OptimizedModule(torch.nn.Module):
         return _blank, (type(self),), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_compiled"}
+        made = ("_compiled", "forward")
+        return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

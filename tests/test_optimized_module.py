@@ -14,6 +14,7 @@ from torch import nn
 
 import minidynamo
 from minidynamo import OptimizedModule
+from minidynamo.testing import CompileCounter
 
 compile_eager = functools.partial(minidynamo.compile, backend="eager")
 
@@ -152,6 +153,33 @@ def test_assigning_forward(net, x):
     assert torch.equal(fast(x), x + 100)
     del fast.forward
     assert torch.equal(fast(x), Net.forward(net, x))
+
+
+def test_an_assigned_forward_may_call_the_compiled_one(net, x):
+    """As accelerate's does, which adds autocast; it stays where the original is put back."""
+    fast, want = compile_eager(net), net(x)
+    compiled = fast.forward
+    fast.forward = lambda x: compiled(x) + 100
+    fast._orig_mod = net
+    assert torch.equal(fast(x), want + 100) and torch.equal(net(x), want)
+    assert torch.equal(nn.Sequential(fast)(x), want + 100)
+    assert torch.equal(copy.deepcopy(fast)(x), want)
+    del fast.forward
+    assert torch.equal(fast(x), want)
+
+
+@pytest.mark.parametrize("is_assigned_first", [False, True])
+def test_an_assigned_forward_inside_a_compiled_function(net, x, is_assigned_first):
+    counter = CompileCounter()
+    call = minidynamo.compile(lambda module, x: module(x) * 2, backend=counter)
+    fast, want = compile_eager(net), net(x)
+    compiled = fast.forward
+    if not is_assigned_first:
+        assert torch.equal(call(fast, x), want * 2) and counter.frame_count == 1
+    fast.forward = lambda x: compiled(x) + 100
+    assert torch.equal(call(fast, x), (want + 100) * 2)
+    del fast.forward
+    assert torch.equal(call(fast, x), want * 2)
 
 
 def test_replacing_the_original(net, x):

@@ -464,7 +464,7 @@ def wrap_module(
             "scripted modules run in eager",
         )
     tx.guard(source, "TYPE_IS", type(value))
-    if type(value).__module__ in _COMPILED_MODULES and not _is_disabled(value):
+    if type(value).__module__ in _COMPILED_MODULES and not _calls_another(tx, value, source):
         # What `compile(module)` gave: inside a compiled function it is the module itself.
         inner = ModuleItemSource(source, "_modules", "_orig_mod")
         module = tx.wrap(value._modules["_orig_mod"], inner)
@@ -477,12 +477,13 @@ def wrap_module(
 _COMPILED_MODULES = ("minidynamo.optimized_module", "torch._dynamo.eval_frame")
 
 
-def _is_disabled(
-    module: torch.nn.Module,
-) -> bool:
-    """Whether the wrapper of a module is what `disable(module)` gave."""
+def _calls_another(tx: Translator, module: torch.nn.Module, source: Source) -> bool:
+    """Whether the wrapper of a module is that of `disable(module)` or has an assigned forward."""
     ours = module.__dict__.get("_compiled")
     if ours is not None:
+        if "forward" in module.__dict__:
+            return True
+        tx.guard(InstanceDictSource(source), "DICT_LACKS", "forward")
         return getattr(ours, "region", ours) is None
     said = markers.decision(module.__dict__.get("forward"))
     return said is markers.Decision.DISABLE
