@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["INERT"]
+__all__ = ["DONE_ANYWAY", "INERT"]
+
+# Those that ask for what is always done: setting them is no mistake.
+DONE_ANYWAY = frozenset(
+    "enable_trace_load_build_class enable_trace_unittest graph_break_on_nn_param_ctor".split()
+)
 
 _ON = """
     assume_dunder_attributes_remain_unchanged automatic_dynamic_local_pgo

@@ -25,6 +25,7 @@ from contextlib import ContextDecorator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from .config_inert import DONE_ANYWAY
 from .utils import known_names, warn_once
 
 __all__ = ["ConfigModule", "Field", "check_value", "field", "flag_of", "install", "spellings"]
@@ -306,7 +307,7 @@ def _allowed_types(hint: Any) -> tuple[type, ...]:
 def check_value(config: Any, name: str, value: Any) -> Any:
     """`value` as the flag `name` of the module `config` keeps it; else TypeError or ValueError."""
     if name in config.__inert__:
-        if value != config.__inert__[name]:
+        if value != config.__inert__[name] and name not in DONE_ANYWAY:
             text = f"{config.__name__}.{name} = {value!r} has no effect: "
             warn_once(f"{text}the flag is torch's and has no counterpart here")
         return value
