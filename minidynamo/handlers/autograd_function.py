@@ -100,7 +100,10 @@ def function_apply(
     return _call_traced(tx, cls, values, traced)
 
 
-def _refuse(cls: ClassVariable, why: str) -> NoReturn:
+def _refuse(
+    cls: ClassVariable,
+    why: str,
+) -> NoReturn:
     unsupported("autograd function", cls.value.__qualname__, why)
 
 
@@ -157,7 +160,10 @@ def _named(
     return [*values, *(kwargs[name] for name in places)]
 
 
-def _has_own_rule(tx: Translator, cls: ClassVariable) -> bool:
+def _has_own_rule(
+    tx: Translator,
+    cls: ClassVariable,
+) -> bool:
     """Whether the class is asked for its rule for vmap. Raises Unsupported where eager raises."""
     levels = _functorch.get_interpreter_stack() or []
     if not any(level.key() == _functorch.TransformType.Vmap for level in levels):
@@ -369,7 +375,10 @@ def _is_plain(fake: Any) -> bool:
     return is_strided and not _functorch.is_functorch_wrapped_tensor(fake)
 
 
-def _outputs(tx: Translator, result: VariableTracker) -> list[VariableTracker]:
+def _outputs(
+    tx: Translator,
+    result: VariableTracker,
+) -> list[VariableTracker]:
     """`result` as autograd takes it apart."""
     if result.python_type() is tuple:
         return [item.realize() for item in result.unpack(tx)]
@@ -415,7 +424,10 @@ def _sees_the_same(
     )
 
 
-def _here(tx: Translator, nodes: list[Node]) -> list[Node]:
+def _here(
+    tx: Translator,
+    nodes: list[Node],
+) -> list[Node]:
     """The nodes as the graph under construction has them."""
     body = tx.output.body
     return nodes if body is None else [body.local(node) for node in nodes]
@@ -468,7 +480,11 @@ def _call_traced(
     return tx.wrap_items(tuple, items) if traced.result.python_type() is tuple else items[0]
 
 
-def _checked(tx: Translator, traced: _Halves, saved: list[Node]) -> tuple[int, ...]:
+def _checked(
+    tx: Translator,
+    traced: _Halves,
+    saved: list[Node],
+) -> tuple[int, ...]:
     """Which of what backward is given were passed to save_for_backward: autograd refuses those
     that are written to in between, and no others.
     """
@@ -484,7 +500,11 @@ def _realized(item: VariableTracker) -> VariableTracker:
     return item.realize()
 
 
-def _kept_tensors(tx: Translator, cls: ClassVariable, traced: _Halves) -> list[TensorVariable]:
+def _kept_tensors(
+    tx: Translator,
+    cls: ClassVariable,
+    traced: _Halves,
+) -> list[TensorVariable]:
     """The tensors of forward, other than its results, that lead to the program: what it stored
     outside, and objects that it returns, hold them. They have no gradient.
     """
@@ -528,7 +548,12 @@ def _stand_for(
     return old
 
 
-def _check_halves(tx: Translator, cls: ClassVariable, values: Values, traced: _Halves) -> None:
+def _check_halves(
+    tx: Translator,
+    cls: ClassVariable,
+    values: Values,
+    traced: _Halves,
+) -> None:
     """Raises Unsupported for what `run_halves` does not do."""
     load = tx.output.side_effects.load_attr
     materialize = load(traced.context, "materialize_grads")

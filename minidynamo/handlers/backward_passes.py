@@ -34,7 +34,10 @@ _HINTS = ["config.trace_autograd_ops = True captures it"]
 _FLAGS = ("retain_graph", "create_graph", "allow_unused", "materialize_grads")
 
 
-def _refuse(context: str, why: str) -> NoReturn:
+def _refuse(
+    context: str,
+    why: str,
+) -> NoReturn:
     unsupported("autograd call", context, why)
 
 
@@ -44,7 +47,11 @@ def is_captured(tx: Translator) -> bool:
     return config.trace_autograd_ops and output.body is None and not output.transform_levels
 
 
-def _tensors(tx: Translator, value: VariableTracker | None, what: str) -> list[TensorVariable]:
+def _tensors(
+    tx: Translator,
+    value: VariableTracker | None,
+    what: str,
+) -> list[TensorVariable]:
     value = NONE if value is None else value.realize()
     items = [value] if isinstance(value, TensorVariable) else value.unpack(tx)
     found = [
@@ -55,7 +62,10 @@ def _tensors(tx: Translator, value: VariableTracker | None, what: str) -> list[T
     return found
 
 
-def _flag(value: VariableTracker | None, otherwise: bool) -> bool:
+def _flag(
+    value: VariableTracker | None,
+    otherwise: bool,
+) -> bool:
     if value is None or is_none(value.realize()):
         return otherwise
     if not value.is_python_constant():
@@ -71,7 +81,11 @@ def _has_none(tensor: torch.Tensor) -> bool:
     return not _has_hooks(tensor)
 
 
-def _check_inputs(tx: Translator, nodes: list[Any], wanted: list[TensorVariable]) -> None:
+def _check_inputs(
+    tx: Translator,
+    nodes: list[Any],
+    wanted: list[TensorVariable],
+) -> None:
     """A pass over `nodes` must end at leaves, not go on behind an input, and call no hooks."""
     walked = set(nodes)
     ends = {id(node.variable) for node in nodes if is_of_leaf(node)}
@@ -122,7 +136,11 @@ def _grad(
 _GRAD = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
 
 
-def captured_grad(tx: Translator, args: Values, kwargs: Kwargs) -> VariableTracker:
+def captured_grad(
+    tx: Translator,
+    args: Values,
+    kwargs: Kwargs,
+) -> VariableTracker:
     """`torch.autograd.grad` on tensors of the graph."""
     bound = dict(zip(_GRAD, args, strict=False)) | kwargs
     if len(args) > len(_GRAD) or not bound.keys() <= {*_GRAD, *_FLAGS}:
@@ -134,7 +152,10 @@ def captured_grad(tx: Translator, args: Values, kwargs: Kwargs) -> VariableTrack
     return _grad(tx, outputs, inputs, bound.get("grad_outputs", NONE), flags)
 
 
-def _reached(tx: Translator, outputs: list[TensorVariable]) -> list[TensorVariable]:
+def _reached(
+    tx: Translator,
+    outputs: list[TensorVariable],
+) -> list[TensorVariable]:
     """The leaves that a pass from `outputs` gives gradients to."""
     nodes = history([value.fake.grad_fn for value in outputs])
     found = [value for value in outputs if value.fake.grad_fn is None]
@@ -146,7 +167,11 @@ def _reached(tx: Translator, outputs: list[TensorVariable]) -> list[TensorVariab
     return found
 
 
-def _accumulate(tx: Translator, leaf: TensorVariable, gradient: VariableTracker) -> None:
+def _accumulate(
+    tx: Translator,
+    leaf: TensorVariable,
+    gradient: VariableTracker,
+) -> None:
     """As torch's accumulateGrad: a gradient has the strides of its tensor."""
     made = tx.call_operation(torch.empty_like, [leaf], {})
     made = made.realize().call_method(tx, "copy_", [gradient], {})
@@ -193,7 +218,10 @@ _METHOD = ("gradient", "retain_graph", "create_graph", "inputs")
 
 @tensor_method("backward")
 def tensor_backward(
-    tx: Translator, self: TensorVariable, args: Values, kwargs: Kwargs
+    tx: Translator,
+    self: TensorVariable,
+    args: Values,
+    kwargs: Kwargs,
 ) -> VariableTracker:
     bound = dict(zip(_METHOD, args, strict=False)) | kwargs
     if not is_captured(tx) or type(self) is not TensorVariable:
@@ -214,7 +242,11 @@ _FUNCTION = (
 
 
 @handles(torch.autograd.backward)
-def autograd_backward(tx: Translator, args: Values, kwargs: Kwargs) -> VariableTracker:
+def autograd_backward(
+    tx: Translator,
+    args: Values,
+    kwargs: Kwargs,
+) -> VariableTracker:
     bound = dict(zip(_FUNCTION, args, strict=False)) | kwargs
     if not is_captured(tx):
         unsupported("autograd call", "torch.autograd.backward", BY_EAGER, _HINTS)
@@ -225,7 +257,10 @@ def autograd_backward(tx: Translator, args: Values, kwargs: Kwargs) -> VariableT
     return _backward(tx, outputs, given, bound, bound.get("inputs"))
 
 
-def new_leaf(tx: Translator, tensor: TensorVariable) -> bool:
+def new_leaf(
+    tx: Translator,
+    tensor: TensorVariable,
+) -> bool:
     """Whether `requires_grad_()` may make a leaf of a tensor that the graph has made."""
     fake = tensor.fake
     is_plain = fake.is_leaf and not fake.requires_grad and not fake._is_view()

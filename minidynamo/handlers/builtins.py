@@ -10,6 +10,7 @@ import itertools
 import math
 import operator
 import sys
+import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,7 +28,7 @@ from ..variables.builtin_object import (
     type_name,
 )
 from ..variables.classes import ClassVariable
-from ..variables.constant import ConstantVariable
+from ..variables.constant import ConstantVariable, is_value
 from ..variables.descriptors import class_variable, lookup_special
 from ..variables.exceptions import ExceptionVariable
 from ..variables.functions import (
@@ -543,7 +544,6 @@ _BREAKING = {
     "open": "it opens a file",
     "breakpoint": "it stops in the debugger",
     "exec": "it runs code that is not known",
-    "eval": "it runs code that is not known",
     "compile": "it compiles code",
     "help": "it writes to the screen",
     "__import__": "it imports a module",
@@ -565,5 +565,24 @@ def _breaker(name: str, why: str) -> Callable[..., Any]:
 
 
 _register_breaks()
+
+
+@handles(eval)
+def known_eval(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Of a text that names nothing, as "1 + 1"."""
+    text = args[0].realize() if len(args) == 1 and not kwargs else None
+    if text is not None and text.python_type() is str and text.is_python_constant():
+        try:
+            code = compile(text.as_python_constant().lstrip(" \t"), "<string>", "eval")
+            plain = not any(isinstance(item, types.CodeType) for item in code.co_consts)
+            value = eval(code, {}) if plain and not code.co_names else _NO_VALUE
+        except Exception:
+            value = _NO_VALUE
+        if is_value(value):
+            return tx.wrap_constant(value)
+    unsupported("eval()", "eval()", "eval() is not traced: it runs code that is not known")
+
+
+_NO_VALUE = object()
 
 __all__ = ["MethodOfVariable", "builtin", "data_dependent", "is_none"]

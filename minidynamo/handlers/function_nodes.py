@@ -35,7 +35,10 @@ def _is_traced() -> bool:
     return mode is not None
 
 
-def _mark_stored(cls: type[torch.autograd.Function], results: Any) -> None:
+def _mark_stored(
+    cls: type[torch.autograd.Function],
+    results: Any,
+) -> None:
     """Marks what the context that made `results` holds as attributes."""
     made = [item.grad_fn for item in tree_leaves(results) if isinstance(item, torch.Tensor)]
     for context in made:
@@ -49,7 +52,10 @@ def _nodes(item: Any) -> list[torch.fx.Node]:
     return [p.node for p in _get_proxies(item)] if isinstance(item, torch.Tensor) else []
 
 
-def _mark(values: Iterable[Any], saved: set[torch.fx.Node]) -> None:
+def _mark(
+    values: Iterable[Any],
+    saved: set[torch.fx.Node],
+) -> None:
     for value in values:
         for node in _nodes(value):
             if node not in saved:

@@ -19,6 +19,7 @@ from torch._higher_order_ops.cond import _merge_output
 from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.out_dtype import out_dtype
 from torch._higher_order_ops.print import print as hop_print
+from torch._higher_order_ops.strict_mode import strict_mode_op
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper, wrap
 from torch.fx.node import Node, map_arg
 
@@ -515,6 +516,16 @@ def hinted(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         return module, operands, {}
 
     return _in_graph(tx, hints_wrapper, function, given, {}, arrange, hints=constants)
+
+
+@handles(strict_mode_op)
+def strict(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """The function with a tuple of arguments."""
+    function, values = in_order(args, kwargs, "callable operands")
+    given = [value.realize() for value in values.unpack(tx)]
+    if not all(isinstance(value, (TensorVariable, ConstantVariable)) for value in given):
+        unsupported("arguments", "strict_mode", "they are no flat tuple of tensors and numbers")
+    return _in_graph(tx, strict_mode_op, function, given, {}, lambda body, free: (body, free))
 
 
 def _register(path: str, handler: Callable[..., Any]) -> None:

@@ -85,6 +85,9 @@ CALLS = {
     "maxlen": lambda: collections.deque([1], "a"),
     "thrown": lambda: (i for i in LIST).throw(ValueError("a"), "b"),
     "next": lambda: iter([1]).__next__(3),
+    "keys of none": lambda: dict.fromkeys(),
+    "keys of three": lambda: collections.defaultdict.fromkeys([1], 2, 3),
+    "ordered keys of none": lambda: collections.OrderedDict.fromkeys(),
     "length of repeat": lambda: itertools.repeat(1).__length_hint__(),
 }
 

@@ -13,6 +13,7 @@ from torch._higher_order_ops import InvokeQuant, foreach_map, scan, while_loop
 from torch._higher_order_ops._invoke_quant import invoke_quant_packed
 from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.map import map as hop_map
+from torch._higher_order_ops.strict_mode import strict_mode
 from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper, wrap
 from torch.utils.checkpoint import (
@@ -493,6 +494,7 @@ WRAPPED = {
     "nest": lambda x: wrap(lambda d: [{"b": -d["a"][0]}, 1], {"a": (x,)}),
     "nothing": lambda x: wrap(lambda t: t, x),
     "hints": lambda x: hints_wrapper(lambda t, n: t.relu() * n, (x, 2), {}, hints=NOTES),
+    "strict": lambda x: strict_mode(lambda t, u: (t * u.cos() + FREE, t), (x, x))[0],
     "bypassing": lambda x: dynamo_bypassing_wrapper(plus, lambda t, n: t * n, x, 2),
     "partial": lambda x: dynamo_bypassing_wrapper(functools.partial(plus, k=3), torch.sin, x),
     "existing": lambda x: dynamo_bypassing_wrapper(PLUS_FOUR, lambda t: [t, t + x], x),

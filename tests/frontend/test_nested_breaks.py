@@ -1022,6 +1022,19 @@ def test_locals_are_those_of_the_program():
     check(f, x, graphs=None)
 
 
+def test_eval_of_a_text_without_names():
+    def fn(x, code):
+        return x + eval("1 + 1") * eval(" (2, 'a')")[0], eval(code)
+
+    x = torch.arange(3.0)
+    for code, graphs in (("3.5", 1), ("'b'", 1), ("[1]", None)):
+        check(fn, x, code, graphs=graphs)
+    fast = minidynamo.compile(fn, backend="eager")
+    for wrong in ("1 +", "1 / 0", "nowhere"):
+        with pytest.raises((SyntaxError, ZeroDivisionError, NameError)):
+            fast(x, wrong)
+
+
 def test_names_are_looked_up_by_eval():
     def inner(a, k):
         shift = 3  # noqa: F841
