@@ -243,7 +243,7 @@ class _Finisher:
         own = [node for node in outputs if node not in new]
         seen = [node for node in self.output.graph.nodes if "seen" in node.meta]
         caught = [node for node in seen if node.meta["seen"] > Seen.LEAVING]
-        wanted = [*own, *(node for node, _ in checks), *_unused(caught)]
+        wanted = [*own, *(node for node, _ in checks), *self._unused(caught)]
         spoilt = self.output.captured_backward.spoilt(map(example_value, own))
         if spoilt is not None:
             _refuse_spoilt(spoilt)
@@ -289,6 +289,20 @@ class _Finisher:
         else:
             self.rerun = leave_if_it_raises(call, self.tx.code)
         return [*call, Instruction("STORE_FAST", OUT_NAME)], sources, module
+
+    def _unused(self, nodes: list[Node]) -> list[Node]:
+        """Those whose results nothing uses, though they may raise: to be outputs, for backends drop
+        others. Not the inputs that they write to: that is done in any case, and AOTAutograd takes
+        such an output for one of the others.
+        """
+        inputs = {id(example_value(item.node)) for item in self.output.inputs}
+        return [
+            node
+            for node in nodes
+            if not node.users
+            and isinstance(example_value(node), torch.Tensor)
+            and id(example_value(node)) not in inputs
+        ]
 
     def _assemble(self, instructions: list[Instruction], has_inputs: bool) -> types.CodeType:
         code = self.tx.code
@@ -462,17 +476,6 @@ def _refuse_caught(nodes: list[Node]) -> None:
     )
     reason.made_at = node.meta["step"]  # type: ignore[attr-defined]
     raise reason
-
-
-def _unused(nodes: list[Node]) -> list[Node]:
-    """Those whose results nothing uses, though they may raise: to be outputs, for backends drop
-    others.
-    """
-    return [
-        node
-        for node in nodes
-        if not node.users and isinstance(node.meta["example_value"], torch.Tensor)
-    ]
 
 
 def _writes_quietly(module: torch.nn.Module, node: Node) -> bool:

@@ -455,6 +455,32 @@ def test_out_argument(comp):
     return compiled(noise(3), out), out
 
 
+class Counted:
+    def __init__(self, total):
+        self.total = total
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.total = self.total + 1
+
+
+@scenario()
+def test_a_write_in_a_block_beside_one_with_history(comp):
+    """What is written in the block may raise, and is no result for that."""
+
+    def fn(x, y, owner):
+        x.view(-1)[1:].sub_(1)
+        with owner:
+            torch.add(y * 2, 1, out=y)
+
+    leaf, y = torch.ones(2, 2, requires_grad=True), torch.arange(4.0).view(2, 2)
+    x, owner = leaf * 3, Counted(torch.full((2, 2), 7.0))
+    comp(fn)(x, y, owner)
+    return x, y, owner.total, owner.total.data_ptr() == y.data_ptr()
+
+
 def test_a_recompile_names_what_overlaps():
     def f(a, b):
         a.add_(1)
