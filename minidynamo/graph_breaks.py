@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from . import config
 from ._C import disabled, tail_call
@@ -38,7 +38,14 @@ from .markers import break_errors
 from .new_parameters import making
 from .open_blocks import leave_if_it_raises
 from .output_graph import example_value
-from .reruns import CheckFailed, rerun_if_it_raises
+from .put_back import (
+    can_be_put_back,
+    checked,
+    refuse_caught,
+    refuse_checks,
+    written_inputs,
+)
+from .reruns import rerun_if_it_raises
 from .resume_execution import (
     HANDLED,
     SUPER_NAME,
@@ -72,11 +79,10 @@ from .variables.slots import settle
 from .variables.stand_ins import check_unseen
 
 if TYPE_CHECKING:
-    from .output_graph import GraphInput, OutputGraph
+    from .output_graph import OutputGraph
     from .symbolic_convert import RootTranslator, Translator
 
 INPUTS_NAME = "__md_inputs"
-MAX_PUT_BACK = 1 << 20
 REBUILD.append(rebuild)
 # Where torch's own error_on_graph_break says what is so, once a program has imported it.
 _TORCH_SAYS = "torch._dynamo.utils", "_error_on_graph_break"
@@ -251,15 +257,15 @@ class _Finisher:
             if "for_text" in node.meta and not (node.users or node in wanted):
                 self.output.graph.erase_node(node)
         module, inputs = self.output.finish(wanted)
-        written = _written_inputs(module, inputs)
+        written = written_inputs(module, inputs)
         draws = self.output.draws
-        can_rerun = _can_be_put_back([inputs[i] for i in written])
+        can_rerun = can_be_put_back([inputs[i] for i in written])
         can_rerun = can_rerun and not (draws.calls or self.output.restrided.geometry)
         if checks and not can_rerun:
-            _refuse_checks(checks[0][1])
+            refuse_checks(checks[0][1])
         if caught and not can_rerun:
             if not self.output.options.fullgraph:
-                _refuse_caught(caught)
+                refuse_caught(caught)
             caught = []
         draws.prepare(self.output)
         compiled = self.output.call_backend(module, inputs)
@@ -271,7 +277,7 @@ class _Finisher:
             function = disabled(compiled)
         if checks or caught:
             truths = slice(len(own), len(own) + len(checks))
-            function = disabled(_checked(compiled, truths, written))
+            function = disabled(checked(compiled, truths, written))
         if made:
             function = disabled(making(function, made, [item.node for item in inputs], outputs))
         load_function = [Instruction("LOAD_CONST", function)]
@@ -439,19 +445,6 @@ class _BreakFinisher(_Finisher):
         return [Instruction("LOAD_CONST", function)]
 
 
-def _refuse_checks(step: int) -> NoReturn:
-    """A graph that follows calls of random number generators, or writes to inputs that cannot be
-    put back, cannot be run and then forgotten.
-    """
-    reason = Unsupported(
-        "data-dependent branch",
-        "a branch that raises",
-        "the graph also takes random numbers, or writes to inputs that cannot be put back",
-    )
-    reason.made_at = step  # type: ignore[attr-defined]
-    raise reason
-
-
 def _refuse_spoilt(step: int) -> NoReturn:
     reason = Unsupported(
         "autograd call",
@@ -461,131 +454,6 @@ def _refuse_spoilt(step: int) -> NoReturn:
     )
     reason.made_at = step  # type: ignore[attr-defined]
     raise reason
-
-
-def _refuse_caught(nodes: list[Node]) -> None:
-    """The same for a graph that may raise where the program catches it."""
-    node = next((node for node in nodes if node.meta["seen"] == Seen.CAUGHT), None)
-    if node is None:
-        return
-    reason = Unsupported(
-        "operator that may raise",
-        str(node.target),
-        "the program may catch its error, and the graph also takes random numbers, or writes to"
-        " inputs that cannot be put back",
-    )
-    reason.made_at = node.meta["step"]  # type: ignore[attr-defined]
-    raise reason
-
-
-def _writes_quietly(module: torch.nn.Module, node: Node) -> bool:
-    """Whether a step may write to arguments without their versions showing it, as batch norm does
-    to its statistics; `module` is that of its graph.
-    """
-    name = str(getattr(node.target, "__name__", ""))
-    is_norm = name.partition(".")[0].endswith(("batch_norm", "instance_norm"))
-    # The sixth argument, which is False where batch norm is called without.
-    trains = node.kwargs.get("training", node.kwargs.get("use_input_stats", "instance" in name))
-    if len(node.args) > 5:
-        trains = node.args[5]
-    bodies = [
-        getattr(module, str(n.target)) for n in node.all_input_nodes if n.op == "get_attr"
-    ]
-    return (is_norm and trains is not False) or any(
-        _writes_quietly(body, inner)
-        for body in bodies
-        if isinstance(body, GraphModule)
-        for inner in body.graph.nodes
-    )
-
-
-def _written_inputs(module: GraphModule, inputs: list[GraphInput]) -> list[int]:
-    """The numbers of the inputs that a graph writes to, or may write to."""
-    storages: set[int] = set()
-    for node in module.graph.nodes:
-        if _writes_quietly(module, node):
-            values = [n.meta.get("example_value") for n in node.all_input_nodes[1:]]
-            tensors = [v for v in values if isinstance(v, torch.Tensor) and not v.requires_grad]
-            storages.update(t.untyped_storage()._cdata for t in tensors)
-    fakes = [example_value(item.node) for item in inputs]
-    return [
-        number
-        for number, (item, fake) in enumerate(zip(inputs, fakes, strict=True))
-        if item.is_mutated
-        or (
-            storages
-            and isinstance(fake, torch.Tensor)
-            and fake.untyped_storage()._cdata in storages
-        )
-    ]
-
-
-def _can_be_put_back(written: list[GraphInput]) -> bool:
-    """Whether what the graph writes to can be copied before each call: plain tensors, few items,
-    that autograd knows nothing of and that keep their layout.
-    """
-    for item in written:
-        value, left = item.value, example_value(item.node)
-        if type(value) is not torch.Tensor or value.layout is not torch.strided:
-            return False
-        if value.requires_grad or left.requires_grad:
-            return False
-        sizes = [*left.size(), *left.stride()]
-        hints = [s.node.hint if isinstance(s, torch.SymInt) else s for s in sizes]
-        if hints != [*value.size(), *value.stride()]:
-            return False
-    return sum(item.value.numel() for item in written) <= MAX_PUT_BACK
-
-
-class _Written:
-    """Tensors that a graph is about to write to, as they are before: values and versions."""
-
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        self.tensors = [t for t in tensors if not t.is_inference()]
-        self.of_inference = [t for t in tensors if t.is_inference()]
-        self.versions = [t._version for t in self.tensors]
-        self.copies = [t.detach().clone() for t in self._all()]
-
-    def _all(self) -> list[torch.Tensor]:
-        return [*self.tensors, *self.of_inference]
-
-    def put_back(self) -> None:
-        with torch.no_grad():
-            for tensor, copy in zip(self._all(), self.copies, strict=True):
-                tensor.copy_(copy)
-        torch._C._autograd._unsafe_set_version_counter(
-            tuple(self.tensors), tuple(self.versions)
-        )
-
-
-def _checked(
-    compiled: Callable[..., Any],
-    truths: slice,
-    written: list[int],
-) -> Callable[..., Any]:
-    """The graph whose outputs in `truths`, behind those that are wanted, have to be true; where one
-    is not, or the graph raises, random states and the inputs of the numbers `written` are as if it
-    had not run.
-    """
-
-    def call(*args: Any) -> tuple[Any, ...]:
-        before = _Written([args[i] for i in written]) if written else None
-        state = torch.get_rng_state()
-        on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-        try:
-            results = compiled(*args)
-            if not all(map(bool, results[truths])):
-                raise CheckFailed
-        except Exception:
-            if before is not None:
-                before.put_back()
-            torch.set_rng_state(state)
-            if on_device is not None:
-                torch.cuda.set_rng_state(on_device)
-            raise
-        return tuple(results[: truths.start])
-
-    return call
 
 
 def _forget_temporaries(instructions: list[Instruction], has_inputs: bool) -> list[Instruction]:

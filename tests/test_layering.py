@@ -78,6 +78,7 @@ LAYERS = [
         "generator_frames",
         "graph_breaks",
         "open_blocks",
+        "put_back",
         "reruns",
         "resume_execution",
         "stopped_frames",
