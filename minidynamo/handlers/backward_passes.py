@@ -102,6 +102,7 @@ def _check_inputs(
             tx.guard(item.source, "PREDICATE", Predicate(_has_none, "it has no hooks"))
     # Results of operators with graphs of their own have gradients and no history.
     known = {id(example_value(item.node)) for item in tx.output.inputs}
+    known |= {id(example_value(item.node)) for item in tx.output.made}
     known |= {id(leaf) for leaf, _ in tx.output.captured_backward.leaves}
     if not ends | {id(v.fake) for v in wanted if v.fake.grad_fn is None} <= known:
         _refuse("a captured backward pass", "what leads to a tensor is not known")
@@ -196,6 +197,7 @@ def _backward(
         _refuse("backward", "eager raises the error: nothing has a gradient")
     is_told = inputs is not None and not is_none(inputs.realize())
     leaves = _tensors(tx, inputs, "backward") if is_told else _reached(tx, outputs)
+    leaves = list({id(leaf.fake): leaf for leaf in leaves}.values())
     if not all(leaf.fake.is_leaf for leaf in leaves):
         _refuse("backward", "it is asked for gradients of other tensors than leaves")
     if not leaves:
