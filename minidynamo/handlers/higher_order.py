@@ -21,6 +21,7 @@ from torch._higher_order_ops.out_dtype import out_dtype
 from torch._higher_order_ops.print import print as hop_print
 from torch._higher_order_ops.strict_mode import strict_mode_op
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper, wrap
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import Node, map_arg
 
 from ..output_graph import example_value
@@ -142,6 +143,7 @@ def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     if not is_alike:
         branches = _branches(tx, (true_fn, false_fn), values, integers=True)
     free = free_nodes(branches)
+    _refuse_shared_writes(branches, free)
     modules = [
         module_of(tx, stem, traced, free)
         for stem, traced in zip(("cond_true", "cond_false"), branches, strict=True)
@@ -156,18 +158,40 @@ def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
 def _branches(
     tx: Translator, functions: Sequence[VariableTracker], values: Args, *, integers: bool
 ) -> list[TracedBody]:
+    # Without gradients the operator passes on what its branches write.
+    is_plain = tx.output.body is None and not tx.output.transform_levels
     branches = [
         trace_body(
             tx,
             "torch.cond",
             lambda body, fn=fn: tx.call_function(fn, values, {}),  # type: ignore[misc]
             integers=integers,
+            writes=is_plain and not torch.is_grad_enabled(),
         )
         for fn in functions
     ]
     for traced in branches:
         refuse_aliases("torch.cond", traced)
     return branches
+
+
+def _refuse_shared_writes(branches: list[TracedBody], free: Sequence[Node]) -> None:
+    """AOTAutograd does not see a write to one operand in another one."""
+    bodies = [traced.body for traced in branches]
+    if not any(body.wrote_to(node) for body in bodies for node in body.lifted.values()):
+        return
+    fakes = [example_value(node) for node in free]
+    tensors = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
+    is_plain = all(
+        type(fake) is FakeTensor and fake.layout is torch.strided for fake in tensors
+    )
+    memory = {fake.untyped_storage()._cdata for fake in tensors} if is_plain else ()
+    if len(memory) < len(tensors):
+        unsupported(
+            "mutation in a body",
+            "torch.cond",
+            "a branch writes to a tensor whose memory another one has",
+        )
 
 
 def _alike(branches: list[TracedBody]) -> bool:

@@ -190,11 +190,12 @@ def trace_body(
     call: Callable[[Body], VariableTracker],
     *,
     integers: bool = False,
+    writes: bool = False,
 ) -> TracedBody:
     """`call(body)` with its operations in a graph of their own. integers: it returns these to the
-    graph around.
+    graph around. writes: it may write to tensors that it is given.
 
-    Raises Unsupported where it changes what exists outside, or writes to tensors that it is given.
+    Raises Unsupported where it changes what exists outside, or writes and must not.
     """
     with Changes(tx) as changes:
         with scope(tx.output) as body:
@@ -211,7 +212,7 @@ def trace_body(
                 )
     for node in (*body.parameters, *body.lifted.values()):
         fake = example_value(node)
-        if isinstance(fake, torch.Tensor) and body.wrote_to(node):
+        if not writes and isinstance(fake, torch.Tensor) and body.wrote_to(node):
             unsupported(
                 "mutation in a body",
                 f"{name}: {node}",

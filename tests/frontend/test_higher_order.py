@@ -681,3 +681,61 @@ def test_while_loop_up_to_a_number_that_becomes_symbolic():
     sizes = minidynamo.compile(lambda x: fn(x, x.shape[0]), backend="eager", fullgraph=True)
     for rows in (2, 3, 4):
         assert_same(sizes(X[:1].expand(rows, 3)), plain(X[:1].expand(rows, 3), rows))
+
+
+BUFFER = torch.ones(3)
+
+
+def writes_an_operand(p, x):
+    def add(y):
+        y.add_(1)
+        BUFFER.mul_(2)
+        return y.sum() + BUFFER
+
+    view = x[:2]
+    return torch.cond(p, add, lambda y: y.sum() * BUFFER, (x,)), view + 1, x.sin()
+
+
+def writes_a_view(p, x):
+    copy = x * 1
+    view = copy[1:]
+
+    def double(y):
+        y.mul_(2)
+        return y.sum()
+
+    return torch.cond(p, double, lambda y: y.sum(), (view,)), copy, view + 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("program", [writes_an_operand, writes_a_view])
+def test_branches_write_where_no_gradients_are_wanted(program, backend):
+    fast = minidynamo.compile(program, backend=backend, fullgraph=True)
+    for truth in (True, False):
+        seen = []
+        for call in (program, fast):
+            x = torch.arange(3.0)
+            BUFFER.fill_(1)
+            with torch.no_grad():
+                seen.append((call(torch.tensor(truth), x), x, BUFFER.clone()))
+        torch.testing.assert_close(*seen)
+    with pytest.raises(minidynamo.exc.Unsupported, match="writes to a tensor from outside"):
+        fast(torch.tensor(True), torch.arange(3.0, requires_grad=True) * 1)
+
+
+def test_branches_that_write_to_shared_memory():
+    def fn(p, x):
+        view = x.view(-1)
+
+        def add():
+            view.add_(1)
+            return x.sum()
+
+        return torch.cond(p, add, lambda: x.sum(), ()), view + 1
+
+    x = torch.arange(3.0)
+    with (
+        torch.no_grad(),
+        pytest.raises(minidynamo.exc.Unsupported, match="whose memory another"),
+    ):
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(torch.tensor(True), x)
