@@ -532,6 +532,8 @@ def _as_arrays(
             pairs = enumerate(zip(items, like, strict=True))
             made = [_as_arrays(tx, name, *pair, call, (*path, n)) for n, pair in pairs]
             return tx.wrap_items(type(like), made)
+    elif isinstance(like, (str, bytes)):
+        unsupported("numpy call", name, "the text shows numbers that are not known while tracing")
     elif value.is_python_constant() and type(value.as_python_constant()) is type(like):
         return value
     unsupported("numpy call", name, "torch._numpy gives another kind of result than numpy")

@@ -165,6 +165,25 @@ def test_what_numpy_and_torch_do_otherwise_breaks():
     compare(half, A, fullgraph=False, backend="eager")
 
 
+TEXTS = {
+    "percent": lambda x: "%s" % x,
+    "percent, repr": lambda x: "%r" % x[0],
+    "of a number": lambda x: "%s" % x[0, 0],
+    "of what is computed": lambda x: "%s" % (x * 2).sum(),
+    "several": lambda x: "%s %.1f" % (x, x[0, 1]),
+    "method": lambda x: (x + 1).__repr__(),
+    "method of a number": lambda x: x[0, 1].__str__(),
+    "format": lambda x: f"{x} {x[0, 0]:.2f} {x.sum()!r}",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_show_the_numbers(name):
+    compiled = minidynamo.compile(TEXTS[name], backend="eager")
+    for x in (A, A + 1, B):
+        assert compiled(x) == TEXTS[name](x)
+
+
 def test_arrays_that_are_not_captured():
     frozen = A.copy()
     frozen.flags.writeable = False
