@@ -533,7 +533,9 @@ def _as_arrays(
             made = [_as_arrays(tx, name, *pair, call, (*path, n)) for n, pair in pairs]
             return tx.wrap_items(type(like), made)
     elif isinstance(like, (str, bytes)):
-        unsupported("numpy call", name, "the text shows numbers that are not known while tracing")
+        unsupported(
+            "numpy call", name, "the text shows numbers that are not known while tracing"
+        )
     elif value.is_python_constant() and type(value.as_python_constant()) is type(like):
         return value
     unsupported("numpy call", name, "torch._numpy gives another kind of result than numpy")
