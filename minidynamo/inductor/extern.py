@@ -30,7 +30,6 @@ from minidynamo.inductor.ir import (
     loop_index,
 )
 from minidynamo.inductor.loop_body import BodyBuilder
-from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.origins import origin_of
 from minidynamo.inductor.passes.simplify import is_pure, may_share_memory
 from minidynamo.inductor.size_hints import hint_of, is_size
@@ -170,7 +169,7 @@ def _numbers_as_tensors(
     def tensor(name: str, value: Any) -> Any:
         if name not in wanted or not isinstance(value, Expr):
             return value
-        data = Lazy(lambda b, index: b.cast(b.index_expr(value), compute_type(dtype)), ())
+        data = Lazy(lambda b, index: b.cast(b.index_expr(value), dtype), ())
         return TensorValue(data, dtype, (), first.device, ())
 
     names = [argument.name for argument in op._schema.arguments]
