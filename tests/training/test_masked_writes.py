@@ -61,8 +61,7 @@ def test_gradients(fn):
     compiled = minidynamo.compile(fn, fullgraph=fn is not selected)
     for shape, fill in (((3, 4, 5), None), ((3, 4, 5), False), ((2, 6, 5), True)):
         torch.testing.assert_close(step(compiled, shape, fill), step(fn, shape, fill))
-    # The gradient of a selection has the size of the data.
-    assert (metrics.uncompiled_graphs == 0) is (fn is not selected)
+    assert metrics.uncompiled_graphs == 0
 
 
 def test_writes_to_an_input():
@@ -197,6 +196,22 @@ def test_as_many_elements_as_the_mask_chooses(name):
     true, false = True, False
     _counted(name, [[true, false, true, true], [false, true, true, true], [false, true] * 4])
     assert metrics.uncompiled_graphs == 0
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_no_element_at_all(name):
+    metrics.reset()
+    minidynamo.reset()
+    _counted(name, [[False] * 4, [True, True, False, False], [False] * 3])
+    assert metrics.uncompiled_graphs == 0
+
+
+def test_no_element_is_refused_where_the_mask_chooses():
+    compiled = minidynamo.compile(lambda x, mask, value: _set(x * 2, mask, value))
+    value = torch.randn(0, requires_grad=True)
+    compiled(torch.ones(3), torch.tensor([False] * 3), value)
+    with pytest.raises(RuntimeError, match="shape mismatch: value tensor of shape"):
+        compiled(torch.ones(3), torch.tensor([True, False, False]), value)
 
 
 @pytest.mark.filterwarnings("ignore:Error detected")

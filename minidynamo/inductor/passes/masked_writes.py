@@ -87,9 +87,17 @@ def _spread(
         f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to "
         "indexing result: the mask chooses another number of elements",
     )
+    if statically_known_true(count == 0):
+        value, count = _filled(value, dim), 1
     order = mask.reshape(-1).cumsum(0) - 1
     chosen = value.index_select(dim, order.clamp(0, count - 1))
     return chosen.unflatten(dim, mask.shape)
+
+
+def _filled(value: torch.Tensor, dim: int) -> torch.Tensor:
+    """A value without elements with one along `dim`, which no place takes."""
+    shape = [*value.shape[:dim], 1, *value.shape[dim + 1 :]]
+    return torch.cat([value, value.new_zeros(shape)], dim)
 
 
 def write(
@@ -145,4 +153,6 @@ def _is_choice(lead: int, written: Any, mask: Any, value: Any) -> bool:
     if value.dim() <= behind:
         return True
     count = value.shape[-1 - behind]
-    return not free_unbacked_symbols(count) and statically_known_true(count > 0)
+    return not free_unbacked_symbols(count) and any(
+        map(statically_known_true, (count > 0, count == 0))
+    )
