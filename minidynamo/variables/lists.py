@@ -211,6 +211,10 @@ def _replace_items(real: list[Any], items: list[Any]) -> None:
 class TupleVariable(SequenceVariable):
     """A tuple, named tuple, structseq (torch.return_types), torch.Size, or a subclass of tuple."""
 
+    def identity(self) -> Any:
+        """There is one empty tuple."""
+        return self if self.items or self.cls is not tuple else ()
+
     def as_python_constant(self) -> Any:
         values = constants_of(self, self.items)
         if self.cls is tuple or self.cls is torch.Size:

@@ -188,6 +188,7 @@ re.sub("a", "b", s), re.match("sp(a)m", s).group(1), re.findall("[a-z]+", s)
 """
 
 CONTAINERS = """
+tuple([]) is (), tuple(i for i in []) is tuple({}), (lambda *a: a)() is (), tuple([]) is tuple("a")
 items + [4], items * 2, items[0], items[-1], items[1:], items[::-1], items == [3, 1, 2], items < [4]
 items[10]
 items["a"]
