@@ -44,6 +44,8 @@ _POINTWISE = frozenset(
     " clamp_min_ clamp_max_ masked_fill_ iadd isub imul itruediv ifloordiv imod ipow iand ior"
     " ixor setitem".split()
 )
+# What they add to may be what they write to.
+_ADDING = frozenset("addmm baddbmm addmv addr".split())
 _OPERATORS = frozenset(
     "iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
 )
@@ -279,7 +281,8 @@ def _writes(
     if "out" in node.kwargs:
         given = _tensors((node.args, {k: v for k, v in node.kwargs.items() if k != "out"}))
         for written in _tensors(node.kwargs["out"]):
-            yield written, given
+            first = name in _ADDING and bool(node.args) and _adds_to(node.args[0], written)
+            yield written, given[1:] if first else given
         return
     if not is_in_place(name) or name in RESHAPING or "foreach" in name:
         return
@@ -297,6 +300,16 @@ def _writes(
         )
     else:
         yield within(written), _tensors(rest)
+
+
+def _adds_to(argument: Any, written: torch.Tensor) -> bool:
+    """Whether `op(argument, .., out=written)` is `argument.op_(..)`."""
+    added = _value(argument)
+    return (
+        isinstance(added, torch.Tensor)
+        and storage_of(added) == storage_of(written)
+        and _geometry(added) == _geometry(written)
+    )
 
 
 def _writes_of_program(node: Node) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:

@@ -147,3 +147,34 @@ def test_inputs_and_overlaps_are_left_to_aotautograd():
         mine, theirs = X.clone(), X.clone()
         assert_same(fn(mine), minidynamo.compile(fn)(theirs))
         assert torch.equal(mine, theirs)
+
+
+ADDED_TO = {
+    "addmm": lambda a, x: torch.addmm(a, x, x.mT, beta=0.5, out=a),
+    "addmm, not read": lambda a, x: torch.addmm(a, x, x.mT, beta=0.0, out=a),
+    "baddbmm": lambda a, x: torch.baddbmm(a[None], x[None], x[None], out=a[None]),
+    "addmv": lambda a, x: torch.addmv(a[1], x, x[0], out=a[1]),
+    "addr": lambda a, x: torch.addr(a, x[0], x[1], out=a),
+}
+
+
+@pytest.mark.parametrize("name", ADDED_TO)
+def test_what_is_added_to_may_be_out(name):
+    """As Muon's iteration does, whose step ran operator by operator."""
+    a, x = torch.randn(2, 4, 4, generator=torch.manual_seed(0))
+    given = a.clone()
+    metrics.reset()
+    result = minidynamo.compile(ADDED_TO[name], fullgraph=True)(given, x)
+    assert metrics.uncompiled_graphs == 0
+    torch.testing.assert_close(result, ADDED_TO[name](a, x))
+    torch.testing.assert_close(given, a)
+
+
+def test_what_is_multiplied_may_not_be_out():
+    def fn(a, x):
+        return torch.addmm(a, a, x, out=a)
+
+    a, x = torch.randn(2, 4, 4, generator=torch.manual_seed(0))
+    given = a.clone()
+    result = minidynamo.compile(fn, fullgraph=True)(given, x)
+    torch.testing.assert_close(result, fn(a, x), rtol=0, atol=0)
