@@ -321,6 +321,13 @@ class BoundMethodVariable(VariableTracker):
         codegen.end_call(2)
 
 
+# What methods that types define in C become where they are bound.
+_BOUND: dict[type, type] = {
+    types.MethodDescriptorType: types.BuiltinMethodType,
+    types.WrapperDescriptorType: types.MethodWrapperType,
+}
+
+
 class MethodOfVariable(VariableTracker):
     """`receiver.name` of a builtin type, not looked at further until it is called."""
 
@@ -343,6 +350,22 @@ class MethodOfVariable(VariableTracker):
             return self.receiver
         if name == "__name__":
             return ConstantVariable(self.name)
+        cls = self.receiver.python_type()
+        classes = [c for c in cls.__mro__ if self.name in vars(c)]
+        defined: Any = vars(classes[0])[self.name] if classes else None
+        bound = _BOUND.get(type(defined))
+        if bound is None:
+            return super().getattr(tx, name)
+        if name in ("__doc__", "__text_signature__"):
+            return ConstantVariable(getattr(defined, name))
+        if bound is types.BuiltinMethodType and name == "__module__":
+            return ConstantVariable(None)
+        if name == "__qualname__":
+            owner = cls if bound is types.BuiltinMethodType else defined.__objclass__
+            return ConstantVariable(f"{owner.__qualname__}.{self.name}")
+        if not any(name in vars(c) for c in bound.__mro__):
+            text = f"'{bound.__name__}' object has no attribute '{name}'"
+            tx.raise_observed(AttributeError, text)
         return super().getattr(tx, name)
 
     def truth(self, tx: Translator) -> bool:

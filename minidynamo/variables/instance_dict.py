@@ -192,6 +192,14 @@ def _pop(
     return found
 
 
+def _popitem(tx: Translator, self: InstanceDictVariable) -> VariableTracker:
+    names = list(self.owner.instance_names(tx))
+    if not names:
+        tx.raise_observed(KeyError, "popitem(): dictionary is empty")
+    key = ConstantVariable(names[-1])
+    return tx.wrap_items(tuple, [key, _pop(tx, self, key)])
+
+
 def _update(
     tx: Translator,
     self: InstanceDictVariable,
@@ -233,6 +241,7 @@ _METHODS: dict[str, Callable[..., VariableTracker]] = {
     "get": _get,
     "setdefault": _setdefault,
     "pop": _pop,
+    "popitem": _popitem,
     "update": _update,
     "copy": lambda tx, self: self.copy(tx),
     "__getitem__": lambda tx, self, key: self.getitem(tx, key.realize()),

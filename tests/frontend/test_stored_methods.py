@@ -1,5 +1,7 @@
 """Methods of classes that are kept under another name: they are known by what they belong to."""
 
+import functools
+
 import pytest
 import testing
 import torch
@@ -76,3 +78,40 @@ def test_methods_of_classes_in_c(cls):
     readers = (cls.from_bytes, cls.from_bytes, bool.from_bytes)
     calls = [(X, read, b"\x01\x02") for read in readers]
     testing.check_recompiles(fn, calls, graphs=2)
+
+
+class Items(list):
+    pass
+
+
+ATTRIBUTES = {
+    "of a method": lambda m: (m.__name__, m.__qualname__, m.__doc__, m.__module__),
+    "absent": lambda m: (hasattr(m, "__dict__"), getattr(m, "__wrapped__", 3), m.no_such),
+    "wrapped": lambda m: functools.wraps(m)(lambda: 1).__qualname__,
+    "of a slot": lambda m: (m.__self__.__len__.__qualname__, m.__self__.__len__.__module__),
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+@pytest.mark.parametrize("owner", [[1, 2], Items([3]), {"a": 1}, {1}, (1,), "text", X])
+def test_attributes_of_methods_in_c(name, owner):
+    method = {dict: "get", set: "add", str: "join", torch.Tensor: "add", tuple: "index"}
+
+    def fn(x, owner):
+        read = getattr(owner, method.get(type(owner), "append"))
+        return x + 1, ATTRIBUTES[name](read)
+
+    testing.check(fn, X, owner)
+
+
+class Fields:
+    def __init__(self):
+        self.first, self.second = 1, 2
+
+
+def test_the_last_attribute_taken_out():
+    def fn(x, owner):
+        taken = [vars(owner).popitem(), owner.__dict__.popitem()]
+        return x + 1, taken, owner.__dict__, owner.__dict__.popitem()
+
+    testing.check(fn, X, Fields())
