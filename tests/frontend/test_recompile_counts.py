@@ -230,8 +230,8 @@ def test_changes_of_a_module(name):
     if name == "frozen" and torch.__version__ < "2.13":
         assert (theirs, ours) == (1, 2)  # it ran the graph made for parameters with gradients
     elif sys.version_info[:3] == (3, 13, 0) and name.endswith("of a module"):
-        assert theirs == 1  # torch's guards see no change there
         assert ours == (4 if name.startswith("int") else 2)
+        assert theirs in (1, ours)  # torch's guards do not always see the change there
     else:
         assert ours == theirs
 
