@@ -166,8 +166,13 @@ _WRITERS = {
     getattr(aten, name)
     for name in "addbmm_ addmm_ baddbmm_ bernoulli_ cauchy_ copy_ cumprod_ cumsum_ eq_ "
     "exponential_ floor_divide_ ge_ geometric_ gt_ index_add_ le_ log_normal_ lt_ ne_ normal_ "
-    "random_ scatter_ scatter_add_ threshold_ uniform_".split()
+    "random_ scatter_ scatter_add_ uniform_".split()
 }
+
+# Those that write to several elements in one place all the same, and those that may share memory
+# with what they read.
+_CARELESS = {aten.conj_physical_}
+_READ_FIRST = {aten.addbmm_, aten.addmm_, aten.ldexp_}
 
 
 @cache
@@ -175,7 +180,9 @@ def element_writer(func: Any) -> str:
     """The name of the argument that the operator writes element by element, if it does."""
     if not isinstance(func, torch._ops.OpOverload):
         return ""
-    if torch.Tag.pointwise not in func.tags and func.overloadpacket not in _WRITERS:
+    packet = func.overloadpacket
+    is_one = torch.Tag.pointwise in func.tags or packet in _WRITERS
+    if not is_one or packet in _CARELESS:
         return ""
     named = [a.name for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
     return named[0] if len(named) == 1 else ""
@@ -196,16 +203,20 @@ def _extent(x: torch.Tensor) -> tuple[int, int] | None:
     return x.storage_offset(), x.storage_offset() + x.numel()
 
 
-def check_memory(x: torch.Tensor, operands: Sequence[Any]) -> None:
+def check_memory(func: Any, x: torch.Tensor, operands: Sequence[Any]) -> None:
     """Raises what eager does where several elements of `x`, which is written, are one, or where
     it shares a part of its memory with an operand.
     """
-    sizes = zip(x.shape, x.stride(), strict=True) if x.layout == torch.strided else ()
+    if x.layout != torch.strided or _is_empty(x):
+        return
+    sizes = zip(x.shape, x.stride(), strict=True)
     # Eager is asked for its words.
     if any(type(stride) is int and stride == 0 and _is_several(n) for n, stride in sizes):
         torch.zeros(1).expand(2).add_(1)
-    for other in operands:
+    for other in () if func.overloadpacket in _READ_FIRST else operands:
         if not isinstance(other, torch.Tensor) or other is x or other.layout != torch.strided:
+            continue
+        if _is_empty(other):
             continue
         if other.untyped_storage()._cdata != x.untyped_storage()._cdata:
             continue
@@ -216,6 +227,10 @@ def check_memory(x: torch.Tensor, operands: Sequence[Any]) -> None:
         if not apart and (read != written or other.stride() != x.stride()):
             numbers = torch.zeros(3)
             numbers[:2].add_(numbers[1:])
+
+
+def _is_empty(x: torch.Tensor) -> bool:
+    return any(type(size) is int and size == 0 for size in x.shape)
 
 
 def _is_several(size: Any) -> bool:

@@ -262,9 +262,9 @@ def _dispatch(
         CHECKS[func](*args, **(kwargs or {}))
     written = element_writer(func)
     if written == "self":
-        check_memory(args[0], args[1:])
+        check_memory(func, args[0], args[1:])
     elif written and kwargs and written in kwargs:
-        check_memory(kwargs[written], args)
+        check_memory(func, kwargs[written], args)
     if func in POINTWISE:
         like = _operand_like(mode, func, args, kwargs)
         if like is not None:

@@ -354,7 +354,7 @@ class MethodOfVariable(VariableTracker):
         classes = [c for c in cls.__mro__ if self.name in vars(c)]
         defined: Any = vars(classes[0])[self.name] if classes else None
         bound = _BOUND.get(type(defined))
-        if bound is None:
+        if bound is None or issubclass(cls, type):  # methods of classes are called as these are
             return super().getattr(tx, name)
         if name in ("__doc__", "__text_signature__"):
             return ConstantVariable(getattr(defined, name))

@@ -381,6 +381,9 @@ WRITES = {
     "a view like it": (lambda y: y.add_(y.view(3, 3)), False),
     "apart": (lambda y: y[:1].add_(y[1:2]), False),
     "columns": (lambda y: y[:, 0].add_(y[:, 1]), False),
+    "expanded, no element": (lambda y: y[:1, :0].expand(3, 0).add_(1), False),
+    "no row of what is read": (lambda y: y.view(-1)[2:8].view(2, 3)[:0].add_(y[:1]), False),
+    "read first": (lambda y: y[1:].ldexp_(y[:-1]), False),
 }
 
 
