@@ -26,7 +26,7 @@ from ..source import ClassAttrSource, ConstSource
 from ..utils import class_dict, dropping
 from .base import AttributeOf, VariableTracker, unsupported
 from .constant import ConstantVariable
-from .functions import BoundMethodVariable, CallableVariable
+from .functions import BoundMethodVariable, CallableVariable, bound_attribute
 from .registry import handler_of
 
 if TYPE_CHECKING:
@@ -235,6 +235,13 @@ class CMethodVariable(BoundMethodVariable):
     def as_python_constant(self) -> Any:
         receiver = self.receiver.as_python_constant()
         return self.raw.__get__(*self._binding(), receiver)
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        owner = self.receiver.python_type()
+        if issubclass(owner, type):
+            owner = self.receiver.as_python_constant()
+        found = bound_attribute(tx, self.raw, owner, name)
+        return super().getattr(tx, name) if found is None else found
 
     def _binding(self) -> tuple[None, ...]:
         """What `__get__` is given in front of the receiver: a class is bound as one."""

@@ -323,9 +323,30 @@ class BoundMethodVariable(VariableTracker):
 
 # What methods that types define in C become where they are bound.
 _BOUND: dict[type, type] = {
+    types.ClassMethodDescriptorType: types.BuiltinMethodType,
     types.MethodDescriptorType: types.BuiltinMethodType,
     types.WrapperDescriptorType: types.MethodWrapperType,
 }
+
+
+def bound_attribute(tx: Translator, raw: Any, owner: type, name: str) -> VariableTracker | None:
+    """An attribute of such a method, bound to a class or to an object of the class `owner`; None
+    where that is not known here.
+    """
+    bound = _BOUND.get(type(raw))
+    if bound is None:
+        return None
+    if name in ("__doc__", "__text_signature__"):
+        return ConstantVariable(getattr(raw, name))
+    if bound is types.BuiltinMethodType and name == "__module__":
+        return ConstantVariable(None)
+    if name == "__qualname__":
+        shown = owner if bound is types.BuiltinMethodType else raw.__objclass__
+        return ConstantVariable(f"{shown.__qualname__}.{raw.__name__}")
+    if not any(name in vars(c) for c in bound.__mro__):
+        text = f"'{bound.__name__}' object has no attribute '{name}'"
+        tx.raise_observed(AttributeError, text)
+    return None
 
 
 class MethodOfVariable(VariableTracker):
@@ -352,21 +373,9 @@ class MethodOfVariable(VariableTracker):
             return ConstantVariable(self.name)
         cls = self.receiver.python_type()
         classes = [c for c in cls.__mro__ if self.name in vars(c)]
-        defined: Any = vars(classes[0])[self.name] if classes else None
-        bound = _BOUND.get(type(defined))
-        if bound is None or issubclass(cls, type):  # methods of classes are called as these are
-            return super().getattr(tx, name)
-        if name in ("__doc__", "__text_signature__"):
-            return ConstantVariable(getattr(defined, name))
-        if bound is types.BuiltinMethodType and name == "__module__":
-            return ConstantVariable(None)
-        if name == "__qualname__":
-            owner = cls if bound is types.BuiltinMethodType else defined.__objclass__
-            return ConstantVariable(f"{owner.__qualname__}.{self.name}")
-        if not any(name in vars(c) for c in bound.__mro__):
-            text = f"'{bound.__name__}' object has no attribute '{name}'"
-            tx.raise_observed(AttributeError, text)
-        return super().getattr(tx, name)
+        raw = vars(classes[0])[self.name] if classes else None
+        found = None if issubclass(cls, type) else bound_attribute(tx, raw, cls, name)
+        return super().getattr(tx, name) if found is None else found
 
     def truth(self, tx: Translator) -> bool:
         return True

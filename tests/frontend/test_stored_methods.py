@@ -115,3 +115,11 @@ def test_the_last_attribute_taken_out():
         return x + 1, taken, owner.__dict__, owner.__dict__.popitem()
 
     testing.check(fn, X, Fields())
+
+
+def test_attributes_of_methods_of_classes():
+    def fn(x):
+        methods = Numbers.from_bytes, Numbers.mro, ValueError("a").with_traceback
+        return x + 1, [(m.__qualname__, m.__module__, hasattr(m, "__dict__")) for m in methods]
+
+    testing.check(fn, X)
