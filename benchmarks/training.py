@@ -32,6 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from common import device_name, interleaved, table, write_page  # noqa: E402
 
 import minidynamo  # noqa: E402
+from minidynamo import _C  # noqa: E402
 
 SUBJECTS = ("eager", "torch.compile", "minidynamo")
 
@@ -173,8 +174,13 @@ def peak_memory(step: Callable[[], float], device: str) -> int:
         torch.cuda.reset_peak_memory_stats()
         step()
         return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        step()
+    # What minidynamo keeps for its next call would not be seen.
+    kept = _C.plan_memory_limit(0)
+    try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+            step()
+    finally:
+        _C.plan_memory_limit(kept)
     held = peak = 0
     for event in recorded.profiler.kineto_results.events():  # type: ignore[union-attr]
         if event.name() == "[memory]":

@@ -116,7 +116,9 @@ std::unique_ptr<Block> new_block(size_t nbytes) {
   return std::unique_ptr<Block>(new Block{memory, nbytes});
 }
 
+// Like ATen's allocator: memory profiles see what is handed out, not what waits here.
 void release(void* context) {
+  c10::profiledCPUMemoryReporter().Delete(static_cast<Block*>(context)->memory);
   pool().give_back(std::unique_ptr<Block>(static_cast<Block*>(context)));
 }
 
@@ -137,6 +139,7 @@ c10::DataPtr allocate_block(size_t nbytes, c10::Device device) {
     block = new_block(rounded);
   }
   Block* context = block.release();
+  c10::profiledCPUMemoryReporter().New(context->memory, nbytes);
   return c10::DataPtr(context->memory, context, &release, c10::kCPU);
 }
 

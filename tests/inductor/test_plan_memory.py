@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 from plan_testing import ADD_ONE, DOUBLE, call, executor, matrix, vector
+from torch.profiler import ProfilerActivity, profile
 
 from minidynamo import _C
 from minidynamo.inductor.codegen.plan import (
@@ -277,3 +278,14 @@ def test_symbolic_buffers_are_made_at_each_call():
     assert run.info["planned_slots"] == 0
     for n in (1, 1000, 3):
         assert torch.equal(run(torch.ones(n))[0], torch.full((n,), 3.0))
+
+
+def test_memory_profiles_see_large_blocks():
+    run, x = chain(1_000_000, 1), torch.ones(1_000_000)
+    run(x)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        out = run(x)[0]
+        del out
+    events = recorded.profiler.kineto_results.events()
+    sizes = [event.nbytes() for event in events if event.name() == "[memory]"]
+    assert sizes == [4_000_000, -4_000_000]
