@@ -233,9 +233,7 @@ class Inputs {
         refuse(input, *tensor, program_, state_);
       }
       if (!is_aligned(*tensor, input.alignment)) {
-        at::Tensor original = *tensor;
-        tensor = copied(slot, original);
-        state_.copies.push_back({slot, std::move(original), *tensor});
+        tensor = copied(slot, *tensor);
       }
     }
     if (owned_) {
@@ -250,16 +248,16 @@ class Inputs {
   const at::Tensor* plain(int32_t slot, const at::Tensor& tensor) {
     const InputSpec& input = program_.inputs[slot];
     DispatchKeySet rest = tensor.unsafeGetTensorImpl()->key_set() & (kNotPlain - kLazyBits);
-    bool needs_data = program_.slots[slot].needs_data;
-    if (!rest.empty() || (needs_data && input.written)) {
+    if (!rest.empty()) {
       refuse(input, tensor, program_, state_);
     }
-    return needs_data ? copied(slot, tensor) : &tensor;
+    return program_.slots[slot].needs_data ? copied(slot, tensor) : &tensor;
   }
 
-  const at::Tensor* copied(int32_t slot, const at::Tensor& tensor) {
+  const at::Tensor* copied(int32_t slot, at::Tensor original) {
     state_.holds_inputs = true;
-    state_.tensors[slot] = materialize(tensor);
+    state_.tensors[slot] = materialize(original);
+    state_.copies.push_back({slot, std::move(original), state_.tensors[slot]});
     return &state_.tensors[slot];
   }
 

@@ -496,19 +496,20 @@ def _writable(
     inputs: Sequence[Any],
     counts: Mapping[int, int] | None,
     apart: Collection[int],
+    real: Sequence[Any],
 ) -> tuple[set[int], set[int]]:
     """Ids of the inputs that the graph may write to, which share no memory with other inputs nor
     within themselves: those whose version counters move, and others. counts: how often they do,
     by position (None: not known, they all may).
     """
-    tensors = [v for v in inputs if isinstance(v, torch.Tensor) and v.layout == torch.strided]
+    tensors = [v for v in real if isinstance(v, torch.Tensor) and v.layout == torch.strided]
     on_storage = collections.Counter(map(_storage, tensors))
     moving: set[int] = set()
     unseen: set[int] = set()
     for position, value in enumerate(inputs):
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
             continue
-        if on_storage[_storage(value)] > 1 and position not in apart:
+        if on_storage[_storage(real[position])] > 1 and position not in apart:
             continue
         if torch._debug_has_internal_overlap(value) != 1:
             moves = counts is None or position in counts
@@ -523,10 +524,12 @@ def capture_inference(
     decompositions: Decompositions,
     *,
     apart: Collection[int] = (),
+    real: Sequence[Any] | None = None,
 ) -> torch.fx.GraphModule:
     """The aten graph of `gm` on fake `inputs`: pure operators, `meta["val"]` on every node.
 
-    apart: positions of inputs that may share a storage with others, but no memory.
+    apart: positions of inputs that may share a storage with others, but no memory. real: what the
+    inputs stand for: fake views lie on their base's storage, real ones may have been given another.
     Its `output` is a flat tuple. Real tensors that the graph closes over become attributes.
 
     Raises:
@@ -547,7 +550,7 @@ def capture_inference(
         if isinstance(value, torch.Tensor):
             recorder.given.add(id(value))
             recorder.bind(value, node)
-    recorder.writable, recorder.unseen = _writable(inputs, counts, apart)
+    recorder.writable, recorder.unseen = _writable(inputs, counts, apart, real or inputs)
     with contextlib.ExitStack() as stack:
         if has_symbols(inputs):
             stack.enter_context(enable_python_dispatcher())

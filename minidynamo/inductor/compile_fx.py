@@ -182,7 +182,7 @@ def _compile_flat(
     with events.timed("capture"):
         try:
             graph = capture_inference(
-                gm, fakes, mode, decomposition_table(), apart=lie_apart(inputs)
+                gm, fakes, mode, decomposition_table(), apart=lie_apart(inputs), real=inputs
             )
         except NotCapturable:
             metrics.increment("capture_fallbacks")

@@ -74,6 +74,30 @@ def test_results_are_lazy_where_eagers_are(fn, backend, dynamic):
                 assert ours.untyped_storage()._cdata == found[0].untyped_storage()._cdata
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_arguments_that_are_written_to(backend, dynamic):
+    """Kernels write to a copy of what is negated lazily; results are views of the argument."""
+
+    def fn(x):
+        view = x.view(-1)
+        x.mul_(3)
+        return view[1:], x.sum(), x + 1
+
+    compiled = minidynamo.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
+    for make in (
+        lambda: torch._neg_view(torch.arange(4.0)),
+        lambda: torch.arange(4.0),
+        lambda: torch.complex(torch.ones(4), torch.arange(4.0)).conj().imag,
+    ):
+        eagers, ours = make(), make()
+        wanted, found = fn(eagers), compiled(ours)
+        torch.testing.assert_close(found, wanted)
+        wanted[0].add_(5), found[0].add_(5)
+        assert torch.equal(ours, eagers)
+        assert (ours.is_neg(), ours._version) == (eagers.is_neg(), eagers._version)
+
+
 def test_gradients_through_what_was_written():
     def step(called):
         x = torch.arange(12.0).view(3, 4).to(torch.complex64).requires_grad_()

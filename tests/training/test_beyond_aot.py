@@ -400,3 +400,27 @@ def test_lists_that_a_foreach_operator_refuses(f, backend):
     with pytest.raises(expected.type, match=re.escape(str(expected.value).splitlines()[0])):
         minidynamo.compile(f, backend=backend)(given[1])
     assert torch.equal(*given)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("is_moved_first", [True, False])
+def test_views_whose_memory_is_that_of_another_input(backend, is_moved_first):
+    """Views, so that they have a base, which lies elsewhere."""
+
+    def f(a, b):
+        a.mul_(2)
+        return a * b
+
+    def apart():
+        return torch.arange(6.0).view(2, 3), torch.arange(6.0).view(2, 3)
+
+    def together():
+        a, b = apart()
+        return a.set_(b), b
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(f, backend=backend)
+    for make in (together, apart, together) if is_moved_first else (apart, together):
+        want, got = make(), make()
+        assert torch.equal(f(*want), compiled(*got))
+        assert torch.equal(want[0], got[0]) and torch.equal(want[1], got[1])
