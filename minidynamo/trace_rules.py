@@ -23,6 +23,7 @@ import struct
 import sys
 import sysconfig
 import types
+import typing
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -195,7 +196,7 @@ _SKIPPED_TORCH = (
     # Its operators lay their results out otherwise than their meta functions say.
     " torch._refs.fft"
     " torch.autograd.functional torch.func torch._compile torch.compiler"
-    " torch._vmap_internals torch._lowrank"
+    " torch._vmap_internals"
     # It calls a function once for each element of its inputs.
     " torch.autograd.gradcheck"
     " torch._meta_registrations torch.optim._multi_tensor"
@@ -208,10 +209,21 @@ _TRACED_FUNCTIONS = {
     getattr(inspect, f"is{kind}")
     for kind in (
         "function class method builtin module routine generator code coroutine awaitable frame"
-        " traceback methoddescriptor datadescriptor asyncgen"
-        " generatorfunction coroutinefunction asyncgenfunction"
+        " traceback methoddescriptor datadescriptor getsetdescriptor memberdescriptor"
+        " methodwrapper abstract asyncgen generatorfunction coroutinefunction asyncgenfunction"
     ).split()
-} | {vars(inspect).get(name) for name in ("_has_code_flag", "_has_coroutine_mark")}
+} | {
+    vars(module).get(name)  # not every Python has each
+    for module, names in (
+        (
+            inspect,
+            "_has_code_flag _has_coroutine_mark _signature_is_functionlike unwrap getmro",
+        ),
+        (inspect, "getdoc _finddoc _findclass cleandoc indentsize get_annotations"),
+        (typing, "get_origin get_args is_typeddict assert_type final no_type_check"),
+    )
+    for name in names.split()
+}
 # Whether an object is of a type, containers by their items' types.
 _TRACED_FUNCTIONS.add(torch.jit.isinstance)
 # Signatures: what their methods look at is made once.

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ..source import ConstSource
 from ..variables.base import NotConstant, VariableTracker
 from ..variables.builtin_object import observed
-from ..variables.constant import is_value
-from ..variables.functions import BoundMethodVariable
+from ..variables.constant import ConstantVariable, is_value
+from ..variables.functions import BoundMethodVariable, UserFunctionVariable
 from ..variables.registry import handles
+from ..variables.user_defined import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -24,7 +25,7 @@ def signature(
     kwargs: dict[str, Any],
 ) -> Any:
     """The signature depends on the function alone; of a bound method, not on its object."""
-    real = _known_callable(args, kwargs)
+    real = _known_callable(tx, args, kwargs)
     if real is None:
         return NotImplemented
     if isinstance(real, type) and _is_init_alone(real):
@@ -41,11 +42,23 @@ def signature(
     return tx.wrap(result, ConstSource(result, f"signature of {real.__name__}"))
 
 
-def _known_callable(args: list[VariableTracker], kwargs: dict[str, Any]) -> Any:
-    """The one argument, or None; methods are bound to another object than the program's."""
+def _known_callable(tx: Translator, args: list[VariableTracker], kwargs: dict[str, Any]) -> Any:
+    """The one argument, or None; methods are bound to another object than the program's.
+
+    An object that is called has the signature of its type's `__call__`.
+    """
     if len(args) != 1 or kwargs:
         return None
     function = args[0].realize()
+    if isinstance(function, UserDefinedObjectVariable):
+        has = tx.wrap_constant(hasattr)
+        for name in ("__signature__", "__wrapped__"):
+            if tx.call_function(has, [function, ConstantVariable(name)], {}).truth(tx):
+                return None
+        kind = tx.call_function(tx.wrap_constant(type), [function], {})
+        call = tx.getattr(kind, "__call__").realize()
+        is_function = isinstance(call, UserFunctionVariable)
+        return types.MethodType(call.as_python_constant(), object()) if is_function else None
     try:
         if isinstance(function, BoundMethodVariable):
             return types.MethodType(function.function.realize().as_python_constant(), object())
@@ -61,7 +74,7 @@ def full_arg_spec(
     kwargs: dict[str, Any],
 ) -> Any:
     """As a signature, in new containers at each call."""
-    real = _known_callable(args, kwargs)
+    real = _known_callable(tx, args, kwargs)
     if not isinstance(real, (types.FunctionType, types.MethodType)):
         return NotImplemented
     try:

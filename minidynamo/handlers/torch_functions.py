@@ -20,7 +20,7 @@ from torch.fx.node import map_aggregate, map_arg
 from .. import markers
 from ..output_graph import example_value
 from ..trace_rules import NUMPY_SCALARS, numpy
-from ..variables.base import VariableTracker, unsupported
+from ..variables.base import VariableTracker
 from ..variables.builtin_object import index_of
 from ..variables.constant import ConstantVariable
 from ..variables.expectations import expect
@@ -279,47 +279,6 @@ def log_api_usage(
 
 
 # -- construction ----------------------------------------------------------------------------------
-
-
-def _legacy(kind: Any, dtype: torch.dtype | None) -> None:
-    """The legacy constructors: `torch.FloatTensor([1, 2])`, `torch.Tensor(2, 3)`."""
-
-    def handler(
-        tx: Translator,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> VariableTracker:
-        wanted = {"dtype": dtype or torch.get_default_dtype(), "device": "cpu"}
-        data = args[0] if len(args) == 1 and not kwargs else None
-        if data is not None and data.python_type() in (list, tuple):
-            return tx.call_function(
-                tx.wrap_constant(torch.tensor),
-                [data],
-                {name: tx.wrap_constant(value) for name, value in wanted.items()},
-            )
-        sizes = [arg.as_python_constant() for arg in args if arg.python_type() is int]
-        if kwargs or len(sizes) < len(args):
-            unsupported("legacy constructor", repr(kind), "aliasing tensors are not captured")
-        return tx.add_node("call_function", torch.empty, (tuple(sizes) or (0,),), wanted)
-
-    handles(kind)(handler)
-
-
-_LEGACY = {
-    "Float": torch.float32,
-    "Double": torch.float64,
-    "Half": torch.float16,
-    "BFloat16": torch.bfloat16,
-    "Long": torch.int64,
-    "Int": torch.int32,
-    "Short": torch.int16,
-    "Char": torch.int8,
-    "Byte": torch.uint8,
-    "Bool": torch.bool,
-}
-_legacy(torch.Tensor, None)
-for _name, _dtype in _LEGACY.items():
-    _legacy(getattr(torch, f"{_name}Tensor"), _dtype)
 
 
 def _is_computed(value: VariableTracker) -> bool:

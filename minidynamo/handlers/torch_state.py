@@ -78,6 +78,7 @@ _GUARDED_READS = (
     torch._C._get_nnpack_enabled,
     torch.distributed.is_initialized,
     torch.fx._symbolic_trace.is_fx_tracing,
+    torch.fx._symbolic_trace.is_fx_symbolic_tracing,
     torch.autograd._is_checkpoint_valid,
     abc.get_cache_token,  # functools.singledispatch looks whether a class was registered
 )

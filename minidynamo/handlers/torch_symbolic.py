@@ -218,6 +218,23 @@ for _name in _QUESTIONS:
         _asks(getattr(symbolic_shapes, _name))
 
 
+def _specializes(function: Any) -> None:
+    """A function that asks for a number's value, or for that of this call: it is guarded."""
+
+    def value_of(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+        number = args[0].realize() if args else None
+        if len(args) != 1 or kwargs or not isinstance(number, (SymVariable, ConstantVariable)):
+            return NotImplemented
+        return tx.fold(function, [number.specialized(tx).as_python_constant()], {})
+
+    handles(function)(value_of)
+
+
+for _name in "guard_scalar guard_bool guard_int guard_float guarding_hint_or_throw".split():
+    if hasattr(symbolic_shapes, _name):
+        _specializes(getattr(symbolic_shapes, _name))
+
+
 def _traced_as(tx: Translator, value: VariableTracker) -> Any:
     """What a trace has for a value: a fake tensor, a symbol, a constant, tuples of them."""
     value = value.realize()

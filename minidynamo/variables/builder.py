@@ -192,7 +192,11 @@ def wrap_method(tx: Translator, value: types.MethodType, source: Source) -> Vari
     return BoundMethodVariable(function, receiver, source=source)
 
 
-@wraps(types.BuiltinFunctionType, types.MethodWrapperType)
+# Methods in C that are told their class: of re.Pattern and other types made at run time.
+_ClassMethodType = type(re.compile("").match)
+
+
+@wraps(types.BuiltinFunctionType, types.MethodWrapperType, _ClassMethodType)
 def wrap_builtin(tx: Translator, value: Any, source: Source) -> VariableTracker:
     """A method of an object or a class is a new object each time: known by what it is bound to."""
     owner, name = value.__self__, value.__name__
@@ -210,12 +214,13 @@ def wrap_builtin(tx: Translator, value: Any, source: Source) -> VariableTracker:
 
 def _is_method(value: Any) -> bool:
     """Whether getting the attribute of its owner gives the method."""
-    raw = inspect.getattr_static(value.__self__, value.__name__, None)
-    if isinstance(value.__self__, type):
-        return _is_class_method(raw) and raw.__get__(None, value.__self__) == value
+    owner = value.__self__
+    raw = inspect.getattr_static(owner, value.__name__, None)
+    if isinstance(owner, type):
+        return _is_class_method(raw) and raw.__get__(None, owner) == value
     return (
         isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType))
-        and raw.__get__(value.__self__) == value
+        and raw.__get__(owner, type(owner)) == value
     )
 
 

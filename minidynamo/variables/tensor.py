@@ -47,7 +47,7 @@ METADATA = frozenset(
     " is_quantized is_cuda"
     " is_cpu is_mps is_xpu is_meta is_nested is_mkldnn is_mtia is_vulkan is_ipu"
     " is_xla is_maia itemsize"
-    " nbytes names _version output_nr is_inference".split()
+    " nbytes name names _version output_nr is_inference".split()
     if hasattr(torch.Tensor, name)  # names of dimensions are gone in newer torch
 )
 # Attributes that are operations of the graph.

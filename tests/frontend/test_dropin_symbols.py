@@ -6,6 +6,8 @@ from testing import CountingBackend, assert_same, check, outcome
 from torch.fx.experimental.symbolic_shapes import (
     guard_or_false,
     guard_or_true,
+    guard_scalar,
+    guarding_hint_or_throw,
     has_free_symbols,
     has_free_unbacked_symbols,
     has_static_value,
@@ -125,3 +127,20 @@ def test_defaults_where_the_answer_depends_on_data():
     fast = minidynamo.compile(ask, backend="eager", fullgraph=True)
     x = torch.tensor([1, 2])
     assert torch.equal(fast(x), x + 2)
+
+
+def test_numbers_asked_for_are_guarded():
+    def ask(x):
+        return (
+            x + 1,
+            guard_scalar(x.shape[0]),
+            guarding_hint_or_throw(x.shape[0]),
+            guard_scalar(2.5),
+        )
+
+    counter = CountingBackend()
+    minidynamo.reset()
+    fast = minidynamo.compile(ask, backend=counter, fullgraph=True, dynamic=True)
+    for size in (4, 5, 4):
+        assert_same(fast(torch.ones(size)), ask(torch.ones(size)))
+    assert len(counter.graphs) == 2

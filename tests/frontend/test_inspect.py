@@ -1,5 +1,6 @@
 """inspect.signature and typing.get_type_hints of what is known while tracing."""
 
+import functools
 import inspect
 import typing
 
@@ -219,3 +220,62 @@ def test_other_functions_have_other_argument_specs():
 
     calls = [(x, specified), (x, Specified.method), (x, specified)]
     check_recompiles(f, calls, graphs=2, fullgraph=True)
+
+
+class Called:
+    def __call__(self, a, *, by=2):
+        return a * by
+
+
+class CalledWithMore:
+    def __call__(self, a, b):
+        return a * b
+
+
+def test_objects_that_are_called_have_the_signature_of_their_call():
+    def f(a, what):
+        spec = inspect.getfullargspec(what)
+        return a * len(spec.args), str(inspect.signature(what)), spec.kwonlyargs
+
+    linear = torch.nn.Linear(3, 3)
+    check(f, x, Called(), graphs=1, fullgraph=True)
+    check(lambda a: (linear(a), str(inspect.signature(linear))), x, graphs=1, fullgraph=True)
+    says_itself = Called()
+    says_itself.__signature__ = inspect.signature(one)
+    check(f, x, says_itself, graphs=None)
+    check_recompiles(f, [(x, Called()), (x, CalledWithMore()), (x, Called())], graphs=2)
+
+
+def test_questions_about_any_object():
+    def f(a, what):
+        asked = (
+            *(inspect.isabstract, inspect.isgetsetdescriptor, inspect.ismemberdescriptor),
+            *(inspect.ismethodwrapper, inspect.isroutine, inspect.isgeneratorfunction),
+            *(typing.get_origin, typing.get_args, typing.is_typeddict),
+        )
+        return a + 1, [question(what) for question in asked]
+
+    for what in (x, torch.nn.Linear(1, 1), one, Called, 3, {"a": 1}):
+        check(f, x, what, graphs=1, fullgraph=True)
+
+
+def test_what_a_function_wraps():
+    @functools.wraps(one)
+    def wrapped(a):
+        return one(a)
+
+    def f(a, g):
+        return inspect.unwrap(g)(a), inspect.unwrap(g) is g
+
+    check_recompiles(f, [(x, wrapped), (x, one), (x, wrapped)], graphs=2)
+
+
+def test_texts_of_documentation():
+    def documented():
+        """First line.
+
+        And more.
+        """
+
+    check(lambda a: (a + 1, inspect.getdoc(documented)), x, graphs=1, fullgraph=True)
+    check(lambda a: (a + 1, inspect.getdoc(3), inspect.getmro(Called)), x, graphs=1)

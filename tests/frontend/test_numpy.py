@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from testing import CountingBackend, assert_same
+from testing import CountingBackend, assert_same, check
 
 import minidynamo
 
@@ -258,6 +258,21 @@ def test_legacy_constructors():
     assert [t.dtype for t in found[0]] == [torch.float32, torch.int64, torch.bool]
     assert found[0][1].tolist() == [[1], [2]]
     assert found[1:3] == (torch.Size([2, 3]), torch.float64)
+
+
+def test_legacy_constructors_of_tensors_share_memory():
+    def fn(x):
+        y = x * 2
+        shared, same = torch.Tensor(y), torch.FloatTensor(x)
+        shared.add_(1)
+        return y, shared, same, shared is y
+
+    check(fn, torch.ones(2), graphs=1, fullgraph=True)
+    check(fn, torch.ones(2, requires_grad=True), graphs=1, fullgraph=True)
+    check(lambda x: torch.Tensor(x).mul_(3), torch.ones(2), graphs=1, fullgraph=True)
+    check(lambda x: torch.DoubleTensor(x), torch.ones(2), graphs=None)
+    for of_memory in (torch.ones(2), torch.ones(2, dtype=torch.int64)):
+        check(lambda x: torch.Tensor(x) + 1, of_memory, graphs=1)
 
 
 def test_a_tensor_that_requires_grad_has_an_array_where_gradients_are_off():

@@ -389,3 +389,32 @@ def test_map_aggregate():
         return made, [type(item).__name__ for item in (made, *made)]
 
     testing.check(fn, X, fullgraph=True)
+
+
+def test_methods_of_patterns_that_the_program_keeps():
+    match, replace = re.compile("a+").match, re.compile("b").sub
+
+    def f(a, text, split=re.compile(",").split):
+        found = match(text)
+        return a + (found is None), replace("c", text), split(text)
+
+    testing.check(f, torch.ones(3), "aab,b", graphs=1, fullgraph=True)
+    testing.check(
+        lambda a, find: (a + 1, find("xaay").span()),
+        torch.ones(3),
+        re.compile("a+").search,
+        graphs=1,
+    )
+    calls = [(torch.ones(3), re.compile(p).match) for p in ("a", "b")]
+    testing.check_recompiles(lambda a, find: a + (find("ab") is None), calls, graphs=2)
+
+
+def test_low_rank_decompositions():
+    def f(a):
+        u, s, v = torch.svd_lowrank(a, 2)
+        principal = torch.pca_lowrank(a, 2)
+        return u @ torch.diag(s) @ v.mT, [part.abs() for part in principal]
+
+    rows = torch.randn(6, 2) @ torch.randn(2, 5)
+    torch.manual_seed(0)
+    testing.check(f, rows, graphs=1, fullgraph=True)
