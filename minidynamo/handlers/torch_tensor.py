@@ -79,7 +79,7 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
         name: ("tensor storage", "it works on the tensor's memory itself", [])
         for name in "data_ptr storage _typed_storage storage_type is_shared share_memory_"
         " set_ resize_ resize_as_ is_set_to pin_memory __dlpack__ __dlpack_device__"
-        " __cuda_array_interface__"
+        " __cuda_array_interface__ apply_ map_ map2_"
         " __reduce_ex__ module_load rename refine_names align_to".split()
         if hasattr(torch.Tensor, name)
     },

@@ -457,3 +457,17 @@ def test_items_in_tensors():
     )
     check(fn, X, X[1], graphs=None)
     check(lambda x: (x + 1, "a" in x), X, graphs=None)
+
+
+def doubled(number):
+    return number * 2
+
+
+def test_functions_of_python_on_each_element_run_in_eager():
+    def f(x):
+        y = (x + 1).apply_(doubled)
+        z = y * 2
+        z.map_(y, max)
+        return torch.Tensor.apply_(z - 1, abs), x.apply_(doubled)
+
+    check(f, torch.ones(3), graphs=None)
