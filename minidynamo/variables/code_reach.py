@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .base import VariableTracker
 
 # With more objects than these in reach it is taken for a reader of all of them.
-_MOST = 20_000
+_MOST = 40_000
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 # Who calls these may name an attribute by a text.
@@ -191,5 +191,5 @@ def _real(effects: SideEffects, variable: VariableTracker) -> Any:
 def _is_of_library(name: str | None) -> bool:
     """Whether code of the module knows nothing of the program's objects."""
     root = (name or "").split(".")[0]
-    known = ("torch", "numpy", "triton", "minidynamo")
+    known = ("torch", "numpy", "triton", "minidynamo", "sympy", "mpmath")
     return root in known or root in sys.stdlib_module_names

@@ -24,6 +24,7 @@ from .functions import CellVariable
 from .user_defined import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
+    from ..side_effects import SideEffects
     from ..symbolic_convert import Translator
 
 
@@ -34,17 +35,24 @@ def check_reads(tx: Translator, target: Callable[..., Any]) -> None:
     effects = tx.output.side_effects
     if _is_of_torch(target):
         return
-    stores = [pair for pair in effects.pending_attributes() if not _is_own_cell(pair[0])]
+    stores = [pair for pair in effects.pending_attributes() if not _is_unread(effects, pair[0])]
     if not (stores or effects.contents):
         return
-    found = CodeReach(_implementations(target)).first_read(effects, stores)
+    reach = effects.reaches.get(id(target))
+    if reach is None:
+        reach = effects.reaches[id(target)] = CodeReach(_implementations(target))
+    found = reach.first_read(effects, stores)
     if found is not None:
         _refuse(target, found)
 
 
-def _is_own_cell(variable: VariableTracker) -> bool:
-    """Whether the frame made the cell: only what else the frame made and stored leads to it."""
-    return isinstance(variable, CellVariable) and variable.real is None
+def _is_unread(effects: SideEffects, variable: VariableTracker) -> bool:
+    """Whether it is a cell that the frame made, to which only leads what else the frame made and
+    stored, or what autocast notes in itself when it is entered, to be read when it is left.
+    """
+    if isinstance(variable, CellVariable):
+        return variable.real is None
+    return isinstance(effects.real_of(variable), torch.amp.autocast)
 
 
 def _is_of_torch(target: Any) -> bool:

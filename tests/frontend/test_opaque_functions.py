@@ -8,10 +8,12 @@ import enum
 import functools
 
 import pytest
+import sympy
 import torch
 from testing import CountingBackend, assert_same
 
 import minidynamo
+from minidynamo.variables.code_reach import CodeReach
 
 X = torch.arange(6.0).reshape(2, 3)
 SCALE = 2.0
@@ -99,6 +101,27 @@ def test_an_opaque_function_sees_changes(name, mark):
         return before, reader(x.sin()), SCALE, SETTINGS.scale
 
     compare(fn, None)
+
+
+def test_code_of_libraries_is_not_looked_through():
+    """Sympy alone is more than is; its code would read all that the frame changed."""
+    reach = CodeReach([lambda n: sympy.Symbol(n), lambda: SETTINGS.scale])
+    assert reach.reads(SETTINGS) and not reach.reads(sympy.Symbol)
+
+
+@torch.autocast("cpu", enabled=False)
+def _in_full_precision(x):
+    return x @ x.T
+
+
+def test_what_autocast_notes_is_its_own():
+    many = [[] for _ in range(50_000)]  # more than are looked through
+    reader = minidynamo.allow_in_graph(lambda x: x * len(many))
+
+    def fn(x):
+        return reader(_in_full_precision(x))
+
+    compare(fn, 1, fullgraph=True)
 
 
 @torch.library.custom_op("minidynamo_opaque::scaled", mutates_args=())
