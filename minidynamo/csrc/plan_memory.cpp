@@ -1,9 +1,8 @@
-// Where the buffers of a plan lie. Buffers of known size that nothing outside the plan can see are
-// laid out once in one arena, by lifetime; their steps then cost nothing at run time, and the arena
-// stays with the run state between calls. All other tensors are made when their step runs and
+// Where the buffers of a plan lie. Small buffers of known size that nothing outside the plan can see
+// are laid out once in one arena, by lifetime; their steps then cost nothing at run time, and the
+// arena stays with the run state between calls. All other tensors are made when their step runs and
 // dropped after the last step that reads them.
-// A GPU's allocator is quick, and orders memory by stream: its arenas last for a call and hold what is
-// small.
+// A GPU's allocator is quick, and orders memory by stream: its arenas last for a call.
 #include "plan.h"
 
 #include <ATen/EmptyTensor.h>
@@ -17,8 +16,8 @@ namespace {
 
 constexpr size_t kAlignment = 256;  // what GPU kernels count on; CPU kernels want 64
 
-// Larger GPU buffers are made when they are needed, and freed as soon as inputs are: all of them in
-// one block would hold the memory of the call's fullest moment from its begin to its end.
+// Larger buffers are made when they are needed, and freed as soon as inputs are: all of them in one
+// block would hold the memory of the call's fullest moment from its begin to its end.
 constexpr size_t kLargestTogether = 1024 * 1024;
 
 size_t aligned(size_t bytes) {
@@ -62,8 +61,7 @@ class MemoryPlanner {
     if (step.kind == StepKind::Alloc) {
       const AllocStep& alloc = program_.allocs[step.index];
       bool known = alloc.device.is_cpu() || (alloc.device.is_cuda() && alloc.device.has_index());
-      bool small = alloc.device.is_cpu() || alloc.layout.nbytes <= kLargestTogether;
-      if (known && small && alloc.layout.fixed) {
+      if (known && alloc.layout.nbytes <= kLargestTogether && alloc.layout.fixed) {
         device_.emplace(alloc.slot, alloc.device);
         root_[alloc.slot] = alloc.slot;
         layout_[alloc.slot] = alloc.layout;

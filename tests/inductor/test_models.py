@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from inductor_testing import CLOSE, check, compiled
+from torch import nn
 
 from minidynamo.inductor import metrics
 
@@ -208,3 +209,53 @@ def test_convolutions_choose_their_layout(channels, groups, dtype):
     with torch.no_grad():
         check(fn, x, **close)
         check(fn, x.to(memory_format=torch.channels_last), **close)
+
+
+VOLUMES_AND_WIDER = {
+    "transposed": (nn.ConvTranspose2d(16, 24, 3, padding=1), (2, 16, 12, 13)),
+    "transposed, with a stride": (nn.ConvTranspose2d(16, 24, 4, 2, 1), (2, 16, 9, 8)),
+    "transposed, many weights": (nn.ConvTranspose2d(64, 48, 4), (1, 64, 3, 3)),
+    "transposed, groups": (nn.ConvTranspose2d(12, 24, 3, 2, groups=3), (2, 12, 9, 8)),
+    "transposed, each channel": (nn.ConvTranspose2d(32, 32, 3, groups=32), (2, 32, 9, 8)),
+    "groups of few channels": (nn.Conv2d(24, 48, 3, groups=3), (2, 24, 12, 13)),
+    "volumes": (nn.Conv3d(8, 12, 3), (2, 8, 7, 6, 9)),
+    "volumes, groups": (nn.Conv3d(8, 12, 3, groups=2), (2, 8, 7, 6, 9)),
+    "transposed volumes, groups": (
+        nn.ConvTranspose3d(8, 12, 3, 2, 1, groups=4),
+        (2, 8, 5, 6, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", VOLUMES_AND_WIDER)
+def test_other_convolutions_choose_their_layout(case, dtype):
+    conv, shape = VOLUMES_AND_WIDER[case]
+    conv, x = copy.deepcopy(conv).to(dtype), torch.randn(shape).to(dtype)
+    last = torch.channels_last if x.ndim == 4 else torch.channels_last_3d
+
+    def fn(x):
+        y = conv(x * 2)
+        return y, y.relu(), y.sum(1)
+
+    close = CLOSE if dtype is torch.float32 else {"rtol": 3e-2, "atol": 3e-2}
+    with torch.no_grad():
+        check(fn, x, **close)
+        check(fn, x.to(memory_format=last), **close)
+
+
+@pytest.mark.parametrize(
+    ("conv", "shape", "turned"),
+    [
+        (nn.ConvTranspose2d(16, 24, 3), (2, 16, 9, 8), True),
+        (nn.Conv2d(24, 48, 3, groups=3), (2, 24, 9, 8), True),
+        (nn.Conv3d(8, 12, 3, groups=2), (2, 8, 7, 6, 9), True),
+        (nn.ConvTranspose2d(32, 32, 3, groups=32), (2, 32, 9, 8), False),
+        (nn.Conv2d(32, 48, 3, groups=2), (2, 32, 9, 8), False),
+        (nn.Conv2d(16, 16, 1), (2, 16, 9, 8), False),
+        (nn.Conv3d(8, 12, 3), (2, 8, 7, 6, 9), False),
+    ],
+)
+def test_which_convolutions_are_turned(conv, shape, turned):
+    with torch.no_grad():  # a kernel lays out the operand, another one the result
+        check(conv, torch.randn(shape), kernels=2 if turned else 0, **CLOSE)
