@@ -21,7 +21,9 @@ from ..variables.contexts import (
     DEFAULT_DTYPE,
     DETERMINISM,
     GRAD_MODE,
+    PRODUCT_PRECISION,
     SDP_SETTINGS,
+    TF32_PRODUCTS,
     GlobalStateVariable,
     InferenceGuardVariable,
     Setting,
@@ -56,6 +58,7 @@ _READS = (
     torch.are_deterministic_algorithms_enabled,
     torch.is_deterministic_algorithms_warn_only_enabled,
     torch.get_float32_matmul_precision,
+    torch._C._get_cublas_allow_tf32,
     torch.get_num_threads,
     torch.cuda.is_available,
     torch.cuda.device_count,
@@ -73,7 +76,6 @@ _GUARDED_READS = (
     torch._C._get_cudnn_benchmark,
     torch._C._get_cudnn_deterministic,
     torch._C._get_cudnn_allow_tf32,
-    torch._C._get_cublas_allow_tf32,
     torch._C._get_mkldnn_enabled,
     torch._C._get_nnpack_enabled,
     torch.distributed.is_initialized,
@@ -203,6 +205,18 @@ def set_default_dtype(
     kwargs: Kwargs,
 ) -> VariableTracker:
     return _set(tx, DEFAULT_DTYPE, args[0])
+
+
+@handles(torch._C._set_cublas_allow_tf32)
+def set_cublas_allow_tf32(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    return _set(tx, TF32_PRODUCTS, args[0])
+
+
+@handles(torch._C._set_float32_matmul_precision)
+def set_float32_matmul_precision(
+    tx: Translator, args: Args, kwargs: Kwargs
+) -> VariableTracker:
+    return _set(tx, PRODUCT_PRECISION, args[0])
 
 
 @handles(torch._C._set_deterministic_algorithms)

@@ -62,6 +62,13 @@ _UNTOLD_VIEWS = frozenset("unsafe_chunk unsafe_split unsafe_split_with_sizes".sp
 _LARGE = 1 << 16  # elements; above it, places are not compared one by one
 
 
+# State that operators look at when they run, and that compiled graphs do not change.
+_FOR_WHAT_FOLLOWS = (
+    torch.set_deterministic_debug_mode,
+    torch._C._set_float32_matmul_precision,
+)
+
+
 def refusal(
     gm: torch.fx.GraphModule,
 ) -> str:
@@ -76,7 +83,9 @@ def refusal(
     for node in gm.graph.nodes:
         if not node.op.startswith("call_"):
             continue
-        if node.target is torch.set_deterministic_debug_mode:
+        if node.target in _FOR_WHAT_FOLLOWS or (
+            node.target is torch._C._set_cublas_allow_tf32 and _is_on_gpu(gm)
+        ):
             return f"{node} is for what runs behind it"
         if node.kwargs.get("requires_grad") is True:
             return f"{node} is a leaf of autograd"
@@ -110,6 +119,10 @@ def refusal(
             if any(_collide(written, other, "") for other in others):
                 return f"{node} writes to memory that it was given twice"
     return ""
+
+
+def _is_on_gpu(gm: torch.fx.GraphModule) -> bool:
+    return any(tensor.is_cuda for tensor in _tensors(list(gm.graph.nodes)))
 
 
 def _sparse_with_history(gm: torch.fx.GraphModule) -> str:

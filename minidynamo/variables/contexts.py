@@ -62,6 +62,14 @@ DETERMINISM = Setting(
     torch.get_deterministic_debug_mode,
     torch.set_deterministic_debug_mode,
 )
+TF32_PRODUCTS = Setting(
+    "TF32 products", torch._C._get_cublas_allow_tf32, torch._C._set_cublas_allow_tf32
+)
+PRODUCT_PRECISION = Setting(
+    "precision of products",
+    torch._C._get_float32_matmul_precision,
+    torch._C._set_float32_matmul_precision,
+)
 DEFAULT_DTYPE = Setting("default dtype", torch.get_default_dtype, torch._C._set_default_dtype)
 
 

@@ -613,6 +613,48 @@ def test_deterministic_algorithms_inside():
         torch.use_deterministic_algorithms(False)
 
 
+@contextlib.contextmanager
+def _without_tf32():
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager", "inductor"])
+def test_precision_of_products_inside(backend):
+    def with_flag(x):
+        with _without_tf32():
+            return x @ x.T, torch.backends.cuda.matmul.allow_tf32
+
+    def with_word(x):
+        torch.set_float32_matmul_precision("high")
+        y = x @ x.T
+        inside = torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        return y, inside
+
+    def kept(x):
+        torch.set_float32_matmul_precision("high")
+        minidynamo.graph_break()
+        return x @ x.T, torch.get_float32_matmul_precision()
+
+    try:
+        for fn in (with_flag, with_word):
+            check(fn, X, fullgraph=True, graphs=None, backend=backend)
+            assert torch.get_float32_matmul_precision() == "highest"
+        compiled = minidynamo.compile(kept, backend=backend or "eager")
+        for call in (kept, compiled, compiled):
+            torch.set_float32_matmul_precision("highest")
+            assert_same(call(X), (X @ X.T, "high"))
+            assert torch.get_float32_matmul_precision() == "high"
+        minidynamo.reset()
+        check(with_flag, X, fullgraph=True, graphs=None, backend=backend)
+        assert torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 @pytest.mark.parametrize(
     "manager",
     [
