@@ -99,6 +99,13 @@ double divide(double a, double b) {
   return a / b;
 }
 
+double checked_log(ExprOp op, double value) {
+  if (!(value > 0)) {
+    throw std::domain_error("the logarithm of a number that is not positive");
+  }
+  return op == ExprOp::Log ? std::log(value) : std::log2(value);
+}
+
 double float_power(double base, double exponent) {
   if (base < 0 || (base == 0 && exponent < 0)) {
     throw std::domain_error("a power that is no float");
@@ -131,6 +138,9 @@ int64_t apply_unary(ExprOp op, int64_t value) {
         throw std::domain_error("the root of a negative number");
       }
       return bits_of(std::sqrt(float_of(value)));
+    case ExprOp::Log:
+    case ExprOp::Log2:
+      return bits_of(checked_log(op, float_of(value)));
     default:
       throw std::logic_error("not a unary operation");
   }
@@ -354,19 +364,21 @@ class Parser {
   }
 
   Kind call(const std::string& function) {
-    static const std::unordered_map<std::string, ExprOp> to_integers = {
-        {"TruncToInt", ExprOp::Trunc},
-        {"FloorToInt", ExprOp::Floor},
-        {"CeilToInt", ExprOp::Ceil},
-        {"RoundToInt", ExprOp::Round},
+    static const std::unordered_map<std::string, std::pair<ExprOp, Kind>> of_a_float = {
+        {"TruncToInt", {ExprOp::Trunc, Kind::Integer}},
+        {"FloorToInt", {ExprOp::Floor, Kind::Integer}},
+        {"CeilToInt", {ExprOp::Ceil, Kind::Integer}},
+        {"RoundToInt", {ExprOp::Round, Kind::Integer}},
+        {"OpaqueUnaryFn_sqrt", {ExprOp::Sqrt, Kind::Float}},
+        {"OpaqueUnaryFn_log", {ExprOp::Log, Kind::Float}},
+        {"OpaqueUnaryFn_log2", {ExprOp::Log2, Kind::Float}},
     };
-    auto rounding = to_integers.find(function);
-    if (rounding != to_integers.end() || function == "OpaqueUnaryFn_sqrt") {
+    auto found = of_a_float.find(function);
+    if (found != of_a_float.end()) {
       to_float(sum());
-      bool is_root = rounding == to_integers.end();
-      emit(is_root ? ExprOp::Sqrt : rounding->second);
+      emit(found->second.first);
       close(function, true);
-      return is_root ? Kind::Float : Kind::Integer;
+      return found->second.second;
     }
     if (function == "ToFloat") {
       to_float(sum());

@@ -13,7 +13,7 @@ namespace minidynamo {
 enum class ExprOp : uint8_t {
   Const, Symbol,                                         // push a value
   Neg, Abs, ToFloat, ToFloatExactly, ToFloatBelow,       // of an integer: the top, the one below
-  FloatNeg, Trunc, Floor, Ceil, Round, Sqrt,             // of a float
+  FloatNeg, Trunc, Floor, Ceil, Round, Sqrt, Log, Log2,  // of a float
   Add, Sub, Mul, FloorDiv, Mod, CeilDiv, Pow, Min, Max,  // of two integers
   FloatAdd, FloatSub, FloatMul, FloatDiv, FloatPow,      // of two floats
 };
@@ -33,8 +33,8 @@ using SymbolIds = std::unordered_map<std::string, int64_t>;
 
 // Parses what str() of a sympy integer expression gives: + - * // % **, parentheses, Abs, Min, Max,
 // Mod, PythonMod, FloorDiv, CleanDiv, CeilDiv, PowByNatural, ModularIndexing; of floats, whose
-// constants are written as Python's repr does, also ToFloat, IntTrueDiv, FloatTrueDiv, FloatPow, OpaqueUnaryFn_sqrt and
-// TruncToInt, FloorToInt, CeilToInt, RoundToInt. Throws std::invalid_argument.
+// constants are written as Python's repr does, also ToFloat, IntTrueDiv, FloatTrueDiv, FloatPow,
+// OpaqueUnaryFn_sqrt, OpaqueUnaryFn_log, OpaqueUnaryFn_log2 and TruncToInt, FloorToInt, CeilToInt, RoundToInt. Throws std::invalid_argument.
 Expression parse_expression(const std::string& text, const SymbolIds& symbols);
 
 // Python's semantics (floor division, sign of the divisor, rounding to even). Throws

@@ -38,7 +38,9 @@ from minidynamo.shape_env import keeping_quotients
 _OF_INTEGERS = frozenset(
     "PowByNatural FloorDiv CleanDiv Mod PythonMod Abs Min Max CeilDiv IntTrueDiv".split()
 )
-_OF_FLOATS = frozenset("ToFloat FloatTrueDiv FloatPow OpaqueUnaryFn_sqrt".split())
+_OF_FLOATS = frozenset(
+    "ToFloat FloatTrueDiv FloatPow OpaqueUnaryFn_sqrt OpaqueUnaryFn_log OpaqueUnaryFn_log2".split()
+)
 _KEPT = frozenset("FloatTrueDiv FloatPow".split())  # which sympy leaves where they stand
 _ROUNDING = frozenset("TruncToInt FloorToInt CeilToInt RoundToInt".split())
 

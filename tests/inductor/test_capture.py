@@ -212,6 +212,31 @@ def test_symbolic_floats_are_captured(dynamic):
     assert metrics.compiled_graphs == 1 if dynamic else metrics.compiled_graphs <= 3
 
 
+def padded_to_a_power_of_two(x):
+    size = 2 ** math.ceil(math.log2(x.shape[0]))
+    return torch.nn.functional.pad(x, (0, size - x.shape[0])).view(-1, size // 4).sin()
+
+
+def up_to_a_logarithm(x):
+    return x[: int(math.log(x.shape[0])) + 1] * 2
+
+
+@pytest.mark.parametrize("fn", [padded_to_a_power_of_two, up_to_a_logarithm])
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_sizes_made_by_logarithms(fn, is_trained):
+    run = minidynamo.compile(fn, fullgraph=True, dynamic=True)
+    metrics.reset()
+    for size in (5, 9, 8, 16, 17, 100, 1023, 1024, 1025):
+        x = torch.randn(size, requires_grad=is_trained)
+        y = x.detach().clone().requires_grad_(is_trained)
+        mine, theirs = run(x), fn(y)
+        torch.testing.assert_close(mine, theirs)
+        if is_trained:
+            mine.sum().backward(), theirs.sum().backward()
+            torch.testing.assert_close(x.grad, y.grad)
+    assert metrics.uncompiled_graphs == 0 and metrics.compiled_graphs == 1
+
+
 def test_floats_round_as_in_the_program():
     def fn(x, f, g):
         return x + ((f + 1e8) - 1e8) * g

@@ -129,6 +129,8 @@ def test_floats_in_expressions():
         "TruncToInt(IntTrueDiv(n, 3)*3.0)": 7,
         "TruncToInt(FloatPow(ToFloat(n + 2), 0.5))": 3,
         "TruncToInt(OpaqueUnaryFn_sqrt(ToFloat(n - 3))) + 1": 3,
+        "PowByNatural(2, CeilToInt(OpaqueUnaryFn_log2(ToFloat(n))))": 8,
+        "TruncToInt(FloatTrueDiv(OpaqueUnaryFn_log(ToFloat(n)), 0.5))": 3,
         "TruncToInt(FloatTrueDiv(1e+02, ToFloat(n)) - 2*ToFloat(n))": 0,
         "FloorToInt(1.0 - n)": -6,
         "TruncToInt(FloatTrueDiv(FloatTrueDiv(ToFloat(n*3), 0.7), IntTrueDiv(n, 2)))": int(
@@ -180,6 +182,10 @@ def test_expressions_that_have_no_value():
     with pytest.raises(RuntimeError, match="no integer"):
         run(1 << 60)
     assert run(4) == (20000000000,)
+    run = executor(b.finish((Expr("FloorToInt(OpaqueUnaryFn_log2(ToFloat(n)))"),)))
+    with pytest.raises(RuntimeError, match="logarithm of a number that is not positive"):
+        run(0)
+    assert run(1 << 40) == (40,)
 
 
 def test_symbols_that_steps_define():
