@@ -213,9 +213,7 @@ def set_cublas_allow_tf32(tx: Translator, args: Args, kwargs: Kwargs) -> Variabl
 
 
 @handles(torch._C._set_float32_matmul_precision)
-def set_float32_matmul_precision(
-    tx: Translator, args: Args, kwargs: Kwargs
-) -> VariableTracker:
+def set_float32_matmul_precision(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     return _set(tx, PRODUCT_PRECISION, args[0])
 
 
