@@ -57,7 +57,7 @@ from .source import (
     TupleItemSource,
 )
 from .symbolic_convert import GraphBreak, RestartTracing, RootTranslator, Translator
-from .utils import counters, warn_once
+from .utils import counters
 from .variables.function_modes import enter_modes
 from .variables.input_numbers import Learnt
 
@@ -185,7 +185,7 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
         _emit_frame(code, "failed", str(error))
         cause = getattr(error, "inner_exception", None)
         if isinstance(cause, NoCompiler) and not options.fullgraph:
-            warn_once(f"{cause.output}. Until then programs run in eager", key="no-compiler")
+            cause.warn()
             return SKIP
         if not config.suppress_errors or isinstance(error, Unsupported):
             raise

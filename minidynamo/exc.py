@@ -27,6 +27,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import config
+from .utils import warn_once
 
 __all__ = [
     "BackendCompilerFailed",
@@ -215,6 +216,10 @@ class NoCompiler(CppCompileError):
     def __init__(self, command: Sequence[str], output: str, source_path: str = "") -> None:
         super().__init__(command, output, source_path)
         self.message = output  # nothing was run
+
+    def warn(self) -> None:
+        """Say it once: what needs a compiler runs in eager."""
+        warn_once(f"{self.output}. Until then programs run in eager", key="no-compiler")
 
 
 class TritonCompileError(KernelCompileError):

@@ -144,7 +144,11 @@ class _Settings:
         if kind != "backward":
             return compile_graph(graph, kind)
         with compiling(), config.patch(self.flags), trace.into(self.folder):
-            return compile_graph(graph, kind)
+            try:
+                return compile_graph(graph, kind)
+            except NoCompiler as error:  # the forward pass needed none, and its frame has run
+                error.warn()
+                return _run(graph, error, kind)
 
 
 def _compile_modes(

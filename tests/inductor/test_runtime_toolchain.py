@@ -103,6 +103,27 @@ def test_programs_run_in_eager_without_a_compiler(monkeypatch, tmp_path):
             minidynamo.compile(program, fullgraph=True)(x)
 
 
+def test_backward_passes_run_in_eager_without_a_compiler(monkeypatch, tmp_path):
+    """The forward pass has no kernels: the program runs already when one is missing."""
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    x, w = torch.randn(4, 8), torch.randn(8, 8, requires_grad=True)
+    b = torch.randn(8, requires_grad=True)
+
+    def program(x):
+        return torch.addmm(b, x, w)
+
+    minidynamo.reset()
+    forget_warnings()
+    with config.patch(cache_dir=str(tmp_path / "cache")):
+        y = minidynamo.compile(program)(x)
+        assert torch.equal(y, program(x))
+        with pytest.warns(UserWarning, match=r"apt-get install g\+\+.*run in eager"):
+            found = torch.autograd.grad(y, (w, b), torch.ones(4, 8))
+        expected = torch.autograd.grad(program(x), (w, b), torch.ones(4, 8))
+        for gradient, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(gradient, wanted)
+
+
 def test_a_compiler_that_fails_is_an_error_with_its_words(monkeypatch, tmp_path):
     fake = tmp_path / "g++"
     fake.write_text("#!/bin/sh\necho out of memory >&2\nexit 1\n")
