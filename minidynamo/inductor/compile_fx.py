@@ -28,7 +28,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from minidynamo import _C, events
 from minidynamo import config as front_end
 from minidynamo.compile_lock import compiling
-from minidynamo.exc import NoCompiler
+from minidynamo.exc import KernelCompileError, NoCompiler
 from minidynamo.fake_results import sized_fake_mode
 from minidynamo.inductor import (
     config,
@@ -298,11 +298,12 @@ def _run_after_bug(
     pass_on(error)
     if front_end.raise_internal_errors or isinstance(error, NoCompiler):
         raise error
-    log.warning(
-        "a bug of minidynamo: its compiler failed on a graph, which runs operator by operator: %r",
-        error,
-        exc_info=error if front_end.verbose else None,
-    )
+    trace_wanted = error if front_end.verbose else None
+    if isinstance(error, KernelCompileError):  # the words of the C++ compiler, or of Triton
+        log.warning("a graph runs operator by operator: %s", error, exc_info=trace_wanted)
+    else:
+        told = "a bug of minidynamo: its compiler failed on a graph, which runs operator by"
+        log.warning("%s operator: %r", told, error, exc_info=trace_wanted)
     return _run(graph, error, kind)
 
 

@@ -138,6 +138,23 @@ def test_a_compiler_that_fails_is_an_error_with_its_words(monkeypatch, tmp_path)
     assert os.path.exists(error.value.inner_exception.source_path)
 
 
+def test_the_words_of_a_compiler_that_fails_are_shown(monkeypatch, tmp_path, caplog):
+    fake = tmp_path / "g++"
+    fake.write_text("#!/bin/sh\necho 'out of memory: 3 GiB' >&2\nexit 1\n")
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CXX", str(fake))
+    minidynamo.reset()
+    x = torch.randn(3, requires_grad=True)
+    with config.patch(cache_dir=str(tmp_path / "cache"), raise_internal_errors=False):
+        y = minidynamo.compile(lambda x: x.cos() + 3)(x)
+        (gradient,) = torch.autograd.grad(y, x, torch.ones(3))
+    assert torch.equal(y, x.cos() + 3)
+    torch.testing.assert_close(gradient, -x.sin())
+    for record in caplog.records:
+        assert "\nout of memory: 3 GiB" in record.message and "kernels0.cpp" in record.message
+    assert len(caplog.records) == 2
+
+
 @pytest.mark.parametrize(
     ("script", "message"),
     [
