@@ -14,6 +14,7 @@ otherwise.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,12 @@ def _turns_cheaply() -> bool:
 
 
 def _wants_channels_last(
-    g: GraphLowering, x: TensorValue, weight: TensorValue, transposed: bool, groups: int
+    g: GraphLowering,
+    x: TensorValue,
+    weight: TensorValue,
+    step: Sequence[int],
+    transposed: bool,
+    groups: int,
 ) -> bool:
     if not g.free_layout or x.ndim not in (4, 5) or x.device.type != "cpu":
         return False
@@ -59,7 +65,8 @@ def _wants_channels_last(
     if x.dtype is torch.bfloat16 and (groups == 1 or not transposed):
         return True
     if groups > 1 and (groups != channels or (x.ndim == 5 and filter_size > 1)):
-        return filter_size > 1 and channels // groups % BLOCK != 0
+        block = BLOCK // 2 if transposed and x.ndim == 4 and max(step) > 1 else BLOCK
+        return filter_size > 1 and channels // groups % block != 0
     if transposed or x.ndim == 5:
         return x.ndim == 4 and groups == 1 and not _weight_is_large(g, x, weight)
     if 1 < channels <= FEW_CHANNELS and filter_size > 1:
@@ -85,7 +92,10 @@ def lower_convolution(
     bias: Any,
     *rest: Any,
 ) -> Any:
-    if not _wants_channels_last(g, x, weight, bool(rest[3]), rest[5]) or x.numel() == 0:
+    if (
+        not _wants_channels_last(g, x, weight, rest[0], bool(rest[3]), rest[5])
+        or x.numel() == 0
+    ):
         return DECLINED
     stride = x.layout if _weight_is_large(g, x, weight) else channels_last(x.size)
     x = _laid_out(g, x, stride)
