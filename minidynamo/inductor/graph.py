@@ -104,7 +104,7 @@ class GraphLowering:
         self.env: dict[torch.fx.Node, Any] = {}
         self._names = 0
         if has_symbols([node.meta.get("val") for node in gm.graph.nodes]):
-            self.sizes = SizeTable()
+            self.sizes = SizeTable.of(gm)
         else:
             self.in_place = in_place_nodes(gm.graph, self._is_final_write)
 
@@ -124,7 +124,7 @@ class GraphLowering:
                 self.env[node] = self._placeholder(node)
                 continue
             if self.sizes is not None:
-                self.sizes.is_closed = True
+                self.sizes.close()
             if node.op == "get_attr":
                 self.env[node] = self._constant(node)
             elif node.op == "call_function":

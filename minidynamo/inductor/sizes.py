@@ -10,11 +10,12 @@ else (`Max`, say) is a symbol of its own, which plans compute from the text of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import sympy
 import torch
+import torch.fx
 from sympy.printing.str import StrPrinter
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -61,13 +62,35 @@ class SizeTable:
     """The size symbols of one graph. is_closed: all inputs were seen, which give their values.
 
     A size made of floats that an input tells is taken from there: sympy's order of operations may
-    not be the program's.
+    not be the program's. told: those that inputs tell alone, not as parts of others (None: all).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, told: Collection[Any] | None = None) -> None:
         self.is_closed = False
+        self._told = told
+        self._computed: list[Any] = []  # where inputs tell them in parts of others only
         self._symbols: dict[Any, Symbol] = {}
         self._known: dict[Any, IntLike] = {}
+
+    @classmethod
+    def of(cls, gm: torch.fx.GraphModule) -> SizeTable:
+        """For a graph, whose inputs have such sizes."""
+        told: set[Any] = set()
+        for node in gm.graph.find_nodes(op="placeholder"):
+            value = node.meta["val"]
+            is_strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+            for number in (*value.shape, *value.stride()) if is_strided else (value,):
+                if isinstance(number, torch.SymInt) and has_floats(number.node.expr):
+                    told.add(simplified(number))
+        return cls(told)
+
+    def close(self) -> None:
+        """All inputs were seen. Raises Undecided for a symbol of theirs that none gives."""
+        self.is_closed = True
+        for e in self._computed:
+            for symbol in e.free_symbols:
+                self._symbol(symbol, None)
+        self._computed.clear()
 
     def convert(self, value: Any) -> IntLike:
         """An int stays; a SymInt becomes an Expr, or an int where it is one.
@@ -139,14 +162,16 @@ class SizeTable:
     def _opaque(self, e: Any, env: Any) -> Symbol:
         if e not in self._symbols:
             is_given = has_floats(e) and not self.is_closed
+            is_maximum = is_given and type(e).__name__ == "Max"
+            is_given = is_given and (is_maximum or self._told is None or e in self._told)
             text = "" if is_given else f"({exact_text(e)})"
-            if (
-                is_given and type(e).__name__ == "Max"
-            ):  # of a stride, which no input tells alone
+            if is_maximum:  # of a stride, which no input tells alone
                 parts = (plan_size(self._expr(arg, env)) for arg in e.args)
                 text = f"Max({', '.join(map(str, parts))})"
             elif not is_given:
                 self._check(e, env)
+                if not self.is_closed:
+                    self._computed.append(e)
             bound = env.bound_sympy(e).lower
             hint = e.xreplace(env.backed_var_to_val)
             self._symbols[e] = Symbol(
