@@ -88,6 +88,7 @@ _RECOMPUTED = [
     aten._fused_rms_norm,
     aten.hardswish,
     aten.log_sigmoid_forward,
+    aten.log_sigmoid_backward,
     aten._log_softmax,
     aten._log_softmax_backward_data,
     aten.threshold_backward,

@@ -9,6 +9,7 @@ import torch
 from plan_testing import ADD_ONE, DOUBLE, call, executor, matrix, vector
 from torch.profiler import ProfilerActivity, profile
 
+import minidynamo
 from minidynamo import _C
 from minidynamo.inductor.codegen.plan import (
     AsStrided,
@@ -294,3 +295,16 @@ def test_memory_profiles_see_large_blocks(length):
     held = list(itertools.accumulate(sizes))
     assert len(sizes) == 2 * length
     assert max(held) == 4_000_000 * min(length, 2) and held[-1] == 0
+
+
+def test_the_gradient_of_log_sigmoid_keeps_no_memory_of_its_own():
+    run = minidynamo.compile(torch.nn.functional.logsigmoid)
+    x = torch.randn(500_000, requires_grad=True)
+    run(x).sum().backward()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        out = run(x)
+    events = recorded.profiler.kineto_results.events()
+    assert sum(event.nbytes() for event in events if event.name() == "[memory]") == 2_000_000
+    (ours,) = torch.autograd.grad(out.sum(), x)
+    (eagers,) = torch.autograd.grad(torch.nn.functional.logsigmoid(x).sum(), x)
+    torch.testing.assert_close(ours, eagers)
