@@ -97,3 +97,18 @@ def test_gradients_of_a_weight_that_a_loop_uses():
     for ours, eagers in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, eagers, rtol=1e-4, atol=1e-5)
         assert ours.stride() == eagers.stride()
+
+
+def test_strides_of_sums_with_other_matrices():
+    """Which operand a sum is laid out as depends on the order: strides are checked, too."""
+    parts, turned_one = factors(3, 40, 2, 40), torch.randn(40, 40).t()
+
+    def behind(*parts):
+        return in_turn(*parts[:6]) + parts[6]
+
+    def before(*parts):
+        return parts[6] + parts[0] @ parts[1] + parts[2] @ parts[3] + parts[4] @ parts[5]
+
+    check(behind, *parts, turned_one, externs=3, **CLOSE)
+    check(before, *parts, turned_one, externs=1, **CLOSE)
+    check(behind, *parts, torch.randn(40, 40), externs=1, **CLOSE)
