@@ -9,6 +9,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..draws import lasting_seeds
 from ..interruptions import pass_on
 from ..side_effects import DELETED, Mutation
@@ -105,6 +107,9 @@ class PythonModuleVariable(VariableTracker):
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
         _refuse_slot(name)
+        if self._is_property(name) and self.value is not torch.backends.opt_einsum:
+            what = f"{self.describe()}.{name} = ..."
+            unsupported("setting of torch", what, "operators read it when they run")
         tx.output.side_effects.store_attr(self.holder(tx, name), name, value)
 
     def delattr(self, tx: Translator, name: str) -> None:

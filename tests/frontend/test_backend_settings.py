@@ -1,0 +1,79 @@
+"""Settings of torch.backends that operators read when they run, changed inside of a frame."""
+
+import pytest
+import torch
+from testing import CountingBackend, check
+
+import minidynamo
+
+NAMES = ("cudnn.enabled", "cudnn.deterministic", "cudnn.allow_tf32", "mkldnn.enabled")
+seen: list[bool] = []
+
+
+def _setting(name: str) -> bool:
+    module, attribute = name.split(".")
+    return getattr(getattr(torch.backends, module), attribute)
+
+
+@torch.library.custom_op("minidynamo_tests::reads_setting", mutates_args=())
+def reads_setting(x: torch.Tensor, name: str) -> torch.Tensor:
+    seen.append(_setting(name))
+    return x + 1
+
+
+@reads_setting.register_fake
+def _(x: torch.Tensor, name: str) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def of_modules(x, name):
+    module, attribute = name.split(".")
+    owner = torch.backends.cudnn if module == "cudnn" else torch.backends.mkldnn
+    before = getattr(owner, attribute)
+    setattr(owner, attribute, not before)
+    y = reads_setting(x * 2, name)
+    setattr(owner, attribute, before)
+    return reads_setting(y, name)
+
+
+def of_blocks(x, name):
+    with torch.backends.cudnn.flags(enabled=False, deterministic=True, allow_tf32=False):
+        y = reads_setting(x * 2, name)
+    return reads_setting(y, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("program", [of_modules, of_blocks])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_operators_read_what_the_program_set(program, name, backend):
+    before = _setting(name)
+    x = torch.ones(3)
+    seen.clear()
+    expected = program(x, name)
+    wanted = list(seen)
+    minidynamo.reset()
+    compiled = minidynamo.compile(program, backend=backend)
+    for _ in range(2):
+        seen.clear()
+        assert torch.equal(compiled(x, name), expected)
+        assert seen == wanted and _setting(name) == before
+
+
+def test_a_setting_is_not_stored_in_a_whole_graph():
+    def f(x):
+        torch.backends.cudnn.benchmark = False
+        return x + 1
+
+    with pytest.raises(minidynamo.exc.Unsupported, match="operators read it when they run"):
+        minidynamo.compile(f, backend=CountingBackend(), fullgraph=True)(torch.ones(2))
+
+
+def test_settings_that_python_reads_are_part_of_the_graph():
+    def f(x):
+        before = torch.backends.opt_einsum.enabled
+        torch.backends.opt_einsum.enabled = False
+        y = torch.einsum("ij,jk,kl->il", x, x, x)
+        torch.backends.opt_einsum.enabled = before
+        return y
+
+    check(f, torch.randn(3, 3), graphs=1, fullgraph=True)
