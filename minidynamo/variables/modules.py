@@ -109,7 +109,9 @@ class PythonModuleVariable(VariableTracker):
         _refuse_slot(name)
         if self._is_property(name) and self.value is not torch.backends.opt_einsum:
             what = f"{self.describe()}.{name} = ..."
-            unsupported("setting of torch", what, "operators read it when they run")
+            unsupported(
+                "module property", what, "operators may read when they run what it sets"
+            )
         tx.output.side_effects.store_attr(self.holder(tx, name), name, value)
 
     def delattr(self, tx: Translator, name: str) -> None:

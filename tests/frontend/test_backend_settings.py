@@ -1,5 +1,7 @@
 """Settings of torch.backends that operators read when they run, changed inside of a frame."""
 
+import types
+
 import pytest
 import torch
 from testing import CountingBackend, check
@@ -64,7 +66,7 @@ def test_a_setting_is_not_stored_in_a_whole_graph():
         torch.backends.cudnn.benchmark = False
         return x + 1
 
-    with pytest.raises(minidynamo.exc.Unsupported, match="operators read it when they run"):
+    with pytest.raises(minidynamo.exc.Unsupported, match="operators may read when they run"):
         minidynamo.compile(f, backend=CountingBackend(), fullgraph=True)(torch.ones(2))
 
 
@@ -77,3 +79,30 @@ def test_settings_that_python_reads_are_part_of_the_graph():
         return y
 
     check(f, torch.randn(3, 3), graphs=1, fullgraph=True)
+
+
+class Counting(types.ModuleType):
+    level = property(
+        lambda self: self.stored, lambda self, level: self.__dict__.update(stored=level * 2)
+    )
+
+
+def test_properties_of_modules_of_the_program():
+    module = Counting("module")
+    module.level = 1
+
+    def f(x):
+        y = x * module.level
+        module.level = 3
+        return y + module.level, module.stored
+
+    x = torch.ones(2)
+    minidynamo.reset()
+    results = []
+    for run in (f, minidynamo.compile(f, backend="eager")):
+        module.level = 1
+        results.append((*run(x), module.level))
+    assert torch.equal(results[0][0], results[1][0]) and results[0][1:] == results[1][1:] == (
+        6,
+        6,
+    )
