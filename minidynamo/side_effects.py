@@ -100,8 +100,8 @@ class SideEffects:
         # Objects made while tracing that stand for the program's, as (object, step), by id. Nobody
         # sees them later, nor what is stored to them.
         self.stand_ins: dict[int, tuple[Any, int]] = {}
-        # What code reaches that was asked for it: a `CodeReach` by the id of its function.
-        self.reaches: dict[int, Any] = {}
+        # What code reaches that was asked for it: by the id of a function, with it, a `CodeReach`.
+        self.reaches: dict[int, tuple[Any, Any]] = {}
         self.version = 0
         # As `version`, without iterators that advance: what code leaves behind when it is done.
         self.lasting = 0

@@ -21,16 +21,22 @@ Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
 
 
-def _number(value: VariableTracker, kwargs: Kwargs) -> TensorVariable | None:
-    """The tensor that eager takes as a number, if it is one."""
-    tensor = value.realize()
-    if type(tensor) is not TensorVariable or kwargs.keys() & {
-        "out",
-        "fill_value",
-        "requires_grad",
-    }:
+_OPTIONS = frozenset("dtype device layout pin_memory".split())
+
+
+def _number(
+    args: Args, kwargs: Kwargs, options: frozenset[str] = _OPTIONS
+) -> TensorVariable | None:
+    """The tensor that eager takes as a number, if the second argument is one."""
+    tensor = args[1].realize() if len(args) == 2 else None
+    if type(tensor) is not TensorVariable or kwargs.keys() - options:
         return None
     return None if tensor.fake.dim() or tensor.fake.requires_grad else tensor
+
+
+def _is_size(value: VariableTracker) -> bool:
+    """One number is none to these functions, though it is to torch.empty."""
+    return value.realize().python_type() in (tuple, list, torch.Size)
 
 
 def _dtype(kwargs: Kwargs, default: torch.dtype) -> torch.dtype:
@@ -53,8 +59,8 @@ def _filled(tx: Translator, made: VariableTracker, number: VariableTracker) -> V
 
 @handles(torch.full)
 def full(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
-    number = _number(args[1], kwargs) if len(args) == 2 else None
-    if number is None:
+    number = _number(args, kwargs)
+    if number is None or not _is_size(args[0]):
         return NotImplemented
     kind = number.fake.dtype
     numbers = torch.get_default_dtype() if kind.is_floating_point else torch.int64
@@ -68,7 +74,7 @@ def full(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 @handles(torch.full_like)
 def full_like(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
-    number = _number(args[1], kwargs) if len(args) == 2 else None
+    number = _number(args, kwargs, _OPTIONS | {"memory_format"})
     like = args[0].realize() if args else None
     if number is None or not isinstance(like, TensorVariable):
         return NotImplemented
@@ -80,8 +86,10 @@ def full_like(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
 
 @tensor_method("new_full")
 def new_full(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
-    number = _number(args[1], kwargs) if len(args) == 2 else None
-    if number is None or not _fits(number.fake.dtype, _dtype(kwargs, self.fake.dtype)):
+    number = _number(args, kwargs)
+    if number is None or not _is_size(args[0]):
+        return NotImplemented
+    if not _fits(number.fake.dtype, _dtype(kwargs, self.fake.dtype)):
         return NotImplemented
     made = self.call_method(tx, "new_empty", args[:1], kwargs)
     return _filled(tx, made, number)

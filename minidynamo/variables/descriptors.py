@@ -234,7 +234,10 @@ class CMethodVariable(BoundMethodVariable):
 
     def as_python_constant(self) -> Any:
         receiver = self.receiver.as_python_constant()
-        return self.raw.__get__(*self._binding(), receiver)
+        if isinstance(self.raw, types.ClassMethodDescriptorType):
+            return self.raw.__get__(None, receiver)
+        # CPython does not check that a method which wants to know its class is told one.
+        return self.raw.__get__(receiver, type(receiver))
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         owner = self.receiver.python_type()
@@ -242,10 +245,6 @@ class CMethodVariable(BoundMethodVariable):
             owner = self.receiver.as_python_constant()
         found = bound_attribute(tx, self.raw, owner, name)
         return super().getattr(tx, name) if found is None else found
-
-    def _binding(self) -> tuple[None, ...]:
-        """What `__get__` is given in front of the receiver: a class is bound as one."""
-        return (None,) if isinstance(self.raw, types.ClassMethodDescriptorType) else ()
 
     def call(
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
@@ -260,10 +259,13 @@ class CMethodVariable(BoundMethodVariable):
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen.begin_call(type(self.raw).__get__)
         codegen.load_const(self.raw)
-        for value in self._binding():
-            codegen.load_const(value)
-        codegen(self.receiver)
-        codegen.end_call(2 + len(self._binding()))
+        if isinstance(self.raw, types.ClassMethodDescriptorType):
+            codegen.load_const(None)
+            codegen(self.receiver)
+        else:
+            codegen(self.receiver)
+            codegen.load_const(self.receiver.python_type())
+        codegen.end_call(3)
 
 
 # -- binding ---------------------------------------------------------------------------------------

@@ -9,8 +9,6 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ..draws import lasting_seeds
 from ..interruptions import pass_on
 from ..side_effects import DELETED, Mutation
@@ -107,7 +105,7 @@ class PythonModuleVariable(VariableTracker):
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
         _refuse_slot(name)
-        if self._is_property(name) and self.value is not torch.backends.opt_einsum:
+        if self._is_property(name):
             what = f"{self.describe()}.{name} = ..."
             unsupported(
                 "module property", what, "operators may read when they run what it sets"

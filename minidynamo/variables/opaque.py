@@ -38,10 +38,9 @@ def check_reads(tx: Translator, target: Callable[..., Any]) -> None:
     stores = [pair for pair in effects.pending_attributes() if not _is_unread(effects, pair[0])]
     if not (stores or effects.contents):
         return
-    reach = effects.reaches.get(id(target))
-    if reach is None:
-        reach = effects.reaches[id(target)] = CodeReach(_implementations(target))
-    found = reach.first_read(effects, stores)
+    if id(target) not in effects.reaches:
+        effects.reaches[id(target)] = target, CodeReach(_implementations(target))
+    found = effects.reaches[id(target)][1].first_read(effects, stores)
     if found is not None:
         _refuse(target, found)
 

@@ -70,3 +70,15 @@ def test_numbers_with_gradients_and_results_that_want_them():
         lambda x, t: torch.full((2,), t, requires_grad=True) * 2, x, torch.ones(()), graphs=None
     )
     check(lambda x, t: torch.full((2,), t), x, torch.ones(1), graphs=None)
+
+
+def test_what_only_the_functions_that_fill_refuse():
+    t = torch.tensor(2.5)
+    check(lambda x, t: torch.full(3, t), x, t, graphs=None)
+    check(lambda x, t: x.new_full(3, t), x, t, graphs=None)
+    check(
+        lambda x, t: torch.full((3,), t, memory_format=torch.contiguous_format),
+        x,
+        t,
+        graphs=None,
+    )
