@@ -53,6 +53,10 @@ MAX_INLINE_DEPTH = 200
 MAX_LOOP_VERSIONS = 3
 # So many instructions without an operation on tensors are a computation that eager does sooner.
 MAX_IDLE_INSTRUCTIONS = 500_000
+# It is left at one of these, which every loop has: where no error can be raised, no copy is entered.
+_IDLE_STOPS = frozenset(
+    "CALL CALL_FUNCTION_EX FOR_ITER JUMP POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE".split()
+)
 _GENERATOR_FLAG = 0x20
 _NOT_INLINED_FLAGS = 0x80 | 0x100 | 0x200  # coroutines and async generators
 
@@ -213,7 +217,8 @@ class Translator(Protocol):
         self.output.idle_instructions += 1
         handler = OPCODES.get(inst.opname)
         try:
-            if self.output.idle_instructions > MAX_IDLE_INSTRUCTIONS:
+            idle = self.output.idle_instructions > MAX_IDLE_INSTRUCTIONS
+            if idle and inst.opname in _IDLE_STOPS:
                 self.stop_idling()
             if handler is None:
                 what = _NOT_TRACED.get(inst.opname, inst.opname)

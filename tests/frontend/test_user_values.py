@@ -233,6 +233,21 @@ def test_a_long_computation_is_left_to_eager(monkeypatch):
     check(fn, X, 1000, graphs=1, fullgraph=True)
 
 
+def test_a_long_computation_ends_anywhere(monkeypatch):
+    def fn(x, args):
+        y, log = x * 2, []
+        for step in range(2):
+            rows = [tuple([a[i] if i < len(a) else None for a in args]) for i in range(3)]
+            log += [(lambda k=step: k + len(rows))(), f"{step}{rows!r:>4}"]
+        while step:
+            step, other = step - 1, step
+        return y + other, rows, log
+
+    for limit in range(4, 200):
+        monkeypatch.setattr(symbolic_convert, "MAX_IDLE_INSTRUCTIONS", limit)
+        check(fn, X, [range(2), range(1)], graphs=None)
+
+
 def test_operations_start_the_count_anew(monkeypatch):
     monkeypatch.setattr(symbolic_convert, "MAX_IDLE_INSTRUCTIONS", 300)
 
