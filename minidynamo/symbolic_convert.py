@@ -53,7 +53,7 @@ MAX_INLINE_DEPTH = 200
 MAX_LOOP_VERSIONS = 3
 # So many instructions without an operation on tensors are a computation that eager does sooner.
 MAX_IDLE_INSTRUCTIONS = 500_000
-# It is left at one of these, which every loop has: where no error can be raised, no copy is entered.
+# It is left at one of these, which every loop has: copies are entered only where errors can be.
 _IDLE_STOPS = frozenset(
     "CALL CALL_FUNCTION_EX FOR_ITER JUMP POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE".split()
 )
