@@ -6,7 +6,13 @@ import inspect
 import types
 from typing import TYPE_CHECKING, Any
 
-from ..source import ConstSource
+from ..source import (
+    AttrSource,
+    ConstSource,
+    FuncDefaultsTupleSource,
+    FuncKwDefaultsDictSource,
+    FuncKwDefaultsSource,
+)
 from ..variables.base import NotConstant, VariableTracker
 from ..variables.builtin_object import observed
 from ..variables.constant import ConstantVariable, is_value
@@ -16,6 +22,11 @@ from ..variables.user_defined import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
+
+# What an object may have that `inspect.signature` prefers to the `__call__` of its class.
+_OTHER_SIGNATURES = (
+    "__signature__ __wrapped__ __code__ _partialmethod __partialmethod__".split()
+)
 
 
 @handles(inspect.signature)
@@ -30,7 +41,8 @@ def signature(
         return NotImplemented
     if isinstance(real, type) and _is_init_alone(real):
         try:
-            made_by: Any = args[0].getattr(tx, "__init__").realize().as_python_constant()
+            init = args[0].getattr(tx, "__init__").realize()
+            made_by: Any = _watched(tx, init, init.as_python_constant())
         except NotConstant:
             return NotImplemented
     else:
@@ -52,19 +64,43 @@ def _known_callable(tx: Translator, args: list[VariableTracker], kwargs: dict[st
     function = args[0].realize()
     if isinstance(function, UserDefinedObjectVariable):
         has = tx.wrap_constant(hasattr)
-        for name in ("__signature__", "__wrapped__"):
+        for name in _OTHER_SIGNATURES:
             if tx.call_function(has, [function, ConstantVariable(name)], {}).truth(tx):
                 return None
         kind = tx.call_function(tx.wrap_constant(type), [function], {})
         call = tx.getattr(kind, "__call__").realize()
-        is_function = isinstance(call, UserFunctionVariable)
-        return types.MethodType(call.as_python_constant(), object()) if is_function else None
+        if not isinstance(call, UserFunctionVariable):
+            return None
+        return types.MethodType(_watched(tx, call, call.as_python_constant()), object())
     try:
         if isinstance(function, BoundMethodVariable):
-            return types.MethodType(function.function.realize().as_python_constant(), object())
-        return function.as_python_constant()
+            method = function.function.realize()
+            return types.MethodType(_watched(tx, method, method.as_python_constant()), object())
+        return _watched(tx, function, function.as_python_constant())
     except NotConstant:
         return None
+
+
+def _watched(tx: Translator, variable: VariableTracker, real: Any) -> Any:
+    """The function, whose defaults, annotations and attributes the signature may depend on."""
+    source, watched = tx.source_of(variable, real), real
+    while isinstance(watched, types.FunctionType):
+        tx.guard(FuncDefaultsTupleSource(source), "ID_IS", watched.__defaults__)
+        tx.guard(AttrSource(source, "__annotations__"), "ID_IS", watched.__annotations__)
+        if watched.__kwdefaults__ is None:
+            tx.guard(FuncKwDefaultsDictSource(source), "IS_NONE")
+        for name, value in (watched.__kwdefaults__ or {}).items():
+            tx.guard(FuncKwDefaultsSource(source, name), "ID_IS", value)
+        names = ("__signature__", "__wrapped__")
+        present = [name for name in names if hasattr(watched, name)]
+        for name in names:
+            tx.guard(source, "HAS_ATTR" if name in present else "LACKS_ATTR", name)
+        for name in present[:1]:
+            source, watched = AttrSource(source, name), getattr(watched, name)
+            tx.guard(source, "ID_IS", watched)
+        if not present:
+            break
+    return real
 
 
 @handles(inspect.getfullargspec)

@@ -7,6 +7,8 @@ import typing
 import torch
 from testing import check, check_recompiles
 
+import minidynamo
+
 x = torch.randn(3)
 
 
@@ -68,6 +70,45 @@ def test_parameters_are_an_ordered_proxy():
         return x + 1, text, parameters == other, type(parameters), list(parameters)
 
     check(fn, torch.ones(2), fullgraph=True)
+
+
+class LikeAFunction:
+    """What `inspect.signature` takes for a function, as those of Cython."""
+
+    def __init__(self, function):
+        for name in "__name__ __code__ __defaults__ __kwdefaults__ __annotations__".split():
+            setattr(self, name, getattr(function, name))
+
+    def __call__(self, *args):
+        return args
+
+
+def test_signature_of_an_object_like_a_function():
+    def fn(a, function):
+        return a + 1, str(inspect.signature(LikeAFunction(function)))
+
+    check(fn, x, two, graphs=None)
+
+
+def test_what_makes_a_signature_is_guarded():
+    def target(a, b=1, *, c=2): ...
+
+    def fn(a):
+        return a + 1, str(inspect.signature(target)), inspect.getfullargspec(target).defaults
+
+    compiled = minidynamo.compile(fn, backend="eager", recompile_limit=9)
+    for name, value in {
+        "__defaults__": (3,),
+        "__kwdefaults__": {"c": 3},
+        "__annotations__": {"a": int},
+        "__wrapped__": one,
+        "__signature__": inspect.Signature(),
+    }.items():
+        assert compiled(x)[1:] == fn(x)[1:]
+        setattr(target, name, value)
+        assert compiled(x)[1:] == fn(x)[1:], name
+    del target.__signature__
+    assert compiled(x)[1:] == fn(x)[1:]
 
 
 class Made:
