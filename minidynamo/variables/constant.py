@@ -201,6 +201,17 @@ def is_negative(value: VariableTracker) -> bool:
 # `format_string` of handlers/str_format.py.
 FORMATTING: list[Callable[..., VariableTracker]] = []
 _FORMATS = ("format", "format_map")
+_NUMBERS = (int, float, complex)
+_COMPARISONS = "__eq__ __ne__ __lt__ __le__ __gt__ __ge__".split()
+
+
+def _refuses(value: Any, name: str, args: list[VariableTracker]) -> bool:
+    """Whether an operator's method (`(5).__add__(tensor)`) gives NotImplemented for the operand."""
+    is_text = type(value) is str and name in _COMPARISONS
+    family = _NUMBERS if isinstance(value, _NUMBERS) else str if is_text else object
+    is_operator = isinstance(getattr(value, name, None), types.MethodWrapperType)
+    return is_operator and len(args) == 1 and not issubclass(args[0].python_type(), family)
+
 
 # Attributes of enum members (`enums`): functions and properties of the user's class are traced.
 ENUM_GETATTR: list[Callable[[Translator, ConstantVariable, str], VariableTracker]] = []
@@ -311,6 +322,8 @@ class ConstantVariable(VariableTracker):
         container = self.as_container(tx)
         if container is not None:
             return container.call_method(tx, name, args, kwargs)
+        if _refuses(self.value, name, args):
+            return ConstantVariable(NotImplemented)
         unsupported(
             "constant method",
             f"{type(self.value).__name__}.{name}",

@@ -173,6 +173,8 @@ def _init(
     if not is_none(maxlen) and not hasattr(maxlen.python_type(), "__index__"):
         tx.raise_observed(TypeError, "an integer is required")
     size = None if is_none(maxlen) else index_of(tx, maxlen)
+    if size != self.items.maxlen and self.mutation is Mutation.EXISTING:
+        unsupported("deque method", "__init__", "it changes the maxlen of an existing deque")
     self.change(tx)
     with observed(tx):
         self.items = _deque(items, size)

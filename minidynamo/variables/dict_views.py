@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import operator
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -292,7 +293,28 @@ def _of_mapping(name: str) -> Callable[..., VariableTracker]:
 
 
 for _name in (
-    "__getitem__ __contains__ __len__ __iter__ __reversed__ __eq__ __ne__ __or__ __ror__"
-    " get keys values items copy".split()
+    "__getitem__ __contains__ __len__ __iter__ __reversed__ get keys values items copy".split()
 ):
     builtin_method(types.MappingProxyType, _name)(_of_mapping(_name))
+
+
+def _of_operator(
+    operation: Callable[..., Any], reflected: bool
+) -> Callable[..., VariableTracker]:
+    """Comparisons and unions are whole operators of what is viewed, which ask the other one too."""
+
+    def row(
+        tx: Translator, self: MappingProxyVariable, other: VariableTracker, /
+    ) -> VariableTracker:
+        viewed = other.mapping if isinstance(other, MappingProxyVariable) else other
+        operands = [self.mapping, viewed]
+        return tx.call_function(
+            tx.wrap_constant(operation), operands[::-1] if reflected else operands, {}
+        )
+
+    return row
+
+
+for _name in "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __or__".split():
+    builtin_method(types.MappingProxyType, _name)(_of_operator(getattr(operator, _name), False))
+builtin_method(types.MappingProxyType, "__ror__")(_of_operator(operator.or_, True))

@@ -397,7 +397,9 @@ class Services:
         """
         unbound = isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType))
         if unbound and args and issubclass(args[0].python_type(), value.__objclass__):
-            own = args[0].is_user_defined or args[0].overrides(value.__name__)
+            constant = args[0].python_type() if args[0].is_python_constant() else None
+            own = getattr(constant, value.__name__, value) is not value  # `int.__repr__(True)`
+            own |= args[0].is_user_defined or args[0].overrides(value.__name__)
             if own or isinstance(args[0], BuiltinObject):
                 # `dict.__getitem__(self, key)`: not what a subclass made of it.
                 return args[0].call_builtin(self, value, args[1:], kwargs)  # type: ignore[arg-type]
@@ -406,20 +408,15 @@ class Services:
         if isinstance(receiver, GETTERS) and value.__name__ == "__get__" and args:
             return self.get_described(receiver, args[0])
         if receiver is not None and is_value(receiver):
-            return self.wrap_constant(receiver).call_method(  # type: ignore[arg-type]
-                self,  # type: ignore[arg-type]
-                value.__name__,
-                args,
-                kwargs,
-            )
+            bound = self.wrap_constant(receiver)
+            return bound.call_method(self, value.__name__, args, kwargs)  # type: ignore[arg-type]
         said = markers.decision(value)
+        name = getattr(value, "__qualname__", None) or repr(value)
         if said is markers.Decision.FORBID:
-            name = getattr(value, "__qualname__", repr(value))
             raise UserError(f"{name}, passed to forbid_in_graph, is called in captured code")
         kind, why = (
             _MARKED.get(said, ("call of an untraced function", "")) if said else ("", "")
         )
-        name = getattr(value, "__qualname__", None) or repr(value)
         module = getattr(value, "__module__", None)
         unsupported(
             kind or "call of an untraced function",
