@@ -41,7 +41,7 @@ Values = dict[str, VariableTracker]
 # Methods of arrays that give Python objects, files or memory.
 _NOT_TRACED = frozenset(
     "tobytes tofile dump dumps byteswap setfield getfield newbyteorder setflags"
-    " __array__ resize put sort fill partition itemset view data flat flags base ctypes".split()
+    " __array__ resize put partition itemset view data flat flags base ctypes".split()
 )
 
 
@@ -138,6 +138,22 @@ class NdarrayVariable(VariableTracker):
             unsupported("numpy method", f"ndarray.{name}", "it is not traced")
         if name in ("item", "tolist") and not args and not kwargs:
             return self.tensor.call_method(tx, name, args, kwargs)
+        if name == "fill" and len(args) == 1 and not kwargs:
+            if args[0].python_type() not in (int, float, complex, bool):
+                unsupported("numpy method", "ndarray.fill", "it is filled with no plain number")
+            self.setitem(tx, ConstantVariable(...), args[0])
+            return ConstantVariable(None)
+        if name == "sort":
+            ordered = call_numpy(
+                tx,
+                tnp.sort,
+                name,
+                [self, *args],
+                kwargs,
+                numpy.sort,
+            )
+            self.setitem(tx, ConstantVariable(...), ordered)
+            return ConstantVariable(None)
         if name == "astype":
             return call_numpy(tx, _converted, name, [self, *args], kwargs, _method(name))
         return call_numpy(tx, _method(name), name, [self, *args], kwargs)

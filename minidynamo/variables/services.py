@@ -397,9 +397,9 @@ class Services:
         """
         unbound = isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType))
         if unbound and args and issubclass(args[0].python_type(), value.__objclass__):
-            constant = args[0].python_type() if args[0].is_python_constant() else None
-            own = getattr(constant, value.__name__, value) is not value  # `int.__repr__(True)`
-            own |= args[0].is_user_defined or args[0].overrides(value.__name__)
+            own = args[0].is_user_defined or args[0].overrides(value.__name__)
+            if args[0].is_python_constant():  # `int.__repr__(True)`
+                own |= getattr(args[0].python_type(), value.__name__, value) is not value
             if own or isinstance(args[0], BuiltinObject):
                 # `dict.__getitem__(self, key)`: not what a subclass made of it.
                 return args[0].call_builtin(self, value, args[1:], kwargs)  # type: ignore[arg-type]

@@ -11,6 +11,8 @@ import types
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
+
 from ..side_effects import Mutation
 from ..source import AttrSource, SlotSource, Source
 from ..utils import class_dict
@@ -469,6 +471,8 @@ class OpaqueVariable(VariableTracker):
             assert self.source is not None
             tx.guard(self.source, "ID_IS", self.value)
             return tx.wrap(getattr(self.value, name), AttrSource(self.source, name))
+        if isinstance(self.value, torch.Generator) and name == "device":
+            return self._number_or_text(tx, name)
         if plain and name not in own:
             found = self._of_class(name)
             if isinstance(found, _METHODS):
@@ -490,7 +494,8 @@ class OpaqueVariable(VariableTracker):
     def _number_or_text(self, tx: Translator, name: str) -> VariableTracker:
         """A property made by pybind11 reads a member: a guard looks at it again."""
         value = getattr(self.value, name)
-        if self.source is None or not isinstance(value, (bool, int, float, str, NoneType)):
+        kinds = (bool, int, float, str, NoneType, torch.device)
+        if self.source is None or not isinstance(value, kinds):
             return super().getattr(tx, name)
         return tx.wrap(value, AttrSource(self.source, name))
 

@@ -338,3 +338,45 @@ def test_from_dlpack_breaks_the_graph():
     assert torch._C._dispatch_tls_local_exclude_set() == keys
     with pytest.raises(minidynamo.exc.Unsupported):
         minidynamo.compile(fn, backend="eager", fullgraph=True)(x, y)
+
+
+def test_arrays_filled_and_sorted_in_place():
+    """They write through views, and give None."""
+
+    def fn(array, number):
+        given = (
+            array[:1].fill(number),
+            array.T.sort(),
+            array[:, ::2].sort(axis=0, kind="stable"),
+        )
+        made = np.zeros((2, 3))
+        made.fill(1.5)
+        return given, made + array, array
+
+    for dtype in ("float32", "int64", "bool", "uint8"):
+        counter = CountingBackend()
+        compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+        for number in (2, 2.75, 1):
+            array = np.array([[3, 0, 2], [1, 5, 4]], dtype)
+            twin = array.copy()
+            found, expected = compiled(twin, number), fn(array, number)
+            assert found[0] == expected[0] == (None, None, None)
+            assert found[2] is twin and (twin == array).all()
+            assert (found[1] == expected[1]).all() and found[1].dtype == expected[1].dtype
+        assert 1 < len(counter.graphs) <= 3
+
+
+def test_arrays_are_filled_with_plain_numbers_only():
+    def fn(array, value):
+        array.fill(value)
+        return array + 1
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for value in (np.float32(3), np.array(4.0)):
+        array, twin = np.ones(3), np.ones(3)
+        assert (fn(array, value) == compiled(twin, value)).all() and (array == twin).all()
+    for value in ("x", None):
+        for function in (fn, compiled):
+            with pytest.raises((ValueError, TypeError)) as caught:
+                function(np.ones(3, "int64"), value)
+            assert value is None or "invalid literal" in str(caught.value)

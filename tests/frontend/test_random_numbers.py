@@ -244,3 +244,16 @@ def test_a_seed_that_is_refused_is_the_programs_error():
     counter = CountingBackend()
     assert_same(minidynamo.compile(f, backend=counter, fullgraph=True)(x), f(x))
     assert len(counter.graphs) == 1
+
+
+def test_the_device_of_a_generator_is_read():
+    def fn(x, generator):
+        return x.to(generator.device) + len(generator.device.type)
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for _ in range(2):
+        assert_same(
+            fn(torch.ones(2), torch.Generator()), compiled(torch.ones(2), torch.Generator())
+        )
+    assert len(counter.graphs) == 1
