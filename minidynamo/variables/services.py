@@ -398,7 +398,7 @@ class Services:
         unbound = isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType))
         if unbound and args and issubclass(args[0].python_type(), value.__objclass__):
             own = args[0].is_user_defined or args[0].overrides(value.__name__)
-            if args[0].is_python_constant():  # `int.__repr__(True)`
+            if isinstance(args[0], ConstantVariable):  # `int.__repr__(True)`
                 own |= getattr(args[0].python_type(), value.__name__, value) is not value
             if own or isinstance(args[0], BuiltinObject):
                 # `dict.__getitem__(self, key)`: not what a subclass made of it.

@@ -471,7 +471,7 @@ class OpaqueVariable(VariableTracker):
             assert self.source is not None
             tx.guard(self.source, "ID_IS", self.value)
             return tx.wrap(getattr(self.value, name), AttrSource(self.source, name))
-        if isinstance(self.value, torch.Generator) and name == "device":
+        if cls is torch.Generator and name == "device":
             return self._number_or_text(tx, name)
         if plain and name not in own:
             found = self._of_class(name)
