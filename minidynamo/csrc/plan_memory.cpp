@@ -1,13 +1,15 @@
 // Where the buffers of a plan lie. Small buffers of known size that nothing outside the plan can see
 // are laid out once in one arena, by lifetime; their steps then cost nothing at run time, and the
 // arena stays with the run state between calls. All other tensors are made when their step runs and
-// dropped after the last step that reads them.
+// dropped after the last step that reads them. Where an arena would be as large as such tensors are,
+// only the smallest buffers lie in it: it is held while others take the most memory.
 // A GPU's allocator is quick, and orders memory by stream: its arenas last for a call.
 #include "plan.h"
 
 #include <ATen/EmptyTensor.h>
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
 namespace minidynamo {
@@ -19,6 +21,9 @@ constexpr size_t kAlignment = 256;  // what GPU kernels count on; CPU kernels wa
 // Larger buffers are made when they are needed, and freed as soon as inputs are: all of them in one
 // block would hold the memory of the call's fullest moment from its begin to its end.
 constexpr size_t kLargestTogether = 1024 * 1024;
+// The same where they would take more than that together. To fill one takes much longer than to
+// make it.
+constexpr size_t kSmallTogether = 256 * 1024;
 
 size_t aligned(size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -45,6 +50,11 @@ class MemoryPlanner {
     for (size_t slot = 0; slot < root_.size(); ++slot) {
       if (root_[slot] != kNone && pinned_[slot]) {
         unplanned_[root_[slot]] = true;
+      }
+    }
+    if (fullest() > kLargestTogether) {
+      for (const auto& [root, device] : device_) {
+        unplanned_[root] = unplanned_[root] || (device.is_cpu() && nbytes_[root] > kSmallTogether);
       }
     }
     make_groups();
@@ -99,6 +109,29 @@ class MemoryPlanner {
     if (!fits || offset_[slot] % itemsize != 0) {
       unplanned_[root] = true;  // the step itself checks again, and raises where it is wrong
     }
+  }
+
+  // Bytes that planned buffers take at once, at most.
+  size_t fullest() const {
+    std::vector<int32_t> first(root_.size(), kNone), last(root_.size(), kNone);
+    for (size_t index = 0; index < uses_.size(); ++index) {
+      for (int32_t slot : uses_[index].reads) {
+        if (planned(slot)) {
+          int32_t root = root_[slot];
+          first[root] = first[root] == kNone ? static_cast<int32_t>(index) : first[root];
+          last[root] = static_cast<int32_t>(index);
+        }
+      }
+    }
+    std::vector<int64_t> held(uses_.size() + 1, 0);
+    for (size_t root = 0; root < first.size(); ++root) {
+      if (first[root] != kNone) {
+        held[first[root]] += static_cast<int64_t>(nbytes_[root]);
+        held[last[root] + 1] -= static_cast<int64_t>(nbytes_[root]);
+      }
+    }
+    std::partial_sum(held.begin(), held.end(), held.begin());
+    return static_cast<size_t>(*std::max_element(held.begin(), held.end()));
   }
 
   int32_t arena_on(c10::Device device) {

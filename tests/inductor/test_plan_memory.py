@@ -282,6 +282,26 @@ def test_symbolic_buffers_are_made_at_each_call():
         assert torch.equal(run(torch.ones(n))[0], torch.full((n,), 3.0))
 
 
+@pytest.mark.parametrize("length, planned", [(3, 2), (6, 0)])
+def test_an_arena_holds_no_more_than_large_tensors_do(length, planned):
+    b = PlanBuilder()
+    x = b.input(vector("x", 100_000))
+    slots = [x]
+    for _ in range(length - 1):
+        slots.append(b.alloc((100_000,), (1,), "float32"))
+        call(b, DOUBLE, *slots[-2:], 100_000)
+    out = b.alloc((100_000,), (1,), "float32")
+    call(b, ADD_ONE, slots[-1], out, 100_000)
+    for slot in slots[1:-1]:  # all are alive until here
+        call(b, DOUBLE, slot, slots[-1], 100_000)
+    run = executor(b.finish((Ref(out),)))
+    assert run.info["planned_slots"] == planned
+    assert run.info["arena_bytes"] <= 1024 * 1024
+    for _ in range(2):
+        given = torch.randn(100_000)
+        assert torch.equal(run(given)[0], given * 2 ** (length - 1) + 1)
+
+
 @pytest.mark.parametrize("length", [1, 4])
 def test_memory_profiles_see_large_blocks(length):
     run, x = chain(1_000_000, length), torch.ones(1_000_000)
