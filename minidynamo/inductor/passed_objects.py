@@ -16,7 +16,11 @@ import torch.fx
 
 try:
     from torch._library.fake_class_registry import FakeScriptObject
-    from torch._opaque_base import OpaqueBase
+
+    try:
+        from torch._custom_class_base import CustomClassBase as OpaqueBase
+    except ImportError:  # its name before torch 2.14
+        from torch._opaque_base import OpaqueBase
 except ImportError:  # torch 2.11: DTensors are taken apart into their local tensors alone
     KINDS: tuple[type, ...] = ()
 else:
