@@ -87,13 +87,16 @@ _TORCH_TABLES = (
     ("_disallowed_callable_ids", Decision.DISALLOW),
 )
 _TORCH_NAMES = "torch._dynamo.decorators", "torch._dynamo.utils"
-# What is traced: error_on_graph_break sets a flag, which is read, override_cudagraphs nothing.
+# What is traced: error_on_graph_break sets a flag, which is read, override_cudagraphs nothing (since
+# torch 2.14 one that nobody reads).
 _BLOCKS = "ErrorOnGraphBreakDecoratorContextManager", "CudagraphOverrideContextManager"
 _TORCH_TRACED = {
     "error_on_graph_break",
     "override_cudagraphs",
     "_get_error_on_graph_break",
     "_set_error_on_graph_break",
+    "_get_cudagraph_override",
+    "_set_cudagraph_override",
     *(f"{block}.{m}" for block in _BLOCKS for m in ("__init__", "__enter__", "__exit__")),
 }
 # Of nested error_on_graph_break, the innermost last: traced code changes it as it would any list.

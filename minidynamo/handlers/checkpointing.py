@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,10 @@ from ..output_graph import example_value
 from ..subgraphs import add_submodule
 from ..variables.base import VariableTracker, unsupported
 from ..variables.bodies import add_call, fresh_results, trace_body
-from ..variables.contexts import without_gradients
+from ..variables.contexts import NONE, without_gradients
+from ..variables.functions import BaseFunctionVariable
+from ..variables.lists import ListVariable
+from ..variables.nested_functions import NestedFunctionVariable
 from ..variables.registry import handles
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
@@ -144,6 +148,10 @@ def _real(tx: Translator, value: VariableTracker) -> Any:
         items = value.unpack(tx)
         if all(item.realize().is_python_constant() for item in items):
             return value.python_type()([item.as_python_constant() for item in items])
+    if isinstance(value, NestedFunctionVariable) and not value.dict:
+        return _real_function(tx, value)
+    if type(value) is ListVariable and value.python_type() is list:
+        return [_real(tx, item) for item in value.unpack(tx)]
     if not value.is_python_constant():
         unsupported("checkpoint", repr(value), "the option is not known while tracing")
     return value.as_python_constant()
@@ -151,3 +159,28 @@ def _real(tx: Translator, value: VariableTracker) -> Any:
 
 def _wants_grad(value: VariableTracker) -> bool:
     return isinstance(value, TensorVariable) and value.fake.requires_grad
+
+
+def _real_function(tx: Translator, made: NestedFunctionVariable) -> Any:
+    """A function like one that was made while tracing; it closes over functions at most, which
+    close over nothing.
+    """
+    around = []
+    for cell in made.cells:
+        value = cell.load_if_any(tx)
+        held = NONE if value is None else value.realize()
+        is_closed = isinstance(held, NestedFunctionVariable) and held.cells
+        if not isinstance(held, BaseFunctionVariable) or is_closed:
+            unsupported("checkpoint", repr(made), "the option closes over what may change")
+        around.append(types.CellType(_real(tx, held)))
+    function = types.FunctionType(
+        made.code,
+        made.globals,
+        made.name,
+        tuple(_real(tx, value) for value in made.defaults(tx)),
+        tuple(around),
+    )
+    function.__kwdefaults__ = {
+        name: _real(tx, value) for name, value in made.kwdefaults(tx).items()
+    }
+    return function

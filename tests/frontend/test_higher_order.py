@@ -255,7 +255,19 @@ BODIES = {
             create_selective_checkpoint_contexts, [torch.ops.aten.mm.default]
         ),
     ),
+    "policy made inside": lambda x, w: with_policy_made_inside(x, w),
 }
+
+
+def with_policy_made_inside(x, w):
+    def saves(op, kept=(torch.ops.aten.mm.default,)):
+        return op in kept
+
+    def policy(context, op, *args, **kwargs):
+        return CheckpointPolicy.MUST_SAVE if saves(op) else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+    return checkpoint(lambda a: (a @ w).sin(), x, use_reentrant=False, context_fn=contexts)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
@@ -578,6 +590,25 @@ def test_checkpoint_policy_with_a_set_of_operators(kind):
         contexts = functools.partial(create_selective_checkpoint_contexts, chosen)
         assert_same(run(W.clone().requires_grad_(), contexts), (W @ W).sin().requires_grad_())
     assert len(backend.graphs) == 2
+
+
+def test_checkpoint_policy_that_closes_over_what_changes_breaks_the_graph():
+    def program(x):
+        seen = []
+
+        def policy(context, op, *args, **kwargs):
+            seen.append(str(op))
+            return CheckpointPolicy.PREFER_RECOMPUTE
+
+        contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+        y = checkpoint(lambda t: (t @ t).sin(), x, use_reentrant=False, context_fn=contexts)
+        return y, len(seen), seen[0]
+
+    compiled = minidynamo.compile(program, backend="eager")
+    expected = program(W.clone().requires_grad_())
+    assert_same(compiled(W.clone().requires_grad_()), expected)
+    with pytest.raises(minidynamo.exc.Unsupported, match="closes over what may change"):
+        minidynamo.compile(program, backend="eager", fullgraph=True)(W)
 
 
 def test_branches_of_other_shapes_run_in_eager():
