@@ -87,8 +87,8 @@ _TORCH_TABLES = (
     ("_disallowed_callable_ids", Decision.DISALLOW),
 )
 _TORCH_NAMES = "torch._dynamo.decorators", "torch._dynamo.utils"
-# What is traced: error_on_graph_break sets a flag, which is read, override_cudagraphs nothing (since
-# torch 2.14 one that nobody reads).
+# What is traced: error_on_graph_break sets a flag, which is read, override_cudagraphs none, or (in
+# torch 2.14) one that nobody reads.
 _BLOCKS = "ErrorOnGraphBreakDecoratorContextManager", "CudagraphOverrideContextManager"
 _TORCH_TRACED = {
     "error_on_graph_break",
