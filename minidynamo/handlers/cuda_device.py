@@ -64,6 +64,13 @@ def current_device(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     return ConstantVariable(_current(tx)) if torch.cuda.is_available() else NotImplemented
 
 
+@handles(torch.cuda.empty_cache)
+def empty_cache(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    """Nothing where nothing has used CUDA yet; else a break: it happens between operators."""
+    is_used = tx.call_function(tx.wrap_constant(torch.cuda.is_initialized), [], {})
+    return NotImplemented if is_used.truth(tx) else ConstantVariable(None)
+
+
 @handles(cuda_utils._get_device_index)
 def device_index(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     """`(device, optional=False, allow_cpu=False)`."""

@@ -65,9 +65,17 @@ _READS = (
     torch.cuda.is_bf16_supported,
     torch.cuda.get_device_capability,
     torch.backends.cuda.is_built,
+    torch.backends.cuda.is_flash_attention_available,
     torch.backends.mps.is_available,
     torch.backends.mps.is_built,
+    torch.xpu.is_available,
+    torch.mtia.is_available,
     torch.distributed.is_available,
+    *(
+        getattr(torch.distributed, f"is_{name}")
+        for name in "nccl_available gloo_available mpi_available torchelastic_launched".split()
+        if hasattr(torch.distributed, f"is_{name}")
+    ),
     torch.cuda.amp.common.amp_definitely_not_available,
 )
 # What these give is guarded by asking again.
@@ -79,6 +87,7 @@ _GUARDED_READS = (
     torch._C._get_mkldnn_enabled,
     torch._C._get_nnpack_enabled,
     torch.distributed.is_initialized,
+    torch.cuda.is_initialized,
     torch.fx._symbolic_trace.is_fx_tracing,
     torch.fx._symbolic_trace.is_fx_symbolic_tracing,
     torch.autograd._is_checkpoint_valid,

@@ -95,3 +95,34 @@ def test_properties_of_modules_of_the_program():
         6,
         6,
     )
+
+
+def test_questions_about_devices_and_builds():
+    def program(x):
+        torch.cuda.empty_cache()
+        found = torch.xpu.is_available(), torch.mtia.is_available(), torch.cuda.is_initialized()
+        built = torch.backends.cuda.is_flash_attention_available()
+        ways = (
+            torch.distributed.is_gloo_available(),
+            torch.distributed.is_torchelastic_launched(),
+        )
+        return x + 1, found, built, ways
+
+    if torch.cuda.is_initialized():
+        pytest.skip("CUDA is in use, and its cache is emptied in a break")
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    found, expected = compiled(torch.ones(2)), program(torch.ones(2))
+    assert torch.equal(found[0], expected[0]) and found[1:] == expected[1:]
+
+
+def test_whether_cuda_is_in_use_is_asked_again(monkeypatch):
+    def program(x):
+        return x + 1 if torch.cuda.is_initialized() else x - 1
+
+    monkeypatch.setattr(torch.cuda, "_initialized", False)
+    counter = CountingBackend()
+    compiled = minidynamo.compile(program, backend=counter, fullgraph=True)
+    for value, expected in ((False, 0.0), (True, 2.0), (False, 0.0)):
+        monkeypatch.setattr(torch.cuda, "_initialized", value)
+        assert compiled(torch.ones(2)).tolist() == [expected] * 2
+    assert len(counter.graphs) == 2
