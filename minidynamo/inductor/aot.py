@@ -47,6 +47,7 @@ from minidynamo.inductor.kept_results import (
     keep_random_numbers,
     keep_unsaved,
     not_to_be_saved,
+    note_what_stays,
     takes_data,
 )
 from minidynamo.inductor.laid_out import LaidOut
@@ -537,7 +538,9 @@ def _compile_aot(
             return parts
         keep_overwritten(joint, gm.meta.get(WRITTEN, ()), hidden=takes_data(gm))
         keep_unsaved(joint, unsaved_inputs(gm))
-        return min_cut_rematerialization_partition(joint, *args, **kwargs)
+        parts = min_cut_rematerialization_partition(joint, *args, **kwargs)
+        note_what_stays(*parts, kwargs["num_fwd_outputs"])
+        return parts
 
     compiler = _AtenCompiler(compile_graph, decompositions)
 

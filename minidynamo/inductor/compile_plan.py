@@ -19,6 +19,7 @@ from minidynamo.inductor.codegen.plan import Plan
 from minidynamo.inductor.gradients import WRITES
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import ExternOp
+from minidynamo.inductor.kept_results import freed_inputs
 from minidynamo.inductor.runtime.cpp_toolchain import compile_library
 from minidynamo.inductor.runtime.plan_store import CompiledPlan
 from minidynamo.inductor.scheduler import schedule
@@ -71,7 +72,9 @@ def schedule_graph(
     metrics.increment("ir_nodes_pre_fusion", len(lowered.operations))
     trace.stage(f"{kind}_loops.txt", step_text.steps_text(lowered.operations))
     with events.timed("scheduling"):
-        steps = schedule(lowered, kind)
+        freed = zip(lowered.inputs, freed_inputs(graph), strict=True)
+        given = {buffer.name for buffer, is_freed in freed if buffer and is_freed}
+        steps = schedule(lowered, kind, given)
     trace.stage(f"{kind}_kernels.txt", step_text.steps_text(steps))
     return lowered, steps
 

@@ -15,6 +15,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 from minidynamo.inductor.eager_saves import is_data, unsaved_outputs
 from minidynamo.inductor.passes.simplify import may_share_memory
 
+STAYS = "is held by others"  # in `meta` of inputs of backward graphs
+
 
 def keep_random_numbers(
     joint: torch.fx.GraphModule,
@@ -124,6 +126,43 @@ def not_to_be_saved(
     results = tree_leaves(output.args)
     found = (results[i] for i in unsaved_outputs(gm))
     return {node for node in found if isinstance(node, torch.fx.Node)}
+
+
+def note_what_stays(
+    forward: torch.fx.GraphModule,
+    backward: torch.fx.GraphModule,
+    n_outputs: int,
+) -> None:
+    """Marks what a backward graph is given that is held by others meanwhile: inputs and results of
+    the program, and views of them.
+    """
+    (output,) = forward.graph.find_nodes(op="output")
+    results = tree_leaves(output.args)
+    held = {node for node in results[:n_outputs] if isinstance(node, torch.fx.Node)}
+    freed = set()
+    for node in results[n_outputs:]:
+        if isinstance(node, torch.fx.Node):
+            behind = node
+            while behind not in held and _is_part(behind) and behind.all_input_nodes:
+                behind = behind.all_input_nodes[0]
+            if behind not in held and behind.op == "call_function":
+                freed.add(node.name)
+    for node in backward.graph.find_nodes(op="placeholder"):
+        node.meta[STAYS] = node.name not in freed and "tangents" not in node.name
+
+
+def freed_inputs(
+    graph: torch.fx.GraphModule,
+) -> list[bool]:
+    """Which inputs of a backward graph nobody else holds."""
+    return [not n.meta.get(STAYS, True) for n in graph.graph.find_nodes(op="placeholder")]
+
+
+def _is_part(
+    node: torch.fx.Node,
+) -> bool:
+    is_view = node.target is operator.getitem or may_share_memory(node)
+    return node.op == "call_function" and is_view
 
 
 def _is_only_copied(

@@ -12,7 +12,7 @@ of equal loops are joined besides, whatever they read: a launch costs more than 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 from minidynamo import events
@@ -25,7 +25,7 @@ from minidynamo.inductor.fusion_score import FusionScore, Group, device_of, plac
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation, View
 from minidynamo.inductor.loop_body import LoopBody
-from minidynamo.inductor.ordering import Step, in_order
+from minidynamo.inductor.ordering import Step, in_order, put_off
 from minidynamo.inductor.origins import operators, source_lines
 from minidynamo.inductor.recompute import Recompute
 from minidynamo.inductor.reuse import with_reuse
@@ -40,8 +40,13 @@ LAUNCH_POINTS = 1 << 16
 class Scheduler:
     """One graph's scheduling; see the module's docstring for the passes."""
 
-    def __init__(self, lowered: GraphLowering) -> None:
+    def __init__(
+        self,
+        lowered: GraphLowering,
+        given: Set[str] = frozenset(),
+    ) -> None:
         self.lowered = lowered
+        self.given = given
         self.buffers = lowered.buffers
         self.outputs = self._output_names()
         operations = drop_dead(lowered.operations, self.buffers, self.outputs)
@@ -209,6 +214,7 @@ class Scheduler:
     def order(self) -> list[Group]:
         """Groups so that everything comes after what it needs; see `ordering.py`."""
         groups = sorted((g for g in self.groups if g.alive), key=lambda g: g.position)
+        given = self.given - self.outputs
         steps = [
             Step(
                 g.members,
@@ -216,10 +222,21 @@ class Scheduler:
                 self._held(g.reads),
                 self._held(self._given(g)),
                 any(isinstance(o, ExternOp) and is_wait(o.op) for o in g.operations),
+                self._roots(g.reads) & given,
+                self._roots(self._given(g)) & self.outputs,
             )
             for g in groups
         ]
-        return [groups[position] for position in in_order(steps, self.score.nbytes)]
+        order = in_order(steps, self.score.nbytes)
+        if given:
+            order = put_off(steps, order, self.score.nbytes)
+        return [groups[position] for position in order]
+
+    def _roots(
+        self,
+        names: Iterable[str],
+    ) -> frozenset[str]:
+        return frozenset(root.name for name in names for root in roots(self.buffers[name]))
 
     def _given(self, group: Group) -> set[str]:
         """Buffers that a group fills for others."""
@@ -350,6 +367,12 @@ def _extent(buffer: Buffer) -> IntLike:
     return buffer.extent()
 
 
-def schedule(lowered: GraphLowering, kind: str = "") -> list[Kernel | ExternOp]:
-    """The kernels and calls of a lowered graph, in running order. kind: what reports call it."""
-    return Scheduler(lowered).run(kind)
+def schedule(
+    lowered: GraphLowering,
+    kind: str = "",
+    given: Set[str] = frozenset(),
+) -> list[Kernel | ExternOp]:
+    """The kernels and calls of a lowered graph, in running order. kind: what reports call it;
+    given: inputs that nobody else holds.
+    """
+    return Scheduler(lowered, given).run(kind)
