@@ -538,9 +538,9 @@ def _compile_aot(
             return parts
         keep_overwritten(joint, gm.meta.get(WRITTEN, ()), hidden=takes_data(gm))
         keep_unsaved(joint, unsaved_inputs(gm))
-        parts = min_cut_rematerialization_partition(joint, *args, **kwargs)
-        note_what_stays(*parts, kwargs["num_fwd_outputs"])
-        return parts
+        forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+        note_what_stays(forward, backward, kwargs["num_fwd_outputs"])
+        return forward, backward
 
     compiler = _AtenCompiler(compile_graph, decompositions)
 

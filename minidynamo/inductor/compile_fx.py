@@ -50,6 +50,7 @@ from minidynamo.inductor.inner_leaves import without_inner_leaves
 from minidynamo.inductor.passes import (
     attention,
     data_checks,
+    depthwise_filters,
     devices,
     drawn_rows,
     foreach,
@@ -77,6 +78,7 @@ assert lowering.pointwise  # the modules of the package fill the table of loweri
 GRAPH_PASSES = [
     foreach.expand_foreach,
     narrow_products.widen_products,
+    depthwise_filters.lay_out_filters,
     attention.fuse_attention,
     in_place.drop_old_parts,
     unstack.read_pieces,

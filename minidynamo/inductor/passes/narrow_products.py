@@ -33,7 +33,9 @@ CACHED_ELEMENTS = 1 << 20
 
 
 @cache
-def has_instructions(dtype: torch.dtype) -> bool:
+def has_instructions(
+    dtype: torch.dtype,
+) -> bool:
     """Whether ATen hands products of this 16-bit dtype to a library that is made for them."""
     if not torch.backends.mkldnn.is_available():
         return False
@@ -42,7 +44,9 @@ def has_instructions(dtype: torch.dtype) -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
-def widen_products(gm: torch.fx.GraphModule) -> None:
+def widen_products(
+    gm: torch.fx.GraphModule,
+) -> None:
     """Rewrite a graph's products; see the module's docstring."""
     if not any(node.target in _PRODUCTS and _is_narrow(node) for node in gm.graph.nodes):
         return
@@ -54,12 +58,16 @@ def widen_products(gm: torch.fx.GraphModule) -> None:
     merge_equal_nodes(gm)  # an operand of several products
 
 
-def _fakes(node: torch.fx.Node) -> list[torch.Tensor]:
+def _fakes(
+    node: torch.fx.Node,
+) -> list[torch.Tensor]:
     values = [operand.meta["val"] for operand in node.all_input_nodes]
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
-def _is_narrow(node: torch.fx.Node) -> bool:
+def _is_narrow(
+    node: torch.fx.Node,
+) -> bool:
     fakes = _fakes(node)
     dtypes = {fake.dtype for fake in fakes}
     if node.target in _ATTENTION:
@@ -69,7 +77,9 @@ def _is_narrow(node: torch.fx.Node) -> bool:
     return all(fake.device.type == "cpu" for fake in fakes) and not has_instructions(*dtypes)
 
 
-def _is_worth(node: torch.fx.Node) -> bool:
+def _is_worth(
+    node: torch.fx.Node,
+) -> bool:
     """Whether a matrix product takes longer than conversions and a float32 product."""
     a, b = (operand.meta["val"] for operand in node.args[-2:])  # type: ignore[union-attr]
     *batch, rows, inner = map(hint, a.shape)
@@ -82,14 +92,18 @@ def _is_worth(node: torch.fx.Node) -> bool:
     return wide < work / (SUM_RATE if is_sum else LOOP_RATE)
 
 
-def hint(size: Any) -> int:
+def hint(
+    size: Any,
+) -> int:
     """A size in the call that is compiled for."""
     if type(size) is int:
         return size
     return int(size.node.hint) if size.node.has_hint() else 1 << 10
 
 
-def _has_elements(node: torch.fx.Node) -> bool:
+def _has_elements(
+    node: torch.fx.Node,
+) -> bool:
     return all(hint(fake.numel()) for fake in _fakes(node))
 
 
@@ -121,7 +135,10 @@ _NARROW, _BESIDE = {torch.bfloat16, torch.float16}, {torch.float32, torch.bool}
 _PRODUCTS.update(dict.fromkeys(_ATTENTION, _has_elements))
 
 
-def _widen(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+def _widen(
+    graph: torch.fx.Graph,
+    node: torch.fx.Node,
+) -> None:
     with _fakes(node)[0].fake_mode:  # type: ignore[attr-defined]
         wide = {
             operand: _converted(graph, node, operand)
@@ -155,7 +172,11 @@ def _converted(
     return call(graph, before, to_dtype, operand, torch.float32)
 
 
-def _replace(graph: torch.fx.Graph, node: torch.fx.Node, wide: torch.fx.Node) -> None:
+def _replace(
+    graph: torch.fx.Graph,
+    node: torch.fx.Node,
+    wide: torch.fx.Node,
+) -> None:
     """What read `node` reads `wide` in its dtype, laid out as `node` was traced."""
     fake = node.meta["val"]
     if wide.meta["val"].dtype != fake.dtype:

@@ -21,7 +21,9 @@ aten = torch.ops.aten
 LEAST_PRODUCTS = 3
 
 
-def join_products(gm: torch.fx.GraphModule) -> None:
+def join_products(
+    gm: torch.fx.GraphModule,
+) -> None:
     """Rewrite sums in which the factors are smaller than the products."""
     for node in reversed(gm.graph.nodes):
         if not _is_sum(node) or any(_is_sum(user) for user in _only_user(node)):
@@ -34,12 +36,16 @@ def join_products(gm: torch.fx.GraphModule) -> None:
     remove_dead_nodes(gm)
 
 
-def _only_user(node: torch.fx.Node) -> Sequence[torch.fx.Node]:
+def _only_user(
+    node: torch.fx.Node,
+) -> Sequence[torch.fx.Node]:
     users = list(node.users)
     return users if len(users) == 1 else ()
 
 
-def _is_sum(node: torch.fx.Node) -> bool:
+def _is_sum(
+    node: torch.fx.Node,
+) -> bool:
     """Whether it adds two different matrices of one shape."""
     if node.target is not aten.add.Tensor or node.kwargs or len(node.all_input_nodes) != 2:
         return False
@@ -55,7 +61,9 @@ def _is_sum(node: torch.fx.Node) -> bool:
     )
 
 
-def _terms(root: torch.fx.Node) -> list[torch.fx.Node]:
+def _terms(
+    root: torch.fx.Node,
+) -> list[torch.fx.Node]:
     """What a tree of sums adds up, the last first."""
     found, work = [], list(root.all_input_nodes)
     while work:
@@ -67,7 +75,9 @@ def _terms(root: torch.fx.Node) -> list[torch.fx.Node]:
     return found
 
 
-def _product(node: torch.fx.Node) -> torch.fx.Node | None:
+def _product(
+    node: torch.fx.Node,
+) -> torch.fx.Node | None:
     """The product that a term is, turned twice or not at all, if nobody else reads it."""
     turned = False
     while len(node.users) == 1 and _is_turned(node):
@@ -82,7 +92,9 @@ def _product(node: torch.fx.Node) -> torch.fx.Node | None:
     return node if known else None
 
 
-def _is_worth(products: Sequence[torch.fx.Node]) -> bool:
+def _is_worth(
+    products: Sequence[torch.fx.Node],
+) -> bool:
     """Whether copying the factors moves less than half of what adding up the products does."""
     rows, columns = products[0].meta["val"].shape
     inner = sum(node.args[0].meta["val"].shape[1] for node in products)  # type: ignore[union-attr]
@@ -118,7 +130,9 @@ def _join(
         root.replace_all_uses_with(total)
 
 
-def _is_turned(node: Any) -> bool:
+def _is_turned(
+    node: Any,
+) -> bool:
     if node.target is aten.t.default:
         return True
     return node.target is aten.permute.default and list(node.args[1]) == [1, 0]
