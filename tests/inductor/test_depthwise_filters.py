@@ -31,7 +31,7 @@ def gradients(call, model, x):
 # channels, image, filter, step: on channels-last memory, whether two calls are faster, and on rows
 CASES = [(768, 7, 7, 1, True, False), (96, 56, 7, 1, False, True), (32, 14, 5, 2, False, False)]
 CASES += [
-    (480, 14, 5, 1, False, True),
+    (240, 28, 5, 1, False, True),
     (64, 28, 3, 1, False, False),
     (768, 7, 9, 1, True, False),
 ]
@@ -51,7 +51,7 @@ def test_gradients(case, channels_last, bias, needs_image):
     found = []
     compiled = minidynamo.compile(model)
     calls = backward_calls(lambda: found.extend(gradients(compiled, model, x)))
-    assert calls == 1 + (divided[not channels_last] and (needs_image or bias))
+    assert calls == 1 + (divided[not channels_last] and needs_image)
     double = nn.Conv2d(
         channels, channels, window, step, window // 2, 1, channels, bias
     ).double()
@@ -66,8 +66,8 @@ def test_gradients(case, channels_last, bias, needs_image):
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_what_is_not_finite_reaches_what_it_reaches_in_eager(value):
-    model = nn.Conv2d(480, 480, 5, 1, 2, groups=480)
-    x = torch.randn(1, 480, 14, 14)
+    model = nn.Conv2d(240, 240, 5, 1, 2, groups=240)
+    x = torch.randn(1, 240, 28, 28)
     x[0, 3, 0, 0] = value
     compiled = minidynamo.compile(model)
     given = [torch.autograd.grad(f(x).sum(), [model.weight])[0] for f in (model, compiled)]

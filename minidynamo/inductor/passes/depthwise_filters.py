@@ -1,8 +1,9 @@
 """Gradients of filters of one channel each, on the CPU: computed on the layout that is fast.
 
     convolution_backward(g, x, w, ..., [True, True, True])
-    ->  convolution_backward(g, x, w, ..., [True, False, True])
+    ->  convolution_backward(g, x, w, ..., [True, False, False])
         convolution_backward(clone(g), clone(x), w, ..., [False, True, False])
+        sum(g, [0, 2, 3])
 
 What oneDNN takes for the gradients of filters of 5 x 5 and more depends on how images are laid out:
 on rows 0.5 ns a multiplication; on channels-last memory 0.14 ns and a copy of the filters in which
@@ -29,9 +30,9 @@ LEAST_ELEMENTS, LEAST_MULTIPLICATIONS = 16, 1 << 17
 ON_ROWS, ON_CHANNELS_LAST = 0.5, 0.14
 KEPT_BYTE, FRESH_BYTE, TURNED = 0.03, 0.4, 0.6
 PLACES, KEPT_BYTES = 1024, 32 << 20
-# How much faster the other layout has to be.
-GAIN = 1.3
-FILTERS = 1  # the position of their gradient
+# How much faster the other layout has to be, and how often the copy may hold the operands' memory.
+GAIN, MOST_COPIED = 1.3, 4
+FILTERS, BIAS = 1, 2  # positions of gradients
 
 
 def lay_out_filters(
@@ -88,6 +89,8 @@ def _gains(
     if layout is None or work < LEAST_MULTIPLICATIONS:
         return False
     copy = PLACES * weight.numel()
+    if layout == torch.channels_last and copy > MOST_COPIED * (x.nbytes + gradient.nbytes):
+        return False
     channels_last = work * ON_CHANNELS_LAST
     channels_last += copy * (KEPT_BYTE if copy <= KEPT_BYTES else FRESH_BYTE)
     costs = {torch.contiguous_format: work * ON_ROWS, torch.channels_last: channels_last}
@@ -106,7 +109,9 @@ def _divide(
     graph: torch.fx.Graph,
     node: torch.fx.Node,
 ) -> None:
-    """The gradient of the filters by a call of its own."""
+    """The gradient of the filters by a call of its own. That of the bias is a sum: the operator
+    would compute both.
+    """
     image = _operands(node)[1]
     layout = _other_layout(image)
     *rest, wanted = node.args[3:]
@@ -115,16 +120,18 @@ def _divide(
         only = [False, True, False]
         alone = call(graph, node, BACKWARD, *turned, node.args[2], *rest, only)
         for part in list(node.users):
-            if part.target is operator.getitem and part.args[1] == FILTERS:
-                _replace(graph, part, alone)
-    others = [wanted[0], False, wanted[2]]  # type: ignore[index]
-    node.args = (*node.args[:-1], others)
-    gradients = node.meta["val"]
-    node.meta["val"] = (gradients[0], None, gradients[2])
-    if not any(others):
-        for part in list(node.users):
-            part.replace_input_with(node, alone)  # of what is not wanted
+            if part.meta["val"] is not None and part.args[1] == FILTERS:
+                _replace(graph, part, call(graph, part, operator.getitem, alone, FILTERS))
+            elif part.meta["val"] is not None and part.args[1] == BIAS:
+                total = call(graph, part, aten.sum.dim_IntList, node.args[0], [0, 2, 3])
+                _replace(graph, part, total)
+            elif part.meta["val"] is None or not wanted[0]:  # type: ignore[index]
+                part.replace_input_with(node, alone)
+    if not wanted[0]:  # type: ignore[index]
         graph.erase_node(node)
+        return
+    node.args = (*node.args[:-1], [True, False, False])
+    node.meta["val"] = (node.meta["val"][0], None, None)
 
 
 def _turned(
@@ -141,10 +148,9 @@ def _turned(
 def _replace(
     graph: torch.fx.Graph,
     part: torch.fx.Node,
-    alone: torch.fx.Node,
+    made: torch.fx.Node,
 ) -> None:
     fake = part.meta["val"]
-    made = call(graph, part, operator.getitem, alone, FILTERS)
     if made.meta["val"].stride() != fake.stride():  # of dimensions of one element
         made = call(graph, part, aten.as_strided.default, made, fake.shape, fake.stride())
     part.replace_all_uses_with(made)
