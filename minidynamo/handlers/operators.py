@@ -29,62 +29,16 @@ from ..variables.registry import handles
 from ..variables.sequence_methods import takes_operand
 from ..variables.symint import SymVariable
 from ..variables.tensor import TensorVariable
+from ..variables.tensor_subclass import TensorSubclassVariable
 from ..variables.torch_overrides import dispatched
 from ..variables.unions import TypingVariable
 from ..variables.user_values import UserValueVariable
 from .constant_slots import constant_slot, slot_with_value
+from .operator_tables import BINARY, COMPARE, INPLACE, UNARY
 from .percent import format_values
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
-
-# Operator function -> (special method, reflected method, symbol in error messages).
-_BINARY: dict[Callable[..., Any], tuple[str, str, str]] = {
-    operator.add: ("__add__", "__radd__", "+"),
-    operator.sub: ("__sub__", "__rsub__", "-"),
-    operator.mul: ("__mul__", "__rmul__", "*"),
-    operator.matmul: ("__matmul__", "__rmatmul__", "@"),
-    operator.truediv: ("__truediv__", "__rtruediv__", "/"),
-    operator.floordiv: ("__floordiv__", "__rfloordiv__", "//"),
-    operator.mod: ("__mod__", "__rmod__", "%"),
-    operator.pow: ("__pow__", "__rpow__", "** or pow()"),
-    operator.lshift: ("__lshift__", "__rlshift__", "<<"),
-    operator.rshift: ("__rshift__", "__rrshift__", ">>"),
-    operator.and_: ("__and__", "__rand__", "&"),
-    operator.xor: ("__xor__", "__rxor__", "^"),
-    operator.or_: ("__or__", "__ror__", "|"),
-    divmod: ("__divmod__", "__rdivmod__", "divmod()"),
-}
-_INPLACE: dict[Callable[..., Any], tuple[str, Callable[..., Any], str]] = {
-    operator.iadd: ("__iadd__", operator.add, "+="),
-    operator.isub: ("__isub__", operator.sub, "-="),
-    operator.imul: ("__imul__", operator.mul, "*="),
-    operator.imatmul: ("__imatmul__", operator.matmul, "@="),
-    operator.itruediv: ("__itruediv__", operator.truediv, "/="),
-    operator.ifloordiv: ("__ifloordiv__", operator.floordiv, "//="),
-    operator.imod: ("__imod__", operator.mod, "%="),
-    operator.ipow: ("__ipow__", operator.pow, "**="),
-    operator.ilshift: ("__ilshift__", operator.lshift, "<<="),
-    operator.irshift: ("__irshift__", operator.rshift, ">>="),
-    operator.iand: ("__iand__", operator.and_, "&="),
-    operator.ixor: ("__ixor__", operator.xor, "^="),
-    operator.ior: ("__ior__", operator.or_, "|="),
-}
-# Comparison -> (special method, the comparison with operands swapped, symbol).
-_COMPARE: dict[Callable[..., Any], tuple[str, Callable[..., Any], str]] = {
-    operator.lt: ("__lt__", operator.gt, "<"),
-    operator.le: ("__le__", operator.ge, "<="),
-    operator.gt: ("__gt__", operator.lt, ">"),
-    operator.ge: ("__ge__", operator.le, ">="),
-    operator.eq: ("__eq__", operator.eq, "=="),
-    operator.ne: ("__ne__", operator.ne, "!="),
-}
-_UNARY: dict[Callable[..., Any], tuple[str, str]] = {
-    operator.neg: ("__neg__", "unary -"),
-    operator.pos: ("__pos__", "unary +"),
-    operator.invert: ("__invert__", "unary ~"),
-    abs: ("__abs__", "abs()"),
-}
 
 
 def special_method(tx: Translator, value: VariableTracker, name: str) -> VariableTracker | None:
@@ -201,7 +155,7 @@ def _bool_as_float(value: VariableTracker) -> VariableTracker:
 
 
 def _binary_handler(function: Callable[..., Any]) -> Callable[..., Any]:
-    name, reflected, symbol = _BINARY[function]
+    name, reflected, symbol = BINARY[function]
 
     def handler(
         tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
@@ -307,8 +261,12 @@ def _number_slot(
     method: str,
     other: VariableTracker,
 ) -> VariableTracker:
+    if isinstance(operand, TensorSubclassVariable):
+        return _slot_of_tensor(tx, operand, method, [other])
     if isinstance(operand, TensorVariable):
-        return _tensor_slot(tx, operand, function, other)
+        return _tensor_slot(tx, operand, method, function, other)
+    if isinstance(other, TensorSubclassVariable) and operand.is_python_constant():
+        return NOT_IMPLEMENTED
     if isinstance(operand, SymVariable) and not issubclass(other.python_type(), _NUMBERS):
         return NOT_IMPLEMENTED
     if operand.overrides(method):
@@ -331,6 +289,7 @@ def _number_slot(
 def _tensor_slot(
     tx: Translator,
     operand: TensorVariable,
+    method: str,
     function: Callable[..., Any],
     other: VariableTracker,
 ) -> VariableTracker:
@@ -339,6 +298,8 @@ def _tensor_slot(
     node = None if number is other else _tensor_node(tx, function, [number, operand])
     if node is not None:
         return node
+    if isinstance(other, TensorSubclassVariable):
+        return _slot_of_tensor(tx, operand, method, [other])
     if hasattr(other.python_type(), "__torch_function__"):
         unsupported(
             "operator", f"{function.__name__} on {other!r}", "it overrides torch functions"
@@ -378,7 +339,7 @@ def _has_number_slot(value: VariableTracker) -> bool:
 
 
 def _inplace_handler(function: Callable[..., Any]) -> Callable[..., Any]:
-    name, plain, symbol = _INPLACE[function]
+    name, plain, symbol = INPLACE[function]
     in_place = hasattr(torch.Tensor, name)
 
     def inplace_op(tx: Translator, left: VariableTracker, right: VariableTracker, /) -> Any:
@@ -388,14 +349,16 @@ def _inplace_handler(function: Callable[..., Any]) -> Callable[..., Any]:
             node = _tensor_node(tx, function, [left, right]) if in_place else None
             if node is not None:
                 return node
+            if in_place and isinstance(right, TensorSubclassVariable):
+                return _slot_of_tensor(tx, left, name, [right])
         elif isinstance(left, ConstantVariable):
             if right.is_python_constant() and is_inert(right.as_python_constant()):
                 return tx.fold(function, (left.value, right.as_python_constant()), {})
-        else:
+        elif in_place or not isinstance(left, TensorSubclassVariable) or left.has_own(tx, name):
             result = _call_special(tx, left, name, [right])
             if not _is_not_implemented(result):
                 return result
-        forward, reflected, _ = _BINARY[plain]
+        forward, reflected, _ = BINARY[plain]
         return binary_op(tx, plain, left, right, forward, reflected, symbol)
 
     return checked(inplace_op, function.__name__)
@@ -422,13 +385,18 @@ def rich_compare(
     if node is not None:
         return node
     left, right = _normal(left), _normal(right)
-    name, swapped, symbol = _COMPARE[function]
-    sides = [(left, name, right), (right, _COMPARE[swapped][0], left)]
+    name, swapped, symbol = COMPARE[function]
+    sides = [(left, name, right), (right, COMPARE[swapped][0], left)]
     left_type, right_type = left.python_type(), right.python_type()
     if right_type is not left_type and left_type in right_type.__mro__:
         sides.reverse()
     for operand, method, other in sides:
-        result = _comparison_slot(tx, operand, method, other)
+        if isinstance(operand, TensorSubclassVariable) or (
+            isinstance(operand, TensorVariable) and isinstance(other, TensorSubclassVariable)
+        ):
+            result = _slot_of_tensor(tx, operand, method, [other])
+        else:
+            result = _comparison_slot(tx, operand, method, other)
         if not _is_not_implemented(result):
             return result
     if function in (operator.eq, operator.ne):
@@ -453,7 +421,7 @@ def _tensor_comparison(
 ) -> VariableTracker | None:
     """A node; but `==` and `!=` with what is no number nor tensor compare identities."""
     if isinstance(left, UserValueVariable) and isinstance(right, TensorVariable):
-        if any(map(left.overrides, (row[0] for row in _COMPARE.values()))):
+        if any(map(left.overrides, (row[0] for row in COMPARE.values()))):
             unsupported("comparison", f"{left!r} and a tensor", "its class compares itself")
         left = _number_of(left)
     elif isinstance(left, TensorVariable):
@@ -463,8 +431,10 @@ def _tensor_comparison(
     if not tensors:
         return None
     others = [value for value in operands if not isinstance(value, TensorVariable)]
+    if others and isinstance(others[0], TensorSubclassVariable):
+        return None
     if others and hasattr(others[0].python_type(), "__torch_function__"):
-        name, swapped, _ = _COMPARE[function]
+        name, swapped, _ = COMPARE[function]
         if left is others[0]:
             if getattr(left.python_type(), name) is not getattr(object, name):
                 return None  # its own comparison comes first
@@ -536,11 +506,13 @@ def _object_comparison(
 
 
 def _unary_handler(function: Callable[..., Any]) -> Callable[..., Any]:
-    name, symbol = _UNARY[function]
+    name, symbol = UNARY[function]
 
     def unary(tx: Translator, value: VariableTracker, /) -> Any:
         if isinstance(value, TensorVariable):
             return tx.call_operation(function, [value], {})
+        if isinstance(value, TensorSubclassVariable):
+            return _slot_of_tensor(tx, value, name, [])
         result = _call_special(tx, value, name, [])
         if not _is_not_implemented(result):
             return result
@@ -559,6 +531,9 @@ def _overridable(function: Callable[..., Any], handler: Any) -> Callable[..., An
         tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> Any:
         for arg in args:
+            if _has_own_operator(tx, arg, function):
+                return handler(tx, args, kwargs)
+        for arg in args:
             if arg.owns_operators:
                 return arg.operate(tx, function, args)
         if tx.output.overrides.has_modes and any(
@@ -570,11 +545,36 @@ def _overridable(function: Callable[..., Any], handler: Any) -> Callable[..., An
     return call
 
 
-for _function in _BINARY:
+def _has_own_operator(
+    tx: Translator, value: VariableTracker, function: Callable[..., Any]
+) -> bool:
+    """Whether a tensor's class has a special method of its own that Python may ask."""
+    if not isinstance(value, TensorSubclassVariable):
+        return False
+    tables: list[dict[Any, tuple[Any, ...]]] = [BINARY, INPLACE, COMPARE, UNARY]
+    row = next(table[function] for table in tables if function in table)
+    names = [name for name in row if isinstance(name, str)]
+    for other in row:
+        if callable(other):
+            names += BINARY.get(other, ())
+            names += COMPARE[other][:1] if other in COMPARE else []
+    return any(value.has_own(tx, name) for name in names)
+
+
+def _slot_of_tensor(
+    tx: Translator, operand: VariableTracker, method: str, args: list[VariableTracker]
+) -> VariableTracker:
+    """The special method of a tensor, beside one whose class has operators of its own."""
+    if isinstance(operand, TensorSubclassVariable):
+        return operand.call_method(tx, method, args, {}).realize()
+    return dispatched(tx, lambda probe, *rest: getattr(probe, method)(*rest), [operand, *args])
+
+
+for _function in BINARY:
     handles(_function)(_overridable(_function, _binary_handler(_function)))
-for _function in _INPLACE:
+for _function in INPLACE:
     handles(_function)(_overridable(_function, _inplace_handler(_function)))
-for _function in _COMPARE:
+for _function in COMPARE:
     handles(_function)(_overridable(_function, _compare_handler(_function)))
-for _function in _UNARY:
+for _function in UNARY:
     handles(_function)(_overridable(_function, _unary_handler(_function)))

@@ -27,10 +27,15 @@ def default_torch_function(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
-    """`func(*args, **kwargs)` on plain tensors; tensors that it gives are of class `cls`."""
+    """`func(*args, **kwargs)` on plain tensors; tensors that it gives are of class `cls`, which has
+    to be a subclass of all `types`.
+    """
     given = dict(zip(("cls", "func", "types", "args", "kwargs"), args, strict=False)) | kwargs
     cls = given["cls"].as_python_constant()
     func = given["func"]
+    kinds = given["types"].unpack(tx) if "types" in given else []
+    if not all(issubclass(cls, kind.realize().as_python_constant()) for kind in kinds):
+        return tx.wrap_constant(NotImplemented)
     if not func.is_python_constant():
         unsupported("torch function override", repr(func), "the function is not known")
     items = given["args"].unpack(tx) if "args" in given else []
@@ -57,6 +62,7 @@ def disabled_torch_function(
 ) -> Any:
     """`func(*args, **kwargs)` on plain tensors, which stay plain but for arguments given back."""
     given = dict(zip(("func", "types", "args", "kwargs"), args, strict=False)) | kwargs
+    given.pop("types", None)
     result = default_torch_function(tx, [tx.wrap_constant(torch.Tensor)], given).realize()
     items = given["args"].unpack(tx) if "args" in given else []
     instances = {instance.plain: instance for instance in _subclasses(items)}

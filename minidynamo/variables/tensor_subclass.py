@@ -71,10 +71,20 @@ class TensorSubclassVariable(InstanceState):
         return self.cls
 
     def truth(self, tx: Translator) -> bool:
+        if self.has_own(tx, "__bool__"):
+            return self.call_method(tx, "__bool__", [], {}).truth(tx)
         return self.plain.truth(tx)
 
     def hash_key(self, tx: Translator) -> Any:
+        if self.has_own(tx, "__hash__") or self.has_own(tx, "__eq__"):
+            unsupported("hash", repr(self), "its __hash__ has side effects")
         return self
+
+    def has_own(self, tx: Translator, name: str) -> bool:
+        """Whether the class has another method of this name than torch.Tensor."""
+        guard_class(tx, self.cls)
+        class_lookup(tx, self.cls, name)  # guarded by name where the class often changes
+        return getattr(self.cls, name, None) is not getattr(torch.Tensor, name, None)
 
     # -- attributes -----------------------------------------------------------------------------
 
@@ -162,16 +172,25 @@ class TensorSubclassVariable(InstanceState):
         return dispatched(tx, function, args)
 
     def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        if self.has_own(tx, "__getitem__"):
+            return self.call_method(tx, "__getitem__", [key], {})
         return dispatched(tx, operator.getitem, [self, key])
 
     def setitem(self, tx: Translator, key: VariableTracker, value: VariableTracker) -> None:
-        dispatched(tx, operator.setitem, [self, key, value])
+        if self.has_own(tx, "__setitem__"):
+            self.call_method(tx, "__setitem__", [key, value], {})
+        else:
+            dispatched(tx, operator.setitem, [self, key, value])
 
     def length(self, tx: Translator) -> VariableTracker:
+        if self.has_own(tx, "__len__"):
+            return self.call_method(tx, "__len__", [], {})
         return dispatched(tx, len, [self])
 
     def iter(self, tx: Translator) -> VariableTracker:
         """As `Tensor.__iter__`, which is no function that is handed on."""
+        if self.has_own(tx, "__iter__"):
+            return self.call_method(tx, "__iter__", [], {})
         if self.plain.fake.dim() == 0:
             unsupported(
                 "tensor subclass", repr(self), "iteration over a tensor without dimensions"
