@@ -161,9 +161,27 @@ class WrapperTensorVariable(TensorVariable):
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
-        if getattr(torch.Tensor, name, None) is not getattr(type(self.fake), name, None):
+        if self._has_own(name):
             return tx.call_function(self.getattr(tx, name), args, kwargs)
         return super().call_method(tx, name, args, kwargs)
+
+    def _has_own(self, name: str) -> bool:
+        return getattr(torch.Tensor, name, None) is not getattr(type(self.fake), name, None)
+
+    def length(self, tx: Translator) -> VariableTracker:
+        if self._has_own("__len__"):
+            return self.call_method(tx, "__len__", [], {})
+        return super().length(tx)
+
+    def iter(self, tx: Translator) -> VariableTracker:
+        if self._has_own("__iter__"):
+            return self.call_method(tx, "__iter__", [], {})
+        return super().iter(tx)
+
+    def unpack(self, tx: Translator) -> list[VariableTracker]:
+        if self._has_own("__iter__"):
+            return self.iter(tx).unpack(tx)
+        return super().unpack(tx)
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
         unsupported("tensor subclass", f"{self.describe()}.{name} = ...", "it is not traced")

@@ -7,6 +7,7 @@ import operator
 import pytest
 import torch
 from testing import CountingBackend
+from torch.testing._internal.two_tensor import TwoTensor
 
 import minidynamo
 
@@ -163,3 +164,25 @@ def test_a_method_that_comes_later():
     assert shown(compiled(x, made(Later))) == shown(fn(x, made(Later)))
     del Later.__mul__
     assert shown(compiled(x, made(Later))) == shown(fn(x, made(Later)))
+
+
+class Pair(TwoTensor):
+    @staticmethod
+    def __tensor_unflatten__(inner, meta, size, stride):
+        return Pair(inner["a"], inner["b"])
+
+    def __len__(self):
+        return 9
+
+    def __iter__(self):
+        return iter("ab")
+
+
+def test_wrappers_of_tensors():
+    def fn(x, pair):
+        return x + 1, len(pair), list(pair)
+
+    x = torch.ones(2)
+    assert shown(minidynamo.compile(fn, backend="eager")(x, Pair(x, x))) == shown(
+        fn(x, Pair(x, x))
+    )
