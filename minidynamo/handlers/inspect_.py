@@ -84,7 +84,9 @@ def _known_callable(tx: Translator, args: list[VariableTracker], kwargs: dict[st
 def _watched(tx: Translator, variable: VariableTracker, real: Any) -> Any:
     """The function, whose defaults, annotations and attributes the signature may depend on."""
     source, watched = tx.source_of(variable, real), real
-    while isinstance(watched, types.FunctionType):
+    seen: set[int] = set()
+    while isinstance(watched, types.FunctionType) and id(watched) not in seen:
+        seen.add(id(watched))  # one may wrap itself, which inspect refuses
         tx.guard(FuncDefaultsTupleSource(source), "ID_IS", watched.__defaults__)
         tx.guard(AttrSource(source, "__annotations__"), "ID_IS", watched.__annotations__)
         if watched.__kwdefaults__ is None:

@@ -209,7 +209,8 @@ def _refuses(value: Any, name: str, args: list[VariableTracker]) -> bool:
     """Whether an operator's method (`(5).__add__(tensor)`) gives NotImplemented for the operand."""
     is_text = type(value) is str and name in _COMPARISONS
     family = _NUMBERS if isinstance(value, _NUMBERS) else str if is_text else object
-    is_operator = isinstance(getattr(value, name, None), types.MethodWrapperType)
+    plain = (name, name.replace("__r", "__", 1))
+    is_operator = hasattr(value, name) and any(one in vars(operator) for one in plain)
     return is_operator and len(args) == 1 and not issubclass(args[0].python_type(), family)
 
 

@@ -138,6 +138,8 @@ class NdarrayVariable(VariableTracker):
             unsupported("numpy method", f"ndarray.{name}", "it is not traced")
         if name in ("item", "tolist") and not args and not kwargs:
             return self.tensor.call_method(tx, name, args, kwargs)
+        if name in ("fill", "sort") and self.is_scalar:
+            unsupported("numpy method", f"ndarray.{name}", "a number is not written to")
         if name == "fill" and len(args) == 1 and not kwargs:
             if args[0].python_type() not in (int, float, complex, bool):
                 unsupported("numpy method", "ndarray.fill", "it is filled with no plain number")

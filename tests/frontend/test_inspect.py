@@ -320,3 +320,19 @@ def test_texts_of_documentation():
 
     check(lambda a: (a + 1, inspect.getdoc(documented)), x, graphs=1, fullgraph=True)
     check(lambda a: (a + 1, inspect.getdoc(3), inspect.getmro(Called)), x, graphs=1)
+
+
+def test_a_function_that_wraps_itself():
+    def wrapped(a):
+        return a
+
+    wrapped.__wrapped__ = wrapped
+
+    def program(x):
+        try:
+            return x, str(inspect.signature(wrapped))
+        except ValueError as error:
+            return x + 1, type(error).__name__
+
+    found = minidynamo.compile(program, backend="eager")(torch.ones(2))
+    assert found[0].tolist() == [2.0, 2.0] and found[1] == "ValueError"

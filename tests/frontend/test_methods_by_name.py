@@ -73,3 +73,14 @@ def refused_operands(x, number):
 @pytest.mark.parametrize("number", [2, 2.5, True, 1j])
 def test_operands_that_numbers_do_not_know(number):
     check(refused_operands, X, number, graphs=1)
+
+
+def asked_for_an_attribute(x):
+    try:
+        return (5).__getattribute__(x)
+    except TypeError as error:
+        return str(error)
+
+
+def test_methods_that_are_no_operators_raise():
+    check(asked_for_an_attribute, X, graphs=0)

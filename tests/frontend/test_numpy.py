@@ -380,3 +380,12 @@ def test_arrays_are_filled_with_plain_numbers_only():
             with pytest.raises((ValueError, TypeError)) as caught:
                 function(np.ones(3, "int64"), value)
             assert value is None or "invalid literal" in str(caught.value)
+
+
+def test_a_number_of_numpy_is_not_filled():
+    def program(number):
+        doubled = number * 2
+        doubled.fill(7)
+        return doubled
+
+    assert minidynamo.compile(program, backend="eager")(np.float32(2)) == program(np.float32(2))
