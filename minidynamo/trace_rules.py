@@ -134,6 +134,8 @@ _PURE_FUNCTIONS: tuple[Any, ...] = (
         " commonprefix commonpath".split()
     ),
     os.fspath,
+    os.fsencode,
+    os.fsdecode,
     torch.finfo,
     torch.iinfo,
     torch.device,
@@ -220,6 +222,7 @@ _TRACED_FUNCTIONS = {
             "_has_code_flag _has_coroutine_mark _signature_is_functionlike unwrap getmro",
         ),
         (inspect, "getdoc _finddoc _findclass cleandoc indentsize get_annotations"),
+        (inspect, "getmodule getmembers _getmembers"),
         (typing, "get_origin get_args is_typeddict assert_type final no_type_check"),
     )
     for name in names.split()

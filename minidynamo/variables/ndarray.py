@@ -41,7 +41,7 @@ Values = dict[str, VariableTracker]
 # Methods of arrays that give Python objects, files or memory.
 _NOT_TRACED = frozenset(
     "tobytes tofile dump dumps byteswap setfield getfield newbyteorder setflags"
-    " __array__ resize put partition itemset view data flat flags base ctypes".split()
+    " __array__ resize put partition itemset data flat flags base ctypes".split()
 )
 
 

@@ -47,7 +47,7 @@ METADATA = frozenset(
     " is_quantized is_cuda"
     " is_cpu is_mps is_xpu is_meta is_nested is_mkldnn is_mtia is_vulkan is_ipu"
     " is_xla is_maia itemsize"
-    " nbytes name names _version output_nr is_inference".split()
+    " nbytes name names _version output_nr is_inference retains_grad".split()
     if hasattr(torch.Tensor, name)  # names of dimensions are gone in newer torch
 )
 # Attributes that are operations of the graph.
@@ -130,6 +130,8 @@ class TensorVariable(VariableTracker):
                 return _output_number(tx, self)
             if name == "is_leaf":
                 return tx.wrap_constant(is_leaf(tx, self))
+            if name == "retains_grad":
+                return _retains_grad(tx, self)
             if name == "names":  # tensors that have some are not captured
                 return tx.wrap_constant((None,) * self.fake.dim())
             return tx.wrap_constant(getattr(self.fake, name))
@@ -368,6 +370,14 @@ def _output_number(tx: Translator, tensor: TensorVariable) -> VariableTracker:
     if given is None or given.writes:
         return tx.wrap_constant(tensor.fake.output_nr)
     return tx.wrap(given.value.output_nr, AttrSource(given.source, "output_nr"))
+
+
+def _retains_grad(tx: Translator, tensor: TensorVariable) -> VariableTracker:
+    """`retain_grad()` is eager's: what the graph makes does not keep its gradient."""
+    given = given_as(tx, tensor.fake)
+    if given is None or not given.value.requires_grad:
+        return ConstantVariable(False)
+    return tx.wrap(given.value.retains_grad, AttrSource(given.source, "retains_grad"))
 
 
 def is_leaf(tx: Translator, tensor: TensorVariable) -> bool:

@@ -6,8 +6,11 @@ object has only the log. Everything that the class defines in Python is traced.
 
 from __future__ import annotations
 
+import array
+import datetime
 import inspect
 import types
+from collections.abc import Container
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -471,7 +474,7 @@ class OpaqueVariable(VariableTracker):
             assert self.source is not None
             tx.guard(self.source, "ID_IS", self.value)
             return tx.wrap(getattr(self.value, name), AttrSource(self.source, name))
-        if cls is torch.Generator and name == "device":
+        if name in _READ_BY_GUARDS.get(cls, ()):
             return self._number_or_text(tx, name)
         if plain and name not in own:
             found = self._of_class(name)
@@ -533,6 +536,16 @@ class OpaqueVariable(VariableTracker):
         )
 
 
+_DATE, _TIME = "year month day".split(), "hour minute second microsecond fold".split()
+# What objects made in C tell of themselves, and do not change: guards look at it again.
+_READ_BY_GUARDS: dict[type, Container[str]] = {
+    torch.Generator: ("device",),
+    datetime.date: _DATE,
+    datetime.time: _TIME,
+    datetime.datetime: [*_DATE, *_TIME],
+    memoryview: "format itemsize nbytes ndim readonly".split(),
+    array.array: ("itemsize", "typecode"),
+}
 _METHODS = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,

@@ -1,8 +1,10 @@
 """Functions that answer without touching the graph, and blocks that have no effect in it."""
 
 import collections
+import datetime
 import importlib
 import inspect
+import os
 import typing
 import warnings
 import weakref
@@ -480,3 +482,53 @@ def test_tensors_of_other_sizes_are_not_equal():
     assert torch.equal(compiled(torch.ones(4), torch.zeros(4)), torch.zeros(4))
     with pytest.raises(NotImplementedError):
         compiled(torch.ones(3).to_sparse(), torch.ones(2))
+
+
+day, buffer = datetime.date(2020, 5, 4), memoryview(b"abcd")
+
+
+def test_attributes_of_objects_made_in_c():
+    """Dates, views of memory, arrays: a guard looks at what was read of them."""
+
+    def fn(a):
+        kinds = [name for name, _ in inspect.getmembers(Left, inspect.isclass)]
+        where = inspect.getmodule(Left).__name__
+        return a * day.year, day.month, buffer.nbytes, buffer.readonly, kinds, where
+
+    check(fn, x, fullgraph=True)
+
+    def later(index):
+        global day
+        day = datetime.date(2020 + index, 5, 4)
+
+    check_recompiles(fn, [(x,), (x,)], 2, change=later)
+
+
+def test_names_of_files_as_bytes():
+    check(lambda a: (a + 1, os.fsencode("ab"), os.fsdecode(b"ab")), x, fullgraph=True)
+
+
+def test_whether_a_tensor_retains_its_gradient():
+    def fn(a):
+        return a * 2, a.retains_grad, (a + 1).retains_grad
+
+    check(fn, x, fullgraph=True)
+    backend = CompileCounter()
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    leaf = torch.ones(2, requires_grad=True)
+    made = leaf * 2
+    assert compiled(made)[1:] == (False, False)
+    made.retain_grad()
+    assert compiled(made)[1:] == (True, False)
+    assert backend.frame_count == 2
+
+
+def test_arrays_viewed_as_another_type():
+    def fn(a):
+        array = a.numpy().copy()
+        bits = array.view(np.int32)
+        bits[0] += 1
+        array += 1
+        return torch.from_numpy(array), torch.from_numpy(bits), array.view(np.uint8)[0, 0]
+
+    check(fn, x, fullgraph=True)
