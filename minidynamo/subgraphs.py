@@ -34,6 +34,8 @@ class Body:
         self.first_op: Node | None = None
         self.lifted: dict[Node, Node] = {}
         self.parameters: list[Node] = []
+        # Whether the strides of its arguments, and so of what it makes, differ between calls.
+        self.has_unknown_layouts = False
         self._versions: dict[Node, int] = {}
 
     def wrote_to(self, placeholder: Node) -> bool:
@@ -103,6 +105,15 @@ def graphs_of(body: Body | None) -> list[torch.fx.Graph]:
         graphs.append(body.graph)
         body = body.parent
     return graphs
+
+
+def has_unknown_layout(body: Body | None, node: Node) -> bool:
+    """Whether the strides of what `node` gives are known only when its body is run."""
+    while body is not None and body.graph is not node.graph:
+        body = body.parent
+    while body is not None and not body.has_unknown_layouts:
+        body = body.parent
+    return body is not None
 
 
 def end_graph(

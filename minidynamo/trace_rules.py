@@ -29,6 +29,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
@@ -238,6 +239,13 @@ _TRACED_FUNCTIONS |= {
 }
 # Its instances are made as others, but below a tracer of torch.fx.
 _TRACED_FUNCTIONS.add(vars(torch.fx.ProxyableClassMeta)["__call__"])
+# Its lists and dicts that cannot be changed: their methods only say so, or look.
+_TRACED_FUNCTIONS |= {
+    method
+    for class_ in (immutable_list, immutable_dict)
+    for method in vars(class_).values()
+    if isinstance(method, types.FunctionType)
+}
 # A WeakKeyDictionary is a dict of references that the traced code calls. (What WeakValueDictionary
 # holds may die between guard and use: it is eager's.)
 _TRACED_FUNCTIONS |= {

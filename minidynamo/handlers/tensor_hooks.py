@@ -286,6 +286,7 @@ def register_hook(
         gradient = torch.empty_like(self.fake)
 
     def run(body: Body) -> VariableTracker:
+        body.has_unknown_layouts = True
         return tx.call_function(args[0], [new_tensor(tx, body, gradient)], {})
 
     traced = trace_body(tx, "register_hook", run)

@@ -21,6 +21,7 @@ from .builtin_object import NONE, builtin_method, is_none
 from .exceptions import ExceptionVariable, set_context, stop_iteration_error
 from .iterators import IteratorVariable
 from .reach import is_held
+from .user_defined import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -201,7 +202,16 @@ class GeneratorVariable(IteratorVariable):
         handler = self.frame.instructions[self.frame.ip - 1].handler
         while handler is not None and handler.target.opname in _IMPLICIT:
             handler = handler.target.handler
-        return handler is not None
+        return handler is not None or (self._delegates() and self._closes_iterator())
+
+    def _closes_iterator(self) -> bool:
+        """Whether what a `yield from` goes over has a `close` of the program. (A generator is
+        dropped with this one.)
+        """
+        iterator = self.frame.stack[-1].realize()
+        return isinstance(iterator, UserDefinedObjectVariable) and hasattr(
+            iterator.python_type(), "close"
+        )
 
     def end(self, tx: Translator) -> None:
         """Nothing leads to it any more: run its cleanup (`_PyGen_Finalize`)."""
@@ -235,7 +245,7 @@ class GeneratorVariable(IteratorVariable):
     def stop_iteration(self) -> VariableTracker:
         result = self.result
         self.result = None
-        if result is None or is_none(result):
+        if result is None or is_none(result.realize()):
             return ExceptionVariable(StopIteration, [])
         return ExceptionVariable(StopIteration, [result])
 

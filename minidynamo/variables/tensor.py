@@ -25,6 +25,7 @@ from ..exc import RunInEager
 from ..output_graph import example_value
 from ..side_effects import DELETED, Mutation
 from ..source import AttrSource, InstanceDictSource
+from ..subgraphs import has_unknown_layout
 from .base import ObservedException, VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
 from .drawn_tensors import decided
@@ -59,6 +60,7 @@ METADATA_METHODS = frozenset(
     " is_signed storage_offset get_device is_conj is_neg is_pinned is_inference"
     " dense_dim sparse_dim has_names".split()
 )
+_LAYOUT_METHODS = frozenset({"stride", "is_contiguous", "storage_offset"})
 
 
 def tensor_method(*names: str) -> Callable[[TensorMethod], TensorMethod]:
@@ -244,6 +246,9 @@ class TensorVariable(VariableTracker):
     def _metadata_method(
         self, tx: Translator, name: str, args: list[Any], kwargs: dict[str, Any]
     ) -> VariableTracker:
+        if name in _LAYOUT_METHODS and has_unknown_layout(tx.output.body, self.node):
+            what = "the layout of a gradient is known when the backward pass runs"
+            unsupported("autograd call", f"{self.describe()}.{name}()", what)
         values = [arg.as_python_constant() for arg in args]
         named = {key: arg.as_python_constant() for key, arg in kwargs.items()}
         return tx.fold(lambda *a, **k: getattr(self.fake, name)(*a, **k), tuple(values), named)

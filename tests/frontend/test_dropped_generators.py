@@ -86,6 +86,35 @@ def held_by_a_list(x):
     return log, x + next(items[0])
 
 
+class Closing:
+    def __init__(self, log):
+        self.log = log
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return 1
+
+    def close(self):
+        self.log.append("closed")
+
+
+def delegated_to_an_object(x):
+    def outer(log):
+        yield from Closing(log)
+
+    log = []
+    generator = outer(log)
+    value = next(generator)
+    generator = outer(log)
+    log.append("between")
+    value += next(generator)
+    generator.close()
+    log.append("behind")
+    return log, x + value
+
+
 def delegated(x):
     def outer(log):
         try:
@@ -150,6 +179,7 @@ WHOLE = [
     returned,
     held_by_a_list,
     delegated,
+    delegated_to_an_object,
     in_a_block,
     writes_to_a_tensor,
     writes_to_a_global,

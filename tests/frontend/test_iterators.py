@@ -408,6 +408,25 @@ def test_generator_return_value():
     check(fn, X)
 
 
+@pytest.mark.parametrize("value", [None, 0, ()])
+def test_what_stop_iteration_holds(value):
+    def generator():
+        try:
+            yield 1
+        finally:
+            return value  # noqa: B012
+
+    def fn(x):
+        started = generator()
+        next(started)
+        try:
+            started.throw(ValueError)
+        except StopIteration as stop:
+            return x + 1, stop.args, stop.value
+
+    check(fn, X)
+
+
 def test_yield_from():
     def inner(x):
         result = yield from numbers(2, x)

@@ -418,3 +418,18 @@ def test_low_rank_decompositions():
     rows = torch.randn(6, 2) @ torch.randn(2, 5)
     torch.manual_seed(0)
     testing.check(f, rows, graphs=1, fullgraph=True)
+
+
+def test_immutable_lists_and_dicts_of_fx():
+    def fn(x, items, mapping):
+        items = torch.fx.immutable_collections.immutable_list(items)
+        said = []
+        for change in (lambda: items.append(x), lambda: mapping.update(a=1), items.clear):
+            try:
+                change()
+            except TypeError as error:
+                said.append(str(error).splitlines()[0])
+        return x + len(items), said, torch.fx.node.map_aggregate(items, lambda a: a + 1)
+
+    mapping = torch.fx.immutable_collections.immutable_dict({"b": 2})
+    testing.check(fn, X, [1, (X, 2)], mapping, fullgraph=True)

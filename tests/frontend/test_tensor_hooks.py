@@ -408,3 +408,27 @@ def test_hooks_of_what_is_bound_again_are_refused(fn):
         minidynamo.compile(fn, backend="eager", fullgraph=True)(
             torch.ones(3, requires_grad=True)
         )
+
+
+def test_hooks_that_ask_for_strides_see_those_of_the_backward_pass():
+    def by_layout(grad):
+        half = grad * 0.5
+        return half if half.is_contiguous() or half.stride(0) == 1 else grad * 3
+
+    def fn(x):
+        y = x * 2
+        y.register_hook(by_layout)
+        return y.sum() if x.sum() > 0 else y
+
+    def gradient(run, x):
+        out = run(x.requires_grad_())
+        out.backward(None if out.dim() == 0 else torch.ones(4))
+        return x.grad
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for value in (torch.ones(4), -torch.ones(4)):
+        assert_same(gradient(fn, value.clone()), gradient(compiled, value.clone()))
+    with pytest.raises(minidynamo.exc.Unsupported, match="layout of a gradient"):
+        minidynamo.compile(lambda x: (x * 2).register_hook(by_layout) and x, fullgraph=True)(
+            torch.ones(3, requires_grad=True)
+        )
