@@ -32,7 +32,7 @@ from .markers import Decision, set_decision
 from .optimized_module import OptimizedModule
 from .regions import forget_regions, live_regions, region_for, run_only
 from .resume_execution import forget_breaks
-from .shape_specs import checked_spec
+from .shape_specs import attached_spec, checked_spec
 from .stances import STANCES, Stance
 from .stances import made_by as stances_made_by
 from .stances import switch as switch_stance
@@ -91,6 +91,17 @@ class Compiler:
 
     def __call__(self, model: Any) -> Any:
         _check_model(model)
+        attached = attached_spec(model)
+        if attached is not None:
+            if self.shapes_spec is not None:
+                raise ValueError(
+                    "compile: give dynamic_shapes or decorate the function with dynamic_spec"
+                )
+            spec = checked_spec(attached, self.dynamic)
+            return replace(self, shapes_spec=spec)._applied(model)
+        return self._applied(model)
+
+    def _applied(self, model: Any) -> Any:
         if isinstance(model, torch.nn.Module):
             return OptimizedModule(innermost(model), self.wrap)
         if isinstance(model, (staticmethod, classmethod)):
@@ -147,6 +158,7 @@ def compile(
     disable: bool = False,
     recompile_limit: int | None = None,
     isolate_recompiles: bool = False,
+    dynamic_shapes: Any = None,
     shapes_spec: Any = None,
 ) -> Any:
     """Compile `model` when it is first called, and again when assumptions fail; as torch.compile.
@@ -160,8 +172,9 @@ def compile(
     guard_filter_fn(entries) says which guards are kept, at the caller's own risk. name: what this
     configuration is called; it has no effect. disable: return `model` as it is. recompile_limit: in
     place of `config.recompile_limit`. isolate_recompiles: share no compiled code with equal
-    configurations. shapes_spec: in place of `dynamic`, a spec of torch.fx.experimental.dynamic_spec
-    or a dict of them: which sizes and ints are symbolic; everything else is a constant.
+    configurations. dynamic_shapes (shapes_spec in torch 2.13): in place of `dynamic`, a spec of
+    torch.fx.experimental.dynamic_spec or a dict of them: which sizes and ints are symbolic;
+    everything else is a constant. Without it, that of the decorator `dynamic_spec` there.
     Raises TypeError for an argument of the wrong type, InvalidBackend or UserError for unknown
     names.
     """
@@ -179,7 +192,12 @@ def compile(
     backend = get_default_backend() if backend is None else backend
     _check_names(backend, mode, options)
     given = backend, fullgraph, dynamic, mode, options, recompile_limit, isolate_recompiles
-    compiler = Compiler(*given, checked_spec(shapes_spec, dynamic))
+    if dynamic_shapes is not None and shapes_spec is not None:
+        raise ValueError(
+            "compile: dynamic_shapes and shapes_spec are two names of one argument"
+        )
+    spec = shapes_spec if dynamic_shapes is None else dynamic_shapes
+    compiler = Compiler(*given, checked_spec(spec, dynamic))
     if disable or config.disable:
         return model if model is not None else _unchanged
     return compiler if model is None else compiler(model)

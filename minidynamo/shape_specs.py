@@ -1,4 +1,4 @@
-"""`compile(shapes_spec=...)`: the user says which sizes and ints of the arguments are symbolic.
+"""`compile(dynamic_shapes=...)`: the user says which sizes and ints of the arguments are symbolic.
 
 A spec (torch.fx.experimental.dynamic_spec, torch 2.13 and newer) tells it by the parameters' names:
 a `TensorSpec` has an entry for each dimension, `DictSpec`, `SeqSpec` and `ObjectSpec` lead into
@@ -16,7 +16,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import sympy
@@ -56,18 +56,25 @@ def checked_spec(
         return None
     if dynamic is not None:
         raise ValueError(
-            "compile: give either dynamic or shapes_spec, which tells what is dynamic"
+            "compile: give either dynamic or dynamic_shapes, which tells what is dynamic"
         )
     try:
         specs = import_module("torch.fx.experimental.dynamic_spec")
     except ImportError:
-        raise UserError("compile: shapes_spec needs torch 2.13 or newer") from None
+        raise UserError("compile: dynamic_shapes needs torch 2.13 or newer") from None
     if isinstance(spec, (specs.ParamsSpec, dict)):
         return specs.ShapesSpec(spec)
     if not isinstance(spec, specs.ShapesSpec):
         kinds = "a ShapesSpec, a ParamsSpec, a dict or None"
-        raise TypeError(f"compile: shapes_spec must be {kinds}, not {type(spec).__name__}")
+        raise TypeError(f"compile: dynamic_shapes must be {kinds}, not {type(spec).__name__}")
     return spec
+
+
+def attached_spec(model: Any) -> Any:
+    """What the decorator `dynamic_spec` of torch 2.14 said of a function or a module's forward."""
+    function = model.forward if isinstance(model, torch.nn.Module) else model
+    known = isinstance(function, (FunctionType, MethodType))
+    return getattr(function, "_dynamic_spec", None) if known else None
 
 
 class SpecifiedShapes:
@@ -108,7 +115,9 @@ class SpecifiedShapes:
                 return None
             found = _entry(found, step, source)
         if found is not None and type(found).__name__ in _ENTRIES:
-            raise UserError(f"shapes_spec: {source.name} has no entries, its spec is a {found}")
+            raise UserError(
+                f"dynamic_shapes: {source.name} has no entries, its spec is a {found}"
+            )
         return found
 
     def context(
@@ -141,14 +150,14 @@ class SpecifiedShapes:
         if spec is None:
             return [None] * value.dim()
         if not hasattr(spec, "_specs"):
-            raise UserError(f"shapes_spec: {source.name} is a tensor, its spec is {spec!r}")
+            raise UserError(f"dynamic_shapes: {source.name} is a tensor, its spec is {spec!r}")
         if len(spec) != value.dim():
             counts = f"has {value.dim()} dimensions, its spec has {len(spec)}"
-            raise UserError(f"shapes_spec: {source.name} {counts}")
+            raise UserError(f"dynamic_shapes: {source.name} {counts}")
         for dim, (wanted, size) in enumerate(zip(spec, value.shape, strict=True)):
             if type(wanted) is int and wanted != size:
                 place = f"{source.name}.size({dim})"
-                raise UserError(f"shapes_spec: {place} is {size}, its spec is {wanted}")
+                raise UserError(f"dynamic_shapes: {place} is {size}, its spec is {wanted}")
         return list(spec)
 
     def note_size(
@@ -172,9 +181,9 @@ class SpecifiedShapes:
         """
         spec = self.leaf(source)
         if hasattr(spec, "_specs"):
-            raise UserError(f"shapes_spec: {source.name} is a number, its spec a TensorSpec")
+            raise UserError(f"dynamic_shapes: {source.name} is a number, its spec a TensorSpec")
         if type(spec) is int and spec != value:
-            raise UserError(f"shapes_spec: {source.name} is {value}, its spec is {spec}")
+            raise UserError(f"dynamic_shapes: {source.name} is {value}, its spec is {spec}")
         return isinstance(spec, torch.SymInt) and type(value) is int
 
     def note_number(
@@ -203,13 +212,13 @@ class SpecifiedShapes:
         elif symbol in self._symbols:
             if self._values[symbol] != value:
                 other = f"another {spec.name} is {self._values[symbol]}"
-                raise UserError(f"shapes_spec: {name} is {value}, {other}")
+                raise UserError(f"dynamic_shapes: {name} is {value}, {other}")
             torch._check(number == self._symbols[symbol])
         else:
             self._symbols[symbol], self._values[symbol] = number, value
             low, high = spec.min, spec.max
             if (low is not None and value < low) or (high is not None and value > high):
-                raise UserError(f"shapes_spec: {name} is {value}, not in [{low}, {high}]")
+                raise UserError(f"dynamic_shapes: {name} is {value}, not in [{low}, {high}]")
             if low is not None:
                 torch._check(number >= low)
             if high is not None:
@@ -232,7 +241,7 @@ class SpecifiedShapes:
             holds = expr.subs(self._values)
             if holds != True:  # noqa: E712 (of sympy)
                 values = ", ".join(f"{_pretty(s)} = {v}" for s, v in self._values.items())
-                raise UserError(f"shapes_spec: {text} does not hold, {values}")
+                raise UserError(f"dynamic_shapes: {text} does not hold, {values}")
             torch._check(self._env.create_symboolnode(expr.xreplace(known)))
 
     def finish(
@@ -245,7 +254,7 @@ class SpecifiedShapes:
         free = set[Any]().union(*(expr.free_symbols for expr, _ in self._pending))
         names = ", ".join(sorted(_pretty(symbol) for symbol in free - self._symbols.keys()))
         why = f"cannot be checked: {names} must be an entry of its own"
-        raise UserError(f"shapes_spec: {'; '.join(lines)} {why}")
+        raise UserError(f"dynamic_shapes: {'; '.join(lines)} {why}")
 
 
 def _pretty(
@@ -352,5 +361,5 @@ def _entry(
         return _ENTRIES[kind](spec, step)
     except KeyError:
         raise UserError(
-            f"shapes_spec: {source.name} is reached by {step!r}, where the spec is a {kind}"
+            f"dynamic_shapes: {source.name} is reached by {step!r}, where the spec is a {kind}"
         ) from None

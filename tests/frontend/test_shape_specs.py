@@ -1,4 +1,4 @@
-"""`compile(shapes_spec=...)` of torch 2.13: which sizes and ints are symbolic, told beforehand."""
+"""`compile(dynamic_shapes=...)`: which sizes and ints are symbolic, told beforehand."""
 
 import pytest
 import torch
@@ -14,10 +14,10 @@ def of(*sizes):
     return [torch.arange(1.0, 1 + torch.Size(size).numel()).view(size) for size in sizes]
 
 
-def check(fn, shapes_spec, calls, graphs, backend=None):
+def check(fn, shapes, calls, graphs, backend=None):
     counter = CompileCounter()
     call = minidynamo.compile(
-        fn, backend=backend or counter, fullgraph=True, shapes_spec=shapes_spec
+        fn, backend=backend or counter, fullgraph=True, dynamic_shapes=shapes
     )
     for args in calls:
         torch.testing.assert_close(call(*args), fn(*args))
@@ -77,7 +77,7 @@ def test_computed_sizes_and_assumptions():
     call = check(fn, shapes, [of((5,), (3,)), of((6,), (2,))], 1)
     with pytest.raises(minidynamo.exc.UserError, match="the assumption a > b does not hold"):
         call(*of((3,), (3,)))
-    call = minidynamo.compile(fn, shapes_spec={"x": TensorSpec([n * 2])})
+    call = minidynamo.compile(fn, dynamic_shapes={"x": TensorSpec([n * 2])})
     with pytest.raises(minidynamo.exc.UserError, match="n must be an entry of its own"):
         call(*of((4,), (3,)))
 
@@ -110,7 +110,7 @@ def test_modules_and_marks():
     """The names are those of `forward`; marks of tensors do not count."""
     model, counter = torch.nn.Linear(4, 4), CompileCounter()
     shapes = {"input": TensorSpec([ShapeVar("n"), None])}
-    call = minidynamo.compile(model, backend=counter, shapes_spec=shapes)
+    call = minidynamo.compile(model, backend=counter, dynamic_shapes=shapes)
     for n in 2, 3, 7:
         (x,) = of((n, 4))
         torch.testing.assert_close(call(x), model(x))
@@ -132,13 +132,38 @@ def test_modules_and_marks():
     ],
 )
 def test_specs_of_something_else(shapes, text):
-    call = minidynamo.compile(lambda x, n: x * n, shapes_spec=shapes)
+    call = minidynamo.compile(lambda x, n: x * n, dynamic_shapes=shapes)
     with pytest.raises(minidynamo.exc.UserError, match=text):
         call(of((3, 4))[0], 2)
 
 
 def test_wrong_arguments():
-    with pytest.raises(TypeError, match="shapes_spec must be a ShapesSpec"):
-        minidynamo.compile(rows, shapes_spec=3)
-    with pytest.raises(ValueError, match="either dynamic or shapes_spec"):
-        minidynamo.compile(rows, shapes_spec={}, dynamic=True)
+    with pytest.raises(TypeError, match="dynamic_shapes must be a ShapesSpec"):
+        minidynamo.compile(rows, dynamic_shapes=3)
+    with pytest.raises(ValueError, match="either dynamic or dynamic_shapes"):
+        minidynamo.compile(rows, dynamic_shapes={}, dynamic=True)
+    with pytest.raises(ValueError, match="two names of one argument"):
+        minidynamo.compile(rows, dynamic_shapes={}, shapes_spec={})
+
+
+@pytest.mark.skipif(not hasattr(spec, "dynamic_spec"), reason="of torch 2.14")
+def test_specs_by_a_decorator():
+    n, counter = ShapeVar("n"), CompileCounter()
+
+    class Double(torch.nn.Module):
+        @spec.dynamic_spec({"x": TensorSpec([n, None])})
+        def forward(self, x):
+            return x * 2
+
+    for model in (Double(), Double().forward):
+        counter.clear()
+        minidynamo.reset()
+        compiled = minidynamo.compile(model, backend=counter, fullgraph=True)
+        for size in (3, 1, 0, 7):
+            (x,) = of((size, 2))
+            assert torch.equal(compiled(x), x * 2)
+        assert counter.frame_count == 1
+    with pytest.raises(ValueError, match="or decorate the function"):
+        minidynamo.compile(Double(), dynamic_shapes={})
+    with pytest.raises(ValueError, match="either dynamic or dynamic_shapes"):
+        minidynamo.compile(dynamic=True)(Double())
