@@ -225,6 +225,7 @@ _TRACED_FUNCTIONS = {
         (inspect, "getdoc _finddoc _findclass cleandoc indentsize get_annotations"),
         (inspect, "getmodule getmembers _getmembers"),
         (typing, "get_origin get_args is_typeddict assert_type final no_type_check"),
+        (torch.autograd.graph, "region_activation_memory_budget"),
     )
     for name in names.split()
 }

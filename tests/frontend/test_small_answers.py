@@ -532,3 +532,25 @@ def test_arrays_viewed_as_another_type():
         return torch.from_numpy(array), torch.from_numpy(bits), array.view(np.uint8)[0, 0]
 
     check(fn, x, fullgraph=True)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.autograd.graph, "region_activation_memory_budget"),
+    reason="of torch 2.14",
+)
+def test_budgets_of_activations():
+    """They can be given in compiled regions only."""
+    budget = torch.autograd.graph.region_activation_memory_budget
+
+    def fn(a):
+        with budget(0.5):
+            return (a.sin() * 2).cos()
+
+    leaf = x.clone().requires_grad_()
+    for backend in ("eager", "inductor"):
+        made = minidynamo.compile(fn, backend=backend, fullgraph=True)(leaf)
+        assert torch.allclose(made, (leaf.sin() * 2).cos())
+        (found,) = torch.autograd.grad(made.sum(), leaf)
+        assert torch.allclose(found, -(leaf.sin() * 2).sin() * 2 * leaf.cos())
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\]"):
+        minidynamo.compile(lambda a: budget(3.0), backend="eager")(x)
