@@ -47,6 +47,9 @@ class CatchWarningsVariable(BlockVariable):
 
     def entered(self, tx: Translator) -> VariableTracker:
         self.last_node = _last_node(tx)
+        is_dropped = tx.instructions[tx.ip].opname == "POP_TOP"
+        # With fullgraph, what operators say is shown rather than thrown away.
+        self.is_quiet |= is_dropped and tx.output.options.fullgraph
         return tx.wrap_items(list, []) if self.options.get("record") else NONE
 
     def left(self, tx: Translator) -> None:

@@ -22,6 +22,7 @@ from .base import VariableTracker, unsupported
 from .builtin_object import observed
 from .constant import ConstantVariable
 from .functions import MethodOfVariable
+from .lists import as_sequence
 from .ndarray import NdarrayVariable, from_array
 from .numpy_numbers import NumpyNumberVariable
 from .registry import handles, wraps
@@ -47,6 +48,8 @@ _PYTHON_DRAWS = frozenset(
     " choice choices sample"
     " seed getstate setstate".split()
 )
+# Those that only ask how many items a sequence has.
+_FROM_ITEMS = frozenset("choice choices sample shuffle".split())
 _NUMPY_DRAWS = frozenset(
     "rand randn randint random"
     " random_sample ranf sample"
@@ -250,7 +253,7 @@ def _of_python(name: str) -> None:
     handles(function)(handler)
 
 
-for _name in sorted(_PYTHON_DRAWS):
+for _name in sorted(_PYTHON_DRAWS | {"shuffle"}):
     _of_python(_name)
 
 
@@ -291,7 +294,7 @@ class SeededVariable(VariableTracker):
         return True
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
-        if name in _PYTHON_DRAWS:
+        if name in _PYTHON_DRAWS or name == "shuffle":
             return MethodOfVariable(self, name)
         return super().getattr(tx, name)
 
@@ -299,6 +302,10 @@ class SeededVariable(VariableTracker):
         self, tx: Translator, name: str, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         known = [*args, *kwargs.values()]
+        if name in _FROM_ITEMS and args:
+            chosen = self._choose(tx, name, args, kwargs)
+            if chosen is not None:
+                return chosen
         if name not in _PYTHON_DRAWS or (name == "seed" and not known):
             unsupported("random number", f"Random.{name}", "it is not known while tracing")
         values = list(map(_given, args))
@@ -310,6 +317,29 @@ class SeededVariable(VariableTracker):
         if isinstance(result, list):
             return tx.wrap_items(list, [tx.wrap_constant(item) for item in result])
         return tx.wrap_constant(result)
+
+    def _choose(
+        self, tx: Translator, name: str, args: Args, kwargs: Kwargs
+    ) -> VariableTracker | None:
+        """The same with the positions of the items, of a list or tuple: these may be anything."""
+        given = as_sequence(args[0], list if name == "shuffle" else object)
+        if given is None or given.cls not in (list, tuple):
+            return None
+        items = given.unpack(tx)
+        places = list(range(len(items)))
+        tx.output.side_effects.mutate(self)
+        rest = list(map(_given, args[1:]))
+        named = {key: _given(value) for key, value in kwargs.items()}
+        found = _run(tx, getattr(self.real, name), [places, *rest], named)
+        if name == "shuffle":
+            whole = ConstantVariable(slice(None))
+            given.call_method(
+                tx, "__setitem__", [whole, tx.wrap_items(list, [items[i] for i in places])], {}
+            )
+            return ConstantVariable(None)
+        if name == "choice":
+            return items[found]
+        return tx.wrap_items(list, [items[i] for i in found])
 
     def reconstruct(self, codegen: PyCodegen) -> None:
         codegen.begin_call(_restored)

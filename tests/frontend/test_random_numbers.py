@@ -257,3 +257,29 @@ def test_the_device_of_a_generator_is_read():
             fn(torch.ones(2), torch.Generator()), compiled(torch.ones(2), torch.Generator())
         )
     assert len(counter.graphs) == 1
+
+
+def test_a_seeded_generator_chooses_from_any_items():
+    def fn(x):
+        generator = random.Random(3)
+        tensors = [x + i for i in range(6)]
+        chosen = [
+            generator.choice(tensors),
+            *generator.choices(tensors, weights=[1, 2, 3, 4, 5, 6], k=2),
+            *generator.sample((x, "a", None), k=2),
+        ]
+        generator.shuffle(tensors)
+        letters = list("xyz")
+        random.Random.shuffle(generator, letters)
+        for call in (lambda: generator.choice([]), lambda: generator.sample([x], 2)):
+            try:
+                call()
+            except (IndexError, ValueError) as error:
+                chosen.append(str(error))
+        return chosen, tensors, letters, generator.random()
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for value in (x, x + 1):
+        assert_same(compiled(value), fn(value))
+    assert len(counter.graphs) == 1

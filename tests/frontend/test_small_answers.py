@@ -554,3 +554,19 @@ def test_budgets_of_activations():
         assert torch.allclose(found, -(leaf.sin() * 2).sin() * 2 * leaf.cos())
     with pytest.raises(ValueError, match=r"must be in \[0, 1\]"):
         minidynamo.compile(lambda a: budget(3.0), backend="eager")(x)
+
+
+def test_a_block_that_throws_warnings_away_is_captured_whole():
+    def fn(a):
+        with warnings.catch_warnings(record=True):
+            return a.sin()
+
+    def kept(a):
+        with warnings.catch_warnings(record=True) as caught:
+            b = a.sin()
+        return b, len(caught)
+
+    check(fn, x, fullgraph=True)
+    with pytest.raises(minidynamo.exc.Unsupported, match="inside of the block"):
+        minidynamo.compile(kept, backend="eager", fullgraph=True)(x)
+    check(kept, x, graphs=None)
