@@ -12,6 +12,7 @@ import torch
 
 import minidynamo
 from minidynamo import exc
+from minidynamo.inductor import metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -244,7 +245,7 @@ def test_unknown_names_list_the_known_ones():
     with pytest.raises(exc.InvalidBackend, match="did you mean 'inductor'.*aot_eager, .*eager"):
         minidynamo.compile(wave, backend="inducto")
     with pytest.raises(
-        exc.UserError, match="unknown mode 'fast'; known: default, max-autotune"
+        exc.UserError, match="unknown mode 'fast'; known: default, lite, max-autotune"
     ):
         minidynamo.compile(wave, mode="fast")
     with pytest.raises(
@@ -276,13 +277,21 @@ def test_wrong_argument_counts_fail_as_in_eager(recorder, x):
 
 def test_modes_and_options():
     assert list(minidynamo.list_mode_options())[0] == "default"
-    assert set(torch._inductor.list_mode_options()) - {"lite"} <= set(
-        minidynamo.list_mode_options()
-    )
+    assert set(torch._inductor.list_mode_options()) <= set(minidynamo.list_mode_options())
     assert minidynamo.list_mode_options("default") == {}
     assert "cpu_backend" in minidynamo.list_options()
     for options in minidynamo.list_mode_options().values():
         assert set(options) <= set(minidynamo.list_options())
+
+
+def test_lite_mode_runs_operators_one_by_one(x):
+    metrics.reset()
+    x = x.clone().requires_grad_()
+    result = minidynamo.compile(wave, mode="lite", fullgraph=True)(x)
+    (grad,) = torch.autograd.grad(result.sum(), x)
+    assert torch.equal(result, wave(x))
+    torch.testing.assert_close(grad, torch.autograd.grad(wave(x).sum(), x)[0])
+    assert metrics.kernel_calls == 0 and metrics.uncompiled_graphs == 2
 
 
 # -- backends --------------------------------------------------------------------------------------

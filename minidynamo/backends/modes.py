@@ -26,6 +26,7 @@ __all__ = [
 
 _MODES: dict[str, dict[str, Any]] = {
     "default": {},
+    "lite": {"fallback_by_default": True},
     "reduce-overhead": {"triton.cudagraphs": True},
     "max-autotune-no-cudagraphs": {"max_autotune": True},
     "max-autotune": {"max_autotune": True, "triton.cudagraphs": True},

@@ -22,13 +22,14 @@ _WAITS = tuple(f"{namespace}::wait_tensor" for namespace in _COLLECTIVES)
 def has_effect(op: Any) -> bool:
     """`op`: an OpOverload. Without results it is there to raise, or to act; a random one moves the
     generator on; other processes take part in a collective, also if only they want its result;
-    others were registered as effectful.
+    others were registered as effectful, or told to `torch.fx.node.has_side_effect`.
     """
     return (
         not op._schema.returns
         or op.namespace in _COLLECTIVES
         or torch.Tag.nondeterministic_seeded in op.tags
         or registry.find(op._name).effect.effect is not None
+        or op in kept_by_torch
     )
 
 

@@ -109,6 +109,8 @@ def call(
     take = g.realize if op in ANY_LAYOUT and g.sizes is None else partial(_laid_out, g)
     if any(a.alias_info is not None for a in op._schema.arguments) or _is_silent(op):
         take = g.eager_layout
+    elif torch.Tag.needs_contiguous_strides in op.tags:
+        take = partial(_contiguous, g)
     if any_strides or (op in ANY_STRIDES and (g.sizes is None or op in PRODUCTS)):
         take = partial(_factor, g) if op in PRODUCTS else g.strided
     if take == g.strided and op in ANY_ROWS:
@@ -308,6 +310,12 @@ def _runs_down(g: GraphLowering, value: TensorValue) -> bool:
         steps.append(largest.index.coeff(monomial[0]))  # type: ignore[union-attr,arg-type]
     down, along = (step is not None and step.is_const and step.const == 1 for step in steps)
     return down and not along
+
+
+def _contiguous(g: GraphLowering, value: TensorValue) -> View:
+    """The value's memory, row by row."""
+    view, rows = g.strided(value), contiguous_strides(value.size)
+    return view if view.stride == rows else g.realize(g.copy(value, rows))
 
 
 def _rows(g: GraphLowering, value: TensorValue) -> View:

@@ -256,7 +256,11 @@ def split(
         results = [n for n in nodes if n in wanted or not inside.issuperset(n.users)]
         module = _module(graph, nodes, given, results)
         # What runs may be Python of torch's: it is not for the frame hook.
-        call = compile_piece(module) if is_compiled else _C.disabled(module.forward)
+        has_tensors = any(not isinstance(_value(n), (int, torch.SymInt)) for n in nodes)
+        has_kernels = (
+            is_compiled and has_tensors
+        )  # sizes are read of whatever an operator gives
+        call = compile_piece(module) if has_kernels else _C.disabled(module.forward)
         given = [node for node in given if node.op != "get_attr"]
         dense = [
             (place, _dense_order(node))

@@ -152,7 +152,7 @@ def _name(target: Any) -> str:
 def step_key(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
     """The name of all that the passes of `gm` depend on, or None where that is not known."""
     is_watched = any(map(events.wants, _DETAILS)) or config.trace_enabled
-    is_watched = is_watched or config.schedule_only
+    is_watched = is_watched or config.schedule_only or config.fallback_by_default
     is_differentiated = torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
     )

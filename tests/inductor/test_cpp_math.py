@@ -218,3 +218,20 @@ def test_narrower_machines(march, tmp_path):
     ctypes.CDLL(str(library)).run(*pointers, ctypes.c_int64(x.numel()))
     for name, actual in zip(names, out):
         assert error_in_ulps(actual, getattr(torch, name)(x.double())).max() < 1.8, name
+
+
+ODD = "sin tan asin atan sinh tanh asinh atanh erf expm1 log1p".split()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+def test_numbers_alone_keep_the_sign_of_zero(shape):
+    x = torch.full(shape, -0.0)
+    one = torch.ones(shape)
+
+    def fn(x, y):
+        turned = torch.atan2(x, -y), torch.copysign(y, x), torch.atan2(-y, x)
+        return *turned, *(getattr(torch, name)(x) for name in ODD)
+
+    for actual, expected in zip(compiled(fn, x, one)(x, one), fn(x, one), strict=True):
+        torch.testing.assert_close(actual, expected)
+        assert torch.equal(actual.signbit(), expected.signbit())

@@ -34,6 +34,14 @@ def raised(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x.clone()
 
 
+@torch.library.custom_op("tests_effects::noted", mutates_args=())
+def noted(x: torch.Tensor, name: str) -> torch.Tensor:
+    DONE.append((name, *x.tolist()))
+    return x.clone()
+
+
+noted.register_fake(lambda x, name: torch.empty_like(x))
+torch.fx.node.has_side_effect(torch.ops.tests_effects.noted.default)
 raised.register_fake(lambda x, y: torch.empty_like(x))
 copied.register_fake(lambda x, name: torch.empty_like(x))
 told.register_fake(lambda x, name: None)
@@ -121,3 +129,16 @@ def test_memory_that_is_written_to_and_read(fn, is_compiled):
     actual, expected = minidynamo.compile(fn, fullgraph=True)(x), fn(y)
     torch.testing.assert_close((actual, x), (expected, y))
     assert metrics.uncompiled_graphs == (not is_compiled)
+
+
+def test_what_torch_fx_was_told_has_side_effects():
+    DONE.clear()
+
+    def fn(x):
+        noted(x, "seen")
+        return x + x
+
+    for grad in (False, True):
+        x = torch.ones(2, requires_grad=grad)
+        assert torch.equal(minidynamo.compile(fn, fullgraph=True)(x), x + x)
+    assert DONE == [("seen", 1.0, 1.0)] * 2

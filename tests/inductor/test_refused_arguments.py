@@ -257,6 +257,8 @@ def test_max_unpool(nd):
     fn(a, places).square().sum().backward()
     minidynamo.compile(fn, dynamic=True)(b, places).square().sum().backward()
     torch.testing.assert_close(b.grad, a.grad)
+    x = torch.ones(1, 1, *[1] * nd)  # the padding takes away all there is
+    check(lambda x, places: unpool(x, places, 2, padding=1), x, x.long())
 
 
 @pytest.mark.parametrize("call", [torch.quantile, torch.Tensor.quantile, torch.nanquantile])

@@ -125,6 +125,19 @@ def test_sizes_that_depend_on_data(name):
     assert metrics.kernel_calls > 0
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_results_unlike_their_fake_ones(dynamic):
+    # Torch's fake kernel gives weighted counts the weights' dtype; of none, eager counts integers.
+    def fn(x, weights):
+        return torch.bincount(x, weights, 3)
+
+    compiled = minidynamo.compile(fn, fullgraph=True, dynamic=dynamic)
+    for x in (torch.tensor([], dtype=torch.int64), torch.tensor([1, 1, 4])):
+        weights = torch.rand(len(x))
+        result, expected = compiled(x, weights), fn(x, weights)
+        assert result.dtype == expected.dtype and torch.equal(result, expected)
+
+
 def test_a_bound_that_data_break_raises():
     compiled = minidynamo.compile(narrowed, fullgraph=True)
     compiled(torch.rand(9, 8) - 0.5)

@@ -183,3 +183,30 @@ def test_functionalization_of_the_thread():
     finally:
         torch._disable_functionalization()
     assert torch.equal(found, expected)
+
+
+@torch.library.custom_op(
+    "tests_unusual::of_rows", mutates_args=(), tags=(torch.Tag.needs_contiguous_strides,)
+)
+def of_rows(x: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
+    assert all(tensor.is_contiguous() for tensor in (x, *others))
+    return x + sum(others)
+
+
+@of_rows.register_fake
+def _(x, others):
+    return torch.empty(x.shape)
+
+
+def test_an_operator_that_asks_for_contiguous_operands():
+    def fn(x, y):
+        return of_rows(x.t(), [y, (y * 2).t(), x[:, 0].expand(3, 3)])
+
+    def expected(x, y):
+        return x.t() + y + (y * 2).t() + x[:, 0].expand(3, 3)
+
+    x, y = torch.randn(2, 3, 3)
+    for dynamic in (False, True):
+        minidynamo.reset()
+        result = minidynamo.compile(fn, fullgraph=True, dynamic=dynamic)(x, y)
+        torch.testing.assert_close(result, expected(x, y))

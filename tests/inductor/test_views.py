@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from inductor_testing import CLOSE, as_tuple, assert_same, check, compiled
 
 import minidynamo
+from minidynamo.inductor import metrics
 
 
 def test_views_of_values():
@@ -299,3 +300,15 @@ def test_flipped_operands_of_calls_have_memory_of_their_own(dynamic):
     for size in (6, 9):
         x, y = torch.randn(2, size, size)
         torch.testing.assert_close(run(x, y), fn(x, y), **CLOSE)
+
+
+def test_any_part_of_the_storage_behind_a_view_of_bits():
+    def fn(x):
+        halves = x.view(-1).view(torch.float16).as_strided((2, 5), (1, 1))
+        return halves.view(torch.bfloat16).as_strided((10, 10), (1, 1))
+
+    x = torch.randn(10, 10, dtype=torch.bfloat16)
+    metrics.reset()
+    result = minidynamo.compile(fn, fullgraph=True)(x)
+    assert torch.equal(result, fn(x)) and result.stride() == (1, 1)
+    assert metrics.uncompiled_graphs == 0

@@ -426,12 +426,15 @@ template <class F> MD_INLINE F logaddexp(F x, F y) {
   return low == high ? (abs(high) == __builtin_inf() ? high : sum) : sum;
 }
 
+// A number in every lane; less a vector of zeros, for plus one -0.0 is 0.0.
+MD_INLINE V<float, BYTES / 4> all_lanes(float x) { return x - V<float, BYTES / 4>{}; }
+
 // A function of vectors on one number.
 #define MD_SCALAR(name)                                                                 \
-  MD_INLINE float name(float x) { return name(V<float, BYTES / 4>{} + x)[0]; }            \
+  MD_INLINE float name(float x) { return name(all_lanes(x))[0]; }                       \
   MD_INLINE double name(double x) { return name(V<double, 2>{x, x})[0]; }
 #define MD_SCALAR2(name)                                                                \
-  MD_INLINE float name(float x, float y) { return name(V<float, BYTES / 4>{} + x, V<float, BYTES / 4>{} + y)[0]; } \
+  MD_INLINE float name(float x, float y) { return name(all_lanes(x), all_lanes(y))[0]; } \
   MD_INLINE double name(double x, double y) { return name(V<double, 2>{x, x}, V<double, 2>{y, y})[0]; }
 MD_SCALAR(exp) MD_SCALAR(exp2) MD_SCALAR(expm1) MD_SCALAR(log) MD_SCALAR(log2) MD_SCALAR(log10) MD_SCALAR(log1p)
 MD_SCALAR(sin) MD_SCALAR(cos) MD_SCALAR(tan) MD_SCALAR(asin) MD_SCALAR(acos) MD_SCALAR(atan) MD_SCALAR(sinh)

@@ -89,7 +89,7 @@ def lower_view(g: GraphLowering, x: TensorValue, size: Any, *strides: Any) -> An
 def _view_dtype(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> Any:
     if dtype.itemsize != x.dtype.itemsize or torch.bool in (dtype, x.dtype):
         return DECLINED
-    if _results_on_memory(g.node) > 1:
+    if _results_on_memory(g.node) > 1 or _is_storage_read(g.node):
         return DECLINED  # a kernel would give them memory of their own
 
     def inner(b: BodyBuilder, index: Index) -> Value:
@@ -104,6 +104,16 @@ def _results_on_memory(node: torch.fx.Node) -> int:
     values = [result.meta.get("val") for result in node.graph.output_node().all_input_nodes]
     tensors = [v for v in values if isinstance(v, torch.Tensor) and v.layout is torch.strided]
     return [storage_of(tensor) for tensor in tensors].count(storage_of(node.meta["val"]))
+
+
+def _is_storage_read(node: torch.fx.Node) -> bool:
+    """Whether a view of the node's may show any part of the storage."""
+    if not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    storage = storage_of(node.meta["val"])
+    views = [user for user in node.users if isinstance(user.meta.get("val"), torch.Tensor)]
+    views = [user for user in views if storage_of(user.meta["val"]) == storage]
+    return any(v.target is aten.as_strided.default or _is_storage_read(v) for v in views)
 
 
 @register(aten.permute)
