@@ -195,13 +195,14 @@ def _show_defaultdict(tx: Translator, value: DictVariable) -> str:
 
 def _show_ordered(tx: Translator, value: DictVariable) -> str:
     """As a dict, or as a list of pairs: CPython has changed that."""
-    value.guard_keys(tx)
+    shown = value.in_order(tx)
     if not value.entries:
         return f"{value.cls.__name__}()"
     as_dict = "{" in repr(collections.OrderedDict(a=1))
-    pairs = [f"({show(tx, k)}, {show(tx, v)})" for k, v in [*value.entries.values()]]
-    text = _show_dict(tx, value) if as_dict else f"[{', '.join(pairs)}]"
-    return f"{value.cls.__name__}({text})"
+    left, middle, right = ("", ": ", "") if as_dict else ("(", ", ", ")")
+    pairs = [f"{left}{show(tx, k)}{middle}{show(tx, v)}{right}" for k, v in shown]
+    text = ", ".join(pairs)
+    return f"{value.cls.__name__}({{{text}}})" if as_dict else f"{value.cls.__name__}([{text}])"
 
 
 def _show_deque(tx: Translator, value: DequeVariable) -> str:

@@ -152,7 +152,7 @@ def _dict_pop(
 
 @builtin_method(dict, "popitem")
 def _dict_popitem(tx: Translator, self: DictVariable, /) -> VariableTracker:
-    return pop_end(tx, self, last=True)
+    return pop_end(tx, self, last=True, raw_order=True)
 
 
 def pop_end(
@@ -160,9 +160,10 @@ def pop_end(
     self: DictVariable,
     *,
     last: bool,
+    raw_order: bool = False,
 ) -> VariableTracker:
-    """Remove and return the last or first item."""
-    self.guard_keys(tx)
+    """Remove and return the last or first item; raw_order: in the order of plain dicts."""
+    self.guard_keys(tx, any_order=raw_order)
     if not self.entries:
         tx.raise_observed(KeyError, "popitem(): dictionary is empty")
     hash_key = next(reversed(self.entries) if last else iter(self.entries))
@@ -338,12 +339,12 @@ def _dict_eq(
         other = other.copy(tx)
     if not isinstance(other, DictVariable):
         return NOT_IMPLEMENTED
-    self.guard_keys(tx)
-    other.guard_keys(tx)
-    if len(self.entries) != len(other.entries):
-        return ConstantVariable(False)
     ordered = (collections.OrderedDict,) * 2
     both_ordered = issubclass(self.cls, ordered) and issubclass(other.cls, ordered)
+    self.guard_keys(tx, any_order=not both_ordered)
+    other.guard_keys(tx, any_order=not both_ordered)
+    if len(self.entries) != len(other.entries):
+        return ConstantVariable(False)
     if both_ordered and list(self.entries) != list(other.entries):
         return ConstantVariable(False)
     for hash_key, (_, value) in list(self.entries.items()):

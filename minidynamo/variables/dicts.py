@@ -71,7 +71,7 @@ def note_identity(tx: Translator, key: VariableTracker) -> None:
 
 
 _DICT_MUTATORS = frozenset(
-    "__setitem__ __delitem__ clear pop popitem setdefault update".split()
+    "__setitem__ __delitem__ clear pop popitem setdefault update __ior__".split()
 )
 
 
@@ -107,6 +107,11 @@ class DictVariable(BuiltinObject):
         self.key_changes = 0
         # Whether `clear` was called: all entries are newer.
         self.is_cleared = False
+        # Of an OrderedDict: keys that methods of dict added, which its order lacks, and whether
+        # they removed some that it still has.
+        self._hidden: set[Any] = set()
+        self._order_is_lost = False
+        self._is_bypassed = False  # while one of them is called
         self._keys_are_guarded = not is_real
 
     def call_builtin(
@@ -116,11 +121,23 @@ class DictVariable(BuiltinObject):
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
-        ordered = issubclass(self.cls, collections.OrderedDict)
+        if not issubclass(self.cls, collections.OrderedDict):
+            return super().call_builtin(tx, raw, args, kwargs)
         is_direct = raw.__objclass__ is dict and raw.__name__ in _DICT_MUTATORS
-        if ordered and is_direct and not self._keeps_keys(tx, raw.__name__, args):
+        if not is_direct or self._keeps_keys(tx, raw.__name__, args):
+            return super().call_builtin(tx, raw, args, kwargs)
+        is_ordered_else = raw.__name__ == "popitem" and bool(self._removed)
+        if self.source is not None or is_ordered_else or self.overrides("__setitem__"):
             unsupported("dict method", f"dict.{raw.__name__}", "it bypasses an OrderedDict")
-        return super().call_builtin(tx, raw, args, kwargs)
+        before = set(self.entries)
+        self._is_bypassed = True
+        try:
+            return super().call_builtin(tx, raw, args, kwargs)
+        finally:
+            self._is_bypassed = False
+            gone = before - set(self.entries)
+            self._order_is_lost |= bool(gone - self._hidden)
+            self._hidden = self._hidden - gone | set(self.entries) - before
 
     def _keeps_keys(self, tx: Translator, name: str, args: list[VariableTracker]) -> bool:
         """Whether a method of dict only sets what is there, which an OrderedDict shows too."""
@@ -132,8 +149,26 @@ class DictVariable(BuiltinObject):
 
     # -- guards ----------------------------------------------------------------------------------
 
-    def guard_keys(self, tx: Translator) -> None:
+    def is_in_order(self) -> bool:
+        """Whether its order is that of its entries."""
+        return not self._hidden and not self._order_is_lost
+
+    def in_order(self, tx: Translator) -> list[tuple[VariableTracker, VariableTracker]]:
+        """The pairs that an OrderedDict shows. Where methods of dict removed keys that its order
+        still has, that raises.
+        """
+        self.guard_keys(tx, any_order=True)
+        if self._order_is_lost and self.entries:
+            self._refuse_order()
+        return [pair for key, pair in self.entries.items() if key not in self._hidden]
+
+    def _refuse_order(self) -> NoReturn:
+        unsupported("dict method", "OrderedDict", "dict's own methods changed it")
+
+    def guard_keys(self, tx: Translator, *, any_order: bool = False) -> None:
         """From now on the trace depends on exactly these keys in this order."""
+        if not any_order and not self.is_in_order():
+            self._refuse_order()
         if not self._keys_are_guarded and self.source is not None:
             ordered = isinstance(self.real, collections.OrderedDict)
             keys = (
@@ -152,7 +187,7 @@ class DictVariable(BuiltinObject):
         if self._keys_are_guarded or key in self._touched or self.source is None:
             return
         if not (is_value(key) or _is_known_by_identity(key)):
-            self.guard_keys(tx)
+            self.guard_keys(tx, any_order=True)
             return
         tx.guard(self.source, "DICT_HAS" if key in self.original else "DICT_LACKS", key)
 
@@ -174,6 +209,8 @@ class DictVariable(BuiltinObject):
         tx.output.side_effects.mutate(self)
         self._touched[hash_key] = None
         known = self.entries.get(hash_key)
+        if hash_key in self._hidden:
+            self._order_is_lost = True
         self.key_changes += known is None
         self.entries[hash_key] = (key if known is None else known[0], value)
 
@@ -189,6 +226,8 @@ class DictVariable(BuiltinObject):
 
     def take(self, tx: Translator, hash_key: Any) -> VariableTracker:
         """Remove an entry that exists."""
+        if not self._is_bypassed and not self.is_in_order():
+            self._refuse_order()
         self._guard_key(tx, hash_key)
         tx.output.side_effects.mutate(self)
         self._touched[hash_key] = None
@@ -207,7 +246,9 @@ class DictVariable(BuiltinObject):
 
     def replace(self, tx: Translator, entries: Entries, removed: Iterable[Any]) -> None:
         """Give the dict these entries in this order; `removed` keys went, and may come again."""
-        self.guard_keys(tx)
+        self.guard_keys(tx, any_order=not entries)
+        if not self._is_bypassed:
+            self._hidden, self._order_is_lost = set(), False
         tx.output.side_effects.mutate(self)
         self._touched.update(dict.fromkeys([*self.entries, *entries]))
         self._removed.update(removed)
@@ -221,6 +262,8 @@ class DictVariable(BuiltinObject):
             set(self._removed),
             self.key_changes,
             self.is_cleared,
+            set(self._hidden),
+            self._order_is_lost,
         )
 
     def put_back(self, tx: Translator, snapshot: Any) -> bool:
@@ -233,7 +276,8 @@ class DictVariable(BuiltinObject):
         )
         if is_again:
             self.entries = entries
-            self._touched, self._removed, self.key_changes, self.is_cleared = log
+            self._touched, self._removed, self.key_changes, self.is_cleared = log[:4]
+            self._hidden, self._order_is_lost = log[4:]
         return is_again
 
     # -- values ----------------------------------------------------------------------------------
@@ -278,6 +322,8 @@ class DictVariable(BuiltinObject):
     # -- leaving the trace -----------------------------------------------------------------------
 
     def reconstruct(self, codegen: PyCodegen) -> None:
+        if not self.is_in_order():
+            self._refuse_order()
         if self.cls is dict:
             self._push_pairs(codegen, self.entries.items())
             return

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 
 import pytest
 import torch
-from testing import check
+from testing import assert_same, check
 
 import minidynamo
 
@@ -499,3 +499,60 @@ def test_items_that_are_moved_to_the_end_of_an_ordered_dict():
     fn(X, plain)
     minidynamo.compile(fn, backend="eager")(X, compiled)
     assert list(plain.items()) == list(compiled.items())
+
+
+def bypassed_by_update(x, ordered):
+    dict.update(ordered, {"z": x})
+    return x + ordered["z"], len(ordered), "z" in ordered, str(ordered), ordered == {}
+
+
+def bypassed_by_clear(x, ordered):
+    dict.clear(ordered)
+    text = repr(ordered)
+    ordered.clear()
+    ordered["q"] = 1
+    return x + 1, text, list(ordered)
+
+
+def bypassed_by_others(x, ordered):
+    popped = dict.pop(ordered, "a"), dict.setdefault(ordered, "c", 5)
+    dict.__setitem__(ordered, "d", 6)
+    ordered.update(d=7)
+    return x + len(ordered), popped, ordered.get("a"), ordered == {"b": 2, "c": 5, "d": 7}
+
+
+@pytest.mark.parametrize(
+    "fn", [bypassed_by_update, bypassed_by_clear, bypassed_by_others], ids=lambda f: f.__name__
+)
+def test_methods_of_dict_bypass_the_order_of_an_ordereddict(fn):
+    def fresh(x):
+        return fn(x, collections.OrderedDict(a=1, b=2))
+
+    check(fresh, torch.ones(2), fullgraph=True)
+    compiled = minidynamo.compile(fn, backend="eager")
+    assert_same(fresh(X), compiled(X, collections.OrderedDict(a=1, b=2)))
+
+
+def test_what_shows_a_bypassed_order_is_left_to_eager():
+    def listed(x):
+        ordered = collections.OrderedDict(a=1)
+        dict.__ior__(ordered, {"z": 2})
+        return x + 1, list(ordered)
+
+    def returned(x):
+        ordered = collections.OrderedDict(a=1)
+        dict.__setitem__(ordered, "z", 2)
+        return x + 1, ordered
+
+    def popped(x):
+        ordered = collections.OrderedDict(a=1)
+        dict.__setitem__(ordered, "z", 2)
+        try:
+            ordered.pop("z")
+        except KeyError:
+            return x + 1
+
+    for fn in (listed, returned, popped):
+        check(fn, torch.ones(2), graphs=None)
+        with pytest.raises(minidynamo.exc.Unsupported, match="own methods changed"):
+            minidynamo.compile(fn, backend="eager", fullgraph=True)(torch.ones(2))
