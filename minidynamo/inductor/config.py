@@ -30,6 +30,7 @@ trace_enabled: bool = field(False, "Write a folder for each compiled graph: its 
 trace_graph_diagram: bool = field(False, "With trace.enabled, also diagram.dot: kernels and the memory between them, for Graphviz.", aliases=("trace.graph_diagram",))
 trace_debug_dir: str = field("minidynamo_trace", "Where trace.enabled makes its folders.", aliases=("trace.debug_dir",))
 schedule_only: bool = field(False, "Decide what is fused, and generate nothing: graphs run operator by operator. What explain() asks for.")
+emulate_precision_casts: bool = field(False, "Round what operators give in float16 and bfloat16 as eager does, also where the next one in a kernel reads it.")
 fallback_by_default: bool = field(False, "Run graphs operator by operator, as eager does, rather than in kernels: what mode=\"lite\" stands for.")
 fallback_random: bool = field(False, "Draw random numbers as eager does, number by number, instead of inside of kernels.")
 # fmt: on

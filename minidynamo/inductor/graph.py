@@ -35,7 +35,7 @@ from minidynamo.inductor.ir import (
     loop_index,
 )
 from minidynamo.inductor.loop_body import BodyBuilder, Value
-from minidynamo.inductor.lowering.promotion import compute_type
+from minidynamo.inductor.lowering.promotion import as_stored, compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, LOWERINGS
 from minidynamo.inductor.lowering.scalar import Scalar
 from minidynamo.inductor.ops import REDUCTIONS
@@ -310,7 +310,7 @@ class GraphLowering:
         origins[origin_of(self.node)] = None
         size, layout = tuple(fake.shape), tuple(fake.stride())
         data = Lazy(
-            inner,
+            as_stored(inner, fake.dtype),
             _inherited_strides(tensors, size, layout),
             cost + sum(value.cost for value in tensors),
             sum(value.reads for value in tensors if not _is_small(value, size)),

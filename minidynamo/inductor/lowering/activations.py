@@ -17,7 +17,6 @@ from minidynamo.inductor.lowering.scalar import (
     exp,
     expm1,
     log1p,
-    maximum,
     minimum,
     sigmoid,
     tanh,
@@ -176,7 +175,9 @@ def lower_logit(
     eps: float | None = None,
 ) -> Any:
     def fn(a: Scalar) -> Scalar:
-        bounded = a if eps is None else minimum(maximum(a, eps), 1 - eps)
+        bounded = a
+        if eps is not None:  # the lower bound counts first, also where it is the greater one
+            bounded = where(a < eps, a.const(eps), where(a > 1 - eps, a.const(1 - eps), a))
         return (bounded / (1 - bounded)).op("log")
 
     return g.pointwise(fn, (x,), float_type(x.dtype), cost=20)

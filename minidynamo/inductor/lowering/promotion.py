@@ -12,7 +12,9 @@ from functools import lru_cache, reduce
 
 import torch
 
-from minidynamo.inductor.ir import TensorValue
+from minidynamo.inductor import config
+from minidynamo.inductor.ir import Inner, TensorValue
+from minidynamo.inductor.loop_body import LOW_PRECISION
 from minidynamo.inductor.symbolic import Expr
 
 Operand = TensorValue | bool | int | float | Expr
@@ -63,3 +65,10 @@ def float_type(dtype: torch.dtype) -> torch.dtype:
 def compute_type(dtype: torch.dtype) -> torch.dtype:
     """The dtype that a kernel computes in for results of `dtype`."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def as_stored(inner: Inner, dtype: torch.dtype) -> Inner:
+    """`inner`, rounded to `dtype` as eager's memory has it where the flag wants that."""
+    if dtype not in LOW_PRECISION or not config.emulate_precision_casts:
+        return inner
+    return lambda b, index: b.cast(inner(b, index), dtype)
