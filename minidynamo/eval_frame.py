@@ -189,6 +189,7 @@ def compile(
         ("isolate_recompiles", isolate_recompiles, bool, "a bool"),
     )
     _check_limit(recompile_limit)
+    _check_flags()
     backend = get_default_backend() if backend is None else backend
     _check_names(backend, mode, options)
     given = backend, fullgraph, dynamic, mode, options, recompile_limit, isolate_recompiles
@@ -201,6 +202,13 @@ def compile(
     if disable or config.disable:
         return model if model is not None else _unchanged
     return compiler if model is None else compiler(model)
+
+
+def _check_flags() -> None:
+    if config.suppress_errors and config.fail_on_recompile_limit_hit:
+        raise AssertionError(
+            "config.suppress_errors and config.fail_on_recompile_limit_hit contradict each other"
+        )
 
 
 def _check_limit(limit: int | None) -> None:

@@ -14,7 +14,14 @@ import torch
 
 from .exc import UserError
 from .guards import Check, Guard, GuardSet
-from .source import BuiltinSource, BuiltinsSource, GlobalSource, GlobalsSource, Source
+from .source import (
+    BuiltinSource,
+    BuiltinsSource,
+    CallSource,
+    GlobalSource,
+    GlobalsSource,
+    Source,
+)
 
 __all__ = ["GuardFilterEntry", "GuardFilterFn", "filter_guards"]
 
@@ -85,11 +92,12 @@ def _entry(guard: Guard, values: Mapping[Source, Any]) -> GuardFilterEntry:
     routes = list(_routes(guard.source))
     objects = (values.get(route) for route in routes)
     modules = (type(value) for value in objects if isinstance(value, torch.nn.Module))
+    is_address = isinstance(guard.source, CallSource) and guard.source.function is id
     return GuardFilterEntry(
         name=guard.name,
         has_value=guard.source in values,
         value=None if guard.source is None else values.get(guard.source),
-        guard_type=_TORCH_NAMES.get(guard.kind, str(guard.kind)),
+        guard_type="ID_MATCH" if is_address else _TORCH_NAMES.get(guard.kind, str(guard.kind)),
         derived_guard_types=(),
         is_global=bool(routes) and isinstance(routes[-1], _GLOBAL_ROOTS),
         orig_guard=FilteredGuard(guard.name, FilteredSource(guard.name, next(modules, None))),

@@ -533,18 +533,19 @@ class OutputGraph:
         return final_module(self.submodules, self.graph), used
 
     def _bind_symbols(self) -> None:
-        """Symbols in the sizes of inputs become inputs, before all tensors; symbols that turned out
-        to be constants are replaced by these.
+        """Symbols in the sizes of inputs, or in what numbers of data are asserted to be, become
+        inputs, before all tensors; symbols that turned out to be constants are replaced.
         """
         if self.shapes.is_empty:
             return
-        for item in list(self.inputs):
+        bound = [example_value(n) for n in self.graph.nodes if n.meta.get("unbacked_bindings")]
+        for item in self.inputs:
             if isinstance(item.value, torch.Tensor) and item.node.users:
-                fake = example_value(item.node)
-                parts = [part for _, part, _ in memory_leaves(item.source, fake, False)]
-                for symbol in free_symbols([fake, *parts]):
-                    if symbol in self.shapes.sources:
-                        self.needed.add(self._symbol_node(symbol))
+                bound.append(fake := example_value(item.node))
+                bound += (part for _, part, _ in memory_leaves(item.source, fake, False))
+        for symbol in (s for value in bound for s in free_symbols(value)):
+            if symbol in self.shapes.sources:
+                self.needed.add(self._symbol_node(symbol))
         first = next(iter(self.graph.nodes))
         for item in self.inputs:
             if isinstance(item.value, torch.Tensor):

@@ -516,7 +516,7 @@ class Shapes:
                 if expr is None and tensor.value.shape[dim] in (0, 1):
                     continue  # always a constant; a mark does what it can
                 if getattr(known, "is_number", True):
-                    self._refuse(tensor, dim, f"it was specialised to {known}", expr)
+                    self._refuse(tensor, dim, f"it was specialized to {known}", expr)
                 low, high = markers.dynamic_range(tensor.value, dim)
                 if dim in tensor.judged:
                     continue  # criteria narrow ranges

@@ -224,7 +224,7 @@ _TRACED_FUNCTIONS = {
         ),
         (inspect, "getdoc _finddoc _findclass cleandoc indentsize get_annotations"),
         (inspect, "getmodule getmembers _getmembers"),
-        (typing, "get_origin get_args is_typeddict assert_type final no_type_check"),
+        (typing, "cast get_origin get_args is_typeddict assert_type final no_type_check"),
         (torch.autograd.graph, "region_activation_memory_budget"),
     )
     for name in names.split()
@@ -272,6 +272,7 @@ _TRACED_MODULES = frozenset(
     " torch._functorch.eager_transforms"
     " torch._functorch.functional_call torch._functorch.utils"
     " torch._higher_order_ops.associative_scan torch._higher_order_ops.invoke_subgraph"
+    " torch._higher_order_ops.cond torch._higher_order_ops.while_loop"
     " torch.cuda.amp.autocast_mode torch._dynamo.external_utils"
     " torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
     " torch.distributed._functional_collectives torch.distributed.tensor._api"

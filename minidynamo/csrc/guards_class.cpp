@@ -148,6 +148,26 @@ class Attribute {
   std::vector<Held> held_;
 };
 
+// What Python itself puts into a class when it is first asked for: the names of slots (copy.copy
+// and pickle do), and annotations where there are none.
+bool is_filled_in(PyObject* name, PyObject* value) {
+  if (!PyUnicode_CheckExact(name)) {
+    return false;
+  }
+  return PyUnicode_CompareWithASCIIString(name, "__slotnames__") == 0 ||
+         (PyUnicode_CompareWithASCIIString(name, "__annotations__") == 0 &&
+          PyDict_CheckExact(value) && PyDict_GET_SIZE(value) == 0);
+}
+
+Py_ssize_t count_filled_in(PyObject* dict) {
+  Py_ssize_t position = 0, count = 0;
+  PyObject *name, *value;
+  while (PyDict_Next(dict, &position, &name, &value)) {
+    count += is_filled_in(name, value);
+  }
+  return count;
+}
+
 // A class of the MRO. Static types can not be changed, and keep no dict where we could look.
 struct ClassDict {
   Held cls;
@@ -160,6 +180,9 @@ struct ClassDict {
     Py_ssize_t position = 0;
     PyObject *name, *value;
     while (is_heap_type(type) && PyDict_Next(type->tp_dict, &position, &name, &value)) {
+      if (is_filled_in(name, value)) {
+        continue;
+      }
       attributes.emplace_back();
       if (!attributes.back().capture(name, value)) {
         return false;
@@ -178,7 +201,8 @@ struct ClassDict {
     auto is_there = [&](const Attribute& item) {
       return item.holds(type->tp_dict) || item.is_tagged(type->tp_dict);
     };
-    Py_ssize_t size = PyDict_GET_SIZE(type->tp_dict), known = attributes.size();
+    Py_ssize_t size = PyDict_GET_SIZE(type->tp_dict) - count_filled_in(type->tp_dict);
+    Py_ssize_t known = attributes.size();
     return (size == known || size - count_tagging(type->tp_dict) == known) &&
            std::all_of(attributes.begin(), attributes.end(), is_there);
   }

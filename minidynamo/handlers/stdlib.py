@@ -10,7 +10,6 @@ import pickle
 import sys
 import threading
 import traceback
-import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -38,15 +37,6 @@ if TYPE_CHECKING:
 
 Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
-
-
-@handles(typing.cast)
-def typing_cast(
-    tx: Translator,
-    args: Args,
-    kwargs: Kwargs,
-) -> VariableTracker:
-    return args[1] if len(args) > 1 else kwargs["val"]
 
 
 @handles(threading.get_ident)

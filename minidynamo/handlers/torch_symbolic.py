@@ -208,6 +208,7 @@ def _asks(function: Any) -> None:
         if kwargs or not all(isinstance(v, (SymVariable, ConstantVariable)) for v in values):
             return NotImplemented
         given = [value.value for value in values]  # type: ignore[attr-defined]
+        tx.output.is_told_apart = True
         return ConstantVariable(decide(tx, lambda: function(*given), values))
 
     handles(function)(ask)

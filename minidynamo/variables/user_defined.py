@@ -470,7 +470,8 @@ class OpaqueVariable(VariableTracker):
         cls = type(self.value)
         plain = is_inert(cls) or cls.__getattribute__ is object.__getattribute__
         own = instance_dict(self.value) or {}
-        if cls in HELD_DESCRIPTORS and isinstance(vars(cls).get(name), GETTERS):
+        is_descriptor = cls in HELD_DESCRIPTORS or cls in GETTERS
+        if is_descriptor and isinstance(vars(cls).get(name), GETTERS):
             assert self.source is not None
             tx.guard(self.source, "ID_IS", self.value)
             return tx.wrap(getattr(self.value, name), AttrSource(self.source, name))

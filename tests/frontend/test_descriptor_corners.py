@@ -330,3 +330,16 @@ def test_protocols_of_pickle_that_are_no_numbers():
         return x + 1, texts
 
     check(fn, X, [None, "2", 2.0, 2, True])
+
+
+def test_class_and_name_of_a_descriptor_in_c():
+    class Plain:
+        __slots__ = ("a", "__dict__")
+
+    slots = vars(Plain)["a"], vars(Plain)["__dict__"]
+
+    def fn(x):
+        own = [slot.__objclass__ is Plain for slot in slots]
+        return x + sum(own), [slot.__name__ for slot in slots], slots[1].__doc__
+
+    check(fn, X, fullgraph=True)

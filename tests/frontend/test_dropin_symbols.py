@@ -141,3 +141,16 @@ def test_numbers_asked_for_are_guarded():
     for size in (4, 5, 4):
         assert_same(fast(torch.ones(size)), ask(torch.ones(size)))
     assert len(counter.graphs) == 2
+
+
+def test_questions_of_functions_without_operators():
+    """Eager knows the size: left to it, the function would give another answer."""
+
+    def ask(x):
+        before = statically_known_true(x.shape[0] > 9)
+        torch._check(x.shape[0] >= 10)
+        return before, statically_known_true(x.shape[0] > 9), has_static_value(x.shape[0])
+
+    x = torch.zeros(10)
+    minidynamo.mark_dynamic(x, 0)
+    assert minidynamo.compile(ask, backend="eager", fullgraph=True)(x) == (False, True, False)

@@ -439,7 +439,7 @@ def test_a_marked_dimension_that_is_specialised_is_an_error():
     with pytest.raises(minidynamo.exc.UserError) as caught:
         compiled(x)
     text = str(caught.value)
-    assert "x.size(0) = 3 was marked dynamic" in text and "specialised to 3" in text
+    assert "x.size(0) = 3 was marked dynamic" in text and "specialized to 3" in text
 
 
 def test_a_marked_size_of_one_is_a_constant():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import unittest.mock
 
 import pytest
 import torch
@@ -775,3 +776,14 @@ def test_branches_that_write_to_shared_memory():
         pytest.raises(minidynamo.exc.Unsupported, match="whose memory another"),
     ):
         minidynamo.compile(fn, backend="eager", fullgraph=True)(torch.tensor(True), x)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_operators_that_compile_themselves_in_eager(wanted):
+    """A program may put `compile` where torch looks for torch.compile."""
+    x, zero = torch.ones(3), torch.zeros((), dtype=torch.int64)
+    with unittest.mock.patch("torch.compile", minidynamo.compile):
+        chosen = torch.cond(torch.tensor(wanted), lambda x: x + 1, lambda x: x - 1, (x,))
+        count, doubled = while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (zero, x))
+    assert torch.equal(chosen, x + 1 if wanted else x - 1)
+    assert count == 3 and torch.equal(doubled, x * 8)

@@ -643,6 +643,9 @@ def test_fail_on_recompile_limit_hit():
         compiled(x, "a")
         with pytest.raises(minidynamo.exc.RecompileLimitExceeded, match="recompile_limit"):
             compiled(x, "bb")
+    with config.patch(suppress_errors=True, fail_on_recompile_limit_hit=True):
+        with pytest.raises(AssertionError, match="contradict"):
+            minidynamo.compile(f)
 
 
 def test_verbose_errors_carry_the_stack_of_the_compiler():

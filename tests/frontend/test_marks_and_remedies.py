@@ -126,7 +126,7 @@ def test_a_strict_unbacked_size_may_not_be_specialised():
     compiled, _ = compiled_with(f, fullgraph=True)
     assert_same(f(torch.ones(3)), compiled(marked(mark_unbacked, 3)))
     compiled, _ = compiled_with(f, fullgraph=True)
-    with pytest.raises(UserError, match="specialised to 3"):
+    with pytest.raises(UserError, match="specialized to 3"):
         compiled(marked(mark_unbacked, 3, strict=True))
 
 

@@ -1,8 +1,10 @@
 """What makes a new compilation, and what does not: the same number as under torch.compile."""
 
 import contextlib
+import copy
 import functools
 import sys
+import typing
 
 import pytest
 import torch
@@ -420,3 +422,46 @@ def test_counters_of_classes_become_symbolic():
         Tallied.objects = 5
         assert_same([compiled(t(2)) for _ in range(5)], expected)
         assert len(counter.graphs) == 2
+
+
+@pytest.mark.parametrize(
+    "look", [copy.copy, copy.deepcopy, lambda box: type(box).__annotations__]
+)
+def test_what_python_fills_into_classes(look):
+    class Plain:
+        def __init__(self):
+            self.number = 2
+
+        def get(self):
+            return self.number
+
+    counter, plain = CountingBackend(), Plain()
+    compiled = minidynamo.compile(lambda x: x * plain.get(), backend=counter)
+    compiled(t(2))
+    look(plain)
+    assert_same(compiled(t(2)), t(2) * 2)
+    assert len(counter.graphs) == 1
+    Plain.get = lambda self: self.number + 1
+    assert_same(compiled(t(2)), t(2) * 3)
+    assert len(counter.graphs) == 2
+
+
+def test_a_cast_does_not_look_at_its_value():
+    class Plain(nn.Module):
+        def state(self):
+            minidynamo.graph_break()
+            return typing.cast(nn.Module, self)
+
+    class Other(Plain):
+        pass
+
+    counter = CountingBackend()
+
+    @minidynamo.compile(backend=counter)
+    def fn(module, x):
+        module.state()
+        return x + 1
+
+    for module in (Plain(), Other()):
+        assert_same(fn(module, t(2)), t(2) + 1)
+    assert len(counter.graphs) == 1

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import minidynamo
-from minidynamo import events
+from minidynamo import config, events
 from minidynamo.inductor import config as inductor_config
 from minidynamo.inductor import metrics
 from minidynamo.inductor.loop_body import BodyBuilder
@@ -488,3 +488,21 @@ def test_a_gradient_whose_operator_has_no_symbolic_sizes_is_compiled():
         gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in results]
         assert torch.equal(*results) and torch.equal(*gradients)
     assert (metrics.compiled_graphs, metrics.uncompiled_graphs) == (2, 0)
+
+
+@config.patch(capture_scalar_outputs=True)
+def test_data_that_is_asserted_to_be_a_sum_of_sizes():
+    """Of one tensor the graph needs nothing but its size."""
+
+    def fn(x, y, z):
+        n = (z + 7).item()
+        torch._check(n == x.size(0) + y.size(0))
+        return x + n
+
+    x, y = torch.randn(16, 2), torch.randn(16, 2)
+    for tensor in (x, y):
+        minidynamo.mark_dynamic(tensor, 0)
+    compiled = minidynamo.compile(fn, fullgraph=True)
+    torch.testing.assert_close(compiled(x, y, torch.tensor(25)), x + 32)
+    with pytest.raises(RuntimeError, match="Runtime assertion failed"):
+        compiled(x, y, torch.tensor(26))
