@@ -97,6 +97,8 @@ def text_of(
     special: str,
 ) -> str | None:
     """What `__str__` or `__repr__` gives, where tracing knows it."""
+    if issubclass(value.python_type(), type):
+        return _text_of_class(tx, value, special)
     if isinstance(value, (ConstantVariable, CallableVariable)) and not value.overrides(special):
         return str(value.value) if special == "__str__" else repr(value.value)
     if isinstance(value, UserFunctionVariable):
@@ -107,9 +109,6 @@ def text_of(
         names = tx.output.side_effects.stored_attrs(value.holder(tx, "__name__"))
         is_plain = type(value.value).__repr__ is _MODULE_REPR and not names.keys() & _SHOWN
         return repr(value.value) if is_plain else None
-    if issubclass(value.python_type(), type):
-        cls = value.as_python_constant()
-        return repr(cls) if type(cls).__repr__ in _CLASS_REPRS else None
     asked = special
     own = value.is_user_defined or isinstance(value, BuiltinObject)
     if own and special == "__str__" and value.python_type().__str__ is object.__str__:
@@ -123,6 +122,21 @@ def text_of(
     if function is None or value.python_type().__dict__.get("__repr__") is object.__repr__:
         return None
     return _checked(tx, asked, tx.call_function(function, [], {}))
+
+
+def _text_of_class(tx: Translator, value: VariableTracker, special: str) -> str | None:
+    """By its metaclass."""
+    cls = value.as_python_constant()
+    asked = special
+    if special == "__str__" and type(cls).__str__ is object.__str__:
+        special = "__repr__"
+    method = getattr(type(cls), special)
+    if method in _CLASS_REPRS:
+        return method(cls)
+    if not isinstance(method, types.FunctionType):
+        return None
+    function = tx.wrap_constant(type(cls)).realize().getattr(tx, special)
+    return _checked(tx, asked, tx.call_function(function, [value], {}))
 
 
 def _checked(

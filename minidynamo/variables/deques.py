@@ -409,6 +409,8 @@ def _imul(tx: Translator, self: DequeVariable, count: VariableTracker, /) -> Var
 def _repeat(tx: Translator, self: DequeVariable, times: int) -> None:
     """`deque_inplace_repeat`: what is appended is asked of the iterator, if it is not one item."""
     own = list(self.items)
+    if times == 1 or not own:
+        return
     more = self.unpack(tx) if len(own) > 1 and times > 1 else own
     self.change(tx).clear()
     self.items.extend([*own, *more * (times - 1)] if times > 0 else [])

@@ -536,9 +536,10 @@ def _list_init(
     iterable: VariableTracker | None = None,
     /,
 ) -> None:
-    items = [] if iterable is None else list(iterable.each(tx, sized=True))
     _mutate(tx, self)
-    self.items[:] = items
+    self.items.clear()
+    if iterable is not None:
+        _list_extend(tx, self, iterable)
 
 
 # -- named tuples and torch.Size ----------------------------------------------------------------

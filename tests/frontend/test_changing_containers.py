@@ -443,3 +443,62 @@ def test_a_dict_that_empties_while_a_key_is_looked_up():
         _, d, same = run(X)
         assert [key.number for key in d] == [2]
         assert d == same and same == d
+
+
+class Growing(list):
+    def extend(self, items):
+        list.append(self, "not by this")
+        list.extend(self, items)
+
+
+def test_lists_filled_anew_from_what_fails_or_from_themselves():
+    def numbers(seen):
+        yield 5
+        yield len(seen)
+        raise KeyError("no more")
+
+    def fn(x, given, mine):
+        new = [1, 2]
+        first = iter(new)
+        next(first)
+        new.__init__(v * 2 for v in (7, 8))
+        given.__init__(given)
+        failing, wrong = [1, 2], [3]
+        try:
+            failing.__init__(numbers(failing))
+        except KeyError:
+            x = x + 1
+        try:
+            wrong.__init__(3)
+        except TypeError as error:
+            text = str(error)
+        mine.__init__((3, 4))
+        return x + 1, new, list(first), given, failing, wrong, text, list(mine)
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for run in (fn, compiled):
+        given, mine = [1, 2], Growing("ab")
+        _, *rest = run(X, given, mine)
+        assert rest[:5] == [[14, 16], [16], given, [5, 1], []] and given == []
+        assert rest[5:] == ["'int' object is not iterable", [3, 4]] and list(mine) == [3, 4]
+
+
+def test_deques_repeated_once_change_nothing():
+    def fn(x, given):
+        rest, of_none = iter(given), iter(collections.deque())
+        next(rest)
+        given *= 1
+        empty = collections.deque(maxlen=2)
+        of_empty = iter(empty)
+        empty *= 5
+        return x + 1, list(rest), list(of_empty), list(of_none), given, empty
+
+    check(fn, X, collections.deque("abc"), graphs=1)
+
+    def changed(x):
+        new = collections.deque("ab")
+        rest = iter(new)
+        new *= 2
+        return x + 1, list(rest)
+
+    check(changed, X)

@@ -263,3 +263,40 @@ def test_addresses_of_objects():
     given = [1]
     _, new, address, known = compiled(fn, X, given)
     assert (address, known) == (id(new), id(given))
+
+
+class Titled(type):
+    def __repr__(cls):
+        return f"<titled {cls.__name__}>"
+
+
+class Spoken(type):
+    def __str__(cls):
+        return "spoken " + cls.__name__
+
+
+class Mute(type):
+    def __str__(cls):
+        return 3
+
+
+class Page(metaclass=Titled):
+    pass
+
+
+class Voice(metaclass=Spoken):
+    pass
+
+
+class Silent(metaclass=Mute):
+    pass
+
+
+def test_classes_whose_metaclass_says_how_they_are_shown():
+    def fn(x, page, voice):
+        texts = [str(page), repr(page), f"{page} {page!r}", "%s %r" % (page, page)]
+        texts += [str(voice), repr(voice), f"{voice}", str([page, voice])]
+        return x + 1, texts, "{}".format(Page), str(Plain), str(type(page)), str(Titled)
+
+    check(fn, X, Page, Voice, fullgraph=True)
+    check(lambda x: (x + 1, str(Silent)), X)
