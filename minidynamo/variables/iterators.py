@@ -42,11 +42,14 @@ class IteratorVariable(BuiltinObject):
         return self
 
     def next(self, tx: Translator) -> VariableTracker | None:
+        self.mutate(tx)
+        self.attempts += 1
+        return self.step(tx)
+
+    def mutate(self, tx: Translator) -> None:
         if self.is_owned:
             unsupported("iterator", repr(self), "it is advanced by two existing iterators")
         tx.output.side_effects.mutate(self)
-        self.attempts += 1
-        return self.step(tx)
 
     def step(self, tx: Translator) -> VariableTracker | None:
         """Advance: the next value, or None at the end."""
@@ -76,7 +79,32 @@ class IteratorVariable(BuiltinObject):
             left = self.remaining()
             if left is not None and hasattr(self.cls, name):
                 return ConstantVariable(left)
+        position = self.position(tx, name, args, kwargs)
+        if position is not None:
+            self.mutate(tx)
+            self.move(position)
+            return NONE
         return super().call_method(tx, name, args, kwargs)
+
+    def position(
+        self,
+        tx: Translator,
+        name: str,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> int | None:
+        """What `__setstate__` is given, where it is traced."""
+        if name != "__setstate__" or not self.has_index or len(args) != 1 or kwargs:
+            return None
+        index = args[0].realize().specialized(tx)
+        value = index.value if isinstance(index, ConstantVariable) else None
+        return int(value) if isinstance(value, int) and value in _INDICES else None
+
+    has_index = False
+
+    def move(self, index: int) -> None:
+        """`__setstate__`."""
+        raise NotImplementedError
 
     def remaining(self) -> int | None:
         """How many items are left, where it tells."""
@@ -99,6 +127,8 @@ class IteratorVariable(BuiltinObject):
             if args or kwargs:
                 call = None if name == "__length_hint__" else getattr(iter([]), name)
                 refuse(tx, name, args, kwargs, call)
+            return self.call_method(tx, name, args, kwargs)
+        if self.position(tx, name, args, kwargs) is not None:
             return self.call_method(tx, name, args, kwargs)
         return super().call_builtin(tx, raw, args, kwargs)
 
@@ -135,6 +165,8 @@ def advance(iterator: Iterator[Any], attempts: int) -> None:
         next(iterator, None)
 
 
+_INDICES = range(-(1 << 31), 1 << 31)
+
 # -- over items that are at hand ----------------------------------------------------------------
 
 
@@ -164,6 +196,16 @@ class SequenceIterator(IteratorVariable):
         item = items[self.index]
         self.index += -1 if self.backwards else 1
         return item
+
+    has_index = True
+
+    def move(self, index: int) -> None:
+        if not self.exhausted:
+            length = len(self.sequence.items)
+            lowest = -1 if self.backwards else 0
+            highest = length - 1 if self.backwards else length
+            is_list = issubclass(self.sequence.cls, list) and not self.backwards
+            self.index = max(lowest, index if is_list else min(index, highest))
 
     def remaining(self) -> int:
         if self.exhausted:
@@ -253,18 +295,40 @@ class ConstantIterator(IteratorVariable):
         self.sequence = sequence
         self.count = _length(sequence)
         self.index = 0
+        self.exhausted = False
 
     def step(self, tx: Translator) -> VariableTracker | None:
         if self.index >= self.count:
+            self.exhausted = type(self.sequence) is not range  # which can be set back
             return None
         self.index += 1
         return tx.wrap_constant(self.sequence[self.index - 1])
+
+    @property
+    def has_index(self) -> bool:  # type: ignore[override]
+        return self.mutation is Mutation.NEW
+
+    def move(self, index: int) -> None:
+        if not self.exhausted:
+            iterator = _constant_iterator(self.sequence, self.index)
+            iterator.__setstate__(index)
+            self.index = self.count - iterator.__length_hint__()
 
     def remaining(self) -> int:
         return self.count - self.index
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        construct(codegen, iter, lambda: codegen.load_const(self.sequence[self.index :]))
+        if self.exhausted:
+            construct(codegen, iter, lambda: codegen.load_const(self.sequence[:0]))
+            return
+        construct(codegen, _constant_iterator, ConstantVariable(self.sequence), self.index)
+
+
+def _constant_iterator(sequence: Any, index: int) -> Any:
+    iterator: Any = iter(sequence)
+    if index:
+        iterator.__setstate__(index)
+    return iterator
 
 
 def _length(sequence: Any) -> int:

@@ -744,3 +744,47 @@ def test_types_of_reversed_constants():
         return x + 1, [type(given) for given in made], [list(given) for given in made]
 
     check(fn, X)
+
+
+@pytest.mark.parametrize("made", [range(10), (1, 2, 3), "abcde", b"abc", [1, 2, 3], reversed])
+@pytest.mark.parametrize("steps", [0, 2, 12])
+def test_iterators_set_to_another_item(made, steps):
+    def fn(x, given, index):
+        iterator = reversed(given) if made is reversed else iter(made)
+        for _ in range(steps):
+            next(iterator, None)
+        iterator.__setstate__(index)
+        left = iterator.__length_hint__()
+        other = iter(given)
+        other.__setstate__(index)
+        return x + 1, left, list(iterator), other, list(iterator)
+
+    for index in (-5, 0, 2, 7, True):
+        compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+        expected = testing.outcome(fn, (X, [1, 2, 3], index), {})[1]
+        *rest, other, last = compiled(X, [1, 2, 3], index)
+        *wanted, known, nothing = expected
+        testing.assert_same((*rest, list(other), last), (*wanted, list(known), nothing))
+
+
+def test_iterators_that_escape_count_from_the_start():
+    def fn(x, first):
+        iterator = iter(range(10))
+        next(iterator)
+        next(iterator)
+        word = iter("abc")
+        next(word)
+        return x + 1, iterator, word
+
+    for run in (fn, minidynamo.compile(fn, backend="eager", fullgraph=True)):
+        _, iterator, word = run(X, 1)
+        state, text = iterator.__reduce__(), word.__reduce__()
+        assert text[1:] == (("abc",), 1)
+        iterator.__setstate__(3)
+        assert state[1:] == fn(X, 1)[1].__reduce__()[1:]
+    for wrong in (10**20, 2.0, "a"):
+        fn = lambda x, wrong: (x + 1, iter(range(3)).__setstate__(wrong))
+        expected = testing.outcome(fn, (X, wrong), {})
+        minidynamo.reset()
+        compiled = minidynamo.compile(fn, backend="eager")
+        testing.assert_same(testing.outcome(compiled, (X, wrong), {}), expected)
