@@ -56,6 +56,7 @@ from ..variables.user_defined import UserDefinedObjectVariable
 from ..variables.user_values import UserValueVariable
 from .class_definitions import type_new
 from .extremes import select_extreme
+from .powers import power
 from .torch_symbolic import data_truth, number_of
 
 if TYPE_CHECKING:
@@ -262,9 +263,7 @@ def _pow(
     mod: Values | None = None,
 ) -> Values:
     if not is_none(mod):
-        unsupported(
-            "pow()", "pow with 3 arguments", "pow(a, b, c) is traced for constants only"
-        )
+        return power(tx, [base, exp, mod])  # type: ignore[list-item]
     return tx.call_operator(operator.pow, [base, exp])
 
 

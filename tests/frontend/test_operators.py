@@ -7,6 +7,8 @@ import pytest
 import testing
 import torch
 
+import minidynamo
+
 X = torch.arange(1.0, 5.0)
 INT = torch.arange(1, 5)
 
@@ -379,3 +381,66 @@ def test_objects_that_override_torch_functions_answer_comparisons():
         return y, answers, own, y in [other], [y] == [other], y == "text", y != "text"
 
     check(fn, X, fullgraph=True)
+
+
+class Field:
+    """Knows powers modulo, of its own kind only."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __pow__(self, other, mod=None):
+        if not isinstance(other, Field):
+            return NotImplemented
+        return Field(pow(self.value, other.value, getattr(mod, "value", mod)))
+
+    def __rpow__(self, other):
+        return "never with three"
+
+
+class Turn(int):
+    def __pow__(self, other, mod=None):
+        return "turned", int(self), other, mod
+
+
+class Shy(int):
+    def __pow__(self, other, mod=None):
+        return NotImplemented
+
+
+class Tally(int):
+    pass
+
+
+class OnlyReflected:
+    def __rpow__(self, other):
+        return 1
+
+
+def test_powers_modulo():
+    def fn(x, number):
+        mine = pow(Field(3), Field(5), Field(7)), pow(Field(3), Field(5), 7)
+        turned = pow(Turn(3), number, 7), pow(Turn(3), 5, Tally(7))
+        plain = pow(2, number, 7), pow(Tally(2), 5, number), pow(True, Tally(4), number)
+        return x + 1, [m.value for m in mine], turned, plain, pow(3, Turn(5), 7)
+
+    check(fn, X, Tally(10))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (Field(3), 5, 7), (3, Field(5), 7), (3, 5, Field(7)), (object(), 5, 7), (Shy(3), 5, 7),
+        (3, Shy(5), 7), (Tally(3), Tally(5), 2.0), ([], Tally(1), "a"), (Tally(2), 2.5, 7),
+        (Tally(2), 3, 0), (OnlyReflected(), 1, 7), (2, 1, OnlyReflected()), (Tally(2), -1, 4),
+    ],
+)  # fmt: skip
+def test_powers_modulo_of_what_does_not_fit(values):
+    def fn(x, values):
+        try:
+            return x + 1, pow(*values)
+        except (TypeError, ValueError, AttributeError) as error:
+            return x + 2, type(error), str(error)
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    testing.assert_same(compiled(X, values), fn(X, values))
