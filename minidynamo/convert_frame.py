@@ -9,6 +9,7 @@ what was learnt.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 import threading
@@ -348,7 +349,9 @@ def _capture(
         _drop_tracebacks(stop.reason, around)
         _drop_tracebacks(stop, around)
         innermost = stop.frame
-        compiled = _finished(options, tx, lambda: finish_break(tx, innermost), innermost)
+        goes_on = stop.reason.kind != "step_unsupported()"
+        finish = functools.partial(finish_break, tx, innermost, goes_on=goes_on)
+        compiled = _finished(options, tx, finish, innermost)
         return _make_entry(frame, output, compiled, goes_on=True)
     compiled = _finished(options, tx, lambda: finish_return(tx, value))
     return _make_entry(frame, output, compiled, goes_on=False)

@@ -122,15 +122,20 @@ def _compare_signatures(original: Callable[..., Any], substitute: Callable[..., 
     except ValueError:  # C functions without one
         return
     given = inspect.signature(substitute)
-    rows = [
-        [(p.name, p.kind, p.default) for p in signature.parameters.values()]
-        for signature in (wanted, given)
-    ]
-    if rows[0] != rows[1]:
+    rows = [_named_parameters(signature) for signature in (wanted, given)]
+    if rows[0] != rows[1] and all(any(row) for row in rows):
         raise TypeError(
-            f"substitute_in_graph: the signature {given} of {substitute.__qualname__} is not"
-            f" {wanted}, that of the original; skip_signature_check=True allows it"
+            f"Signature mismatch between {original} and {substitute}: {wanted} != {given};"
+            " skip_signature_check=True allows it"
         )
+
+
+def _named_parameters(signature: inspect.Signature) -> tuple[list[str], dict[str, Any]]:
+    """The names that have an order, and the defaults; `*args` and `**kwargs` take whatever."""
+    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = [p for p in signature.parameters.values() if p.kind not in starred]
+    ordered = [p.name for p in named if p.kind != inspect.Parameter.KEYWORD_ONLY]
+    return ordered, {p.name: p.default for p in named}
 
 
 def dont_skip_tracing(fn: Any = None) -> Any:

@@ -133,9 +133,11 @@ def finish_return(tx: RootTranslator, value: VariableTracker) -> CompiledFrame:
     return finisher.finish(restore, [], needs_hook=False)
 
 
-def finish_break(tx: RootTranslator, frame: Translator) -> CompiledFrame:
+def finish_break(
+    tx: RootTranslator, frame: Translator, *, goes_on: bool = True
+) -> CompiledFrame:
     """Code that stops at `frame.current`; `frame` is `tx` or inlined below it, and every frame
-    above it waits for a function that it called.
+    above it waits for a function that it called. goes_on: False leaves the rest of it to eager.
 
     Raises SkipFrame where the state can't be restored.
     """
@@ -144,7 +146,7 @@ def finish_break(tx: RootTranslator, frame: Translator) -> CompiledFrame:
         settle(above)
         check_given_locals(above)
         above = above.parent
-    return _BreakFinisher(tx, frame).run()
+    return _BreakFinisher(tx, frame, goes_on=goes_on).run()
 
 
 def _restore(codegen: PyCodegen, restore: Callable[[PyCodegen], None]) -> None:
@@ -329,7 +331,7 @@ class _BreakFinisher(_Finisher):
     continuations.
     """
 
-    def __init__(self, tx: RootTranslator, innermost: Translator) -> None:
+    def __init__(self, tx: RootTranslator, innermost: Translator, *, goes_on: bool) -> None:
         super().__init__(tx)
         frames = [innermost]
         while frames[0].parent is not None:
@@ -337,6 +339,7 @@ class _BreakFinisher(_Finisher):
         self.frame, *inlined = (StoppedFrame(f, calls=f is not innermost) for f in frames)
         for caller, callee in itertools.pairwise((self.frame, *inlined)):
             note_break(self.frame.base, callee.base, caller.base, caller.index)
+        (inlined or [self.frame])[-1].goes_on = goes_on
         self.stops = StopFunctions(inlined) if inlined else None
 
     def run(self) -> CompiledFrame:

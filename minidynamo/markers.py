@@ -264,7 +264,7 @@ def graph_break(msg: str = "") -> None:
 
 
 def step_unsupported(msg: str = "") -> None:
-    """The same: torch leaves the rest of the frame to eager."""
+    """The same, and the rest of the function is left to eager; what it calls is not."""
 
 
 def skip_frame(msg: str = "") -> None:

@@ -85,8 +85,10 @@ class StoppedFrame:
     """One of the frames: its code, where in it, the pattern of its stack, its live locals.
 
     calls: whether it waits for the next one; makes: which is the `__init__` of an object that is
-    on its stack.
+    on its stack. goes_on: whether what follows is to be captured.
     """
+
+    goes_on = True
 
     def __init__(self, tx: Translator, *, calls: bool = False) -> None:
         self.tx = tx
@@ -258,6 +260,8 @@ def patch_ways_on(
     leave: Callable[[WayOn], list[Instruction]],
 ) -> list[Instruction]:
     """`listing`, which holds `copies`, such that `leave` follows the instruction that stops."""
+    if not frame.goes_on:
+        return listing
     after = drop_result(stopped) if frame.makes else _method_as_attribute(stopped)
     op = OPS[stopped.opname]
     if not op.ends:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import operator
 
 import pytest
@@ -224,7 +225,7 @@ def test_substitute_in_graph(counter):
         minidynamo.graph_break()
         return x * n
 
-    with pytest.raises(TypeError, match=r"signature \(x\) of .*<lambda> is not \(x, n=1\)"):
+    with pytest.raises(TypeError, match=r"Signature mismatch .*<lambda>.*\(x, n=1\) != \(x\)"):
         minidynamo.substitute_in_graph(library)(lambda x: x)
 
     @minidynamo.substitute_in_graph(library)
@@ -235,6 +236,24 @@ def test_substitute_in_graph(counter):
     assert torch.equal(compiled(X), X * 3)
     assert torch.equal(library(X, 2), X * 2)
     assert function(X).sum() == 2 * X.sum() and Untraced()(X) is not X
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda data, crc: data[0] * 10 + crc,
+        lambda data, crc, /: data[0] * 10 + crc,
+        lambda *given: given[0][0] * 10 + given[1],
+    ],
+    ids=["by name", "by place", "any"],
+)
+def test_substitutes_of_functions_in_c(counter, written):
+    # Its parameters have no names outside; those of the substitute may.
+    minidynamo.substitute_in_graph(binascii.crc_hqx)(written)
+    compiled = minidynamo.compile(
+        lambda x, n: x + binascii.crc_hqx((3, 4), n), backend=counter, fullgraph=True
+    )
+    assert torch.equal(compiled(X, 2), X + 32)
 
 
 def test_skip_frame(counter):
@@ -255,8 +274,63 @@ def test_step_unsupported(counter):
         minidynamo.step_unsupported()
         return x * 2
 
-    assert torch.equal(minidynamo.compile(fn, backend=counter)(X), fn(X))
-    assert counter.frame_count == 2
+    compiled = minidynamo.compile(fn, backend=counter)
+    for _ in range(2):
+        assert torch.equal(compiled(X), fn(X))
+    assert (counter.frame_count, counter.op_count) == (1, 1)
+
+
+def test_step_unsupported_leaves_one_function_to_eager(counter):
+    def helper(x):
+        return x * 3
+
+    class Pair:
+        def __init__(self, x):
+            self.first = x - 1
+            minidynamo.step_unsupported("the rest is small")
+            self.second = helper(self.first) + 2
+
+    def fails(x):
+        x = x + 7
+        minidynamo.step_unsupported()
+        raise KeyError("seven")
+
+    def fn(x):
+        with torch.no_grad():
+            pair = Pair(x + 1)
+            try:
+                fails(x)
+            except KeyError as error:
+                said = str(error)
+            is_on = torch.is_grad_enabled()
+        return pair.first, pair.second * 2, said, is_on, torch.is_grad_enabled()
+
+    compiled = minidynamo.compile(fn, backend=counter)
+    for _ in range(2):
+        got, expected = compiled(X), fn(X)
+        assert all(map(torch.equal, got[:2], expected[:2]))
+        assert got[2:] == expected[2:]
+    # Up to the rest of __init__, helper(), up to the end of fails(), and from there on.
+    assert counter.frame_count == 4
+    counter.clear()
+    with pytest.raises(Unsupported, match="the rest is small"):
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(X)
+
+
+def test_step_unsupported_in_a_loop(counter):
+    def fn(x):
+        seen = []
+        for i in range(4):
+            x = x + i
+            if i == 1:
+                minidynamo.step_unsupported()
+            seen.append(i)
+        return x * 2, seen
+
+    got, expected = minidynamo.compile(fn, backend=counter)(X), fn(X)
+    assert torch.equal(got[0], expected[0])
+    assert got[1] == expected[1]
+    assert (counter.frame_count, counter.op_count) == (1, 2)
 
 
 def test_dont_skip_tracing():

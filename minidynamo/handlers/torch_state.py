@@ -412,17 +412,25 @@ def override_optimization_hint(tx: Translator, args: Args, kwargs: Kwargs) -> Va
 @handles(markers.skip_frame)
 @handles_named("torch._dynamo.decorators.skip_frame")
 def skip_frame(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    message = args[0] if args else kwargs.get("msg")
-    said = "" if message is None else str(message.as_python_constant())
-    raise SkipFrame(said or "the program called skip_frame()")
+    raise SkipFrame(_message(args, kwargs) or "the program called skip_frame()")
 
 
-@handles(markers.graph_break, markers.step_unsupported)
-@handles_named(
-    "torch._dynamo.decorators.graph_break",
-    "torch._dynamo.decorators.step_unsupported",
-)
+@handles(markers.graph_break)
+@handles_named("torch._dynamo.decorators.graph_break")
 def graph_break(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-    message = args[0] if args else kwargs.get("msg")
-    said = str(message.as_python_constant()) if message is not None else ""
+    said = _message(args, kwargs)
     unsupported("graph_break()", said, said or "the program called graph_break()")
+
+
+@handles(markers.step_unsupported)
+@handles_named("torch._dynamo.decorators.step_unsupported")
+def step_unsupported(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+    said = _message(args, kwargs)
+    unsupported("step_unsupported()", said, said or "the program called step_unsupported()")
+
+
+def _message(args: Args, kwargs: Kwargs) -> str:
+    message = args[0] if args else kwargs.get("msg")
+    if message is None:
+        return ""
+    return str(message.as_python_constant())
