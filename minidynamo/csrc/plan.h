@@ -152,6 +152,7 @@ struct KernelStep {
   KernelFunction function;
   std::string name;
   std::vector<int32_t> args;
+  std::vector<int64_t> offsets;  // of the pointers, in bytes: none, or one for each argument
   std::vector<int32_t> writes;
   std::vector<Size> sizes;
   std::vector<int64_t> fixed_sizes;

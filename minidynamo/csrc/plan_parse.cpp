@@ -286,6 +286,14 @@ class PlanParser {
     for (py::handle slot : sequence(item["args"])) {
       step.args.push_back(pointer(slot, c10::kCPU));
     }
+    if (item.contains("offsets")) {
+      for (py::handle offset : sequence(item["offsets"])) {
+        step.offsets.push_back(plain_integer(offset, "offset"));
+      }
+    }
+    if (!step.offsets.empty() && step.offsets.size() != step.args.size()) {
+      fail("kernel " + step.name + " has other arguments than offsets");
+    }
     written(item["writes"], step.args, step.writes);
     for (py::handle value : sequence(item["sizes"])) {
       Size size = PyFloat_Check(value.ptr()) || PyDict_Check(value.ptr())

@@ -163,6 +163,9 @@ void run_kernel(const KernelStep& step, const Program& program, RunState& state)
   for (size_t i = 0; i < step.args.size(); ++i) {
     pointers[i] = state.data[step.args[i]];
   }
+  for (size_t i = 0; i < step.offsets.size(); ++i) {
+    pointers[i] = static_cast<char*>(pointers[i]) + step.offsets[i];
+  }
   Profiled profiled(step.name);
   int64_t failure[2] = {0, 0};
   if (step.fixed) {

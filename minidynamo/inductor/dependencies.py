@@ -34,7 +34,7 @@ def overwritten(operation: Operation) -> tuple[str, ...]:
     """Buffers that had a value before."""
     if isinstance(operation, ExternOp):
         return operation.mutates
-    return tuple(buffer.name for buffer in operation.outputs if buffer.kind == "input")
+    return tuple(buffer.name for buffer in operation.outputs if buffer.is_overwritten)
 
 
 def is_effectful(operation: Operation) -> bool:

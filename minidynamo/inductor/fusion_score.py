@@ -81,6 +81,15 @@ def place_of(group: Group) -> torch.device:
     return operation.outputs[0].device
 
 
+APART = "another kernel has to run in between"
+
+
+def are_apart(first: Group, second: Group) -> bool:
+    """Whether something that needs one of them is needed by the other."""
+    after, before = first.descendants & second.ancestors, second.descendants & first.ancestors
+    return bool(after or before)
+
+
 class FusionScore:
     """The judgement of pairs; `groups` and `touching` (groups by the buffers that they read or
     write) are the scheduler's own, and change as it joins.
@@ -143,10 +152,10 @@ class FusionScore:
             return "the kernel would be too long"
         if len(first.reads | second.reads | first.writes | second.writes) > MAX_BUFFERS:
             return "the kernel would use too many buffers"
-        if any(self.buffers[name].kind == "input" for name in first.writes & second.writes):
-            return "both write to one input"
-        if first.descendants & second.ancestors or second.descendants & first.ancestors:
-            return "another kernel has to run in between"
+        if any(self.buffers[name].is_overwritten for name in first.writes & second.writes):
+            return "both write to one tensor"
+        if are_apart(first, second):
+            return APART
         return ""
 
     def _starves_threads(

@@ -82,7 +82,7 @@ class GraphLowering:
             backward graph expects eager's).
         outputs: after `run`, what the graph returns: `View`, number or None.
         written: by the input's name, the values that inputs have at the end.
-        in_place: nodes that may write into the memory of their first operand.
+        in_place: nodes that may write into the memory of their first operand, and what that is.
         env: the values of the nodes so far.
     """
 
@@ -100,7 +100,7 @@ class GraphLowering:
         # Where the graph has symbolic sizes, what these are in the compiler's own terms.
         self.sizes: SizeTable | None = None
         self.written: dict[str, TensorValue] = {}
-        self.in_place: frozenset[torch.fx.Node] = frozenset()
+        self.in_place: dict[torch.fx.Node, str] = {}
         self.env: dict[torch.fx.Node, Any] = {}
         self._names = 0
         if has_symbols([node.meta.get("val") for node in gm.graph.nodes]):

@@ -49,6 +49,7 @@ class Buffer:
     Attributes:
         kind: `input`, `constant`, `computed` (planned by us) or `extern` (returned by an operator).
         alias_of: buffers whose memory this one may share (an operator returned a view).
+        rewritten: parts of it get other values, one after the other, as parts of inputs may.
     """
 
     name: str
@@ -58,6 +59,12 @@ class Buffer:
     device: torch.device
     kind: str = "computed"
     alias_of: tuple[Buffer, ...] = ()
+    rewritten: bool = False
+
+    @property
+    def is_overwritten(self) -> bool:
+        """Whether a loop that writes to it changes values that it had."""
+        return self.kind == "input" or self.rewritten
 
     @property
     def strided(self) -> bool:

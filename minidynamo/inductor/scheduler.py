@@ -21,7 +21,14 @@ from minidynamo.inductor.dependencies import Dependencies, bits, is_effectful, r
 from minidynamo.inductor.dependencies import overwritten as overwritten_by
 from minidynamo.inductor.effects import is_wait
 from minidynamo.inductor.fusion import merge_loops
-from minidynamo.inductor.fusion_score import FusionScore, Group, device_of, place_of
+from minidynamo.inductor.fusion_score import (
+    APART,
+    FusionScore,
+    Group,
+    are_apart,
+    device_of,
+    place_of,
+)
 from minidynamo.inductor.graph import GraphLowering
 from minidynamo.inductor.ir import Buffer, ComputedOp, ExternOp, Operation, View
 from minidynamo.inductor.loop_body import LoopBody
@@ -128,12 +135,17 @@ class Scheduler:
             latest[key] = joined or group
 
     def _neighbours(self, group: Group) -> list[Group]:
-        """Groups before this one with memory in common, those that save most first."""
+        """Groups with memory in common, those that save most first. Without those between which
+        another has to run: of the steps of an unrolled loop that would be all pairs.
+        """
         scores: dict[int, tuple[int, Group]] = {}
         for name in group.reads | group.writes:
             for other in self.touching[name]:
-                other_alive = other.alive and other.body is not None and other is not group
-                if other_alive and other.position not in scores:
+                if not other.alive or other.body is None or other is group:
+                    continue
+                if are_apart(other, group):
+                    continue
+                if other.position not in scores:
                     score = self.score.saved(other, group)
                     if score > 0:
                         scores[other.position] = (score, other)
@@ -261,18 +273,19 @@ class Scheduler:
         pairs: dict[tuple[int, int], str] = {}
         for first, second, reason in self.refused:
             if first in at and second in at and at[first] != at[second]:
-                both = sorted((at[first], at[second]))
-                pairs[both[0], both[1]] = reason
+                i, j = at[first], at[second]
+                pairs[min(i, j), max(i, j)] = reason
         for i, group in enumerate(groups):
-            for name in group.reads | group.writes if group.body is None else ():
+            for name in group.reads | group.writes:
                 for other in self.touching[name]:
                     j = at.get(other.operations[0].name, i) if other.alive else i
-                    if (
-                        other.body is not None
-                        and j != i
-                        and name in other.writes | group.writes
-                    ):
-                        pairs[min(i, j), max(i, j)] = "operators that are called run alone"
+                    if other.body is None or j == i or name not in other.writes | group.writes:
+                        continue
+                    both = min(i, j), max(i, j)
+                    if group.body is None:
+                        pairs[both] = "operators that are called run alone"
+                    elif are_apart(group, other):
+                        pairs.setdefault(both, APART)
         return [(*pair, reason) for pair, reason in sorted(pairs.items())]
 
     # -- kernels -----------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def _second_value(b: PlanBuilder, x: int) -> tuple[int, ...]:
 
 
 def _unknown_kernel(b: PlanBuilder, x: int) -> tuple[int, ...]:
-    b.add(KernelCall("nobody", (x,), (), (9,)))
+    b.add(KernelCall("nobody", (x,), (), (9,), offsets=(0, 4)))
     return ()
 
 
@@ -167,7 +167,10 @@ def _ragged(b: PlanBuilder, x: int) -> tuple[int, ...]:
         (_use_after_free, ["slot 1 after it was freed"]),
         (_use_before_definition, ["slot 7 before it has a value"]),
         (_second_value, ["slot 0 a second value"]),
-        (_unknown_kernel, ["unknown kernel nobody", "not among its arguments"]),
+        (
+            _unknown_kernel,
+            ["unknown kernel nobody", "not among its arguments", "2 offsets for 1 arguments"],
+        ),
         (_dead_output, ["output slot 0 has no value"]),
         (_ragged, ["2 sizes and 1 strides", "'addmm' without a namespace"]),
     ],

@@ -1,5 +1,6 @@
 """The executor: inputs, steps, outputs, errors."""
 
+import dataclasses
 import gc
 import weakref
 
@@ -405,6 +406,26 @@ def test_floats_reach_kernels_as_doubles():
     b.kernel(Kernel("k_scale", source))
     b.add(KernelCall("k_scale", (x, y), (8, 0.25), (y,)))
     assert torch.equal(executor(b.finish((Ref(y),)))(torch.ones(8))[0], torch.full((8,), 0.25))
+
+
+def test_pointers_that_begin_later():
+    b = PlanBuilder()
+    x = b.input(vector("x"))
+    y = b.alloc((8,), (1,), "float32")
+    b.kernel(ADD_ONE)
+    b.add(KernelCall(ADD_ONE.symbol, (x, y), (8,), (y,)))
+    b.add(KernelCall(ADD_ONE.symbol, (x, y), (3,), (y,), offsets=(16, 8)))
+    plan = b.finish((Ref(y),))
+    assert "(in0 + 16B, &" in plan.render() or "(x + 16B, &" in plan.render()
+    found = executor(plan)(torch.arange(8.0))[0]
+    assert found.tolist() == [1, 2, 5, 6, 7, 6, 7, 8]
+    plan = dataclasses.replace(plan, steps=(*plan.steps[:-1], wrong_offsets(plan.steps[-1])))
+    with pytest.raises(ValueError, match="1 offsets for 2 arguments"):
+        executor(plan)
+
+
+def wrong_offsets(step):
+    return dataclasses.replace(step, offsets=(4,))
 
 
 def test_kernels_show_in_the_profiler():

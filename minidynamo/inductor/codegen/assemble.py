@@ -20,7 +20,7 @@ from minidynamo import events
 from minidynamo.inductor import config, metrics, symbolic
 from minidynamo.inductor.codegen.autotune import tuned
 from minidynamo.inductor.codegen.cpp import USUAL, codegen_cpp
-from minidynamo.inductor.codegen.kernel import Kernel
+from minidynamo.inductor.codegen.kernel import Kernel, KernelSpec, with_offsets
 from minidynamo.inductor.codegen.plan import (
     Arg,
     AsStrided,
@@ -145,10 +145,13 @@ class PlanAssembler:
     # -- steps -------------------------------------------------------------------------------------
     def _kernel(self, kernel: Kernel) -> None:
         spec = kernel.spec
-        symbol = f"k_{spec.key[:16]}"
+        offsets: tuple[int, ...] = ()
         is_triton = uses_triton(spec.device)
+        if not is_triton:
+            spec, offsets = with_offsets(spec)
+        symbol = f"k_{spec.key[:16]}"
         if symbol not in self.sources:
-            self._generate(kernel, symbol, is_triton)
+            self._generate(kernel, spec, symbol, is_triton)
         metrics.increment("kernel_calls")
         for new, old in kernel.reuses:
             self._take_over(new, old)
@@ -161,10 +164,10 @@ class PlanAssembler:
         written = zip(slots, spec.args, strict=True)
         writes = tuple(slot for slot, arg in written if arg.role != "in")
         origin = ", ".join(operators(spec.origins))
-        self.builder.add(KernelCall(symbol, slots, sizes, writes, origin, spec.failures))
+        call = KernelCall(symbol, slots, sizes, writes, origin, spec.failures, offsets)
+        self.builder.add(call)
 
-    def _generate(self, kernel: Kernel, symbol: str, is_triton: bool) -> None:
-        spec = kernel.spec
+    def _generate(self, kernel: Kernel, spec: KernelSpec, symbol: str, is_triton: bool) -> None:
         if is_triton:
             device = kernel.buffers[0].device
             source = self.triton.generate(spec, symbol, device, kernel.sizes)

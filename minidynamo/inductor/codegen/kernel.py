@@ -9,7 +9,7 @@ specs, which are compiled once.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -90,6 +90,29 @@ class KernelSpec:
     def key(self) -> str:
         """Content hash of `text`."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:32]
+
+
+def with_offsets(spec: KernelSpec) -> tuple[KernelSpec, tuple[int, ...]]:
+    """The kernel with pointers that begin at the first element that it may touch for sure, and how
+    far that is from the buffers' beginnings, in bytes: steps of an unrolled loop, which read and
+    write slice after slice, are then one kernel. No offset: ().
+    """
+    least: dict[str, int] = {}
+    for node in spec.body.nodes:
+        if node.buffer is not None and node.index is not None:
+            const = max(node.index.const, 0)
+            least[node.buffer] = min(least.get(node.buffer, const), const)
+    if not any(least.values()):
+        return spec, ()
+    nodes = [
+        node
+        if node.buffer is None or node.index is None
+        else replace(node, index=node.index - least[node.buffer])
+        for node in spec.body.nodes
+    ]
+    body = LoopBody(spec.body.iters, spec.body.reduces, nodes)
+    offsets = (least.get(arg.name, 0) * arg.dtype.itemsize for arg in spec.args)
+    return replace(spec, body=body), tuple(offsets)
 
 
 @dataclass(eq=False, slots=True)

@@ -301,6 +301,8 @@ def _step_problems(step: Step, kernels: set[str]) -> Iterator[str]:
             yield f"calls unknown kernel {step.kernel}"
         if not set(step.writes) <= set(step.args):
             yield "writes slots that are not among its arguments"
+        if len(step.offsets) not in (0, len(step.args)):
+            yield f"has {len(step.offsets)} offsets for {len(step.args)} arguments"
     if isinstance(step, Extern) and "::" not in step.op:
         yield f"names operator {step.op!r} without a namespace"
 

@@ -79,7 +79,11 @@ def _as_strided(step: ps.AsStrided, name: Names) -> str:
 
 
 def _kernel(step: ps.KernelCall, name: Names) -> str:
-    args = ", ".join(("&" if slot in step.writes else "") + name(slot) for slot in step.args)
+    offsets = step.offsets or (0,) * len(step.args)
+    args = ", ".join(
+        ("&" if slot in step.writes else "") + name(slot) + (f" + {offset}B" if offset else "")
+        for slot, offset in zip(step.args, offsets, strict=True)
+    )
     sizes = f"; {', '.join(map(str, step.sizes))}" if step.sizes else ""
     return f"{step.kernel}({args}{sizes})"
 

@@ -300,6 +300,8 @@ class KernelCall:
         writes: those of `args` that the kernel writes (all the others are only read).
         failures: for each check that the kernel makes of its data, the name of the exception
             (`IndexError`, `ValueError`, else `RuntimeError`) and its text, {} for the value.
+        offsets: bytes between the beginnings of the slots' data and the pointers of `args`; may be
+            left out where all are 0.
     """
 
     kernel: str
@@ -308,6 +310,7 @@ class KernelCall:
     writes: tuple[Slot, ...] = ()
     origin: str = ""
     failures: tuple[tuple[str, str], ...] = ()
+    offsets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Writing into part of an input's own memory, where `passes/in_place.py` allows that."""
+"""Writing into part of a tensor's own memory, where `passes/in_place.py` allows that."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from minidynamo.inductor.extern import compute_readers
-from minidynamo.inductor.ir import Buffer, Index, Size, TensorValue, View, loop_index
+from minidynamo.inductor.ir import (
+    Buffer,
+    Index,
+    Size,
+    TensorValue,
+    View,
+    dense_strides,
+    loop_index,
+)
 from minidynamo.inductor.loop_body import BodyBuilder, Value
+from minidynamo.inductor.passes.in_place import FIRST, INPUT
 from minidynamo.inductor.symbolic import Expr, dot
 
 if TYPE_CHECKING:
@@ -29,13 +38,23 @@ def identity(how: str, dtype: torch.dtype) -> float:
 
 
 def own_memory(g: GraphLowering, x: TensorValue, source: TensorValue) -> Buffer | None:
-    """The input that `x` is, if the node may write `source` there."""
-    view = x.data
+    """The memory of `x`, if the node may write `source` there: an input's, or that of a copy that
+    the first of several such nodes makes.
+    """
     if any(extent == 0 for extent in source.size):
         return None
-    if g.node not in g.in_place or not isinstance(view, View) or not view.is_whole():
+    view, base = x.data, g.in_place.get(g.node)
+    if base == FIRST:
+        layout = tuple(g.meta.stride())
+        if layout != dense_strides(x.size, layout):
+            return None
+        buffer = g.realize(g.copy(x, layout)).buffer
+        buffer.rewritten = True
+        return buffer
+    if base is None or not isinstance(view, View) or not view.is_whole():
         return None
-    return view.buffer if view.buffer.kind == "input" else None
+    is_own = view.buffer.kind == "input" if base == INPUT else view.buffer.rewritten
+    return view.buffer if is_own else None
 
 
 def write_part(

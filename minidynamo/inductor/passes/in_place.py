@@ -1,17 +1,20 @@
-"""Inputs that the program changes in part: which nodes may write into the input's own memory.
+"""Tensors that the program changes in part: which nodes may write into their own memory.
 
 AOTAutograd makes `cache[:, p] = k` a new tensor, `select_scatter(cache, k, ...)`, that a final
-`copy_` writes back whole. Where nobody wants the old cache any more, the part alone is written.
+`copy_` writes back whole. Where nobody wants the old cache any more, the part alone is written. So
+it is for a tensor of the graph that a loop fills, where a step reads what another one wrote: with a
+new tensor each, the steps would move all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import torch
 import torch.fx
 
+from minidynamo.inductor.ir import OVERWRITTEN
 from minidynamo.inductor.passes.simplify import may_share_memory
 
 aten = torch.ops.aten
@@ -67,18 +70,27 @@ def _keeps(user: torch.fx.Node) -> bool:
     return user.target is not aten.copy_.default and may_share_memory(user)
 
 
+# What a node may write to: an input; a copy that it makes; what the node before it wrote to.
+INPUT, FIRST, NEXT = "input", "first", "next"
+# Steps of a loop from which on they write into one tensor; and where it has few elements.
+STEPS, STEPS_OF_SMALL, SMALL = 4, 8, 1024
+
+
 def in_place_nodes(
     graph: torch.fx.Graph, is_final_write: Callable[[torch.fx.Node], bool]
-) -> frozenset[torch.fx.Node]:
+) -> dict[torch.fx.Node, str]:
     """Nodes that may write into the memory of their first operand: an input that gets the result
-    by a final write and that nothing reads afterwards, or the result of such a node.
+    by a final write and that nothing reads afterwards, or the result of such a node; and steps of
+    loops.
     """
-    found: set[torch.fx.Node] = set()
+    found: dict[torch.fx.Node, str] = {}
     for copy in graph.find_nodes(op="call_function", target=aten.copy_.default):
         if is_final_write(copy):
             target, node = copy.args[:2]
-            found |= _chain(target, node, copy)
-    return frozenset(found)
+            found |= dict.fromkeys(_chain(target, node, copy), INPUT)
+    for run in _runs(graph, found):
+        found |= dict.fromkeys(run, NEXT) | {run[0]: FIRST}
+    return found
 
 
 def _chain(target: Any, node: Any, copy: torch.fx.Node) -> set[torch.fx.Node]:
@@ -94,6 +106,32 @@ def _chain(target: Any, node: Any, copy: torch.fx.Node) -> set[torch.fx.Node]:
             return chain
         node = base
     return set()
+
+
+def _runs(
+    graph: torch.fx.Graph, in_place: Container[torch.fx.Node]
+) -> Iterator[list[torch.fx.Node]]:
+    """Nodes that may write one after the other into one tensor, where at least every second result
+    is read: what reads nothing is one kernel anyway. in_place: what writes to inputs.
+    """
+    runs: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for node in graph.nodes:
+        if node.target not in _WRITERS or node in in_place or OVERWRITTEN in node.meta:
+            continue
+        base = node.args[0]
+        if not isinstance(base, torch.fx.Node) or _operands(node).count(base) != 1:
+            continue
+        run = runs.get(base)
+        if run is None or not all(u is node or _is_over(u, node) for u in base.users):
+            run = []
+        run.append(node)
+        runs[node] = run
+    for run in {id(run): run for run in runs.values()}.values():
+        value = run[0].meta["val"]
+        least = STEPS if value.numel() >= SMALL else STEPS_OF_SMALL
+        read = sum(len(node.users) > 1 for node in run)
+        if len(run) >= least and 2 * read >= len(run) - 1 and value.device.type == "cpu":
+            yield run
 
 
 def _is_over(user: torch.fx.Node, node: torch.fx.Node) -> bool:
