@@ -32,6 +32,14 @@ torch.manual_seed(0)
 is_trained = sys.argv[2] == "training"
 if sys.argv[2] == "pointwise":
     model, x = (lambda x: torch.relu(x * x + x).sin() * 0.5), torch.randn(8)
+elif sys.argv[2] == "steps":
+    w = torch.randn(32, 32) * 0.1
+    def model(x):
+        states = torch.zeros_like(x)
+        for t in range(1, x.shape[1]):
+            states[:, t] = torch.tanh(states[:, t - 1] @ w + x[:, t])
+        return states
+    x = torch.randn(4, 128, 32)
 else:
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 4 if is_trained else int(sys.argv[2]))
@@ -50,6 +58,7 @@ print(time.perf_counter() - start, time.process_time() - cpu)
 """
 CASES = {
     "pointwise": "five pointwise operations",
+    "steps": "a recurrence of 128 steps",
     "24": "24 transformer layers",
     "training": "a training step of 4 layers",
 }

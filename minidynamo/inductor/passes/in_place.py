@@ -130,7 +130,7 @@ def _runs(
         value = run[0].meta["val"]
         least = STEPS if value.numel() >= SMALL else STEPS_OF_SMALL
         read = sum(len(node.users) > 1 for node in run)
-        if len(run) >= least and 2 * read >= len(run) - 1 and value.device.type == "cpu":
+        if len(run) >= least and 2 * read >= len(run) - 1:
             yield run
 
 
