@@ -74,9 +74,10 @@ class PyCodegen:
 
     def load_const(self, value: Any) -> None:
         """Push `value` itself (by identity) from the constants of the new code. There CPython puts
-        its one copy of a text that looks like a name, but not into a list.
+        its one copy of a text that looks like a name, also in tuples and in frozensets (which it
+        makes anew, in another order), but not into a list.
         """
-        if type(value) is str and value.isidentifier() and sys.intern(value) is not value:
+        if _is_interned(value):
             self.emit("LOAD_CONST", [value])
             self.emit("LOAD_CONST", 0)
             self.emit("BINARY_SUBSCR")
@@ -235,3 +236,12 @@ class PyCodegen:
 def _is_shareable(constant: Any) -> bool:
     """Whether all calls may have the same object: not so for a tuple with a list in it."""
     return is_value(constant) or not isinstance(constant, (tuple, frozenset))
+
+
+def _is_interned(constant: Any) -> bool:
+    """Whether `intern_constants` of codeobject.c replaces it, or a part of it."""
+    kind = type(constant)
+    if kind is str:
+        is_name = constant.isascii() and constant.replace("_", "a").isalnum()
+        return is_name and sys.intern(constant) is not constant
+    return kind in (tuple, frozenset) and any(map(_is_interned, constant))

@@ -36,7 +36,7 @@ from ..variables.exceptions import (
 )
 from ..variables.lists import ListVariable, TupleVariable, is_structseq, tuple_mutation
 from ..variables.registry import handles
-from ..variables.sets import Operand, SetVariable, made_of, operand
+from ..variables.sets import Operand, SetVariable, made_of, operand, set_like
 from ..variables.user_values import new_value
 from .builtins import builtin
 from .functools_ import new_partial
@@ -263,10 +263,12 @@ def _frozenset(tx: Translator, iterable: Values | None = None, /) -> Values:
 
 
 def _make_set(tx: Translator, cls: type, iterable: Values | None) -> Values:
-    is_set = isinstance(iterable, SetVariable) and not iterable.overrides("__iter__")
-    if iterable is not None and (is_set or iterable.python_type() is dict):
+    if iterable is None:
+        return tx.wrap_items(cls, [])
+    is_set = set_like(iterable) is not None and not iterable.overrides("__iter__")
+    if is_set or iterable.python_type() is dict:
         return made_of(cls, operand(tx, iterable))
-    return tx.wrap_items(cls, [] if iterable is None else iterable.unpack(tx))
+    return tx.wrap_items(cls, iterable.unpack(tx))
 
 
 @builtin(dict)

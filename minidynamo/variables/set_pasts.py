@@ -60,6 +60,9 @@ class Past:
         """
         instead = {element: element for element in elements}
         operands = [_real(given, instead) for given in self.operands]
+        for place, given in enumerate(self.operands[1:], 1):
+            if isinstance(given, Past) and given is self.operands[0]:
+                operands[place] = operands[0]
         if cls not in _KINDS and self.method not in _KINDS:
             operands = [self.method(*operands)]
         made = new_set(cls, *operands) if cls not in _KINDS else self.method(*operands)
@@ -67,7 +70,8 @@ class Past:
             if name in OF_ONE:
                 getattr(set, name)(made, *(instead.get(key, key) for key in arguments))
             else:
-                getattr(set, name)(made, *(_real(given, instead) for given in arguments))
+                reals = (made if given is OWN else _real(given, instead) for given in arguments)
+                getattr(set, name)(made, *reals)
         return made
 
     def gives(
@@ -78,6 +82,10 @@ class Past:
     ) -> bool:
         """Whether that set is iterated as `table` is, now and after the next change."""
         return self.is_plain(others) and is_alike(self.made(cls), table)
+
+
+# As argument of a change: the set that is changed.
+OWN = Past(set, ())
 
 
 def _is_plain(

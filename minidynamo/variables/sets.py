@@ -43,7 +43,7 @@ from .set_order import (
     popped,
     snapshot,
 )
-from .set_pasts import Past, is_alike, new_set, ordered_elements, plain_kind, replay_on
+from .set_pasts import OWN, Past, is_alike, new_set, ordered_elements, plain_kind, replay_on
 from .user_keys import UserKey, check_hashed_keys, check_rebuilt_keys
 
 if TYPE_CHECKING:
@@ -275,7 +275,9 @@ def set_like(value: VariableTracker) -> SetVariable | None:
     if isinstance(value, SetVariable):
         return value
     if isinstance(value, ConstantVariable) and isinstance(value.value, frozenset):
-        return SetVariable(value.value, {}, frozenset)
+        result = SetVariable(value.value, {}, frozenset)
+        result.made_by = frozenset, (value.value,)
+        return result
     return None
 
 
@@ -347,7 +349,9 @@ def _combined(tx: Translator, name: str, left: SetVariable, *others: Operand) ->
         known = in_order(name, known, other.known, len(own), other.keys)
     result = SetVariable(table, known, cls)
     result.order_is_known = left.order_is_known and all(other.is_ordered for other in others)
-    result.made_by = getattr(cls, name), (left.past(), *(other.past for other in others))
+    past = left.past()  # of one set with itself, which methods treat in a way of its own
+    pasts = (past if other.keys is left.table else other.past for other in others)
+    result.made_by = getattr(cls, name), (past, *pasts)
     return result
 
 
@@ -388,7 +392,7 @@ def _merge(tx: Translator, self: SetVariable, name: str, other: VariableTracker)
     elif not isinstance(given, SequenceVariable):
         given = SetVariable(set(keys), known, set)
     is_known, count = self.order_is_known and is_ordered, len(self.table)
-    self.pasts[len(self.changes)] = (past,)
+    self.pasts[len(self.changes)] = (OWN if keys is self.table else past,)
     with observed(tx):
         _change(tx, self, name, keys, given)
     self.known = in_order(name, self.known, known, count, keys)
@@ -458,7 +462,12 @@ def _register_algebra(name: str, method: str, update: str) -> None:
     builtin_method(_SETS, f"__r{name}__")(reflected_row)
     builtin_method(_SETS, method)(method_row)
     builtin_method(set, f"__i{name}__")(inplace_row)
-    builtin_method(set, update)(update_row)
+
+    def update_by_one(tx: Translator, self: SetVariable, other: VariableTracker, /) -> None:
+        update_row(tx, self, other)
+
+    takes_one = method == "symmetric_difference"
+    builtin_method(set, update)(update_by_one if takes_one else update_row)
 
 
 for _name, (_method, _update) in _ALGEBRA.items():

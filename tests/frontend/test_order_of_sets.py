@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import string
 
 import pytest
 import torch
@@ -282,3 +283,64 @@ def test_several_pops_of_tuples_with_tensors():
         actual = minidynamo.compile(f, backend="eager", fullgraph=True)(tensors[0], compiled)
         assert [(i, id(t)) for i, t in actual[1]] == [(i, id(t)) for i, t in expected[1]]
         assert actual[2] == expected[2] and compiled == real
+
+
+def _words(seed):
+    """Letters of which sets of different sizes get places that collide."""
+    draws = random.Random(seed)
+    return ["".join(draws.choices(string.ascii_lowercase, k=n)) for n in (2, 3, 6, 9, 15, 21)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_order_of_constant_frozensets(seed):
+    words = _words(seed)
+    made = frozenset(words[3]) | frozenset(words[4])
+
+    def fn(x):
+        of_texts = [frozenset(word) for word in words]
+        sums = [first | second for first, second in itertools.pairwise(of_texts)]
+        anew = [set(s) for s in sums]
+        nested = (frozenset(words[2]), (1, frozenset(words[5])))
+        return x + 1, of_texts, sums, anew, [*map(list, sums)], nested, made
+
+    expected = fn(GLOBAL)[1:]
+    found = minidynamo.compile(fn, backend="eager", fullgraph=True)(GLOBAL)[1:]
+    assert repr(found) == repr(expected) and found[-1] is made
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_order_of_sets_combined_with_themselves(seed):
+    words = _words(seed)
+
+    def fn(x):
+        sets = [set(words[k]) for k in range(6)]
+        mixed = frozenset(words[1]) | frozenset(words[1])
+        twice = [s | s for s in sets], [s & s for s in sets], [s.union(s) for s in sets]
+        grown = [s.copy() | s for s in sets], [s.union(mixed, s) for s in sets]
+        for s in sets:
+            s.update(s)
+            s |= s
+        sets[3] -= sets[3]
+        sets[3].add("z")
+        return x + 1, twice, grown, sets, [s ^ mixed for s in sets], mixed | mixed
+
+    check(fn, GLOBAL)
+    expected = fn(GLOBAL)[1:]
+    assert repr(minidynamo.compile(fn, backend="eager", fullgraph=True)(GLOBAL)[1:]) == repr(
+        expected
+    )
+
+
+def test_how_many_sets_a_symmetric_difference_takes():
+    def fn(x, given):
+        texts = []
+        for s in (given, {1, 2}):
+            for call in (s.symmetric_difference_update, s.symmetric_difference):
+                for more in ((), ([1], [2])):
+                    try:
+                        call(*more)
+                    except TypeError as error:
+                        texts.append(str(error))
+        return x + 1, texts, given
+
+    check(fn, GLOBAL, {3})
