@@ -59,10 +59,29 @@ def _integers(x: torch.Tensor, low: Any, high: Any, **_options: Any) -> None:
 
 def _largest(name: str, x: torch.Tensor, dim: Any) -> None:
     """Where there are rows, but of no element, torch's rules raise."""
-    is_given = type(dim) is int and -x.dim() <= dim < x.dim()
-    if is_given and type(x.shape[dim]) is int and x.shape[dim] == 0:
-        where = f"dim {dim % x.dim()} to have non-zero size."
-        raise IndexError(f"{name}(): Expected reduction {where}")
+    if type(dim) is not int or not -x.dim() <= dim < x.dim():
+        return
+    text = f"{name}(): Expected reduction dim {dim % x.dim()} to have non-zero size."
+    if type(x.shape[dim]) is int and x.shape[dim] == 0:
+        raise IndexError(text)
+    _check_found(x.shape[dim], text)
+
+
+def _largest_of_all(
+    name: str,
+    x: torch.Tensor,
+) -> None:
+    where = "dim to be specified for input.numel() == 0"
+    _check_found(x.numel(), f"{name}(): Expected reduction {where}")
+
+
+def _check_found(
+    count: Any,
+    text: str,
+) -> None:
+    """The graph asserts that there are elements, if their number depends on data."""
+    if isinstance(count, torch.SymInt) and not count.node.has_hint():
+        torch._check(count != 0, lambda: text)
 
 
 def _same_type(text: str, *tensors: torch.Tensor) -> None:
@@ -134,6 +153,8 @@ CHECKS: dict[Any, Callable[..., None]] = {
     aten.randint_like.low_dtype: _integers,
     aten.max.dim: lambda x, dim, *_rest: _largest("max", x, dim),
     aten.min.dim: lambda x, dim, *_rest: _largest("min", x, dim),
+    aten.max.default: lambda x: _largest_of_all("max", x),
+    aten.min.default: lambda x: _largest_of_all("min", x),
     aten.median.dim: lambda x, dim, *_rest: _largest("median", x, dim),
     aten.nanmedian.dim: lambda x, dim, *_rest: _largest("median", x, dim),
     aten.mm.default: _mm,

@@ -30,6 +30,7 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.bodies import (
     TracedBody,
     add_call,
+    are_same,
     flatten,
     fresh_results,
     new_number,
@@ -197,7 +198,7 @@ def _refuse_shared_writes(branches: list[TracedBody], free: Sequence[Node]) -> N
 def _alike(branches: list[TracedBody]) -> bool:
     first, second = branches
     metas = [[(meta_of(f), _strides(f)) for f in traced.fakes] for traced in branches]
-    return first.shape == second.shape and metas[0] == metas[1]
+    return first.shape == second.shape and are_same(*metas)
 
 
 def _merged(tx: Translator, branches: list[TracedBody]) -> list[Any]:
@@ -284,7 +285,7 @@ def _scan(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         unsupported("scan in training", "scan", "torch has no backward pass for integers in it")
     before = [leaf.fake for leaf in carry]  # type: ignore[attr-defined]
     kinds = [[(meta_of(f), f.stride()) for f in fakes] for fakes in (before, traced.fakes)]
-    if kinds[0] != kinds[1][:count]:
+    if not are_same(kinds[0], kinds[1][:count]):
         unsupported("carried values differ", "scan", "the function has to return what it gets")
     if traced.shape[0] is not tuple or traced.shape[1][0] != shape:
         unsupported("carried values differ", "scan", "it has to return (carry, result)")

@@ -17,6 +17,7 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.bodies import (
     TracedBody,
     add_call,
+    are_same,
     flatten,
     fresh_results,
     keeps_bools,
@@ -115,7 +116,7 @@ def _check_kinds(
 ) -> None:
     """The body has to return what it gets, and the condition a question."""
     kinds = [list(map(_kind_of, values)) for values in (step.results, leaves)]
-    if kinds[0] != kinds[1] or not keeps_bools(nest, step.shape):
+    if not are_same(*kinds) or not keeps_bools(nest, step.shape):
         unsupported(
             "carried values differ", "while_loop", "the body has to return what it gets"
         )

@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from minidynamo.inductor.captured_numbers import NotCapturable, NumberNodes
@@ -226,7 +226,7 @@ class _Recorder(TorchDispatchMode):
             results = list(results) if are_several else [results]
             wholes = list(map(self._whole_with, targets, results))
         for base, whole in zip(bases, wholes, strict=True):
-            if whole is None or whole.shape != base.shape or whole.stride() != base.stride():
+            if whole is None or not _is_laid_out_as(whole, base):
                 return False
         for base, whole in zip(bases, wholes, strict=True):
             self._replace(base, whole)
@@ -236,9 +236,9 @@ class _Recorder(TorchDispatchMode):
         """What the tensor that `target` is a view of becomes when `target` is written over with
         `result`; None where that is not known.
         """
-        if result.dtype != target.dtype or result.shape != target.shape:
+        if result.dtype != target.dtype or not _are_equal(result.shape, target.shape):
             return None
-        if result.stride() != target.stride():
+        if not _are_equal(result.stride(), target.stride()):
             result = aten.copy.default(target, result)
         whole: torch.Tensor | None = result
         for view in self._views_below(target):
@@ -490,6 +490,20 @@ def _check_outputs(outputs: Sequence[Any], inputs: Sequence[Any], recorder: _Rec
             raise NotCapturable("an output is an input that is written to")
         if first.setdefault(recorder.node_of(value), value) is not value:
             raise NotCapturable("an output is another one, detached")
+
+
+def _are_equal(
+    left: Sequence[Any],
+    right: Sequence[Any],
+) -> bool:
+    return statically_known_true(sym_eq(tuple(left), tuple(right)))
+
+
+def _is_laid_out_as(
+    tensor: torch.Tensor,
+    other: torch.Tensor,
+) -> bool:
+    return _are_equal(tensor.shape, other.shape) and _are_equal(tensor.stride(), other.stride())
 
 
 def _writable(

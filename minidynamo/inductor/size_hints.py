@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from minidynamo.inductor.symbolic import Atom, Expr, FloorDiv, IntLike, Mod, Symbol
 
+# Stands for symbols without hint.
+UNKNOWN_SIZE = 1 << 10
+
 
 def is_size(atom: Atom) -> bool:
     """Whether the atom is a size symbol."""
@@ -25,7 +28,7 @@ def size_symbols(values: Iterable[IntLike | None]) -> set[Symbol]:
     return found
 
 
-def hint_of(value: IntLike, default: int = 1 << 10) -> int:
+def hint_of(value: IntLike, default: int = UNKNOWN_SIZE) -> int:
     """The number in the call that was compiled for: to estimate costs, never to decide what is
     right. `default` stands for symbols without hint.
     """

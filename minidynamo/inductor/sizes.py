@@ -19,6 +19,7 @@ import torch.fx
 from sympy.printing.str import StrPrinter
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+from minidynamo.inductor.size_hints import UNKNOWN_SIZE
 from minidynamo.inductor.symbolic import (
     Expr,
     FloorDiv,
@@ -173,7 +174,9 @@ class SizeTable:
                 if not self.is_closed:
                     self._computed.append(e)
             bound = env.bound_sympy(e).lower
-            hint = e.xreplace(env.backed_var_to_val)
+            # Hints of unbacked symbols agree with those of the expressions that they are in.
+            values = dict.fromkeys(e.free_symbols, sympy.Integer(UNKNOWN_SIZE))
+            hint = e.xreplace(values | dict(env.backed_var_to_val))
             self._symbols[e] = Symbol(
                 f"e{len(self._symbols)}",
                 lower=int(bound) if bound.is_Integer else -1,

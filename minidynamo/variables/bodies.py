@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.fx.node import Node
 
 from ..draws import unknown_number
@@ -197,11 +198,16 @@ def trace_body(
 
     Raises Unsupported where it changes what exists outside, or writes and must not.
     """
+    known = len(tx.output.unbacked)
     with Changes(tx) as changes:
         with scope(tx.output) as body:
             result = call(body)
             leaves, rebuild, shape = flatten(tx, result, in_place=True, integers=integers)
             traced = TracedBody(body, leaves, rebuild, shape)
+        if len(tx.output.unbacked) > known:
+            tx.output.fake_mode.epoch += (
+                1  # fake tensors remember numbers that only the body has
+            )
         for variable in changes.lasting():
             if not isinstance(variable, GlobalStateVariable):
                 unsupported(
@@ -219,6 +225,18 @@ def trace_body(
                 f"a function given to {name} writes to a tensor from outside of it",
             )
     return traced
+
+
+def are_same(
+    left: Any,
+    right: Any,
+) -> bool:
+    """Whether nests of what describes values are the same: sizes that depend on data only if that
+    is known.
+    """
+    if isinstance(left, (tuple, list)):
+        return len(left) == len(right) and all(map(are_same, left, right))
+    return guard_or_false(left == right)
 
 
 def fresh_results(
@@ -277,6 +295,7 @@ def add_call(
 __all__ = [
     "TracedBody",
     "add_call",
+    "are_same",
     "flatten",
     "fresh_results",
     "keeps_bools",

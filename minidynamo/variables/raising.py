@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_true
 from torch.fx.node import Node
 
 from ..bytecode import decode
@@ -66,9 +67,14 @@ class Seen(enum.IntEnum):
     CAUGHT = 3  # an `except` clause
 
 
-def note_raising(tx: Translator, node: Node) -> None:
-    """To be called with each new node."""
-    if not _may_raise(node) or tx.output.transform_levels:
+def note_raising(
+    tx: Translator,
+    node: Node,
+    asserted: int,
+) -> None:
+    """To be called with each new node, and the number of assertions in the graph before it."""
+    asserts = tx.output.shape_env.num_deferred_runtime_asserts > asserted
+    if not (asserts or _may_raise(node)) or tx.output.transform_levels:
         return
     seen = max(map(_seen_in, _frames(tx)), default=0)
     if seen:
@@ -92,7 +98,9 @@ def _may_raise(node: Node) -> bool:
     if name in _DRAWS or name == "random_":
         return _draw_may_raise(name, node)
     if name in ("max", "min") and len(node.args) == 1 and not node.kwargs:
-        return bool(example_value(node.args[0]).numel() == 0)  # type: ignore[arg-type]
+        return guard_or_true(example_value(node.args[0]).numel() == 0)  # type: ignore[arg-type]
+    if name == "select":
+        return bool(free_unbacked_symbols(example_value(node.args[0])))  # type: ignore[arg-type]
     # Memory that out= shares, with itself or with an argument, is none that fake tensors have.
     return name in _ALWAYS or name.startswith("linalg_") or "out" in node.kwargs
 

@@ -173,6 +173,7 @@ class Services:
     ) -> VariableTracker:
         """Add an operation to the graph and wrap its result."""
         stack = self.user_stack()
+        asserted = self.output.shape_env.num_deferred_runtime_asserts
         try:
             node = self.output.create_node(op, target, args, kwargs, stack)
         except Unsupported as failure:
@@ -185,7 +186,7 @@ class Services:
             args, kwargs = mended
             node = self.output.create_node(op, target, args, kwargs, stack)
         node.meta["step"] = self.last_step()
-        note_raising(self, node)  # type: ignore[arg-type]
+        note_raising(self, node, asserted)  # type: ignore[arg-type]
         if _is_inplace(op, target) or "out" in kwargs:
             self.output.side_effects.version += 1
             self.output.side_effects.check_choices()

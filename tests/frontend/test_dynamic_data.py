@@ -225,3 +225,39 @@ def test_a_sum_of_what_is_not_numbers_stops_where_python_does():
     compiled = minidynamo.compile(total, backend="eager", fullgraph=True, dynamic=True)
     for rest in ((), (1,), (2.5, 1), (True,), ("text", 1), (None,)):
         assert_same(compiled(X, rest), total(X, rest))
+
+
+OF_SOME = {
+    "min": lambda found: found.min(),
+    "max": lambda found: torch.cat([found, found * 2]).max(),
+    "max of a dimension": lambda found: found.max(0)[1],
+    "argmax": lambda found: found.argmax(),
+    "amax": lambda found: found.amax(0),
+    "element": lambda found: found[0],
+    "select": lambda found: found.select(0, 0),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("name", OF_SOME)
+def test_what_has_no_result_where_data_leaves_nothing(name, backend):
+    """Compiled it raises for nothing, and where the program catches that, eager goes on."""
+
+    def found(x, least):
+        return OF_SOME[name](torch.masked_select(x, x > least))
+
+    def caught(x, least):
+        try:
+            return found(x, least)
+        except (IndexError, RuntimeError):
+            return x.sum()
+
+    with minidynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        whole = minidynamo.compile(found, backend=backend, fullgraph=True)
+        parted = minidynamo.compile(caught, backend=backend)
+        for least in (0.0, 2.0, 4.0):
+            assert_same(whole(X, least), found(X, least))
+            assert_same(parted(X, least), caught(X, least))
+        with pytest.raises((IndexError, RuntimeError)):
+            whole(X, 9.0)
+        assert_same(parted(X, 9.0), caught(X, 9.0))

@@ -496,6 +496,29 @@ def test_data_dependent_number_in_a_body():
             assert_same(run(x), program(x))
 
 
+BOTH_COUNT = {
+    "of one tensor": lambda t, turn: turn(torch.ones(torch.nonzero(t).size(0), 2)),
+    "sizes of their own": lambda t, turn: turn(torch.nonzero(t).squeeze(-1)),
+    "numbers": lambda t, turn: t * t.sum().item() + turn(t),
+}
+
+
+@pytest.mark.parametrize("name", BOTH_COUNT)
+def test_branches_that_both_depend_on_data(name):
+    """Fake tensors remember how many elements a branch found; the other one counts anew."""
+
+    def program(x):
+        body = BOTH_COUNT[name]
+        branches = (lambda t: body(t, torch.sin), lambda t: body(t, torch.cos))
+        return torch.cond(x.sum() > 2, *branches, (x,)).sin()
+
+    given = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
+    with minidynamo.config.patch(given):
+        run = minidynamo.compile(program, backend="eager", fullgraph=True)
+        for x in (torch.arange(3.0), torch.arange(3.0) - 1, torch.ones(3), torch.zeros(3)):
+            assert_same(run(x), program(x))
+
+
 FREE = torch.arange(3.0)
 NOTES = {"a": True, "b": 2}
 WRAPPED = {

@@ -299,3 +299,53 @@ def test_views_of_what_is_written_last(fn):
             found.append((call(x, y), x, y))
         torch.testing.assert_close(found[1], found[0])
     assert metrics.uncompiled_graphs == 0
+
+
+def sums_of_products(
+    x,
+    mask,
+    weight,
+    bias,
+):
+    rows = x.masked_select(mask).view(-1, 6)
+    wide = torch.addmm(bias, rows, weight)
+    scaled = torch.nn.functional.layer_norm(rows, (6,), bias[:6], bias[:6])
+    return wide, scaled, torch.nn.functional.layer_norm(wide, (8,), bias, bias)
+
+
+def test_rows_that_data_chooses_with_gradients():
+    torch.manual_seed(0)
+    compiled = minidynamo.compile(sums_of_products, fullgraph=True, dynamic=True)
+    for rows in (5, 7):
+        given = torch.randn(rows, 6), torch.arange(rows).view(-1, 1) > 1, torch.randn(6, 8)
+        found = []
+        for call in (sums_of_products, compiled):
+            bias = torch.linspace(-1, 1, 8).requires_grad_()
+            results = call(*given, bias)
+            sum(result.square().sum() for result in results).backward()
+            found.append((*results, bias.grad))
+        torch.testing.assert_close(found[1], found[0])
+    assert metrics.uncompiled_graphs == 0
+
+
+def turned(x, keep):
+    rows = x[keep]
+    batch = rows.shape[0]
+    turns = rows.transpose(0, 1).contiguous() + 1
+    heads = turns.view(7, 2 * batch, 8).transpose(0, 1).view(batch, 2, 7, 8)
+    return heads, torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+
+
+def test_results_whose_strides_hang_on_data():
+    """They are laid out as eager does it, which the backward graph relies on."""
+    compiled = minidynamo.compile(turned, fullgraph=True)
+    for rows in (4, 6):
+        found = []
+        for call in (turned, compiled):
+            x = torch.linspace(-1, 1, rows * 7 * 16).view(rows, 7, 16).requires_grad_()
+            heads, attended = call(x, torch.arange(rows) > 0)
+            attended.square().sum().backward()
+            found.append((heads, attended, x.grad))
+            assert heads.stride() == (16, 8, 16 * (rows - 1), 1)
+        torch.testing.assert_close(found[1], found[0])
+    assert metrics.uncompiled_graphs == 0

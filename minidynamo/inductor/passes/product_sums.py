@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
 from minidynamo.inductor.ir import OVERWRITTEN
 from minidynamo.inductor.passes.simplify import remove_dead_nodes
@@ -57,7 +58,8 @@ def _is_sum(
         first.dim() == 2
         and first.device.type == "cpu"
         and first.dtype.is_floating_point
-        and all(v.shape == first.shape and v.dtype == first.dtype for v in values)
+        and all(v.dtype == first.dtype for v in values)
+        and all(statically_known_true(sym_eq(v.shape, first.shape)) for v in values)
     )
 
 
