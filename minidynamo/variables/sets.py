@@ -387,6 +387,10 @@ def _merge(tx: Translator, self: SetVariable, name: str, other: VariableTracker)
     if given is None and other.python_type() is not dict:
         given = other = tx.wrap_items(list, other.unpack(tx))
     keys, known, is_ordered, past = operand(tx, other)
+    if keys is self.table and name != "intersection_update":  # the set itself
+        if name != "update":
+            _change(tx, self, "clear")
+        return
     if isinstance(other, SetVariable):
         given = snapshot(other)
     elif not isinstance(given, SequenceVariable):

@@ -344,3 +344,26 @@ def test_how_many_sets_a_symmetric_difference_takes():
         return x + 1, texts, given
 
     check(fn, GLOBAL, {3})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sets_from_outside_that_are_changed_by_themselves(seed):
+    words = _words(seed)
+
+    def fn(x, given, gone, lost):
+        for s in given:
+            s |= s
+            s.update(s)
+        gone -= gone
+        lost.symmetric_difference_update(lost)
+        for s in (gone, lost):
+            s.add("z")
+            s.update(words[2])
+        return x + 1
+
+    def called(run):
+        sets = [set(word) for word in words]
+        run(GLOBAL, sets[:4], sets[4], sets[5])
+        return list(map(list, sets))
+
+    assert called(minidynamo.compile(fn, backend="eager", fullgraph=True)) == called(fn)
