@@ -30,6 +30,7 @@ from minidynamo.inductor.detached import gains_history
 from minidynamo.inductor.grad_modes import escaping_view
 from minidynamo.inductor.stale_views import (
     LAID_OUT_ANEW,
+    has_other_bits,
     hooked_view,
     stale_view,
     storage_of,
@@ -108,6 +109,8 @@ def refusal(
             return f"{node} writes to a list whose tensors share memory"
         if isinstance(node.kwargs.get("out"), (tuple, list)) and _changes_out(node):
             return f"{node} gives its results another layout than out= has"
+        if any(has_other_bits(gm, written) for written, _ in _writes_of_program(node)):
+            return f"{node} writes to memory that is of another dtype elsewhere"
         for written, others in _writes(node, name):
             if "out" in node.kwargs and not (written.is_contiguous() or _is_copied(node)):
                 return f"{node} writes to a tensor that is not contiguous"

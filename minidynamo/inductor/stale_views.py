@@ -38,6 +38,25 @@ def storage_of(tensor: torch.Tensor) -> int:
     return within(tensor).untyped_storage()._cdata
 
 
+def has_other_bits(
+    gm: torch.fx.GraphModule,
+    written: torch.Tensor,
+) -> bool:
+    """Whether memory that an operator of the program writes to is of another dtype elsewhere. The
+    functional operator is told a view of what has that dtype, where AOTAutograd does not detach it:
+    in inference mode, and of the parts of complex numbers.
+    """
+    memory, is_inference = storage_of(written), torch.is_inference_mode_enabled()
+    for node in gm.graph.nodes:
+        for tensor in _tensors(node):
+            is_detached = not is_inference and tensor.is_complex() == written.is_complex()
+            if tensor.dtype == written.dtype or is_detached:
+                continue
+            if storage_of(tensor) == memory:
+                return True
+    return False
+
+
 def stale_view(gm: torch.fx.GraphModule) -> str:
     """Why the graph has to run as it is: such an operation and a view that is used behind it."""
     if not any(_is_laid_out_anew(node) for node in gm.graph.nodes):

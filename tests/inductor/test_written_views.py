@@ -178,3 +178,41 @@ def test_what_is_multiplied_may_not_be_out():
     given = a.clone()
     result = minidynamo.compile(fn, fullgraph=True)(given, x)
     torch.testing.assert_close(result, fn(a, x), rtol=0, atol=0)
+
+
+@torch.library.custom_op("minidynamo_test::overwrite", mutates_args={"kept"})
+def overwrite(kept: torch.Tensor, new: torch.Tensor) -> None:
+    kept.copy_(new)
+
+
+BITS = {
+    "all": lambda kept, new: overwrite(kept.view(torch.float32), new),
+    "smaller": lambda kept, new: overwrite(kept.view(torch.int16), new.view(torch.int16)),
+    "part": lambda kept, new: overwrite(kept.view(torch.float32)[1:], new[1:]),
+    "of a result": lambda kept, new: overwrite((kept + 1).view(torch.float32), new),
+    "complex": lambda kept, new: overwrite(
+        torch.view_as_complex(kept.view(torch.float32).view(3, 2, 2)),
+        torch.view_as_complex(new.view(3, 2, 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("name", BITS)
+def test_operators_that_write_bits_of_another_type(
+    name,
+    backend,
+    mode,
+):
+    def program(kept, new):
+        BITS[name](kept, new)
+        return kept * 2
+
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
+    with mode():
+        found = []
+        for call in (program, compiled):
+            kept = torch.zeros(3, 4, dtype=torch.int32)
+            found.append((call(kept, torch.arange(12.0).view(3, 4)), kept))
+    torch.testing.assert_close(found[1], found[0])
