@@ -364,6 +364,8 @@ class ConstantVariable(VariableTracker):
         """A tuple, range or frozenset as traced container, for operands that are no constants."""
         if not isinstance(self.value, (tuple, range, frozenset)):
             return None
+        if type(self.value) is frozenset:
+            return tx.constant_set(self.value)
         family = tuple if isinstance(self.value, range) else type(self.value)
         return tx.wrap_items(family, [tx.wrap_constant(item) for item in self.value])
 

@@ -96,11 +96,10 @@ class Services:
 
     def ask_length(self, value: VariableTracker) -> None:
         """`PyObject_LengthHint`, where a class of the program answers it."""
+        own = value.is_user_defined
         if isinstance(value, BuiltinObject):
             own = value.overrides("__len__") or value.overrides("__length_hint__")
             own = own or value.hints_length
-        else:
-            own = value.is_user_defined
         if own:
             self.call_function(self.wrap_constant(operator.length_hint), [value], {})
 
@@ -126,6 +125,10 @@ class Services:
     def constant_iterator(self, sequence: Any) -> VariableTracker:
         """A new iterator over a constant str, bytes, range or tuple."""
         return SEQUENCE_BUILDERS["constant"](self, sequence)
+
+    def constant_set(self, value: frozenset[Any]) -> VariableTracker:
+        """A constant frozenset as traced one."""
+        return SEQUENCE_BUILDERS["constant set"](self, value)
 
     def source_of(self, variable: VariableTracker, value: Any) -> Source:
         """The value's source, or one that holds the real object itself."""

@@ -84,7 +84,8 @@ class SetVariable(BuiltinObject):
         self.leaving: list[Any] | None = None  # in which order `pop` takes what was there
         # Of a new set: what made it of which operands, and what was done to it since; by index,
         # the argument of such a change that is a new set.
-        self.made_by: tuple[Any, tuple[Any, ...]] = (plain_kind(cls), (tuple(table),))
+        way = table if isinstance(table, frozenset) else tuple(table)
+        self.made_by: tuple[Any, tuple[Any, ...]] = (plain_kind(cls), (way,))
         self.changes: list[tuple[str, tuple[Any, ...]]] = []
         self.pasts: dict[int, Any] = {}
         # The hash keys that a new set was made of one by one, if so.
@@ -227,6 +228,7 @@ def _build_set(tx: Any, type_: type, items: list[VariableTracker]) -> VariableTr
 
 SEQUENCE_BUILDERS[set] = _build_set
 SEQUENCE_BUILDERS[frozenset] = _build_set
+SEQUENCE_BUILDERS["constant set"] = lambda tx, value: SetVariable(value, {}, frozenset)
 
 
 @builds(set, frozenset)
@@ -275,9 +277,7 @@ def set_like(value: VariableTracker) -> SetVariable | None:
     if isinstance(value, SetVariable):
         return value
     if isinstance(value, ConstantVariable) and isinstance(value.value, frozenset):
-        result = SetVariable(value.value, {}, frozenset)
-        result.made_by = frozenset, (value.value,)
-        return result
+        return SetVariable(value.value, {}, frozenset)
     return None
 
 

@@ -367,3 +367,16 @@ def test_sets_from_outside_that_are_changed_by_themselves(seed):
         return list(map(list, sets))
 
     assert called(minidynamo.compile(fn, backend="eager", fullgraph=True)) == called(fn)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_order_of_what_methods_of_constant_frozensets_give(seed):
+    words = _words(seed)
+
+    def fn(x):
+        made = [frozenset(word) | set("f") for word in words]
+        return x + 1, [m.union(set(w), m) for m, w in zip(made, words[1:], strict=False)]
+
+    expected = repr(fn(GLOBAL)[1:])
+    found = minidynamo.compile(fn, backend="eager", fullgraph=True)(GLOBAL)[1:]
+    assert repr(found) == expected
