@@ -395,15 +395,18 @@ def _is_in_place(
 
 
 def reads_overwritten(body: LoopBody) -> bool:
-    """Whether a walk over the rows reads again what an earlier one wrote in its place: what follows
-    a reduction computes its operands anew.
+    """Whether a walk over the rows reads again what was written in its place: by an earlier one, as
+    what follows a reduction computes its operands anew; or in front of it, where a row's own
+    results are written that need no more than the walks before.
     """
     written = {n.buffer for n in body.stores()} & {n.buffer for n in body.loads()}
     if not body.reduces or not written:
         return False
     walks: list[int] = []
     reads: list[set[str | None]] = []
-    for node in body.nodes:
+    in_walks: list[set[str | None]] = []
+    inner = body.levels()
+    for node, is_inner in zip(body.nodes, inner, strict=True):
         refs = () if node.index is None else node.index.value_refs()
         operands = [*node.args, *refs]
         over = [body.nodes[arg].op == "reduction" for arg in operands]
@@ -411,14 +414,22 @@ def reads_overwritten(body: LoopBody) -> bool:
             max((walks[a] + r for a, r in zip(operands, over, strict=True)), default=0)
         )
         own = {node.buffer} & written if node.op == "load" else set()
-        reads.append(
-            own.union(*(reads[a] for a, r in zip(operands, over, strict=True) if not r))
-        )
+        same = [arg for arg, is_over in zip(operands, over, strict=True) if not is_over]
+        reads.append(own.union(*(reads[arg] for arg in same)))
+        in_walk = own if is_inner else set()
+        in_walks.append(in_walk.union(*(in_walks[arg] for arg in same)))
     first: dict[str | None, int] = {}
-    for node, walk in zip(body.nodes, walks, strict=True):
+    in_front: dict[str | None, int] = {}
+    for node, walk, is_inner in zip(body.nodes, walks, inner, strict=True):
         if node.op in ("store", "scatter"):
             first[node.buffer] = min(walk, first.get(node.buffer, walk))
-    return any(walk > first[b] for walk, used in zip(walks, reads, strict=True) for b in used)
+            if not is_inner:
+                in_front[node.buffer] = min(walk, in_front.get(node.buffer, walk))
+    return any(
+        any(walk > first[name] for name in used)
+        or any(walk >= in_front.get(name, len(walks)) for name in inside)
+        for walk, used, inside in zip(walks, reads, in_walks, strict=True)
+    )
 
 
 def is_injective(

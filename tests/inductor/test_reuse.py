@@ -174,3 +174,22 @@ def test_results_take_no_memory_with_room_around_it():
     assert torch.equal(result, base[1:] + 1)
     assert result.storage_offset() == 0
     assert result.untyped_storage().nbytes() == result.nbytes
+
+
+def test_a_rows_result_is_not_written_over_what_its_walk_reads():
+    """Results that need no sum come in front of the walk over the rows."""
+
+    def fn(x, z):
+        y = z.expand(40, 3, 1).contiguous()
+        y[:, 2:3, 0] = (y[:, 0].sum(-1) + x[:, 0])[:, None]
+        first = y[:, 0, -1] * 1
+        y[:, 1, 0:1] = z[:, -3, 0:1]
+        y[:, 0, 0] = x[:, 1].sin()
+        return y.sum(1), first
+
+    x, z = torch.arange(160.0).view(40, 4).cos(), torch.arange(120.0).view(40, 3, 1).sin()
+    given = z.clone(), z.clone()
+    minidynamo.reset()
+    found = minidynamo.compile(fn)(x, given[0])
+    torch.testing.assert_close(found, fn(x, given[1]))
+    torch.testing.assert_close(*given)

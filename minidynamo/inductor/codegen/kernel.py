@@ -35,7 +35,9 @@ class KernelArg:
     role: str
 
 
-def failure_texts(body: LoopBody) -> list[str]:
+def failure_texts(
+    body: LoopBody,
+) -> list[str]:
     """What the checks of a body may fail with; a kernel reports the position in this list."""
     return list(dict.fromkeys(str(node.value) for node in body.nodes if node.op == "check"))
 
@@ -92,7 +94,9 @@ class KernelSpec:
         return hashlib.sha256(self.text.encode()).hexdigest()[:32]
 
 
-def with_offsets(spec: KernelSpec) -> tuple[KernelSpec, tuple[int, ...]]:
+def with_offsets(
+    spec: KernelSpec,
+) -> tuple[KernelSpec, tuple[int, ...]]:
     """The kernel with pointers that begin at the first element that it may touch for sure, and how
     far that is from the buffers' beginnings, in bytes: steps of an unrolled loop, which read and
     write slice after slice, are then one kernel. No offset: ().

@@ -28,7 +28,10 @@ Place = Callable[[BodyBuilder, Index], Sequence[Expr]]
 Element = Callable[[BodyBuilder, Index], Value]
 
 
-def identity(how: str, dtype: torch.dtype) -> float:
+def identity(
+    how: str,
+    dtype: torch.dtype,
+) -> float:
     """What leaves every number as it is, combined with it: of sums -0.0, which keeps that, too."""
     if how in ("sum", "prod"):
         return 1 if how == "prod" else -0.0 if dtype.is_floating_point else 0
@@ -37,7 +40,11 @@ def identity(how: str, dtype: torch.dtype) -> float:
     return least if how == "max" else float("inf") if dtype.is_floating_point else limits.max
 
 
-def own_memory(g: GraphLowering, x: TensorValue, source: TensorValue) -> Buffer | None:
+def own_memory(
+    g: GraphLowering,
+    x: TensorValue,
+    source: TensorValue,
+) -> Buffer | None:
     """The memory of `x`, if the node may write `source` there: an input's, or that of a copy that
     the first of several such nodes makes.
     """

@@ -35,7 +35,9 @@ _WRITERS = _PARTS | {
 }
 
 
-def drop_old_parts(gm: torch.fx.GraphModule) -> None:
+def drop_old_parts(
+    gm: torch.fx.GraphModule,
+) -> None:
     """`part.copy_(k)`, functional, is `copy(part, k)`: where that is written into the whole, `k` is
     the same, and the part need not be read. So it is where the whole becomes what a change of a
     part made of it (`cache.copy_(cache.index_copy(...))`).
@@ -61,11 +63,16 @@ def drop_old_parts(gm: torch.fx.GraphModule) -> None:
                 user.replace_input_with(node, new)
 
 
-def _is_same(left: torch.Tensor, right: torch.Tensor) -> bool:
+def _is_same(
+    left: torch.Tensor,
+    right: torch.Tensor,
+) -> bool:
     return left.shape == right.shape and left.stride() == right.stride()
 
 
-def _keeps(user: torch.fx.Node) -> bool:
+def _keeps(
+    user: torch.fx.Node,
+) -> bool:
     """Whether what it is given may be among the results, where it must not be two of them."""
     return user.target is not aten.copy_.default and may_share_memory(user)
 
@@ -93,7 +100,11 @@ def in_place_nodes(
     return found
 
 
-def _chain(target: Any, node: Any, copy: torch.fx.Node) -> set[torch.fx.Node]:
+def _chain(
+    target: Any,
+    node: Any,
+    copy: torch.fx.Node,
+) -> set[torch.fx.Node]:
     chain: set[torch.fx.Node] = set()
     while isinstance(node, torch.fx.Node) and node.target in _WRITERS:
         base = node.args[0]
@@ -134,14 +145,19 @@ def _runs(
             yield run
 
 
-def _is_over(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+def _is_over(
+    user: torch.fx.Node,
+    node: torch.fx.Node,
+) -> bool:
     """Whether a user, and what uses views that it makes, comes before `node`."""
     if not user < node or user.op != "call_function":
         return False
     return not may_share_memory(user) or all(_is_over(n, node) for n in user.users)
 
 
-def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
+def _operands(
+    node: torch.fx.Node,
+) -> list[torch.fx.Node]:
     """Its operands, each as often as it stands there."""
     found: list[torch.fx.Node] = []
     torch.fx.node.map_arg((node.args, node.kwargs), lambda n: found.append(n) or n)  # type: ignore[func-returns-value]

@@ -94,7 +94,7 @@ def _read(
     if not isinstance(position, int) or not -len(pieces) <= position < len(pieces):
         return
     piece = pieces[position]
-    if is_fresh_memory(reader) or OVERWRITTEN in piece.meta or _counts_from_the_start(reader):
+    if is_fresh_memory(reader) or OVERWRITTEN in piece.meta or counts_from_the_start(reader):
         return
     known, value = piece.meta["val"], reader.meta["val"]
     if known.dtype == value.dtype and known.stride() == value.stride():
@@ -102,21 +102,21 @@ def _read(
         reader.replace_all_uses_with(piece)
         with value.fake_mode, torch.no_grad():
             for user in users:
-                _view_again(user)
+                view_again(user)
 
 
-def _counts_from_the_start(
+def counts_from_the_start(
     node: torch.fx.Node,
 ) -> bool:
     """Whether a view says itself where in the memory of the stack it lies."""
     return any(
         user.target is aten.as_strided.default
-        or (may_share_memory(user) and _counts_from_the_start(user))
+        or (may_share_memory(user) and counts_from_the_start(user))
         for user in node.users
     )
 
 
-def _view_again(
+def view_again(
     node: torch.fx.Node,
 ) -> None:
     """Says where a view of what was read lies now: a piece begins elsewhere than its slice of the
@@ -130,4 +130,4 @@ def _view_again(
     args, kwargs = map_arg((node.args, node.kwargs), lambda given: given.meta["val"])
     node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
     for user in node.users:
-        _view_again(user)
+        view_again(user)
