@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
 from minidynamo.inductor.ir import OVERWRITTEN, is_dense
 from minidynamo.inductor.passes.narrow_products import call
 from minidynamo.inductor.passes.simplify import is_fresh_memory
 from minidynamo.inductor.passes.unstack import counts_from_the_start, view_again
-from minidynamo.inductor.symbolic import contiguous_strides
 
 aten = torch.ops.aten
 CAT = aten.cat.default
@@ -59,8 +59,6 @@ def join_parts(
     for node in _before_mutation(gm.graph):
         if node.target in _READS:
             _forward(node)
-        elif node.target in _WRITES:
-            _skip_covered(node)
     _drop_unused(gm.graph)
     # What only earlier ones needed goes first: of several writes to a row the last is a row.
     for node in reversed(_before_mutation(gm.graph)):
@@ -70,8 +68,10 @@ def join_parts(
             gm.graph.erase_node(node)
         elif node.target is CAT:
             _flatten(node)
-        elif node.target in _WRITES and _part(node) is not None and not _is_below(node):
-            _concatenate(gm.graph, node)
+        elif node.target in _WRITES:
+            _skip_covered(node)
+            if _part(node) is not None and not _is_below(node):
+                _concatenate(gm.graph, node)
 
 
 def _before_mutation(graph: torch.fx.Graph) -> list[torch.fx.Node]:
@@ -99,7 +99,7 @@ def _part(
     """What a node reads or writes; None where that is not known, or has gaps."""
     whole: Any = node.args[0]
     fake = whole.meta["val"]
-    if OVERWRITTEN in node.meta or not all(type(n) is int for n in fake.shape):
+    if OVERWRITTEN in node.meta:
         return None
     at = 1 if node.target in _READS else 2
     given: Any = node.args[at:] or (0,)
@@ -108,14 +108,31 @@ def _part(
         return None
     dim %= fake.dim()
     extent = fake.shape[dim]
-    if node.target in (aten.select.int, aten.select_scatter.default):
-        index = rest[0] % extent
-        return Part(dim, index, index + 1, True)
-    start, end, step = rest + (None, None, 1)[len(rest) :]
-    places = range(extent)[start:end]
-    if step != 1 or not places:
+    if type(extent) is not int:
         return None
-    return Part(dim, places.start, places.stop, False)
+    if node.target in (aten.select.int, aten.select_scatter.default):
+        if not -extent <= rest[0] < extent:
+            return None
+        part = Part(dim, rest[0] % extent, rest[0] % extent + 1, True)
+    else:
+        start, end, step = rest + (None, None, 1)[len(rest) :]
+        places = range(extent)[start:end]
+        if step != 1 or not places:
+            return None
+        part = Part(dim, places.start, places.stop, False)
+    return part if node.target in _READS or _fits(node, part, fake) else None
+
+
+def _fits(
+    node: torch.fx.Node,
+    part: Part,
+    whole: torch.Tensor,
+) -> bool:
+    """Whether what a node writes has the part's shape; eager has an error for others."""
+    source: Any = node.args[1]
+    shape = [*whole.shape]
+    shape[part.dim : part.dim + 1] = [] if part.is_one else [part.end - part.start]
+    return statically_known_true(sym_eq(tuple(source.meta["val"].shape), tuple(shape)))
 
 
 # -- reads ----------------------------------------------------------------------------------------
@@ -145,9 +162,20 @@ def _forward(
                     view_again(user)
                 if first is not None:
                     _forward(read)
-        elif source is not node.args[0] and _are_alike(source, node.args[0]):
+        elif source is not node.args[0] and _is_begin(source, node.args[0]):
             node.update_arg(0, source)
             view_again(node)
+
+
+def _is_begin(
+    source: torch.fx.Node,
+    last: Any,
+) -> bool:
+    """Whether `source` is what the writes that lead to `last` begin with, and stays what it is: in
+    between they may write in place, an input even at its beginning.
+    """
+    written = any(u.target is aten.copy_.default and u.args[0] is source for u in source.users)
+    return not written and source.target not in _WRITES and _are_alike(source, last)
 
 
 def _replaces(
@@ -156,7 +184,7 @@ def _replaces(
 ) -> bool:
     """Whether what views a node can view another one, which has the same elements."""
     old, new = node.meta["val"], value.meta["val"]
-    fits = new.stride() == old.stride() or new.is_contiguous()
+    fits = statically_known_true(sym_eq(new.stride(), old.stride())) or _is_plain(new)
     return bool(fits and new.dtype == old.dtype and OVERWRITTEN not in value.meta)
 
 
@@ -221,23 +249,45 @@ def _are_alike(
     b: Any,
 ) -> bool:
     left, right = a.meta["val"], b.meta["val"]
-    return bool(left.stride() == right.stride() and left.dtype == right.dtype)
+    return left.dtype == right.dtype and statically_known_true(
+        sym_eq(left.stride(), right.stride())
+    )
+
+
+def _is_plain(fake: torch.Tensor) -> bool:
+    """Whether it lies row by row, also in its dimensions of size 1."""
+    step: int | torch.SymInt = 1
+    for extent, stride in zip(reversed(fake.shape), reversed(fake.stride()), strict=True):
+        if not statically_known_true(stride == step):
+            return False
+        step = step * extent
+    return True
+
+
+def _is_dense(fake: torch.Tensor) -> bool:
+    """Whether it has no holes, with the sizes of now; where these are not known, it may."""
+    numbers = [*fake.shape, *fake.stride()]
+    known = [n if type(n) is int else n.node.hint for n in numbers]  # type: ignore[attr-defined]
+    rank = fake.dim()
+    return None in known or is_dense(tuple(known[:rank]), tuple(known[rank:]))
 
 
 # -- writes ---------------------------------------------------------------------------------------
 def _skip_covered(
     node: torch.fx.Node,
 ) -> None:
-    """A write does not need what an earlier one put where it writes itself."""
-    part = _part(node) if node.target in _WRITES else None
+    """A write does not need what an earlier one, for it alone, put where it writes itself."""
+    part = _part(node)
     while part is not None:
         base: Any = node.args[0]
-        earlier = _part(base) if base.target in _WRITES else None
+        is_write = base.target in _WRITES and len(base.users) == 1
+        earlier = _part(base) if is_write else None
         if earlier is None or earlier.dim != part.dim or not part.holds(earlier):
             return
         if not _are_alike(base, base.args[0]):
             return
         node.update_arg(0, base.args[0])
+        node.graph.erase_node(base)
 
 
 def _is_below(
@@ -282,9 +332,7 @@ def _concatenate(
     dim = parts[0].dim  # type: ignore[union-attr]
     owners = _owners(parts, fake.shape[dim])  # type: ignore[arg-type]
     is_seen = is_fresh_memory(node) or counts_from_the_start(node)
-    sizes, strides = tuple(fake.shape), fake.stride()
-    is_plain = strides == contiguous_strides(sizes)
-    if not is_plain and (is_seen or is_dense(sizes, strides)):
+    if not _is_plain(fake) and (is_seen or _is_dense(fake)):
         return
     if not _is_better(fake, dim, len(chain), owners):
         return
