@@ -407,7 +407,7 @@ def test_options_of_torch_without_counterpart(x):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         minidynamo.compile(wave, options={"triton.multi_kernel": 0, "size_asserts": True})
-    for wrong in ("post_grad_custom_post_pass", "fallback_by_default", 3):
+    for wrong in ("post_grad_custom_post_pass", "fallback_by_defaults", 3):
         with pytest.raises(exc.UserError, match=f"unknown option {wrong!r}"):
             minidynamo.compile(wave, options={wrong: True})
 

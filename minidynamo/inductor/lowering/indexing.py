@@ -67,8 +67,6 @@ def lower_cat(
     """
     at = wrap(dim, g.meta.dim())
     pieces = [x for x in tensors if not (x.ndim == 1 and x.size[0] == 0 and g.meta.dim() != 1)]
-    if any(not isinstance(x.numel(), int) for x in pieces):
-        return DECLINED
     pieces = [x for x in pieces if x.size[at] != 0]
     if uses_triton(g.meta.device.type) and 0 < len(pieces) <= MAX_CHOSEN_PIECES:
         return _chosen(g, pieces, at)

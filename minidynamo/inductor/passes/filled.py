@@ -13,6 +13,7 @@ concatenation in a loop.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +58,9 @@ def join_parts(
     """Rewrite a graph's reads and writes of parts; see the module's docstring."""
     _drop_unused(gm.graph)
     for node in _before_mutation(gm.graph):
-        if node.target in _READS:
+        if _is_of_all(node):
+            _skip(node)
+        elif node.target in _READS:
             _forward(node)
     _drop_unused(gm.graph)
     # What only earlier ones needed goes first: of several writes to a row the last is a row.
@@ -72,6 +75,33 @@ def join_parts(
             _skip_covered(node)
             if _part(node) is not None and not _is_below(node):
                 _concatenate(gm.graph, node)
+
+
+def _is_of_all(node: torch.fx.Node) -> bool:
+    """Whether it is a slice of all places along a dimension, however many these are."""
+    if node.target is aten.slice.Tensor:
+        places = node.args[2:]
+    elif node.target is aten.slice_scatter.default:
+        places = node.args[3:]
+    else:
+        return False
+    start, end, step = places + (None, None, 1)[len(places) :]
+    return start in (None, 0) and end in (None, sys.maxsize) and step == 1 and not node.kwargs
+
+
+def _skip(node: torch.fx.Node) -> None:
+    """Use what is all of a slice, or what is written to all of it, in its place."""
+    value: Any = node.args[0 if node.target is aten.slice.Tensor else 1]
+    if is_fresh_memory(node) or counts_from_the_start(node) or OVERWRITTEN in node.meta:
+        return
+    sizes = tuple(value.meta["val"].shape), tuple(node.meta["val"].shape)
+    if statically_known_true(sym_eq(*sizes)) and _replaces(node, value):
+        users = list(node.users)
+        node.replace_all_uses_with(value)
+        node.graph.erase_node(node)
+        with value.meta["val"].fake_mode:
+            for user in users:
+                view_again(user)
 
 
 def _before_mutation(graph: torch.fx.Graph) -> list[torch.fx.Node]:

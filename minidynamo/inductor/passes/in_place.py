@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
 from minidynamo.inductor.ir import OVERWRITTEN
 from minidynamo.inductor.passes.simplify import may_share_memory
@@ -53,21 +54,17 @@ def drop_old_parts(
             or left.dim() != right.dim()
         ):
             continue
-        if not all(type(n) is int for n in (*left.shape, *right.shape)):
-            continue
+        fits = statically_known_true(sym_eq(tuple(left.shape), tuple(right.shape)))
         for user in list(node.users):
             is_source = user.target in _PARTS and user.args[1] is node
-            if is_source and user.args[0] is not node and left.shape == right.shape:
+            if is_source and user.args[0] is not node and fits:
                 user.update_arg(1, new)
-            elif new.target in _WRITERS and _is_same(left, right) and not _keeps(user):
+            elif new.target in _WRITERS and fits and _is_same(left, right) and not _keeps(user):
                 user.replace_input_with(node, new)
 
 
-def _is_same(
-    left: torch.Tensor,
-    right: torch.Tensor,
-) -> bool:
-    return left.shape == right.shape and left.stride() == right.stride()
+def _is_same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return statically_known_true(sym_eq(left.stride(), right.stride()))
 
 
 def _keeps(
