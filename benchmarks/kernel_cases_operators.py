@@ -176,3 +176,29 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 @case("overlaps of all pairs of boxes")
 def _boxes(g: Make) -> Made:
     return _overlap, (g.rand(1000, 4), g.rand(500, 4))
+
+
+def _turns(angles: torch.Tensor, moves: torch.Tensor) -> torch.Tensor:
+    poses = torch.zeros(len(angles), 4, 4, device=angles.device)
+    poses[:, 0, 0], poses[:, 0, 1] = angles.cos(), -angles.sin()
+    poses[:, 1, 0], poses[:, 1, 1] = angles.sin(), angles.cos()
+    poses[:, 2, 2] = poses[:, 3, 3] = 1.0
+    poses[:, :3, 3] = moves
+    return poses
+
+
+@case("matrices filled place by place")
+def _filled(g: Make) -> Made:
+    return _turns, (g.randn(1 << 16), g.randn(1 << 16, 3))
+
+
+def _decayed(x: torch.Tensor) -> torch.Tensor:
+    states = torch.zeros_like(x)
+    for step in range(1, x.shape[1]):
+        states[:, step] = states[:, step - 1] * 0.9 + torch.tanh(x[:, step])
+    return states
+
+
+@case("a loop that fills its result")
+def _steps(g: Make) -> Made:
+    return _decayed, (g.randn(32, 64, 128),)
