@@ -24,7 +24,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
 from minidynamo.inductor.ir import OVERWRITTEN, is_dense
 from minidynamo.inductor.passes.narrow_products import call
-from minidynamo.inductor.passes.simplify import is_fresh_memory
+from minidynamo.inductor.passes.simplify import is_fresh_memory, may_share_memory
 from minidynamo.inductor.passes.unstack import counts_from_the_start, view_again
 
 aten = torch.ops.aten
@@ -204,8 +204,11 @@ def _is_begin(
     """Whether `source` is what the writes that lead to `last` begin with, and stays what it is: in
     between they may write in place, an input even at its beginning.
     """
-    written = any(u.target is aten.copy_.default and u.args[0] is source for u in source.users)
-    return not written and source.target not in _WRITES and _are_alike(source, last)
+    return (
+        source.target not in _WRITES
+        and not _is_written_back(source)
+        and _are_alike(source, last)
+    )
 
 
 def _replaces(
@@ -214,8 +217,21 @@ def _replaces(
 ) -> bool:
     """Whether what views a node can view another one, which has the same elements."""
     old, new = node.meta["val"], value.meta["val"]
+    if OVERWRITTEN in value.meta or _is_written_back(value):
+        return False
     fits = statically_known_true(sym_eq(new.stride(), old.stride())) or _is_plain(new)
-    return bool(fits and new.dtype == old.dtype and OVERWRITTEN not in value.meta)
+    return bool(fits and new.dtype == old.dtype)
+
+
+def _is_written_back(
+    node: Any,
+) -> bool:
+    """Whether it lies in an input that is written at the end, and may be before, in place."""
+    while node.op == "call_function" and may_share_memory(node):
+        if not node.all_input_nodes:
+            return False
+        node = node.all_input_nodes[0]
+    return any(u.target is aten.copy_.default and u.args[0] is node for u in node.users)
 
 
 def _before(
