@@ -9,6 +9,7 @@ replay of their own.
 from __future__ import annotations
 
 import collections
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -98,7 +99,9 @@ class IteratorVariable(BuiltinObject):
             return None
         index = args[0].realize().specialized(tx)
         value = index.value if isinstance(index, ConstantVariable) else None
-        return int(value) if isinstance(value, int) and value in _INDICES else None
+        if not isinstance(value, int) or value not in _INDICES:
+            return None
+        return _INDICES[-1] if value < 0 and self.cls is _OVER_BELOW else int(value)
 
     has_index = False
 
@@ -166,6 +169,8 @@ def advance(iterator: Iterator[Any], attempts: int) -> None:
 
 
 _INDICES = range(-(1 << 31), 1 << 31)
+# Iterators that are over when they are set to a negative index.
+_OVER_BELOW = type(iter([])) if sys.version_info >= (3, 13) else None
 
 # -- over items that are at hand ----------------------------------------------------------------
 
