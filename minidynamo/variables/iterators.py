@@ -9,7 +9,6 @@ replay of their own.
 from __future__ import annotations
 
 import collections
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -169,8 +168,10 @@ def advance(iterator: Iterator[Any], attempts: int) -> None:
 
 
 _INDICES = range(-(1 << 31), 1 << 31)
-# Iterators that are over when they are set to a negative index.
-_OVER_BELOW = type(iter([])) if sys.version_info >= (3, 13) else None
+# Iterators of lists are over, in newer Pythons, when they are set to a negative index.
+_ONES: Any = iter([1])
+_ONES.__setstate__(-1)
+_OVER_BELOW = None if list(_ONES) else type(_ONES)
 
 # -- over items that are at hand ----------------------------------------------------------------
 
