@@ -167,6 +167,10 @@ def test_an_input_is_written_where_it_lies():
         cache[:, 5] = cache[:, 4] * 2
         window = cache[:, :5].sum(1)
         cache[:, 6] = window
+        for place in range(8, 12):
+            cache[:, place] = window * place
+        whole = cache.sum(1)
+        cache[:, 0] = whole
         return window + cache[:, 7] + cache[:, 5]
 
     cache, other = torch.ones(50, 12, 3), torch.ones(50, 12, 3)

@@ -136,6 +136,8 @@ def _part(
     dim, rest = given[0], given[1:]
     if node.kwargs or not all(v is None or type(v) is int for v in (dim, *rest)):
         return None
+    if not -fake.dim() <= dim < fake.dim():
+        return None
     dim %= fake.dim()
     extent = fake.shape[dim]
     if type(extent) is not int:
@@ -220,7 +222,7 @@ def _replaces(
     if OVERWRITTEN in value.meta or _is_written_back(value):
         return False
     fits = statically_known_true(sym_eq(new.stride(), old.stride())) or _is_plain(new)
-    return bool(fits and new.dtype == old.dtype)
+    return bool(fits and new.dtype == old.dtype and new.device == old.device)
 
 
 def _is_written_back(
@@ -359,7 +361,10 @@ def _concatenate(
     node: torch.fx.Node,
 ) -> None:
     """A chain of writes that ends with `node`, as a concatenation, where that is better."""
-    if any(user.target is aten.copy_.default for user in node.users):
+    root: Any = node
+    while root.target in _WRITES:
+        root = root.args[0]
+    if _is_written_back(root):
         return  # an input, which is written in place
     chain = [node]
     while True:
