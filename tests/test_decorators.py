@@ -600,3 +600,22 @@ def test_fullgraph_of_an_inner_function_holds(counter):
     assert torch.equal(compiled(X, loose), outer(X, breaking))
     whole = minidynamo.compile(lambda x, depth: x + depth, backend=counter, fullgraph=True)
     assert torch.equal(compiled(X, whole), (X * 2 + 1) * 3)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._dynamo.decorators, "_invoke_leaf_function_python"),
+    reason="in torch 2.11 leaf functions are opaque to torch's own front end alone",
+)
+def test_results_of_leaf_functions_that_do_not_fit():
+    @torch._dynamo.decorators.leaf_function
+    def leaf(x):
+        return {"a": x, "b": x * 2}
+
+    @leaf.register_fake
+    def _(x):
+        return x, x * 2
+
+    with pytest.raises(
+        AssertionError, match="leaf output structure mismatch: expected TreeSpec"
+    ):
+        minidynamo.compile(lambda x: leaf(x), backend="eager")(X)

@@ -134,7 +134,8 @@ def _positional(
     missing = [name for name in optional if name not in bound.arguments]
     if not (missing or kwargs):
         return values
-    if hasattr(forward, "__wrapped__") or hasattr(forward, "__signature__"):
+    is_plain = inspect.isfunction(forward) and not hasattr(forward, "__wrapped__")
+    if not is_plain or hasattr(forward, "__signature__"):
         _refuse(cls, "its forward is wrapped, and not called with all of its arguments")
     if missing:
         defaults = cls.getattr(tx, "forward").getattr(tx, "__defaults__").unpack(tx)

@@ -89,9 +89,12 @@ def _target(
         if not specs:  # the call that the tracer makes
             specs.append(made)
             _bind_sizes(tx, results)
+        if made != specs[0]:
+            what = f"{name} output structure mismatch: expected {specs[0]}, got {made}"
+            raise AssertionError(what)
         return results
 
-    call.__name__ = call.__qualname__ = getattr(function, "__name__", "nonstrict")
+    name = call.__name__ = call.__qualname__ = getattr(function, "__name__", "nonstrict")
     return call
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _LINKS = ("__cause__", "__context__")
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 # Exceptions whose __init__ keeps more than `args`, by the attribute and the position it comes from.
 _FIELDS: dict[tuple[type, str], int] = {(StopIteration, "value"): 0, (SystemExit, "code"): 0}
 # Classes with further C state, which is not traced.
@@ -136,7 +137,7 @@ class ExceptionVariable(BuiltinObject):
             effects.store_attr(self, name, value)
         elif name == "__traceback__":
             self.set_traceback(tx, value)
-        elif self.sample is not None:
+        elif self.sample is not None and isinstance(self.lookup(name), _SLOTS):
             unsupported("attribute store", name, "its class keeps more than args")
         else:
             super().setattr(tx, name, value)
@@ -288,19 +289,47 @@ def exception_with_state(
     args: list[VariableTracker],
     kwargs: dict[str, VariableTracker],
 ) -> VariableTracker:
-    """`cls(*args, **kwargs)` of a class of Python's own that keeps more than `args`: it is made of
-    constants.
+    """`cls(*args, **kwargs)` of a class that keeps more than `args` (Python's own, or derived from
+    OSError): it is made of constants.
     """
-    given = [*args, *kwargs.values()]
-    if cls.__flags__ & _HEAP_TYPE or not all(item.is_python_constant() for item in given):
-        unsupported("exception class", cls.__name__, f"making a {cls.__name__} is not traced")
-    named = {name: item.as_python_constant() for name, item in kwargs.items()}
-    try:
-        sample = cls(*(item.as_python_constant() for item in args), **named)
-    except Exception as error:
-        tx.raise_observed(type(error), *error.args)
+    if _is_filled_by_init(cls):
+        args, kwargs = [], {}
+    sample, named = _sample(tx, cls, args, kwargs)
     own = [tx.wrap_constant(arg) for arg in sample.args]
     return ExceptionVariable(type(sample), own, sample=sample, made_with=(args, named))
+
+
+def _sample(
+    tx: Any,
+    cls: Any,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> tuple[BaseException, dict[str, Any]]:
+    """One that is made so (without the program's `__init__`), and the keywords."""
+    is_own = cls.__flags__ & _HEAP_TYPE
+    given = [*args, *kwargs.values()]
+    if not all(item.is_python_constant() for item in given) or (
+        is_own and not issubclass(cls, OSError)
+    ):
+        unsupported("exception class", cls.__name__, f"making a {cls.__name__} is not traced")
+    values = tuple(item.as_python_constant() for item in args)
+    named = {name: item.as_python_constant() for name, item in kwargs.items()}
+    try:
+        if is_own:
+            return _new_exception(cls, values, named), named
+        return cls(*values, **named), named
+    except Exception as error:
+        tx.raise_observed(type(error), *error.args)
+
+
+def _is_filled_by_init(cls: Any) -> bool:
+    """`oserror_use_init`: whether `OSError.__new__` leaves the arguments to `__init__`."""
+    if not issubclass(cls, OSError):
+        return False
+    owners = [
+        next(c for c in cls.__mro__ if name in vars(c)) for name in ("__init__", "__new__")
+    ]
+    return [bool(owner.__flags__ & _HEAP_TYPE) for owner in owners] == [True, False]
 
 
 EXCEPTION_BUILDER.append(build_exception)
@@ -382,6 +411,12 @@ def _exception_init(
         return  # its `__new__` has done that
     if named:
         unsupported("call does not fit", "__init__", "eager will raise the TypeError")
+    if self.sample is not None and _is_filled_by_init(self.cls):
+        self.sample, _ = _sample(tx, self.cls, list(args), {})
+        self.made_with = list(args), {}
+        tx.output.side_effects.mutate(self)
+        self.args = [tx.wrap_constant(arg) for arg in self.sample.args]
+        return
     if self.source is not None and issubclass(self.cls, _WITH_STATE):
         unsupported("exception class", self.cls.__name__, "its __init__ does more than args")
     self.set_args(tx, list(args))

@@ -45,6 +45,18 @@ def _finished_generator(name: str, qualname: str) -> Any:
     return generator
 
 
+def _returns_at_its_end() -> Any:
+    try:
+        yield
+    finally:
+        return True  # noqa: B012
+
+
+_PROBE: Any = _returns_at_its_end()
+next(_PROBE)
+_CLOSE_RETURNS = _PROBE.close() is True  # what newer Pythons return
+
+
 class GeneratorVariable(IteratorVariable):
     """A generator: `frame` interprets its code from yield to yield."""
 
@@ -174,21 +186,23 @@ class GeneratorVariable(IteratorVariable):
             for inst in self.frame.instructions
         )
 
-    def close(self, tx: Translator) -> None:
-        """`generator.close()`."""
+    def close(self, tx: Translator) -> VariableTracker:
+        """`generator.close()`: from Python 3.13 on, what the body returns then."""
         tx.output.side_effects.mutate(self)
         if not self.started:
             self.finished = True
         if self.finished:
-            return
+            return NONE
         try:
             value = self.throw(tx, tx.wrap_exception(GeneratorExit()))
         except ObservedException as error:
             if not issubclass(error.value.python_type(), (GeneratorExit, StopIteration)):
                 raise
-            return
+            return NONE
         if value is not None:
             tx.raise_observed(RuntimeError, "generator ignored GeneratorExit")
+        result, self.result = self.returned_value(tx), None
+        return result if _CLOSE_RETURNS else NONE
 
     def _delegates(self) -> bool:
         """Whether it is suspended in a `yield from`."""
@@ -338,8 +352,8 @@ def _close(
     tx: Translator,
     self: GeneratorVariable,
     /,
-) -> None:
-    self.close(tx)
+) -> VariableTracker:
+    return self.close(tx)
 
 
 # -- dropping --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ modules, tensors from elsewhere, and state that the frame has changed.
 
 import contextlib
 import dataclasses
+import functools
 import types
 
 import pytest
@@ -744,3 +745,23 @@ def test_compiled_forward_with_a_flag_that_is_none():
             function.apply(torch.ones(2, requires_grad=True), torch.ones(2), 3)
         texts.append(str(caught.value))
     assert texts[0] == texts[1]
+
+
+def test_forward_that_is_a_partial_object():
+    class Scaled(torch.autograd.Function):
+        forward = staticmethod(functools.partial(lambda x, scale=3: x * scale))
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.count = len(inputs)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.count, None
+
+    def fn(x):
+        return Scaled.apply(x) + Scaled.apply(x, 2)
+
+    x = torch.ones(2, requires_grad=True)
+    testing.check(fn, x, graphs=None)
+    testing.check(lambda x: Scaled.apply(x, 2), x, graphs=1)

@@ -1,6 +1,7 @@
 """Exceptions that keep more than their arguments, and `functools.singledispatch`."""
 
 import functools
+import re
 
 import pytest
 import torch
@@ -238,3 +239,72 @@ def test_context_manager_gets_the_traceback_of_what_a_generator_turned_stop_iter
         return x + 1, block.seen
 
     check(fn, torch.ones(2))
+
+
+class FilledByNew(OSError):
+    pass
+
+
+class FilledByInit(OSError):
+    def __init__(self, message, code=3):
+        super().__init__(code, message, "file")
+        self.code = code
+
+
+class NeverFilled(ConnectionError):
+    def __init__(self, *, host):
+        self.host = host
+
+
+class WithNew(FilledByNew):
+    def __new__(cls, first):
+        made = super().__new__(cls, first, "second")
+        made.mark = 1
+        return made
+
+    def __init__(self, first):
+        self.first = first
+
+
+DERIVED = {
+    "no arguments": lambda: FilledByNew(),
+    "a text": lambda: FilledByNew("text"),
+    "a number alone": lambda: FilledByNew(2, "gone"),
+    "a file": lambda: FilledByNew(11, "busy", "file"),
+    "two files": lambda: FilledByNew(1, "a", "b", None, "c"),
+    "too many": lambda: FilledByNew(1, 2, 3, 4, 5, 6),
+    "its own __init__": lambda: FilledByInit("text", code=4),
+    "an __init__ that fills nothing": lambda: NeverFilled(host="here"),
+    "its own __new__": lambda: WithNew(5),
+    "a keyword": lambda: FilledByNew(text="text"),
+    "a keyword that does not fit": lambda: FilledByInit(text="text"),
+}
+
+
+@pytest.mark.parametrize("make", DERIVED.values(), ids=DERIVED)
+def test_classes_derived_from_os_error(make):
+    def state(error):
+        return (
+            *(type(error).__name__, str(error), repr(error), error.args, error.errno),
+            *(error.strerror, error.filename, error.filename2, vars(error)),
+        )
+
+    def inside(x):
+        try:
+            raise make()
+        except ConnectionError as error:
+            return x + 1, state(error)
+        except OSError as error:
+            return x + 2, state(error)
+        except TypeError as error:
+            return x + 3, str(error)
+
+    check(inside, x, graphs=1)
+    compiled = minidynamo.compile(lambda x: (make(), x + 1), backend="eager")
+    try:
+        want = state(make())
+    except TypeError as error:
+        with pytest.raises(TypeError, match=re.escape(str(error))):
+            compiled(x)
+    else:
+        assert state(compiled(x)[0]) == want

@@ -115,3 +115,25 @@ def test_throw(inner, handled):
         return x + 1, seen
 
     check(fn, torch.ones(2), graphs=1)
+
+
+def test_what_a_closed_generator_returns_is_seen_once():
+    def fn(x):
+        def generator():
+            try:
+                yield 1
+            finally:
+                return x * 2  # noqa: B012
+
+        def delegates(inner):
+            yield (yield from inner)
+
+        first, second = generator(), generator()
+        next(first), next(second)
+        closed = first.close(), second.close()
+        try:
+            next(first)
+        except StopIteration as stop:
+            return x + 1, closed, stop.args, list(delegates(second)), first.close()
+
+    check(fn, torch.ones(2), graphs=1)
