@@ -300,7 +300,7 @@ def exception_with_state(
 
 
 def _sample(
-    tx: Any,
+    tx: Translator,
     cls: Any,
     args: list[VariableTracker],
     kwargs: dict[str, VariableTracker],
