@@ -194,3 +194,17 @@ def test_parts_of_a_reinterpreted_result(backend, dynamic):
     for fn in (halves, spread):
         compiled = minidynamo.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
         torch.testing.assert_close(compiled(x), fn(x))
+
+
+def test_kernels_in_the_interpreter():
+    pytest.importorskip("triton")
+
+    def fn(x, c):
+        x.mul_(3)
+        return c.conj().imag.sin(), c.conj().imag[:1].expand(2, 4) + 1
+
+    compiled = minidynamo.compile(fn, options={"cpu_backend": "triton"}, fullgraph=True)
+    c = torch.randn(3, 4, dtype=torch.complex64)
+    ours, eagers = (torch._neg_view(torch.arange(12.0))[::3] for _ in range(2))
+    torch.testing.assert_close(compiled(ours, c), fn(eagers, c))
+    assert torch.equal(ours, eagers)

@@ -106,6 +106,17 @@ def test_a_scan_is_fused_with_its_rows():
     check(lambda x: (torch.cumsum(x * 2, -1) + 1).relu(), X, kernels=1, externs=0, **CLOSE)
 
 
+def scan_and_sum(x):
+    """The scan is compared with what a walk over the rows finds."""
+    y = (x.exp() + 1).log().cumsum(0)
+    return y, y > x.logsumexp(0).exp()
+
+
+@pytest.mark.parametrize("x", [X[0].double(), X.transpose(0, -1)[:5].double()], ids=["rows", "planes"])
+def test_a_scan_that_two_walks_want_is_kept(x):
+    check(scan_and_sum, x, kernels=1, externs=0)
+
+
 def test_gradients():
     x = torch.randn(4, 30, requires_grad=True)
     (expected,) = torch.autograd.grad(x.cumsum(1).sin().sum(), x)

@@ -191,20 +191,17 @@ class ValuePrinter:
 
     def _vector(self, position: int) -> None:
         node = self.nodes[position]
-        if node.op == "scan" and position not in self.kept:
-            self._scan(position, node)
-            return
-        text = (
-            self._from_scratch(position)
-            if position in self.kept
-            else self._vector_text(position)
-        )
         ctype = f"V<{LANE_TYPE[node.dtype]}, N>"
-        if self.by_column:
-            self.code.line(f"{ctype} v{position}[T];")
-            self.for_columns(f"v{position}[t] = {text};")
+        is_kept = position in self.kept
+        if node.op == "scan" and not is_kept:
+            self._scan(position, node)
         else:
-            self.code.line(f"const {ctype} v{position} = {text};")
+            text = self._from_scratch(position) if is_kept else self._vector_text(position)
+            if self.by_column:
+                self.code.line(f"{ctype} v{position}[T];")
+                self.for_columns(f"v{position}[t] = {text};")
+            else:
+                self.code.line(f"const {ctype} v{position} = {text};")
         if position in self.scratch and position not in self.kept:
             self.for_columns(self._to_scratch(position))
             self.kept.add(position)

@@ -252,10 +252,27 @@ def interpreted(kernel: TritonKernel) -> Callable[..., None]:
         if programs:
             import numpy
 
+            memory = [_without_lazy_bit(arg) for arg in args]
             with numpy.errstate(all="ignore"):
-                function[(programs,)](*args, **kernel.blocks)
+                function[(programs,)](*memory, **kernel.blocks)
+            for arg, plain in zip(args, memory, strict=True):
+                if arg is not plain:
+                    _whole(torch._neg_view(arg)).copy_(_whole(plain).neg())
 
     return run
+
+
+def _without_lazy_bit(arg: Any) -> Any:
+    """The same values in the same layout, for a kernel, which reads memory as it is."""
+    if not isinstance(arg, torch.Tensor) or not arg.is_neg() or not arg.numel():
+        return arg
+    return _whole(torch._neg_view(arg)).neg().as_strided(arg.shape, arg.stride())
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory from the first to the last element."""
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((last + 1,), (1,))
 
 
 def evaluate(expr: Expr, values: dict[str, int]) -> int:
