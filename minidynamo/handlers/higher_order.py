@@ -152,7 +152,7 @@ def cond(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     first = branches[0]
     fakes = first.fakes if is_alike else _merged(tx, branches)
     arguments = (tx.as_proxy(pred), *modules, operands_of(tx, free))
-    results = fresh_results(tx, fakes, has_gradients(free))
+    results = fresh_results(tx, fakes, has_gradients(free), of_function=True)
     return first.rebuild(add_call(tx, torch.ops.higher_order.cond, arguments, {}, results))
 
 
@@ -400,7 +400,7 @@ def _map(tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
     for fake, part in zip(stacked, traced.fakes, strict=True):
         require_grad(fake, needs_grad and part.requires_grad)
     arguments = (module, operands_of(tx, nodes), operands_of(tx, free))
-    results = fresh_results(tx, stacked, needs_grad)
+    results = fresh_results(tx, stacked, needs_grad, of_function=True)
     return traced.rebuild(add_call(tx, torch.ops.higher_order.map_impl, arguments, {}, results))
 
 

@@ -243,8 +243,11 @@ def fresh_results(
     tx: Translator,
     fakes: Sequence[Any],
     needs_grad: bool,
+    *,
+    of_function: bool = False,
 ) -> tuple[Any, ...]:
-    """Fake values like those that a body returned, for the node that stands for its call.
+    """Fake values like those that a body returned, for the node that stands for its call; with
+    `of_function` the call is an autograd function, whose results all require grad if one does.
 
     Inside of a transform they are copies: of the same levels, with the history outside of them.
     """
@@ -255,9 +258,16 @@ def fresh_results(
             if not isinstance(fake, torch.Tensor)
             else fake.clone()
             if is_wrapped
-            else _fresh(fake, needs_grad and fake.requires_grad)
+            else _fresh(
+                fake,
+                needs_grad and (_may_require(fake) if of_function else fake.requires_grad),
+            )
             for fake in fakes
         )
+
+
+def _may_require(fake: torch.Tensor) -> bool:
+    return fake.dtype.is_floating_point or fake.dtype.is_complex
 
 
 def _fresh(fake: torch.Tensor, requires_grad: bool) -> torch.Tensor:

@@ -810,3 +810,44 @@ def test_operators_that_compile_themselves_in_eager(wanted):
         count, doubled = while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (zero, x))
     assert torch.equal(chosen, x + 1 if wanted else x - 1)
     assert count == 3 and torch.equal(doubled, x * 8)
+
+
+def without_gradient(a):
+    with torch.no_grad():
+        return a * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "branches",
+    [
+        (without_gradient, torch.sin),
+        (torch.sin, without_gradient),
+        (without_gradient, without_gradient),
+        (lambda a: a.detach() * 1, torch.sin),
+    ],
+)
+def test_results_of_branches_require_gradients_where_operands_do(branches, backend):
+    def fn(x, limit):
+        return torch.cond(x.sum() > limit, *branches, (x,))
+
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for limit in (torch.tensor(-100.0), torch.tensor(100.0)):
+        got, want = X.clone().requires_grad_(), X.clone().requires_grad_()
+        result, wanted = compiled(got, limit), fn(want, limit)
+        assert result.requires_grad
+        assert wanted.requires_grad
+        result.sum().backward()
+        wanted.sum().backward()
+        torch.testing.assert_close(result, wanted)
+        torch.testing.assert_close(got.grad, want.grad)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_what_is_mapped_without_gradients_requires_them(backend):
+    def fn(x, y):
+        return hop_map(lambda row, y: without_gradient(row) * y, x, y)
+
+    x = X.clone().requires_grad_()
+    result = minidynamo.compile(fn, backend=backend, fullgraph=True)(x, torch.ones(()))
+    assert result.requires_grad
