@@ -266,8 +266,6 @@ def with_tensors(
     if any(isinstance(arg, NdarrayVariable) and arg.is_scalar for arg in args):
         return _with_number(tx, function, args)
     is_tensor = [isinstance(arg, TensorVariable) for arg in args]
-    if function.__name__ in _INPLACE and not is_tensor[0]:
-        unsupported("numpy operator", repr(function), "an operand is a tensor")
     arrays = [
         arg.call_method(tx, "numpy", [], {}) if tensor else arg
         for arg, tensor in zip(args, is_tensor, strict=True)
@@ -278,6 +276,8 @@ def with_tensors(
         like = function(*(from_array(item) if tensor else item for item, tensor in pairs))
     except Exception as error:
         unsupported("numpy operator", f"{function!r}: {error}", "numpy refuses a tensor there")
+    if function.__name__ in _INPLACE and not is_tensor[0]:  # numpy leaves it to the tensor
+        function = _plain(function)
     result = compute(tx, function, arrays)
     if not isinstance(like, torch.Tensor) or not isinstance(result, NdarrayVariable):
         return result

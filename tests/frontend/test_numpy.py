@@ -389,3 +389,12 @@ def test_a_number_of_numpy_is_not_filled():
         return doubled
 
     assert minidynamo.compile(program, backend="eager")(np.float32(2)) == program(np.float32(2))
+
+
+def test_arrays_that_are_divided_in_place_by_tensors():
+    def fn(t):
+        array = divided = np.ones((2, 4), dtype=np.float32)
+        divided /= t  # numpy leaves it to the tensor
+        return divided + 1, array.sum() + t
+
+    check(fn, torch.arange(1.0, 5.0), graphs=1)

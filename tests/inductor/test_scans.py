@@ -112,7 +112,9 @@ def scan_and_sum(x):
     return y, y > x.logsumexp(0).exp()
 
 
-@pytest.mark.parametrize("x", [X[0].double(), X.transpose(0, -1)[:5].double()], ids=["rows", "planes"])
+@pytest.mark.parametrize(
+    "x", [X[0].double(), X.transpose(0, -1)[:5].double()], ids=["rows", "planes"]
+)
 def test_a_scan_that_two_walks_want_is_kept(x):
     check(scan_and_sum, x, kernels=1, externs=0)
 
