@@ -19,6 +19,7 @@ import torch.fx
 
 from minidynamo.inductor import extern
 from minidynamo.inductor.dependencies import roots
+from minidynamo.inductor.graph_nodes import SUPPORTED_DTYPES, is_supported, uses
 from minidynamo.inductor.ir import (
     Buffer,
     ComputedOp,
@@ -57,10 +58,6 @@ from minidynamo.inductor.symbolic import (
     symbol_expr,
 )
 
-SUPPORTED_DTYPES = frozenset(
-    getattr(torch, name)
-    for name in "float32 float64 float16 bfloat16 bool int8 int16 int32 int64 uint8".split()
-)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # A value with several users is kept in memory when recomputing it costs at least this much, or
 # takes more than one load.
@@ -162,8 +159,10 @@ class GraphLowering:
     def _call(self, node: torch.fx.Node) -> Any:
         if node.target is operator.getitem:
             base, index = node.args
-            assert isinstance(base, torch.fx.Node)
-            return self.env[base][index]
+            result = self.env[base][index]  # type: ignore[index]
+            if isinstance(result, TensorValue):
+                self._decide(result, uses(node, self._fake))
+            return result
         if node.target is torch.ops.aten.copy_.default and self._is_final_write(node):
             target, value = (self.env[arg] for arg in node.args[:2])  # type: ignore[index]
             self.written[target.data.buffer.name] = value
@@ -176,12 +175,12 @@ class GraphLowering:
             args, kwargs = self.sizes.map(args), self.sizes.map(kwargs)
         lowering = LOWERINGS.get(node.target)
         result = DECLINED
-        if lowering is not None and _is_supported(node):
+        if lowering is not None and is_supported(node):
             result = self._lowered(lowering, args, kwargs)
         if result is DECLINED:
             return self.extern(node.target, args, kwargs)
         if isinstance(result, TensorValue):
-            self._decide(result, len(node.users))
+            self._decide(result, uses(node, self._fake))
         return result
 
     def _number(self, node: torch.fx.Node) -> Any:
@@ -222,7 +221,7 @@ class GraphLowering:
         target, value = node.args[:2]
         if node.users or not isinstance(target, torch.fx.Node) or target.op != "placeholder":
             return False
-        if not isinstance(value, torch.fx.Node) or not _is_supported(node):
+        if not isinstance(value, torch.fx.Node) or not is_supported(node):
             return False
         left, right = self._fake(target), self._fake(value)
         same = left.shape == right.shape and left.dtype == right.dtype
@@ -260,7 +259,7 @@ class GraphLowering:
         data = Lazy(value.load, stride, 0, 1, ("copy",))
         return TensorValue(data, value.dtype, value.size, value.device, value.layout)
 
-    def _decide(self, value: TensorValue, users: int) -> None:
+    def _decide(self, value: TensorValue, users: float) -> None:
         """Give a new value memory at once where recomputing it for each user would cost more."""
         data = value.data
         if not isinstance(data, Lazy):
@@ -461,7 +460,10 @@ class GraphLowering:
             return fn(*(Scalar(b, b.cast(x.load(b, index), dtype)) for x in operands)).value
 
         stride = contiguous_strides(size)
-        data = Lazy(inner, stride, 4, len(operands), operands[0].origins)
+        index, iters = loop_index(size, "x", stride)
+        b = BodyBuilder(iters)
+        inner(b, index)
+        data = Lazy(inner, stride, *b.expense(), operands[0].origins)
         return TensorValue(data, dtype, size, operands[0].device, stride)
 
     def reindexed(
@@ -586,14 +588,3 @@ def _operand(b: BodyBuilder, value: Any, index: Index, size: Size, compute: torc
     if isinstance(value, (bool, int, float, Expr)):
         return Scalar(b, b.constant(value, compute))
     return value
-
-
-def _is_supported(node: torch.fx.Node) -> bool:
-    """Whether kernels can read and write every tensor of the node."""
-
-    def fits(fake: Any) -> bool:
-        if isinstance(fake, torch.Tensor):
-            return fake.dtype in SUPPORTED_DTYPES and fake.layout == torch.strided
-        return not isinstance(fake, (tuple, list)) or all(map(fits, fake))
-
-    return fits(node.meta["val"]) and all(fits(arg.meta["val"]) for arg in node.all_input_nodes)

@@ -291,6 +291,11 @@ class BodyBuilder:
         """The nodes of one operation so far."""
         return [node for node in self._list.nodes if node.op == op]
 
+    def expense(self) -> tuple[int, int]:
+        """Machine operations (the costs of `ops.py`) and loads so far."""
+        loads = self.nodes_of("load")
+        return sum(OPS[n.op].cost for n in self._list.nodes if n.op != "load"), len(loads)
+
     def load(self, buffer: str, index: Expr, dtype: torch.dtype) -> Value:
         args = () if self._mask is None else (self._mask,)
         value = self._list.add(Node("load", args, dtype, buffer=buffer, index=index))

@@ -191,6 +191,60 @@ def test_few_reads_of_a_large_value_leave_it_without_memory():
     assert "empty((8, 3000)" not in program(loss, x, target)
 
 
+def test_parts_of_a_value_are_computed_where_they_are_read():
+    """As long as each is read once: `unbind`, `chunk` and columns take a value apart."""
+
+    def columns(x):
+        y = torch.exp(x)
+        return y[:, 0] * y[:, 1] - y[:, 2]
+
+    def chunks(x):
+        a, b = torch.exp(x).chunk(2, 1)
+        return a * torch.sigmoid(b)
+
+    def unbound(x):
+        a, b, c = torch.exp(x).unbind(1)
+        return torch.stack([a - b, b * c, a], 1).sum(0), a
+
+    assert "empty((300, 3)" not in program(columns, torch.randn(300, 3))
+    assert "empty((300, 64)" not in program(chunks, torch.randn(300, 64))
+    assert "empty((300, 3)" in program(unbound, torch.randn(300, 3))  # one is returned: a view
+
+
+def test_broadcast_results_of_reductions_are_kept_small():
+    """What a step adds to a large tensor is computed anew by the next one."""
+
+    def steps(x, w):
+        state = x[:, 0]
+        for t in range(1, 4):
+            state = torch.logsumexp(state[:, :, None] + w + x[:, t, None], 1)
+        return state.logsumexp(-1)
+
+    assert "empty((32, 20, 20)" not in program(steps, torch.randn(32, 4, 20), torch.randn(20, 20))
+
+
+def test_rows_found_by_index_are_walked_along():
+    """Each row lies side by side, whatever row it is."""
+
+    def scores(x, i, w):
+        return (x[i] * w).sum(1)
+
+    text = program(scores, torch.randn(50, 64), torch.randint(50, (300,)), torch.randn(64))
+    assert "gather<" not in text
+    assert "fold<Add>" in text
+
+
+@pytest.mark.parametrize("n", [5, 16, 40])
+def test_relative_shift(n):
+    """Rows of one length read as rows of another, along which a remainder jumps once."""
+
+    def scores(x):
+        turned = F.pad(x, (1, 0)).view(3, n + 1, n)[:, 1:].reshape(3, n, n)
+        return (turned + x).softmax(-1), turned.sum(-1)
+
+    assert "wrapped(" in program(scores, torch.randn(3, n, n))
+
+
 def test_many_reads_of_a_value_find_it_in_memory():
     def rows(x, i):
         return torch.exp(torch.sin(x))[i]

@@ -933,6 +933,7 @@ template <class T, class S> MD_INLINE T bitcast(S x) {
 }
 MD_INLINE i64 floor_index(i64 a, i64 b) { return a / b - (a % b < 0); }
 MD_INLINE i64 mod_index(i64 a, i64 b) { return a - floor_index(a, b) * b; }
+MD_INLINE i64 wrapped(i64 a, i64 b) { return a < b ? a : a - b; }
 
 template <class T, int N> MD_INLINE V<T, N> linear(i64 first, i64 step) {  // first, first + step, ...
   if constexpr ((T)0.5 == 0) {

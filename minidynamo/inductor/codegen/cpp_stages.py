@@ -100,7 +100,7 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
     rows = next((s for s in body.reduces[-1:] if _is_long(s)), None)
     chained = BLOCK_WEIGHT if body.has_scan() else -BLOCK_WEIGHT
     scored: list[tuple[float, int, Symbol]] = []
-    weights = _access_weights(body)
+    weights, varying = _access_weights(body), dependencies(body)
     symbols = (*body.iters, *_row_symbols(body))
     for rank, symbol in enumerate(symbols):
         score, filled = 0.0, _filled(symbol)
@@ -110,8 +110,9 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
             assert node.index is not None
             factor = node.index.coeff(symbol)
             along = across and _lies_along(node, rows)
-            if factor is None or not factor.is_const:
-                score -= weight
+            found = any(symbol in varying[ref] for ref in node.index.value_refs())
+            if factor is None or not factor.is_const or (found and node.op == "load"):
+                score -= weight  # every lane reads elsewhere
             elif factor.const == 1:
                 score += min(added, weight) if node.op == "scatter" else weight
             elif factor.const == 0:

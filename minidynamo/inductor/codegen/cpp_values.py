@@ -522,6 +522,16 @@ class ValuePrinter:
             f" {combined(SCALAR, '*at(l)', 'x[l]')}; }}"
         )
 
+    def _before_jump(self, atom: FloorDiv | Mod) -> Expr | None:
+        """The dividend at the first of the vectorised loop's points, if it grows by one from each
+        to the next and the quotient at most once.
+        """
+        x, den = self.vec, atom.den
+        if x is None or not isinstance(x.size, int) or not den.is_const or x.size > den.const:
+            return None
+        first = atom.num - symbol_expr(x)
+        return first if not first.uses({x}) and is_nonneg(first) else None
+
     def index(
         self,
         expr: Expr,
@@ -537,7 +547,14 @@ class ValuePrinter:
                     return f"(i64){self.name(atom.node)}[l]"
                 return f"(i64)v{atom.node}"
             assert isinstance(atom, (FloorDiv, Mod))
-            num, den = atom.num.render(atom_text), atom.den.render_divisor(atom_text)
+            den = atom.den.render_divisor(atom_text)
+            first = self._before_jump(atom) if lane else None
+            if first is not None:  # one division for all lanes
+                rest, x = first.render(atom_text), f"{self.vec.name}_"  # type: ignore[union-attr]
+                if isinstance(atom, Mod):
+                    return f"wrapped({rest} % {den} + {x}, {den})"
+                return f"({rest} / {den} + ({rest} % {den} + {x} >= {den}))"
+            num = atom.num.render(atom_text)
             if is_nonneg(atom.num):
                 return f"({num} {'/' if isinstance(atom, FloorDiv) else '%'} {den})"
             return f"{'floor' if isinstance(atom, FloorDiv) else 'mod'}_index({num}, {den})"
