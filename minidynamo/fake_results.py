@@ -151,6 +151,10 @@ def _of_rows(x: FakeTensor, *_rest: Any) -> Sequence[int]:
     return torch.empty(x.shape, device="meta").stride()
 
 
+def _of_exponents(_base: Any, x: FakeTensor) -> Sequence[int]:
+    return _of_rows(x)
+
+
 def _of_drawn(*args: Any, **_options: Any) -> Sequence[int]:
     shapes = [x.shape for x in args if isinstance(x, torch.Tensor)]
     return torch.empty(torch.broadcast_shapes(*shapes), device="meta").stride()
@@ -217,6 +221,7 @@ STRIDES: dict[Any, Callable[..., Sequence[int] | None]] = {
     aten.normal.Tensor_float: _of_drawn,
     aten.normal.float_Tensor: _of_drawn,
     aten.poisson.default: _of_drawn,
+    aten.pow.Scalar: _of_exponents,
     aten.rrelu_with_noise.default: _of_rows,
     aten.rrelu_with_noise_functional.default: _of_rows,
     aten.special_xlog1py.default: _of_operands,

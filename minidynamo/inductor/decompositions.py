@@ -227,6 +227,14 @@ def _laid_out(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
     return run
 
 
+def _in_rows(decompose: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., Any]:
+    def run(*args: Any) -> tuple[torch.Tensor, ...]:
+        first, *rest = decompose(*args)
+        return first.contiguous(), *rest
+
+    return run
+
+
 def _roll(
     x: torch.Tensor,
     shifts: Sequence[int],
@@ -517,4 +525,6 @@ def _training_table(with_quantized: bool) -> dict[Any, Callable[..., Any]]:
     recomputed = torch._decomp.get_decompositions(_RECOMPUTED)
     for op in (aten.native_layer_norm.default, aten.native_group_norm.default):
         recomputed[op] = _unless(_is_bad_norm, recomputed[op])
+    log_sigmoid = aten.log_sigmoid_forward.default
+    recomputed[log_sigmoid] = _in_rows(recomputed[log_sigmoid])
     return {**_table(with_quantized), **recomputed}

@@ -256,16 +256,24 @@ def compute_readers(g: GraphLowering, mutated: Sequence[str]) -> None:
     memory = {root for name in mutated for root in roots(g.buffers[name])}
     for node in [n for n in g.env if any(user not in g.env for user in n.users)]:
         for value in tree_leaves(g.env[node]):
-            if isinstance(value, TensorValue) and isinstance(value.data, Lazy):
-                index, iters = loop_index(value.size, "x")
-                b = BodyBuilder(iters)
-                value.load(b, index)
-                read = [g.buffers[node.buffer] for node in b.nodes_of("load") if node.buffer]
-                if any(root in memory for buffer in read for root in roots(buffer)):
-                    g.realize(value)
+            _compute_reader(g, memory, value)
         is_own = node in g.in_place or OVERWRITTEN in node.meta
         if is_pure(node) and not may_share_memory(node) and not is_own:
             g.env[node] = tree_map_only(TensorValue, partial(_moved, g, memory), g.env[node])
+    for name, value in g.written.items():  # at the end
+        _compute_reader(g, memory, value)
+        g.written[name] = _moved(g, memory, value)
+
+
+def _compute_reader(g: GraphLowering, memory: Set[Buffer], value: Any) -> None:
+    if not isinstance(value, TensorValue) or not isinstance(value.data, Lazy):
+        return
+    index, iters = loop_index(value.size, "x")
+    b = BodyBuilder(iters)
+    value.load(b, index)
+    read = [g.buffers[node.buffer] for node in b.nodes_of("load") if node.buffer]
+    if any(root in memory for buffer in read for root in roots(buffer)):
+        g.realize(value)
 
 
 def _moved(g: GraphLowering, memory: Set[Buffer], value: TensorValue) -> TensorValue:

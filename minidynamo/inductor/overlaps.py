@@ -100,7 +100,7 @@ def refusal(
         if name == "as_strided" and _is_gradient_to_input(gm, node):
             return f"{node} is differentiated: where its input lies in its storage may change"
         if not gapped.isdisjoint(_written_nodes(node, name)):
-            return f"{node} writes through windows with gaps between or behind them"
+            return f"{node} writes through windows with gaps, or that overlap"
         written_parts = _tensors(_written_nodes(node, name)) if moved else []
         if name not in RESHAPING and not moved.isdisjoint(map(storage_of, written_parts)):
             # What comes out of a functional form may have the layout that the input had before.
@@ -154,9 +154,13 @@ def _moved_input(node: Node) -> Node | None:
 
 def _is_gapped(node: Node, name: str, gapped: set[Node]) -> bool:
     """Whether it is a view of windows (`unfold`) that leave elements out, or a view of such: a
-    write through it is functionalized as if there were zeros between and behind the windows.
+    write through it is functionalized as if there were zeros between and behind the windows. Or one
+    (`as_strided`) that has elements in one place, which would all be written, some with old values.
     """
     base = node.args[0] if node.args else None
+    if name == "as_strided":
+        view = _value(node)
+        return _is_repeated(view) if _is_static(view) else not is_contiguous_or_false(view)
     if node.target in ("unfold", torch.Tensor.unfold):
         length, size, step = map_arg(_window(*node.args, **node.kwargs), _value)
         is_covered = statically_known_true(step <= size)

@@ -57,6 +57,15 @@ def arithmetic_of_item(x):
     return n + 1, n * 2, n / 2
 
 
+def laid_out_anew(x):
+    y = x.unique()
+    double = y * 2
+    y.unsqueeze_(0)
+    places = (x > 0).nonzero()
+    places.t_()
+    return double, y.new_ones(y.shape), x.new_zeros(places.shape), places.shape[1] + 1
+
+
 def into_containers(x):
     n = x[0].int().item()
     return {"n": n, "list": [n, n + 1]}, x + n
@@ -74,6 +83,7 @@ CAPTURED = [
     unique,
     arithmetic_of_item,
     into_containers,
+    laid_out_anew,
 ]
 
 

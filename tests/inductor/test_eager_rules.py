@@ -305,6 +305,27 @@ def test_layouts_of_operands_that_differ(name, backend):
         assert [x.stride() for x in actual[:3]] == [x.stride() for x in expected[:3]]
 
 
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_results_that_lie_in_rows(backend):
+    """Whatever the argument does, in training too."""
+
+    def fn(x):
+        power = 2.5**x
+        return power, power.view(-1) + 1, torch.nn.functional.logsigmoid(x) + power
+
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for grad in (False, True):
+        x = torch.randn(5, 6).mT.requires_grad_(grad)
+        expected, actual = fn(x), compiled(x)
+        torch.testing.assert_close(actual, expected)
+        assert [x.stride() for x in actual] == [x.stride() for x in expected]
+        if grad:
+            found, wanted = (
+                torch.autograd.grad(sum(map(torch.sum, r)), x) for r in (actual, expected)
+            )
+            torch.testing.assert_close(found, wanted)
+
+
 def test_losses_of_operands_that_differ():
     def fn(a, b):
         loss = torch.nn.functional.binary_cross_entropy(a, b, reduction="none")

@@ -568,10 +568,33 @@ def before_a_rest(x):
     return y
 
 
+def through_overlapping_rows(x):
+    y = x + 1
+    rows = y.as_strided((3, 4), (2, 1))
+    rows[1] = 7
+    return y, rows
+
+
+def through_a_view_of_overlapping_rows(x):
+    rows = x.as_strided((3, 4), (2, 1), 1)
+    other = rows.view_as(rows).T
+    other[0].mul_(2)
+    return rows * 1, x + 1
+
+
+def through_rows_apart(x):
+    y = x + 1
+    y.as_strided((3, 4), (4, 1))[1] = 7
+    return y
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     ("fn", "is_compiled"),
     [
+        (through_overlapping_rows, False),
+        (through_a_view_of_overlapping_rows, False),
+        (through_rows_apart, True),
         (before_a_rest, False),
         (through_windows, False),
         (through_parts_of_windows, False),
@@ -583,6 +606,46 @@ def before_a_rest(x):
     ],
 )
 def test_writes_through_windows(fn, is_compiled, dynamic):
-    """Functionalization makes zeros of what lies between windows and behind the last."""
+    """Functionalization makes zeros of what lies between windows and behind the last, and gives
+    what several of them have in common old values.
+    """
     check(fn, torch.arange(1.0, 25.0).reshape(4, 6), dynamic=dynamic)
     assert metrics.uncompiled_graphs == (not is_compiled)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_what_is_written_last_is_computed_before_its_operands_are_overwritten(offset):
+    """A strided input gets its new value by a call, before dense ones by kernels."""
+
+    def fn(x, y):
+        total = y.exp().sum()
+        part = x[1:]
+        y.addcmul_(part, total)
+        part.atan2_(total)
+        return total
+
+    def handed_on(x, y):
+        y.copy_(x)
+        x.mul_(2)
+
+    for step, size in ((fn, 4), (handed_on, 5)):
+        x, y = torch.randn(5, 2)[:, offset], torch.randn(size)
+        check(step, x, y, externs=None)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_another_dtype_share_memory_that_was_written(dynamic):
+    def fn(x):
+        y = x * 2
+        bits = y.view(torch.int32)
+        y.relu_()
+        return bits, y, bits.view(-1)[1:]
+
+    x = torch.randn(2, 3)
+    (bits, y, rest), expected = (
+        minidynamo.compile(fn, fullgraph=True, dynamic=dynamic)(x),
+        fn(x),
+    )
+    torch.testing.assert_close((bits, y, rest), expected)
+    y.fill_(3)
+    assert torch.equal(bits, y.view(torch.int32)) and torch.equal(rest, bits.view(-1)[1:])

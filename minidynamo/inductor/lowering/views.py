@@ -101,9 +101,23 @@ def _view_dtype(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> Any:
 
 def _results_on_memory(node: torch.fx.Node) -> int:
     """How many results of the graph lie in the memory of the node's."""
-    values = [result.meta.get("val") for result in node.graph.output_node().all_input_nodes]
-    tensors = [v for v in values if isinstance(v, torch.Tensor) and v.layout is torch.strided]
-    return [storage_of(tensor) for tensor in tensors].count(storage_of(node.meta["val"]))
+    memory = _memories(node)
+    results = [_memories(result) for result in node.graph.output_node().all_input_nodes]
+    return sum(not memory.isdisjoint(other) for other in results)
+
+
+def _memories(node: torch.fx.Node) -> set[int]:
+    """The storages of its value and of what that is a view of: a graph that was captured has one
+    for each new value of what was written to.
+    """
+    found: set[int] = set()
+    while isinstance(value := node.meta.get("val"), torch.Tensor):
+        if value.layout is torch.strided:
+            found.add(storage_of(value))
+        if not getattr(node.target, "is_view", False):
+            break
+        node = node.args[0]  # type: ignore[assignment]
+    return found
 
 
 def _is_storage_read(node: torch.fx.Node) -> bool:
