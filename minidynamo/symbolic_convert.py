@@ -44,7 +44,7 @@ from .variables.functions import (
     CellVariable,
     UserFunctionVariable,
 )
-from .variables.generators import GeneratorVariable, end_with_frame
+from .variables.generators import GeneratorVariable, cut_stack, end_with_frame
 from .variables.globals_ import GlobalsVariable, globals_of
 from .variables.modules import imported
 from .variables.protocol import Protocol
@@ -324,11 +324,11 @@ class Translator(Protocol):
         """Jump to the handler of `inst` as CPython's exception table says, or leave the frame."""
         handler = inst.handler
         extend_traceback(inst, error.value)
+        cut_stack(self, 0 if handler is None else handler.depth)
         if handler is None:
             if self.parent is not None and error.value.raised_at is None:
                 error.value.raised_at = self.last_step()  # the caller adds to its traceback
             raise error
-        del self.stack[handler.depth :]
         if handler.lasti:
             self.push(ConstantVariable(self.ip - 1))
         self.push(error.value)

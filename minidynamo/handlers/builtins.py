@@ -347,8 +347,9 @@ _EMPTY = {"min": _empty_text(min), "max": _empty_text(max)}
 @builtin(sum)
 def _sum(tx: Translator, iterable: Values, /, start: Values | None = None) -> Values:
     total = ConstantVariable(0) if start is None else start
-    if issubclass(total.python_type(), (str, bytes, bytearray)):
-        tx.raise_observed(TypeError, f"sum() can't sum {_SUMMED[total.python_type()]}")
+    for text, words in _SUMMED.items():
+        if issubclass(total.python_type(), text):
+            tx.raise_observed(TypeError, f"sum() can't sum {words}")
     iterator = iterable.iter(tx)
     sizes: list[Values] = []
     while (item := iterator.next(tx)) is not None and _is_integer(item.realize()):

@@ -317,8 +317,7 @@ def refuse(
     kinds = type_name(left.python_type()), type_name(right.python_type())
     cls = left.python_type()
     family = next((t for t in (list, tuple, str) if issubclass(cls, t)), None)
-    joins = symbol in ("+", "+=") and (family is str or not _has_number_slot(right))
-    if family is not None and joins:
+    if family is not None and symbol in ("+", "+="):
         text = f'can only concatenate {family.__name__} (not "{kinds[1]}") to {family.__name__}'
         tx.raise_observed(TypeError, text)
     if symbol in ("*", "*="):
@@ -329,10 +328,6 @@ def refuse(
     tx.raise_observed(
         TypeError, f"unsupported operand type(s) for {symbol}: '{kinds[0]}' and '{kinds[1]}'"
     )
-
-
-def _has_number_slot(value: VariableTracker) -> bool:
-    return value.is_user_defined and hasattr(value.python_type(), "__radd__")
 
 
 # -- in place -----------------------------------------------------------------------------------
@@ -443,7 +438,7 @@ def _tensor_comparison(
     if others and function in (operator.eq, operator.ne):
         other = others[0]
         number = issubclass(other.python_type(), _COMPARED)
-        if other.is_user_defined:
+        if other.is_user_defined or other.overrides(COMPARE[function][0]):
             return None
         if not number:
             return ConstantVariable(function is operator.ne)

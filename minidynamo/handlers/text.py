@@ -268,7 +268,8 @@ def _format(
     if isinstance(value, TensorVariable):
         data_dependent("format", value)
     own = value.python_type().__format__
-    if own is object.__format__ or (isinstance(value, BuiltinObject) and not given):
+    is_plain = isinstance(value, BuiltinObject) and not value.overrides("__format__")
+    if own is object.__format__ or (is_plain and not given):
         if given:
             kind = type_name(value.python_type())
             tx.raise_observed(

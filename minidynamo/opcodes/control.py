@@ -11,6 +11,7 @@ from ..variables.base import (
     VariableTracker,
     unsupported,
 )
+from ..variables.builtin_object import BuiltinObject
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import lookup_special
 from ..variables.expectations import expected_truth
@@ -191,9 +192,11 @@ def before_with(tx: Translator, inst: Instruction) -> None:
 
 def _context_method(tx: Translator, manager: VariableTracker, name: str) -> VariableTracker:
     """A special method, hence looked up on the manager's class."""
-    if not manager.is_user_defined:
-        return tx.getattr(manager, name)
-    found = lookup_special(tx, manager, name)
+    if manager.is_user_defined:
+        found = lookup_special(tx, manager, name)
+    else:
+        lacks = isinstance(manager, BuiltinObject) and manager.lookup(name) is None
+        found = None if lacks else tx.getattr(manager, name)
     if found is None:
         missed = " (missed __exit__ method)" if name == "__exit__" else ""
         kind = manager.python_type().__name__

@@ -27,6 +27,7 @@ from ..source import (
 from ..source_chains import WITH_PARTS
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable, is_value
+from .descriptors import guard_class
 from .functions import (
     BoundMethodVariable,
     CallableVariable,
@@ -94,6 +95,8 @@ def wrap(
             f"objects of type {type(value).__qualname__} are not traced",
         )
     variable = wrapper(tx, value, source)
+    if not issubclass(type(value), type):  # without asking the object
+        guard_class(tx, type(value))
     # Where another object stands for this one, that one has the variable.
     if variable.source == source and not isinstance(variable, ConstantVariable):
         effects.track(value, variable)

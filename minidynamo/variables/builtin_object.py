@@ -172,6 +172,21 @@ def has_slot(tx: Translator, value: VariableTracker, name: str) -> bool:
     return class_lookup(tx, value.python_type(), name) is not None
 
 
+_HALVES = {"__setitem__": "__delitem__", "__delitem__": "__setitem__"}
+
+
+def refuse_half_slot(tx: Translator, cls: type, name: str) -> None:
+    """A slot of C does for two methods: if the class has the other, this is missed by its name."""
+    if name in _HALVES and class_lookup(tx, cls, _HALVES[name]) is not None:
+        tx.raise_observed(AttributeError, name)
+
+
+def words_without_delitem(tx: Translator, key: VariableTracker) -> str:
+    """PySequence_DelItem and PyObject_DelItem have words of their own."""
+    verb = "doesn't" if has_slot(tx, key.realize(), "__index__") else "does not"
+    return f"{verb} support item deletion"
+
+
 def as_iterator(tx: Translator, value: VariableTracker) -> VariableTracker:
     """What an `__iter__` of the program returned; TypeError if it is no iterator."""
     if not has_slot(tx, value, "__next__"):
@@ -258,6 +273,9 @@ class BuiltinObject(InstanceState):
         return found[1].__name__ != name if is_c else isinstance(found[1], kinds)
 
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if isinstance(self.cls.__getattribute__, types.FunctionType):
+            text = f"__getattribute__ of {self.cls.__qualname__} is not traced"
+            unsupported("attribute", f"{self!r}.{name}", text)
         found = self.lookup(name)
         if found is None or not found[2]:
             return self._class_attribute(tx, name)
@@ -414,6 +432,7 @@ class BuiltinObject(InstanceState):
         args: list[VariableTracker],
     ) -> VariableTracker:
         if self.lookup(name) is None:
+            refuse_half_slot(tx, self.cls, name)
             tx.raise_observed(TypeError, f"{type_name(self.cls)!r} object {lacking}")
         return self.call_method(tx, name, args, {})
 
@@ -429,9 +448,7 @@ class BuiltinObject(InstanceState):
         self._item_slot(tx, "__setitem__", "does not support item assignment", [key, value])
 
     def delitem(self, tx: Translator, key: VariableTracker) -> None:
-        # PySequence_DelItem and PyObject_DelItem have words of their own.
-        verb = "doesn't" if has_slot(tx, key, "__index__") else "does not"
-        self._item_slot(tx, "__delitem__", f"{verb} support item deletion", [key])
+        self._item_slot(tx, "__delitem__", words_without_delitem(tx, key), [key])
 
     def length(self, tx: Translator) -> VariableTracker:
         if self.lookup("__len__") is None:
@@ -440,6 +457,8 @@ class BuiltinObject(InstanceState):
 
     def iter(self, tx: Translator) -> VariableTracker:
         if self.lookup("__iter__") is None:
+            if self.lookup("__getitem__") is not None:
+                unsupported("iteration", repr(self), "it has __getitem__ alone")
             tx.raise_observed(TypeError, f"{type_name(self.cls)!r} object is not iterable")
         return as_iterator(tx, self.call_method(tx, "__iter__", [], {}).realize())
 
@@ -463,6 +482,9 @@ class BuiltinObject(InstanceState):
         if self.lookup("__contains__") is not None:
             found = self.call_method(tx, "__contains__", [item], {}).realize()
             return ConstantVariable(found.truth(tx))
+        if self.lookup("__iter__") is None and self.lookup("__getitem__") is None:
+            text = f"argument of type {type_name(self.cls)!r} is not iterable"
+            tx.raise_observed(TypeError, text)
         iterator = self.iter(tx)
         while (candidate := iterator.next(tx)) is not None:
             if rich_equal(tx, candidate, item):

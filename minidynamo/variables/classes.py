@@ -16,7 +16,7 @@ import torch
 
 from .. import trace_rules
 from ..guards import Predicate
-from ..side_effects import Mutation
+from ..side_effects import DELETED, Mutation
 from ..source import AttrSource, ConstSource
 from ..utils import class_dict
 from .base import ObservedException, VariableTracker, unsupported
@@ -191,9 +191,12 @@ class ClassVariable(VariableTracker):
 
     def delattr(self, tx: Translator, name: str) -> None:
         self._check_plain_store("__delattr__", name)
-        if class_lookup(tx, self.value, name) is None:
-            tx.raise_observed(AttributeError, name)
+        guard_class(tx, self.value)
         existed = name in self.value.__dict__
+        stored = tx.output.side_effects.load_attr(self, name)
+        if stored is DELETED or (stored is None and not existed):
+            text = f"type object {self.value.__name__!r} has no attribute {name!r}"
+            tx.raise_observed(AttributeError, text)
         tx.output.side_effects.delete_attr(self, name, existed=existed)
 
     def _check_plain_store(self, slot: str, name: str) -> None:

@@ -306,6 +306,9 @@ class ConstantVariable(VariableTracker):
     ) -> VariableTracker:
         """The few methods of constants that take iterables of other values."""
         if name == "join" and isinstance(self.value, (str, bytes)) and len(args) == 1:
+            kind = args[0].realize().python_type()
+            if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
+                tx.raise_observed(TypeError, "can only join an iterable")
             items = [item.realize() for item in args[0].each(tx, sized=True)]
             if not (
                 args[0].python_type() is tuple or all(i.is_python_constant() for i in items)

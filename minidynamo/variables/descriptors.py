@@ -134,12 +134,11 @@ def class_source(cls: type) -> Source:
 def guard_class(tx: Translator, cls: type) -> None:
     """The compiled code stands only while no attribute of `cls` or its bases is stored."""
     known = tx.output.guarded_classes
-    if (
-        cls.__mro__ is None
-        or id(cls) in known
-        or cls.__flags__ & _IMMUTABLE_TYPE
-        or _is_volatile(cls)
-    ):
+    if cls.__mro__ is None or id(cls) in known or cls.__flags__ & _IMMUTABLE_TYPE:
+        return
+    if _is_volatile(cls):
+        known[id(cls)] = cls
+        _guard_special_methods(tx, cls)
         return
     version = _C.type_version(cls)
     key = id(cls)
@@ -151,10 +150,48 @@ def guard_class(tx: Translator, cls: type) -> None:
         ]
         if seen is not None and seen[2] != held:
             _note_volatile(cls)
+            guard_class(tx, cls)
             return
         _seen_versions[key] = weakref.ref(cls, dropping(_seen_versions, key)), version, held
     known[key] = cls
     tx.guard(class_source(cls), "TYPE_VERSION", cls)
+
+
+def _guard_special_methods(tx: Translator, cls: type) -> None:
+    """What operators and protocols look for in the class is as it was: nobody names it."""
+    held = [(name, _held_weakly(raw)) for name, raw in _special_methods(cls)]
+
+    def are_held(now: type) -> bool:
+        methods = _special_methods(now)
+        return len(methods) == len(held) and all(
+            name == known and raw is get()
+            for (name, raw), (known, get) in zip(methods, held, strict=True)
+        )
+
+    check = Predicate(are_held, f"the special methods of {cls.__qualname__} are the same")
+    tx.guard(class_source(cls), "PREDICATE", check)
+
+
+def _special_methods(cls: type) -> list[tuple[str, Any]]:
+    return [
+        (name, raw)
+        for base in cls.__mro__
+        if not base.__flags__ & _IMMUTABLE_TYPE
+        for name, raw in class_dict(base).items()
+        if name[:2] == "__" == name[-2:] and _is_method(name, raw) and not _tags(base, name)
+    ]
+
+
+def _held_weakly(raw: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(raw)
+    except TypeError:
+        return lambda: raw
+
+
+def _is_method(name: str, raw: Any) -> bool:
+    is_absent = raw is None and name != "__doc__"
+    return is_absent or callable(raw) or isinstance(raw, (property, classmethod))
 
 
 def _tags(cls: type, name: str) -> bool:

@@ -196,7 +196,10 @@ def _as_sets(name: str) -> Callable[..., VariableTracker]:
         other: VariableTracker,
         /,
     ) -> VariableTracker:
-        if isinstance(other, DictViewVariable) and other.kind != "values":
+        is_view = isinstance(other, DictViewVariable) and other.kind != "values"
+        if self.kind == "items" or (is_view and other.kind == "items"):  # type: ignore[attr-defined]
+            return _compare_items(tx, name, self, other, is_view or set_like(other) is not None)
+        if is_view:
             other = _set_of(tx, other)
         if name != "isdisjoint" and set_like(other) is None:
             return NOT_IMPLEMENTED
@@ -205,6 +208,28 @@ def _as_sets(name: str) -> Callable[..., VariableTracker]:
     return row
 
 
+def _compare_items(
+    tx: Translator, name: str, self: VariableTracker, other: VariableTracker, is_set: bool
+) -> VariableTracker:
+    """`dictview_richcompare`, `dictviews_isdisjoint`: values are not hashed but compared."""
+    if name == "isdisjoint":
+        found = any(self.contains(tx, item).truth(tx) for item in other.each(tx))
+        return ConstantVariable(not found)
+    if not is_set:
+        return NOT_IMPLEMENTED
+    inner, outer = (other, self) if name in ("__gt__", "__ge__") else (self, other)
+    lengths = [view.length(tx).as_python_constant() for view in (inner, outer)]
+    fits = _FITS.get(name, operator.eq)(*lengths)
+    fits = fits and all(outer.contains(tx, item).truth(tx) for item in inner.each(tx))
+    return ConstantVariable(fits is not (name == "__ne__"))
+
+
+_FITS = {
+    "__lt__": operator.lt,
+    "__le__": operator.le,
+    "__gt__": operator.lt,
+    "__ge__": operator.le,
+}
 _register_view_algebra()
 
 

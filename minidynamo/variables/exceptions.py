@@ -148,7 +148,7 @@ class ExceptionVariable(BuiltinObject):
         if name == "__suppress_context__":
             tx.raise_observed(TypeError, "can't delete numeric/char attribute")
         if isinstance(tx.output.side_effects.load_attr(self, name), VariableTracker):
-            tx.output.side_effects.delete_attr(self, name)
+            self.delete_item(tx, name)
         else:
             super().delattr(tx, name)
 

@@ -370,6 +370,14 @@ def end_dropped(tx: Translator) -> None:
             generator.end(tx)
 
 
+def cut_stack(frame: Translator, depth: int) -> None:
+    """What an exception does to the frame's stack, in front of the handler."""
+    dropped = frame.stack[depth:]
+    del frame.stack[depth:]
+    if frame.output.generators and any(isinstance(v, GeneratorVariable) for v in dropped):
+        end_dropped(frame)
+
+
 def end_with_frame(frame: Translator, value: VariableTracker) -> None:
     """To be called when `frame` has returned `value`: generators that only its variables led to
     are closed, in the order of these.

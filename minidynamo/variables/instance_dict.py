@@ -13,7 +13,7 @@ from ..side_effects import DELETED
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
 from .functions import MethodOfVariable
-from .instance_state import has_setter, is_hidden, push_dict
+from .instance_state import has_setter, is_hidden, push_dict, slot_names
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -54,7 +54,20 @@ class InstanceDictVariable(VariableTracker):
     ) -> VariableTracker | None:
         key = key.realize().specialized(tx)
         name = key.as_python_constant() if key.is_python_constant() else None
-        return self.owner.load_instance(tx, name) if isinstance(name, str) else None
+        if not isinstance(name, str) or self._lacks_slot(tx, name):
+            return None
+        return self.owner.load_instance(tx, name)
+
+    def _lacks_slot(self, tx: Translator, name: str) -> bool:
+        """Whether it is the name of a slot, which no item of the dict is."""
+        owner = self.owner
+        if name not in slot_names(owner.cls):
+            return False
+        if owner.dict is not None and owner.source is not None:
+            if name in owner.dict:
+                unsupported("instance dict", f"{self!r}[{name!r}]", "a slot has this name")
+            tx.guard(owner.dict_source(), "DICT_LACKS", name)
+        return True
 
     def getitem(
         self,
@@ -94,7 +107,9 @@ class InstanceDictVariable(VariableTracker):
         item: VariableTracker,
     ) -> VariableTracker:
         name = item.realize().specialized(tx).as_python_constant()
-        return ConstantVariable(isinstance(name, str) and self.owner.has_stored(tx, name))
+        if not isinstance(name, str) or self._lacks_slot(tx, name):
+            return ConstantVariable(False)
+        return ConstantVariable(self.owner.has_stored(tx, name))
 
     # -- all names ---------------------------------------------------------------------------------
 

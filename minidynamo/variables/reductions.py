@@ -9,7 +9,7 @@ import copyreg
 from typing import TYPE_CHECKING, Any
 
 from .base import ObservedException, VariableTracker, unsupported
-from .builtin_object import NONE, BuiltinObject, builtin_method
+from .builtin_object import NONE, BuiltinObject, builtin_method, is_none
 from .descriptors import bind, class_lookup, class_variable
 from .instance_state import slot_names
 
@@ -124,8 +124,8 @@ def _dict(
     whole, state = _parts(tx, self, protocol)
     if whole is not None:
         return whole
-    factory = getattr(self, "default_factory", None)
-    arguments = [] if factory is None else [factory]
+    factory: VariableTracker = getattr(self, "default_factory", None) or NONE
+    arguments = [] if is_none(factory) else [factory]
     items = self.call_method(tx, "items", [], {}).iter(tx)
     head = [class_variable(tx, self.cls), tx.wrap_items(tuple, arguments)]
     return _made(tx, *head, NONE if is_default else state, NONE, items)

@@ -20,7 +20,15 @@ from ..side_effects import Mutation
 from ..source import AttrSource, SlotSource, Source
 from ..utils import class_dict
 from .base import ObservedException, VariableTracker, unsupported
-from .builtin_object import as_iterator, is_none, name_at_slots, rich_equal, type_name
+from .builtin_object import (
+    as_iterator,
+    is_none,
+    name_at_slots,
+    refuse_half_slot,
+    rich_equal,
+    type_name,
+    words_without_delitem,
+)
 from .classes import NEW_OBJECT, class_variable, has_object_layout
 from .constant import ConstantVariable, is_inert, is_member_in_c
 from .descriptors import (
@@ -268,6 +276,7 @@ class UserDefinedObjectVariable(InstanceState):
         """Call a special method of the class; TypeError if there is none."""
         function = lookup_special(tx, self, name)
         if function is None:
+            refuse_half_slot(tx, self.cls, name)
             tx.raise_observed(TypeError, _lacking(name, self.cls.__name__))
         return tx.call_function(function, list(args), {}).realize()
 
@@ -295,6 +304,10 @@ class UserDefinedObjectVariable(InstanceState):
         self._special(tx, "__setitem__", key, value)
 
     def delitem(self, tx: Translator, key: VariableTracker) -> None:
+        if class_lookup(tx, self.cls, "__delitem__") is None:
+            refuse_half_slot(tx, self.cls, "__delitem__")
+            text = f"{self.cls.__name__!r} object {words_without_delitem(tx, key)}"
+            tx.raise_observed(TypeError, text)
         self._special(tx, "__delitem__", key)
 
     def length(self, tx: Translator) -> VariableTracker:
@@ -429,7 +442,6 @@ def _iterator_at(target: Any, index: int) -> Any:
 _LACKING = {
     "__getitem__": "'{}' object is not subscriptable",
     "__setitem__": "'{}' object does not support item assignment",
-    "__delitem__": "'{}' object does not support item deletion",
     "__len__": "object of type '{}' has no len()",
     "__iter__": "'{}' object is not iterable",
     "__next__": "'{}' object is not an iterator",

@@ -55,6 +55,30 @@ def given(x):
     return log, x + next(kept)
 
 
+def unwound(x):
+    """The loop's generator ends in front of the handler."""
+    log = []
+    try:
+        for i in count(log, "of the loop"):
+            x = x + i
+            raise ValueError
+    except ValueError:
+        log.append("handler")
+    return log, x
+
+
+def unwound_callee(x):
+    def helper(log):
+        for i in count(log, "of the helper"):
+            raise ValueError(i)
+
+    log = []
+    with contextlib.suppress(ValueError):
+        helper(log)
+    log.append("behind")
+    return log, x + 1
+
+
 def replaced(x):
     log = []
     generator = count(log, "first")
@@ -172,6 +196,8 @@ def behind_a_branch(x):
 
 
 WHOLE = [
+    unwound,
+    unwound_callee,
     local,
     called,
     given,
