@@ -51,8 +51,8 @@ class NumberNodes:
     def node(
         self,
         number: torch.SymInt | torch.SymFloat,
-    ) -> Node:
-        """A node that computes a symbolic number.
+    ) -> Node | int:
+        """A node that computes a symbolic number, or the number, if that is known by now.
 
         Raises:
             NotCapturable: it depends on what no input tells, or on floats in an unknown way.
@@ -62,6 +62,8 @@ class NumberNodes:
         expr = number.node.expr
         if expr.is_Symbol:
             return self._symbol_node(expr)
+        if expr.is_number and expr.is_integer:
+            return int(expr)
         if not has_floats(expr):
             node = expression_node(self._graph, expr, self._symbol_node, "val")
         elif self.composes_floats or not is_in_plans(number):

@@ -191,13 +191,15 @@ def write_into(
     """
     pieces: Any = g.node.args[0]
     nodes = [node for node in g.node.all_input_nodes if g.env.get(node) is value]
-    if len(nodes) != 1 or len(nodes[0].users) != 1:
-        return False
-    if pieces.count(nodes[0]) != 1:
+    if len(nodes) != 1 or pieces.count(nodes[0]) != 1:
         return False
     if not isinstance(value.data, View) or not value.data.is_whole():
         return False
     own = value.data.buffer
+    while nodes:  # what the piece is a view of, up to the product
+        if any(len(node.users) != 1 for node in nodes):
+            return False
+        nodes = [given for given in nodes[0].all_input_nodes if _lies_in(g, given, own)]
     producer = None
     for operation in g.operations:
         if own.name in operation.reads():
@@ -218,6 +220,16 @@ def write_into(
     return True
 
 
+def _lies_in(
+    g: GraphLowering,
+    node: torch.fx.Node,
+    buffer: Buffer,
+) -> bool:
+    value = g.env.get(node)
+    is_view = isinstance(value, TensorValue) and isinstance(value.data, View)
+    return is_view and value.data.buffer is buffer
+
+
 def _takes(
     op: Any,
     place: View,
@@ -229,7 +241,11 @@ def _takes(
     return place.stride[1:] == rows[1:] if op in PLANAR else place.stride == rows
 
 
-def relaid(g: GraphLowering, view: View, stride: Size) -> View:
+def relaid(
+    g: GraphLowering,
+    view: View,
+    stride: Size,
+) -> View:
     """A copy with these strides, of what kernels cannot read: the executor lays results out so."""
     buffer = Buffer(
         g.fresh(), view.buffer.dtype, view.size, stride, view.buffer.device, "extern"
@@ -240,7 +256,10 @@ def relaid(g: GraphLowering, view: View, stride: Size) -> View:
     return View(buffer, view.size, stride)
 
 
-def _laid_out(g: GraphLowering, value: TensorValue) -> View:
+def _laid_out(
+    g: GraphLowering,
+    value: TensorValue,
+) -> View:
     """The value's memory as eager lays it out; a copy that is laid out alike is not made."""
     if isinstance(value.data, Lazy) and value.data.cost <= 1 and value.data.reads == 1:
         view = as_rearrangement(g, value)
@@ -249,7 +268,10 @@ def _laid_out(g: GraphLowering, value: TensorValue) -> View:
     return g.eager_layout(value)
 
 
-def compute_readers(g: GraphLowering, mutated: Sequence[str]) -> None:
+def compute_readers(
+    g: GraphLowering,
+    mutated: Sequence[str],
+) -> None:
     """Give values memory that would be computed later, from buffers about to be overwritten, or
     that lie there.
     """
@@ -265,7 +287,11 @@ def compute_readers(g: GraphLowering, mutated: Sequence[str]) -> None:
         g.written[name] = _moved(g, memory, value)
 
 
-def _compute_reader(g: GraphLowering, memory: Set[Buffer], value: Any) -> None:
+def _compute_reader(
+    g: GraphLowering,
+    memory: Set[Buffer],
+    value: Any,
+) -> None:
     if not isinstance(value, TensorValue) or not isinstance(value.data, Lazy):
         return
     index, iters = loop_index(value.size, "x")
@@ -276,7 +302,11 @@ def _compute_reader(g: GraphLowering, memory: Set[Buffer], value: Any) -> None:
         g.realize(value)
 
 
-def _moved(g: GraphLowering, memory: Set[Buffer], value: TensorValue) -> TensorValue:
+def _moved(
+    g: GraphLowering,
+    memory: Set[Buffer],
+    value: TensorValue,
+) -> TensorValue:
     """A value that an operator handed on, on memory of its own if it lies in `memory`."""
     if not isinstance(value.data, View) or memory.isdisjoint(roots(value.data.buffer)):
         return value
@@ -285,7 +315,10 @@ def _moved(g: GraphLowering, memory: Set[Buffer], value: TensorValue) -> TensorV
     return own
 
 
-def _factor(g: GraphLowering, value: TensorValue) -> View:
+def _factor(
+    g: GraphLowering,
+    value: TensorValue,
+) -> View:
     """The value's memory for a matrix product. What has to be computed for it on a GPU is written
     the way it is read: turned, where its columns lie side by side in what it is computed from.
     """

@@ -129,15 +129,20 @@ def reinterpreted(gm: torch.fx.GraphModule) -> list[Node]:
 def mixed_memory(gm: torch.fx.GraphModule) -> bool:
     """Whether results that lie in the same memory, which the graph has made, are of several kinds,
     and have symbolic sizes or are views of a dtype: AOTAutograd makes all but one anew by strides.
+    Several with symbolic sizes are made of what made the memory.
     """
     given = _memory_of_inputs(gm).keys() | {None}
     views = {memory_of(node) for node in gm.graph.nodes if _takes_dtype(node)}
+    makers = {memory_of(node): node for node in reversed(gm.graph.nodes)}
     kinds: dict[int | None, Any] = {}
-    for node in gm.graph.output_node().all_input_nodes:
+    results = gm.graph.output_node().all_input_nodes
+    for node in results:
         memory = memory_of(node)
-        is_known = memory not in views and not has_symbols([node.meta.get("example_value")])
-        if memory in given or is_known:
+        is_symbolic = has_symbols([node.meta.get("example_value")])
+        if memory in given or (memory not in views and not is_symbolic):
             continue
+        if is_symbolic and [memory_of(other) for other in results].count(memory) > 1:
+            kinds.setdefault(memory, _kind(makers[memory]))
         if kinds.setdefault(memory, _kind(node)) != _kind(node):
             return True
     return False

@@ -506,3 +506,40 @@ def test_data_that_is_asserted_to_be_a_sum_of_sizes():
     torch.testing.assert_close(compiled(x, y, torch.tensor(25)), x + 32)
     with pytest.raises(RuntimeError, match="Runtime assertion failed"):
         compiled(x, y, torch.tensor(26))
+
+
+@minidynamo.config.patch(raise_internal_errors=True)
+def test_numbers_that_are_known_by_now():
+    """A body of torch computes with sizes that another line has made constants."""
+
+    def mean(x):
+        loss = F.kl_div(x, x.abs(), reduction="batchmean")
+        return loss + torch.stack(x.unbind(0), 0).sum()
+
+    def pad(x):
+        return F.pad((x * x.shape[0]).softmax(-2), [-1, -1], mode="reflect")
+
+    for fn, shapes in ((mean, [(5,), (7,), (3,)]), (pad, [(3, 5), (6, 7), (2, 3)])):
+        compiled = minidynamo.compile(fn, fullgraph=True, dynamic=True)
+        for shape in shapes:
+            x = torch.rand(shape)
+            torch.testing.assert_close(compiled(x), fn(x))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_two_results_in_memory_of_another_kind(backend):
+    """AOTAutograd would make one of them anew from the real numbers, by strides."""
+
+    def fn(x):
+        y = torch.view_as_complex((x * 1).unflatten(-1, (-1, 2)))
+        return y, y[..., 1:]
+
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True, dynamic=True)
+    for n in (4, 6):
+        x = torch.randn(n, requires_grad=True)
+        actual, expected = compiled(x), fn(x)
+        torch.testing.assert_close(actual, expected)
+        gradients = [
+            torch.autograd.grad(y.abs().square().sum(), x) for _, y in (actual, expected)
+        ]
+        torch.testing.assert_close(*gradients)

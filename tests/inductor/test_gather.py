@@ -220,7 +220,9 @@ def test_broadcast_results_of_reductions_are_kept_small():
             state = torch.logsumexp(state[:, :, None] + w + x[:, t, None], 1)
         return state.logsumexp(-1)
 
-    assert "empty((32, 20, 20)" not in program(steps, torch.randn(32, 4, 20), torch.randn(20, 20))
+    assert "empty((32, 20, 20)" not in program(
+        steps, torch.randn(32, 4, 20), torch.randn(20, 20)
+    )
 
 
 def test_rows_found_by_index_are_walked_along():

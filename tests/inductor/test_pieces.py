@@ -100,3 +100,17 @@ def test_a_stack_of_what_is_written_later():
     x, y = (pieces((3, 4))[0] for _ in range(2))
     expected = x + 1
     torch.testing.assert_close(minidynamo.compile(fn)(x, y), expected)
+
+
+def test_a_product_that_is_read_through_another_view():
+    """It is not written into the concatenation in place of memory of its own."""
+
+    def fn(x):
+        y = (x @ x.T).diagonal()
+        return torch.column_stack([y, y + 2])
+
+    for shape in ((1, 0), (1, 5), (3, 5)):
+        x = torch.randn(shape)
+        with minidynamo.config.patch(raise_internal_errors=True):
+            actual = minidynamo.compile(fn, fullgraph=True, dynamic=False)(x)
+        torch.testing.assert_close(actual, fn(x))

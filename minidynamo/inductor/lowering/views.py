@@ -86,7 +86,11 @@ def lower_view(g: GraphLowering, x: TensorValue, size: Any, *strides: Any) -> An
     return g.view(x, lambda index: reshape_index(index, old, new))
 
 
-def _view_dtype(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> Any:
+def _view_dtype(
+    g: GraphLowering,
+    x: TensorValue,
+    dtype: torch.dtype,
+) -> Any:
     if dtype.itemsize != x.dtype.itemsize or torch.bool in (dtype, x.dtype):
         return DECLINED
     if _results_on_memory(g.node) > 1 or _is_storage_read(g.node):
@@ -99,14 +103,18 @@ def _view_dtype(g: GraphLowering, x: TensorValue, dtype: torch.dtype) -> Any:
     return g.lazy(inner, (x,))
 
 
-def _results_on_memory(node: torch.fx.Node) -> int:
+def _results_on_memory(
+    node: torch.fx.Node,
+) -> int:
     """How many results of the graph lie in the memory of the node's."""
     memory = _memories(node)
     results = [_memories(result) for result in node.graph.output_node().all_input_nodes]
     return sum(not memory.isdisjoint(other) for other in results)
 
 
-def _memories(node: torch.fx.Node) -> set[int]:
+def _memories(
+    node: torch.fx.Node,
+) -> set[int]:
     """The storages of its value and of what that is a view of: a graph that was captured has one
     for each new value of what was written to.
     """

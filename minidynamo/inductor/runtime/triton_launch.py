@@ -262,14 +262,18 @@ def interpreted(kernel: TritonKernel) -> Callable[..., None]:
     return run
 
 
-def _without_lazy_bit(arg: Any) -> Any:
+def _without_lazy_bit(
+    arg: Any,
+) -> Any:
     """The same values in the same layout, for a kernel, which reads memory as it is."""
     if not isinstance(arg, torch.Tensor) or not arg.is_neg() or not arg.numel():
         return arg
     return _whole(torch._neg_view(arg)).neg().as_strided(arg.shape, arg.stride())
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def _whole(
+    tensor: torch.Tensor,
+) -> torch.Tensor:
     """The memory from the first to the last element."""
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.as_strided((last + 1,), (1,))
