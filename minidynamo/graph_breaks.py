@@ -32,6 +32,7 @@ from .bytecode import (
 from .codegen import OUT_NAME, PyCodegen, is_temporary
 from .draws import is_drawn
 from .exc import Unsupported
+from .function_views import refuse_shared_views
 from .generator_frames import rebuild
 from .joined_sources import is_joined
 from .markers import break_errors
@@ -255,6 +256,7 @@ class _Finisher:
         spoilt = self.output.captured_backward.spoilt(map(example_value, own))
         if spoilt is not None:
             _refuse_spoilt(spoilt)
+        refuse_shared_views(own, [item.node for item in self.output.inputs])
         for node in reversed(self.output.graph.nodes):
             if "for_text" in node.meta and not (node.users or node in wanted):
                 self.output.graph.erase_node(node)

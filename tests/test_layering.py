@@ -79,6 +79,7 @@ LAYERS = [
         "graph_breaks",
         "open_blocks",
         "put_back",
+        "function_views",
         "reruns",
         "resume_execution",
         "stopped_frames",

@@ -27,6 +27,7 @@ def apply_of(cls: type[torch.autograd.Function]) -> Callable[..., Any]:
         return results
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
+    apply.is_autograd_function = True  # type: ignore[attr-defined]
     return apply
 
 
@@ -108,3 +109,6 @@ def run_halves(
     if _is_traced():
         _mark_stored(_TracedFunction, results)
     return results  # type: ignore[no-any-return]
+
+
+run_halves.is_autograd_function = True  # type: ignore[attr-defined]

@@ -765,3 +765,68 @@ def test_forward_that_is_a_partial_object():
     x = torch.ones(2, requires_grad=True)
     testing.check(fn, x, graphs=None)
     testing.check(lambda x: Scaled.apply(x, 2), x, graphs=1)
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -10 * grad
+
+
+class ReversedRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view(2, -1)[1:]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.cat([grad * 0, -grad]).reshape(-1)
+
+
+BESIDE = {
+    "its argument": lambda f, y: (f.apply(y), y),
+    "a view of its argument": lambda f, y: (f.apply(y), y.view(2, 2)),
+    "a view of its result": lambda f, y: (z := f.apply(y), z.view(-1)),
+    "a view, beside the argument": lambda f, y: (f.apply(y).view(-1), y),
+    "another call": lambda f, y: (f.apply(y), f.apply(y)),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("results", BESIDE.values(), ids=BESIDE)
+@pytest.mark.parametrize("function", [Reversed, ReversedRows])
+def test_views_of_functions_beside_what_they_are_views_of(function, results, backend):
+    def fn(x):
+        return results(function, x.sin())
+
+    def grads(fn):
+        x = torch.arange(4.0).requires_grad_()
+        found = fn(x)
+        seeds = [torch.ones_like(y) for y in found]
+        return [
+            torch.autograd.grad(y, x, seed, retain_graph=True)[0]
+            for y, seed in zip(found, seeds, strict=True)
+        ]
+
+    counter = testing.CountingBackend(backend=backend)
+    torch.testing.assert_close(grads(minidynamo.compile(fn, backend=counter)), grads(fn))
+    with pytest.raises(minidynamo.exc.Unsupported, match="another tensor with its memory"):
+        minidynamo.compile(fn, backend=backend, fullgraph=True)(
+            torch.arange(4.0).requires_grad_()
+        )
+
+
+def test_views_of_functions_alone():
+    def fn(x):
+        y = x.sin()
+        return Reversed.apply(y) * 2 + y, Reversed.apply(x), y.sum()
+
+    x = torch.arange(4.0).requires_grad_()
+    got, want = minidynamo.compile(fn, backend="aot_eager", fullgraph=True)(x), fn(x)
+    for left, right in zip(got, want, strict=True):
+        grads = [torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for y in (left, right)]
+        torch.testing.assert_close(*grads)
