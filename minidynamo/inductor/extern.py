@@ -226,8 +226,9 @@ def _lies_in(
     buffer: Buffer,
 ) -> bool:
     value = g.env.get(node)
-    is_view = isinstance(value, TensorValue) and isinstance(value.data, View)
-    return is_view and value.data.buffer is buffer
+    if not isinstance(value, TensorValue) or not isinstance(value.data, View):
+        return False
+    return value.data.buffer is buffer
 
 
 def _takes(
