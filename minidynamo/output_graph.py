@@ -332,9 +332,8 @@ class OutputGraph:
             if origin.graph not in (self.root_graph, *graphs_of(self.body)):
                 why = "it depends on data of the body of a higher-order operator"
                 raise Unsupported("symbolic size in a body", str(symbol), why)
-            # Right behind it: what follows may lay it out anew (`unsqueeze_`).
             behind = origin.next if origin.graph is self.graph else None
-            with self.graph.inserting_before(behind):
+            with self.graph.inserting_before(behind):  # `unsqueeze_` may follow
                 node = self._follow(origin, path, self._number(symbol))
             if self.body is not None:
                 return node
