@@ -1,8 +1,8 @@
-"""Views that autograd functions made, among the results of a graph.
+"""Views that autograd functions made, or that have hooks, among the results of a graph.
 
 Where several results that want gradients share memory that the graph made, AOTAutograd makes them
-anew as views of one of them: the backward of a function that one of them came through is lost. The
-function is called by eager then.
+anew as views of one of them: the backward of a function that one of them came through, and its
+hooks, are lost. The function is called, or the hook registered, by eager then.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def refuse_shared_views(outputs: Sequence[Node], inputs: Iterable[Node]) -> None
         steps = [step for node in wanting for step in _functions(node, place)]
         if len(wanting) > 1 and steps:
             reason = Unsupported(
-                "autograd function",
+                "backward of a view",
                 ", ".join(map(str, wanting)),
-                "it returns a view, and the graph also returns another tensor with its memory",
+                "it makes a view, or is a hook of one, and the graph returns another tensor with"
+                " that memory",
             )
             reason.made_at = min(steps)  # type: ignore[attr-defined]
             raise reason
@@ -49,13 +50,16 @@ def _memory(value: Any) -> Iterator[int]:
 
 def _functions(node: Node, place: int) -> Iterator[int]:
     """The steps of the autograd functions that the memory `place` of a node's result came
-    through.
+    through, and of the hooks of views on the way.
     """
     seen, pending = {node}, [node]
     while pending:
         current = pending.pop()
-        if getattr(current.target, "is_autograd_function", False) and "step" in current.meta:
-            yield current.meta["step"]
+        is_view = getattr(example_value(current), "_base", None) is not None
+        hooks = [user for user in current.users if is_view and user.args[0] is current]
+        for made in (current, *hooks):
+            if getattr(made.target, "has_own_backward", False) and "step" in made.meta:
+                yield made.meta["step"]
         for source in current.all_input_nodes:
             parts = tree_leaves(source.meta.get("example_value"))
             if source not in seen and any(place in _memory(part) for part in parts):

@@ -27,7 +27,7 @@ def apply_of(cls: type[torch.autograd.Function]) -> Callable[..., Any]:
         return results
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
-    apply.is_autograd_function = True  # type: ignore[attr-defined]
+    apply.has_own_backward = True  # type: ignore[attr-defined]
     return apply
 
 
@@ -111,4 +111,4 @@ def run_halves(
     return results  # type: ignore[no-any-return]
 
 
-run_halves.is_autograd_function = True  # type: ignore[attr-defined]
+run_halves.has_own_backward = True  # type: ignore[attr-defined]

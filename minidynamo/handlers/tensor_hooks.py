@@ -245,6 +245,9 @@ def hooked(
     tensor.register_hook(functools.partial(_call, module, free))
 
 
+hooked.has_own_backward = True  # type: ignore[attr-defined]
+
+
 def _hook_input(
     tx: Translator, tensor: TensorVariable, method: str, hook: VariableTracker
 ) -> VariableTracker:
@@ -314,6 +317,7 @@ def _add(
     module = add_submodule(tx.output, "hook", body)
     arguments = (tensor.node, module, *free)
     node = tx.output.add_known_node(hooked, arguments, {}, None, tx.user_stack())
+    node.meta["step"] = tx.last_step()
     # A hook is seen by the operations behind it.
     tx.output.side_effects.version += 1
     return node

@@ -432,3 +432,25 @@ def test_hooks_that_ask_for_strides_see_those_of_the_backward_pass():
         minidynamo.compile(lambda x: (x * 2).register_hook(by_layout) and x, fullgraph=True)(
             torch.ones(3, requires_grad=True)
         )
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(
+    "make", [lambda y: y.view(-1), lambda y: y[1:], lambda y: y.expand(2, 4)]
+)
+def test_hooks_of_views_beside_what_they_are_views_of(make, backend):
+    def fn(x):
+        y = x.sin()
+        view = make(y)
+        view.register_hook(lambda grad: grad * 10)
+        return view, y, view * 2
+
+    def grads(fn):
+        x = torch.arange(4.0).requires_grad_()
+        return [torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for y in fn(x)]
+
+    assert_same(grads(minidynamo.compile(fn, backend=backend)), grads(fn))
+    whole = minidynamo.compile(lambda x: fn(x)[::2], backend=backend, fullgraph=True)
+    assert_same(grads(whole), grads(lambda x: fn(x)[::2]))
+    with pytest.raises(minidynamo.exc.Unsupported, match="another tensor with that memory"):
+        minidynamo.compile(fn, fullgraph=True)(torch.ones(4, requires_grad=True))
