@@ -172,47 +172,64 @@ def solve(
     known: Expr,
 ) -> dict[Atom, IntLike] | None:
     """Values of own's loop symbols such that own == known; own must be affine and injective."""
-    strides: list[tuple[int, Symbol]] = []
-    for monomial, coeff in own.terms.items():
-        if len(monomial) != 1 or not isinstance(monomial[0], Symbol) or coeff < 0:
-            return None
-        strides.append((coeff, monomial[0]))
-    rest = known - own.const
+    found = _steps(own)
+    if found is None:
+        return None
+    steps, first = found
+    rest = known - first
     mapping: dict[Atom, IntLike] = {}
-    limit: int | None = None
-    for stride, symbol in sorted(strides, key=lambda pair: -pair[0]):
-        if not isinstance(symbol.size, int):
+    limit: Expr | None = None
+    for step, symbol in sorted(steps, key=lambda pair: -hint_of(pair[0])):
+        extent = step * symbol.size  # type: ignore[operator]
+        if not is_nonneg(step - 1) or (limit is not None and not is_nonneg(limit - extent)):
             return None
-        if limit is not None and stride * symbol.size > limit:
-            return None
-        limit = stride
-        mapping[symbol] = (rest // stride) % symbol.size
+        limit = step
+        mapping[symbol] = (rest // step) % symbol.size  # type: ignore[operator]
     return mapping if own.subs(mapping) == known else None
+
+
+def _steps(index: Expr) -> tuple[list[tuple[Expr, Symbol]], Expr] | None:
+    """How far an affine index moves with each of its loop symbols, and where it begins; None where
+    it is not affine.
+    """
+    steps, first = [], index
+    atoms = dict.fromkeys(index.atoms())
+    for symbol in [a for a in atoms if isinstance(a, Symbol) and a.size is not None]:
+        step = index.coeff(symbol)
+        if step is None or not all(map(is_size, step.atoms())):
+            return None
+        first = first - step * symbol_expr(symbol)
+        steps.append((step, symbol))
+    return (steps, first) if all(map(is_size, first.atoms())) else None
 
 
 def _is_injective(index: Expr) -> bool:
     """Whether the index differs wherever its symbols do; False where that is not plain to see."""
-    symbols = list(index.symbols())
+    symbols = {s for s in index.symbols() if s.size is not None}
     for _ in range(6):
         found = next(_divided_symbols([index]), None)
         if found is None:
             break
         symbol, step = found
         outer, inner, point = _halves(symbol, step)
-        symbols = [*(s for s in symbols if s != symbol), outer, inner]
+        symbols = symbols - {symbol} | {outer, inner}
         index = index.subs({symbol: point})
-    strides = []
-    for monomial, coeff in index.terms.items():
-        if len(monomial) == 1 and isinstance(monomial[0], Symbol):
-            strides.append((coeff, monomial[0]))
-        elif monomial:
+    steps = _steps(index)
+    if steps is None or not {s for s in symbols if s.size != 1} <= {s for _, s in steps[0]}:
+        return False
+    return _reach_further(steps[0])
+
+
+def _reach_further(steps: Sequence[tuple[Expr, Symbol]]) -> bool:
+    """Whether each step is longer than what all smaller ones reach together."""
+    reach = ZERO
+    for step, symbol in sorted(steps, key=lambda pair: hint_of(pair[0])):
+        if symbol.size == 1:
+            continue
+        if not is_nonneg(step - reach - 1):
             return False
-    reach = 0
-    for stride, symbol in sorted(strides, key=lambda pair: pair[0]):
-        if not isinstance(symbol.size, int) or (symbol.size > 1 and stride <= reach):
-            return False
-        reach += stride * (symbol.size - 1)
-    return {s for _, s in strides} >= {s for s in symbols if s.size != 1}
+        reach = reach + step * (symbol.size - 1)  # type: ignore[operator]
+    return True
 
 
 def _distribute(
@@ -238,7 +255,8 @@ def _keeps_levels(
     for symbols, allowed in ((body.iters, target.iters), (body.reduces, target.reduces)):
         for symbol in symbols:
             value = mapping[symbol]
-            if isinstance(value, Expr) and not value.symbols() <= set(allowed):
+            loops = [s for s in as_expr(value).symbols() if s.size is not None]
+            if not set(loops) <= set(allowed):
                 return False
     return True
 
@@ -437,22 +455,12 @@ def is_injective(
     symbols: Sequence[Symbol],
 ) -> bool:
     """Whether an affine index differs at all points of the symbols, whatever the sizes are."""
-    rest, steps = index, []
-    for symbol in symbols:
-        step = index.coeff(symbol)
-        if step is None or any(not is_size(atom) for atom in step.atoms()):
-            return False
-        rest = rest - step * symbol_expr(symbol)
-        if symbol.size != 1:
-            steps.append((as_expr(abs(step.const)) if step.is_const else step, symbol.size))
-    if any(not is_size(atom) for atom in rest.atoms()):
+    found = _steps(index)
+    if found is None or not {s for _, s in found[0]} <= set(symbols):
         return False
-    reach = ZERO
-    for step, size in sorted(steps, key=lambda pair: hint_of(pair[0])):
-        if not is_nonneg(step - reach - 1):
-            return False
-        reach = reach + step * (size - 1)  # type: ignore[operator]
-    return True
+    given = {symbol: step for step, symbol in found[0]}
+    steps = [(given.get(symbol, ZERO), symbol) for symbol in symbols]
+    return _reach_further([(-s if s.is_const and s.const < 0 else s, x) for s, x in steps])
 
 
 # -- simplifying the loops of a finished kernel ----------------------------------------------------

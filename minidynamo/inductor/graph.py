@@ -63,9 +63,10 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # takes more than one load.
 REUSE_COST = 8
 # An operand that is broadcast is kept when it costs this much and each element is used so many
-# times.
-BROADCAST_COST = 6
-BROADCAST_FACTOR = 8
+# times: distances of points in space are of three differences.
+BROADCAST_COST, BROADCAST_FACTOR = 6, 3
+# To read an operand costs next to nothing where each element is used so many times.
+FREE_FACTOR = 8
 
 
 class GraphLowering:
@@ -351,9 +352,10 @@ class GraphLowering:
 
     def _keep_costly_broadcasts(self, operands: Sequence[Any], size: Size) -> None:
         for value in operands:
-            is_lazy = isinstance(value, TensorValue) and isinstance(value.data, Lazy)
-            if is_lazy and value.cost >= BROADCAST_COST and _is_small(value, size):
-                self.realize(value)
+            if isinstance(value, TensorValue) and isinstance(value.data, Lazy):
+                own = value.data.base or value  # an expanded tensor has all the elements itself
+                if value.cost >= BROADCAST_COST and _is_small(own, size, BROADCAST_FACTOR):
+                    self.realize(value)
 
     def view(self, base: TensorValue, reindex: Callable[[Index], Index]) -> TensorValue:
         """The node's result as a view of its first argument; `reindex` gives `base`'s index."""
@@ -564,9 +566,9 @@ class GraphLowering:
         return extern.call(self, op, args, kwargs, any_strides)
 
 
-def _is_small(value: TensorValue, size: Size) -> bool:
-    """Whether an operand is broadcast so much that reading it costs next to nothing."""
-    return hint_of(value.numel()) * BROADCAST_FACTOR <= hint_of(product(size))
+def _is_small(value: TensorValue, size: Size, factor: int = FREE_FACTOR) -> bool:
+    """Whether each element of an operand that is broadcast is used so many times."""
+    return hint_of(value.numel()) * factor <= hint_of(product(size))
 
 
 def _inherited_strides(tensors: Sequence[TensorValue], size: Size, layout: Size) -> Size:

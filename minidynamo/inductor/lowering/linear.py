@@ -210,7 +210,7 @@ def _is_summed(g: GraphLowering, a: TensorValue, b: TensorValue) -> bool:
     work = hint_of(product((rows, inner, columns)))
     is_batch = a.ndim == 3 and a.size[0] != 1
     if rows != 1 and columns != 1:
-        fixed = all(isinstance(n, int) for n in (*a.size, *b.size))
+        fixed = all(isinstance(n, int) for n in (rows, inner, columns))
         return is_batch and fixed and work <= SMALL_WORK
     if is_batch or work <= SMALL_WORK:
         return True
