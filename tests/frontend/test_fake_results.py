@@ -400,3 +400,19 @@ def test_nansum_over_no_dimensions_is_one_over_all(backend, dynamic):
     testing.assert_same(compiled(x), fn(x))
     x[0, 1] = torch.nan
     testing.assert_same(compiled(x.double())[0][:3], fn(x.double())[0][:3])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_deviations_in_inference_mode(backend, dynamic):
+    """Composite operators are met whole there."""
+
+    def fn(x):
+        both = torch.std_mean(x, (0, 1), keepdim=True), torch.std_mean(x, 1, unbiased=False)
+        return both, torch.var_mean(x, 0), x.std(False), torch.var_mean(x, False)
+
+    with torch.inference_mode():
+        compiled = minidynamo.compile(fn, backend=backend, fullgraph=True, dynamic=dynamic)
+        for shape in ((4, 5, 3), (2, 7, 3)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(compiled(x), fn(x))
