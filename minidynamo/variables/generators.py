@@ -117,10 +117,13 @@ class GeneratorVariable(IteratorVariable):
         if frame.exc_info:
             set_context(tx, raised.value, frame.exc_info[-1].realize())
         frame.push(NONE)
+        self.running = True  # unwinding drops, and thereby ends, other generators
         try:
             frame.unwind(frame.instructions[frame.ip - 1], raised)
         except ObservedException as uncaught:
             self._fail(tx, uncaught)
+        finally:
+            self.running = False
         return self._run(tx)
 
     def _throw_into(
@@ -363,8 +366,8 @@ def end_dropped(tx: Translator) -> None:
     """To be called after an iterator left the stack: generators that only it led to are closed."""
     for generator in list(tx.output.generators):
         if (
-            generator.pending_cleanup()
-            and not generator.running
+            not generator.running
+            and generator.pending_cleanup()
             and not is_held(tx, (generator,))
         ):
             generator.end(tx)

@@ -137,3 +137,52 @@ def test_what_a_closed_generator_returns_is_seen_once():
             return x + 1, closed, stop.args, list(delegates(second)), first.close()
 
     check(fn, torch.ones(2), graphs=1)
+
+
+@pytest.mark.parametrize("error", [StopIteration(), RuntimeError("e"), GeneratorExit])
+def test_exceptions_that_leave_a_generator_and_the_one_it_delegates_to(error):
+    def fn(x):
+        log = []
+
+        def inner():
+            try:
+                yield 1
+            except ValueError:
+                yield 2
+            finally:
+                log.append("inner")
+
+        def outer():
+            yield from inner()
+
+        generator = outer()
+        next(generator)
+        for use in (lambda: generator.throw(error), lambda: next(generator), generator.close):
+            try:
+                log.append(use())
+            except BaseException as found:
+                log.append((type(found).__name__, str(found)))
+        return x + 1, log
+
+    check(fn, torch.ones(2), graphs=1)
+
+
+def test_a_delegating_generator_whose_inner_one_ignores_its_end():
+    def fn(x):
+        def inner():
+            try:
+                yield 1
+            except GeneratorExit:
+                yield 2
+
+        def outer():
+            yield from inner()
+
+        generator = outer()
+        next(generator)
+        try:
+            generator.close()
+        except RuntimeError as error:
+            return x + 1, str(error)
+
+    check(fn, torch.ones(2), graphs=1)
