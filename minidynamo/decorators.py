@@ -30,6 +30,8 @@ from .markers import (
     set_substitute,
     skip_frame,
     step_unsupported,
+    traced_blocks,
+    traced_codes,
 )
 
 __all__ = [
@@ -139,15 +141,33 @@ def _named_parameters(signature: inspect.Signature) -> tuple[list[str], dict[str
 
 
 def dont_skip_tracing(fn: Any = None) -> Any:
-    """Trace through `fn` also where it belongs to a library that is left to eager.
+    """Trace through `fn`, and what it calls, also where that belongs to a library that is left to
+    eager.
 
-    Without `fn`, a decorator.
+    Without `fn`, a decorator and a context manager: so it is with what the block calls.
     """
     if fn is None:
-        return dont_skip_tracing
+        return _TracedBlock()
     _check_callable("dont_skip_tracing", fn)
     set_decision(fn, Decision.INLINE)
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    if code is not None:
+        traced_codes.add(code)
     return fn
+
+
+class _TracedBlock:
+    def __enter__(self) -> None:
+        traced_blocks.append(True)
+
+    def __exit__(self, *exc: object) -> None:
+        traced_blocks.pop()
+
+    def __call__(self, fn: F) -> F:
+        return dont_skip_tracing(fn)  # type: ignore[no-any-return]
+
+
+set_decision(dont_skip_tracing, Decision.INLINE)
 
 
 class error_on_graph_break:  # noqa: N801  (used as a function)
@@ -202,9 +222,9 @@ class override_cudagraphs:  # noqa: N801  (used as a function)
         return _within(self, fn)
 
 
-for _class in (error_on_graph_break, override_cudagraphs):
-    for _name in ("__init__", "__enter__", "__exit__"):
-        set_decision(getattr(_class, _name), Decision.INLINE)
+for _class in (_TracedBlock, error_on_graph_break, override_cudagraphs):
+    for _name in {"__init__", "__enter__", "__exit__"} & vars(_class).keys():
+        set_decision(vars(_class)[_name], Decision.INLINE)
 
 
 def override_optimization_hint(x: Any, val: int) -> None:

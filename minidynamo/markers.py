@@ -34,6 +34,8 @@ __all__ = [
     "skip_frame",
     "step_unsupported",
     "substitute_of",
+    "traced_blocks",
+    "traced_codes",
     "allow_in_graph",
     "assume_constant_result",
     "decision",
@@ -101,6 +103,9 @@ _TORCH_TRACED = {
 }
 # Of nested error_on_graph_break, the innermost last: traced code changes it as it would any list.
 break_errors: list[bool] = []
+# Of nested dont_skip_tracing, likewise, and the codes of functions that it decorates.
+traced_blocks: list[bool] = []
+traced_codes: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 
 _substitutes: dict[int, tuple[Callable[..., Any], types.FunctionType]] = {}
 _decisions: dict[int, tuple[Callable[[], Any], Decision, str]] = {}

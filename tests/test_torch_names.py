@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 import unittest
+import urllib.parse
 import warnings
 
 import pytest
@@ -332,6 +333,41 @@ def test_wrong_arguments(wrong, message):
 
 def test_dont_skip_tracing_as_a_decorator_with_brackets(x):
     assert minidynamo.dont_skip_tracing()(wave) is wave
+
+
+def joined(x):
+    return x + len(urllib.parse.urljoin("a/b", "c"))  # calls others of its module
+
+
+def in_a_block(x):
+    with minidynamo.dont_skip_tracing():
+        y = joined(x)
+    return y * 2
+
+
+@minidynamo.dont_skip_tracing
+def decorated(x):
+    return joined(x) * 3
+
+
+@pytest.mark.parametrize("fn", [in_a_block, decorated, lambda x: decorated(x) + 1])
+def test_dont_skip_tracing_of_what_is_called_inside(fn, x):
+    counter = testing.CompileCounter()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    assert torch.equal(compiled(x), fn(x)) and counter.frame_count == 1
+    with pytest.raises(minidynamo.exc.Unsupported):
+        minidynamo.compile(lambda x: joined(fn(x)), backend="eager", fullgraph=True)(x)
+    assert torch.equal(minidynamo.compile(lambda x: joined(fn(x)))(x), joined(fn(x)))
+
+
+def test_dont_skip_tracing_around_a_call(x):
+    compiled = minidynamo.compile(joined, backend="eager", fullgraph=True)
+    with pytest.raises(minidynamo.exc.Unsupported):
+        compiled(x)
+    with minidynamo.dont_skip_tracing():
+        assert torch.equal(
+            minidynamo.compile(joined, backend="eager", fullgraph=True)(x), joined(x)
+        )
 
 
 # -- torch._dynamo.testing -------------------------------------------------------------------------

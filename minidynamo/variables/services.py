@@ -20,7 +20,7 @@ from ..guards import Check, starts_from
 from ..source import AttrSource, ConstSource, ListItemSource
 from ..trace_rules import Rule
 from ..utils import class_dict
-from . import builder, constant_calls, symint
+from . import builder, constant_calls, skipping, symint
 from .base import (
     MAX_ITEMS,
     AttributeOf,
@@ -314,7 +314,7 @@ class Services:
             source = AttrSource(self.source_of(fn, fn.fn), wrapped)
             return self.call_for(fn, self.wrap(getattr(fn.fn, wrapped), source), args, kwargs)
         handler = handler_of(fn.fn)
-        rule = trace_rules.lookup(fn.fn)
+        rule = skipping.rule_of(self, fn.fn)  # type: ignore[arg-type]
         if handler is None and rule is Rule.INLINE:
             return self.inline(fn, args, kwargs)
         args = [arg.realize() for arg in args]
@@ -377,7 +377,7 @@ class Services:
             result = handler(self, args, kwargs)  # type: ignore[arg-type]
             if result is not NotImplemented:
                 return result
-        rule = trace_rules.lookup(value)
+        rule = skipping.rule_of(self, value)  # type: ignore[arg-type]
         if rule is Rule.CONSTANT:
             return constant_calls.call_once(self, value, args, kwargs)  # type: ignore[arg-type]
         if rule is Rule.GRAPH:
