@@ -1,5 +1,5 @@
 """Which objects run code when they come to their end: those with a `__del__`, those whose weak
-references have callbacks, and whatever leads to such an object.
+references have callbacks, generators in a `try` or `with`, and whatever leads to such an object.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from .bytecode import BytecodeError, decode
 from .utils import class_dict
 
 # Others know them by weak references, and their ends are torch's or Python's own business.
@@ -36,6 +37,8 @@ _MAX_OBJECTS = 4096
 def has_finalizer(value: Any) -> bool:
     """Whether the end of this very object runs code of the program."""
     cls = type(value)
+    if cls is types.GeneratorType:
+        return _cleans_up(value)
     if not cls.__flags__ & _HEAP_TYPE or issubclass(cls, _COMMON):
         return False
     if any(
@@ -45,6 +48,26 @@ def has_finalizer(value: Any) -> bool:
     if not weakref.getweakrefcount(value):
         return False
     return any(map(_has_callback, weakref.getweakrefs(value)))
+
+
+# How handlers begin that the compiler makes around a `yield from`, and around a whole generator.
+IMPLICIT_HANDLERS = ("CLEANUP_THROW", "CALL_INTRINSIC_1")
+
+
+def _cleans_up(generator: types.GeneratorType[Any, Any, Any]) -> bool:
+    """Whether it is suspended inside of a `try` or `with`."""
+    frame = generator.gi_frame
+    if frame is None or not generator.gi_suspended or not frame.f_code.co_exceptiontable:
+        return False
+    try:
+        listing = decode(frame.f_code)
+    except BytecodeError:
+        return True
+    last = next((inst for inst in listing if inst.offset == frame.f_lasti), None)
+    handler = None if last is None else last.handler
+    while handler is not None and handler.target.opname in IMPLICIT_HANDLERS:
+        handler = handler.target.handler
+    return handler is not None
 
 
 def _has_callback(ref: Any) -> bool:

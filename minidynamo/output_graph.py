@@ -467,7 +467,6 @@ class OutputGraph:
         are no constants any more.
         """
         self.guards.rollback(mark[0])
-        self.guarded_classes.clear()
         while len(self.realized) > mark[1]:
             self.realized.pop().forget()
 

@@ -44,7 +44,7 @@ from .variables.functions import (
     CellVariable,
     UserFunctionVariable,
 )
-from .variables.generators import GeneratorVariable, cut_stack, end_with_frame
+from .variables.generators import GeneratorVariable, cut_stack, end_on_stack, end_with_frame
 from .variables.globals_ import GlobalsVariable, globals_of
 from .variables.modules import imported
 from .variables.protocol import Protocol
@@ -277,6 +277,7 @@ class Translator(Protocol):
         self.output.rollback(graph_point)
         # The trace ends here: what only this instruction looked at is loaded again, whatever it is.
         self.output.withdraw_guards(guards_mark)
+        self.output.guarded_classes.clear()
         self.stack, self.locals, self.ip, self.exc_info = saved
         self.current = self.instructions[self.ip]
         self.stop(reason)
@@ -324,11 +325,12 @@ class Translator(Protocol):
         """Jump to the handler of `inst` as CPython's exception table says, or leave the frame."""
         handler = inst.handler
         extend_traceback(inst, error.value)
-        cut_stack(self, 0 if handler is None else handler.depth)
         if handler is None:
+            end_on_stack(self)
             if self.parent is not None and error.value.raised_at is None:
                 error.value.raised_at = self.last_step()  # the caller adds to its traceback
             raise error
+        cut_stack(self, handler.depth)
         if handler.lasti:
             self.push(ConstantVariable(self.ip - 1))
         self.push(error.value)

@@ -175,13 +175,20 @@ def has_slot(tx: Translator, value: VariableTracker, name: str) -> bool:
 _HALVES = {"__setitem__": "__delitem__", "__delitem__": "__setitem__"}
 
 
-def refuse_half_slot(tx: Translator, cls: type, name: str) -> None:
+def refuse_half_slot(
+    tx: Translator,
+    cls: type,
+    name: str,
+) -> None:
     """A slot of C does for two methods: if the class has the other, this is missed by its name."""
     if name in _HALVES and class_lookup(tx, cls, _HALVES[name]) is not None:
         tx.raise_observed(AttributeError, name)
 
 
-def words_without_delitem(tx: Translator, key: VariableTracker) -> str:
+def words_without_delitem(
+    tx: Translator,
+    key: VariableTracker,
+) -> str:
     """PySequence_DelItem and PyObject_DelItem have words of their own."""
     verb = "doesn't" if has_slot(tx, key.realize(), "__index__") else "does not"
     return f"{verb} support item deletion"

@@ -157,7 +157,10 @@ def guard_class(tx: Translator, cls: type) -> None:
     tx.guard(class_source(cls), "TYPE_VERSION", cls)
 
 
-def _guard_special_methods(tx: Translator, cls: type) -> None:
+def _guard_special_methods(
+    tx: Translator,
+    cls: type,
+) -> None:
     """What operators and protocols look for in the class is as it was: nobody names it."""
     held = [(name, _held_weakly(raw)) for name, raw in _special_methods(cls)]
 
@@ -189,7 +192,10 @@ def _held_weakly(raw: Any) -> Callable[[], Any]:
         return lambda: raw
 
 
-def _is_method(name: str, raw: Any) -> bool:
+def _is_method(
+    name: str,
+    raw: Any,
+) -> bool:
     is_absent = raw is None and name != "__doc__"
     return is_absent or callable(raw) or isinstance(raw, (property, classmethod))
 

@@ -209,7 +209,11 @@ def _as_sets(name: str) -> Callable[..., VariableTracker]:
 
 
 def _compare_items(
-    tx: Translator, name: str, self: VariableTracker, other: VariableTracker, is_set: bool
+    tx: Translator,
+    name: str,
+    self: VariableTracker,
+    other: VariableTracker,
+    is_set: bool,
 ) -> VariableTracker:
     """`dictview_richcompare`, `dictviews_isdisjoint`: values are not hashed but compared."""
     if name == "isdisjoint":

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..exc import Unsupported
+from ..finalizers import IMPLICIT_HANDLERS
 from ..side_effects import Mutation
 from ..source import AttrSource
 from .base import ObservedException, VariableTracker, unsupported
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 # The low bits of RESUME's operand behind a `yield from` or `await`.
 _AFTER_YIELD_FROM = (2, 3)
-# How handlers begin that the compiler makes around a `yield from`, and around a whole generator.
-_IMPLICIT = ("CLEANUP_THROW", "CALL_INTRINSIC_1")
 # How generated code makes the real generator: (codegen, generator); see generator_frames.
 REBUILD: list[Callable[[PyCodegen, GeneratorVariable], None]] = []
 
@@ -217,7 +216,7 @@ class GeneratorVariable(IteratorVariable):
         if self.finished or not self.started:
             return False
         handler = self.frame.instructions[self.frame.ip - 1].handler
-        while handler is not None and handler.target.opname in _IMPLICIT:
+        while handler is not None and handler.target.opname in IMPLICIT_HANDLERS:
             handler = handler.target.handler
         return handler is not None or (self._delegates() and self._closes_iterator())
 
@@ -373,12 +372,25 @@ def end_dropped(tx: Translator) -> None:
             generator.end(tx)
 
 
-def cut_stack(frame: Translator, depth: int) -> None:
+def cut_stack(
+    frame: Translator,
+    depth: int,
+) -> None:
     """What an exception does to the frame's stack, in front of the handler."""
     dropped = frame.stack[depth:]
     del frame.stack[depth:]
     if frame.output.generators and any(isinstance(v, GeneratorVariable) for v in dropped):
         end_dropped(frame)
+
+
+def end_on_stack(frame: Translator) -> None:
+    """To be called where an exception leaves the frame: its stack is dropped, unlike its variables,
+    which the traceback leads to.
+    """
+    if frame.parent is not None and any(
+        isinstance(v, GeneratorVariable) and v.pending_cleanup() for v in frame.stack
+    ):
+        cut_stack(frame, 0)
 
 
 def end_with_frame(frame: Translator, value: VariableTracker) -> None:

@@ -58,7 +58,11 @@ class InstanceDictVariable(VariableTracker):
             return None
         return self.owner.load_instance(tx, name)
 
-    def _lacks_slot(self, tx: Translator, name: str) -> bool:
+    def _lacks_slot(
+        self,
+        tx: Translator,
+        name: str,
+    ) -> bool:
         """Whether it is the name of a slot, which no item of the dict is."""
         owner = self.owner
         if name not in slot_names(owner.cls):

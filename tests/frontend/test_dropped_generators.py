@@ -276,3 +276,49 @@ def test_other_moments_are_left_to_eager(function):
     testing.assert_same(function(X), minidynamo.compile(function, backend="eager")(X))
     with pytest.raises(minidynamo.exc.Unsupported, match="generator left unfinished"):
         minidynamo.compile(function, backend="eager", fullgraph=True)(X)
+
+
+def unwound_behind_a_break(x):
+    try:
+        for i in count(SEEN, "of the loop"):
+            x = x + i
+            minidynamo.graph_break()
+            raise ValueError
+    except ValueError:
+        SEEN.append("handler")
+    return x
+
+
+def unwound_by_a_callee(x):
+    def broken():
+        minidynamo.graph_break()
+        raise ValueError
+
+    try:
+        for i in count(SEEN, "of the loop"):
+            x = x + i
+            broken()
+    except ValueError:
+        SEEN.append("handler")
+    return x
+
+
+def left_behind_a_break(x):
+    for i in count(SEEN, "of the loop"):
+        x = x + i
+        minidynamo.graph_break()
+        break
+    SEEN.append("behind")
+    return x
+
+
+@pytest.mark.parametrize(
+    "function", [unwound_behind_a_break, unwound_by_a_callee, left_behind_a_break]
+)
+def test_generators_from_in_front_of_a_break(function):
+    compiled = minidynamo.compile(function, backend="eager")
+    for x in (X, X, torch.ones(3)):
+        SEEN.clear()
+        expected = function(x), list(SEEN)
+        SEEN.clear()
+        testing.assert_same(expected, (compiled(x), list(SEEN)))
