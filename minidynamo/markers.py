@@ -393,9 +393,11 @@ def mark_dynamic(
     _check_bounds("mark_dynamic", hint_override=hint_override, min=min, max=max)
     _add(t, _DYNAMIC, dims, (_STATIC,))
     _set_criteria(t, dims, specialize_on, "mark_dynamic")
-    if min is not None or max is not None:
-        kept = {row for row in getattr(t, _RANGE, ()) if row.dim % t.dim() not in dims}
-        setattr(t, _RANGE, kept | {DimRange(dim, min, max) for dim in dims})
+    kept = {row for row in getattr(t, _RANGE, ()) if row.dim % t.dim() not in dims}
+    setattr(t, _RANGE, kept | {DimRange(dim, min, max) for dim in dims})
+    t._dynamo_hint_overrides = getattr(
+        t, "_dynamo_hint_overrides", {}
+    )  # torch's own looks there
 
 
 def maybe_mark_dynamic(t: Any, index: Any) -> None:

@@ -619,3 +619,18 @@ def test_results_of_leaf_functions_that_do_not_fit():
         AssertionError, match="leaf output structure mismatch: expected TreeSpec"
     ):
         minidynamo.compile(lambda x: leaf(x), backend="eager")(X)
+
+
+@pytest.mark.parametrize("limits", [{}, {"min": 2, "max": 9}])
+@pytest.mark.parametrize("order", [0, 1])
+def test_marks_of_both_compilers_on_one_tensor(counter, limits, order):
+    makers = [minidynamo.mark_dynamic, torch._dynamo.mark_dynamic]
+    x = torch.ones(4, 3)
+    for mark in makers[:: 1 - 2 * order]:
+        mark(x, 0, **limits)
+    compiled = minidynamo.compile(lambda x: x * x.shape[0], backend=counter)
+    other = torch.compile(lambda x: x * x.shape[0], backend="eager")
+    for size in (4, 5, 7):
+        y = x if size == 4 else torch.ones(size, 3)
+        assert torch.equal(compiled(y), other(y))
+    assert counter.frame_count == 1
