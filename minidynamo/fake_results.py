@@ -234,6 +234,10 @@ STRIDES: dict[Any, Callable[..., Sequence[int] | None]] = {
 }
 
 
+# The layout is that of rows, or follows from the strides.
+_OF_ANY_SIZES = (_of_images, _of_rows, _of_exponents)
+
+
 def sized_fake_mode(**options: Any) -> FakeTensorMode:
     """torch's, with short ways for the operators of `RESULTS`, and where sizes are known with
     eager's layouts for those of `STRIDES`.
@@ -385,8 +389,9 @@ def _constant(number: Any) -> int | None:
 
 def _has_layout(func: Any, args: Sequence[Any]) -> bool:
     rule = STRIDES.get(func)
-    if rule is _of_images and _is_on_cpu(args[0]) and not is_row_major(args[0]):
-        return True  # of any sizes: the layout follows from the strides
+    x = args[rule is _of_exponents] if rule in _OF_ANY_SIZES else None
+    if isinstance(x, torch.Tensor) and _is_on_cpu(x) and not is_row_major(x):
+        return True
     tensors = [x for x in args if isinstance(x, torch.Tensor)] if rule else []
     if rule is _of_samples:  # on any device
         return all(type(size) is int for x in tensors for size in x.shape)

@@ -305,15 +305,16 @@ def test_layouts_of_operands_that_differ(name, backend):
         assert [x.stride() for x in actual[:3]] == [x.stride() for x in expected[:3]]
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
-def test_results_that_lie_in_rows(backend):
+def test_results_that_lie_in_rows(backend, dynamic):
     """Whatever the argument does, in training too."""
 
     def fn(x):
         power = 2.5**x
         return power, power.view(-1) + 1, torch.nn.functional.logsigmoid(x) + power
 
-    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True, dynamic=dynamic)
     for grad in (False, True):
         x = torch.randn(5, 6).mT.requires_grad_(grad)
         expected, actual = fn(x), compiled(x)
