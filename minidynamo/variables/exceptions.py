@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _LINKS = ("__cause__", "__context__")
-_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_OS_SLOTS = ("errno", "strerror", "filename", "filename2")
 # Exceptions whose __init__ keeps more than `args`, by the attribute and the position it comes from.
 _FIELDS: dict[tuple[type, str], int] = {(StopIteration, "value"): 0, (SystemExit, "code"): 0}
 # Classes with further C state, which is not traced.
@@ -137,10 +137,21 @@ class ExceptionVariable(BuiltinObject):
             effects.store_attr(self, name, value)
         elif name == "__traceback__":
             self.set_traceback(tx, value)
-        elif self.sample is not None and isinstance(self.lookup(name), _SLOTS):
-            unsupported("attribute store", name, "its class keeps more than args")
         else:
             super().setattr(tx, name, value)
+
+    def store_in_c(
+        self,
+        tx: Translator,
+        descriptor: Any,
+        value: VariableTracker | None,
+    ) -> None:
+        name = getattr(descriptor, "__name__", "")
+        is_known = isinstance(self.sample, OSError) and name in _OS_SLOTS
+        if is_known and value is not None and value.realize().is_python_constant():
+            tx.output.side_effects.store_attr(self, name, value)
+            return
+        super().store_in_c(tx, descriptor, value)
 
     def delattr(self, tx: Translator, name: str) -> None:
         if name in ("args", "__traceback__", *_LINKS):
@@ -170,6 +181,18 @@ class ExceptionVariable(BuiltinObject):
         if not own or self.raised_at is None:
             unsupported("exception attribute", "__traceback__", "tracebacks are not traced")
         self.traceback = traceback
+
+    def present_sample(self, tx: Translator) -> BaseException:
+        """The sample, with the slots that the traced code has set."""
+        stored = tx.output.side_effects.stored_attrs(self)
+        changed = {name: stored[name] for name in _OS_SLOTS if name in stored}
+        sample = self.sample
+        if changed and sample is not None and self.made_with[0] is not None:
+            values = [item.as_python_constant() for item in self.made_with[0]]
+            sample = _new_exception(type(sample), tuple(values), self.made_with[1])
+            for name, value in changed.items():
+                setattr(sample, name, value.as_python_constant())  # type: ignore[union-attr]
+        return sample  # type: ignore[return-value]
 
     def set_args(self, tx: Translator, args: list[VariableTracker]) -> None:
         """`BaseException.args = args`."""
@@ -427,7 +450,7 @@ def _exception_str(tx: Translator, self: ExceptionVariable, /) -> VariableTracke
     if issubclass(self.cls, OPAQUE_EXCEPTIONS) and self.source is not None:
         unsupported("exception attribute", "__str__", "it shows what is not in its args")
     if self.sample is not None:
-        return ConstantVariable(str(self.sample))
+        return ConstantVariable(str(self.present_sample(tx)))
     if issubclass(self.cls, UnicodeError):
         values = [arg.realize().as_python_constant() for arg in self.args]
         return tx.fold(lambda: str(self.cls(*values)), (), {})

@@ -308,3 +308,44 @@ def test_classes_derived_from_os_error(make):
             compiled(x)
     else:
         assert state(compiled(x)[0]) == want
+
+
+class FilledLater(OSError):
+    def __init__(self, message):
+        super().__init__(message)
+        self.errno, self.filename = 7, "file"
+
+
+def of_own_class():
+    error = FilledByNew(2, "gone")
+    error.filename, error.more = "file", 4
+    return error
+
+
+def of_python():
+    error = OSError(13, "denied", "file")
+    error.strerror, error.filename2 = "refused", "other"
+    return error
+
+
+def without_file():
+    error = FilledByNew(1, "a", "b")
+    error.filename = None
+    return error
+
+
+@pytest.mark.parametrize(
+    "make", [of_own_class, of_python, without_file, lambda: FilledLater("m")]
+)
+def test_os_errors_whose_fields_are_set(make):
+    def fn(x):
+        error = make()
+        shown = str(error), repr(error), error.args, error.errno, error.strerror
+        return x + 1, shown, error.filename, error.filename2, vars(error)
+
+    check(fn, x, graphs=1)
+    compiled = minidynamo.compile(lambda x: (make(), x + 1), backend="eager", fullgraph=True)
+    made, wanted = compiled(x)[0], make()
+    assert (str(made), made.filename, made.filename2) == (
+        *(str(wanted), wanted.filename, wanted.filename2),
+    )
