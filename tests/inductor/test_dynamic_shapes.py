@@ -543,3 +543,24 @@ def test_two_results_in_memory_of_another_kind(backend):
             torch.autograd.grad(y.abs().square().sum(), x) for _, y in (actual, expected)
         ]
         torch.testing.assert_close(*gradients)
+
+
+@minidynamo.config.patch(raise_internal_errors=True)
+def test_a_part_of_a_known_size_is_moved_within_a_tensor():
+    """Another input tells that the size is one of the numbers that are known."""
+
+    def fn(x, y):
+        n = y.shape[2] - 1
+        moved = torch.slice_scatter(y, y.narrow(-1, 1, n), -1, 0, n)
+        x.view(torch.int64).bitwise_and_(-2)
+        return moved
+
+    compiled = minidynamo.compile(fn, fullgraph=True, dynamic=True)
+    for n, m in ((3, 2), (6, 3), (2, 5)):
+        x, y = (
+            torch.randn(1, n, m, n, dtype=torch.float64),
+            torch.arange(n * n * m).view(n, m, n),
+        )
+        ours, eagers = x.clone(), x.clone()
+        torch.testing.assert_close(compiled(ours, y), fn(eagers, y))
+        assert torch.equal(ours, eagers)

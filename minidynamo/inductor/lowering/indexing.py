@@ -209,7 +209,11 @@ def _own_part(node: torch.fx.Node, dim: int, extent: int) -> int | None:
     own, start, end, step = [*given[1:], *defaults[len(given) - 1 :]]
     if given[0] is not x or step != 1 or own not in (dim, dim - source.meta["val"].dim()):
         return None
-    return range(extent)[slice(start, end)].start
+    ends = [end.meta["val"] if isinstance(end, torch.fx.Node) else end for end in (start, end)]
+    known = [n.node.maybe_as_int() if isinstance(n, torch.SymInt) else n for n in ends]
+    if any(k is None and n is not None for k, n in zip(known, ends, strict=True)):
+        return None
+    return range(extent)[slice(*known)].start
 
 
 def _copied_within(
