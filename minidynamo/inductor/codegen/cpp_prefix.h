@@ -331,9 +331,12 @@ template <int N, i64 STEP, class T, class W> MD_INLINE V<T, N> ld_step(const T* 
   if constexpr (__is_same(W, All) && N * sizeof(T) >= 16 && STEP >= 2 && STEP <= (sizeof(T) == 8 ? 2 : 4)) {
     return merge_steps<N, STEP, 1>(ld<N>(p, All{}), p, STEP * (N - 1) + 1);
   } else if constexpr (N <= 8) {
+    asm("" : "+r"(p));
     return built<T, N>(w, [&](int l) __attribute__((always_inline)) { return p[l * STEP]; });
   }
 #endif
+  // Fifty columns of one matrix are a thousand neighbours: GCC would look for vectors among them for ever.
+  asm("" : "+r"(p));
   V<T, N> r{};
   for (int i = 0; i < lanes<N>(w); i++) r[i] = p[i * STEP];
   return r;

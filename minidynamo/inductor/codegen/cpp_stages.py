@@ -15,7 +15,6 @@ import torch
 from minidynamo.inductor.loop_body import LoopBody, Node
 from minidynamo.inductor.ops import OPS
 from minidynamo.inductor.symbolic import (
-    ZERO,
     Expr,
     IntLike,
     Symbol,
@@ -214,16 +213,12 @@ def parallel_symbols(body: LoopBody) -> set[Symbol]:
 
 def _determines(index: Expr, symbol: Symbol) -> bool:
     """Whether equal indices mean equal values of `symbol`, whatever the other atoms are."""
-    factor = index.coeff(symbol)
-    if factor is None or not factor.is_const or not isinstance(symbol.size, int):
+    step = index.coeff(symbol)
+    if step is None or not is_nonneg(step - 1):
         return False
-    step = factor.const
-    own = symbol_expr(symbol)
-    low = ZERO
-    for monomial, coeff in (index - own * step).terms.items():
-        if step <= 0 or coeff % (step * symbol.size):
-            low = low + Expr(0, {monomial: coeff})
-    return step > 0 and is_nonneg(low) and is_less(low, ZERO + step)
+    rest = index - symbol_expr(symbol) * step
+    low = (rest - rest.const) % (step * size_of(symbol))
+    return is_nonneg(low) and is_less(low, step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Window:
     def may_be_written_out(self) -> bool:
         """Whether the sizes are known, and small enough."""
         x = self.x
-        static = all(isinstance(n, int) for n in x.size)
+        static = all(isinstance(n, int) for n in self.extents)
         if not static or not x.dtype.is_floating_point:
             return False
         return x.numel() != 0 and max(self.kernel) <= MAX_LINE

@@ -52,9 +52,7 @@ def _is_possible(
     x: TensorValue,
     *others: TensorValue,
 ) -> bool:
-    values = (x, *others)
-    static = all(isinstance(n, int) for value in values for n in value.size)
-    if not static or x.ndim == 0 or any(map(is_empty, values)):
+    if x.ndim == 0 or any(map(is_empty, (x, *others))):
         return False
     only_sums = uses_triton(x.device.type)
     return how == "set" or (x.dtype in DTYPES and (how == "sum" or not only_sums))
@@ -246,6 +244,18 @@ def _masked(
     return g.lazy(inner, (x, mask, value), cost=2)
 
 
+def _common_size(tensors: Sequence[TensorValue]) -> Size | None:
+    """The size that tensors are broadcast to; None where eager says that they are not."""
+    rank = max(t.ndim for t in tensors)
+    common: list[IntLike] = [1] * rank
+    for tensor in tensors:
+        for d, extent in enumerate(tensor.size, rank - tensor.ndim):
+            if extent != 1 and common[d] not in (1, extent):
+                return None
+            common[d] = common[d] if extent == 1 else extent
+    return tuple(common)
+
+
 @register(aten.index_put.default, aten._unsafe_index_put.default)
 def lower_index_put(
     g: GraphLowering,
@@ -264,7 +274,9 @@ def lower_index_put(
     if any(category(t.dtype) != 1 or t.dtype == torch.uint8 for t in tensors):
         return DECLINED
     places = Places(indices)
-    common = torch.broadcast_shapes(*(t.size for t in tensors))
+    common = _common_size(tensors)
+    if common is None:
+        return DECLINED
     rest = [extent for d, extent in enumerate(x.size) if d not in places.dims]
     size = (*rest[: places.first], *common, *rest[places.first :])
     if not is_broadcastable(values.size, size):

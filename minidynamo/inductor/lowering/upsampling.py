@@ -103,7 +103,7 @@ def lower_upsample_bilinear2d(
     scales_w: float | None = None,
 ) -> Any:
     wanted = tuple(g.meta.shape)
-    static = all(isinstance(n, int) and n > 0 for n in (*x.size, *wanted))
+    static = all(isinstance(n, int) and n > 0 for n in (*x.size[2:], *wanted[2:]))
     if not x.dtype.is_floating_point or x.ndim != 4 or not static:
         return DECLINED
     g.realize(x)
