@@ -35,6 +35,20 @@ def ints(high, *sizes):
     return torch.randint(high, sizes)
 
 
+def shifted(x):
+    y = torch.zeros_like(x)
+    y[:, 0] = x[:, 1]
+    y[1:, 1:] = x[:-1, :-1] * 2
+    y[-3:] += 1
+    return y
+
+
+def inner(x):
+    y = x.clone()
+    y[1:-1, 2:-2] = x[2:, 2:-2] + x[:-2, 2:-2]
+    return y
+
+
 FUSED = {
     "rms": (lambda x: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1), lambda n, m: [(n, m)]),
     "layer": (lambda x: F.layer_norm(F.gelu(x), (8,)) + x, lambda n, m: [(n, m, 8)]),
@@ -50,6 +64,8 @@ FUSED = {
         lambda x: F.interpolate(x.relu(), scale_factor=2, mode="bilinear"),
         lambda n, m: [(n, 3, 6, 6)],
     ),
+    "shifted": (shifted, lambda n, m: [(n, m)]),
+    "inner": (inner, lambda n, m: [(n, m)]),
     "sums": (lambda x: x.cumsum(1) * 2, lambda n, m: [(n, m)]),
     "matrices": (lambda a, b: torch.bmm(a, b).relu(), lambda n, m: [(n, 3, 4), (n, 4, 3)]),
     "loss": (F.cross_entropy, lambda n, m: [(n, m), ints(m, n)]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -161,21 +162,16 @@ def lower_slice_scatter(
 ) -> Any:
     at = wrap(dim, x.ndim)
     extent = x.size[at]
-    if not isinstance(extent, int) or not isinstance(source.size[at], int):
-        return DECLINED
-    first = 0 if start is None else start
-    first = min(max(first + extent if first < 0 else first, 0), extent)
+    first, part = _places(extent, start, end, step)
     last = first + (source.size[at] - 1) * step + 1
-    part = list(x.size)
-    part[at] = len(range(extent)[start:end:step])
-    if source.size != tuple(part):
+    if source.size != (*x.size[:at], part, *x.size[at + 1 :]):
         return DECLINED  # eager's error
     buffer = own_memory(g, x, source)
     if buffer is not None:
         place = lambda b, i: [*i[:at], i[at] * step + first, *i[at + 1 :]]  # noqa: E731
         return write_part(g, buffer, source.size, place, source.load)
 
-    begin = _own_part(g.node, at, extent) if step == 1 else None
+    begin = _own_part(g.node, at, extent) if step == 1 and isinstance(extent, int) else None
     if begin is not None:
         return _copied_within(g, x, at, (first, last), begin)
 
@@ -197,6 +193,19 @@ def lower_slice_scatter(
         )
 
     return g.lazy(inner, (x, source), cost=3)
+
+
+def _places(extent: IntLike, start: Any, end: Any, step: int) -> tuple[IntLike, IntLike]:
+    """Where a slice begins, and of how many places it is; `Undecided` where that is not proven."""
+    ends: list[IntLike] = []
+    for given, default in ((start, 0), (end, extent)):
+        place = default if given is None or given == sys.maxsize else given
+        place = place + extent if place < 0 else place
+        ends.append(0 if place < 0 else extent if place > extent else place)
+    first, last = ends
+    if step == 1:
+        return first, last - first if last > first else 0
+    return first, len(range(int(first), int(last), step))
 
 
 def _own_part(node: torch.fx.Node, dim: int, extent: int) -> int | None:
