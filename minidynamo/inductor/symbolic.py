@@ -452,16 +452,14 @@ def _divide_term(
 
 
 def _split(e: Expr, den: Expr) -> tuple[Expr, Expr]:
-    """(q, r) with e == q * den + r, q as large as the terms allow; den is one monomial or a
-    constant.
-    """
+    """(q, r) with e == q * den + r, q as large as the terms allow."""
     if den.is_const:
         den_monomial: Monomial = ()
         den_coeff = den.const
     elif len(den.terms) == 1 and den.const == 0:
         ((den_monomial, den_coeff),) = den.terms.items()
     else:
-        return (ONE, ZERO) if e == den else (ZERO, e)
+        return _split_by_sum(e, den)
     quotient, rest = ZERO, ZERO
     for monomial, coeff in e.terms.items():
         divided = _divide_term(monomial, coeff, den_monomial, den_coeff)
@@ -474,6 +472,23 @@ def _split(e: Expr, den: Expr) -> tuple[Expr, Expr]:
     if den_monomial:
         return quotient, rest + e.const
     return quotient + e.const // den_coeff, rest + e.const % den_coeff
+
+
+def _split_by_sum(e: Expr, den: Expr) -> tuple[Expr, Expr]:
+    """`_split` by several terms: multiples of all of them are taken out of `e`."""
+    lead, lead_coeff = max(den.terms.items(), key=lambda item: len(item[0]))
+    quotient, rest = ZERO, e
+    for monomial, coeff in e.terms.items():
+        divided = _divide_term(monomial, coeff, lead, lead_coeff)
+        if divided is None:
+            continue
+        factor = Expr(0, {divided[0]: divided[1]}) if divided[0] else as_expr(divided[1])
+        part = factor * den
+        left = rest - part
+        is_all = len(left.terms) == len(rest.terms) - len(part.terms)
+        if is_all and (left.const >= 0 or rest.const < 0):
+            quotient, rest = quotient + factor, left
+    return quotient, rest
 
 
 def _in_range(e: Expr, den: Expr) -> bool:

@@ -95,7 +95,8 @@ def wrap(
             f"objects of type {type(value).__qualname__} are not traced",
         )
     variable = wrapper(tx, value, source)
-    if not issubclass(type(value), type):  # without asking the object
+    # Tensors and whatever else has a wrapper of its own are what they are. The object is not asked.
+    if type(value) not in WRAPPERS and not issubclass(type(value), type):
         guard_class(tx, type(value))
     # Where another object stands for this one, that one has the variable.
     if variable.source == source and not isinstance(variable, ConstantVariable):

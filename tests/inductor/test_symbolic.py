@@ -72,6 +72,39 @@ def test_size_symbols():
     assert is_less(row, s) and not is_less(row, s - 1)
 
 
+def test_divisors_of_several_terms():
+    """A row of n + 1 places among m such rows, as padding makes them."""
+    n, m = (symbol_expr(Symbol(name, None, 2)) for name in ("s0", "s1"))
+    row, place = (symbol_expr(loop_symbol(*own)) for own in (("row", m), ("place", n + 1)))
+    plane = (n + 1) * m
+    flat = a * plane + row * (n + 1) + place
+    assert flat // plane == a
+    assert flat % plane // (n + 1) == row
+    assert flat % (n + 1) == place
+    assert str(n // (n + 1)) == "0"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_simplification_keeps_values_of_all_sizes(seed):
+    rng = random.Random(seed)
+    sizes = [Symbol(name, None, 2) for name in ("s0", "s1", "s2")]
+    s, t, u = map(symbol_expr, sizes)
+    extents = [rng.choice([3, s, t, s * u, t + 1, u * 2]) for _ in range(3)]
+    loops = [loop_symbol(f"x{i}", extent) for i, extent in enumerate(extents)]
+    expr = as_expr(rng.randint(0, 3)) + rng.choice([s, t * 0, u])
+    for symbol in loops:
+        step = rng.choice([1, extents[2], extents[2] * extents[1], s, t + 1, s * t + s])
+        expr = expr + symbol_expr(symbol) * step
+    den = as_expr(rng.choice([extents[2], extents[2] * extents[1], t + 1, s * t + s, s + u]))
+    quotient, remainder = floordiv(expr, den), mod(expr, den)
+    for _ in range(20):
+        values = {size: rng.randint(2, 6) for size in sizes}
+        values |= {x: rng.randrange(evaluate(as_expr(x.size), values)) for x in loops}
+        whole, by = evaluate(expr, values), evaluate(den, values)
+        assert evaluate(quotient, values) == whole // by
+        assert evaluate(remainder, values) == whole % by
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_simplification_keeps_values(seed):
     rng = random.Random(seed)

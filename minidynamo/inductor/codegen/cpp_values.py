@@ -527,10 +527,11 @@ class ValuePrinter:
         to the next and the quotient at most once.
         """
         x, den = self.vec, atom.den
-        if x is None or not isinstance(x.size, int) or not den.is_const or x.size > den.const:
+        if x is None or x.size is None or not is_nonneg(den - x.size):
             return None
         first = atom.num - symbol_expr(x)
-        return first if not first.uses({x}) and is_nonneg(first) else None
+        lane_free = not first.uses({x}) and not den.uses({x}) and not den.value_refs()
+        return first if lane_free and is_nonneg(first) else None
 
     def index(
         self,
