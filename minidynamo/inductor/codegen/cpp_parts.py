@@ -16,6 +16,7 @@ from dataclasses import replace
 import torch
 
 from minidynamo.inductor.loop_body import BodyBuilder, LoopBody, Node, Value
+from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import (
     Atom,
     Expr,
@@ -91,7 +92,7 @@ def _is_made_of_rows(
     x: Symbol,
 ) -> bool:
     """Whether all that is stored are rows of x side by side along y, and reads go in steps."""
-    if not isinstance(y.size, int) or not isinstance(x.size, int) or y.size < LONG:
+    if y.size is None or not isinstance(x.size, int) or hint_of(y.size) < LONG:
         return False
     if not {node.op for node in body.nodes}.isdisjoint(["scatter", "scan", "check", "philox"]):
         return False

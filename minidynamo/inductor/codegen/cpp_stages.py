@@ -14,6 +14,7 @@ import torch
 
 from minidynamo.inductor.loop_body import LoopBody, Node
 from minidynamo.inductor.ops import OPS
+from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import (
     Expr,
     IntLike,
@@ -170,7 +171,7 @@ def _has_tiny_rows(body: LoopBody) -> bool:
         wide = any(node.dtype.itemsize == 8 for node in body.nodes if node.op != "reduction")
         turned = TURNED_ROW_OF_SEVERAL if finds or len(folded) > 1 else TURNED_ROW
         most = max(most, turned // (8 if wide else 4))
-    many = any(isinstance(s.size, int) and s.size >= LANES for s in body.iters)
+    many = any(hint_of(size_of(s)) >= LANES for s in body.iters)
     return many and isinstance(length, int) and length <= most
 
 
