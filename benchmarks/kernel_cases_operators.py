@@ -202,3 +202,41 @@ def _decayed(x: torch.Tensor) -> torch.Tensor:
 @case("a loop that fills its result")
 def _steps(g: Make) -> Made:
     return _decayed, (g.randn(32, 64, 128),)
+
+
+def _edge_attention(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    source, target = edges
+    score = F.leaky_relu((x[source] * weight).sum(-1) + (x[target] * weight).sum(-1), 0.2)
+    top = x.new_full((len(x),), -1e9).scatter_reduce(0, target, score, "amax")
+    share = torch.exp(score - top[target])
+    total = x.new_zeros(len(x)).index_add(0, target, share)
+    share = share / (total[target] + 1e-16)
+    return torch.zeros_like(x).index_add(0, target, share[:, None] * x[source])
+
+
+@case("attention over the edges of a graph")
+def _graph(g: Make) -> Made:
+    return _edge_attention, (g.randn(2000, 64), g.ints(2000, 2, 10_000), g.randn(64))
+
+
+def _partition(scores: torch.Tensor, moves: torch.Tensor) -> torch.Tensor:
+    state = scores[:, 0]
+    for step in range(1, scores.shape[1]):
+        state = torch.logsumexp(state[:, :, None] + moves + scores[:, step, None], 1)
+    return state.logsumexp(-1)
+
+
+@case("partition function of a chain", bound="compute")
+def _chain(g: Make) -> Made:
+    return _partition, (g.randn(32, 16, 20), g.randn(20, 20))
+
+
+def _pull(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    between = x[:, None] - x[None]
+    force = torch.exp(-(between**2).sum(-1))[:, :, None].expand_as(between) * between
+    return force.sum(0), force.sum(1)
+
+
+@case("forces between all pairs of points")
+def _pairs(g: Make) -> Made:
+    return _pull, (g.randn(512, 3),)
