@@ -255,8 +255,9 @@ def _set_position(iterator: Any, index: int | None) -> None:
         return
     sequence = iterator.__reduce__()[1][0]
     length = len(sequence)
-    if index < length or not isinstance(sequence, list):
-        iterator.__setstate__(index)
+    is_over = type(iterator) is _OVER_BELOW and index == _INDICES[-1]
+    if is_over or index < length or not isinstance(sequence, list):
+        iterator.__setstate__(-1 if is_over else index)
         return
     # The list gets its items later, and positions end where it does.
     list.extend(sequence, [None] * (index + 1 - length))
