@@ -253,8 +253,7 @@ def _set_position(iterator: Any, index: int | None) -> None:
     if index is None:
         collections.deque(iterator, maxlen=0)
         return
-    sequence = iterator.__reduce__()[1][0]
-    length = len(sequence)
+    length = len(sequence := iterator.__reduce__()[1][0])
     is_over = type(iterator) is _OVER_BELOW and index == _INDICES[-1]
     if is_over or index < length or not isinstance(sequence, list):
         iterator.__setstate__(-1 if is_over else index)
