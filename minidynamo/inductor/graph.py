@@ -354,7 +354,8 @@ class GraphLowering:
         for value in operands:
             if isinstance(value, TensorValue) and isinstance(value.data, Lazy):
                 own = value.data.base or value  # an expanded tensor has all the elements itself
-                if value.cost >= BROADCAST_COST and _is_small(own, size, BROADCAST_FACTOR):
+                is_used_often = _is_small(own, size, BROADCAST_FACTOR)
+                if value.cost >= BROADCAST_COST and is_used_often and self.realize(own).exact:
                     self.realize(value)
 
     def view(self, base: TensorValue, reindex: Callable[[Index], Index]) -> TensorValue:
