@@ -14,8 +14,8 @@ from ..source import CallSource
 from .base import VariableTracker, unsupported
 from .builtin_object import NOT_IMPLEMENTED, BuiltinObject, builtin_method, construct
 from .constant import ConstantVariable
+from .container_iterators import dict_iterator, entry_part
 from .dicts import DictVariable
-from .iterators import dict_iterator, entry_part
 from .registry import wraps
 from .sets import SetVariable, made_of, operand, set_like
 

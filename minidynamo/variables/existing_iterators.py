@@ -14,17 +14,19 @@ from ..side_effects import Mutation
 from ..source import CallSource, iterator_index_source, iterator_sequence_source
 from ..source_calls import iterator_index, iterator_sequence
 from .base import VariableTracker, unsupported
+from .container_iterators import (
+    DICT_ITERATOR_TYPES,
+    DequeIterator,
+    DictIterator,
+    SetIterator,
+)
 from .deques import DequeVariable
 from .dicts import DictVariable
 from .iterators import (
-    DICT_ITERATOR_TYPES,
     SEQUENCE_ITERATOR_TYPES,
     ConstantIterator,
-    DequeIterator,
-    DictIterator,
     IteratorVariable,
     SequenceIterator,
-    SetIterator,
     advance,
 )
 from .itertools_ import CountIterator

@@ -8,16 +8,16 @@ from ..side_effects import DELETED, Mutation
 from .base import VariableTracker
 from .builtin_object import construct
 from .constant import ConstantVariable
-from .dict_views import DictViewVariable, dict_view
-from .dicts import DictVariable
-from .instance_dict import GOING_OVER, InstanceDictVariable
-from .iterators import (
+from .container_iterators import (
     DICT_ITERATOR_TYPES,
-    IteratorVariable,
     entry_part,
     new_dict_iterator,
     refuse_changed,
 )
+from .dict_views import DictViewVariable, dict_view
+from .dicts import DictVariable
+from .instance_dict import GOING_OVER, InstanceDictVariable
+from .iterators import IteratorVariable
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen

@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ..exc import Unsupported
 from ..side_effects import Mutation
 from .arity import refuse
 from .base import ObservedException, VariableTracker, unsupported
-from .builtin_object import NONE, BuiltinObject, construct, observed
+from .builtin_object import NONE, BuiltinObject, construct
 from .constant import ConstantVariable
-from .deques import DequeVariable
-from .dicts import DictVariable
 from .exceptions import ExceptionVariable
 from .lists import SequenceVariable
 from .services import SEQUENCE_BUILDERS
-from .sets import SetVariable
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -100,7 +96,7 @@ class IteratorVariable(BuiltinObject):
         value = index.value if isinstance(index, ConstantVariable) else None
         if not isinstance(value, int) or value not in _INDICES:
             return None
-        return _INDICES[-1] if value < 0 and self.cls is _OVER_BELOW else int(value)
+        return int(value)
 
     has_index = False
 
@@ -168,10 +164,11 @@ def advance(iterator: Iterator[Any], attempts: int) -> None:
 
 
 _INDICES = range(-(1 << 31), 1 << 31)
-# Iterators of lists are over, in newer Pythons, when they are set to a negative index.
+# In newer Pythons an iterator of a list may be set to a negative index, gives nothing there, and
+# lives again when it is set to another: a reversed one ends so.
 _ONES: Any = iter([1])
 _ONES.__setstate__(-1)
-_OVER_BELOW = None if list(_ONES) else type(_ONES)
+_LISTS_STAY_BELOW = not list(_ONES)
 
 # -- over items that are at hand ----------------------------------------------------------------
 
@@ -197,7 +194,7 @@ class SequenceIterator(IteratorVariable):
     def step(self, tx: Translator) -> VariableTracker | None:
         items = self.sequence.items
         if self.exhausted or not 0 <= self.index < len(items):
-            self.exhausted = True
+            self.exhausted |= self.index >= 0 or not self.stays_below
             return None
         item = items[self.index]
         self.index += -1 if self.backwards else 1
@@ -205,16 +202,19 @@ class SequenceIterator(IteratorVariable):
 
     has_index = True
 
+    @property
+    def stays_below(self) -> bool:
+        """Whether it is not over where its index is negative."""
+        return _LISTS_STAY_BELOW and issubclass(self.sequence.cls, list)
+
     def move(self, index: int) -> None:
         if not self.exhausted:
-            length = len(self.sequence.items)
-            lowest = -1 if self.backwards else 0
-            highest = length - 1 if self.backwards else length
-            is_list = issubclass(self.sequence.cls, list) and not self.backwards
-            self.index = max(lowest, index if is_list else min(index, highest))
+            lowest = -1 if self.backwards or self.stays_below else 0
+            highest = len(self.sequence.items) - self.backwards
+            self.index = max(lowest, min(index, highest))
 
     def remaining(self) -> int:
-        if self.exhausted:
+        if self.exhausted or self.index < 0:
             return 0
         left = self.index + 1 if self.backwards else len(self.sequence.items) - self.index
         return max(left, 0)
@@ -250,13 +250,18 @@ def _sequence_iterator(sequence: Any, backwards: bool, index: int | None) -> Any
 
 
 def _set_position(iterator: Any, index: int | None) -> None:
+    sequence = iterator.__reduce__()[1][0]
+    length = len(sequence)
+    if index is None and type(iterator) is SEQUENCE_ITERATOR_TYPES[True, True]:
+        # It is over for good when its list is found to end before its position.
+        list.append(sequence, None)
+        iterator.__setstate__(length)
+        list.pop(sequence)
     if index is None:
         collections.deque(iterator, maxlen=0)
         return
-    length = len(sequence := iterator.__reduce__()[1][0])
-    is_over = type(iterator) is _OVER_BELOW and index == _INDICES[-1]
-    if is_over or index < length or not isinstance(sequence, list):
-        iterator.__setstate__(-1 if is_over else index)
+    if index < length or not isinstance(sequence, list):
+        iterator.__setstate__(index)
         return
     # The list gets its items later, and positions end where it does.
     list.extend(sequence, [None] * (index + 1 - length))
@@ -344,226 +349,12 @@ def _length(sequence: Any) -> int:
     return max(0, -((sequence.start - sequence.stop) // sequence.step))
 
 
-class SetIterator(ItemsIterator):
-    """Over a set, which must not change its size meanwhile."""
-
-    def __init__(self, tx: Translator, container: SetVariable) -> None:
-        super().__init__(container.unpack(tx), type(iter(set())))
-        self.container = container
-        self.keys = list(container.table)
-        self.made_in = tx.last_step()
-        self.exhausted = False
-
-    def step(self, tx: Translator) -> VariableTracker | None:
-        if self.exhausted:
-            return None
-        if len(self.container.table) != len(self.items):
-            tx.raise_observed(RuntimeError, "Set changed size during iteration")
-        item = super().step(tx)
-        self.exhausted = item is None
-        return item
-
-    def remaining(self) -> int:
-        changed = len(self.container.table) != len(self.items)
-        return 0 if self.exhausted or changed else super().remaining()
-
-    def reconstruct(self, codegen: PyCodegen) -> None:
-        if not self.exhausted and list(self.container.table) != self.keys:
-            refuse_changed(self, self.made_in)
-        if self.container.operations:
-            refuse_stale(self, self.container, self.made_in)
-        construct(codegen, _set_iterator, self.container, self.index + self.exhausted)
-
-
-def refuse_changed(iterator: IteratorVariable, step: int) -> NoReturn:
-    """A container made anew does not know that it changed while it was iterated over: let the
-    graph end where the iterator was made.
-    """
-    why = "its container changed while it was iterated over"
-    reason = Unsupported("iterator", repr(iterator), why)
-    reason.made_at = step  # type: ignore[attr-defined]
-    raise reason
-
-
-def refuse_stale(iterator: IteratorVariable, container: VariableTracker, step: int) -> None:
-    """The iterator is made before an existing container is changed, and would notice: let the graph
-    end where it was made.
-    """
-    if container.mutation is Mutation.EXISTING:
-        reason = Unsupported("iterator", repr(iterator), "its container was changed before")
-        reason.made_at = step  # type: ignore[attr-defined]
-        raise reason
-
-
-def _set_iterator(container: Any, attempts: int) -> Any:
-    iterator = iter(container)
-    advance(iterator, attempts)
-    return iterator
-
-
-class DictIterator(IteratorVariable):
-    """Over a dict's keys, values or items, forwards or backwards."""
-
-    def __init__(
-        self,
-        tx: Translator,
-        mapping: DictVariable,
-        kind: str,
-        backwards: bool,
-    ) -> None:
-        super().__init__(DICT_ITERATOR_TYPES[kind, backwards], mutation=Mutation.NEW)
-        self.made_in = tx.last_step()
-        self.mapping = mapping
-        self.kind = kind
-        self.backwards = backwards
-        keys = list(mapping.entries)
-        self.keys = keys[::-1] if backwards else keys
-        self.index = 0
-        self.exhausted = False
-        # An iterator of the dict that models this one notices changes as the real one does.
-        self.table = mapping.entries
-        self.key_changes = mapping.key_changes
-        # Of items: to look a key up would compare it again.
-        items = self.table.items()
-        self.live = reversed(items) if backwards else iter(items)
-
-    def step(self, tx: Translator) -> VariableTracker | None:
-        if self.exhausted:
-            return None
-        if self.mapping.entries is self.table and not self.is_ordered:
-            with observed(tx):
-                item = next(self.live, None)
-            if item is None:
-                self.exhausted = True
-                return None
-            self.index += 1
-            return entry_part(tx, self.kind, item[1])
-        return self.step_by_key(tx)
-
-    def step_by_key(self, tx: Translator) -> VariableTracker | None:
-        """The next entry of an OrderedDict, or of a dict whose entries were replaced."""
-        if self.is_ordered and self.index >= len(self.keys):
-            self.exhausted = True  # it looked for the next key when it gave the last one
-            return None
-        changed = self.is_ordered and self.mapping.key_changes != self.key_changes
-        if changed or len(self.mapping.entries) != len(self.keys):
-            kind = "OrderedDict mutated" if self.is_ordered else "dictionary changed size"
-            tx.raise_observed(RuntimeError, f"{kind} during iteration")
-        if self.index >= len(self.keys):
-            self.exhausted = True
-            return None
-        key = self.keys[self.index]
-        if key not in self.mapping.entries:
-            tx.raise_observed(RuntimeError, "dictionary keys changed during iteration")
-        self.index += 1
-        return entry_part(tx, self.kind, self.mapping.entries[key])
-
-    @property
-    def is_ordered(self) -> bool:
-        return issubclass(self.mapping.cls, collections.OrderedDict)
-
-    def remaining(self) -> int:
-        changed = len(self.mapping.entries) != len(self.keys)
-        return 0 if self.exhausted or changed else len(self.keys) - self.index
-
-    def reconstruct(self, codegen: PyCodegen) -> None:
-        count = self.index + self.exhausted
-        if not self.exhausted and self.mapping.key_changes != self.key_changes:
-            refuse_changed(self, self.made_in)
-        if self.mapping.key_changes:
-            refuse_stale(self, self.mapping, self.made_in)
-        construct(codegen, new_dict_iterator, self.mapping, self.kind, self.backwards, count)
-
-
-DICT_ITERATOR_TYPES: dict[tuple[str, bool], type] = {
-    (kind, backwards): type(
-        reversed(getattr({}, kind)()) if backwards else iter(getattr({}, kind)())
-    )
-    for kind in ("keys", "values", "items")
-    for backwards in (False, True)
-}
-
-
-def new_dict_iterator(
-    mapping: Any,
-    kind: str,
-    backwards: bool,
-    attempts: int,
-) -> Any:
-    """Run by generated code: an iterator over a view, advanced so often."""
-    view = getattr(mapping, kind)()
-    iterator = reversed(view) if backwards else iter(view)
-    advance(iterator, attempts)
-    return iterator
-
-
-def entry_part(
-    tx: Translator, kind: str, entry: tuple[VariableTracker, VariableTracker]
-) -> VariableTracker:
-    """What iterating a dict's keys, values or items gives for one entry."""
-    if kind == "items":
-        return tx.wrap_items(tuple, list(entry))
-    return entry[kind == "values"]
-
-
 SEQUENCE_BUILDERS["constant"] = lambda tx, sequence: ConstantIterator(sequence)
 SEQUENCE_BUILDERS["live"] = lambda tx, sequence, backwards: SequenceIterator(
     sequence, backwards=backwards
 )
-SEQUENCE_BUILDERS["elements"] = SetIterator
 SEQUENCE_BUILDERS[iter] = lambda tx, type_, items: ItemsIterator(items)
 
-
-def dict_iterator(
-    tx: Translator,
-    mapping: DictVariable,
-    kind: str,
-    backwards: bool,
-) -> VariableTracker:
-    """A new iterator; kind: "keys", "values" or "items"."""
-    mapping.guard_keys(tx)
-    return DictIterator(tx, mapping, kind, backwards)
-
-
-SEQUENCE_BUILDERS["view"] = dict_iterator
-
-
-class DequeIterator(IteratorVariable):
-    """Over a deque, which must not change meanwhile."""
-
-    def __init__(
-        self,
-        tx: Translator,
-        container: DequeVariable,
-        backwards: bool,
-    ) -> None:
-        empty: collections.deque[Any] = collections.deque()
-        cls = type(reversed(empty)) if backwards else type(iter(empty))
-        super().__init__(cls, mutation=Mutation.NEW)
-        self.container = container
-        self.backwards = backwards
-        self.index = 0
-        self.version = container.version
-        self.made_in = tx.last_step()
-
-    def step(self, tx: Translator) -> VariableTracker | None:
-        if self.container.version != self.version:
-            tx.raise_observed(RuntimeError, "deque mutated during iteration")
-        items = self.container.items
-        if self.index >= len(items):
-            return None
-        self.index += 1
-        return items[-self.index if self.backwards else self.index - 1]
-
-    def reconstruct(self, codegen: PyCodegen) -> None:
-        if self.container.version != self.version:
-            refuse_changed(self, self.made_in)
-        if self.version:
-            refuse_stale(self, self.container, self.made_in)
-        construct(codegen, self.cls, self.container, self.index)
-
-
-SEQUENCE_BUILDERS["deque"] = DequeIterator
 
 # -- over what functions give -----
 

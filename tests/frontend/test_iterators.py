@@ -767,6 +767,46 @@ def test_iterators_set_to_another_item(made, steps):
         testing.assert_same((*rest, list(other), last), (*wanted, list(known), nothing))
 
 
+PLANS = [
+    ("next",) * 4 + (0, "next"),
+    (-1, "next", 1),
+    (3, "pop", "next", 0),
+    (7, "append", "next"),
+    ("pop", "pop", "pop", "next", "append", 0),
+    ("pop", "next", "append", 1),
+]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("make", [iter, reversed])
+@pytest.mark.parametrize("existed", [False, True])
+def test_where_iterators_of_lists_are_over(plan, make, existed):
+    def fn(x, given, iterator):
+        iterator = make(given) if iterator is None else iterator
+        found = []
+        for step in plan:
+            if step == "next":
+                found.append(next(iterator, None))
+            elif step == "pop":
+                given.pop()
+            elif step == "append":
+                given.append(9)
+            else:
+                iterator.__setstate__(step)
+                found.append(iterator.__length_hint__())
+        return x + 1, found, iterator
+
+    def run(call):
+        given = [1, 2, 3]
+        _, found, iterator = call(X, given, make(given) if existed else None)
+        found.append(next(iterator, None))
+        iterator.__setstate__(1)
+        return found, given, list(iterator)
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    assert run(compiled) == run(fn)
+
+
 def test_iterators_that_escape_count_from_the_start():
     def fn(x, first):
         iterator = iter(range(10))
