@@ -244,7 +244,7 @@ SEQUENCE_ITERATOR_TYPES: dict[tuple[bool, bool], type] = {
 
 
 def _sequence_iterator(sequence: Any, backwards: bool, index: int | None) -> Any:
-    iterator = reversed(sequence) if backwards else iter(sequence)
+    iterator: Any = reversed(sequence) if backwards else iter(sequence)
     _set_position(iterator, index)
     return iterator
 
@@ -252,7 +252,8 @@ def _sequence_iterator(sequence: Any, backwards: bool, index: int | None) -> Any
 def _set_position(iterator: Any, index: int | None) -> None:
     sequence = iterator.__reduce__()[1][0]
     length = len(sequence)
-    if index is None and type(iterator) is SEQUENCE_ITERATOR_TYPES[True, True]:
+    is_reversed = isinstance(iterator, SEQUENCE_ITERATOR_TYPES[True, True])
+    if index is None and is_reversed:
         # It is over for good when its list is found to end before its position.
         list.append(sequence, None)
         iterator.__setstate__(length)
