@@ -189,6 +189,8 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
             cause.warn()
             return SKIP
         if not config.suppress_errors or isinstance(error, Unsupported):
+            if isinstance(error, (Unsupported, TorchRuntimeError)) and not config.verbose:
+                _forget_tracer(error)
             raise
         _warn("minidynamo failed on %s, which runs in eager: %s", code, error)
         return SKIP
@@ -388,6 +390,13 @@ def _drop_tracebacks(error: BaseException | None, around: BaseException | None) 
     while error is not None and error is not around and error.__traceback__ is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
+
+
+def _forget_tracer(error: MinidynamoError) -> None:
+    """What the program gets does not lead to the tracer's frames, whose locals lead back to it."""
+    error.__traceback__ = None
+    while isinstance(error.__context__, GraphBreak):
+        error.__context__ = error.__context__.__context__
 
 
 def _report_break(output: OutputGraph, reason: Unsupported) -> None:

@@ -226,7 +226,8 @@ class Translator(Protocol):
             handler(self, inst)
         except ObservedException as error:
             self.chain(error)
-            self.unwind(inst, error)
+            if not self.unwind(inst, error.value):
+                raise
         except NotConstant as error:
             text = f"{error.args[0]!r} would have to be a constant here"
             reason = Unsupported("no constant", inst.opname, text, user_stack=self.user_stack())
@@ -321,20 +322,23 @@ class Translator(Protocol):
         if handled is not None:
             set_context(self, error.value, handled)
 
-    def unwind(self, inst: Instruction, error: ObservedException) -> None:
-        """Jump to the handler of `inst` as CPython's exception table says, or leave the frame."""
+    def unwind(self, inst: Instruction, error: VariableTracker) -> bool:
+        """Jump to the handler of `inst` as CPython's exception table says. False: there is none,
+        and the exception leaves the frame.
+        """
         handler = inst.handler
-        extend_traceback(inst, error.value)
+        extend_traceback(inst, error)
         if handler is None:
             end_on_stack(self)
-            if self.parent is not None and error.value.raised_at is None:
-                error.value.raised_at = self.last_step()  # the caller adds to its traceback
-            raise error
+            if self.parent is not None and error.raised_at is None:
+                error.raised_at = self.last_step()  # the caller adds to its traceback
+            return False
         cut_stack(self, handler.depth)
         if handler.lasti:
             self.push(ConstantVariable(self.ip - 1))
-        self.push(error.value)
+        self.push(error)
         self.jump(handler.target)
+        return True
 
     def user_stack(self) -> list[traceback.FrameSummary]:
         """The user's frames at this point, outermost first. Not to be changed."""

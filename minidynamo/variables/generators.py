@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ..exc import Unsupported
 from ..finalizers import IMPLICIT_HANDLERS
@@ -91,20 +91,20 @@ class GeneratorVariable(IteratorVariable):
     def throw(self, tx: Translator, error: VariableTracker) -> VariableTracker | None:
         """Go on with an exception at the suspended yield (`_gen_throw`)."""
         self._check_idle(tx)
-        raised = ObservedException(error, is_chained=True)
+        is_chained = True
         if error.raised_at is None and error.source is None:
             error.raised_at = tx.last_step()
         if not self.started and not self._replaces_stop_iteration():
-            self._fail(tx, raised)
+            raise self._failure(tx, error)
         if not self.started or self.finished:
             self.finished = True
-            raise raised
+            raise ObservedException(error, is_chained=True)
         if self._delegates():
             self.running = True
             try:
                 answer = self._throw_into(tx, self.frame.stack[-1].realize(), error)
             except ObservedException as other:
-                answer, raised = None, other
+                answer, error, is_chained = None, other.value, other.is_chained
             finally:
                 self.running = False
             if answer is not None:
@@ -114,15 +114,17 @@ class GeneratorVariable(IteratorVariable):
         frame.caller = tx
         # Its context is what the generator handles, not what its caller does.
         if frame.exc_info:
-            set_context(tx, raised.value, frame.exc_info[-1].realize())
+            set_context(tx, error, frame.exc_info[-1].realize())
         frame.push(NONE)
         self.running = True  # unwinding drops, and thereby ends, other generators
         try:
-            frame.unwind(frame.instructions[frame.ip - 1], raised)
+            is_handled = frame.unwind(frame.instructions[frame.ip - 1], error)
         except ObservedException as uncaught:
-            self._fail(tx, uncaught)
+            raise self._failure(tx, uncaught.value, uncaught.is_chained) from uncaught
         finally:
             self.running = False
+        if not is_handled:
+            raise self._failure(tx, error, is_chained)
         return self._run(tx)
 
     def _throw_into(
@@ -165,7 +167,7 @@ class GeneratorVariable(IteratorVariable):
         try:
             value = self.frame.resume()
         except ObservedException as error:
-            self._fail(tx, error)
+            raise self._failure(tx, error.value, error.is_chained) from error
         finally:
             self.running = False
         if value is None:
@@ -173,13 +175,16 @@ class GeneratorVariable(IteratorVariable):
             self.result = self.frame.result
         return value
 
-    def _fail(self, tx: Translator, error: ObservedException) -> NoReturn:
-        """The frame ended with an exception; StopIteration becomes RuntimeError (PEP 479)."""
+    def _failure(
+        self, tx: Translator, error: VariableTracker, is_chained: bool = True
+    ) -> ObservedException:
+        """What the caller gets of an exception that ended the frame: RuntimeError for StopIteration
+        (PEP 479).
+        """
         self.finished = True
-        if not issubclass(error.value.python_type(), StopIteration):
-            raise error
-        replaced = stop_iteration_error(tx, error.value)
-        raise ObservedException(replaced, is_chained=True) from error
+        if issubclass(error.python_type(), StopIteration):
+            error, is_chained = stop_iteration_error(tx, error), True
+        return ObservedException(error, is_chained=is_chained)
 
     def _replaces_stop_iteration(self) -> bool:
         """Whether the body itself does what PEP 479 says, as it does from 3.12 on."""

@@ -1,6 +1,7 @@
 """Exceptions that are being handled: sys.exc_info, `raise` in a callee, tracebacks, ExitStack."""
 
 import contextlib
+import gc
 import inspect
 import sys
 import traceback
@@ -249,3 +250,82 @@ def test_a_break_in_a_handler_keeps_nothing_alive(chained):
         compiled = minidynamo.compile(fn, backend="eager")
         assert fn(x)[1] is True
         assert_same(compiled(x), fn(x))
+
+
+def raises():
+    raise RuntimeError("raised")
+
+
+def catches(a):
+    try:
+        raises()
+    except RuntimeError:
+        return a + 1
+
+
+def throws(a):
+    def items():
+        try:
+            yield a
+        except ValueError:
+            yield a + 1
+
+    made = items()
+    return next(made) + made.throw(ValueError())
+
+
+def closes(a):
+    def items():
+        try:
+            yield a + 1
+        finally:
+            pass
+
+    made = items()
+    first = next(made)
+    made.close()
+    try:
+        next(made)
+    except StopIteration:
+        return first
+
+
+def stops(a):
+    def items():
+        yield a
+        raise StopIteration
+
+    try:
+        return list(items())
+    except RuntimeError as error:
+        return a + len(error.args)
+
+
+def breaks(a):
+    a = a + 1
+    minidynamo.graph_break()
+    return a * 2
+
+
+@pytest.mark.parametrize("fn", [catches, throws, closes, stops, breaks])
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_an_exception_that_the_tracer_met_keeps_no_input_alive(fn, fullgraph):
+    """Without a collection: a local of one of the tracer's frames that the exception's traceback
+    holds does not lead back to the exception.
+    """
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=fullgraph)
+
+    def called():
+        given = torch.ones(3)
+        try:
+            assert_same(compiled(given), fn(given))
+        except minidynamo.exc.Unsupported as error:
+            assert fullgraph and fn is breaks, error
+        return weakref.ref(given)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert called()() is None
+    finally:
+        gc.enable()
