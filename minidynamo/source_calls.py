@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import gc
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .utils import class_dict
@@ -82,3 +82,40 @@ def iterator_index(iterator: Any) -> int:
         return len(sequence) - iterator.__length_hint__()
     reduced = iterator.__reduce__()
     return reduced[2] or 0 if len(reduced) > 2 else -1
+
+
+ABSENT: Any = object()
+
+
+class CachedResult:
+    """What the cache of an `lru_cache` function has for some arguments, or ABSENT: their result,
+    or what holds it, where the cache has a limit.
+    """
+
+    def __init__(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """`lru_cache_make_key`."""
+        mark = _parts_of_cache(function)[1]
+        parameters: dict[str, Any] = getattr(function, "cache_parameters", dict)()
+        is_typed = parameters.get("typed", False)
+        values = (*args, *kwargs.values())
+        key: Any = tuple(args)
+        if kwargs:
+            key += (mark, *(part for item in kwargs.items() for part in item))
+        if is_typed:
+            key += tuple(type(value) for value in values)
+        elif len(values) == 1 and not kwargs and type(args[0]) in (int, str):
+            key = args[0]
+        self.key = key
+
+    def __call__(self, function: Any) -> Any:
+        try:
+            return _parts_of_cache(function)[0].get(self.key, ABSENT)
+        except TypeError:  # no argument is hashed
+            return ABSENT
+
+
+def _parts_of_cache(function: Any) -> tuple[dict[Any, Any], Any]:
+    """Its dict, and the mark that is before keywords in keys (see `lru_cache_tp_traverse`)."""
+    held = gc.get_referents(function)
+    place = max(i for i, item in enumerate(held) if type(item) is object)
+    return held[place - 2], held[place]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MOST = 40_000
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+_ITEMS = {"STORE_SUBSCR": "__setitem__", "DELETE_SUBSCR": "__delitem__"}
 # Who calls these may name an attribute by a text.
 _BY_TEXT = {"getattr", "attrgetter", "vars", "__dict__", "globals"}
 # Methods that nobody calls by name, but not those that make the object.
@@ -171,6 +172,7 @@ def _names(code: types.CodeType) -> tuple[set[str], set[str]]:
     globals_: set[str] = {item.arg for item in loaded if item.opname in _GLOBALS}
     attributes = {item.arg for item in loaded if item.opname in _ATTRIBUTES}
     attributes |= set(code.co_names) - globals_
+    attributes |= {_ITEMS[item.opname] for item in decode(code) if item.opname in _ITEMS}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             inner = _names(constant)

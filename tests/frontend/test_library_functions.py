@@ -14,7 +14,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from testing import CountingBackend, check, check_recompiles
+from testing import CountingBackend, assert_same, check, check_recompiles
 
 import minidynamo
 
@@ -558,4 +558,100 @@ def test_gradcheck_calls_what_is_compiled():
     x = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
     counter = CountingBackend()
     assert minidynamo.compile(fn, backend=counter)(x) == fn(x)
+    assert len(counter.graphs) == 2
+
+
+CALLS = []
+SETTING = [1]
+
+
+@functools.cache
+def noted(number):
+    CALLS.append(number)
+    return [number]
+
+
+@functools.lru_cache(maxsize=2)
+def set_apart(number):
+    return SETTING[0] + number
+
+
+class Remembers(torch.nn.Module):
+    calls = 0
+
+    @functools.lru_cache  # noqa: B019
+    def mask(self, n):
+        self.calls += 1
+        return torch.ones(n)
+
+    def forward(self, x):
+        found = [self.mask(len(x)) + x for _ in range(3)]
+        minidynamo.graph_break()
+        return found, self.calls, self.mask(4) is self.mask(4)
+
+
+def cached_in_a_loop(x):
+    noted.cache_clear()
+    CALLS.clear()
+    found = []
+    for i in (1, 1, 2, 1):
+        try:
+            found.append(noted(i))
+        except ValueError:
+            continue
+    minidynamo.graph_break()
+    return x + 1, found, found[0] is found[1], list(CALLS), noted.cache_info()[:2]
+
+
+def cached_by_the_frame(x):
+    calls = []
+
+    @functools.lru_cache
+    def twice(n):
+        calls.append(n)
+        return x * n
+
+    found = []
+    for i in (1, 1, 2, 1):
+        with torch.no_grad():
+            try:
+                found.append(twice(i))
+            except ValueError:
+                continue
+        minidynamo.graph_break()
+    return x + 1, calls, found, found[0] is found[1]
+
+
+def cached_between_reads(x):
+    before = len(CALLS)
+    result = noted(5)
+    return x + 1, before, len(CALLS), result, noted(5) is result
+
+
+@pytest.mark.parametrize("fn", [cached_in_a_loop, cached_by_the_frame, cached_between_reads])
+def test_functions_with_a_cache_run_once(fn):
+    found = []
+    for call in (fn, minidynamo.compile(fn, backend="eager")):
+        noted.cache_clear()
+        CALLS.clear()
+        found.append([call(torch.ones(3)) for _ in range(2)])
+    assert_same(found[1], found[0])
+
+
+def test_methods_with_a_cache():
+    found = []
+    for make in (lambda m: m, lambda m: minidynamo.compile(m, backend="eager")):
+        model = make(Remembers())
+        found.append([model(torch.ones(4)) for _ in range(3)])
+    assert_same(found[1], found[0])
+
+
+def test_results_are_those_of_the_cache():
+    counter = CountingBackend()
+    compiled = minidynamo.compile(lambda x: x * set_apart(3), backend=counter, fullgraph=True)
+    for setting, cleared in ((1, False), (5, False), (5, True), (5, False)):
+        SETTING[0] = setting
+        if cleared:
+            set_apart.cache_clear()
+        assert compiled(torch.ones(2))[0].item() == set_apart(3)
     assert len(counter.graphs) == 2
