@@ -44,8 +44,10 @@ class PyCodegen:
         *,
         only_state: bool = False,
         can_break: bool = False,
+        cyclic: set[int] | None = None,
     ):
         """only_state: of the side effects, replay only those on torch's global state.
+        cyclic: the containers that the counting pass found to contain themselves.
         can_break: what is not rebuilt as it was may end the graph where it was made.
         """
         self.can_break = can_break
@@ -62,6 +64,7 @@ class PyCodegen:
         # The constant that stands for each value that equals one, so that it is one object.
         self._constants: dict[int, Any] = {}
         self._building: set[int] = set()
+        self.cyclic: set[int] = set() if cyclic is None else cyclic
         self._n_temps = 0
 
     # -- instructions -----------------------------------------------------------------------------
@@ -126,12 +129,14 @@ class PyCodegen:
                 self.save_temp(value)  # a source that makes another object each time
             return
         if key in self._building:
-            unsupported(
-                "cyclic object", repr(value), "a container that contains itself is not rebuilt"
-            )
+            self._meet_again(value)
+            return
         self._building.add(key)
         try:
-            value.reconstruct(self)
+            if key in self.cyclic:
+                value.reconstruct_filled(self)
+            else:
+                value.reconstruct(self)
         except Unsupported as reason:
             if value.made_at is not None:
                 reason.made_at = value.made_at  # type: ignore[attr-defined]
@@ -139,6 +144,17 @@ class PyCodegen:
         self._building.discard(key)
         if key not in self._temps and self._uses_again(key):
             self.save_temp(value)
+
+    def _meet_again(self, value: VariableTracker) -> None:
+        """A container is met inside of itself: when it is emitted, it is in a local by then."""
+        if not value.is_fillable:
+            unsupported(
+                "cyclic object",
+                repr(value),
+                "of what contains itself, only lists, dicts and deques are rebuilt",
+            )
+        self.cyclic.add(id(value.identity()))
+        self.load_const(None)
 
     def _uses_again(self, key: int) -> bool:
         if self._uses is None:

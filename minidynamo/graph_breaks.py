@@ -209,7 +209,9 @@ class _Finisher:
         _restore(counting, restore)
         check_unseen(effects, counting.instructions)
         self._drop_generators()
-        emitting = PyCodegen(effects, context, counting.counts, only_state=only_state)
+        emitting = PyCodegen(
+            effects, context, counting.counts, only_state=only_state, cyclic=counting.cyclic
+        )
         emitting.outputs = dict(counting.outputs)
         _restore(emitting, restore)
         self.rerun: list[Instruction] = []

@@ -57,7 +57,7 @@ from ..variables.user_values import UserValueVariable
 from .class_definitions import type_new
 from .extremes import select_extreme
 from .powers import power
-from .torch_symbolic import data_truth, number_of
+from .torch_symbolic import data_truth, number_holder, number_of
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -221,6 +221,7 @@ def _number(kind: type, special: tuple[str, ...]) -> None:
     """int(x), float(x), complex(x)."""
 
     def convert(tx: Translator, value: Values, /, *more: Values) -> Values:
+        value = number_holder(value)
         if isinstance(value, TensorVariable):
             number = number_of(tx, value, f"__{kind.__name__}__")
             return data_dependent(kind.__name__, value) if number is None else number

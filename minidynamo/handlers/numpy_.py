@@ -70,7 +70,13 @@ def _function(
         if has_tensor and not kwargs and isinstance(real, numpy.ufunc):
             return with_tensors(tx, real, args, on_arrays)
         if not creates and not any(map(_has_array, values)):
-            return NotImplemented
+            fixed = [_fixed(tx, value) for value in args]
+            made = _computed(real, fixed, kwargs)
+            if isinstance(made, numpy.generic):
+                return tx.fold(lambda: made, (), {})
+            if not isinstance(made, numpy.ndarray):
+                return NotImplemented
+            args = [value for value in fixed if value is not None]
         if isinstance(real, numpy.ufunc):
             args = operands(tx, args)
         return call_numpy(tx, traced, name, args, kwargs, real)
@@ -80,6 +86,30 @@ def _function(
 
     if handler_of(real) is None:
         handles(real)(handler)
+
+
+def _fixed(tx: Translator, value: VariableTracker) -> VariableTracker | None:
+    """A number or a nest of numbers without symbols; None for others."""
+    value = value.realize()
+    if _is_nest(value):
+        items = [_fixed(tx, item) for item in value.unpack(tx)]
+        known = [item for item in items if item is not None]
+        return tx.wrap_items(value.python_type(), known) if len(known) == len(items) else None
+    value = value.specialized(tx)
+    return value if value.is_python_constant() else None
+
+
+def _computed(
+    real: Callable[..., Any], args: list[VariableTracker | None], kwargs: Kwargs
+) -> Any:
+    """What a function gives for numbers and lists of numbers; None where they are not known."""
+    try:
+        constants = [value and value.as_python_constant() for value in args]
+        named = {name: value.as_python_constant() for name, value in kwargs.items()}
+        with numpy.errstate(all="ignore"):
+            return None if None in args else real(*constants, **named)
+    except Exception:  # NotConstant, or what numpy refuses
+        return None
 
 
 def _stacked(tx: Translator, value: VariableTracker) -> VariableTracker:

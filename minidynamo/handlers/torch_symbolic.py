@@ -18,6 +18,7 @@ from ..exc import MinidynamoError
 from ..output_graph import example_value
 from ..variables.base import ObservedException, VariableTracker, unsupported
 from ..variables.constant import ConstantVariable
+from ..variables.ndarray import NdarrayVariable
 from ..variables.number_tensors import known_number
 from ..variables.registry import handles
 from ..variables.symint import SymVariable, compute, decide
@@ -53,10 +54,18 @@ def number_of(
     return _converted(tx, name, tx.add_node("call_method", "item", (tensor.node,), {}))
 
 
+def number_holder(value: VariableTracker) -> VariableTracker:
+    """The tensor of an array without dimensions, which knows its number; others as they are."""
+    if not isinstance(value, NdarrayVariable) or value.dtype().kind == "c":
+        return value
+    return value if value.tensor.fake.dim() else value.tensor
+
+
 def data_truth(tx: Translator, value: VariableTracker) -> VariableTracker | None:
     """`bool(value)` of a number that depends on data; None where it is known while tracing, or
     where the graph has to break.
     """
+    value = number_holder(value)
     if isinstance(value, TensorVariable) and value.fake.numel() == 1:
         value = number_of(tx, value, "item") or value
     if not isinstance(value, SymVariable):

@@ -376,6 +376,15 @@ class VariableTracker:
             "reconstruct", repr(self), f"{self.phrase()} can't be rebuilt outside the graph"
         )
 
+    # Whether it can be made empty and filled later, and so may contain itself.
+    is_fillable = False
+
+    def reconstruct_filled(self, codegen: PyCodegen) -> None:
+        """`reconstruct` of what contains itself: it is kept in a local before its contents are
+        pushed.
+        """
+        self.reconstruct(codegen)
+
     # Whether the object has to be at hand in a local before mutations of it are written.
     needs_preload = True
 

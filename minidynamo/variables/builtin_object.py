@@ -514,6 +514,17 @@ class BuiltinObject(InstanceState):
 
     # -- leaving the trace -----------------------------------------------------------------------
 
+    def push_empty(self, codegen: PyCodegen) -> None:
+        """Push a NEW object of the class without its items."""
+        raise NotImplementedError
+
+    def reconstruct_filled(self, codegen: PyCodegen) -> None:
+        self.push_empty(codegen)
+        codegen.save_temp(self)
+        self.push_contents(codegen)
+        self.apply_contents(codegen)
+        self.reconstruct_attributes(codegen)
+
     def reconstruct_attributes(self, codegen: PyCodegen) -> None:
         """Restore the instance dict of a NEW object, which is on top of the stack."""
         stored = codegen.side_effects.stored_attrs(self)

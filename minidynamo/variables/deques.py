@@ -103,6 +103,12 @@ class DequeVariable(BuiltinObject):
         )
         self.reconstruct_attributes(codegen)
 
+    is_fillable = True
+
+    def push_empty(self, codegen: PyCodegen) -> None:
+        cls, length = self.cls, self.items.maxlen
+        construct(codegen, _new_deque, lambda: codegen.load_const(cls), (), length)
+
     def apply_contents(self, codegen: PyCodegen) -> None:
         apply_with(codegen, self, _replace_items if self.version else _assign_items)
 

@@ -337,6 +337,19 @@ class DictVariable(BuiltinObject):
         construct(codegen, _new_dict, lambda: codegen.load_const(self.cls), push, push_factory)
         self.reconstruct_attributes(codegen)
 
+    is_fillable = True
+
+    def push_empty(self, codegen: PyCodegen) -> None:
+        check_rebuilt_keys(self.entries)
+        factory = self.default_factory or NONE
+        construct(
+            codegen,
+            _new_dict,
+            lambda: codegen.load_const(self.cls),
+            lambda: codegen.emit("BUILD_MAP", 0),
+            lambda: codegen(factory),
+        )
+
     def _push_pairs(self, codegen: PyCodegen, entries: Collection[tuple[Any, Any]]) -> None:
         check_rebuilt_keys(key for key, _ in entries)
         for _, pair in entries:

@@ -114,6 +114,11 @@ class ListVariable(SequenceVariable):
         )
         self.reconstruct_attributes(codegen)
 
+    is_fillable = True
+
+    def push_empty(self, codegen: PyCodegen) -> None:
+        construct(codegen, _new_list, lambda: codegen.load_const(self.cls), ())
+
     def push_items(self, codegen: PyCodegen) -> Callable[[], None]:
         """An emitter of a plain list of the items."""
 

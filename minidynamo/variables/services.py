@@ -432,22 +432,22 @@ class Services:
     def _fold_pure(
         self, fn: Any, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker | None:
-        """The result of a pure function on constants, or None.
-
-        Arguments that run code of the user are not folded; neither are results that may hold a list
-        or another mutable argument, whose identity counts.
+        """The result of a pure function on constants, or None: arguments that run code of the
+        user are not folded; neither are results that may hold a list, whose identity counts.
         """
         constants = self.constants_of(args, kwargs)
         if constants is None:
             return None
         values = [*constants[0], *constants[1].values()]
-        if not all(map(is_inert, values)) or (fn in _REPEATING and _is_long(values)):
+        is_long = fn in _REPEATING and _is_long(values)
+        if is_long or not all(map(is_inert, values)) or may_run_code(fn, values):
             return None
-        if may_run_code(fn, values):
+        try:
+            result = self.fold(fn, *constants)
+        except Unsupported:  # such as an array
             return None
-        result = self.fold(fn, *constants)
-        only_values = all(map(is_value, values))
-        return result if only_values or isinstance(result, ConstantVariable) else None
+        is_kept = isinstance(result, ConstantVariable) or all(map(is_value, values))
+        return result if is_kept else None
 
     def constants_of(
         self, args: list[VariableTracker], kwargs: dict[str, VariableTracker]

@@ -295,3 +295,76 @@ OF_NUMBERS = {
 @pytest.mark.parametrize("name", OF_NUMBERS)
 def test_functions_of_constant_numbers(name):
     check(OF_NUMBERS[name], torch.arange(4.0), fullgraph=True)
+
+
+# -- functions of lists, and the numbers in arrays ------------------------------------------------
+
+OF_LISTS = {
+    "sum of two": lambda x, v: np.add(v, [3, 4]),
+    "of each": lambda x, v: (np.negative(v), np.sin(v), np.maximum(v, 2)),
+    "to a number": lambda x, v: (np.sum(v), np.dot(v, v), np.linalg.norm(v), np.mean(v)),
+    "joined": lambda x, v: (np.stack([v, v]), np.concatenate([v, v]), np.outer(v, v)),
+    "in order": lambda x, v: (np.argsort(v), np.cumsum(v), np.diff(v), np.flip(v)),
+    "to a tensor": lambda x, v: x + torch.from_numpy(np.multiply(v, 2)),
+}
+
+
+@pytest.mark.parametrize("name", OF_LISTS)
+def test_functions_of_lists(name):
+    fn = OF_LISTS[name]
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for items in ([1, 2], [3, 4], [1, 2], [1.5, 2.5], (5, 6), [7, 8]):
+        assert repr(compiled(X[:2], items)) == repr(fn(X[:2], items))
+
+
+def test_an_array_of_lists_is_another_each_time():
+    def fn(x, items):
+        made = np.multiply(items, 2)
+        made[0] += 5
+        items.append(0)
+        return made, x + 1
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    first, second = compiled(X, [1, 2])[0], compiled(X, [1, 2])[0]
+    assert first.tolist() == second.tolist() == [7, 4] and first is not second
+
+
+IN_ARRAYS = {
+    "int": lambda x, a: x + int(a[1]),
+    "float": lambda x, a: (float(a[0]), x + float(a.max()) * 2),
+    "of a sum": lambda x, a: x * int(np.sum(a)),
+    "a size": lambda x, a: x.new_zeros(int(a[1])) + 1,
+    "a bound": lambda x, a: x[: int(a[1]) - 1],
+    "bool": lambda x, a: (bool(a[0] > 1), x + 1),
+}
+
+
+@pytest.mark.parametrize("name", IN_ARRAYS)
+@pytest.mark.parametrize("kind", [np.int64, np.float64, np.float32])
+def test_numbers_in_arrays(name, kind):
+    fn, backend = IN_ARRAYS[name], CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for values in ([3, 2], [0, 3], [5, 2]):
+        array = np.array(values, dtype=kind)
+        assert_same(compiled(X, array), fn(X, array))
+    assert len(backend.graphs) == 1
+
+
+def test_numbers_in_arrays_of_constants():
+    def fn(x):
+        items = [3, 2]
+        items[0] += 3
+        array = np.array(items)
+        array += 1
+        return x + int(array[0]), x * int(array[1])
+
+    check(fn, X, fullgraph=True)
+
+
+def test_an_array_with_dimensions_is_no_number():
+    def fn(x, a):
+        return x + int(a)
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    with pytest.raises(TypeError, match="only 0-dim"):
+        compiled(X, np.array([1, 2]))
