@@ -28,12 +28,10 @@ from ..variables.builtin_object import (
     type_name,
 )
 from ..variables.classes import ClassVariable
-from ..variables.constant import ConstantVariable, is_value
+from ..variables.constant import ConstantVariable
 from ..variables.descriptors import class_variable, lookup_special
 from ..variables.exceptions import ExceptionVariable
-from ..variables.functions import (
-    MethodOfVariable,
-)
+from ..variables.functions import MethodOfVariable, UserFunctionVariable
 from ..variables.iterators import CallableIterator
 from ..variables.lazy_iterators import (
     EnumerateVariable,
@@ -575,15 +573,11 @@ def known_eval(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if text is not None and text.python_type() is str and text.is_python_constant():
         try:
             code = compile(text.as_python_constant().lstrip(" \t"), "<string>", "eval")
-            plain = not any(isinstance(item, types.CodeType) for item in code.co_consts)
-            value = eval(code, {}) if plain and not code.co_names else _NO_VALUE
-        except Exception:
-            value = _NO_VALUE
-        if is_value(value):
-            return tx.wrap_constant(value)
+        except (SyntaxError, ValueError) as error:
+            raise ObservedException(tx.wrap_exception(error)) from None
+        if not code.co_names and not any(isinstance(c, types.CodeType) for c in code.co_consts):
+            return tx.inline(UserFunctionVariable(types.FunctionType(code, tx.globals)), [], {})
     unsupported("eval()", "eval()", "eval() is not traced: it runs code that is not known")
 
-
-_NO_VALUE = object()
 
 __all__ = ["MethodOfVariable", "builtin", "data_dependent", "is_none"]

@@ -1027,12 +1027,24 @@ def test_eval_of_a_text_without_names():
         return x + eval("1 + 1") * eval(" (2, 'a')")[0], eval(code)
 
     x = torch.arange(3.0)
-    for code, graphs in (("3.5", 1), ("'b'", 1), ("[1]", None)):
-        check(fn, x, code, graphs=graphs)
+    for code in ("3.5", "'b'", "[1, {}]", "{'a': (1, 2)}", "{1, 2}", "f'{1 + 1}'"):
+        check(fn, x, code, graphs=1, fullgraph=True)
     fast = minidynamo.compile(fn, backend="eager")
-    for wrong in ("1 +", "1 / 0", "nowhere"):
-        with pytest.raises((SyntaxError, ZeroDivisionError, NameError)):
+    for wrong in ("1 +", "1 / 0", "nowhere", "\0"):
+        with pytest.raises((SyntaxError, ZeroDivisionError, NameError, ValueError)):
             fast(x, wrong)
+    assert fast(x, "[1]")[1] is not fast(x, "[1]")[1]
+
+
+def test_a_text_that_eval_refuses():
+    def fn(x, code):
+        try:
+            return x + eval(code)
+        except (ArithmeticError, SyntaxError, TypeError) as error:
+            return x - 1, type(error), str(error), error.args
+
+    for code in ("1 / 0", "1 + ''", "1 +", "2"):
+        check(fn, torch.arange(3.0), code, graphs=1, fullgraph=True)
 
 
 def test_names_are_looked_up_by_eval():
