@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 import torch.fx
 
 from minidynamo.inductor.passes.simplify import fold_bias, merge_equal_nodes
+from minidynamo.inductor.processors import has_instructions
 
 aten = torch.ops.aten
 # In the meta of a product that was one of 16 bits.
@@ -30,18 +30,6 @@ SUM_RATE, LOOP_RATE, LIBRARY_RATE = 4.8, 0.3, 40.0
 # Nanoseconds for an element to be converted (in a cache, in memory), and for the calls.
 CONVERSIONS, CALLS = (0.25, 0.9), 5000.0
 CACHED_ELEMENTS = 1 << 20
-
-
-@cache
-def has_instructions(
-    dtype: torch.dtype,
-) -> bool:
-    """Whether ATen hands products of this 16-bit dtype to a library that is made for them."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
 def widen_products(
@@ -84,12 +72,22 @@ def _is_worth(
     a, b = (operand.meta["val"] for operand in node.args[-2:])  # type: ignore[union-attr]
     *batch, rows, inner = map(hint, a.shape)
     columns = hint(b.shape[-1])
+    if 1 in (rows, columns) and _is_plain(node):
+        return False  # lowered to sums
     work = math.prod([*batch, rows, inner, columns])
     is_sum = a.stride(-1) == 1 and b.stride(-2) == 1
     elements = math.prod(batch) * (rows * inner + inner * columns + rows * columns)
     each = CONVERSIONS[elements > CACHED_ELEMENTS]
     wide = CALLS + elements * each + work / LIBRARY_RATE
     return wide < work / (SUM_RATE if is_sum else LOOP_RATE)
+
+
+def _is_plain(
+    node: torch.fx.Node,
+) -> bool:
+    """Whether it has no factors, and no bias but one number for each column."""
+    *bias, _, _ = node.args
+    return not node.kwargs and all(b.meta["val"].dim() == 1 for b in bias)  # type: ignore[union-attr]
 
 
 def hint(
