@@ -33,7 +33,7 @@ from ..variables.builtin_object import NONE, is_none
 from ..variables.classes import ClassVariable, new_object
 from ..variables.constant import ConstantVariable
 from ..variables.contexts import GlobalStateVariable, without_gradients
-from ..variables.opaque import check_reads
+from ..variables.opaque import check_reads, first_read
 from ..variables.put_back import Changes
 from ..variables.reach import reached
 from ..variables.registry import handles
@@ -95,7 +95,7 @@ def function_apply(
         isinstance(item, TensorVariable) or item.is_python_constant()
         for item in _outputs(tx, traced.result)
     )
-    if is_plain and not traced.mutated and _sees_the_same(tx, values, traced.forward):
+    if is_plain and not traced.mutated and _sees_the_same(tx, cls, values, traced.forward):
         return tx.call_operation(apply_of(cls.value), values, {})
     return _call_traced(tx, cls, values, traced)
 
@@ -212,7 +212,7 @@ def _call_by_rule(
         return tx.call_function(cls.getattr(tx, "vmap"), [first, dims, *given], {})
 
     traced = trace_body(tx, "vmap", call)
-    if not _sees_the_same(tx, values, traced.body):
+    if not _sees_the_same(tx, cls, values, traced.body):
         _refuse(cls, "its rule for vmap reads what no node can give it")
     return tx.call_operation(apply_of(cls.value), values, {})
 
@@ -398,15 +398,19 @@ def _gradient(
         return new_tensor(tx, body, torch.zeros_like(item.fake))
 
 
+def _halves_of(cls: Any) -> list[Any]:
+    names = ("forward", "setup_context", "backward", "vjp", "vmap")
+    return [cls, *(inspect.getattr_static(cls, name) for name in names)]
+
+
 def _sees_the_same(
     tx: Translator,
+    cls: ClassVariable,
     values: Values,
     body: Body,
 ) -> bool:
     """Whether the class's own code, run by the graph, finds what the trace found."""
-    effects = tx.output.side_effects
-    changed = [v for v in effects.contents if not isinstance(v, GlobalStateVariable)]
-    if changed or effects.pending_attributes():
+    if first_read(tx, cls.value, _halves_of) is not None:
         return False
     given: set[Any] = set()
     for value in values:

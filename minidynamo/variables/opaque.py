@@ -32,17 +32,25 @@ def check_reads(tx: Translator, target: Callable[..., Any]) -> None:
     """To be called before a call of `target` becomes a node. Raises Unsupported if it may read
     what the frame changed.
     """
-    effects = tx.output.side_effects
-    if _is_of_torch(target):
-        return
-    stores = [pair for pair in effects.pending_attributes() if not _is_unread(effects, pair[0])]
-    if not (stores or effects.contents):
-        return
-    if id(target) not in effects.reaches:
-        effects.reaches[id(target)] = target, CodeReach(_implementations(target))
-    found = effects.reaches[id(target)][1].first_read(effects, stores)
+    found = None if _is_of_torch(target) else first_read(tx, target, _implementations)
     if found is not None:
         _refuse(target, found)
+
+
+def first_read(
+    tx: Translator,
+    target: Any,
+    implementations: Callable[[Any], list[Any]],
+) -> str | None:
+    """What the frame changed that the code of `target` may read, or None."""
+    effects = tx.output.side_effects
+    stores = [pair for pair in effects.pending_attributes() if not _is_unread(effects, pair[0])]
+    if not (stores or effects.contents):
+        return None
+    if id(target) not in effects.reaches:
+        effects.reaches[id(target)] = target, CodeReach(implementations(target))
+    found: CodeReach = effects.reaches[id(target)][1]
+    return found.first_read(effects, stores)
 
 
 def _is_unread(effects: SideEffects, variable: VariableTracker) -> bool:

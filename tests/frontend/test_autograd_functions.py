@@ -830,3 +830,60 @@ def test_views_of_functions_alone():
     for left, right in zip(got, want, strict=True):
         grads = [torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for y in (left, right)]
         torch.testing.assert_close(*grads)
+
+
+class WritesUnmarked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, noted):
+        noted.copy_(x)
+        return x * FACTORS[0]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3, None
+
+
+class WritesMarked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, noted):
+        ctx.mark_dirty(x)
+        return x.add_(FACTORS[0])
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3, None
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("function", [WritesUnmarked, WritesMarked])
+def test_writes_where_the_frame_stored_what_the_class_does_not_read(function, backend):
+    counts = types.SimpleNamespace(calls=0)
+
+    def fn(x, noted):
+        counts.calls += 1
+        y = x * 1
+        made = function.apply(y, noted)
+        same = [item is y for item in (made, noted)]  # y is in a cell
+        return made * 2, y * 1, noted + 1, same, counts.calls
+
+    def run(call):
+        counts.calls = 0
+        x, noted = torch.arange(4.0).requires_grad_(), torch.zeros(4)
+        results = call(x, noted)
+        (results[0].sum() * 2 + results[1].sum()).backward()
+        return *results, noted, x.grad
+
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    testing.assert_same(run(compiled), run(fn))
+
+
+def test_writes_where_the_frame_stored_what_the_class_reads():
+    def fn(x, noted):
+        FACTORS[0] = 5.0
+        return WritesUnmarked.apply(x * 1, noted), noted * 1
+
+    x = torch.arange(4.0).requires_grad_()
+    got = minidynamo.compile(fn, backend="eager")(x, torch.zeros(4))
+    FACTORS[0] = 1.0
+    testing.assert_same(got, fn(x, torch.zeros(4)))
+    FACTORS[0] = 1.0
