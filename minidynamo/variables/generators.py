@@ -345,6 +345,8 @@ def _throw(
     if issubclass(kind, type):
         kind = error.as_python_constant()
     if not issubclass(kind, BaseException):
+        if self.started and not self.finished and self._delegates():
+            unsupported("generator method", "throw", "what it delegates to gets no exception")
         name = error.python_type().__name__
         text = (
             f"exceptions must be classes or instances deriving from BaseException, not {name}"

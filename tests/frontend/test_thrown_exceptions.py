@@ -186,3 +186,29 @@ def test_a_delegating_generator_whose_inner_one_ignores_its_end():
             return x + 1, str(error)
 
     check(fn, torch.ones(2), graphs=1)
+
+
+@pytest.mark.parametrize("thrown", [1, "a", int, None])
+def test_what_is_no_exception_thrown_into_a_delegated_generator(thrown):
+    def fn(x):
+        noted = []
+
+        def inner():
+            try:
+                yield 1
+            except BaseException as error:
+                noted.append(type(error))
+                raise
+
+        def outer():
+            try:
+                yield from inner()
+            except BaseException as error:
+                noted.append(str(error))
+                yield 3
+
+        generator = outer()
+        next(generator)
+        return x + 1, generator.throw(thrown), noted, next(generator, "end")
+
+    check(fn, torch.ones(2))
