@@ -7,6 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from ..variables.base import VariableTracker, unsupported
+from ..variables.builtin_object import is_none
 from ..variables.classes import ClassVariable, instantiate, new_object
 from ..variables.constant import ConstantVariable
 from ..variables.descriptors import bind, class_lookup, class_variable, lookup_special
@@ -266,10 +267,20 @@ def function_get(
     kwargs: Kwargs,
 ) -> Any:
     """`function.__get__(obj, cls)`."""
-    receiver = args[1].realize()
-    if receiver.is_python_constant() and receiver.as_python_constant() is None:
-        return args[0]
-    return BoundMethodVariable(args[0], receiver)
+    if kwargs or not 2 <= len(args) <= 3:
+        return NotImplemented
+    if all(is_none(given) for given in args[1:]):
+        tx.raise_observed(TypeError, "__get__(None, None) is invalid")
+    return args[0] if is_none(args[1]) else BoundMethodVariable(args[0], args[1].realize())
+
+
+@handles(types.FunctionType.__call__)
+def function_call(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    return tx.call_function(args[0], args[1:], kwargs)
 
 
 @handles(types.MethodType)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..side_effects import Mutation
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
+from .descriptors import CMethodVariable, class_lookup, class_variable
 from .functions import BaseFunctionVariable, CellVariable
 from .instance_dict import InstanceDictVariable
 from .instance_state import InstanceState
@@ -91,9 +92,14 @@ class NestedFunctionVariable(BaseFunctionVariable, InstanceState):
             return InstanceDictVariable(self)
         if name == "__globals__" and self.globals is tx.globals:
             return tx.globals_variable().view
-        if not hasattr(types.FunctionType, name):
+        found = class_lookup(tx, types.FunctionType, name)
+        if found is None:
             tx.raise_observed(AttributeError, f"'function' object has no attribute '{name}'")
-        return super().getattr(tx, name)
+        if isinstance(found.raw, (types.WrapperDescriptorType, types.MethodDescriptorType)):
+            return CMethodVariable(found.raw, self)
+        return (
+            class_variable(tx, self.cls) if name == "__class__" else super().getattr(tx, name)
+        )
 
     def _part(
         self,

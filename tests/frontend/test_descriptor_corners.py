@@ -1,9 +1,11 @@
 """Corners of attribute lookup and of iterators: what CPython checks, and what it leaves alone."""
 
+import functools
 import itertools
 import math
 import types
 
+import pytest
 import testing
 import torch
 
@@ -343,3 +345,48 @@ def test_class_and_name_of_a_descriptor_in_c():
         return x + sum(own), [slot.__name__ for slot in slots], slots[1].__doc__
 
     check(fn, X, fullgraph=True)
+
+
+def read(a, b=1):
+    return a, b
+
+
+class Partial:
+    twice = functools.partialmethod(read, b=2)
+
+
+@pytest.mark.parametrize("of_tracer", [False, True])
+def test_methods_of_a_function(of_tracer):
+    held = Partial()
+
+    def fn(x, number):
+        def made(a, b=1):
+            return a, b, number
+
+        f = made if of_tracer else read
+        bound = f.__get__(x, torch.Tensor)
+        return (
+            bound(b=2),
+            bound.__self__ is x,
+            bound.__func__ is f,
+            f.__get__(None, int) is f,
+            f.__call__(x, b=number),
+            f.__class__,
+            type(f.__get__),
+            [
+                hasattr(f, name)
+                for name in ("__get__", "__call__", "__hash__", "__set__", "mro")
+            ],
+            Partial.twice(x),
+            held.twice() == (held, 2),
+        )
+
+    check(fn, X, 3, fullgraph=True)
+
+    def refused(x):
+        try:
+            read.__get__(None)
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(refused, X, graphs=1, fullgraph=True)
