@@ -187,11 +187,33 @@ def from_numpy(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
-    """The tensor itself: it shares the array's memory."""
+    """A tensor that shares the array's memory."""
     if not isinstance(args[0], NdarrayVariable) or args[0].is_scalar:
         return NotImplemented
-    args[0].check_write()  # which the tensor may be written to
-    return args[0].tensor
+    return sharing_tensor(tx, args[0])
+
+
+def sharing_tensor(tx: Translator, array: NdarrayVariable) -> VariableTracker:
+    """Another tensor with the memory of an array; eager refuses negative strides."""
+    array.check_write()  # which the tensor may be written to
+    return tx.add_node("call_method", "detach", (array.tensor.node,), {})
+
+
+@handles(torch.asarray)
+def asarray(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
+    """Of an array, `torch.as_tensor`, or a copy."""
+    is_array = len(args) == 1 and isinstance(args[0], NdarrayVariable)
+    copy = kwargs.get("copy")
+    copies = copy is not None and copy.is_python_constant() and copy.as_python_constant()
+    rest = {name: value for name, value in kwargs.items() if name != "copy" or not copies}
+    if not is_array or not set(rest) <= {"dtype", "device"}:
+        return NotImplemented
+    made: Any = torch.tensor if copies else torch.as_tensor
+    return tx.call_function(tx.wrap_constant(made), args, rest)
 
 
 @tensor_method("numpy")

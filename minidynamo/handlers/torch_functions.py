@@ -32,6 +32,7 @@ from ..variables.symint import SymVariable
 from ..variables.tensor import TensorVariable, tensor_method
 from ..variables.tensor_subclass import TensorSubclassVariable
 from ..variables.torch_overrides import call_overrides, overriding
+from .numpy_ import sharing_tensor
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -415,8 +416,7 @@ def as_tensor(
     if args and isinstance(args[0], NdarrayVariable):
         if args[0].is_scalar:
             return torch_tensor(tx, args, kwargs)
-        args[0].check_write()  # eager refuses views with negative strides
-        tensor = args[0].tensor
+        tensor = sharing_tensor(tx, args[0])
         if len(args) == 1 and not kwargs:
             return tensor
         return tensor.call_method(tx, "to", args[1:], kwargs)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..codegen import PyCodegen
     from ..symbolic_convert import Translator
     from .ndarray import NdarrayVariable
+    from .tensor import TensorVariable
 
 numpy = trace_rules.numpy
 
@@ -119,6 +120,18 @@ def _versions(
 
 def _memory(array: NdarrayVariable) -> int:
     return array.tensor.fake.untyped_storage()._cdata
+
+
+def place_of(fake: torch.Tensor) -> Any:
+    """Which memory a tensor has, and how it is laid out there."""
+    return fake.untyped_storage()._cdata, tuple(fake.shape), fake.stride()
+
+
+def check_place(tensor: TensorVariable, place: Any) -> None:
+    """Break the graph where the tensor of an array is not what it was when the array was made."""
+    if place_of(tensor.fake) != place:
+        what = "its tensor was given another shape or other memory"
+        unsupported("numpy array", tensor.describe(), what)
 
 
 def apart(

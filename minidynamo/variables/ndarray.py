@@ -21,7 +21,7 @@ from .. import trace_rules
 from ..exc import SkipFrame
 from ..source import CallSource
 from .array_iterators import ArrayIterator
-from .array_memory import Call, View, apart, check_values
+from .array_memory import Call, View, apart, check_place, check_values, place_of
 from .base import VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable, is_numpy_bool
@@ -63,12 +63,14 @@ class NdarrayVariable(VariableTracker):
         self._tensor = tensor
         self.is_scalar = is_scalar
         self.view: View | None = None
+        self._place = place_of(tensor.fake)
 
     @property
     def tensor(self) -> TensorVariable:
         """The tensor with the array's values."""
         if self.view is not None:
             self.view.check_read()
+        check_place(self._tensor, self._place)
         return self._tensor
 
     def called(self, tx: Translator, name: str, kwargs: Values) -> NdarrayVariable:

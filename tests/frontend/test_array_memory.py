@@ -287,3 +287,95 @@ def test_iterators_read_when_it_is_their_turn(text, breaks):
     for x in (X, X + 0.5, M.reshape(-1)[:5]):
         assert outcome(compiled, x) == outcome(listed, x)
     assert len(counter.graphs) <= 2
+
+
+# -- tensors of arrays -----------------------------------------------------------------------------
+
+
+def agree(fn, *args, **options):
+    """What a call gives, and leaves of its arguments, is what it is in eager, twice."""
+    compiled = minidynamo.compile(fn, backend="eager", **options)
+    for _ in range(2):
+        expected, given = copy.deepcopy(args), copy.deepcopy(args)
+        assert repr((fn(*expected), expected)) == repr((compiled(*given), given))
+
+
+def shape_of_one(x, a):
+    one, two = torch.from_numpy(a), torch.from_numpy(a)
+    one.unsqueeze_(0)
+    return one.shape, two.shape, a.shape, one is two, one.add_(1), a + 1
+
+
+def shape_of_its_tensor(x, a):
+    made = torch.from_numpy(x.numpy())
+    made.unsqueeze_(0)
+    return made.shape, x.shape, made is x, made + 1
+
+
+def attributes(x, a):
+    made = torch.from_numpy(x.numpy())
+    made.label = 3
+    return hasattr(x, "label"), made.label, made * 2
+
+
+def gradients(x, a):
+    made = torch.from_numpy(x.numpy())
+    made.grad = torch.ones_like(made)
+    return x.grad, made.grad
+
+
+def memory(x, a):
+    made = torch.as_tensor(a)
+    made.mul_(3)
+    a += 1
+    of_tensor = torch.from_numpy(x.numpy())
+    of_tensor[0] = 9.0
+    return made, x, of_tensor
+
+
+def same_dtype(x, a):
+    one, two = torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(a, dtype=torch.float32)
+    one.unsqueeze_(0).add_(1)
+    return one, two, a
+
+
+def asarray(x, a):
+    shared, copied = torch.asarray(a), torch.asarray(a, copy=True)
+    other = torch.asarray(a, dtype=torch.float32)
+    return shared.mul_(2), copied, other, a, shared is torch.asarray(a)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [shape_of_one, shape_of_its_tensor, attributes, gradients, memory, same_dtype, asarray],
+)
+def test_tensors_of_arrays_are_others(fn):
+    agree(fn, torch.tensor([1.0, 2.0]), np.ones(2), fullgraph=True)
+
+
+def test_requiring_grad_of_a_tensor_of_an_array():
+    def fn(x):
+        made = torch.from_numpy(x.numpy())
+        made.requires_grad_()
+        return x.requires_grad, made.requires_grad, x * 2
+
+    agree(fn, torch.tensor([1.0, 2.0]))
+
+
+def reshaped(x):
+    array = x.numpy()
+    x.unsqueeze_(0)
+    return array.shape, array + 1, x.shape
+
+
+def with_other_data(x):
+    array = x.numpy()
+    x.data = torch.zeros(3)
+    return array, array + 1, x
+
+
+@pytest.mark.parametrize("fn", [reshaped, with_other_data])
+def test_an_array_stays_what_it_was_when_its_tensor_changes(fn):
+    agree(fn, torch.tensor([1.0, 2.0]))
+    with pytest.raises(minidynamo.exc.Unsupported, match="another shape or other memory"):
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(torch.tensor([1.0, 2.0]))
