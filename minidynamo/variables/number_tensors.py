@@ -56,11 +56,22 @@ def tensor_of_items(
     def build(item: Any) -> torch.Tensor:
         if isinstance(item, (list, tuple)):
             return torch.stack([build(part) for part in item])
-        if type(item) in (int, float):  # not by way of the default dtype
+        if type(item) in (int, float, complex):  # not by way of the default dtype
             return torch.tensor(item, dtype=wanted, device=place)
+        _check_number(item, wanted)
         return _leaf(item, wanted).reshape(()).to(place, wanted)
 
     return build(data)
+
+
+def _check_number(item: Any, wanted: torch.dtype) -> None:
+    """Eager asks a tensor for an integer or a real number where the dtype wants one."""
+    if not isinstance(item, torch.Tensor) or wanted.is_complex:
+        return
+    if not wanted.is_floating_point and (item.is_floating_point() or item.is_complex()):
+        raise TypeError("only integer tensors of a single element can be converted to an index")
+    if item.is_complex():
+        raise TypeError(f"a complex tensor may not be a number of dtype {wanted}")
 
 
 def _collect(item: Any, leaves: list[torch.Tensor]) -> None:

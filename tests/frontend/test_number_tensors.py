@@ -325,3 +325,24 @@ def test_known_tensors_in_lists_stay_known():
     minidynamo.reset()
     compiled = minidynamo.compile(counted_in_a_list, backend="eager", fullgraph=True)
     assert_same(compiled(torch.ones(2)), counted_in_a_list(torch.ones(2)))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.bool, torch.complex64])
+def test_numbers_that_the_dtype_refuses(dtype):
+    """Beside symbols and tensors, too, there is no real part instead of the exception."""
+    half = torch.tensor(0.5)
+
+    def of_complex(x, n):
+        return torch.tensor([[n, 2j]], dtype=dtype), torch.as_tensor([x.sum(), 2j], dtype=dtype)
+
+    def of_size(x, n):
+        return torch.tensor([x.size(0), 2j], dtype=dtype)
+
+    def of_tensor(x, n):
+        return torch.tensor([half, n], dtype=dtype)
+
+    def of_complex_tensor(x, n):
+        return torch.tensor([x.sum() * 1j, n], dtype=dtype)
+
+    for fn in (of_complex, of_size, of_tensor, of_complex_tensor):
+        check(fn, torch.ones(3), 4, graphs=None, dynamic=True)
