@@ -272,6 +272,15 @@ def _sequence_compare(name: str) -> Callable[..., VariableTracker]:
     return row
 
 
+@builtin_method(slice, "indices")
+def _slice_indices(
+    tx: Translator, self: VariableTracker, length: VariableTracker, /
+) -> VariableTracker:
+    assert isinstance(self, SliceVariable)
+    parts = slice(*(_slice_part(tx, part) for part in self.parts))
+    return tx.fold(parts.indices, (index_of(tx, length),), {})
+
+
 def _slice_compare(name: str) -> Callable[..., VariableTracker]:
     """`slice_richcompare`: as tuples of the parts."""
 

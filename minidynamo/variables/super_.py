@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..source import AttrSource
 from ..utils import class_dict
 from .base import VariableTracker, unsupported
 from .builtin_object import type_name
 from .classes import ClassVariable
 from .descriptors import ClassAttribute, bind, guard_class
-from .registry import handles
+from .registry import handles, wraps
+from .user_defined import OpaqueVariable
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
+    from ..source import Source
     from ..symbolic_convert import Translator
 
 
 class SuperVariable(VariableTracker):
     """`super(after, receiver)`."""
 
-    def __init__(self, after: type, receiver: VariableTracker) -> None:
-        super().__init__()
+    def __init__(
+        self, after: type, receiver: VariableTracker, *, source: Source | None = None
+    ) -> None:
+        super().__init__(source=source)
         self.after = after
         self.receiver = receiver
         # `super(C, cls)` in class methods and __new__ binds to the class itself.
@@ -69,6 +74,21 @@ class SuperVariable(VariableTracker):
         codegen.load_const(self.after)
         codegen(self.receiver)
         codegen.end_call(2)
+
+
+@wraps(super)
+def wrap_super(tx: Translator, value: Any, source: Source) -> VariableTracker:
+    """A super object of the frame: what it is bound to, and behind which class it looks."""
+    receiver = value.__self__
+    tx.guard(source, "TYPE_IS", super)
+    if receiver is None or receiver is not _BOUND_TO.__get__(value):
+        return OpaqueVariable(value, source=source)  # not bound, or a class hides to what
+    tx.guard(AttrSource(source, "__thisclass__"), "ID_IS", value.__thisclass__)
+    bound = tx.wrap(receiver, AttrSource(source, "__self__"))
+    return SuperVariable(value.__thisclass__, bound, source=source)
+
+
+_BOUND_TO: Any = vars(super)["__self__"]
 
 
 @handles(super)

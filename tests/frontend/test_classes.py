@@ -148,6 +148,44 @@ def test_super():
     check(fn, X, fullgraph=True)
 
 
+def test_super_objects_of_the_frame():
+    def fn(found, x):
+        given = found.value() if not isinstance(found.__self__, type) else found.make(x).x
+        same = [found.__self_class__, found.__thisclass__, type(found), bool(found)]
+        return given, same, found
+
+    one, other = Diamond(X), Diamond(X + 1)
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for found in (
+        super(Diamond, one),
+        super(Left, one),
+        super(Left, other),
+        super(Diamond, Diamond),
+        super(Diamond, other),
+    ):
+        (given, same, back), expected = compiled(found, X), fn(found, X)
+        assert torch.equal(given, expected[0]) and same == expected[1] and back is found
+
+
+def test_a_super_object_sees_what_becomes_of_its_class(monkeypatch):
+    def fn(found, x):
+        return found.value() + x
+
+    found = super(Left, Left(X))
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(found, X), fn(found, X))
+    monkeypatch.setattr(Base, "value", lambda self: self.x * 100)
+    assert torch.equal(compiled(found, X), X * 101)
+
+
+def test_a_super_object_that_is_not_bound():
+    def fn(found, x):
+        return x + 1, found
+
+    found = super(Left)
+    assert minidynamo.compile(fn, backend="eager", fullgraph=True)(found, X)[1] is found
+
+
 def test_new():
     def fn(x):
         c = Cached(x, 1, 2)

@@ -154,3 +154,18 @@ def test_slices_are_compared_as_tuples_of_their_parts():
     check(fn, x, 3, fullgraph=True)
     sizes = [(x, n) for n in (3, 4, 5)]
     check_recompiles(fn, sizes, graphs=None, fullgraph=True, dynamic=True)
+
+
+def test_indices_of_a_slice():
+    def fn(x, part, n):
+        try:
+            return x + 1, part.indices(n), list(range(*part.indices(4)))
+        except (TypeError, ValueError) as error:
+            return x - 1, str(error)
+
+    parts = [slice(2, 7, 2), slice(None, 3), slice(1, None, -3), slice(4, 8), slice("a", 2)]
+    for part in parts:
+        sizes = [(x, part, n) for n in (5, 9, True, -1, "a")]
+        check_recompiles(fn, sizes, graphs=None, fullgraph=True)
+    many = [(x, slice(n, None), 8) for n in (1, 2, 3, 4)]
+    check_recompiles(fn, many, graphs=None, fullgraph=True)
