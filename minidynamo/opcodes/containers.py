@@ -113,10 +113,11 @@ def dict_merge(tx: Translator, inst: Instruction) -> None:
     container = tx.stack[-inst.arg].realize()
     if not hasattr(mapping.python_type(), "keys"):
         unsupported("call does not fit", "**", "eager will raise the TypeError")
-    for name, value in tx.unpack_keywords(mapping).items():
-        key = ConstantVariable(name)
+    for name in mapping.call_method(tx, "keys", [], {}).unpack(tx):
+        key = name.realize()
+        value = mapping.getitem(tx, key)
         if container.contains(tx, key).truth(tx):
-            unsupported("call does not fit", f"**: {name}", "eager will raise the TypeError")
+            unsupported("call does not fit", f"**: {key!r}", "eager will raise the TypeError")
         container.setitem(tx, key, value)
 
 

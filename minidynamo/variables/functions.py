@@ -315,10 +315,17 @@ class BoundMethodVariable(VariableTracker):
         return self.function.getattr(tx, name)
 
     def reconstruct(self, codegen: PyCodegen) -> None:
-        codegen.begin_call(types.MethodType)
+        bases = self.function.python_type().__mro__
+        is_callable = any("__call__" in vars(base) for base in bases)
+        codegen.begin_call(types.MethodType if is_callable else _bound)
         codegen(self.function)
         codegen(self.receiver)
         codegen.end_call(2)
+
+
+def _bound(function: Any, receiver: Any) -> Any:
+    """A method; the function of a class method need be no callable."""
+    return classmethod(function).__get__(None, receiver)
 
 
 # What methods that types define in C become where they are bound.

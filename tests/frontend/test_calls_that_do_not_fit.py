@@ -257,3 +257,40 @@ def test_values_that_do_not_fit():
         TypeError,
         TypeError,
     ]
+
+
+def test_keywords_that_are_no_strings():
+    def named(**given):
+        return given
+
+    def fn(x):
+        found = []
+        for call in (
+            lambda: named(**{1: 3}, **{1: 5}),
+            lambda: named(**{1: 3}, **{2: 3}),
+            lambda: named(**{"a": 3}, **{1: 3}, **{"a": 4}),
+            lambda: named(a=1, **{1: 2}),
+            lambda: dict(**{1: 2}, **{1: 2}),
+        ):
+            try:
+                found.append(call())
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found
+
+    assert_same(minidynamo.compile(fn, backend="eager")(X), fn(X))
+
+
+def test_class_methods_of_what_is_not_called():
+    class Holds:
+        number = classmethod(5)
+
+    def fn(x):
+        method = Holds.number
+        minidynamo.graph_break()
+        try:
+            method(1)
+        except TypeError as error:
+            return x + 1, str(error), method.__func__, method.__self__ is Holds
+
+    assert_same(minidynamo.compile(fn, backend="eager")(X), fn(X))
