@@ -341,10 +341,9 @@ def make_aot(
     _forget_histories(gm, inputs)
     parts = take_out(gm, inputs)
     rest = gm if parts is None else parts.rest
-    if reinterpreted(rest) or mixed_memory(rest):
-        raise CannotTrace("a view with symbolic sizes is of another kind than what it views")
     unreached = gm.meta.get(UNREACHED, ()) if parts is None else ()
     results = _results(gm)
+    _check_views(rest, results)
     gradients = Gradients(
         options.pop("partition_fn"),
         written,
@@ -357,7 +356,7 @@ def make_aot(
     if recorder is not None and parts is None:
         pair.joined.record_in(recorder)
     try:
-        with before_autograd(inputs):
+        with before_autograd(inputs), _views_of_wrapped(gm):
             compiled = aot_module_simplified(
                 rest,
                 inputs,
@@ -379,6 +378,27 @@ def make_aot(
     if gradients.is_of_parts and gradients.backward_module is not None:
         compiled = WrappedGraph(compiled, rest, draws=gradients.draws, writes=gradients.writes)
     return compiled if parts is None else parts.attach(compiled)
+
+
+def _check_views(gm: torch.fx.GraphModule, results: Sequence[Any]) -> None:
+    if reinterpreted(gm) or mixed_memory(gm):
+        raise CannotTrace("a view with symbolic sizes is of another kind than what it views")
+    for value in results:
+        # AOTAutograd ends with `_unsafe_view`, which nested tensors of two dimensions refuse.
+        is_flat = isinstance(value, torch.Tensor) and value.is_nested and value.dim() == 2
+        if is_flat and value.requires_grad and value._is_view():
+            raise CannotTrace("a nested tensor that wraps one of a single dimension is a view")
+
+
+def _views_of_wrapped(gm: torch.fx.GraphModule) -> Any:
+    """Within, AOTAutograd makes results that are views of what a nested tensor wraps anew by
+    `as_strided`: what it would replay ends in a `detach`.
+    """
+    from torch._functorch import config as functorch_config
+
+    values = (node.meta.get("example_value") for node in gm.graph.nodes)
+    has_nested = any(isinstance(value, torch.Tensor) and value.is_nested for value in values)
+    return functorch_config.patch(view_replay_for_aliased_outputs=not has_nested)
 
 
 def _forget_histories(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:

@@ -55,6 +55,11 @@ def gradients(result, inputs):
     return list(torch.autograd.grad(dense.pow(2).sum(), wanted))
 
 
+def requires_grad(results):
+    results = results if isinstance(results, tuple) else (results,)
+    return [isinstance(x, torch.Tensor) and x.requires_grad for x in results]
+
+
 def leaf(lengths):
     return [nested(lengths, grad=True)]
 
@@ -85,6 +90,36 @@ CASES = {
         lambda n: list(values(n, True)),
         3,
     ),
+    "values of an input": (
+        lambda v, o: jagged(v, o).values(),
+        lambda n: list(values(n, True)),
+        3,
+    ),
+    "values among others": (
+        lambda v, o: (jagged(v, o).values().view(-1, 1), v * 2),
+        lambda n: list(values(n, True)),
+        3,
+    ),
+    "values of no leaf": (
+        lambda v, o: (lambda w: (jagged(w, o).values(), w.sin()))(v * 2),
+        lambda n: list(values(n, True)),
+        3,
+    ),
+    "of one dimension": (
+        lambda v, o: jagged(v[:, 0], o),
+        lambda n: list(values(n, True)),
+        3,
+    ),
+    "computed of one dimension": (
+        lambda v, o: jagged(v[:, 0], o) * 2,
+        lambda n: list(values(n, True)),
+        3,
+    ),
+    "of one dimension of no leaf": (
+        lambda v, o: jagged(v[:, 0] * 2, o),
+        lambda n: list(values(n, True)),
+        3,
+    ),
 }
 
 
@@ -100,11 +135,12 @@ def test_captured_whole(name, backend):
         want, got = fn(*mine), compiled(*theirs)
         assert same(want, got)
         assert same(mine, theirs)
+        assert requires_grad(want) == requires_grad(got)
         assert same(gradients(want, mine), gradients(got, theirs))
     assert len(counter.graphs) <= graphs
 
 
-@pytest.mark.parametrize("name", ["linear", "made inside"])
+@pytest.mark.parametrize("name", ["linear", "made inside", "values of an input"])
 def test_inductor(name):
     fn, make, _ = CASES[name]
     compiled = minidynamo.compile(fn, fullgraph=True)
