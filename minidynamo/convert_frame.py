@@ -184,9 +184,7 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
         if not error.user_stack:
             error.user_stack = [frame_of(code)]
         _emit_frame(code, "failed", str(error))
-        cause = getattr(error, "inner_exception", None)
-        if isinstance(cause, NoCompiler) and not options.fullgraph:
-            cause.warn()
+        if not options.fullgraph and _is_for_want_of_a_compiler(error):
             return SKIP
         if not config.suppress_errors or isinstance(error, Unsupported):
             if isinstance(error, (Unsupported, TorchRuntimeError)) and not config.verbose:
@@ -201,6 +199,15 @@ def _compiled(options: CompileOptions, frame: Any) -> Any:
             raise
         _warn("a bug of minidynamo: it failed on %s, which runs in eager: %r", code, error)
         return SKIP
+
+
+def _is_for_want_of_a_compiler(error: MinidynamoError) -> bool:
+    """Whether there is no compiler for the kernels, which is warned about."""
+    cause = getattr(error, "inner_exception", None)
+    if isinstance(cause, NoCompiler):
+        cause.warn()
+        return True
+    return False
 
 
 def _warn(text: str, code: types.CodeType, error: Exception) -> None:

@@ -323,6 +323,23 @@ def test_an_exception_that_the_tracer_met_keeps_no_input_alive(fn, fullgraph):
             assert fullgraph and fn is breaks, error
         return weakref.ref(given)
 
+    assert_dies_at_once(called)
+
+
+def test_a_backend_that_failed_keeps_no_input_alive():
+    def fails(module, inputs):
+        raise ValueError("refused")
+
+    def called():
+        given = torch.ones(3)
+        with contextlib.suppress(minidynamo.exc.BackendCompilerFailed):
+            minidynamo.compile(breaks, backend=fails)(given)
+        return weakref.ref(given)
+
+    assert_dies_at_once(called)
+
+
+def assert_dies_at_once(called):
     gc.collect()
     gc.disable()
     try:
