@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,10 @@ numpy = trace_rules.numpy
 
 # No functions of arrays, ones that read memory, or whose results differ between numpy and torch.
 _NOT_TRACED = frozenset(
-    "finfo iinfo dtype random ndarray can_cast result_type set_printoptions array_equiv from_dlpack"
-    " save load empty empty_like cbrt fix modf isscalar logaddexp2 fill_diagonal median percentile"
-    " quantile heaviside angle histogram histogram2d histogramdd unique".split()
+    "finfo iinfo dtype random ndarray can_cast result_type set_printoptions array_equal"
+    " array_equiv from_dlpack save load empty empty_like cbrt fix modf isscalar logaddexp2"
+    " fill_diagonal median percentile quantile heaviside angle histogram histogram2d"
+    " histogramdd unique".split()
 )
 
 
@@ -165,6 +167,21 @@ if numpy is not None:
 
     _number_info(numpy.iinfo)
     _number_info(numpy.finfo)
+
+    @handles(numpy.array_equal)
+    def array_equal(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
+        """Of arrays, a number that depends on their data."""
+        if len(args) != 2 or kwargs or not all(isinstance(a, NdarrayVariable) for a in args):
+            return NotImplemented
+        left, right = (a.tensor.fake.shape for a in args)  # type: ignore[attr-defined]
+        if len(left) != len(right) or any(a != b for a, b in zip(left, right, strict=True)):
+            return tx.wrap_constant(False)
+        same = tx.call_operator(operator.eq, args).call_method(tx, "all", [], {})
+        return tx.call_function(tx.wrap_constant(bool), [same], {})
 
     @handles(numpy.dtype)
     def dtype_of(

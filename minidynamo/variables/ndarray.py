@@ -22,12 +22,13 @@ from ..exc import SkipFrame
 from ..source import CallSource
 from .array_iterators import ArrayIterator
 from .array_memory import Call, View, apart, check_place, check_values, place_of
+from .array_samples import check_sizes, has_shape, hint, sample
 from .base import VariableTracker, unsupported
 from .builder import builds
 from .constant import ConstantVariable, is_numpy_bool
 from .functions import CallableVariable, MethodOfVariable
 from .registry import wraps
-from .symint import SYM_TYPES, SymVariable
+from .symint import SymVariable
 from .tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -140,6 +141,12 @@ class NdarrayVariable(VariableTracker):
             unsupported("numpy method", f"ndarray.{name}", "it is not traced")
         if name in ("item", "tolist") and not args and not kwargs:
             return self.tensor.call_method(tx, name, args, kwargs)
+        if name == "item" and not kwargs and all(arg.python_type() is int for arg in args):
+            flat = len(args) == 1
+            owner = self.tensor.call_method(tx, "reshape", [ConstantVariable(-1)], {})
+            place = args[0] if flat else tx.wrap_items(tuple, args)
+            item = (owner.realize() if flat else self.tensor).getitem(tx, place).realize()
+            return item.call_method(tx, name, [], {})
         if name in ("fill", "sort") and self.is_scalar:
             unsupported("numpy method", f"ndarray.{name}", "a number is not written to")
         if name == "fill" and len(args) == 1 and not kwargs:
@@ -272,7 +279,7 @@ def with_tensors(
         arg.call_method(tx, "numpy", [], {}) if tensor else arg
         for arg, tensor in zip(args, is_tensor, strict=True)
     ]
-    samples = [_argument(tx, array, _sample) for array in arrays]
+    samples = [_argument(tx, array, sample) for array in arrays]
     pairs = zip(samples, is_tensor, strict=True)
     try:
         like = function(*(from_array(item) if tensor else item for item, tensor in pairs))
@@ -430,7 +437,7 @@ def _argument(tx: Translator, value: VariableTracker, convert: Convert) -> Any:
     if value.python_type() in trace_rules.NUMPY_NUMBERS:
         value = value.specialized(tx)
     if isinstance(value, SymVariable) and convert is not _as_proxy:
-        return _hint(value.value)
+        return hint(value.value)
     if isinstance(value, NdarrayVariable):
         return convert(value)
     if isinstance(value, TensorVariable):
@@ -449,28 +456,6 @@ def _argument(tx: Translator, value: VariableTracker, convert: Convert) -> Any:
     if convert is not _as_proxy and isinstance(constant, (numpy.generic, list, tuple)):
         return constant
     return tx.as_proxy(value)
-
-
-def _hint(number: Any) -> Any:
-    """The value of a number for this call, which is no guard."""
-    if not isinstance(number, SYM_TYPES):
-        return number
-    if not number.node.has_hint():
-        unsupported("numpy call", str(number), "a number depends on the data of a tensor")
-    return number.node.hint
-
-
-def _sample(array: NdarrayVariable) -> Any:
-    """Some array of the same shape, strides and dtype, or number of the same dtype."""
-    if array.view is not None:
-        return array.view.like
-    fake, dtype = array.tensor.fake, array.dtype()
-    shape, strides = tuple(map(_hint, fake.shape)), tuple(map(_hint, fake.stride()))
-    made = torch.empty_strided(shape, strides, dtype=fake.dtype, device="cpu").numpy()
-    # Sums of arrays without dimensions are numbers.
-    random = numpy.random.default_rng(0).random(shape) if dtype.kind in "fc" else 0.5
-    made[...] = random + 0.5
-    return made[()] if array.is_scalar else made
 
 
 def _as_proxy(array: NdarrayVariable) -> Any:
@@ -504,7 +489,9 @@ def call_numpy(
     call = Call(real or function, tuple(args), kwargs, [])
 
     def sampled(array: NdarrayVariable) -> Any:
-        call.samples.append((array, _sample(array)))
+        if name != "getitem" or array is args[0]:  # not for the arrays that index it
+            check_sizes(name, call.function, array)
+        call.samples.append((array, sample(array)))
         return call.samples[-1][1]
 
     kinds = [arg.dtype().kind for arg in args if isinstance(arg, NdarrayVariable)]
@@ -516,20 +503,13 @@ def call_numpy(
             like = call.function(*sample_args, **sample_kwargs)
             dtypes = {array.dtype() for array, _ in call.samples}
             if len(dtypes) > 1 or any(dtype.kind not in "fi" for dtype in dtypes):
-                given = arguments(lambda array: torch.from_numpy(numpy.array(_sample(array))))
+                given = arguments(lambda array: torch.from_numpy(numpy.array(sample(array))))
                 _target(function, name)(*given[0], **given[1])
     except Exception as error:
         unsupported("numpy call", f"{name}: {error}", "numpy or torch refuses such arguments")
     proxies, named = arguments(_as_proxy)
     result = tx.add_node("call_function", _target(function, name), proxies, named)
     return _as_arrays(tx, name, result, like, call)
-
-
-def _has_shape(fake: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    """Sizes that depend on data are not compared."""
-    sizes = zip(fake.shape, shape, strict=False)
-    known = [(a, b) for a, b in sizes if not isinstance(a, torch.SymInt) or a.node.has_hint()]
-    return fake.dim() == len(shape) and all(_hint(a) == b for a, b in known)
 
 
 def _as_arrays(
@@ -544,7 +524,7 @@ def _as_arrays(
     value = value.realize()
     if isinstance(value, TensorVariable) and isinstance(like, (numpy.ndarray, numpy.generic)):
         array = NdarrayVariable(value, is_scalar=isinstance(like, numpy.generic))
-        if array.dtype() == like.dtype and _has_shape(value.fake, like.shape):
+        if array.dtype() == like.dtype and has_shape(value.fake, like.shape):
             return call.array(tx, array, like, path)
     elif value.python_type() in (list, tuple) and type(like) in (list, tuple):
         items = value.unpack(tx)

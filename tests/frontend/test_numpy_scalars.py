@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import minidynamo
 
 X = torch.tensor([1.0, -2.0, 3.0])
 I = torch.arange(3)  # noqa: E741
+A = np.array([1.0, 2.0, 3.0])
 
 DOUBLES = [np.float64(v) for v in (0.5, 0.25, 1.5, 2.75, 3.0, -7.0, 1e30)]
 SINGLES = [np.float32(v) for v in (0.1, 0.2, 0.3, 7.0)]
@@ -368,3 +370,83 @@ def test_an_array_with_dimensions_is_no_number():
     compiled = minidynamo.compile(fn, backend="eager")
     with pytest.raises(TypeError, match="only 0-dim"):
         compiled(X, np.array([1, 2]))
+
+
+OF_SOME_SIZE = {
+    "in place": lambda r, x: (r.__imul__(2), r),
+    "elementwise": lambda r, x: (r + 1, 2 - r, -r, r * np.float64(3), r > 2),
+    "functions": lambda r, x: (np.sin(r), np.sqrt(r).sum(), r.mean(), (r > 3).any()),
+    "joined": lambda r, x: (np.concatenate([r, r]), r.astype(np.float32)),
+    "a tensor": lambda r, x: torch.from_numpy(r) * 2,
+    "reductions": lambda r, x: (r.sum(), len(r), r.shape),
+}
+
+
+@pytest.mark.parametrize("name", OF_SOME_SIZE)
+def test_arrays_whose_size_depends_on_data(name):
+    def fn(x, a):
+        return OF_SOME_SIZE[name](a[a > 1], x), x + 1
+
+    backend = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for values in ([1.0, 2.0, 3.0], [0.0, 1.0, 5.0], [0.0, 0.0, 0.5]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy's of the mean of nothing
+            assert repr(compiled(X, np.array(values))) == repr(fn(X, np.array(values)))
+    assert len(backend.graphs) == 1
+
+
+# Eager gives other kinds of results, broadcasts or raises its own errors, for some sizes.
+NOT_OF_SOME_SIZE = {
+    "squeezed": lambda a, b: np.squeeze(a[a > 1]),
+    "the largest": lambda a, b: a[a > 1].max(),
+    "the first": lambda a, b: a[a > 1][0],
+    "two sizes": lambda a, b: a[a > 1] + b[b > 1],
+    "with a known size": lambda a, b: a[a > 1] + b,
+}
+
+
+@pytest.mark.parametrize("name", NOT_OF_SOME_SIZE)
+def test_what_depends_on_a_size_that_depends_on_data_breaks(name):
+    fn = NOT_OF_SOME_SIZE[name]
+    with pytest.raises(minidynamo.exc.Unsupported):
+        minidynamo.compile(fn, backend="eager", fullgraph=True)(A, A + 1)
+    compiled = minidynamo.compile(fn, backend="eager")
+    for a, b in ((A, A + 1), (A[:1] + 4, A[:1] + 5), (A - 1, A)):
+        assert repr(outcome_of(compiled, a, b)) == repr(outcome_of(fn, a, b))
+
+
+def outcome_of(fn, *args):
+    try:
+        return fn(*args)
+    except (ValueError, IndexError) as error:
+        return str(error)
+
+
+def test_arrays_are_equal():
+    def fn(x, a, b):
+        return np.array_equal(a, b), np.array_equal(a, a[:1]), np.array_equal([1], [1]), x + 1
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    nan = np.array([1.0, np.nan, 3.0])
+    for a, b in ((A, A.copy()), (A, A + 1), (nan, nan), (A, A.astype(np.int64))):
+        assert_same(compiled(X, a, b), fn(X, a, b))
+        assert_same(minidynamo.compile(fn, backend="eager")(X, a, b), fn(X, a, b))
+
+
+def test_items_of_arrays():
+    def fn(x, a):
+        return a.item(0), a.item(-1), a[None].item(0, 1), a[None].item(1), x + a.item(2)
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for a in (A, A + 1, A.astype(np.int64)):
+        assert_same(compiled(X, a), fn(X, a))
+
+
+def test_indices_that_depend_on_data():
+    def fn(x, a):
+        return a[np.where(a > 1)].sum() + x, np.nonzero(a)[0] * 2
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for a in (A, A + 1, A - 5):
+        assert repr(compiled(X, a)) == repr(fn(X, a))
