@@ -59,6 +59,8 @@ def _seq_getitem(
         if not isinstance(index, slice):
             return family(self.items)[index]
         found = list(self.items[index])
+    if self.cls is tuple and index.step in (None, 1) and len(found) == len(self.items):
+        return self
     return tx.wrap_items(self.cls if self.cls is torch.Size else family, found)
 
 
@@ -195,7 +197,9 @@ def _seq_mul(
     count: VariableTracker,
     /,
 ) -> VariableTracker:
-    return _joined(tx, _plain(self.cls), repeated(tx, self, count))
+    items = repeated(tx, self, count)
+    is_same = self.cls is tuple and len(items) == len(self.items)
+    return self if is_same else _joined(tx, _plain(self.cls), items)
 
 
 def _joined(tx: Translator, family: type, items: list[VariableTracker]) -> VariableTracker:
@@ -222,6 +226,10 @@ def _seq_add(
             tx.raise_observed(TypeError, text)
         name = family.__name__
         tx.raise_observed(TypeError, f'can only concatenate {name} (not "{kind}") to {name}')
+    if self.cls is tuple and not right.items:
+        return self
+    if family is tuple and other.python_type() is tuple and not self.items:
+        return other
     return _joined(tx, family, [*self.items, *right.items])
 
 

@@ -1198,3 +1198,20 @@ def test_python_mappings_of_the_library():
         return user["a"], dict(user), len(user), chain["b"] + chain["a"], shallow, deep
 
     check(fn, X, {"items": [1]})
+
+
+class OtherTuple(tuple):
+    pass
+
+
+def test_tuples_that_operations_leave_as_they_are():
+    def fn(x, given):
+        new, other, empty = (x, 1), OtherTuple((x, 2)), ()
+        found = []
+        for t in (new, given, other, (*other, 3)):
+            same = (t * 1, 1 * t, t[:], t[0:], t[::1], t[0:2], t[-2:], t + (), () + t)
+            found.append([item is t for item in same] + [t[::-1] is t, t * 2 is t, (*t,) is t])
+            found.append([t.__add__(()) is t, t.__mul__(1) is t, id(t) == id(t * 1)])
+        return x + 1, found, new * 0 is empty, new[:0] is empty
+
+    testing.check(fn, X, (X, 5), fullgraph=True)
