@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..bytecode import current, decode
+from ..bytecode import current, decode, loops
 from ..exc import SkipFrame
 from .base import VariableTracker
 from .constant import ConstantVariable
@@ -43,5 +43,5 @@ def check_given_locals(frame: Translator) -> None:
         return
     code = decode(frame.code)
     n_readers = sum(i.opname.startswith("LOAD") and i.arg in _READERS for i in code)
-    if n_readers > 1 or any(i.opname.startswith("JUMP_BACKWARD") for i in code):
+    if n_readers > 1 or loops(code):
         raise SkipFrame("locals() may be called again behind a graph break")

@@ -25,6 +25,7 @@ from .array_memory import Call, View, apart, check_place, check_values, place_of
 from .array_samples import check_sizes, has_shape, hint, sample
 from .base import VariableTracker, unsupported
 from .builder import builds
+from .builtin_object import observed
 from .constant import ConstantVariable, is_numpy_bool
 from .functions import CallableVariable, MethodOfVariable
 from .registry import wraps
@@ -42,7 +43,7 @@ Values = dict[str, VariableTracker]
 # Methods of arrays that give Python objects, files or memory.
 _NOT_TRACED = frozenset(
     "tobytes tofile dump dumps byteswap setfield getfield newbyteorder setflags"
-    " __array__ resize put partition itemset data flat flags base ctypes".split()
+    " __array__ resize put partition itemset data flat flags base ctypes is_integer".split()
 )
 
 
@@ -105,6 +106,10 @@ class NdarrayVariable(VariableTracker):
         tx: Translator,
         name: str,
     ) -> VariableTracker:
+        kind = self.python_type()
+        if not hasattr(kind, name):
+            with observed(tx):  # numpy says what became of it
+                getattr(kind(0) if self.is_scalar else kind(0, self.dtype()), name)
         fake = self.tensor.fake
         known: dict[str, Callable[[], Any]] = {
             "shape": lambda: tuple(fake.shape),

@@ -450,3 +450,27 @@ def test_indices_that_depend_on_data():
     compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
     for a in (A, A + 1, A - 5):
         assert repr(compiled(X, a)) == repr(fn(X, a))
+
+
+def test_attributes_that_numpy_has():
+    def fn(x, a):
+        names = ("ptp", "is_integer", "sum", "nope", "real", "unsqueeze", "itemset", "T")
+        found = [hasattr(part, name) for part in (a, a[0]) for name in names]
+        try:
+            a.itemset
+        except AttributeError as error:
+            return x + 1, found, str(error), getattr(a, "nope", 5)
+        return x - 1, found
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for a in (A, A.astype(np.int64)):
+        assert_same(compiled(X, a), fn(X, a))
+
+
+def test_numbers_tell_whether_they_are_integers():
+    def fn(x, a):
+        return a[0].is_integer(), x + 1
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for a in (A, A + 0.5):
+        assert_same(compiled(X, a), fn(X, a))
