@@ -27,7 +27,7 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     StatelessSymbolicContext,
 )
-from torch.utils._sympy.numbers import int_oo
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.printers import PythonPrinter
 
 from . import config, listed_sources, markers
@@ -40,6 +40,7 @@ from .shape_env import expr_function
 from .shape_history import History, history_of, is_counter
 from .shape_specs import UNBACKED, SpecifiedShapes
 from .source import (
+    AttrSource,
     ClosureSource,
     FuncDefaultsSource,
     FuncKwDefaultsSource,
@@ -52,7 +53,9 @@ from .source_chains import chain, is_kept_by_class, numbers_in
 from .symbolic_contexts import (
     ConstraintViolation,
     TorchSource,
+    between,
     constraint_of,
+    is_bound,
     is_ragged_symbol,
     parts_of,
     place_in_nested,
@@ -60,17 +63,13 @@ from .symbolic_contexts import (
     places,
     places_of_gradient,
     static_context,
+    unbacked_dims,
 )
 
 _INT64 = 2**63
 # Integers below these: sums and products of two fit 64 bits.
 _SMALL, WIDEST = 2**31, 2**60
 _OFFSETS = (torch.int64, torch.int32)
-
-
-def _unbacked_dims(value: torch.Tensor, source: Source) -> frozenset[int]:
-    listed = listed_sources.is_unbacked(source.name)
-    return frozenset(range(value.dim())) if listed else markers.unbacked_dims(value)
 
 
 @dataclass(slots=True)
@@ -147,7 +146,7 @@ class Shapes:
             context, self._unbacked[source] = self.specified.context(value, source)
             return context
         dynamic, weak = markers.dynamic_dims(value), markers.maybe_dynamic_dims(value)
-        unbacked = _unbacked_dims(value, source)
+        unbacked = unbacked_dims(value, source)
         if listed_sources.is_dynamic(source.name):
             weak = frozenset(range(value.dim()))
         kept = markers.static_dims(value) - dynamic
@@ -176,15 +175,27 @@ class Shapes:
             for dim in range(value.dim())
         ]
         moving = [DimDynamic.DYNAMIC if s else DimDynamic.INFER_STRIDE for s in strides]
-        if set(kinds) <= {DimDynamic.STATIC} and DimDynamic.DYNAMIC not in moving:
+        base = self._base_context(value, source)
+        is_constant = set(kinds) <= {DimDynamic.STATIC} and DimDynamic.DYNAMIC not in moving
+        if is_constant and base is None:
             return None
-        base = value._base
+        if base is None and value._base is not None:
+            base = static_context(value._base)
         return StatelessSymbolicContext(
             dynamic_sizes=kinds,
             dynamic_strides=moving,
             constraint_sizes=[constraint_of(value, dim, dynamic) for dim in range(value.dim())],
-            view_base_context=None if base is None else static_context(base),
+            view_base_context=base,
         )
+
+    def _base_context(self, value: torch.Tensor, source: Source) -> Any:
+        """Of the tensor that one is a view of: torch makes its fake along, and it may be an input
+        that comes later. None if its sizes are constants, or there is none.
+        """
+        base, place = value._base, AttrSource(source, "_base")
+        if base is None or is_traceable_wrapper_subclass(base) or unbacked_dims(base, place):
+            return None
+        return self.tensor_context(base, place, static=self.is_static(base, place))
 
     def track_tensor(
         self, source: Source, value: torch.Tensor, fake: torch.Tensor, stack: UserStack
@@ -471,9 +482,9 @@ class Shapes:
             return
         is_size = isinstance(source, TensorPropertySource)
         lowest = 0 if is_size else -_INT64
-        if _is_bound(found.lower) and found.lower > lowest:
+        if is_bound(found.lower) and found.lower > lowest:
             yield sympy.Ge(symbol, found.lower, evaluate=False)
-        if _is_bound(found.upper) and found.upper < _INT64 - 1:
+        if is_bound(found.upper) and found.upper < _INT64 - 1:
             yield sympy.Le(symbol, found.upper, evaluate=False)
 
     def _stack_of(self, symbol: sympy.Symbol, default: UserStack) -> UserStack:
@@ -484,9 +495,12 @@ class Shapes:
         return default
 
     def _add(self, guards: GuardSet, condition: Any, stack: UserStack) -> None:
-        places = {atom: atom.place for atom in condition.atoms(_Place)}
-        sources = {**self.sources, **places}
+        sources = {**self.sources, **{atom: atom.place for atom in condition.atoms(_Place)}}
         symbols = sorted(condition.free_symbols, key=str)
+        for symbol in symbols:  # of the base of a view, which is no input
+            known_as = self.env.var_to_sources.get(symbol, (None,))
+            place = sources.get(symbol) or place_of(known_as[0])
+            sources |= {} if place is None else {symbol: place}
         try:
             if not all(s.is_integer and not is_joined(sources.get(s)) for s in symbols):
                 raise ValueError("native guards compute with integers")
@@ -523,11 +537,11 @@ class Shapes:
                 found = self.env.var_to_range.get(known)
                 if found is None or (low is None and high is None):
                     continue
-                narrowed = (_is_bound(found.lower) and found.lower > max(low or 0, 2)) or (
-                    _is_bound(found.upper) and (high is None or found.upper < high)
+                narrowed = (is_bound(found.lower) and found.lower > max(low or 0, 2)) or (
+                    is_bound(found.upper) and (high is None or found.upper < high)
                 )
                 if narrowed:
-                    self._refuse(tensor, dim, f"it has to be {_between(found)}", expr)
+                    self._refuse(tensor, dim, f"it has to be {between(found)}", expr)
 
     def _check_unbacked(self) -> None:
         """An unbacked size was taken for another, or for a number, without looking at it."""
@@ -583,14 +597,3 @@ def _pattern(values: Sequence[Any]) -> list[int]:
 def _expr(number: Any) -> Any:
     """The expression that a SymInt was made with; None of an int."""
     return number.node._expr if isinstance(number, torch.SymInt) else None
-
-
-def _between(found: Any) -> str:
-    """A range of sizes in words."""
-    if not _is_bound(found.upper):
-        return f"{found.lower} or more"
-    return f"between {found.lower} and {found.upper}"
-
-
-def _is_bound(value: Any) -> bool:
-    return bool(value.is_Integer) and value not in (int_oo, -int_oo)

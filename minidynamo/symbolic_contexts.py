@@ -26,7 +26,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.singleton_int import SingletonInt
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from . import markers
+from . import listed_sources, markers
 from .exc import UserError
 from .source import AttrSource, CallSource, ConstSource, Source, TensorPropertySource
 
@@ -54,6 +54,12 @@ class TorchSource(torch._guards.Source):
     @functools.cached_property
     def guard_source(self) -> Any:
         return torch._guards.GuardSource.LOCAL
+
+
+def unbacked_dims(value: torch.Tensor, source: Source) -> frozenset[int]:
+    """The dimensions whose sizes the user marked, or listed, to be unknown while tracing."""
+    listed = listed_sources.is_unbacked(source.name)
+    return frozenset(range(value.dim())) if listed else markers.unbacked_dims(value)
 
 
 def wrapped_tensors(value: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
@@ -186,3 +192,15 @@ def place_of(known_as: Any) -> Source | None:
     if base is not None and hasattr(known_as, "prop"):
         return TensorPropertySource(base, known_as.prop.name.lower(), known_as.idx)
     return AttrSource(base, known_as.member) if base is not None else None
+
+
+def between(found: Any) -> str:
+    """A range of sizes in words."""
+    if not is_bound(found.upper):
+        return f"{found.lower} or more"
+    return f"between {found.lower} and {found.upper}"
+
+
+def is_bound(value: Any) -> bool:
+    """Whether an end of a range of sizes is a number."""
+    return bool(value.is_Integer) and value not in (int_oo, -int_oo)

@@ -492,6 +492,56 @@ def test_marked_static_beside_dynamic_true():
     assert len(counter.graphs) == 2
 
 
+# -- a view and the tensor that it is of ----------------------------------------------------------
+
+
+def both(view, whole):
+    return view.sin().sum() + whole.cos().sum()
+
+
+VIEWS = [torch.t, lambda x: x[0], lambda x: x[1:, 2:], lambda x: x.view(-1)]
+
+
+def graphs_of(fn, calls, **options):
+    """How many graphs the calls need. Their arguments are not copied: copies are no views."""
+    compiled, counter = compiled_with(fn, **options)
+    for args in calls:
+        assert_same(fn(*args), compiled(*args))
+    return len(counter.graphs)
+
+
+def wholes():
+    return [torch.randn(size, 4).clone() for size in (2, 3, 5, 7)]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_may_come_before_its_base(view, dynamic):
+    graphs = graphs_of(both, [(view(x), x) for x in wholes()], dynamic=dynamic)
+    assert graphs <= (1 if dynamic and view is torch.t else 2)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_base_of_a_view_is_not_guarded(view):
+    graphs = graphs_of(lambda x: x * 2, [(view(x),) for x in wholes()])
+    assert graphs == (1 if view is VIEWS[1] else 2)
+
+
+def test_a_view_whose_base_has_other_dimensions_next_time():
+    views = [torch.randn(3, 4).clone().t(), torch.randn(24).clone().view(4, 6)]
+    others = [torch.randn(4, 7), torch.randn(2, 4, 8).clone()[1]]
+    assert graphs_of(lambda x: x * 2, [(x,) for x in (*views, *others)]) == 2
+
+
+def test_the_base_of_a_view_may_be_marked():
+    compiled, counter = compiled_with(both)
+    for size in (3, 5):
+        x = torch.randn(size, 4).clone()
+        minidynamo.mark_dynamic(x, 0)
+        assert_same(both(x[0], x), compiled(x[0], x))
+    assert len(counter.graphs) == 1
+
+
 # -- truths of sizes as flags ---------------------------------------------------------------------
 
 
