@@ -146,6 +146,10 @@ class NdarrayVariable(VariableTracker):
             unsupported("numpy method", f"ndarray.{name}", "it is not traced")
         if name in ("item", "tolist") and not args and not kwargs:
             return self.tensor.call_method(tx, name, args, kwargs)
+        if name == "__contains__" and len(args) == 1 and not self.is_scalar:
+            found = tx.call_operator(operator.eq, [self, args[0]]).realize()
+            truth = tx.wrap_constant(bool)
+            return tx.call_function(truth, [found.call_method(tx, "any", [], {})], {})
         if name == "item" and not kwargs and all(arg.python_type() is int for arg in args):
             flat = len(args) == 1
             owner = self.tensor.call_method(tx, "reshape", [ConstantVariable(-1)], {})

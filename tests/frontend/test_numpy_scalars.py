@@ -474,3 +474,13 @@ def test_numbers_tell_whether_they_are_integers():
     compiled = minidynamo.compile(fn, backend="eager")
     for a in (A, A + 0.5):
         assert_same(compiled(X, a), fn(X, a))
+
+
+def test_what_is_in_an_array():
+    def fn(x, a):
+        return 3 in a, a[0] in a, 7 in a, 2.5 in a.reshape(1, 3), x + 1
+
+    for options in ({"fullgraph": True}, {}):
+        compiled = minidynamo.compile(fn, backend="eager", **options)
+        for a in (A, A + 4, A.astype(np.int64), np.array([np.nan, 1.0, 2.5])):
+            assert_same(compiled(X, a), fn(X, a))
