@@ -7,7 +7,7 @@ comes back with the symbols that torch makes for it (`place_of`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,16 +120,28 @@ def constraint_of(value: torch.Tensor, dim: int, dynamic: frozenset[int]) -> Any
     )
 
 
-def nested_context(value: torch.Tensor) -> StatelessSymbolicContext[..., Any]:
-    """Of a nested tensor itself: its sizes follow from those of the tensors inside."""
+def nested_context(
+    value: torch.Tensor, inside: Sequence[DimDynamic] | None = None
+) -> StatelessSymbolicContext[..., Any]:
+    """Of a nested tensor itself: its sizes follow from those of the tensors inside. inside: which
+    of the values' sizes are symbolic; those of a tensor that it is a view of are, too.
+    """
     base = value._base
 
-    def moving(dims: int, inside: Any = None) -> StatelessSymbolicContext[..., Any]:
-        return StatelessSymbolicContext(
-            dynamic_sizes=[DimDynamic.DYNAMIC] * dims, view_base_context=inside
-        )
+    def moving(sizes: Sequence[DimDynamic], of_base: Any = None) -> Any:
+        return StatelessSymbolicContext(dynamic_sizes=list(sizes), view_base_context=of_base)
 
-    return moving(value.dim(), None if base is None else moving(base.dim()))
+    dynamic = [DimDynamic.DYNAMIC] * value.dim()
+    if base is None:
+        return moving(dynamic)
+    sizes = [DimDynamic.DYNAMIC] * base.dim()
+    if inside is not None and base.shape == value._values.shape:  # type: ignore[attr-defined]
+        ragged = value._ragged_idx - 1  # type: ignore[attr-defined]
+        sizes = [
+            old if dim == ragged else new
+            for dim, (old, new) in enumerate(zip(sizes, inside, strict=True))
+        ]
+    return moving(dynamic, moving(sizes))
 
 
 def places(source: Source, fake: torch.Tensor) -> Iterator[tuple[Source, Any]]:

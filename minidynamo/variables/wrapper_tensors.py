@@ -222,6 +222,8 @@ def _context(
         return None
     outer = outer or static_context(value, outer_only=True)
     known = {name: context or static_context(part) for name, (part, context) in inner.items()}
+    if value.layout is torch.jagged:
+        outer = nested_context(value, known["_values"].dynamic_sizes)
     return of_wrapper(outer, known, source)
 
 

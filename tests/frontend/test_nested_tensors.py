@@ -140,6 +140,23 @@ def test_captured_whole(name, backend):
     assert len(counter.graphs) <= graphs
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_constant_sizes_of_views_are_guarded(backend):
+    def fn(x):
+        return x.narrow(2, 0, 4), x * 2, x.sum(1)
+
+    def of(width, lengths):
+        offsets = torch.tensor([0, *lengths]).cumsum(0)
+        return jagged(torch.randn(sum(lengths), width), offsets)
+
+    counter = CountingBackend(backend=backend)
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for width, lengths in ((4, [2, 3]), (4, [4, 2]), (6, [2, 3]), (7, [1, 5])):
+        x = of(width, lengths)
+        assert same(compiled(x), fn(x))
+    assert 2 <= len(counter.graphs) <= 3
+
+
 @pytest.mark.parametrize("name", ["linear", "made inside", "values of an input"])
 def test_inductor(name):
     fn, make, _ = CASES[name]
