@@ -40,7 +40,9 @@ def _sign(x: Any) -> Any:
 _OWN = {"sign": _sign}
 
 
-def _has_array(value: VariableTracker) -> bool:
+def _has_array(
+    value: VariableTracker,
+) -> bool:
     value = value.realize()
     if isinstance(value, NdarrayVariable):
         return True
@@ -90,7 +92,10 @@ def _function(
         handles(real)(handler)
 
 
-def _fixed(tx: Translator, value: VariableTracker) -> VariableTracker | None:
+def _fixed(
+    tx: Translator,
+    value: VariableTracker,
+) -> VariableTracker | None:
     """A number or a nest of numbers without symbols; None for others."""
     value = value.realize()
     if _is_nest(value):
@@ -210,7 +215,10 @@ def from_numpy(
     return sharing_tensor(tx, args[0])
 
 
-def sharing_tensor(tx: Translator, array: NdarrayVariable) -> VariableTracker:
+def sharing_tensor(
+    tx: Translator,
+    array: NdarrayVariable,
+) -> VariableTracker:
     """Another tensor with the memory of an array; eager refuses negative strides."""
     array.check_write()  # which the tensor may be written to
     return tx.add_node("call_method", "detach", (array.tensor.node,), {})

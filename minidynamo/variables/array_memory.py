@@ -127,7 +127,10 @@ def place_of(fake: torch.Tensor) -> Any:
     return fake.untyped_storage()._cdata, tuple(fake.shape), fake.stride()
 
 
-def check_place(tensor: TensorVariable, place: Any) -> None:
+def check_place(
+    tensor: TensorVariable,
+    place: Any,
+) -> None:
     """Break the graph where the tensor of an array is not what it was when the array was made."""
     if place_of(tensor.fake) != place:
         what = "its tensor was given another shape or other memory"

@@ -51,7 +51,10 @@ def sample(array: NdarrayVariable) -> Any:
     return made[()] if array.is_scalar else made
 
 
-def has_shape(fake: torch.Tensor, shape: tuple[int, ...]) -> bool:
+def has_shape(
+    fake: torch.Tensor,
+    shape: tuple[int, ...],
+) -> bool:
     """Sizes that depend on data are not compared."""
     sizes = zip(fake.shape, shape, strict=False)
     known = [(a, b) for a, b in sizes if not isinstance(a, torch.SymInt) or a.node.has_hint()]
@@ -65,7 +68,11 @@ _ELEMENTWISE = frozenset(
 )
 
 
-def check_sizes(name: str, function: Any, array: NdarrayVariable) -> None:
+def check_sizes(
+    name: str,
+    function: Any,
+    array: NdarrayVariable,
+) -> None:
     """Break the graph where what numpy does may depend on a size that depends on data."""
     sizes = [size for size in array.tensor.fake.shape if isinstance(size, torch.SymInt)]
     if all(size.node.has_hint() for size in sizes) or isinstance(function, numpy.ufunc):

@@ -111,6 +111,10 @@ class VariableTracker:
         """What stands for the value in a subscript of a tensor."""
         return self
 
+    def as_argument(self, tx: Translator) -> VariableTracker:
+        """What stands for the value among the arguments of a node."""
+        return self
+
     def specialized(self, tx: Translator) -> VariableTracker:
         """The value with a symbolic number made a constant (of this call, with a guard)."""
         return self

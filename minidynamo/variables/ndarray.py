@@ -99,6 +99,10 @@ class NdarrayVariable(VariableTracker):
     def truth(self, tx: Translator) -> bool:
         return self.tensor.truth(tx)
 
+    def as_argument(self, tx: Translator) -> VariableTracker:
+        """Torch takes numpy's numbers for Python's."""
+        return self.call_method(tx, "item", [], {}).realize() if self.is_scalar else self
+
     # -- attributes -----------------------------------------------------------------------------
 
     def getattr(
@@ -144,6 +148,8 @@ class NdarrayVariable(VariableTracker):
     ) -> VariableTracker:
         if name in _NOT_TRACED or not hasattr(tnp.ndarray, name):
             unsupported("numpy method", f"ndarray.{name}", "it is not traced")
+        if name == "__index__" and self.dtype().kind in "iu" and not self.tensor.fake.dim():
+            name = "item"
         if name in ("item", "tolist") and not args and not kwargs:
             return self.tensor.call_method(tx, name, args, kwargs)
         if name == "__contains__" and len(args) == 1 and not self.is_scalar:

@@ -169,7 +169,7 @@ class Services:
         raise ObservedException(self.wrap_exception(type_(*args)))
 
     def as_proxy(self, value: VariableTracker) -> Any:
-        return value.realize().as_proxy()
+        return value.realize().as_argument(self).as_proxy()  # type: ignore[arg-type]
 
     def add_node(
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -77,7 +77,11 @@ class SuperVariable(VariableTracker):
 
 
 @wraps(super)
-def wrap_super(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def wrap_super(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     """A super object of the frame: what it is bound to, and behind which class it looks."""
     receiver = value.__self__
     tx.guard(source, "TYPE_IS", super)

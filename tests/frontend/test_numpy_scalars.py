@@ -484,3 +484,21 @@ def test_what_is_in_an_array():
         compiled = minidynamo.compile(fn, backend="eager", **options)
         for a in (A, A + 4, A.astype(np.int64), np.array([np.nan, 1.0, 2.5])):
             assert_same(compiled(X, a), fn(X, a))
+
+
+def test_numbers_of_arrays_are_arguments_of_torch():
+    def fn(x, a):
+        return torch.zeros(a[1], 2) + 1, torch.full((2,), a[0]), x.new_ones(a[1])
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for values in ([1, 2], [1, 3], [5, 4]):
+        assert_same(compiled(X, np.array(values)), fn(X, np.array(values)))
+
+
+def test_numbers_of_arrays_of_the_frame_are_indices():
+    def fn(x, a):
+        return [10, 20, 30][a[0]], range(5)[a[1]], x + 1
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for values in ([1, 2], [0, 1]):
+        assert_same(compiled(X, np.array(values)), fn(X, np.array(values)))
