@@ -9,6 +9,7 @@ from ..variables.base import (
     HANDLED_EXCEPTION,
     ObservedException,
     VariableTracker,
+    type_name,
     unsupported,
 )
 from ..variables.builtin_object import BuiltinObject
@@ -196,10 +197,10 @@ def _context_method(tx: Translator, manager: VariableTracker, name: str) -> Vari
         found = lookup_special(tx, manager, name)
     else:
         lacks = isinstance(manager, BuiltinObject) and manager.lookup(name) is None
-        found = None if lacks else tx.getattr(manager, name)
+        found = None if lacks or manager.lacks(name) else tx.getattr(manager, name)
     if found is None:
         missed = " (missed __exit__ method)" if name == "__exit__" else ""
-        kind = manager.python_type().__name__
+        kind = type_name(manager.python_type())
         text = f"'{kind}' object does not support the context manager protocol{missed}"
         tx.raise_observed(TypeError, text)
     return found

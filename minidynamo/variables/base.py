@@ -41,6 +41,15 @@ class ObservedException(Exception):
         self.is_chained = is_chained
 
 
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+
+
+def type_name(cls: type) -> str:
+    """`tp_name`, as messages show it: with the module for classes of C outside of builtins."""
+    in_module = cls.__flags__ & _IMMUTABLE_TYPE and cls.__module__ != "builtins"
+    return f"{cls.__module__}.{cls.__qualname__}" if in_module else cls.__name__
+
+
 def unsupported(
     kind: str, context: str, explanation: str = "", hints: Iterable[str] = ()
 ) -> NoReturn:
@@ -241,24 +250,30 @@ class VariableTracker:
         kind = self._known_type()
         names = ("__contains__", "__iter__", "__getitem__")
         if kind is not None and not any(hasattr(kind, name) for name in names):
-            tx.raise_observed(TypeError, f"argument of type '{kind.__name__}' is not iterable")
+            tx.raise_observed(
+                TypeError, f"argument of type '{type_name(kind)}' is not iterable"
+            )
         return self.call_method(tx, "__contains__", [item], {})
 
     def _known_type(self) -> type | None:
         is_known = type(self).python_type is not VariableTracker.python_type
         return self.python_type() if is_known else None
 
+    def lacks(self, name: str) -> bool:
+        """Whether the type is known not to define the special method `name`."""
+        kind = self._known_type()
+        return kind is not None and not hasattr(kind, name)
+
     def _require(self, tx: Translator, name: str, text: str) -> None:
         """TypeError if the type does not define the special method `name`."""
-        kind = self._known_type()
-        if kind is not None and not hasattr(kind, name):
-            tx.raise_observed(TypeError, text.format(kind.__name__))
+        if self.lacks(name):
+            tx.raise_observed(TypeError, text.format(type_name(self.python_type())))
 
     def iter(self, tx: Translator) -> VariableTracker:
         """`PyObject_GetIter`: a value whose `next` works."""
         kind = self.python_type()
         if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
-            tx.raise_observed(TypeError, f"{kind.__name__!r} object is not iterable")
+            tx.raise_observed(TypeError, f"{type_name(kind)!r} object is not iterable")
         unsupported("iteration", repr(self), f"iterating over {self.phrase()} is not traced")
 
     def next(self, tx: Translator) -> VariableTracker | None:

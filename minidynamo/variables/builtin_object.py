@@ -19,7 +19,7 @@ from ..side_effects import Mutation
 from ..source import SlotSource
 from ..utils import class_dict
 from .arity import Arity, method_of_new, refuse
-from .base import ObservedException, VariableTracker, unsupported
+from .base import ObservedException, VariableTracker, type_name, unsupported
 from .constant import ConstantVariable
 from .descriptors import bind, class_lookup, class_variable
 from .functions import MethodOfVariable
@@ -108,15 +108,6 @@ def observed(tx: Translator) -> Iterator[None]:
         raise ObservedException(tx.wrap_exception(error)) from error
 
 
-_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
-
-
-def type_name(cls: type) -> str:
-    """`tp_name`, as messages show it: with the module for classes of C outside of builtins."""
-    in_module = cls.__flags__ & _IMMUTABLE_TYPE and cls.__module__ != "builtins"
-    return f"{cls.__module__}.{cls.__qualname__}" if in_module else cls.__name__
-
-
 class _Unset:
     """An object whose one slot was never set."""
 
@@ -188,10 +179,18 @@ def refuse_half_slot(
 def words_without_delitem(
     tx: Translator,
     key: VariableTracker,
+    cls: type,
 ) -> str:
-    """PySequence_DelItem and PyObject_DelItem have words of their own."""
-    verb = "doesn't" if has_slot(tx, key.realize(), "__index__") else "does not"
+    """PySequence_DelItem, which asks a class with slots of sequences, and PyObject_DelItem have
+    words of their own.
+    """
+    names = ("__len__", "__contains__", "__getitem__")
+    is_asked = cls.__flags__ & _HEAP_TYPE or any(hasattr(cls, name) for name in names)
+    verb = "doesn't" if is_asked and has_slot(tx, key.realize(), "__index__") else "does not"
     return f"{verb} support item deletion"
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 def as_iterator(tx: Translator, value: VariableTracker) -> VariableTracker:
@@ -455,7 +454,7 @@ class BuiltinObject(InstanceState):
         self._item_slot(tx, "__setitem__", "does not support item assignment", [key, value])
 
     def delitem(self, tx: Translator, key: VariableTracker) -> None:
-        self._item_slot(tx, "__delitem__", words_without_delitem(tx, key), [key])
+        self._item_slot(tx, "__delitem__", words_without_delitem(tx, key, self.cls), [key])
 
     def length(self, tx: Translator) -> VariableTracker:
         if self.lookup("__len__") is None:

@@ -19,7 +19,7 @@ from ..guards import Predicate
 from ..side_effects import DELETED, Mutation
 from ..source import AttrSource, ConstSource
 from ..utils import class_dict
-from .base import ObservedException, VariableTracker, unsupported
+from .base import ObservedException, VariableTracker, type_name, unsupported
 from .builder import builds
 from .builtin_object import as_iterator, rich_equal
 from .constant import ConstantVariable, is_of_library, is_value
@@ -154,9 +154,8 @@ class ClassVariable(VariableTracker):
             return tx.call_function(
                 bind(tx, fallback, self, meta), [ConstantVariable(name)], {}
             )
-        tx.raise_observed(
-            AttributeError, f"type object {cls.__name__!r} has no attribute {name!r}"
-        )
+        text = f"type object {type_name(cls)!r} has no attribute {name!r}"
+        tx.raise_observed(AttributeError, text)
 
     def load_slot(self, tx: Translator, descriptor: Any) -> VariableTracker:
         return self._fold_attribute(tx, descriptor.__name__)
@@ -195,7 +194,7 @@ class ClassVariable(VariableTracker):
         existed = name in self.value.__dict__
         stored = tx.output.side_effects.load_attr(self, name)
         if stored is DELETED or (stored is None and not existed):
-            text = f"type object {self.value.__name__!r} has no attribute {name!r}"
+            text = f"type object {type_name(self.value)!r} has no attribute {name!r}"
             tx.raise_observed(AttributeError, text)
         tx.output.side_effects.delete_attr(self, name, existed=existed)
 

@@ -17,7 +17,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 from .. import trace_rules
-from .base import NotConstant, ObservedException, VariableTracker, unsupported
+from .base import NotConstant, ObservedException, VariableTracker, type_name, unsupported
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -277,8 +277,7 @@ class ConstantVariable(VariableTracker):
     ) -> VariableTracker:
         if callable(self.value):
             return tx.call_function(self.getattr(tx, "__call__"), args, kwargs)
-        kind = type(self.value).__name__
-        tx.raise_observed(TypeError, f"'{kind}' object is not callable")
+        tx.raise_observed(TypeError, f"'{type_name(type(self.value))}' object is not callable")
 
     def call_method(
         self,

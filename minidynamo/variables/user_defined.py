@@ -277,7 +277,7 @@ class UserDefinedObjectVariable(InstanceState):
         function = lookup_special(tx, self, name)
         if function is None:
             refuse_half_slot(tx, self.cls, name)
-            tx.raise_observed(TypeError, _lacking(name, self.cls.__name__))
+            tx.raise_observed(TypeError, _lacking(name, type_name(self.cls)))
         return tx.call_function(function, list(args), {}).realize()
 
     def call(
@@ -285,7 +285,7 @@ class UserDefinedObjectVariable(InstanceState):
     ) -> VariableTracker:
         function = lookup_special(tx, self, "__call__")
         if function is None:
-            tx.raise_observed(TypeError, f"'{self.cls.__name__}' object is not callable")
+            tx.raise_observed(TypeError, f"'{type_name(self.cls)}' object is not callable")
         return tx.call_for(self, function, args, kwargs)
 
     def call_method(
@@ -306,7 +306,7 @@ class UserDefinedObjectVariable(InstanceState):
     def delitem(self, tx: Translator, key: VariableTracker) -> None:
         if class_lookup(tx, self.cls, "__delitem__") is None:
             refuse_half_slot(tx, self.cls, "__delitem__")
-            text = f"{self.cls.__name__!r} object {words_without_delitem(tx, key)}"
+            text = f"{type_name(self.cls)!r} object {words_without_delitem(tx, key, self.cls)}"
             tx.raise_observed(TypeError, text)
         self._special(tx, "__delitem__", key)
 
@@ -320,7 +320,7 @@ class UserDefinedObjectVariable(InstanceState):
             return as_iterator(tx, tx.call_function(function, [], {}).realize())
         if function is None and lookup_special(tx, self, "__getitem__") is not None:
             return SequenceProtocolIterator(self)
-        tx.raise_observed(TypeError, _lacking("__iter__", self.cls.__name__))
+        tx.raise_observed(TypeError, _lacking("__iter__", type_name(self.cls)))
 
     def next(self, tx: Translator) -> VariableTracker | None:
         return self.until_stopped(lambda: self._special(tx, "__next__"))
@@ -330,7 +330,7 @@ class UserDefinedObjectVariable(InstanceState):
         function = lookup_special(tx, self, "__contains__")
         if function is not None:
             if is_none(function):
-                text = f"'{self.cls.__name__}' object is not a container"
+                text = f"'{type_name(self.cls)}' object is not a container"
                 tx.raise_observed(TypeError, text)
             return ConstantVariable(tx.call_function(function, [item], {}).realize().truth(tx))
         try:
@@ -338,9 +338,8 @@ class UserDefinedObjectVariable(InstanceState):
         except ObservedException as error:
             if not issubclass(error.value.python_type(), TypeError):
                 raise
-            tx.raise_observed(
-                TypeError, f"argument of type '{self.cls.__name__}' is not iterable"
-            )
+            text = f"argument of type '{type_name(self.cls)}' is not iterable"
+            tx.raise_observed(TypeError, text)
         while (candidate := iterator.next(tx)) is not None:
             if rich_equal(tx, candidate, item):
                 return ConstantVariable(True)
@@ -352,7 +351,7 @@ class UserDefinedObjectVariable(InstanceState):
         if function is not None:
             result = tx.call_function(function, [], {}).realize()
             if result.python_type() is not bool:
-                kind = result.python_type().__name__
+                kind = type_name(result.python_type())
                 tx.raise_observed(TypeError, f"__bool__ should return bool, returned {kind}")
             return result.truth(tx)
         if class_lookup(tx, self.cls, "__len__") is not None:

@@ -1,8 +1,13 @@
 """Corners of CPython's protocols: hints of length, unpacking, slots that are None, patterns."""
 
+import array
 import collections.abc
+import datetime
+import decimal
 import enum
 import operator
+import re
+import types
 
 import pytest
 import torch
@@ -462,3 +467,74 @@ def test_texts_are_repeated_as_often_as_a_size():
         return x + 1, "ab" * x.shape[0]
 
     check_recompiles(fn, [(torch.ones(n),) for n in (2, 3, 4)], graphs=None)
+
+
+def subscripted(value):
+    return value[0]
+
+
+def emptied(value):
+    del value[0]
+
+
+def measured(value):
+    return len(value)
+
+
+def walked(value):
+    return list(value)
+
+
+def called(value):
+    return value()
+
+
+def searched(value):
+    return 1 in value
+
+
+def entered(value):
+    with value:
+        return 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: types.SimpleNamespace(a=1),
+        lambda: datetime.date(2020, 1, 2),
+        lambda: datetime.timedelta(1),
+        lambda: decimal.Decimal("1.5"),
+        lambda: collections.deque(),
+        lambda: re.compile("a"),
+        lambda: torch.float32,
+        lambda: "text",
+        lambda: None,
+        lambda: types.SimpleNamespace,
+        lambda: torch.ones(2),
+        lambda: len,
+    ],
+)
+def test_what_the_class_of_an_object_lacks(make):
+    """The messages have the name that its C class has, and `with` asks for no attributes."""
+
+    def fn(x, value, read):
+        try:
+            return x + 1, type(read(value))
+        except (TypeError, IndexError) as error:
+            return x - 1, type(error), str(error)
+
+    reads = (subscripted, emptied, measured, walked, called, searched, entered)
+    for read in reads:
+        check(fn, x, make(), read, graphs=None)
+
+
+@pytest.mark.parametrize("value", [array.array("i", [1, 2]), memoryview(b"ab")])
+def test_sequences_of_c_are_reversible(value):
+    def fn(x):
+        try:
+            return x + 1, list(reversed(value))
+        except TypeError as error:
+            return x - 1, str(error)
+
+    check(fn, x, graphs=None)
