@@ -85,7 +85,11 @@ def _function(
             args = operands(tx, args)
         return call_numpy(tx, traced, name, args, kwargs, real)
 
-    def on_arrays(tx: Translator, function: Any, arrays: Args) -> VariableTracker:
+    def on_arrays(
+        tx: Translator,
+        function: Any,
+        arrays: Args,
+    ) -> VariableTracker:
         return call_numpy(tx, traced, name, operands(tx, arrays), {}, function)
 
     if handler_of(real) is None:
@@ -119,7 +123,10 @@ def _computed(
         return None
 
 
-def _stacked(tx: Translator, value: VariableTracker) -> VariableTracker:
+def _stacked(
+    tx: Translator,
+    value: VariableTracker,
+) -> VariableTracker:
     """A list of arrays as the array of them; others as they are."""
     if not _is_nest(value):
         return value

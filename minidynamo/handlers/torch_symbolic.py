@@ -61,7 +61,10 @@ def number_holder(value: VariableTracker) -> VariableTracker:
     return value if value.tensor.fake.dim() else value.tensor
 
 
-def data_truth(tx: Translator, value: VariableTracker) -> VariableTracker | None:
+def data_truth(
+    tx: Translator,
+    value: VariableTracker,
+) -> VariableTracker | None:
     """`bool(value)` of a number that depends on data; None where it is known while tracing, or
     where the graph has to break.
     """
@@ -114,7 +117,10 @@ def _clamps(name: str) -> None:
     handles(getattr(torch, name))(function)
 
 
-def _as_number(tx: Translator, value: VariableTracker) -> VariableTracker:
+def _as_number(
+    tx: Translator,
+    value: VariableTracker,
+) -> VariableTracker:
     number = known_number(tx, value.node) if isinstance(value, TensorVariable) else None
     return number or value
 
@@ -123,7 +129,10 @@ for _name in ("clamp", "clip"):
     _clamps(_name)
 
 
-def _tolist(tx: Translator, tensor: TensorVariable) -> VariableTracker:
+def _tolist(
+    tx: Translator,
+    tensor: TensorVariable,
+) -> VariableTracker:
     if not tensor.fake.dim():
         return tx.add_node("call_method", "item", (tensor.node,), {})
     rows = [row.realize() for row in tensor.unpack(tx)]
@@ -168,7 +177,10 @@ def _named_message(kwargs: Kwargs) -> list[VariableTracker]:
     return [kwargs["message"]] if "message" in kwargs else []
 
 
-def _message(tx: Translator, given: list[VariableTracker]) -> str | None:
+def _message(
+    tx: Translator,
+    given: list[VariableTracker],
+) -> str | None:
     """What the program's function for the message gives; None without one."""
     if not given or given[0].python_type() is type(None):
         return None
@@ -231,7 +243,11 @@ for _name in _QUESTIONS:
 def _specializes(function: Any) -> None:
     """A function that asks for a number's value, or for that of this call: it is guarded."""
 
-    def value_of(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    def value_of(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         number = args[0].realize() if args else None
         if len(args) != 1 or kwargs or not isinstance(number, (SymVariable, ConstantVariable)):
             return NotImplemented
@@ -245,7 +261,10 @@ for _name in "guard_scalar guard_bool guard_int guard_float guarding_hint_or_thr
         _specializes(getattr(symbolic_shapes, _name))
 
 
-def _traced_as(tx: Translator, value: VariableTracker) -> Any:
+def _traced_as(
+    tx: Translator,
+    value: VariableTracker,
+) -> Any:
     """What a trace has for a value: a fake tensor, a symbol, a constant, tuples of them."""
     value = value.realize()
     if isinstance(value, TensorVariable):
@@ -260,7 +279,11 @@ def _traced_as(tx: Translator, value: VariableTracker) -> Any:
 def _asks_trace(function: Any) -> None:
     """A question about the trace: its answer is no fact of the program's, nothing is guarded."""
 
-    def ask(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    def ask(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         given = NotImplemented if kwargs or len(args) != 1 else _traced_as(tx, args[0])
         if any(leaf is NotImplemented for leaf in torch.utils._pytree.tree_leaves(given)):
             return NotImplemented
@@ -294,7 +317,11 @@ _combines(symbolic_shapes.sym_or)
 
 
 @handles(torch._shape_as_tensor)
-def shape_as_tensor(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+def shape_as_tensor(
+    tx: Translator,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """A tensor of the sizes: torch's operator reads them where fake tensors have no data."""
     if len(args) != 1 or kwargs or not isinstance(args[0], TensorVariable):
         return NotImplemented
@@ -367,7 +394,11 @@ def _knows_its_kernel(function: Any) -> None:
     input's sizes are what the shapes of its result take minutes to be reasoned about in.
     """
 
-    def convolve(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    def convolve(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
         if isinstance(weight, TensorVariable):
             for extent in example_value(weight.node).shape[2:]:

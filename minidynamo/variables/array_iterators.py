@@ -24,7 +24,10 @@ class Array(Protocol):
 
 
 class _Sequence:
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(
+        self,
+        index: int,
+    ) -> Any:
         raise IndexError
 
 
@@ -34,13 +37,20 @@ _KIND = type(iter(_Sequence()))
 class ArrayIterator(IteratorVariable):
     """count: of items. Its real iterator is Python's for what has a `__getitem__` only."""
 
-    def __init__(self, array: Array, count: int) -> None:
+    def __init__(
+        self,
+        array: Array,
+        count: int,
+    ) -> None:
         super().__init__(_KIND, mutation=Mutation.NEW)
         self.array = array
         self.count = count
         self.index: int | None = 0  # None: it is exhausted
 
-    def step(self, tx: Translator) -> VariableTracker | None:
+    def step(
+        self,
+        tx: Translator,
+    ) -> VariableTracker | None:
         if self.index is None or self.index == self.count:
             self.index = None
             return None
@@ -51,11 +61,17 @@ class ArrayIterator(IteratorVariable):
     def remaining(self) -> int:
         return 0 if self.index is None else self.count - self.index
 
-    def reconstruct(self, codegen: PyCodegen) -> None:
+    def reconstruct(
+        self,
+        codegen: PyCodegen,
+    ) -> None:
         construct(codegen, _iterator_at, self.array, self.index)
 
 
-def _iterator_at(array: Any, index: int | None) -> Iterator[Any]:
+def _iterator_at(
+    array: Any,
+    index: int | None,
+) -> Iterator[Any]:
     """Run by generated code: an iterator that gave `index` items."""
     iterator: Any = iter(array)
     if index is None:

@@ -56,7 +56,10 @@ class View:
         if any(tensor._version != version for tensor, version in self.versions):
             unsupported("numpy array", repr(self.function), "what it views was written to")
 
-    def reconstruct(self, codegen: PyCodegen) -> None:
+    def reconstruct(
+        self,
+        codegen: PyCodegen,
+    ) -> None:
         for _ in self.path:
             codegen.begin_call(operator.getitem)
         codegen.begin_call(self.function)
@@ -175,7 +178,12 @@ def check_values(
         _check_second(name, plain, args, kinds)
 
 
-def _check_second(name: str, plain: str, args: list[VariableTracker], kinds: list[str]) -> None:
+def _check_second(
+    name: str,
+    plain: str,
+    args: list[VariableTracker],
+    kinds: list[str],
+) -> None:
     """Integers divided by 0 are 0 in numpy and an error in torch, those to negative powers are an
     error in numpy: only known divisors and exponents are traced.
     """

@@ -38,7 +38,10 @@ class Learnt(dict[int, Unsupported]):
         self.asked: set[Source] = set()
         self.read: set[Source] = set()
 
-    def solve(self, error: Unsupported) -> None:
+    def solve(
+        self,
+        error: Unsupported,
+    ) -> None:
         """Have another attempt read numbers of inputs; raises an error that this does not help."""
         is_about_data = isinstance(error, DataDependentError) or error.kind in _KINDS
         if not is_about_data or self.asked <= self.read:
@@ -47,7 +50,10 @@ class Learnt(dict[int, Unsupported]):
         self.clear()
 
 
-def number_of_input(tx: Translator, node: Node) -> VariableTracker | None:
+def number_of_input(
+    tx: Translator,
+    node: Node,
+) -> VariableTracker | None:
     """The symbol for the number in an input of the graph; None where it is not to be read."""
     if not tx.output.options.fullgraph:
         return None
@@ -73,7 +79,10 @@ def _item(tensor: Any) -> Any:
     return tensor.item() if is_number and tensor.device.type == "cpu" else None
 
 
-def _may_be_read(tx: Translator, given: GraphInput) -> bool:
+def _may_be_read(
+    tx: Translator,
+    given: GraphInput,
+) -> bool:
     """Whether it is what it was at entry: the graph has not written to its memory."""
     value, fake = given.value, example_value(given.node)
     if type(value) is not torch.Tensor or fake.dim() or fake.dtype not in _DTYPES:

@@ -64,7 +64,10 @@ def tensor_of_items(
     return build(data)
 
 
-def _check_number(item: Any, wanted: torch.dtype) -> None:
+def _check_number(
+    item: Any,
+    wanted: torch.dtype,
+) -> None:
     """Eager asks a tensor for an integer or a real number where the dtype wants one."""
     if not isinstance(item, torch.Tensor) or wanted.is_complex:
         return
@@ -74,7 +77,10 @@ def _check_number(item: Any, wanted: torch.dtype) -> None:
         raise TypeError(f"a complex tensor may not be a number of dtype {wanted}")
 
 
-def _collect(item: Any, leaves: list[torch.Tensor]) -> None:
+def _collect(
+    item: Any,
+    leaves: list[torch.Tensor],
+) -> None:
     if isinstance(item, (list, tuple)):
         for part in item:
             _collect(part, leaves)
@@ -82,7 +88,10 @@ def _collect(item: Any, leaves: list[torch.Tensor]) -> None:
         leaves.append(_leaf(item))
 
 
-def _leaf(item: Any, kind: torch.dtype | None = None) -> torch.Tensor:
+def _leaf(
+    item: Any,
+    kind: torch.dtype | None = None,
+) -> torch.Tensor:
     if isinstance(item, torch.Tensor):
         return item.detach()
     if type(item) not in _DTYPES:
@@ -90,7 +99,12 @@ def _leaf(item: Any, kind: torch.dtype | None = None) -> torch.Tensor:
     return torch.scalar_tensor(item, dtype=kind or _DTYPES[type(item)])
 
 
-def with_items(tx: Translator, call: tuple[Any, Any], given: Any, failure: Unsupported) -> Any:
+def with_items(
+    tx: Translator,
+    call: tuple[Any, Any],
+    given: Any,
+    failure: Unsupported,
+) -> Any:
     """Arguments of a node with the numbers of the tensors that its operator asked for theirs, as
     eager's parser of arguments does (`roll(x, tensor)`); `failure` where none was asked.
 
@@ -117,7 +131,10 @@ def with_items(tx: Translator, call: tuple[Any, Any], given: Any, failure: Unsup
     return map_arg(given, lambda node: numbers.get(node, node))
 
 
-def _asked(given: Any, integers: bool) -> list[Node]:
+def _asked(
+    given: Any,
+    integers: bool,
+) -> list[Node]:
     nodes: dict[Node, None] = {}
     map_arg(given, nodes.setdefault)
     asked = [
@@ -127,14 +144,20 @@ def _asked(given: Any, integers: bool) -> list[Node]:
     return [] if integers and is_float else asked
 
 
-def _item(tx: Translator, node: Node) -> Any:
+def _item(
+    tx: Translator,
+    node: Node,
+) -> Any:
     example_value(node).item_memo = None  # the number is to be the result of `item`
     number = known_number(tx, node) or tx.add_node("call_method", "item", (node,), {})
     tx.output.draws.has_items = True
     return tx.as_proxy(number)
 
 
-def known_number(tx: Translator, node: Node) -> VariableTracker | None:
+def known_number(
+    tx: Translator,
+    node: Node,
+) -> VariableTracker | None:
     """The number that a tensor of the graph holds, where that is known while tracing."""
     constant = getattr(example_value(node), "constant", None)
     if constant is not None and not constant.dim():
@@ -142,7 +165,10 @@ def known_number(tx: Translator, node: Node) -> VariableTracker | None:
     return _number_behind(tx, node) or number_of_input(tx, node)
 
 
-def _number_behind(tx: Translator, value: Any) -> VariableTracker | None:
+def _number_behind(
+    tx: Translator,
+    value: Any,
+) -> VariableTracker | None:
     if not isinstance(value, Node):
         return ConstantVariable(value) if type(value) is int else None
     fake = example_value(value)

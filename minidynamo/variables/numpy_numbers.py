@@ -51,20 +51,36 @@ class NumpyNumberVariable(VariableTracker):
     def as_python_constant(self) -> Any:
         return self.kind(self.symbol.as_python_constant())
 
-    def specialized(self, tx: Translator) -> ConstantVariable:
+    def specialized(
+        self,
+        tx: Translator,
+    ) -> ConstantVariable:
         """The value of this call, which becomes a guard."""
         return ConstantVariable(self.kind(self.symbol.specialized(tx).value))
 
-    def truth(self, tx: Translator) -> bool:
+    def truth(
+        self,
+        tx: Translator,
+    ) -> bool:
         return self.symbol.truth(tx)
 
-    def hash_key(self, tx: Translator) -> Any:
+    def hash_key(
+        self,
+        tx: Translator,
+    ) -> Any:
         return self.specialized(tx).value
 
-    def check_hashable(self, tx: Translator) -> None:
+    def check_hashable(
+        self,
+        tx: Translator,
+    ) -> None:
         pass
 
-    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+    def getattr(
+        self,
+        tx: Translator,
+        name: str,
+    ) -> VariableTracker:
         if name == "item" or name in _PLAIN:
             return MethodOfVariable(self, name)
         if name in _OF_KIND:
@@ -115,7 +131,10 @@ class NumpyNumberVariable(VariableTracker):
     def as_proxy(self) -> Any:
         return self.symbol.as_proxy()
 
-    def reconstruct(self, codegen: PyCodegen) -> None:
+    def reconstruct(
+        self,
+        codegen: PyCodegen,
+    ) -> None:
         codegen.begin_call(self.kind)
         codegen(self.symbol)
         codegen.end_call(1)
@@ -138,7 +157,10 @@ def _is_double(value: VariableTracker) -> bool:
     return value.python_type() in _DOUBLES
 
 
-def _is_exact(tx: Translator, value: VariableTracker) -> bool:
+def _is_exact(
+    tx: Translator,
+    value: VariableTracker,
+) -> bool:
     """Whether it is an integer that is small (a guard), or a double."""
     if isinstance(value, ConstantVariable) and type(value.value) in (int, numpy.int64):
         return abs(int(value.value)) < _SMALL
@@ -165,7 +187,11 @@ def _as_double(value: VariableTracker) -> VariableTracker:
     )
 
 
-def wrap_numpy_number(tx: Translator, value: Any, source: Source) -> VariableTracker:
+def wrap_numpy_number(
+    tx: Translator,
+    value: Any,
+    source: Source,
+) -> VariableTracker:
     """A constant at first; a symbol from the second value on."""
     plain = float if isinstance(value, numpy.floating) else int
     inner = CallSource(source, plain, f"{plain.__name__}({{base}})")

@@ -40,10 +40,17 @@ class SuperVariable(VariableTracker):
     def python_type(self) -> type:
         return super
 
-    def truth(self, tx: Translator) -> bool:
+    def truth(
+        self,
+        tx: Translator,
+    ) -> bool:
         return True
 
-    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+    def getattr(
+        self,
+        tx: Translator,
+        name: str,
+    ) -> VariableTracker:
         """`super_getattro`; `__class__` is that of the super object."""
         guard_class(tx, self.start)
         mro = self.start.__mro__
@@ -69,7 +76,10 @@ class SuperVariable(VariableTracker):
     ) -> VariableTracker:
         return tx.call_function(self.getattr(tx, name), args, kwargs)
 
-    def reconstruct(self, codegen: PyCodegen) -> None:
+    def reconstruct(
+        self,
+        codegen: PyCodegen,
+    ) -> None:
         codegen.begin_call(super)
         codegen.load_const(self.after)
         codegen(self.receiver)
