@@ -182,11 +182,11 @@ class StoppedFrame:
         leave: Callable[[WayOn], list[Instruction]],
     ) -> list[Instruction]:
         """How to go on with what the callee returned, which is in RESULT_NAME."""
-        load = Instruction("LOAD_FAST", RESULT_NAME)
+        load = [Instruction("LOAD_FAST", RESULT_NAME), Instruction("DELETE_FAST", RESULT_NAME)]
         if self.makes:
             way = WayOn([], self.index + 1, self.slots)
-            return [load, *drop_result(copies[self.index]), *leave(way)]
-        return [load, *leave(WayOn([], self.index + 1, self.slots + VALUE))]
+            return [*load, *drop_result(copies[self.index]), *leave(way)]
+        return [*load, *leave(WayOn([], self.index + 1, self.slots + VALUE))]
 
     def push_stack(self, codegen: PyCodegen) -> None:
         """Rebuild the stack in the generated code, with the exceptions that are being handled."""
@@ -391,7 +391,9 @@ class StopFunctions:
         block = [
             *check_suspended(plain[0]),
             *store_stack(frame.slots),
+            # A traceback may hold this frame.
             Instruction("LOAD_FAST", RESULT_NAME),
+            Instruction("DELETE_FAST", RESULT_NAME),
             *frame.give_up(own),
             Instruction("BUILD_LIST", len(own)),
             Instruction("LIST_EXTEND", 1),

@@ -34,7 +34,10 @@ class CachedFunctionVariable(CallableVariable):
         self.results: dict[Any, VariableTracker] = {}
 
     def call(
-        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+        self,
+        tx: Translator,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         try:
             values = [_real_value(tx, arg) for arg in args]
@@ -60,11 +63,19 @@ class CachedFunctionVariable(CallableVariable):
             tx.guard(CallSource(self.source, lookup, "<a result of {base}>"), "ID_IS", entry)
         return tx.wrap_held(result, label)
 
-    def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
+    def setattr(
+        self,
+        tx: Translator,
+        name: str,
+        value: VariableTracker,
+    ) -> None:
         tx.output.side_effects.store_attr(self, name, value)
 
     def _trace(
-        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+        self,
+        tx: Translator,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
         """The function behind the cache, as if it were called first; arguments must be hashable."""
         values = [argument.realize() for argument in (*args, *kwargs.values())]
@@ -89,7 +100,10 @@ def _key_part(value: VariableTracker) -> Any:
     return (type(value.value), value.value) if isinstance(value, ConstantVariable) else value
 
 
-def _real_value(tx: Translator, argument: VariableTracker) -> Any:
+def _real_value(
+    tx: Translator,
+    argument: VariableTracker,
+) -> Any:
     """The object that is an argument; raises NotConstant."""
     argument = argument.realize()
     try:
@@ -103,7 +117,11 @@ def _real_value(tx: Translator, argument: VariableTracker) -> Any:
         return real
 
 
-def _shared(tx: Translator, function: Any, args: Sequence[Any]) -> str | None:
+def _shared(
+    tx: Translator,
+    function: Any,
+    args: Sequence[Any],
+) -> str | None:
     """Why the function is not to be called before the frame's own code, or None."""
     effects = tx.output.side_effects
     reach = CodeReach([function, *args])

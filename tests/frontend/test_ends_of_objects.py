@@ -370,3 +370,45 @@ def test_what_the_frame_still_has_is_not_looked_for(monkeypatch):
     assert_same(compiled(x, Mortal(1)), (x + 190) * 2)
     assert LOG == [("end of", 1)]
     assert 0 < len(walks) < 8
+
+
+ENDS = []
+
+
+class NotedEnd:
+    def __del__(self):
+        ENDS.append("end")
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+def test_ends_in_frames_that_a_traceback_holds(depth, raises):
+    def drops():
+        item = NotedEnd()
+        try:
+            drops.missing
+        except AttributeError:
+            del item
+            gc.collect()
+            ENDS.append("deleted")
+            if raises:
+                raise TypeError from None
+
+    def calls(x):
+        ENDS.clear()
+        try:
+            drops()
+        except TypeError:
+            ENDS.append("raised")
+        return x + 1, list(ENDS)
+
+    def nest(inner):
+        return lambda x: inner(x)
+
+    fn = calls
+    for _ in range(depth):
+        fn = nest(fn)
+    x = torch.ones(2)
+    compiled = minidynamo.compile(fn, backend="eager")
+    for _ in range(2):
+        assert compiled(x)[1] == fn(x)[1]
