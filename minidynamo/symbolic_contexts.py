@@ -71,7 +71,11 @@ def wrapped_tensors(value: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     return [(name, part) for name, part in parts if isinstance(part, torch.Tensor)]
 
 
-def static_context(value: torch.Tensor, *, outer_only: bool = False) -> Any:
+def static_context(
+    value: torch.Tensor,
+    *,
+    outer_only: bool = False,
+) -> Any:
     """All sizes are constants. outer_only: without those of the tensors that it wraps."""
     base = value._base
     plain: StatelessSymbolicContext[..., Any] = StatelessSymbolicContext(
@@ -85,7 +89,9 @@ def static_context(value: torch.Tensor, *, outer_only: bool = False) -> Any:
 
 
 def of_wrapper(
-    outer: StatelessSymbolicContext[..., Any], inner: dict[str, Any], source: Source
+    outer: StatelessSymbolicContext[..., Any],
+    inner: dict[str, Any],
+    source: Source,
 ) -> SubclassSymbolicContext:
     """The context of a tensor that wraps others, by the names of these."""
     fields = "dynamic_sizes dynamic_strides constraint_sizes constraint_strides"
@@ -121,15 +127,22 @@ def constraint_of(value: torch.Tensor, dim: int, dynamic: frozenset[int]) -> Any
 
 
 def nested_context(
-    value: torch.Tensor, inside: Sequence[DimDynamic] | None = None
+    value: torch.Tensor,
+    inside: Sequence[DimDynamic] | None = None,
 ) -> StatelessSymbolicContext[..., Any]:
     """Of a nested tensor itself: its sizes follow from those of the tensors inside. inside: which
     of the values' sizes are symbolic; those of a tensor that it is a view of are, too.
     """
     base = value._base
 
-    def moving(sizes: Sequence[DimDynamic], of_base: Any = None) -> Any:
-        return StatelessSymbolicContext(dynamic_sizes=list(sizes), view_base_context=of_base)
+    def moving(
+        sizes: Sequence[DimDynamic],
+        of_base: Any = None,
+    ) -> Any:
+        return StatelessSymbolicContext(
+            dynamic_sizes=list(sizes),
+            view_base_context=of_base,
+        )
 
     dynamic = [DimDynamic.DYNAMIC] * value.dim()
     if base is None:

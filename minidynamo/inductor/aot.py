@@ -388,6 +388,21 @@ def _check_views(gm: torch.fx.GraphModule, results: Sequence[Any]) -> None:
         is_flat = isinstance(value, torch.Tensor) and value.is_nested and value.dim() == 2
         if is_flat and value.requires_grad and value._is_view():
             raise CannotTrace("a nested tensor that wraps one of a single dimension is a view")
+    if _share_values(results):
+        raise CannotTrace("a nested tensor and a view of its values are results")
+
+
+def _share_values(results: Sequence[Any]) -> bool:
+    """Whether a dense result is a view of what a computed nested one wraps: AOTAutograd would add
+    the values to the results, and not find them.
+    """
+    found = [x for x in results if isinstance(x, torch.Tensor) and x.requires_grad]
+    wrapped = {_memory(x._values) for x in found if x.is_nested and not x._is_view()}  # type: ignore[attr-defined]
+    return any(not x.is_nested and x._is_view() and _memory(x) in wrapped for x in found)
+
+
+def _memory(value: torch.Tensor) -> int:
+    return value.untyped_storage()._cdata
 
 
 def _views_of_wrapped(gm: torch.fx.GraphModule) -> Any:

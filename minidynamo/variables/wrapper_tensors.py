@@ -197,7 +197,11 @@ def _parts(value: torch.Tensor, source: Source) -> Iterator[tuple[str, torch.Ten
 
 
 def _context(
-    tx: Translator, value: torch.Tensor, source: Source, *, static: bool
+    tx: Translator,
+    value: torch.Tensor,
+    source: Source,
+    *,
+    static: bool,
 ) -> StatelessSymbolicContext[..., Any] | None:
     """Which sizes of an instance and of the tensors inside are symbolic; None if none is.
 
@@ -251,7 +255,12 @@ def _guard_metadata(tx: Translator, value: torch.Tensor, source: Source) -> None
 
 
 def _guard_parts(
-    tx: Translator, value: torch.Tensor, fake: Any, source: Source, *, tracked: bool
+    tx: Translator,
+    value: torch.Tensor,
+    fake: Any,
+    source: Source,
+    *,
+    tracked: bool,
 ) -> None:
     """An instance and all that it wraps are as they are. tracked: sizes are symbolic."""
     if value.layout is torch.jagged:

@@ -105,6 +105,11 @@ CASES = {
         lambda n: list(values(n, True)),
         3,
     ),
+    "computed and its values": (
+        lambda v, o: (lambda n: (n, n.values(), n.offsets()))(jagged(v, o) * 2),
+        lambda n: list(values(n, True)),
+        3,
+    ),
     "of one dimension": (
         lambda v, o: jagged(v[:, 0], o),
         lambda n: list(values(n, True)),
