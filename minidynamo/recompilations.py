@@ -134,17 +134,21 @@ def refusal(options: CompileOptions, frame: Any) -> Any:
 
 
 def _is_futile(
-    options: CompileOptions, frame: Any, failed: Sequence[GuardFailure | None]
+    options: CompileOptions,
+    frame: Any,
+    failed: Sequence[GuardFailure | None],
 ) -> bool:
     """Whether what follows a graph break is to be left to eager, as the parts of its function were
     compiled again and again for few operations: a loop around breaks over names, say. Versions
-    that become symbolic do not count, nor do those for other nn.Modules.
+    that become symbolic do not count, nor do those for other nn.Modules or another grad mode.
     """
     if not is_continuation(frame.code) or options.fullgraph:
         return False
     own = modules_of(frame)
     met = [
-        pair for pair in zip(frame.entries, failed, strict=True) if pair[0].data.modules == own
+        (entry, failure)
+        for entry, failure in zip(frame.entries, failed, strict=True)
+        if entry.data.modules == own and not _is_of_state(failure)
     ]
     if not met or any(entry.data.operations > FEW_OPERATIONS for entry, _ in met):
         return False
@@ -154,13 +158,23 @@ def _is_futile(
     return history.count_again(options, tuple(own)) > _own_limit(options)
 
 
-def _may_become_symbolic(failure: GuardFailure | None) -> bool:
+def _is_of_state(
+    failure: GuardFailure | None,
+) -> bool:
+    return failure is not None and failure.guard.kind is Check.GLOBAL_STATE
+
+
+def _may_become_symbolic(
+    failure: GuardFailure | None,
+) -> bool:
     if failure is None or failure.guard.kind in (Check.TENSOR_MATCH, Check.EXPR):
         return True
     return failure.guard.kind is Check.CONST_EQ and type(failure.found) in (int, float)
 
 
-def _own_limit(options: CompileOptions) -> int:
+def _own_limit(
+    options: CompileOptions,
+) -> int:
     limit = options.recompile_limit
     return config.recompile_limit if limit is None else limit
 

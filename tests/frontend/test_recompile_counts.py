@@ -465,3 +465,21 @@ def test_a_cast_does_not_look_at_its_value():
     for module in (Plain(), Other()):
         assert_same(fn(module, t(2)), t(2) + 1)
     assert len(counter.graphs) == 1
+
+
+@pytest.mark.parametrize("n_breaks", [4, 12])
+def test_another_grad_mode_is_not_another_version_too_many(n_breaks):
+    parts = [f"    x = x.sin() + {number}\n    graph_break()\n" for number in range(n_breaks)]
+    names = {"graph_break": minidynamo.graph_break}
+    exec("def f(x):\n" + "".join(parts) + "    return x * 2\n", names)
+    f = names["f"]
+    counter = CountingBackend()
+    minidynamo.reset()
+    compiled, graphs = minidynamo.compile(f, backend=counter), []
+    for size in (3, 4, 5, 6):
+        x = torch.randn(size)
+        for mode in (torch.enable_grad(), torch.no_grad()):
+            with mode:
+                assert_same(f(x), compiled(x))
+        graphs.append(len(counter.graphs))
+    assert graphs == [graphs[0], *[2 * graphs[0]] * 3]
