@@ -49,6 +49,7 @@ from minidynamo.inductor.gradients import WRITES, WRITTEN, keeping_versions
 from minidynamo.inductor.inner_leaves import without_inner_leaves
 from minidynamo.inductor.passes import (
     attention,
+    complex_numbers,
     data_checks,
     depthwise_filters,
     devices,
@@ -78,6 +79,7 @@ assert lowering.pointwise  # the modules of the package fill the table of loweri
 
 GRAPH_PASSES = [
     foreach.expand_foreach,
+    complex_numbers.split_complex,
     narrow_products.widen_products,
     depthwise_filters.lay_out_filters,
     attention.fuse_attention,

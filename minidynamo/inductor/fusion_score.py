@@ -8,6 +8,8 @@ The terms of `saved`:
 
     2 x bytes   of each buffer that one group writes and the other reads: neither the store nor the
                 load needs memory once they share a loop
+    1 x bytes   of each buffer that both write elements of, never neighbours: the parts of complex
+                numbers
     1 x bytes   of each buffer that both read: it is loaded once; on the CPU, if it is more than
                 NUMBER bytes: what all steps of an optimizer read is no reason to join them, equal
                 kernels are compiled once
@@ -34,10 +36,14 @@ from dataclasses import dataclass, field
 import torch
 
 from minidynamo.inductor import config
-from minidynamo.inductor.codegen.cpp_stages import choose_vector_symbol, find_transposition
+from minidynamo.inductor.codegen.cpp_stages import (
+    FIELDS,
+    choose_vector_symbol,
+    find_transposition,
+)
 from minidynamo.inductor.fusion import join
 from minidynamo.inductor.ir import Buffer, ComputedOp, Operation
-from minidynamo.inductor.loop_body import LoopBody
+from minidynamo.inductor.loop_body import LoopBody, Node
 from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import product
 from minidynamo.inductor.targets import uses_triton
@@ -65,16 +71,22 @@ class Group:
     writes: set[str] = field(default_factory=set)
 
     @property
-    def name(self) -> str:
+    def name(
+        self,
+    ) -> str:
         return "+".join(op.name for op in self.operations)
 
 
-def device_of(group: Group) -> str:
+def device_of(
+    group: Group,
+) -> str:
     """Type of the device that a group of loops runs on."""
     return place_of(group).type
 
 
-def place_of(group: Group) -> torch.device:
+def place_of(
+    group: Group,
+) -> torch.device:
     """The device that a group of loops runs on."""
     operation = group.operations[0]
     assert isinstance(operation, ComputedOp)
@@ -84,10 +96,37 @@ def place_of(group: Group) -> torch.device:
 APART = "another kernel has to run in between"
 
 
-def are_apart(first: Group, second: Group) -> bool:
+def are_apart(
+    first: Group,
+    second: Group,
+) -> bool:
     """Whether something that needs one of them is needed by the other."""
     after, before = first.descendants & second.ancestors, second.descendants & first.ancestors
     return bool(after or before)
+
+
+def _has_gaps(
+    group: Group,
+    buffer: str,
+) -> bool:
+    """Whether what a group stores there are not neighbours, but few elements apart."""
+    if group.body is None:
+        return False
+    stores = [n for n in group.body.nodes if n.op == "store" and n.buffer == buffer]
+    return bool(stores) and all(
+        min(map(abs, _steps(node, group.body)), default=0) in range(2, FIELDS + 1)
+        for node in stores
+    )
+
+
+def _steps(
+    node: Node,
+    body: LoopBody,
+) -> list[int]:
+    """How far apart in memory an element's neighbours along each loop are."""
+    assert node.index is not None
+    factors = [node.index.coeff(symbol) for symbol in body.iters]
+    return [int(f.const) for f in factors if f is not None and f.is_const and f.const]
 
 
 class FusionScore:
@@ -114,9 +153,17 @@ class FusionScore:
         handed = (first.writes & second.reads) | (second.writes & first.reads)
         least = 0 if uses_triton(device_of(first)) else NUMBER
         shared = filter(least.__lt__, map(self.nbytes, first.reads & second.reads))
-        return 2 * sum(map(self.nbytes, handed)) + sum(shared)
+        woven = [
+            b
+            for b in first.writes & second.writes
+            if _has_gaps(first, b) and _has_gaps(second, b)
+        ]
+        return 2 * sum(map(self.nbytes, handed)) + sum(shared) + sum(map(self.nbytes, woven))
 
-    def nbytes(self, name: str) -> int:
+    def nbytes(
+        self,
+        name: str,
+    ) -> int:
         """Size of a buffer."""
         buffer = self.buffers[name]
         return hint_of(product(buffer.size)) * buffer.dtype.itemsize

@@ -70,7 +70,10 @@ class Cut:
     reduced: tuple[int, ...]
 
 
-def memory_order(size: Sequence[IntLike], layout: Size | None) -> list[int]:
+def memory_order(
+    size: Sequence[IntLike],
+    layout: Size | None,
+) -> list[int]:
     """The dimensions, outermost in memory first; the given order where strides are not known."""
     strides = [stride for stride in layout or () if isinstance(stride, int)]
     if len(strides) < len(size):
@@ -132,7 +135,9 @@ def split_position(
     )
     best = g.reduce(extreme, values.load, values.size, dims, values.dtype, origins=origins)
 
-    def before(index: Index) -> Expr:
+    def before(
+        index: Index,
+    ) -> Expr:
         """How many elements come before those of the piece."""
         inside = math.prod(sizes[d] for d in dims if d > cut.at)
         count = index[cut.at] * (cut.step * inside)
@@ -140,7 +145,10 @@ def split_position(
             count += index[d] * math.prod(sizes[k] for k in dims if k > d)
         return count
 
-    def candidate(b: BodyBuilder, index: Index) -> Value:
+    def candidate(
+        b: BodyBuilder,
+        index: Index,
+    ) -> Value:
         value = values.load(b, index)
         top = best.load(b, [i * 0 if d in dims else i for d, i in enumerate(index)])
         is_best = b.op("eq", value, top)
@@ -152,7 +160,10 @@ def split_position(
     return g.reduce("min", candidate, values.size, dims, torch.int64, origins=origins)
 
 
-def whole_pieces(x: TensorValue, dims: Sequence[int]) -> Cut | None:
+def whole_pieces(
+    x: TensorValue,
+    dims: Sequence[int],
+) -> Cut | None:
     """Pieces of equal extent that registers hold, where `split` would cut; None where there are
     none, or none that are large enough.
     """
@@ -179,13 +190,19 @@ def whole_pieces(x: TensorValue, dims: Sequence[int]) -> Cut | None:
     return None
 
 
-def cut_apart(x: TensorValue, cut: Cut) -> tuple[TensorValue, list[int], list[int]]:
+def cut_apart(
+    x: TensorValue,
+    cut: Cut,
+) -> tuple[TensorValue, list[int], list[int]]:
     """`x` with the dimension of the cut as two, the pieces and what is inside; the dimensions that
     are reduced within a piece, and those that are left then.
     """
     at, step = cut.at, cut.step
 
-    def inner(b: BodyBuilder, index: Index) -> Value:
+    def inner(
+        b: BodyBuilder,
+        index: Index,
+    ) -> Value:
         place = index[at] * step + index[at + 1]
         return x.load(b, [*index[:at], place, *index[at + 2 :]])
 
@@ -200,7 +217,11 @@ def cut_apart(x: TensorValue, cut: Cut) -> tuple[TensorValue, list[int], list[in
     return apart, sorted(within), sorted(left)
 
 
-def choose_cut(size: Sequence[int], dims: Sequence[int], order: Sequence[int]) -> Cut | None:
+def choose_cut(
+    size: Sequence[int],
+    dims: Sequence[int],
+    order: Sequence[int],
+) -> Cut | None:
     """Where to cut so that there are pieces enough; None: it is not worth it. It begins with the
     outermost dimension, so that pieces are long runs of memory.
     """
@@ -219,12 +240,19 @@ def choose_cut(size: Sequence[int], dims: Sequence[int], order: Sequence[int]) -
     return Cut(reduced[:outer], reduced[outer], pieces, -(-extent // pieces), reduced)
 
 
-def _last(size: Sequence[int], order: Sequence[int]) -> int:
+def _last(
+    size: Sequence[int],
+    order: Sequence[int],
+) -> int:
     """The dimension of neighbouring elements."""
     return next((d for d in reversed(order) if size[d] != 1), 0)
 
 
-def count_pieces(size: Sequence[int], dims: Sequence[int], order: Sequence[int]) -> int:
+def count_pieces(
+    size: Sequence[int],
+    dims: Sequence[int],
+    order: Sequence[int],
+) -> int:
     """How many pieces there are to be; 1: it is not worth it."""
     rows = math.prod(extent for d, extent in enumerate(size) if d not in dims)
     length = math.prod(size[d] for d in dims)
@@ -272,7 +300,10 @@ def _reduce_pieces(
     return TensorValue(view, dtype, kept, device, buffer.stride)
 
 
-def strides_in_order(size: Size, order: Sequence[int]) -> Size:
+def strides_in_order(
+    size: Size,
+    order: Sequence[int],
+) -> Size:
     """Strides of a dense tensor whose dimensions are in this order in memory, outermost first."""
     dense = contiguous_strides(tuple(size[d] for d in order))
     return tuple(dense[list(order).index(d)] for d in range(len(size)))
@@ -292,7 +323,10 @@ def _guarded(
     return b.op("where", exists, value, b.constant(identity, dtype))
 
 
-def _identity(kind: str, dtype: torch.dtype) -> float:
+def _identity(
+    kind: str,
+    dtype: torch.dtype,
+) -> float:
     value = REDUCTIONS[kind].identity
     assert value is not None
     if math.isfinite(value) or dtype.is_floating_point:

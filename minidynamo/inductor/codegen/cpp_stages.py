@@ -88,6 +88,10 @@ def dependencies(body: LoopBody) -> list[frozenset[Symbol]]:
     return result
 
 
+# Numbers side by side in memory that vectors of each are made of by moves between registers.
+FIELDS = 4
+
+
 def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
     """The loop symbol with most accesses to neighbouring elements; ties go to the inner loop.
     `place`: 1 for the second best, where there is one.
@@ -119,6 +123,8 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
                 score += weight if along else 0  # one number for all lanes
             elif along:
                 score += chained * weight
+            elif abs(factor.const) <= FIELDS:
+                score -= weight / 4  # vectors that are taken apart
             else:
                 score -= 1.0 if node.op == "scatter" else weight
         scored.append((score * filled if score > 0 else score, rank, symbol))

@@ -81,8 +81,14 @@ def _chosen(
 ) -> TensorValue:
     compute = compute_type(g.meta.dtype)
 
-    def inner(b: BodyBuilder, index: Index) -> Value:
-        def piece(x: TensorValue, start: IntLike) -> Value:
+    def inner(
+        b: BodyBuilder,
+        index: Index,
+    ) -> Value:
+        def piece(
+            x: TensorValue,
+            start: IntLike,
+        ) -> Value:
             return b.cast(
                 x.load(b, [*index[:dim], index[dim] - start, *index[dim + 1 :]]), compute
             )
@@ -115,7 +121,10 @@ def lower_pad(
     lead = x.ndim - len(pad) // 2
     before = [0] * lead + [pad[2 * (x.ndim - 1 - d)] for d in range(lead, x.ndim)]
 
-    def inner(b: BodyBuilder, index: Index) -> Value:
+    def inner(
+        b: BodyBuilder,
+        index: Index,
+    ) -> Value:
         source = [i - before[d] for d, i in enumerate(index)]
         mask: Value | None = None
         for i, extent in zip(source, x.size, strict=True):
@@ -127,7 +136,10 @@ def lower_pad(
     return g.lazy(inner, (x,), cost=4)
 
 
-def _triangle(name: str, test: str) -> Callable[..., Any]:
+def _triangle(
+    name: str,
+    test: str,
+) -> Callable[..., Any]:
     def lower(
         g: GraphLowering,
         x: TensorValue,
@@ -135,7 +147,10 @@ def _triangle(name: str, test: str) -> Callable[..., Any]:
     ) -> Any:
         compute = compute_type(x.dtype)
 
-        def inner(b: BodyBuilder, index: Index) -> Value:
+        def inner(
+            b: BodyBuilder,
+            index: Index,
+        ) -> Value:
             distance = b.index_expr(index[-1] - index[-2])
             keep = b.op(test, distance, b.constant(diagonal, torch.int64))
             return select(b, keep, lambda: x.load(b, index), lambda: b.constant(0, compute))
@@ -175,7 +190,10 @@ def lower_slice_scatter(
     if begin is not None:
         return _copied_within(g, x, at, (first, last), begin)
 
-    def inner(b: BodyBuilder, index: Index) -> Value:
+    def inner(
+        b: BodyBuilder,
+        index: Index,
+    ) -> Value:
         mask = in_bounds(b, index[at], first, last)
         distance = index[at] - first
         if step != 1:
@@ -195,7 +213,12 @@ def lower_slice_scatter(
     return g.lazy(inner, (x, source), cost=3)
 
 
-def _places(extent: IntLike, start: Any, end: Any, step: int) -> tuple[IntLike, IntLike]:
+def _places(
+    extent: IntLike,
+    start: Any,
+    end: Any,
+    step: int,
+) -> tuple[IntLike, IntLike]:
     """Where a slice begins, and of how many places it is; `Undecided` where that is not proven."""
     ends: list[IntLike] = []
     for given, default in ((start, 0), (end, extent)):
@@ -208,7 +231,11 @@ def _places(extent: IntLike, start: Any, end: Any, step: int) -> tuple[IntLike, 
     return first, len(range(int(first), int(last), step))
 
 
-def _own_part(node: torch.fx.Node, dim: int, extent: int) -> int | None:
+def _own_part(
+    node: torch.fx.Node,
+    dim: int,
+    extent: int,
+) -> int | None:
     """Where the part begins, if what is written is a part of the same tensor along `dim`."""
     x, source = node.args[:2]
     if not isinstance(source, torch.fx.Node) or source.target is not aten.slice.Tensor:
@@ -230,7 +257,10 @@ def _copied_within(
 ) -> TensorValue:
     """The positions `bounds` along `dim` have what is from `begin` on: one read, of either."""
 
-    def inner(b: BodyBuilder, index: Index) -> Value:
+    def inner(
+        b: BodyBuilder,
+        index: Index,
+    ) -> Value:
         mask, here = in_bounds(b, index[dim], *bounds), b.index_expr(index[dim])
         there = b.index_expr(index[dim] - bounds[0] + begin)
         place = there if mask is None else b.op("where", mask, there, here)
@@ -256,7 +286,10 @@ def lower_diagonal_scatter(
     if source.size != part.shape:
         return DECLINED  # eager's error
 
-    def inner(b: BodyBuilder, index: Index) -> Value:
+    def inner(
+        b: BodyBuilder,
+        index: Index,
+    ) -> Value:
         hit = b.op("eq", b.index_expr(index[row] + offset), b.index_expr(index[column]))
         rest = [i for d, i in enumerate(index) if d not in (row, column)]
         own = [*rest, index[row] if offset >= 0 else index[column]]
@@ -288,7 +321,10 @@ def lower_select_scatter(
         place = lambda b, i: [*i[:at], as_expr(where), *i[at:]]  # noqa: E731
         return write_part(g, buffer, source.size, place, source.load)
 
-    def inner(b: BodyBuilder, index: Index) -> Value:
+    def inner(
+        b: BodyBuilder,
+        index: Index,
+    ) -> Value:
         hit = b.op("eq", b.index_expr(index[at]), b.index_expr(where))
         own = [*index[:at], *index[at + 1 :]]
         return select(

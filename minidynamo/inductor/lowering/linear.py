@@ -43,7 +43,11 @@ LAYER_SIZES = range(1, 17)
 
 
 @cache
-def measured_onednn(sizes: tuple[int, int, int], is_turned: bool, threads: int) -> bool:
+def measured_onednn(
+    sizes: tuple[int, int, int],
+    is_turned: bool,
+    threads: int,
+) -> bool:
     """Whether oneDNN multiplies (m, k) by (k, n) faster than ATen, float32; is_turned: the second
     operand is a transpose.
     """
@@ -72,7 +76,11 @@ def measured_onednn(sizes: tuple[int, int, int], is_turned: bool, threads: int) 
     return seconds[1] < seconds[0]
 
 
-def _prefers_onednn(a: TensorValue, b: TensorValue, *rest: TensorValue) -> bool:
+def _prefers_onednn(
+    a: TensorValue,
+    b: TensorValue,
+    *rest: TensorValue,
+) -> bool:
     if any(x.dtype != torch.float32 for x in (a, b, *rest)):
         return False
     if a.device.type != "cpu" or config.cpu_linear == "aten":
@@ -91,7 +99,10 @@ def _prefers_onednn(a: TensorValue, b: TensorValue, *rest: TensorValue) -> bool:
     return hint_of(a.numel() * b.size[1]) >= ONEDNN_WORK
 
 
-def _is_dense_matrix(g: GraphLowering, value: TensorValue) -> bool:
+def _is_dense_matrix(
+    g: GraphLowering,
+    value: TensorValue,
+) -> bool:
     """Whether what is passed has rows or columns without gaps; oneDNN refuses other strides."""
     view = value.data if isinstance(value.data, View) else as_rearrangement(g, value)
     if view is None:
@@ -103,7 +114,10 @@ def _is_dense_matrix(g: GraphLowering, value: TensorValue) -> bool:
     return first == 1 and (second == rows or _is_at_least(second, rows))
 
 
-def _without_gaps(g: GraphLowering, value: TensorValue) -> TensorValue:
+def _without_gaps(
+    g: GraphLowering,
+    value: TensorValue,
+) -> TensorValue:
     """A matrix whose rows or columns lie one after the other: of weights with gaps between them,
     parts of larger matrices, oneDNN's products take 1000 times as long.
     """
@@ -118,7 +132,10 @@ def _without_gaps(g: GraphLowering, value: TensorValue) -> TensorValue:
     return value
 
 
-def _is_at_least(step: IntLike, extent: IntLike) -> bool:
+def _is_at_least(
+    step: IntLike,
+    extent: IntLike,
+) -> bool:
     return isinstance(step, int) and isinstance(extent, int) and step >= extent
 
 
@@ -137,7 +154,11 @@ def _linear(
 
 
 @register(aten.bmm.default)
-def lower_bmm(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
+def lower_bmm(
+    g: GraphLowering,
+    a: TensorValue,
+    b: TensorValue,
+) -> Any:
     """Rows times columns are sums, columns times rows are products: kernels, which join others."""
     result = _thin(g, a, b, signed=False)
     return _summed(g, a, b) if result is DECLINED else result
@@ -156,7 +177,10 @@ def _thin(
     compute, last = compute_type(a.dtype), a.ndim - 1
     if a.size[-1] == 1:
 
-        def inner(builder: BodyBuilder, index: Index) -> Value:
+        def inner(
+            builder: BodyBuilder,
+            index: Index,
+        ) -> Value:
             row, column = [*index[:last], ZERO], [*index[: last - 1], ZERO, index[last]]
             left = Scalar(builder, builder.cast(a.load(builder, row), compute))
             right = Scalar(builder, builder.cast(b.load(builder, column), compute))
@@ -170,7 +194,11 @@ def _thin(
     return DECLINED
 
 
-def _is_summed(g: GraphLowering, a: TensorValue, b: TensorValue) -> bool:
+def _is_summed(
+    g: GraphLowering,
+    a: TensorValue,
+    b: TensorValue,
+) -> bool:
     """Whether a kernel makes the sums of a product faster than a library.
 
     Measured on an AMD EPYC (Zen 3): batches of 3 x 3 matrices take a tenth of ATen's time, batches
@@ -196,7 +224,11 @@ def _is_summed(g: GraphLowering, a: TensorValue, b: TensorValue) -> bool:
     return work <= (NARROW_VECTOR_WORK if is_narrow else VECTOR_WORK)[along]
 
 
-def _lies_along(g: GraphLowering, matrix: TensorValue, dim: int) -> bool:
+def _lies_along(
+    g: GraphLowering,
+    matrix: TensorValue,
+    dim: int,
+) -> bool:
     view = matrix.data if isinstance(matrix.data, View) else as_rearrangement(g, matrix)
     return view is not None and view.stride[dim] == 1
 
@@ -228,7 +260,10 @@ def _summed(
         "sum", loads(products, compute), size, [last], compute, origins=products.origins
     )
 
-    def inner(builder: BodyBuilder, index: Index) -> Value:
+    def inner(
+        builder: BodyBuilder,
+        index: Index,
+    ) -> Value:
         total = Scalar(builder, sums.load(builder, [*index, ZERO]))
         return (
             total + Scalar(builder, builder.cast(bias.load(builder, index[-1:]), compute))
@@ -238,7 +273,11 @@ def _summed(
 
 
 @register(aten.mv.default)
-def lower_mv(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
+def lower_mv(
+    g: GraphLowering,
+    a: TensorValue,
+    b: TensorValue,
+) -> Any:
     """A matrix by a vector."""
     column = g.reindexed(b, (*b.size, 1), lambda index: index[:1])
     if not _is_summed(g, a, column):
@@ -250,7 +289,11 @@ def lower_mv(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
 
 
 @register(aten.mm.default)
-def lower_mm(g: GraphLowering, a: TensorValue, b: TensorValue) -> Any:
+def lower_mm(
+    g: GraphLowering,
+    a: TensorValue,
+    b: TensorValue,
+) -> Any:
     result = _thin(g, a, b, signed=a.dtype in (torch.float32, torch.float64))
     if result is DECLINED and a.dtype.itemsize == 2 and 1 in (a.size[0], b.size[1]):
         result = _summed(g, a, b)
@@ -278,13 +321,20 @@ def lower_addmm(
     return _linear(g, a, b, bias) if _prefers_onednn(a, b, bias) else DECLINED
 
 
-def _is_vector_layer(a: TensorValue, b: TensorValue) -> bool:
+def _is_vector_layer(
+    a: TensorValue,
+    b: TensorValue,
+) -> bool:
     if a.dtype.itemsize == 2:
         return 1 in (a.size[0], b.size[1])
     return a.size[0] == 1 and all(n in LAYER_SIZES for n in b.size)
 
 
-def lower_packed_linear(g: GraphLowering, x: TensorValue, *rest: Any) -> Any:
+def lower_packed_linear(
+    g: GraphLowering,
+    x: TensorValue,
+    *rest: Any,
+) -> Any:
     """With a weight in oneDNN's layout (`freezing`)."""
     if not _is_dense_matrix(g, x):
         x = g.copy(x, contiguous_strides(x.size))

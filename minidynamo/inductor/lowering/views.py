@@ -23,16 +23,26 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def wrap(dim: int, ndim: int) -> int:
+def wrap(
+    dim: int,
+    ndim: int,
+) -> int:
     return dim + max(ndim, 1) if dim < 0 else dim
 
 
-def linear_index(index: Index, size: Size) -> Expr:
+def linear_index(
+    index: Index,
+    size: Size,
+) -> Expr:
     """Row-major position of `index`."""
     return dot(index, contiguous_strides(size))
 
 
-def reshape_index(index: Index, old: Size, new: Size) -> list[Expr]:
+def reshape_index(
+    index: Index,
+    old: Size,
+    new: Size,
+) -> list[Expr]:
     """The index into `old` of the element that is at `index` of `new` (both row-major, equal
     numel).
 
@@ -53,7 +63,10 @@ def reshape_index(index: Index, old: Size, new: Size) -> list[Expr]:
     return result
 
 
-def _regrouped(old: Size, new: Size) -> Iterator[tuple[list[int], list[int]]]:
+def _regrouped(
+    old: Size,
+    new: Size,
+) -> Iterator[tuple[list[int], list[int]]]:
     """Dimensions of `old`, and those of `new` that have the same elements, last ones first; those
     of one element are left out.
     """
@@ -77,7 +90,12 @@ def _regrouped(old: Size, new: Size) -> Iterator[tuple[list[int], list[int]]]:
 
 
 @register(aten.view, aten._unsafe_view.default, aten.reshape, aten._reshape_alias)
-def lower_view(g: GraphLowering, x: TensorValue, size: Any, *strides: Any) -> Any:
+def lower_view(
+    g: GraphLowering,
+    x: TensorValue,
+    size: Any,
+    *strides: Any,
+) -> Any:
     if isinstance(size, torch.dtype):
         return _view_dtype(g, x, size)
     old, new = x.size, tuple(g.meta.shape)
@@ -96,7 +114,10 @@ def _view_dtype(
     if _results_on_memory(g.node) > 1 or _is_storage_read(g.node):
         return DECLINED  # a kernel would give them memory of their own
 
-    def inner(b: BodyBuilder, index: Index) -> Value:
+    def inner(
+        b: BodyBuilder,
+        index: Index,
+    ) -> Value:
         bits = b.cast(x.load(b, index), x.dtype)
         return b.compute(bits if dtype == x.dtype else b.bitcast(bits, dtype))
 
@@ -128,7 +149,9 @@ def _memories(
     return found
 
 
-def _is_storage_read(node: torch.fx.Node) -> bool:
+def _is_storage_read(
+    node: torch.fx.Node,
+) -> bool:
     """Whether a view of the node's may show any part of the storage."""
     if not isinstance(node.meta.get("val"), torch.Tensor):
         return False
@@ -139,14 +162,23 @@ def _is_storage_read(node: torch.fx.Node) -> bool:
 
 
 @register(aten.permute)
-def lower_permute(g: GraphLowering, x: TensorValue, dims: Sequence[int]) -> Any:
+def lower_permute(
+    g: GraphLowering,
+    x: TensorValue,
+    dims: Sequence[int],
+) -> Any:
     order = [wrap(d, x.ndim) for d in dims]
     inverse = [order.index(d) for d in range(len(order))]
     return g.view(x, lambda index: [index[d] for d in inverse])
 
 
 @register(aten.transpose.int)
-def lower_transpose(g: GraphLowering, x: TensorValue, dim0: int, dim1: int) -> Any:
+def lower_transpose(
+    g: GraphLowering,
+    x: TensorValue,
+    dim0: int,
+    dim1: int,
+) -> Any:
     if x.ndim == 0:
         return x
     order = list(range(x.ndim))
@@ -156,18 +188,28 @@ def lower_transpose(g: GraphLowering, x: TensorValue, dim0: int, dim1: int) -> A
 
 
 @register(aten.t)
-def lower_t(g: GraphLowering, x: TensorValue) -> Any:
+def lower_t(
+    g: GraphLowering,
+    x: TensorValue,
+) -> Any:
     return x if x.ndim < 2 else lower_permute(g, x, [1, 0])
 
 
 @register(aten.expand)
-def lower_expand(g: GraphLowering, x: TensorValue, size: Any, implicit: bool = False) -> Any:
+def lower_expand(
+    g: GraphLowering,
+    x: TensorValue,
+    size: Any,
+    implicit: bool = False,
+) -> Any:
     new = tuple(g.meta.shape)
     if new == x.size:
         return x
     lead = len(new) - x.ndim
 
-    def reindex(index: Index) -> Index:
+    def reindex(
+        index: Index,
+    ) -> Index:
         return [
             ZERO if extent == 1 else i for extent, i in zip(x.size, index[lead:], strict=True)
         ]
@@ -176,13 +218,21 @@ def lower_expand(g: GraphLowering, x: TensorValue, size: Any, implicit: bool = F
 
 
 @register(aten.unsqueeze)
-def lower_unsqueeze(g: GraphLowering, x: TensorValue, dim: int) -> Any:
+def lower_unsqueeze(
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+) -> Any:
     at = wrap(dim, x.ndim + 1)
     return g.view(x, lambda index: [*index[:at], *index[at + 1 :]])
 
 
 @register(aten.squeeze)
-def lower_squeeze(g: GraphLowering, x: TensorValue, dims: Any = None) -> Any:
+def lower_squeeze(
+    g: GraphLowering,
+    x: TensorValue,
+    dims: Any = None,
+) -> Any:
     if dims is None:
         dims = range(x.ndim)
     chosen = {wrap(d, x.ndim) for d in ([dims] if isinstance(dims, int) else dims)}
@@ -192,7 +242,9 @@ def lower_squeeze(g: GraphLowering, x: TensorValue, dims: Any = None) -> Any:
     if not dropped:
         return x
 
-    def reindex(index: Index) -> Index:
+    def reindex(
+        index: Index,
+    ) -> Index:
         rest = iter(index)
         return [ZERO if d in dropped else next(rest) for d in range(x.ndim)]
 
@@ -200,7 +252,12 @@ def lower_squeeze(g: GraphLowering, x: TensorValue, dims: Any = None) -> Any:
 
 
 @register(aten.select.int)
-def lower_select(g: GraphLowering, x: TensorValue, dim: int, position: Any) -> Any:
+def lower_select(
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int,
+    position: Any,
+) -> Any:
     at = wrap(dim, x.ndim)
     where = position + x.size[at] if position < 0 else position
     return g.view(x, lambda index: [*index[:at], ZERO + where, *index[at:]])
@@ -242,7 +299,12 @@ def _piece(
 @register(
     aten.split.Tensor, aten.split_with_sizes, aten.unsafe_split, aten.unsafe_split_with_sizes
 )
-def lower_split(g: GraphLowering, x: TensorValue, sizes: Any, dim: int = 0) -> Any:
+def lower_split(
+    g: GraphLowering,
+    x: TensorValue,
+    sizes: Any,
+    dim: int = 0,
+) -> Any:
     at, first, pieces = wrap(dim, x.ndim), 0, []
     for fake in g.meta:
         pieces.append(_piece(g, x, fake, at, first))
@@ -251,10 +313,17 @@ def lower_split(g: GraphLowering, x: TensorValue, sizes: Any, dim: int = 0) -> A
 
 
 @register(aten.unbind.int)
-def lower_unbind(g: GraphLowering, x: TensorValue, dim: int = 0) -> Any:
+def lower_unbind(
+    g: GraphLowering,
+    x: TensorValue,
+    dim: int = 0,
+) -> Any:
     at = wrap(dim, x.ndim)
 
-    def one(position: int, fake: torch.Tensor) -> TensorValue:
+    def one(
+        position: int,
+        fake: torch.Tensor,
+    ) -> TensorValue:
         return g.view_like(
             x,
             lambda index: [*index[:at], ZERO + position, *index[at:]],
@@ -265,7 +334,12 @@ def lower_unbind(g: GraphLowering, x: TensorValue, dim: int = 0) -> Any:
 
 
 @register(aten.as_strided.default)
-def lower_as_strided(g: GraphLowering, x: TensorValue, *args: Any, **kwargs: Any) -> Any:
+def lower_as_strided(
+    g: GraphLowering,
+    x: TensorValue,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """Any part of a storage: read in kernels only where it is known to lie in memory of our own.
     Where an input lies in its storage, and how long that is, differs from call to call.
     """
@@ -280,7 +354,12 @@ def lower_as_strided(g: GraphLowering, x: TensorValue, *args: Any, **kwargs: Any
 
 
 @register(aten.diagonal.default, aten.unfold.default)
-def lower_memory_view(g: GraphLowering, x: TensorValue, *args: Any, **kwargs: Any) -> Any:
+def lower_memory_view(
+    g: GraphLowering,
+    x: TensorValue,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """Views that are defined on memory, or rare: the value is given memory first."""
     view = g.realize(x)
     if not view.exact:
@@ -295,10 +374,16 @@ def lower_memory_view(g: GraphLowering, x: TensorValue, *args: Any, **kwargs: An
 
 
 @register(aten.flip.default)
-def lower_flip(g: GraphLowering, x: TensorValue, dims: Sequence[int]) -> Any:
+def lower_flip(
+    g: GraphLowering,
+    x: TensorValue,
+    dims: Sequence[int],
+) -> Any:
     flipped = {wrap(d, x.ndim) for d in dims}
 
-    def reindex(index: Index) -> list[Expr]:
+    def reindex(
+        index: Index,
+    ) -> list[Expr]:
         return [
             x.size[d] - 1 - i if d in flipped else i  # type: ignore[misc]
             for d, i in enumerate(index)
@@ -308,10 +393,16 @@ def lower_flip(g: GraphLowering, x: TensorValue, dims: Sequence[int]) -> Any:
 
 
 @register(aten.repeat.default)
-def lower_repeat(g: GraphLowering, x: TensorValue, repeats: Sequence[int]) -> Any:
+def lower_repeat(
+    g: GraphLowering,
+    x: TensorValue,
+    repeats: Sequence[int],
+) -> Any:
     lead = len(repeats) - x.ndim
 
-    def reindex(index: Index) -> list[Expr]:
+    def reindex(
+        index: Index,
+    ) -> list[Expr]:
         return [
             i % extent if extent != 1 else ZERO
             for extent, i in zip(x.size, index[lead:], strict=True)
@@ -335,7 +426,9 @@ def lower_roll(
     for shift, dim in zip(shifts, dims, strict=True):
         amount[wrap(dim, x.ndim)] += shift
 
-    def reindex(index: Index) -> list[Expr]:
+    def reindex(
+        index: Index,
+    ) -> list[Expr]:
         return [
             (i + (-amount[d] % x.size[d])) % x.size[d] if amount[d] else i  # type: ignore[operator]
             for d, i in enumerate(index)
