@@ -240,3 +240,23 @@ def _pull(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 @case("forces between all pairs of points")
 def _pairs(g: Make) -> Made:
     return _pull, (g.randn(512, 3),)
+
+
+def _turned(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turns[:, None]).flatten(3)
+
+
+@case("rotary embedding in complex numbers")
+def _rotary_complex(g: Make) -> Made:
+    return _turned, (g.randn(2, 256, 8, 64), torch.view_as_complex(g.randn(256, 32, 2)))
+
+
+def _mixed(z: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    turned = z.abs() * torch.exp(1j * w.angle())
+    return (z * w.conj() + turned) / (1 + w)
+
+
+@case("arithmetic of complex numbers", bound="compute")
+def _complex(g: Make) -> Made:
+    return _mixed, tuple(torch.view_as_complex(g.randn(512, 256, 2)) for _ in range(2))
