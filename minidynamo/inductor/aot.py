@@ -50,12 +50,9 @@ from minidynamo.inductor.kept_results import (
     note_what_stays,
     takes_data,
 )
-from minidynamo.inductor.laid_out import LaidOut
+from minidynamo.inductor.laid_out import LaidOut, as_conjugated
 from minidynamo.inductor.partial_backward import Taking
-from minidynamo.inductor.passed_objects import (
-    hold_real_objects,
-    take_out_objects,
-)
+from minidynamo.inductor.passed_objects import hold_real_objects, take_out_objects
 from minidynamo.inductor.passes.image_layouts import put_channels_last
 from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 from minidynamo.inductor.passes.norms_again import compute_norms_again
@@ -510,6 +507,8 @@ class _AtenCompiler:
             self._forward_runs = runs or has_branches
         if kind == "backward" and self._forward_runs and not runs:
             compiled = LaidOut(given, compiled)
+        if kind == "backward" and not runs:
+            compiled = as_conjugated(given, compiled)
         boxed = Boxed(compiled)
         if kept is not None:
             boxed.compiled = boxed.call = Taking(boxed.call, kept)

@@ -215,9 +215,15 @@ def _as_real(
     s: Splitter,
     node: torch.fx.Node,
 ) -> torch.fx.Node | None:
-    """Computed numbers are told apart where they are not kept; others are looked at anyway."""
+    """Computed numbers, and views of them, are told apart where nobody else keeps their memory;
+    others are looked at anyway.
+    """
     given: Any = node.args[0]
-    if given not in s.computed or (is_fresh_memory(node) and len(given.users) > 1):
+    root, readers = given, len(given.users)
+    while root in s.pairs and root not in s.computed and root.target in s.views:
+        root = root.args[0]
+        readers = max(readers, len(root.users))
+    if root not in s.computed or (readers > 1 and is_fresh_memory(node)):
         return None
     return s.rows(s.pairs[given])
 

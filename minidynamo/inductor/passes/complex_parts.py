@@ -66,7 +66,10 @@ class Splitter:
         node: torch.fx.Node,
     ) -> None:
         fake, rule = node.meta.get("val"), self.rules.get(node.target)
-        complex_inputs = [n for n in node.all_input_nodes if is_complex(n)]
+        inputs = [
+            n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)
+        ]
+        complex_inputs = [n for n in inputs if n.meta["val"].is_complex()]
         if rule is None or not (complex_inputs or is_complex(node)) or OVERWRITTEN in node.meta:
             return
         if not isinstance(fake, torch.Tensor) or fake.is_neg() or fake.layout != torch.strided:
@@ -147,10 +150,10 @@ class Splitter:
             return value.real, value.imag
         if not isinstance(value, torch.fx.Node):
             return float(value), 0.0
-        if value in self.pairs or not is_complex(value):
-            return self.pairs.get(value, (value, 0.0))
         fake = value.meta["val"]
-        if fake.layout != torch.strided or OVERWRITTEN in value.meta:
+        if value in self.pairs or not fake.dtype.is_complex:
+            return self.pairs.get(value, (value, 0.0))
+        if not is_complex(value) or fake.layout != torch.strided or OVERWRITTEN in value.meta:
             return None
         with fake.fake_mode, torch.no_grad():
             seen = self(aten._conj.default, value) if fake.is_conj() else value
