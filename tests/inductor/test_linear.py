@@ -107,6 +107,27 @@ def test_small_products_and_those_with_vectors_are_kernels(name, dtype):
         assert (ours - true).abs().max() <= 3 * (eagers - true).abs().max() + tolerance
 
 
+COMPUTED = {
+    "few bits": lambda x, w, s: F.linear(x, (w * 9).to(torch.int8).float()) * s,
+    "a masked weight": lambda x, w, s: F.linear(x, w * (w > 0), s),
+    "weight norm": lambda x, w, s: F.linear(x, w * (s[:, None] / w.norm(dim=1, keepdim=True))),
+    "rows by a column": lambda x, w, s: (w.sin() @ x.mT)[:, 0] + s,
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_matrices_that_are_computed_for_one_vector_are_not_written(name):
+    fn = COMPUTED[name]
+    torch.manual_seed(0)
+    args = torch.randn(1, 600), torch.randn(700, 600), torch.randn(700)
+    minidynamo.reset()
+    metrics.reset()
+    got = minidynamo.compile(fn, fullgraph=True)(*args)
+    assert metrics.extern_calls == 0
+    exact = fn(*(arg.double() for arg in args)) if name != "few bits" else fn(*args).double()
+    torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-4)
+
+
 def test_single_products_of_matrices_are_the_librarys_to_the_last_bit():
     torch.manual_seed(0)
     for program, *sizes in (

@@ -220,8 +220,26 @@ def _is_summed(
         return is_batch and fixed and work <= (SMALL_WORK // 2 if is_rival else SMALL_WORK)
     if is_batch or work <= SMALL_WORK:
         return True
+    if _is_computed_along(g, a, b):
+        return True
     along = _lies_along(g, b, -2) if rows == 1 else _lies_along(g, a, -1)
     return work <= (NARROW_VECTOR_WORK if is_narrow else VECTOR_WORK)[along]
+
+
+def _is_computed_along(
+    g: GraphLowering,
+    a: TensorValue,
+    b: TensorValue,
+) -> bool:
+    """Whether a matrix that one vector is multiplied by is yet to be computed (from a weight in few
+    bits, say), and the sums run along its memory: it need not be written.
+    """
+    if 1 not in (a.size[-2], b.size[-1]):
+        return False
+    matrix, dim = (b, -2) if a.size[-2] == 1 else (a, -1)
+    if isinstance(matrix.data, View) or as_rearrangement(g, matrix) is not None:
+        return False
+    return matrix.layout[dim] == 1
 
 
 def _lies_along(
@@ -295,7 +313,7 @@ def lower_mm(
     b: TensorValue,
 ) -> Any:
     result = _thin(g, a, b, signed=a.dtype in (torch.float32, torch.float64))
-    if result is DECLINED and a.dtype.itemsize == 2 and 1 in (a.size[0], b.size[1]):
+    if result is DECLINED and _is_vector_layer(g, a, b):
         result = _summed(g, a, b)
     if result is not DECLINED:
         return result
@@ -314,7 +332,7 @@ def lower_addmm(
     if beta != 1 or alpha != 1 or bias.size != (b.size[1],):
         return DECLINED
     result = DECLINED
-    if bias.dtype == a.dtype and _is_vector_layer(a, b):
+    if bias.dtype == a.dtype and (_is_vector_layer(g, a, b) or _is_tiny_layer(a, b)):
         result = _summed(g, a, b, bias)
     if result is not DECLINED:
         return result
@@ -322,11 +340,19 @@ def lower_addmm(
 
 
 def _is_vector_layer(
+    g: GraphLowering,
     a: TensorValue,
     b: TensorValue,
 ) -> bool:
-    if a.dtype.itemsize == 2:
-        return 1 in (a.size[0], b.size[1])
+    """Whether it may be sums whatever its sizes are."""
+    by_vector = 1 in (a.size[0], b.size[1])
+    return by_vector and (a.dtype.itemsize == 2 or _is_computed_along(g, a, b))
+
+
+def _is_tiny_layer(
+    a: TensorValue,
+    b: TensorValue,
+) -> bool:
     return a.size[0] == 1 and all(n in LAYER_SIZES for n in b.size)
 
 
