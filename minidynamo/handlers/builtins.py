@@ -487,6 +487,8 @@ def _reversed(tx: Translator, value: Values, /) -> Values:
         value.is_user_defined and function is None and has_slot(tx, value, "__getitem__")
     )
     if not is_sequence and not isinstance(value, SequenceVariable):
+        if function is None and hasattr(value.python_type(), "__reversed__"):
+            return value.call_method(tx, "__reversed__", [], {})
         if function is None and hasattr(value.python_type(), "__getitem__"):
             why = "whether its class is a sequence is known in C alone"
             unsupported("reversed()", repr(value), why)
