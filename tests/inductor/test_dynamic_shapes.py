@@ -564,3 +564,25 @@ def test_a_part_of_a_known_size_is_moved_within_a_tensor():
         ours, eagers = x.clone(), x.clone()
         torch.testing.assert_close(compiled(ours, y), fn(eagers, y))
         assert torch.equal(ours, eagers)
+
+
+FILLS = [
+    lambda x, n: torch.full((2,), n * 100, dtype=x.dtype) + x,
+    lambda x, n: torch.full_like(x, n * 100),
+    lambda x, n: x.fill_(n * 100),
+    lambda x, n: x.masked_fill(x > 0, n * 100),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+@pytest.mark.parametrize("fn", FILLS)
+def test_numbers_that_do_not_fit_are_refused(fn, dtype):
+    compiled = minidynamo.compile(fn, dynamic=True)
+    for n in (0, 1, 7, 40, 1):
+        try:
+            expected = fn(torch.ones(2, dtype=dtype), n)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match=str(error)[:40]):
+                compiled(torch.ones(2, dtype=dtype), n)
+        else:
+            assert compiled(torch.ones(2, dtype=dtype), n).equal(expected)

@@ -17,11 +17,19 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 Number = bool | int | float
+_SMALL = (torch.uint8, torch.int8, torch.int16)
+
+
+def may_overflow(value: Any, dtype: torch.dtype) -> bool:
+    """Whether it is a symbolic number that ATen refuses where it does not fit."""
+    return isinstance(value, Expr) and dtype in _SMALL
 
 
 def constant(g: GraphLowering, value: Number | Expr) -> Any:
     """The node's result, filled with `value`."""
     dtype = g.meta.dtype
+    if may_overflow(value, dtype):
+        return DECLINED
     if isinstance(value, Expr) and compute_type(dtype) == dtype and not dtype.is_complex:
         return g.lazy(lambda b, index: _position(b, value, dtype))
     if isinstance(value, complex) or not isinstance(value, (bool, int, float)):

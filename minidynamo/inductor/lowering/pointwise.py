@@ -10,6 +10,7 @@ import torch
 
 from minidynamo.inductor.ir import OVERWRITTEN, Index, TensorValue
 from minidynamo.inductor.loop_body import LOW_PRECISION, BodyBuilder, Value
+from minidynamo.inductor.lowering.factory import may_overflow
 from minidynamo.inductor.lowering.gather import broadcast_index
 from minidynamo.inductor.lowering.pointwise_table import (
     FLOAT,
@@ -353,7 +354,7 @@ def lower_masked_fill(
     mask: TensorValue,
     value: Any,
 ) -> Any:
-    if isinstance(value, complex):
+    if isinstance(value, complex) or may_overflow(value, x.dtype):
         return DECLINED
     dtypes = (torch.bool, x.dtype, x.dtype)
     return g.pointwise(lambda m, a, v: where(m, v, a), (mask, x, value), dtypes)
