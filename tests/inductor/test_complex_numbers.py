@@ -293,6 +293,27 @@ def test_promotion():
     torch.testing.assert_close(ours, theirs)
 
 
+def test_parts_that_are_one_number():
+    """Of real tensors as complex ones, and of what is computed from these."""
+
+    def fn(z, x, y):
+        w = x.to(torch.complex64)
+        shifted = x + 2j
+        return (
+            w / y, w / shifted, z / shifted, shifted / y, shifted / z, (x * 3j).exp() / 4,
+            shifted.abs(), shifted.angle(), shifted.sgn(), shifted.conj() * z, z / w.conj(),
+            shifted.sum(), shifted.mean(0), shifted * shifted, -shifted, shifted.reciprocal(),
+            torch.cat([shifted, z]), torch.where(x > 0, shifted, z), shifted == z, z == w,
+            torch.view_as_real(shifted), shifted.real, shifted.imag, shifted**2, w.clone(),
+            (shifted[None] * x[:, None]).mT, 1j / z, 2 / shifted, z - shifted, w - 1j, 1j - w,
+        )  # fmt: skip
+
+    args = numbers(7), torch.randn(7), torch.randn(7)
+    ours, theirs = minidynamo.compile(fn, fullgraph=True)(*args), fn(*args)
+    assert [(x.dtype, x.stride()) for x in ours] == [(x.dtype, x.stride()) for x in theirs]
+    torch.testing.assert_close(ours, theirs)
+
+
 def test_steps_of_a_loop_are_one_kernel():
     def fn(c):
         z, count = torch.zeros_like(c), torch.zeros(c.shape, dtype=torch.int64)

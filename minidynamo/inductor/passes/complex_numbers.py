@@ -88,7 +88,8 @@ def _div(
         return None
     x, y = s.operands(*node.args)
     if isinstance(y[0], torch.fx.Node):
-        return s.quotient_by_real(x, y[0]) if isinstance(y[1], float) else s.quotient(x, y)
+        is_real = isinstance(y[1], float) and str(y[1]) == "0.0"
+        return s.quotient_by_real(x, y[0]) if is_real else s.quotient(x, y)
     return s.product(x, (1 / y[0], -0.0)) if y[0] != 0 and y[1] == 0 else None
 
 

@@ -238,6 +238,13 @@ class Splitter:
             aten.full.default, [], value, dtype=dtype or self.real_dtype(), device=device
         )
 
+    def tensor(
+        self,
+        part: Real,
+    ) -> torch.fx.Node:
+        """A number as a tensor without dimensions."""
+        return self.number(part) if isinstance(part, float) else part
+
     # -- arithmetic of parts ----------------------------------------------------------------------
     def add(
         self,
@@ -278,7 +285,7 @@ class Splitter:
         x: Real,
         y: Real,
     ) -> torch.fx.Node:
-        x, y = (self.number(v) if isinstance(v, float) else v for v in (x, y))
+        x, y = self.tensor(x), self.tensor(y)
         return self(aten.where.self, condition, x, y)
 
     def product(
@@ -322,7 +329,7 @@ class Splitter:
         is_zero = self(
             aten.logical_and.default, *(self(aten.eq.Scalar, size, 0.0) for size in sizes)
         )
-        a, b = (self.number(v) if isinstance(v, float) else v for v in (a, b))
+        a, b = self.tensor(a), self.tensor(b)
         over_zero = [
             self(aten.div.Tensor, v, size) for v, size in zip((a, b), sizes, strict=True)
         ]
@@ -343,7 +350,7 @@ class Splitter:
         scale = self(aten.reciprocal.default, size)
         re, im = self.add(a, self.mul(b, ratio)), self.sub(b, self.mul(a, ratio))
         is_zero = self(aten.eq.Scalar, divisor, 0.0)
-        first, second = self.tensors((a, b)) if isinstance(b, torch.fx.Node) else (a, b)
+        first, second = (self.tensor(part) for part in (a, b))
         magnitude = self(aten.abs.default, divisor)
         return (
             self.where(is_zero, self(aten.div.Tensor, first, magnitude), self.mul(re, scale)),
