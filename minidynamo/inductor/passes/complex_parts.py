@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 from torch.fx.node import map_arg
 
@@ -77,7 +78,7 @@ class Splitter:
         self.node, self.anchor = node, node.next
         if any(self.parts(n) is None for n in complex_inputs):
             return
-        with fake.fake_mode, torch.no_grad():
+        with fake.fake_mode, torch.no_grad(), enable_python_dispatcher():
             result = rule(self, node)
             if result is not None and is_complex(node):
                 self.take_pair(node, result)
@@ -93,10 +94,31 @@ class Splitter:
         for part in pair:
             if not isinstance(part, float) and not is_shaped(part, shape):
                 return
+        if node.target not in self.views:
+            pair = self.laid_out(pair[0]), self.laid_out(pair[1])
+            self.computed[node] = self.anchor
         self.pairs[node] = pair
         self.split.append(node)
-        if node.target not in self.views:
-            self.computed[node] = self.anchor
+
+    def laid_out(
+        self,
+        part: Real,
+    ) -> Real:
+        """A part of the node with the node's strides, or those of one column of rows of two: views
+        of these are possible alike.
+        """
+        fake = self.node.meta["val"]
+        if isinstance(part, float):
+            return part
+        for step in (1, 2):
+            strides = tuple(step * n for n in fake.stride())
+            if statically_known_true(sym_eq(part.meta["val"].stride(), strides)):
+                return part
+        copy = self(aten.clone.default, part)
+        copy.meta["val"] = fake.new_empty_strided(
+            fake.shape, fake.stride(), dtype=self.real_dtype()
+        )
+        return copy
 
     def replace(
         self,
@@ -118,7 +140,7 @@ class Splitter:
     ) -> None:
         """What an operator that takes complex numbers reads in place of a computed node."""
         self.node, self.anchor, fake = node, anchor, node.meta["val"]
-        with fake.fake_mode, torch.no_grad():
+        with fake.fake_mode, torch.no_grad(), enable_python_dispatcher():
             rows = self.rows(self.pairs[node])
             strides = [2 * step for step in fake.stride()]
             rows.meta["val"] = fake.new_empty_strided(
@@ -155,7 +177,7 @@ class Splitter:
             return self.pairs.get(value, (value, 0.0))
         if not is_complex(value) or fake.layout != torch.strided or OVERWRITTEN in value.meta:
             return None
-        with fake.fake_mode, torch.no_grad():
+        with fake.fake_mode, torch.no_grad(), enable_python_dispatcher():
             seen = self(aten._conj.default, value) if fake.is_conj() else value
             pair = self.columns(self(aten.view_as_real.default, seen))
             if fake.is_conj():
