@@ -471,6 +471,13 @@ class OpaqueVariable(VariableTracker):
         )
         return super().truth(tx) if decides else True
 
+    def delitem(self, tx: Translator, key: VariableTracker) -> None:
+        kind = self.python_type()
+        if self.lacks("__delitem__"):
+            text = f"{type_name(kind)!r} object {words_without_delitem(tx, key, kind)}"
+            tx.raise_observed(TypeError, text)
+        super().delitem(tx, key)
+
     def method_constant(self, name: str) -> Any:
         if isinstance(self.value, GETTERS):
             return getattr(self.value, name)
