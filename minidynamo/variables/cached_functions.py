@@ -81,10 +81,7 @@ class CachedFunctionVariable(CallableVariable):
         values = [argument.realize() for argument in (*args, *kwargs.values())]
         for value in values:
             value.check_hashable(tx)
-        keys = tuple(
-            (type(v.value), v.value) if isinstance(v, ConstantVariable) else v for v in values
-        )
-        key = tx.output.graph, tuple(kwargs), keys
+        key = tx.output.graph, tuple(kwargs), tuple(map(_key_part, values))
         effects = tx.output.side_effects
         before = effects.outside
         if key not in self.results:

@@ -315,6 +315,35 @@ def test_parts_that_are_one_number():
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("n", [3, 2.5])
+def test_symbolic_numbers(n):
+    def fn(z, n):
+        filled = (z * 2).fill_(n) * z + torch.full((4, 1), n, dtype=z.dtype)
+        return z * n, z / n, n - z, z + n, n / z, z * z.shape[0] / z.shape[1], filled
+
+    compiled, z = minidynamo.compile(fn, dynamic=True), numbers(4, 5)
+    for given in (n, n + 1):
+        torch.testing.assert_close(compiled(z, given), fn(z, given))
+
+
+def test_real_and_half_results_of_complex_operands():
+    def fn(z, w):
+        made = torch.zeros_like(z, dtype=torch.float32), z.new_zeros(3, dtype=torch.float64)
+        more = (
+            torch.full_like(z * w, 2, dtype=torch.int64),
+            z.new_full((2,), 3, dtype=torch.int8),
+        )
+        half = torch.ones_like(z, dtype=torch.complex32).real.float()
+        return *made, *more, half, F.pad(z * w, (1, 1), value=2.5), (z * w).to(torch.complex32)
+
+    args = numbers(4, 5), numbers(4, 5)
+    ours, theirs = minidynamo.compile(fn)(*args), fn(*args)
+    assert [x.dtype for x in ours] == [x.dtype for x in theirs]
+    for a, b in zip(ours[:-1], theirs[:-1], strict=True):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(ours[-1].to(torch.complex64), theirs[-1].to(torch.complex64))
+
+
 def test_views_of_results_of_operands_in_other_orders():
     def fn(z, w):
         mixed = z / (w + 2.5)

@@ -292,7 +292,7 @@ def _padded(
     s: Splitter,
     node: torch.fx.Node,
 ) -> Pair | None:
-    return _of_parts(0)(s, node) if not any(node.args[2:]) else None
+    return None if node.kwargs or any(node.args[2:]) else _of_parts(0)(s, node)
 
 
 def _converted(
@@ -314,7 +314,7 @@ def _copied(
     s: Splitter,
     node: torch.fx.Node,
 ) -> Pair | None:
-    """`copy` gives what it is given second."""
+    """`copy` and `fill` give what they are given second."""
     source: Any = node.args[1]
     if not is_complex(node) or source.meta["val"].device != node.meta["val"].device:
         return None
@@ -343,13 +343,6 @@ def _filled(
         return a, b
 
     return rule
-
-
-def _filled_by_tensor(
-    s: Splitter,
-    node: torch.fx.Node,
-) -> Pair:
-    return _expanded(s, *s.tensors(s.operands(node.args[1])[0]))
 
 
 def _unbound(
@@ -408,7 +401,7 @@ _RULES: dict[Any, Rule] = {
     aten.full.default: _filled(0),
     aten.full_like.default: _filled(0),
     aten.fill.Scalar: _filled(0),
-    aten.fill.Tensor: _filled_by_tensor,
+    aten.fill.Tensor: _copied,
     aten.zeros.default: _filled(0, 0.0),
     aten.ones.default: _filled(0, 1.0),
     aten.zeros_like.default: _filled(0, 0.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -9,10 +10,9 @@ import torch
 import torch.fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
-from torch.fx.node import map_arg
 
 from minidynamo.inductor.ir import OVERWRITTEN
-from minidynamo.inductor.passes.narrow_products import to_dtype
+from minidynamo.inductor.passes.narrow_products import call, to_dtype
 
 aten = torch.ops.aten
 Real: TypeAlias = torch.fx.Node | float
@@ -80,9 +80,9 @@ class Splitter:
             return
         with fake.fake_mode, torch.no_grad(), enable_python_dispatcher():
             result = rule(self, node)
-            if result is not None and is_complex(node):
+            if isinstance(result, tuple) and is_complex(node):
                 self.take_pair(node, result)
-            elif result is not None:
+            elif isinstance(result, torch.fx.Node):
                 self.replace(node, result)
 
     def take_pair(
@@ -157,10 +157,8 @@ class Splitter:
         *args: Any,
         **kwargs: Any,
     ) -> torch.fx.Node:
-        with self.graph.inserting_before(self.anchor):
-            made = self.graph.call_function(op, args, kwargs)
-        fakes, fake_kwargs = map_arg((args, kwargs), lambda n: n.meta["val"])
-        made.meta = {**self.node.meta, "val": op(*fakes, **fake_kwargs)}
+        made = call(self.graph, self.anchor, op, *args, **kwargs)
+        made.meta = {**self.node.meta, "val": made.meta["val"]}
         return made
 
     def parts(
@@ -172,7 +170,10 @@ class Splitter:
             return value.real, value.imag
         if not isinstance(value, torch.fx.Node):
             return float(value), 0.0
-        fake = value.meta["val"]
+        fake = value.meta.get("val")
+        if isinstance(fake, (torch.SymInt, torch.SymFloat)):
+            kwargs = {"dtype": self.real_dtype(), "device": self.node.meta["val"].device}
+            return self(aten.scalar_tensor.default, value, **kwargs), 0.0
         if value in self.pairs or not fake.dtype.is_complex:
             return self.pairs.get(value, (value, 0.0))
         if not is_complex(value) or fake.layout != torch.strided or OVERWRITTEN in value.meta:
@@ -273,9 +274,7 @@ class Splitter:
         x: Real,
         y: Real,
     ) -> Real:
-        if isinstance(x, float):
-            x, y = y, x
-        return x + y if isinstance(x, float) else self(aten.add.Tensor, x, y)  # type: ignore[operator]
+        return self._commuted(operator.add, aten.add.Tensor, x, y)
 
     def sub(
         self,
@@ -291,9 +290,19 @@ class Splitter:
         x: Real,
         y: Real,
     ) -> Real:
+        return self._commuted(operator.mul, aten.mul.Tensor, x, y)
+
+    def _commuted(
+        self,
+        combine: Callable[[float, float], float],
+        op: Any,
+        x: Real,
+        y: Real,
+    ) -> Real:
+        """An operator whose operands may change places: it takes a tensor first."""
         if isinstance(x, float):
-            x, y = y, x
-        return x * y if isinstance(x, float) else self(aten.mul.Tensor, x, y)  # type: ignore[operator]
+            return combine(x, y) if isinstance(y, float) else self(op, y, x)
+        return self(op, x, y)
 
     def neg(
         self,
