@@ -34,6 +34,7 @@ from .draws import is_drawn
 from .exc import Unsupported
 from .function_views import refuse_shared_views
 from .generator_frames import rebuild
+from .handed_sizes import note_handed
 from .joined_sources import is_joined
 from .markers import break_errors
 from .new_parameters import making
@@ -345,6 +346,9 @@ class _BreakFinisher(_Finisher):
             note_break(self.frame.base, callee.base, caller.base, caller.index)
         (inlined or [self.frame])[-1].goes_on = goes_on
         self.stops = StopFunctions(inlined) if inlined else None
+        self.handed: dict[str, VariableTracker] = {}
+        for level, stopped in enumerate((self.frame, *inlined)):
+            self.handed |= stopped.handed(level)
 
     def run(self) -> CompiledFrame:
         tx, frame, stops = self.tx, self.frame, self.stops
@@ -427,7 +431,9 @@ class _BreakFinisher(_Finisher):
         """Tail-call a continuation; the stack is in locals already."""
         base = self.frame.base
         code = continuation(base, key)
-        loads = load_locals(key.arguments())
+        names = key.arguments()
+        note_handed(code, {name: self.handed[name] for name in names if name in self.handed})
+        loads = load_locals(names)
         if key.first == SUPER_NAME:
             loads[0] = Instruction("LOAD_DEREF", base.co_varnames[0])
         # A traceback may hold this frame, but not what its locals were.
@@ -440,7 +446,7 @@ class _BreakFinisher(_Finisher):
         call = current.emit_call(
             [Instruction("LOAD_CONST", tail_call)],
             [*self._load_continuation(code), *loads],
-            1 + len(key.arguments()),
+            1 + len(names),
         )
         return [*call, Instruction("RETURN_VALUE")]
 

@@ -87,6 +87,19 @@ class History:
             sizes = [CHANGED if d in dims else size for d, size in enumerate(seen.sizes)]
             seen.sizes = tuple(sizes)
 
+    def expect_tensor(self, name: str, sizes: Sequence[int | None]) -> None:
+        """A tensor of such sizes, None where they change, will be what a compilation sees."""
+        changing = [dim for dim, size in enumerate(sizes) if size is None]
+        if changing and name not in self._tensors and name not in self._numbers:
+            strides = (CHANGED,) * len(sizes)
+            self._tensors[name] = _Seen(tuple(CHANGED if s is None else s for s in sizes), strides)
+        self.mark(name, changing, len(sizes))
+
+    def expect_number(self, name: str) -> None:
+        """The number of that name changes."""
+        if name not in self._tensors:
+            self._numbers[name] = CHANGED
+
     def criteria(self, name: str, tensor: torch.Tensor) -> dict[int, list[Callable[..., Any]]]:
         """The criteria that this tensor or an earlier one at its place was marked with."""
         said = markers.criteria(tensor)

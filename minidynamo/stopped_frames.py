@@ -92,6 +92,7 @@ class StoppedFrame:
 
     def __init__(self, tx: Translator, *, calls: bool = False) -> None:
         self.tx = tx
+        self.waits = calls
         self.base = base_code(tx.code)
         self.instructions = decode(self.base)
         position = instruction_index(self.base).get(tx.current.origin or tx.current)
@@ -154,6 +155,15 @@ class StoppedFrame:
     def arguments(self) -> tuple[str, ...]:
         """The arguments of the stop function, without what it passes on."""
         return self.key(self.index, self.slots).arguments()
+
+    def handed(self, level: int) -> dict[str, VariableTracker]:
+        """What the root's continuation is given of this frame, `level` calls below: the locals,
+        and of a frame that waits for a callee the stack, too.
+        """
+        given = dict(zip(self.key(self.index, self.slots).arguments(), self.values(), strict=True))
+        if not self.waits:
+            given = {name: given[name] for name in self.names}
+        return {INNER_PREFIX * level + name: value for name, value in given.items()}
 
     def give_up(self, names: Iterable[str]) -> list[Instruction]:
         """Push locals when the frame is left. A traceback may hold the frame, but what its locals

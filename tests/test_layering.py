@@ -77,6 +77,7 @@ LAYERS = [
         "codegen",
         "generator_frames",
         "graph_breaks",
+        "handed_sizes",
         "open_blocks",
         "put_back",
         "function_views",

@@ -1099,4 +1099,5 @@ def test_function_that_breaks_at_many_places_gets_frames_of_its_own():
     assert len(counter.graphs) == 28
     for a in (torch.randn(5), torch.randn(6)):
         assert_same(compiled(a), f(a))
-    assert len(counter.graphs) == 55
+    # One part is first reached with symbolic sizes.
+    assert len(counter.graphs) == 54

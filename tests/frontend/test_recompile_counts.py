@@ -483,3 +483,37 @@ def test_another_grad_mode_is_not_another_version_too_many(n_breaks):
                 assert_same(f(x), compiled(x))
         graphs.append(len(counter.graphs))
     assert graphs == [graphs[0], *[2 * graphs[0]] * 3]
+
+
+class Initialised(nn.Module):
+    """Takes another branch from its second call on, as a normalisation that looks at data first."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("done", torch.tensor(0.0))
+
+    def forward(self, x, n):
+        if not self.done:
+            self.done = torch.tensor(1.0)
+            x = x - 1
+        return x.sin() * n
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_what_is_first_reached_with_symbolic_sizes_takes_these_as_such(is_nested):
+    module = Initialised()
+
+    def f(x, n):
+        pair = [x + 1, n + 1]
+        y = module(x * 2, n) if is_nested else module.forward(x, n)
+        return y * pair[0] + pair[1]
+
+    counter = CountingBackend()
+    compiled, graphs = minidynamo.compile(f, backend=counter), []
+    for size in (4, 5, 6, 7):
+        x, state = torch.randn(size, 3), module.done
+        actual = compiled(x, size)
+        module.done = state
+        assert_same(actual, f(x, size))
+        graphs.append(len(counter.graphs))
+    assert graphs == [2, 4, 4, 4]
