@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -40,14 +41,14 @@ def _note(history: History, source: Source, value: VariableTracker) -> None:
     elif isinstance(value, SymVariable):
         if _known(value.value) is None:
             history.expect_number(source.name)
-    elif type(value) in (ListVariable, TupleVariable):
+    elif isinstance(value, SequenceVariable) and type(value) in (ListVariable, TupleVariable):
         item = ListItemSource if type(value) is ListVariable else TupleItemSource
         for index, part in enumerate(value.items):
             if not isinstance(part, SequenceVariable):
                 _note(history, item(source, index), part)
 
 
-def _known(number: object) -> object:
+def _known(number: Any) -> Any:
     """None if it is symbolic."""
     if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return constant_of(number)

@@ -92,7 +92,9 @@ class History:
         changing = [dim for dim, size in enumerate(sizes) if size is None]
         if changing and name not in self._tensors and name not in self._numbers:
             strides = (CHANGED,) * len(sizes)
-            self._tensors[name] = _Seen(tuple(CHANGED if s is None else s for s in sizes), strides)
+            self._tensors[name] = _Seen(
+                tuple(CHANGED if s is None else s for s in sizes), strides
+            )
         self.mark(name, changing, len(sizes))
 
     def expect_number(self, name: str) -> None:

@@ -160,7 +160,9 @@ class StoppedFrame:
         """What the root's continuation is given of this frame, `level` calls below: the locals,
         and of a frame that waits for a callee the stack, too.
         """
-        given = dict(zip(self.key(self.index, self.slots).arguments(), self.values(), strict=True))
+        given = dict(
+            zip(self.key(self.index, self.slots).arguments(), self.values(), strict=True)
+        )
         if not self.waits:
             given = {name: given[name] for name in self.names}
         return {INNER_PREFIX * level + name: value for name, value in given.items()}
