@@ -148,3 +148,16 @@ def test_many_columns_of_one_matrix():
         return total, variance
 
     program(paths, torch.randn(300, 50) / 9, torch.randn(300, 50) / 9)
+
+
+def test_rows_of_symbolic_length_are_kept_between_walks():
+    """Dear values are computed once, also where rows become longer than what the stack has."""
+
+    def fn(x):
+        return F.log_softmax(F.gelu(x), -1), x.double().sin().softmax(-1)
+
+    run = minidynamo.compile(fn, fullgraph=True, dynamic=True)
+    for length in (8, 33, 8250, 9001, 70002):
+        x = torch.randn(4, length)
+        for got, wanted in zip(run(x), fn(x), strict=True):
+            torch.testing.assert_close(got, wanted)

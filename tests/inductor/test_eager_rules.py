@@ -180,6 +180,17 @@ def test_one_hot_of_a_class_out_of_range(classes, indices):
         run(torch.tensor(indices))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_one_hot_of_turned_classes_is_laid_out_in_rows(dynamic):
+    def fn(x):
+        return torch.nn.functional.one_hot(x.t(), 12)
+
+    run = minidynamo.compile(fn, fullgraph=True, dynamic=dynamic)
+    for rows in (3, 2):
+        x = torch.arange(4 * rows).reshape(rows, 4)
+        assert torch.equal(run(x), fn(x)) and run(x).stride() == fn(x).stride()
+
+
 def test_rolled_tensor_keeps_its_layout():
     def roll(x):
         return torch.as_strided(torch.roll(x, (-1, 2), (0, 3)), (5, 10), (4, 1))

@@ -7,9 +7,10 @@ from inductor_testing import compiled
 
 import minidynamo
 from minidynamo import events
+from minidynamo.inductor.atoms import Symbol
 from minidynamo.inductor.codegen.narrow import narrow_integers
 from minidynamo.inductor.loop_body import BodyBuilder
-from minidynamo.inductor.symbolic import loop_symbol, symbol_expr
+from minidynamo.inductor.symbolic import as_expr, loop_symbol, symbol_expr
 
 
 def check(function, *args):
@@ -107,3 +108,35 @@ def test_a_number_that_positions_are_compared_with_is_clamped():
     check(
         fn, torch.tensor([[5], [-1], [0], [69], [70], [71], [-2], [big], [-big], [2**63 - 1]])
     )
+
+
+def marked(x, n):
+    i = torch.arange(x.shape[-1])
+    causal = x.masked_fill(i > i[:, None], -1e9)
+    window = torch.where((i[:, None] - i >= 0) & (i[:, None] - i < 5), x, 0.0).sum(-2)
+    lengths = (x * (i < n[:, None])).sum(-1)
+    steep = torch.where(i * 3 <= 2 * i[:, None], x, -x) + (i * 7 != n[:, None])
+    parts = torch.where(i // 3 < x.shape[-1] // 6, x, 1.0)
+    return causal, window, lengths, steep, torch.where(i.flip(0) > 3, x, -x), parts
+
+
+def test_comparisons_of_symbolic_many_positions():
+    run = minidynamo.compile(marked, fullgraph=True, dynamic=True)
+    for size in (7, 16, 33, 100):
+        x, n = torch.randn(size, size), torch.randint(-3, 8 * size, (size,))
+        n[:4] = torch.tensor([2**63 - 1, -(2**63), 2**40, -(2**40)])
+        for got, wanted in zip(run(x, n), marked(x, n), strict=True):
+            torch.testing.assert_close(got, wanted)
+
+
+def test_comparisons_of_symbolic_many_positions_are_narrow():
+    x = loop_symbol("x0", symbol_expr(Symbol("s0")))
+    b = BodyBuilder([x])
+    at, number = b.index_expr(symbol_expr(x)), b.load("n", as_expr(0), torch.int64)
+    for value in (b.constant(5, torch.int64), number, b.index_expr(symbol_expr(x) * 3 - 9)):
+        b.store("out", symbol_expr(x), b.op("lt", at, value), torch.bool)
+    nodes = narrow_integers(b.finish()).nodes
+    compared = [n for n in nodes if n.op == "lt"]
+    assert compared and all(nodes[a].dtype == torch.int32 for n in compared for a in n.args)
+    moved = [n for n in nodes if n.op == "index_expr" and n.dtype == torch.int64]
+    assert not moved

@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from inductor_testing import CLOSE, check, compiled
 from torch._subclasses import FakeTensorMode
 
+import minidynamo
+
 DIMS = [None, 0, 1, 2, (0, 1), (0, 2), (1, 2)]
 
 
@@ -313,3 +315,20 @@ def test_values_kept_where_an_outer_dimension_is_vectorised(pool):
         return F.group_norm(y, 1), y - y.mean((1, 2, 3), keepdim=True)
 
     check(fn, torch.randn(2, 16, 4, 4), **CLOSE)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int64, torch.float32, torch.uint8])
+def test_sums_into_bools(dtype, dynamic):
+    def fn(x):
+        kept = [x.sum(d, dtype=torch.bool) for d in (0, 1, (0, 1))]
+        return [*kept, x.prod(0, dtype=torch.bool), x.sum(dtype=torch.bool)]
+
+    run = minidynamo.compile(fn, fullgraph=True, dynamic=dynamic)
+    for rows in (4, 6):
+        # Even numbers of true ones in the first column, and of halves, which are true.
+        x = torch.zeros(rows, 3, dtype=dtype)
+        x[:2, 0] = 2
+        x[1, 1] = 0.5 if dtype.is_floating_point else 1
+        for got, wanted in zip(run(x), fn(x), strict=True):
+            assert got.dtype == torch.bool and torch.equal(got, wanted)

@@ -161,7 +161,8 @@ class CppKernel:
 
     def _scratch_limit(self) -> int:
         total = product(size_of(s) for s in self.reduces)
-        if not isinstance(total, int) or not self.tuning.keeps_rows:
+        known = isinstance(total, int)
+        if not (known or self.by_row) or not self.tuning.keeps_rows:
             return 0
         return SCRATCH_ELEMENTS if self.by_row else SCRATCH_ELEMENTS_BY_COLUMN
 

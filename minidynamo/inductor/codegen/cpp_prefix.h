@@ -938,6 +938,26 @@ MD_INLINE i64 floor_index(i64 a, i64 b) { return a / b - (a % b < 0); }
 MD_INLINE i64 mod_index(i64 a, i64 b) { return a - floor_index(a, b) * b; }
 MD_INLINE i64 wrapped(i64 a, i64 b) { return a < b ? a : a - b; }
 
+// Memory for a row of as many elements as the sizes say; few of them stand on the stack.
+template <class T> struct Row {
+  static constexpr i64 few = 8192 + 64;
+  alignas(64) T own[few];
+  T* first;
+  explicit Row(i64 elements) : first(own) {
+    if (elements > few) first = new T[elements];
+  }
+  ~Row() {
+    if (first != own) delete[] first;
+  }
+  Row(const Row&) = delete;
+};
+
+// A number that fits, has the sign of `x`, and is `x` where the lanes of a vector may reach 0.
+MD_INLINE i32 near(i64 x) {
+  constexpr i64 far = 1 << 30;
+  return (i32)(x < -far ? -far : x > far ? far : x);
+}
+
 template <class T, int N> MD_INLINE V<T, N> linear(i64 first, i64 step) {  // first, first + step, ...
   if constexpr ((T)0.5 == 0) {
     return splat<N>((T)first) + __builtin_convertvector(iota<N>(), V<T, N>) * (T)step;

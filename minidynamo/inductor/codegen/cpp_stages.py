@@ -287,8 +287,7 @@ def plan_stages(body: LoopBody, scratch_limit: int) -> Stages:
     for position in _unused_checks(nodes, inner, [p for ends in roots.values() for p in ends]):
         roots.setdefault(stage[position], []).append(position)
     plan = Stages([], [])
-    total = product(size_of(s) for s in body.reduces)
-    keeps = isinstance(total, int) and total <= scratch_limit
+    keeps = hint_of(product(size_of(s) for s in body.reduces)) <= scratch_limit
     # What stays the same along one of the loops is computed outside of that, and costs little.
     whole = {p for p, own in enumerate(dependencies(body)) if own.issuperset(body.reduces)}
     computed: set[int] = set()

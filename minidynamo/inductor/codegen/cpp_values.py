@@ -26,6 +26,7 @@ from minidynamo.inductor.codegen.cpp_vec import (
     scalar_cast,
     vector_cast,
 )
+from minidynamo.inductor.codegen.narrow import MOST_NEAR, NEAR
 from minidynamo.inductor.loop_body import LoopBody, Node
 from minidynamo.inductor.ops import SCAN_STEPS, SCANS, SCATTERS
 from minidynamo.inductor.symbolic import (
@@ -158,7 +159,8 @@ class ValuePrinter:
             return literal(node.value, node.dtype)
         if node.op == "index_expr":
             assert node.index is not None
-            return self.index(node.index)
+            text = self.index(node.index)
+            return f"near({text})" if node.value == NEAR else text
         if node.op == "load":
             assert node.index is not None
             text = f"{node.buffer}[{self.index(node.index)}]"
@@ -209,8 +211,7 @@ class ValuePrinter:
     def _vector_text(self, position: int) -> str:
         node = self.nodes[position]
         if node.op == "index_expr":
-            assert node.index is not None
-            return self.index_vector(node.index, CTYPE[node.dtype])
+            return self._near(node) if node.value == NEAR else self._position(node)
         if node.op == "load":
             text = self.tiled.get(position) or self._vector_load(node)
             return f"from_bytes({text})" if node.dtype == torch.bool else text
@@ -229,6 +230,18 @@ class ValuePrinter:
             return f"philox<N>({args[0]}, {args[1]}, {node.value})"
         operand = self.nodes[node.args[-1]].dtype
         return operation(VECTOR, node.op, args, operand, f"V<{LANE_TYPE[node.dtype]}, N>")
+
+    def _position(self, node: Node) -> str:
+        assert node.index is not None
+        return self.index_vector(node.index, CTYPE[node.dtype])
+
+    def _near(self, node: Node) -> str:
+        """Numbers with the signs of an index expression."""
+        assert node.index is not None
+        step = self.step(node.index)
+        if step is not None and abs(step) <= MOST_NEAR:
+            return f"linear<i32, N>(near({self._shifted(node.index, step)}), {step})"
+        return f"lanewise<i32, N>({self._by_lane('near(', node.index, ')')})"
 
     def _rounded(self, node: Node) -> int | None:
         """The float32 that a cast has back from bfloat16, if it stands in this walk."""
@@ -249,8 +262,11 @@ class ValuePrinter:
                 self.code.line(f"V<{ctype}, N> s{position}[{total}][T];")
             elif self.by_column:
                 self.code.line(f"{ctype} s{position}[{total}];")
-            else:
+            elif total.is_const:
                 self.code.line(f"alignas(64) {ctype} s{position}[{total} + N];")
+            else:
+                self.code.line(f"Row<{ctype}> row{position}({self.index(total)} + N);")
+                self.code.line(f"{ctype}* const s{position} = row{position}.first;")
 
     def _scratch_index(self) -> str:
         """Lanes are neighbours: the vectorised symbol is the innermost one."""
@@ -309,13 +325,14 @@ class ValuePrinter:
         self,
         prefix: str,
         index: Expr,
+        suffix: str = "",
     ) -> str:
-        """A lambda from lane to `prefix` plus the index at that lane."""
+        """A lambda from lane to the index at that lane, between `prefix` and `suffix`."""
         assert self.vec is not None
         x = self.vec.name
         first = f"{x} + t * N" if self.by_column else x
         text = self.index(index, lane=True)
-        return f"[&](int l) {{ const i64 {x}_ = {first} + l; return {prefix}{text}; }}"
+        return f"[&](int l) {{ const i64 {x}_ = {first} + l; return {prefix}{text}{suffix}; }}"
 
     def index_vector(
         self,

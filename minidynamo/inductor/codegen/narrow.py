@@ -11,11 +11,18 @@ from dataclasses import replace
 
 import torch
 
+from minidynamo.inductor.atoms import ValueRef
 from minidynamo.inductor.codegen.cpp_stages import EXTREMES, dependencies
 from minidynamo.inductor.loop_body import LOW_PRECISION, LoopBody, Node, NodeList
-from minidynamo.inductor.symbolic import upper
+from minidynamo.inductor.symbolic import Expr, as_expr, symbol_expr, upper
 
 _LIMIT = 1 << 31
+# Positions are smaller, and their differences from numbers that are clamped to it are int64.
+_FAR = 1 << 61
+# The value of an index_expr of int32 that has the sign of the expression (see `near`).
+NEAR = "near"
+# Such numbers may grow by this from lane to lane.
+MOST_NEAR = 1 << 16
 _COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
 _SMALL = (torch.bool, torch.int8, torch.uint8, torch.int16, torch.int32)
 Range = tuple[int, int] | None
@@ -49,6 +56,13 @@ def _range(node: Node, ranges: Sequence[Range], nodes: Sequence[Node]) -> Range:
         return None
     ends = list(rule(*args))
     return min(ends), max(ends)
+
+
+def _ranges(body: LoopBody) -> list[Range]:
+    ranges: list[Range] = []
+    for node in body.nodes:
+        ranges.append(_range(node, ranges, body.nodes))
+    return ranges
 
 
 def _limits(dtype: torch.dtype) -> tuple[int, int]:
@@ -99,7 +113,8 @@ def _fits(bounds: Range) -> bool:
 class _Clamped:
     """The body where positions that are compared with a number that stays the same along their
     loops are compared with that number clamped: to what holds all of them and one more on each
-    side, which fits. `ranges` are those of the new nodes.
+    side, which fits. Where it is not known how large a position may be (symbolic sizes), the sign
+    of the distance between both is compared with 0. `ranges` are those of the new nodes.
     """
 
     def __init__(self, body: LoopBody, ranges: Sequence[Range]) -> None:
@@ -108,9 +123,13 @@ class _Clamped:
         self._depends = dependencies(body)
         self._list = NodeList()
         self.ranges: list[Range] = []
+        self._by_sign = False
         for position, node in enumerate(body.nodes):
             self._copy(position, node)
-        self.body = LoopBody(body.iters, body.reduces, self._list.nodes)
+        copy = LoopBody(body.iters, body.reduces, self._list.nodes)
+        self.body = copy.without_dead_nodes() if self._by_sign else copy
+        if self._by_sign:
+            self.ranges = _ranges(self.body)
 
     def _add(self, node: Node, bounds: Range = None) -> int:
         at = self._list.add(node)
@@ -128,7 +147,8 @@ class _Clamped:
                 ends = self._ends(first, second)
         at = self._list.renumbered
         if ends is None:
-            self._list.copy(node, position)
+            if not (node.op in _COMPARISONS and self._compare_by_sign(position, *node.args)):
+                self._list.copy(node, position)
             self.ranges += [self._old[position]] * (len(self._list.nodes) - len(self.ranges))
             return
         number = self._clamp(at[second], *ends)
@@ -145,11 +165,53 @@ class _Clamped:
         return ends if wide and _fits(ends) else None
 
     def _clamp(self, value: int, low: int, high: int) -> int:
+        value = self._between(value, low, high)
+        value = self._add(Node("cast", (value,), torch.int32))
+        return self._add(Node("cast", (value,), torch.int64), (low, high))
+
+    def _between(self, value: int, low: int, high: int) -> int:
         for op, end in (("maximum", low), ("minimum", high)):
             limit = self._add(Node("constant", (), torch.int64, value=end), (end, end))
             value = self._add(Node(op, (value, limit), torch.int64))
-        value = self._add(Node("cast", (value,), torch.int32))
-        return self._add(Node("cast", (value,), torch.int64), (low, high))
+        return value
+
+    def _compare_by_sign(self, position: int, first: int, second: int) -> bool:
+        """Compare the sign of first - second with 0, if one of them is a position of which nothing
+        is known and the other one a position, too, or a number that stays along its loops.
+        """
+        nodes = self._nodes
+        unknown = [_is_position(nodes[p]) and not _fits(self._old[p]) for p in (first, second)]
+        if not any(unknown) or nodes[first].dtype != nodes[second].dtype:
+            return False
+        if not all(unknown) and self._depends[first] & self._depends[second]:
+            return False
+        distance = self._distance_term(first) - self._distance_term(second)
+        sign = self._add(Node("index_expr", (), torch.int32, index=distance, value=NEAR))
+        zero = self._add(Node("constant", (), torch.int32, value=0))
+        node = replace(nodes[position], args=(sign, zero))
+        self._list.renumbered[position] = self._add(node)
+        self._by_sign = True
+        return True
+
+    def _distance_term(self, position: int) -> Expr:
+        node = self._nodes[position]
+        if _is_position(node):
+            return node.index  # type: ignore[return-value]
+        if node.op == "constant" and isinstance(node.value, int):
+            return as_expr(max(-_FAR, min(_FAR, node.value)))
+        clamped = self._between(self._list.renumbered[position], -_FAR, _FAR)
+        return symbol_expr(ValueRef(clamped))
+
+
+def _is_position(node: Node) -> bool:
+    """Whether this is a sum of the loops' positions and of sizes, with factors that cannot make
+    it larger than `_FAR`.
+    """
+    if node.op != "index_expr" or node.dtype != torch.int64:
+        return False
+    assert node.index is not None
+    numbers = (node.index.const, *node.index.terms.values())
+    return not node.index.value_refs() and all(abs(n) < _LIMIT for n in numbers)
 
 
 def narrow_integers(body: LoopBody) -> LoopBody:
@@ -158,10 +220,7 @@ def narrow_integers(body: LoopBody) -> LoopBody:
     Where one operand of a comparison, or of arithmetic, stays wide, the others do, and so does
     what somebody else wants as it is: a store, a reduction.
     """
-    ranges: list[Range] = []
-    for node in body.nodes:
-        ranges.append(_range(node, ranges, body.nodes))
-    clamped = _Clamped(body, ranges)
+    clamped = _Clamped(body, _ranges(body))
     body, ranges = clamped.body, clamped.ranges
     nodes = body.nodes
     narrow = {position for position, bounds in enumerate(ranges) if _fits(bounds)}

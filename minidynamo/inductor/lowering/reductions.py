@@ -80,6 +80,10 @@ def reduce_node(
     return g.drop_dims(kept, dims, finish, fake)
 
 
+# A sum of bools that is a bool is true if one of them is, however many.
+_INTO_BOOLS = {"sum": "any", "prod": "all"}
+
+
 def _sum(
     g: GraphLowering,
     x: TensorValue,
@@ -89,6 +93,8 @@ def _sum(
     finish: Callable[[Scalar], Scalar] | None = None,
 ) -> TensorValue:
     result = dtype or (x.dtype if category(x.dtype) == 2 else torch.int64)
+    if result == torch.bool:
+        kind = _INTO_BOOLS[kind]
     compute = compute_type(result)
     chosen = reduced_dims(x, dims)
     return reduce_node(g, kind, loads(x, compute), x, chosen, compute, finish)

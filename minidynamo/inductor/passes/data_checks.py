@@ -36,6 +36,9 @@ def keep_checks(gm: torch.fx.GraphModule) -> None:
         tensor, classes = _one_hot_arguments(*node.args, **node.kwargs)
         if isinstance(classes, int) and classes <= 0:
             continue  # counted by their largest
+        with gm.graph.inserting_before(node):
+            # Rows are laid out one after the other, whatever the classes' strides are.
+            tensor = gm.graph.call_method("contiguous", (tensor,))
         node.target = ONE_HOT if isinstance(classes, int) else _one_hot_checked
         node.args, node.kwargs = (tensor, classes), {}
         changed = True
