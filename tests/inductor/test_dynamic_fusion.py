@@ -161,3 +161,14 @@ def test_rows_of_symbolic_length_are_kept_between_walks():
         x = torch.randn(4, length)
         for got, wanted in zip(run(x), fn(x), strict=True):
             torch.testing.assert_close(got, wanted)
+
+
+def test_columns_of_symbolic_length_are_kept_between_walks():
+    def fn(x):
+        return F.gelu(x).softmax(0), x.double().sin().softmax(1), x.bfloat16().exp().softmax(0)
+
+    run = minidynamo.compile(fn, fullgraph=True, dynamic=True)
+    for sizes in ((8, 7, 33), (300, 5, 17), (600, 3, 40), (1500, 2, 33), (2, 700, 50)):
+        x = torch.randn(sizes)
+        for got, wanted in zip(run(x), fn(x), strict=True):
+            torch.testing.assert_close(got, wanted)

@@ -31,6 +31,8 @@ from minidynamo.inductor.codegen.cpp_parts import parts_of, without_short_loop
 from minidynamo.inductor.codegen.cpp_reduce import FLUSH_EVERY, Accumulator
 from minidynamo.inductor.codegen.cpp_stages import (
     LANES,
+    SCRATCH_ELEMENTS,
+    SCRATCH_ELEMENTS_BY_COLUMN,
     STORES,
     Transposition,
     Walk,
@@ -59,9 +61,6 @@ from minidynamo.inductor.origins import operators
 from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import Symbol, as_expr, loop_symbol, product
 
-# Rows up to this length may be kept in scratch memory; by columns, N * T times as much is kept.
-SCRATCH_ELEMENTS = 8192
-SCRATCH_ELEMENTS_BY_COLUMN = 512
 # Work (elements, weighted by cost) below which threads cost more than they bring; and of a chunk.
 PARALLEL_WORK = 1 << 16
 CHUNK_WORK = 1 << 15
@@ -162,7 +161,7 @@ class CppKernel:
     def _scratch_limit(self) -> int:
         total = product(size_of(s) for s in self.reduces)
         known = isinstance(total, int)
-        if not (known or self.by_row) or not self.tuning.keeps_rows:
+        if not (known or self.vec) or not self.tuning.keeps_rows:
             return 0
         return SCRATCH_ELEMENTS if self.by_row else SCRATCH_ELEMENTS_BY_COLUMN
 

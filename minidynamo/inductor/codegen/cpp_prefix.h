@@ -938,9 +938,8 @@ MD_INLINE i64 floor_index(i64 a, i64 b) { return a / b - (a % b < 0); }
 MD_INLINE i64 mod_index(i64 a, i64 b) { return a - floor_index(a, b) * b; }
 MD_INLINE i64 wrapped(i64 a, i64 b) { return a < b ? a : a - b; }
 
-// Memory for a row of as many elements as the sizes say; few of them stand on the stack.
-template <class T> struct Row {
-  static constexpr i64 few = 8192 + 64;
+// Memory for a row of as many elements as the sizes say; a few of them stand on the stack.
+template <class T, int few> struct Row {
   alignas(64) T own[few];
   T* first;
   explicit Row(i64 elements) : first(own) {

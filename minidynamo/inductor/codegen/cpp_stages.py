@@ -27,6 +27,9 @@ from minidynamo.inductor.symbolic import (
 
 # A value that costs this much and is wanted in several walks is kept.
 SCRATCH_COST = 8
+# Rows up to this length may be kept in scratch memory; by columns, N * T times as much is kept.
+SCRATCH_ELEMENTS = 8192
+SCRATCH_ELEMENTS_BY_COLUMN = 512
 # What rounding to bfloat16 costs more than another cast: few processors have an instruction.
 ROUNDING_COST = 4
 STORES = ("store", "scatter")

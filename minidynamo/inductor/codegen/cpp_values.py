@@ -12,7 +12,13 @@ from collections.abc import Sequence
 import torch
 
 from minidynamo.inductor.codegen.code import Code
-from minidynamo.inductor.codegen.cpp_stages import STORES, dependencies, size_of
+from minidynamo.inductor.codegen.cpp_stages import (
+    SCRATCH_ELEMENTS,
+    SCRATCH_ELEMENTS_BY_COLUMN,
+    STORES,
+    dependencies,
+    size_of,
+)
 from minidynamo.inductor.codegen.cpp_vec import (
     COMBINE,
     CTYPE,
@@ -256,17 +262,19 @@ class ValuePrinter:
     # -- scratch memory ----------------------------------------------------------------------------
     def declare_scratch(self, total: Expr) -> None:
         """Rows of scratch memory, for `total` points of the reduction symbols."""
+        few = SCRATCH_ELEMENTS_BY_COLUMN if self.by_column else SCRATCH_ELEMENTS
         for position in sorted(self.scratch):
-            ctype = LANE_TYPE[self.nodes[position].dtype]
+            ctype, suffix = LANE_TYPE[self.nodes[position].dtype], ""
             if self.is_vec[position] and self.by_column:
-                self.code.line(f"V<{ctype}, N> s{position}[{total}][T];")
-            elif self.by_column:
-                self.code.line(f"{ctype} s{position}[{total}];")
-            elif total.is_const:
-                self.code.line(f"alignas(64) {ctype} s{position}[{total} + N];")
-            else:
-                self.code.line(f"Row<{ctype}> row{position}({self.index(total)} + N);")
-                self.code.line(f"{ctype}* const s{position} = row{position}.first;")
+                ctype, suffix = f"V<{ctype}, N>", "[T]"
+            more = "" if self.by_column else " + N"
+            if total.is_const:
+                aligned = "" if self.by_column else "alignas(64) "
+                self.code.line(f"{aligned}{ctype} s{position}[{total}{more}]{suffix};")
+                continue
+            row = f"Row<{ctype}{suffix}, {few}{more}>"
+            self.code.line(f"{row} row{position}({self.index(total)}{more});")
+            self.code.line(f"auto* const s{position} = row{position}.first;")
 
     def _scratch_index(self) -> str:
         """Lanes are neighbours: the vectorised symbol is the innermost one."""
