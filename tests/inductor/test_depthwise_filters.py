@@ -60,7 +60,8 @@ def test_gradients(case, channels_last, bias, needs_image):
     expected = gradients(model, model, x)
     for ours, eager, right in zip(found, expected, exact, strict=True):
         assert ours.stride() == eager.stride()
-        allowed = 3 * (eager - right).abs().max() + 1e-6 * right.abs().max()
+        # Sums of six thousand products: how the library adds depends on the processor.
+        allowed = 3 * (eager - right).abs().max() + 1e-5 * right.abs().max()
         assert (ours - right).abs().max() <= allowed
 
 
