@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from minidynamo.inductor.atoms import ValueRef
-from minidynamo.inductor.codegen.cpp_stages import EXTREMES, dependencies
+from minidynamo.inductor.codegen.cpp_stages import EXTREMES, choose_vector_symbol, dependencies
 from minidynamo.inductor.loop_body import LOW_PRECISION, LoopBody, Node, NodeList
 from minidynamo.inductor.symbolic import Expr, as_expr, symbol_expr, upper
 
@@ -124,6 +124,7 @@ class _Clamped:
         self._list = NodeList()
         self.ranges: list[Range] = []
         self._by_sign = False
+        self._lanes = choose_vector_symbol(body)
         for position, node in enumerate(body.nodes):
             self._copy(position, node)
         copy = LoopBody(body.iters, body.reduces, self._list.nodes)
@@ -183,8 +184,11 @@ class _Clamped:
         unknown = [_is_position(nodes[p]) and not _fits(self._old[p]) for p in (first, second)]
         if not any(unknown) or nodes[first].dtype != nodes[second].dtype:
             return False
+        number = second if unknown[0] else first
         if not all(unknown) and self._depends[first] & self._depends[second]:
             return False
+        if not _is_position(nodes[number]) and self._lanes in self._depends[number]:
+            return False  # as wide as it is in memory
         distance = self._distance_term(first) - self._distance_term(second)
         sign = self._add(Node("index_expr", (), torch.int32, index=distance, value=NEAR))
         zero = self._add(Node("constant", (), torch.int32, value=0))
