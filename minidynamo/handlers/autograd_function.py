@@ -40,6 +40,7 @@ from ..variables.registry import handles
 from ..variables.tensor import TensorVariable
 from ..variables.transforms import OpenLevel
 from .function_nodes import apply_of, run_halves
+from .returned_inputs import check_setup, outputs_of, without_inputs
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -88,12 +89,14 @@ def function_apply(
         dirty = tx.output.side_effects.load_attr(context, "dirty_tensors")
         kept = dirty.realize().unpack(tx) if isinstance(dirty, VariableTracker) else []
         inputs = [value for value in values if not any(value is item for item in kept)]
-        return without_inputs(tx, result, inputs, _has_setup(cls))
+        if _has_setup(cls):
+            check_setup(tx, context, result, inputs)
+        return without_inputs(tx, result, inputs)
     traced = _try_out(tx, cls, values, wanted)
     _check_memory(tx, cls, traced)
     is_plain = all(
         isinstance(item, TensorVariable) or item.is_python_constant()
-        for item in _outputs(tx, traced.result)
+        for item in outputs_of(tx, traced.result)
     )
     if is_plain and not traced.mutated and _sees_the_same(tx, cls, values, traced.forward):
         return tx.call_operation(apply_of(cls.value), values, {})
@@ -276,27 +279,6 @@ def _call_forward(
     return result
 
 
-def without_inputs(
-    tx: Translator,
-    result: VariableTracker,
-    values: Values,
-    has_setup: bool = False,
-) -> VariableTracker:
-    """`apply` returns a view where forward returns an input that it does not mark as dirty."""
-    if isinstance(result, TensorVariable):
-        if any(result is value for value in values):
-            if has_setup:
-                unsupported("autograd function", repr(result), "an input is returned as it is")
-            return result.node_method(tx, "view_as", [result], {})
-        return result
-    if result.python_type() is tuple:
-        items = [
-            without_inputs(tx, item.realize(), values, has_setup) for item in result.unpack(tx)
-        ]
-        return tx.wrap_items(tuple, items)
-    return result
-
-
 @dataclass
 class _Halves:
     """What was traced: the graphs, the result and the context of forward, the gradients that
@@ -328,12 +310,12 @@ def _try_out(
         context.setattr(tx, "saved_tensors", saved)
         mutated = [v for v in changes.lasting() if not isinstance(v, GlobalStateVariable)]
         with scope(output) as backward, Changes(tx, changes) as later:
-            given = [_gradient(tx, backward, item) for item in _outputs(tx, result)]
+            given = [_gradient(tx, backward, item) for item in outputs_of(tx, result)]
             name = "backward" if "vjp" not in vars(cls.value) else "vjp"
             found = tx.call_function(cls.getattr(tx, name), [context, *given], {}).realize()
             if not all(isinstance(v, GlobalStateVariable) for v in later.lasting()):
                 _refuse(cls, "its backward changes state outside of itself")
-    grads = [item.realize() for item in _outputs(tx, found)]
+    grads = [item.realize() for item in outputs_of(tx, found)]
     return _Halves(forward, backward, result, context, grads, mutated)
 
 
@@ -356,7 +338,7 @@ def _check_memory(
     }
     outputs = [
         item
-        for item in _outputs(tx, traced.result)
+        for item in outputs_of(tx, traced.result)
         if isinstance(item, TensorVariable) and _is_plain(item.fake)
     ]
     for item in outputs:
@@ -374,16 +356,6 @@ def _is_plain(fake: Any) -> bool:
     """Whether it is a tensor with memory of its own to ask for."""
     is_strided = isinstance(fake, torch.Tensor) and fake.layout is torch.strided
     return is_strided and not _functorch.is_functorch_wrapped_tensor(fake)
-
-
-def _outputs(
-    tx: Translator,
-    result: VariableTracker,
-) -> list[VariableTracker]:
-    """`result` as autograd takes it apart."""
-    if result.python_type() is tuple:
-        return [item.realize() for item in result.unpack(tx)]
-    return [result]
 
 
 def _gradient(
@@ -447,7 +419,7 @@ def _call_traced(
     """A node that runs the traced halves. Gradients go to the arguments that are tensors."""
     _check_halves(tx, cls, values, traced)
     output, forward, backward = tx.output, traced.forward, traced.backward
-    outputs = _outputs(tx, traced.result)
+    outputs = outputs_of(tx, traced.result)
     tensors = [item for item in outputs if isinstance(item, TensorVariable)]
     kept = _kept_tensors(tx, cls, traced)
     results = [forward.local(item.as_proxy()) for item in (*tensors, *kept)]
@@ -513,7 +485,7 @@ def _kept_tensors(
     """The tensors of forward, other than its results, that lead to the program: what it stored
     outside, and objects that it returns, hold them. They have no gradient.
     """
-    outputs = _outputs(tx, traced.result)
+    outputs = outputs_of(tx, traced.result)
     others = [item for item in outputs if not isinstance(item, TensorVariable)]
     starts = [*others, *traced.mutated]
     stored = map(tx.output.side_effects.stored_attrs, starts)
@@ -562,7 +534,7 @@ def _check_halves(
     """Raises Unsupported for what `run_halves` does not do."""
     load = tx.output.side_effects.load_attr
     materialize = load(traced.context, "materialize_grads")
-    outputs = _outputs(tx, traced.result)
+    outputs = outputs_of(tx, traced.result)
     if not any(isinstance(item, TensorVariable) for item in outputs):
         _refuse(cls, "it returns no tensor")
     if load(traced.context, "dirty_tensors") is not None:

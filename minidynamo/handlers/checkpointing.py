@@ -22,9 +22,9 @@ from ..variables.registry import handles
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
 from ..variables.transforms import open_kinds
-from .autograd_function import without_inputs
 from .functools_ import PartialVariable
 from .higher_order import computed_nodes, free_nodes, given_back, operands_of
+from .returned_inputs import without_inputs
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator

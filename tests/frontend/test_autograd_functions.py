@@ -887,3 +887,57 @@ def test_writes_where_the_frame_stored_what_the_class_reads():
     FACTORS[0] = 1.0
     testing.assert_same(got, fn(x, torch.zeros(4)))
     FACTORS[0] = 1.0
+
+
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+class SameBySetup(Same):
+    @staticmethod
+    def forward(x):
+        return x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+
+class SameAndSaved(SameBySetup):
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+
+@pytest.mark.parametrize("function", [Same, SameBySetup])
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_inputs_that_are_returned_where_nobody_wants_gradients(function, has_gradient):
+    def fn(x):
+        with torch.no_grad():
+            y = function.apply(x)
+            y.add_(1)
+        return y, y is x, y._is_view(), y.requires_grad, x * 1
+
+    def run(call):
+        return call(torch.ones(2, requires_grad=has_gradient))
+
+    minidynamo.reset()
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    testing.assert_same(run(compiled), run(fn))
+
+
+def test_inputs_that_are_returned_and_saved_by_setup_context():
+    def fn(x):
+        return SameAndSaved.apply(x) + 1
+
+    leaf = torch.ones(2, requires_grad=True)
+    testing.check(fn, torch.ones(2), graphs=None)
+    with torch.no_grad():
+        testing.check(fn, torch.ones(2), graphs=None)
+        testing.check(fn, leaf, fullgraph=True)
