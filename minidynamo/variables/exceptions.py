@@ -148,6 +148,7 @@ class ExceptionVariable(BuiltinObject):
     ) -> None:
         name = getattr(descriptor, "__name__", "")
         is_known = isinstance(self.sample, OSError) and name in _OS_SLOTS
+        is_known = is_known and not _is_kept(self.cls, self.args)
         if is_known and value is not None and value.realize().is_python_constant():
             tx.output.side_effects.store_attr(self, name, value)
             return
@@ -318,8 +319,27 @@ def exception_with_state(
     if _is_filled_by_init(cls):
         args, kwargs = [], {}
     sample, named = _sample(tx, cls, args, kwargs)
-    own = [tx.wrap_constant(arg) for arg in sample.args]
+    own = _own_args(tx, sample, args)
     return ExceptionVariable(type(sample), own, sample=sample, made_with=(args, named))
+
+
+def _own_args(
+    tx: Translator,
+    sample: BaseException,
+    args: list[VariableTracker],
+) -> list[VariableTracker]:
+    """What such an exception has for its `args`."""
+    if _is_kept(type(sample), args):
+        return args
+    return [tx.wrap_constant(arg) for arg in sample.args]
+
+
+def _is_kept(
+    cls: type,
+    args: list[VariableTracker],
+) -> bool:
+    """Whether it is the one argument of an OSError, which sets none of its other attributes."""
+    return issubclass(cls, OSError) and [arg.is_python_constant() for arg in args] == [False]
 
 
 def _sample(
@@ -330,6 +350,7 @@ def _sample(
 ) -> tuple[BaseException, dict[str, Any]]:
     """One that is made so (without the program's `__init__`), and the keywords."""
     is_own = cls.__flags__ & _HEAP_TYPE
+    args = [NONE] if not kwargs and _is_kept(cls, args) else args
     given = [*args, *kwargs.values()]
     if not all(item.is_python_constant() for item in given) or (
         is_own and not issubclass(cls, OSError)
@@ -438,7 +459,7 @@ def _exception_init(
         self.sample, _ = _sample(tx, self.cls, list(args), {})
         self.made_with = list(args), {}
         tx.output.side_effects.mutate(self)
-        self.args = [tx.wrap_constant(arg) for arg in self.sample.args]
+        self.args = _own_args(tx, self.sample, list(args))
         return
     if self.source is not None and issubclass(self.cls, _WITH_STATE):
         unsupported("exception class", self.cls.__name__, "its __init__ does more than args")
@@ -449,7 +470,7 @@ def _exception_init(
 def _exception_str(tx: Translator, self: ExceptionVariable, /) -> VariableTracker:
     if issubclass(self.cls, OPAQUE_EXCEPTIONS) and self.source is not None:
         unsupported("exception attribute", "__str__", "it shows what is not in its args")
-    if self.sample is not None:
+    if self.sample is not None and not _is_kept(self.cls, self.args):
         return ConstantVariable(str(self.present_sample(tx)))
     if issubclass(self.cls, UnicodeError):
         values = [arg.realize().as_python_constant() for arg in self.args]

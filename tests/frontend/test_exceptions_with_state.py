@@ -349,3 +349,29 @@ def test_os_errors_whose_fields_are_set(make):
     assert (str(made), made.filename, made.filename2) == (
         *(str(wanted), wanted.filename, wanted.filename2),
     )
+
+
+class Told(OSError):
+    def __init__(self, tensor, more):
+        super().__init__(tensor)
+        self.more = more
+
+
+def test_os_errors_of_one_tensor():
+    def fn(a):
+        found = []
+        for make in (OSError, FileNotFoundError, lambda value: Told(value, a + 1)):
+            try:
+                raise make(a * 2)
+            except OSError as error:
+                found.append((error.args[0] + 1, error.errno, error.filename, len(error.args)))
+        shown = OSError([1, 2])
+        return found, error_of(a).more, str(shown), repr(shown), shown.args
+
+    def error_of(a):
+        return Told(a, a + 3)
+
+    check(fn, x, fullgraph=True)
+    error = minidynamo.compile(lambda a: OSError(a * 2), backend="eager", fullgraph=True)(x)
+    assert_same(error.args, (x * 2,))
+    assert type(error) is OSError and error.errno is None
