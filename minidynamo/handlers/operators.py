@@ -278,7 +278,7 @@ def _number_slot(
             return slot_with_value(tx, operand, method, other)
         return constant_slot(tx, operand, method, other)
     if isinstance(operand, UserValueVariable) and operand.family is str and method == "__mod__":
-        return format_values(tx, operand.base, other)
+        return operand.or_itself(tx, method, format_values(tx, operand.base, other))
     if not _is_modelled(tx, operand, method):
         unsupported(
             "operator", f"{function.__name__} on {operand!r}", "its operators are not traced"

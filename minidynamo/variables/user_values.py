@@ -33,6 +33,9 @@ _HARMLESS = frozenset(
 )
 # C methods that ask the arguments, or the size of the object itself.
 _NOT_OF_THE_VALUE = frozenset({"__sizeof__", "__getnewargs__"})
+# What a template is filled in at, and where the parts of a text have the whole of it.
+_MARKS = {"format": {*"{}"}, "format_map": {*"{}"}, "__mod__": {"%"}}
+_REST = {"partition": 0, "rpartition": 2}
 _COMPARISONS = frozenset("__lt__ __le__ __gt__ __ge__ __eq__ __ne__".split())
 
 
@@ -111,7 +114,28 @@ class UserValueVariable(UserDefinedObjectVariable):
         args = [arg.base if isinstance(arg, UserValueVariable) else arg for arg in args]
         if len(args) == 1 and self._is_foreign(name, args[0]):
             return ConstantVariable(NotImplemented)
-        return self.base.call_method(tx, name, args, kwargs)
+        return self.or_itself(tx, name, self.base.call_method(tx, name, args, kwargs))
+
+    def or_itself(
+        self,
+        tx: Translator,
+        name: str,
+        result: VariableTracker,
+    ) -> VariableTracker:
+        """What a method of the value gives: of a text in which it finds nothing, CPython's gives
+        the object.
+        """
+        if self.family is not str:
+            return result
+        text = self.base.value
+        if name in _MARKS and text and _MARKS[name].isdisjoint(text):
+            return self
+        place = _REST.get(name)
+        if place is None or result.as_python_constant()[place] != text:
+            return result
+        parts = list(map(tx.wrap_constant, result.as_python_constant()))
+        parts[place] = self
+        return tx.wrap_items(tuple, parts)
 
     def _is_foreign(self, name: str, other: VariableTracker) -> bool:
         """Whether an operator's slot does not know such an operand, whatever its value is."""

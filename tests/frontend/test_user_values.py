@@ -284,3 +284,26 @@ def test_join_takes_the_text_itself():
 
     check(fn, X, graphs=1, breaks=0)
     check(wrong, X, graphs=1, breaks=0)
+
+
+def test_texts_that_methods_leave_as_they_are_stay_objects():
+    def fn(x):
+        t, empty = Whispered("ab"), Whispered("")
+        found = (
+            t.format(1),
+            t.format_map({}),
+            t.partition("z")[0],
+            t.rpartition("z")[2],
+            t % (),
+            str.format(t),
+        )
+        others = (
+            t.partition("b")[0],
+            t.rpartition("a")[2],
+            empty.format(),
+            Whispered("{}").format(t),
+            Whispered("%%") % (),
+        )
+        return x + 1, [f is t for f in found], [type(o) is str for o in others]
+
+    check(fn, X, fullgraph=True)
