@@ -58,6 +58,7 @@ from minidynamo.inductor.passes.mutable_ops import inline_mutable_operators
 from minidynamo.inductor.passes.norms_again import compute_norms_again
 from minidynamo.inductor.passes.pooled_positions import keep_positions
 from minidynamo.inductor.passes.simplify import merge_equal_nodes
+from minidynamo.inductor.passes.untied_zeros import tie_zeros
 from minidynamo.inductor.stored_steps import Recorder, load_step, step_key, stored_call
 from minidynamo.inductor.wrapped_tangents import WrappedGraph
 from minidynamo.inductor.written_parts import mixed_memory, reinterpreted, take_out
@@ -333,6 +334,7 @@ def make_aot(
     """
     from torch._functorch.aot_autograd import aot_module_simplified
 
+    tie_zeros(gm)
     written = gm.meta.get(WRITTEN)
     _check_inputs(gm, inputs)
     _forget_histories(gm, inputs)

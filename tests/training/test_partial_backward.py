@@ -224,3 +224,34 @@ def test_a_gradient_that_is_a_later_part_of_another():
             (out * torch.arange(1.0, out.numel() + 1).view_as(out)).sum().backward()
             found.append([leaf.grad for leaf in leaves])
         torch.testing.assert_close(found[1], found[0])
+
+
+SIGNS = [
+    torch.sgn,
+    torch.angle,
+    lambda x: (x * 1).sgn_(),
+    lambda x: torch.sgn(input=x),
+    lambda x: torch.ops.aten.angle.default(x),
+]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("sign", SIGNS)
+def test_a_gradient_of_zeros_is_none_of_none(sign, dynamic):
+    def fn(x):
+        return sign(x), x * 2
+
+    def written(x):
+        x.data.add_(1)
+        return sign(x)
+
+    x = torch.tensor([1, -1, 0.0, -0.0, torch.nan, torch.inf], requires_grad=True)
+    for program, part in ((fn, lambda results: results[0]), (written, lambda result: result)):
+        gradients = []
+        for run in (program, minidynamo.compile(program, fullgraph=True, dynamic=dynamic)):
+            given = x.detach().clone().requires_grad_()
+            result = part(run(given))
+            result.sum().backward()
+            gradients.append((result.detach(), given.grad))
+        for actual, expected in zip(*gradients, strict=True):
+            torch.testing.assert_close(actual, expected, equal_nan=True)
