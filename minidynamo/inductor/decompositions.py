@@ -368,6 +368,23 @@ def _addr(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     return run
 
 
+def _isin(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Many elements are sorted, and then searched by halves, which NaN at the end leads astray: it
+    is taken for infinity, which is looked for by itself.
+    """
+
+    def run(x: torch.Tensor, given: torch.Tensor, **options: Any) -> torch.Tensor:
+        is_few = statically_known_true(given.numel() < 10)  # compared one by one
+        if is_few or not given.is_floating_point() or options.get("assume_unique"):
+            return decompose(x, given, **options)
+        infinity = float("inf")
+        found = decompose(x, torch.where(given.isnan(), infinity, given), **options)
+        is_known = (x != infinity) | (given == infinity).any()
+        return found | ~is_known if options.get("invert") else found & is_known
+
+    return run
+
+
 def _of_known_sizes(decompose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Of floats, and where sizes are numbers: symbolic ones make long expressions of positions, and
     eager interpolates integers in fixed point.
@@ -496,6 +513,7 @@ def _table(with_quantized: bool) -> dict[Any, Callable[..., Any]]:
     table.update({op: _of_known_sizes(table[op]) for op in _INTERPOLATED})
     table.update({op: _unless(refused, table[op]) for op, refused in _REFUSED.items()})
     table.update({op: _of_any(table[op]) for op in _GRADIENTS_OF_MEANS})
+    table[aten.isin.Tensor_Tensor] = _isin(table[aten.isin.Tensor_Tensor])
     table[aten.addr.default] = _addr(table[aten.addr.default])
     table.update(MARGIN_LOSSES)
     whole = {getattr(op, name) for op in _WHOLE for name in op.overloads()}

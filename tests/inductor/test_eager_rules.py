@@ -421,3 +421,20 @@ def test_bounds_of_logit(eps):
     x = torch.tensor([0.3, 0.05, 0.95, 0.5, -1.0, 2.0, torch.nan])
     for part in (x, x[:1], x[:1].double()):
         check(lambda x: torch.logit(x, eps), part)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_elements_are_found_among_nan(dtype, dynamic):
+    """Of many elements, which are sorted: NaN comes last there."""
+
+    def fn(x, given):
+        return torch.isin(x, given), torch.isin(x, given, invert=True)
+
+    compiled = minidynamo.compile(fn, fullgraph=True, dynamic=dynamic)
+    nan, inf = torch.nan, torch.inf
+    x = torch.tensor([nan, inf, -inf, 0.0, -0.0, 1, 2, 3, 4], dtype=dtype)
+    for values in ([nan, 1, 2], [inf, nan, nan, 0.0], [nan, -inf, 3], [-0.0, 2], [nan], [inf]):
+        given = torch.tensor(values * 12, dtype=dtype)
+        for actual, expected in zip(compiled(x, given), fn(x, given), strict=True):
+            assert torch.equal(actual, expected), values
