@@ -58,7 +58,9 @@ class Restrided:
     def restore(self) -> None:
         """The fake inputs as at entry: a graph is compiled for these."""
         for node, geometry in self.geometry.items():
-            node.meta["example_value"].as_strided_(*geometry)
+            fake = node.meta["example_value"]
+            with torch.autograd._unsafe_preserve_version_counter(fake):
+                fake.as_strided_(*geometry)
 
 
 def _name_of(target: Any) -> str:

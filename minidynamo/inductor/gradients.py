@@ -148,9 +148,16 @@ class Gradients:
             return "memory of several inputs is written to without their knowledge"
         given = graph.graph.find_nodes(op="placeholder")
         for number, ((position, is_part), info) in enumerate(zip(places, infos, strict=False)):
-            if not info.mutates_data:
-                continue
             count = self._written.get(position, 0)
+            if not info.mutates_data:
+                laid_out = (
+                    count - info.mutates_metadata
+                )  # torch does it once, if that changes it
+                if laid_out > 0 and not is_part:
+                    if _is_shared(inputs, position):
+                        return "an input is laid out anew that shares memory with another"
+                    self._repeated[position] = laid_out
+                continue
             if is_part:
                 if not _is_in_graph(info) or len(given) != len(infos):
                     return "a part of a tensor that wraps others is written to behind the graph"
@@ -238,6 +245,13 @@ def _places(inputs: Sequence[Any]) -> list[tuple[int, bool]]:
         n_parts = len(get_plain_tensors(value, out=[])) if is_wrapper else 1
         places += [(i, is_wrapper)] * n_parts
     return places
+
+
+def _is_shared(inputs: Sequence[Any], position: int) -> bool:
+    """Whether another input has the memory of this one."""
+    plain = [x for x in inputs if isinstance(x, torch.Tensor) and x.layout is torch.strided]
+    memory = [x.untyped_storage()._cdata for x in plain]
+    return memory.count(inputs[position].untyped_storage()._cdata) > 1
 
 
 def _can_be_detached(metadata: Any, inputs: Sequence[Any], position: int) -> bool:

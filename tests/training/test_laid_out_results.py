@@ -256,3 +256,43 @@ def test_parameters_made_of_results():
         for x in (torch.ones(3, requires_grad=True), torch.zeros(2, requires_grad=True)):
             for result, wanted in zip(compiled(x), fn(x), strict=True):
                 assert result.tolist() == wanted.tolist()
+
+
+def unchanged(x):
+    x.squeeze_()
+    return x + 1
+
+
+def turned_back(x):
+    x.t_().t_()
+    return x + 1
+
+
+def raised_and_turned(x):
+    x.unsqueeze_(0).transpose_(1, 2)
+    return x + 1
+
+
+def turned_and_written(x):
+    x.t_()
+    x.add_(1)
+    return x.t_() * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "fn",
+    [unchanged, turned_back, raised_and_turned, turned_and_written],
+    ids=lambda f: f.__name__,
+)
+def test_versions_of_what_is_laid_out_anew(fn, backend):
+    def moved(run, view):
+        x = torch.arange(12.0).reshape(3, 4)
+        others = [view(x)]
+        before = x._version, others[0]._version
+        run(x)
+        return x._version - before[0], others[0]._version - before[1]
+
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for view in (torch.clone, torch.detach, lambda x: x[0]):
+        assert moved(compiled, view) == moved(fn, view)
