@@ -25,6 +25,7 @@ from .descriptors import bind, class_lookup, class_variable
 from .functions import MethodOfVariable
 from .instance_dict import InstanceDictVariable
 from .instance_state import InstanceState, instance_dict
+from .refused_stores import refuse_store
 from .registry import METHODS, Method, method
 from .symint import SymVariable
 
@@ -371,6 +372,7 @@ class BuiltinObject(InstanceState):
             tx.output.side_effects.store_attr(self, descriptor.__name__, value)
             return
         name = getattr(descriptor, "__name__", type(descriptor).__name__)
+        refuse_store(tx, getattr(descriptor, "__objclass__", object), name, value)
         unsupported("attribute store", f"{self!r}.{name}", "this descriptor is not traced")
 
     def delattr(self, tx: Translator, name: str) -> None:
@@ -382,7 +384,7 @@ class BuiltinObject(InstanceState):
                 "attribute delete", f"{self!r}.{name}", "__delattr__ is not traced here"
             )
         raw = class_lookup(tx, self.cls, name)
-        if raw is not None and _is_of_slots(raw.raw):
+        if raw is not None and raw.is_data_descriptor():
             self.store_in_c(tx, raw.raw, None)
         if not self.has_stored(tx, name):
             self.no_attribute(tx, name)
