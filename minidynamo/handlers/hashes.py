@@ -75,7 +75,7 @@ def _hash(tx: Translator, value: Values, /) -> Values:
         if isinstance(result, identity.IdVariable):
             return result
         return ConstantVariable(as_hash(tx, result))
-    if value.python_type().__hash__ is object.__hash__ and not isinstance(value, BuiltinObject):
+    if value.python_type().__hash__ is object.__hash__:
         return hash_of_identity(tx, value)
     if isinstance(value, BuiltinObject) or value.python_type().__hash__ is None:
         key = value.hash_key(tx)

@@ -426,6 +426,13 @@ class BuiltinObject(InstanceState):
             return NONE
         if raw is object.__init__ or raw is object.__init_subclass__:
             return NONE
+        if raw is object.__str__ and not args:
+            return tx.call_function(tx.wrap_constant(repr), [self], {})
+        if raw is object.__format__ and len(args) == 1:
+            if args[0].as_python_constant() == "":
+                return tx.call_function(tx.wrap_constant(str), [self], {})
+            text = f"unsupported format string passed to {type_name(self.cls)}.__format__"
+            tx.raise_observed(TypeError, text)
         unsupported(
             "method",
             f"{self.cls.__name__}.{raw.__name__}",

@@ -242,6 +242,8 @@ class ClassVariable(VariableTracker):
             named = {name: value.as_python_constant() for name, value in kwargs.items()}
             values = [arg.as_python_constant() for arg in args]
             return tx.fold(raw.__get__(None, self.value), values, named)
+        if raw is type.__repr__ and not args and not self._is_renamed(tx):
+            return tx.fold(raw, (self.value,), {})
         if raw.__name__ in _PURE_TYPE_METHODS and all(arg.is_python_constant() for arg in args):
             return tx.fold(raw, (self.value, *(arg.as_python_constant() for arg in args)), {})
         if raw.__name__ == "__subclasses__" and not args:
@@ -252,6 +254,10 @@ class ClassVariable(VariableTracker):
         if raw is object.__hash__ and not args and not kwargs:
             return ConstantVariable(object.__hash__(self.value))
         return super().call_builtin(tx, raw, args, kwargs)
+
+    def _is_renamed(self, tx: Translator) -> bool:
+        stored = tx.output.side_effects.stored_attrs(self)
+        return bool(stored.keys() & {"__qualname__", "__module__"})
 
     def _subclasses(self, tx: Translator) -> VariableTracker:
         """The list of now, guarded by asking again."""
