@@ -97,12 +97,21 @@ def object_getattribute(
     return found
 
 
+def _refuse_classes(tx: Translator, name: str, args: Args) -> None:
+    """`hackcheck`: the method of object is not the one for classes."""
+    cls = args[0].realize() if args else None
+    if isinstance(cls, ClassVariable):
+        text = f"can't apply this {name} to {type_name(cls.python_type())} object"
+        tx.raise_observed(TypeError, text)
+
+
 @handles(object.__setattr__)
 def object_setattr(
     tx: Translator,
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
+    _refuse_classes(tx, "__setattr__", args)
     value = _user_object(args)
     if value is None:
         return NotImplemented
@@ -116,6 +125,7 @@ def object_delattr(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
+    _refuse_classes(tx, "__delattr__", args)
     value = _user_object(args)
     if value is None:
         return NotImplemented
@@ -196,11 +206,13 @@ def object_str(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
-    """`repr(self)`."""
+    """`self.__repr__()`, whatever that returns."""
     value = _user_object(args)
     if value is None or len(args) != 1:
         return NotImplemented
-    return tx.call_function(tx.wrap_constant(repr), [value], {})
+    function = lookup_special(tx, value, "__repr__")
+    assert function is not None
+    return tx.call_function(function, [], {})
 
 
 @handles(object.__reduce_ex__)

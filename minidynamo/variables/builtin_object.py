@@ -25,7 +25,7 @@ from .descriptors import bind, class_lookup, class_variable
 from .functions import MethodOfVariable
 from .instance_dict import InstanceDictVariable
 from .instance_state import InstanceState, instance_dict
-from .refused_stores import refuse_store
+from .refused_stores import refuse_store, refuse_without_dict
 from .registry import METHODS, Method, method
 from .symint import SymVariable
 
@@ -357,7 +357,7 @@ class BuiltinObject(InstanceState):
             else:
                 self.store_in_c(tx, raw.raw, value)
         elif not self.has_instance_dict():
-            self.no_attribute(tx, name)
+            refuse_without_dict(tx, self.cls, name, raw is not None)
         else:
             tx.output.side_effects.store_attr(self, name, value)
 
@@ -386,6 +386,8 @@ class BuiltinObject(InstanceState):
         raw = class_lookup(tx, self.cls, name)
         if raw is not None and raw.is_data_descriptor():
             self.store_in_c(tx, raw.raw, None)
+        if not self.has_instance_dict():
+            refuse_without_dict(tx, self.cls, name, raw is not None)
         if not self.has_stored(tx, name):
             self.no_attribute(tx, name)
         self.delete_item(tx, name)
@@ -427,7 +429,7 @@ class BuiltinObject(InstanceState):
         if raw is object.__init__ or raw is object.__init_subclass__:
             return NONE
         if raw is object.__str__ and not args:
-            return tx.call_function(tx.wrap_constant(repr), [self], {})
+            return self.call_method(tx, "__repr__", [], {})
         if raw is object.__format__ and len(args) == 1:
             if args[0].as_python_constant() == "":
                 return tx.call_function(tx.wrap_constant(str), [self], {})

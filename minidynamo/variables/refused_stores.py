@@ -9,9 +9,9 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from .base import REFUSE_STORE, NotConstant, ObservedException, VariableTracker
+from .base import REFUSE_STORE, NotConstant, ObservedException, VariableTracker, type_name
 from .instance_state import has_setter
 
 if TYPE_CHECKING:
@@ -85,6 +85,29 @@ def refuse_store(tx: Translator, cls: type, name: str, value: VariableTracker | 
 def _may_have(cls: type, name: str) -> bool:
     """Whether an object of the class may have an entry of that name in its dict."""
     return cls.__dictoffset__ != 0 and not has_setter(cls, name)
+
+
+def _words_without_dict() -> str:
+    """What the interpreter adds where an attribute of an object without a dict is set."""
+    try:
+        object().missing = None  # type: ignore[attr-defined]
+    except AttributeError as error:
+        return str(error).partition("'missing'")[2]
+    raise AssertionError
+
+
+_NO_DICT = _words_without_dict()
+
+
+def refuse_without_dict(tx: Translator, cls: type, name: str, is_of_class: bool) -> NoReturn:
+    """What is raised where an attribute is set or deleted of an object that has no dict.
+
+    is_of_class: whether its class has an attribute of that name, which is no data descriptor.
+    """
+    text = f"'{type_name(cls)}' object attribute '{name}' is read-only"
+    if not is_of_class:
+        text = f"'{type_name(cls)}' object has no attribute '{name}'" + _NO_DICT
+    tx.raise_observed(AttributeError, text)
 
 
 REFUSE_STORE.append(refuse_store)

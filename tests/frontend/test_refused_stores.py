@@ -33,6 +33,14 @@ STORES = """
     collections.deque([a], maxlen=2).maxlen = 1
     del collections.deque([a], maxlen=2).maxlen
     collections.deque([a]).x = 1
+    collections.deque([a]).append = 1
+    [a].append = 1
+    del [a].append
+    del {1: a}.keys
+    {1, 2}.__hash__ = a
+    Slotted().method = 1
+    del Slotted().method
+    Slotted().x = 1
     {1: a}.keys().mapping = 1
     (i for i in [a]).gi_frame = 1
     (i for i in [a]).__name__ = 1
@@ -59,11 +67,20 @@ STORES = """
     int.x = 1
     del object.__init__
     dict.keys = a
+    object.__setattr__(Holder, 'x', a)
+    object.__delattr__(Holder, 'x')
     collections.OrderedDict.x = 1
 """.strip().splitlines()
 
 
 class Holder:
+    def method(self):
+        """Nothing."""
+
+
+class Slotted:
+    __slots__ = ()
+
     def method(self):
         """Nothing."""
 

@@ -106,6 +106,20 @@ def test_containers():
     check(texts_of_containers, X, fullgraph=True)
 
 
+def test_what_is_no_text():
+    class Wrong:
+        def __repr__(self):
+            return 3
+
+    def fn(a):
+        try:
+            str(Wrong())
+        except TypeError as error:
+            return a + 1, str(error), Wrong().__str__(), object.__str__(Wrong())
+
+    check(fn, X, fullgraph=True)
+
+
 def test_what_depends_on_the_address():
     plain = Plain()
 
