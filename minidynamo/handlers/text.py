@@ -20,8 +20,7 @@ from ..variables.functions import CallableVariable, UserFunctionVariable
 from ..variables.lists import SequenceVariable
 from ..variables.modules import PythonModuleVariable
 from ..variables.nested_functions import NestedFunctionVariable
-from ..variables.postponed import ADDRESS, PrintedText
-from ..variables.registry import handles
+from ..variables.postponed import PrintedText
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
 from ..variables.user_defined import UserDefinedObjectVariable
@@ -45,7 +44,7 @@ def _text(function: Callable[[Any], str], special: str) -> None:
         if isinstance(value, TensorVariable):
             data_dependent(function.__name__, value)
         if not more and _shows_address(tx, value):
-            return text_with_address(tx, value)
+            return PrintedText([(value, "")])
         printed = _printed(value) if not more and function is str else None
         if printed is not None:
             return printed
@@ -54,10 +53,6 @@ def _text(function: Callable[[Any], str], special: str) -> None:
             unsupported(
                 "text of an object", f"{function.__name__}({value!r})", "it is not known"
             )
-        if isinstance(text, PrintedText) and function is not ascii:
-            return text
-        if isinstance(text, PrintedText):
-            unsupported("text of an object", f"ascii({value!r})", "it is not known")
         if function is ascii:
             text = text.encode("ascii", "backslashreplace").decode("ascii")
         return ConstantVariable(text)
@@ -96,28 +91,11 @@ def _shows_address(
     return True
 
 
-def text_with_address(tx: Translator, value: VariableTracker) -> PrintedText:
-    """`object.__repr__`, and the text of a function."""
-    if isinstance(value, NestedFunctionVariable):
-        name = value.getattr(tx, "__qualname__").realize().as_python_constant()
-        return PrintedText([f"<function {name} at 0x", (value, ADDRESS), ">"])
-    cls = tx.call_function(tx.wrap_constant(type), [value], {})
-    home, name = (
-        cls.getattr(tx, part).realize().as_python_constant()
-        for part in ("__module__", "__qualname__")
-    )
-    if not isinstance(home, str) or home == "builtins":
-        unsupported(
-            "repr of object", repr(value), "the default repr shows the object's address"
-        )
-    return PrintedText([f"<{home}.{name} object at 0x", (value, ADDRESS), ">"])
-
-
 def text_of(
     tx: Translator,
     value: VariableTracker,
     special: str,
-) -> str | PrintedText | None:
+) -> str | None:
     """What `__str__` or `__repr__` gives, where tracing knows it."""
     if issubclass(value.python_type(), type):
         return _text_of_class(tx, value, special)
@@ -146,9 +124,7 @@ def text_of(
     return _checked(tx, asked, tx.call_function(function, [], {}))
 
 
-def _text_of_class(
-    tx: Translator, value: VariableTracker, special: str
-) -> str | PrintedText | None:
+def _text_of_class(tx: Translator, value: VariableTracker, special: str) -> str | None:
     """By its metaclass."""
     cls = value.as_python_constant()
     asked = special
@@ -156,8 +132,7 @@ def _text_of_class(
         special = "__repr__"
     method = getattr(type(cls), special)
     if method in _CLASS_REPRS:
-        stored = tx.output.side_effects.stored_attrs(value)
-        return None if stored.keys() & {"__qualname__", "__module__"} else method(cls)
+        return method(cls)
     if not isinstance(method, types.FunctionType):
         return None
     function = tx.wrap_constant(type(cls)).realize().getattr(tx, special)
@@ -168,7 +143,7 @@ def _checked(
     tx: Translator,
     special: str,
     text: Values,
-) -> str | PrintedText | None:
+) -> str | None:
     """What the special method gave; TypeError as the program sees it where it is no text: it
     names the method that was asked for.
     """
@@ -176,8 +151,6 @@ def _checked(
     if not issubclass(text.python_type(), str):
         kind = type_name(text.python_type())
         tx.raise_observed(TypeError, f"{special} returned non-string (type {kind})")
-    if isinstance(text, PrintedText):
-        return text
     return text.as_python_constant() if text.is_python_constant() else None
 
 
@@ -278,15 +251,6 @@ shown_by(types.MappingProxyType, _show_proxy, None)
 for _cls in (dict, collections.OrderedDict):
     for _kind in ("keys", "values", "items"):
         shown_by(type(getattr(_cls(), _kind)()), _show_view, "...")
-
-
-@handles(object.__repr__)
-def _object_repr(tx: Translator, args: list[Values], kwargs: dict[str, Values]) -> Any:
-    value = args[0].realize() if args else None
-    if not isinstance(value, UserDefinedObjectVariable) or len(args) > 1 or kwargs:
-        return NotImplemented
-    return text_with_address(tx, value)
-
 
 _text(str, "__str__")
 _text(repr, "__repr__")

@@ -36,10 +36,11 @@ class Symbol(Atom):
     """A variable. A loop variable takes the values 0 <= s < `size`; a size symbol has `size` None,
     is >= `lower`, and is `hint` in the call that was compiled for.
 
+    is_extent: whether it is the size of a tensor that is given, which memory bounds.
     text: how plans compute a size symbol (default: it is one of the plan's own symbols).
     """
 
-    __slots__ = ("hint", "lower", "name", "size", "text")
+    __slots__ = ("hint", "is_extent", "lower", "name", "size", "text")
 
     def __init__(
         self,
@@ -48,10 +49,12 @@ class Symbol(Atom):
         lower: int = 0,
         hint: int | None = None,
         text: str = "",
+        is_extent: bool = False,
     ) -> None:
         self.name = name
         self.size = size
         self.lower = lower
+        self.is_extent = is_extent
         self.hint = hint
         self.text = text or name
         self._finish(name if size is None else f"{name}:{size}")

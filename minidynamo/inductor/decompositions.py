@@ -415,6 +415,20 @@ def _nearest(
     return result
 
 
+def _bilinear(
+    x: torch.Tensor,
+    size: Sequence[int] | None,
+    align_corners: bool,
+    scales: Sequence[float] | None,
+) -> torch.Tensor:
+    """As `_nearest`."""
+    wanted = upsample_compute_output_size(x.size(), size, scales)
+    result: torch.Tensor = aten.upsample_bilinear2d.default(
+        x, wanted, align_corners, *(scales or ())
+    )
+    return result
+
+
 def _nearest_backward(
     gradient: torch.Tensor,
     size: Sequence[int],
@@ -452,6 +466,11 @@ _OF_SYMBOLIC_SIZES: dict[Any, Any] = {
     aten.upsample_nearest2d.default: None,
     aten.upsample_nearest2d.vec: _nearest,
 }
+# The meta functions of these operators' gradients know no symbolic sizes.
+_OF_SYMBOLIC_SIZES_WITHOUT_GRADIENT: dict[Any, Any] = {
+    aten.upsample_bilinear2d.default: None,
+    aten.upsample_bilinear2d.vec: _bilinear,
+}
 
 
 @contextmanager
@@ -463,6 +482,8 @@ def before_autograd(inputs: Sequence[Any]) -> Iterator[None]:
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     if has_symbols(inputs) or any(x.device.type != "cpu" for x in tensors):
         kernels = _OF_SYMBOLIC_SIZES if all(x.device.type == "cpu" for x in tensors) else {}
+        if kernels and not any(x.requires_grad for x in tensors):
+            kernels = kernels | _OF_SYMBOLIC_SIZES_WITHOUT_GRADIENT
     else:
         kernels = dict.fromkeys(_WITH_GRADIENT)
     with _in_place_of_torchs({**MARGIN_LOSSES, **kernels}):

@@ -31,6 +31,7 @@ from types import MappingProxyType
 
 import torch
 
+from minidynamo.inductor.magnitudes import magnitude
 from minidynamo.inductor.ops import OPS, REDUCTIONS, SCANS
 from minidynamo.inductor.symbolic import (
     Atom,
@@ -41,7 +42,6 @@ from minidynamo.inductor.symbolic import (
     as_expr,
     is_less,
     is_nonneg,
-    magnitude,
     symbol_expr,
 )
 

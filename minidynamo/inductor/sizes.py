@@ -64,11 +64,15 @@ class SizeTable:
 
     A size made of floats that an input tells is taken from there: sympy's order of operations may
     not be the program's. told: those that inputs tell alone, not as parts of others (None: all).
+    extents: the symbols that are sizes of tensors among the inputs.
     """
 
-    def __init__(self, told: Collection[Any] | None = None) -> None:
+    def __init__(
+        self, told: Collection[Any] | None = None, extents: Collection[Any] = ()
+    ) -> None:
         self.is_closed = False
         self._told = told
+        self._extents = extents
         self._computed: list[Any] = []  # where inputs tell them in parts of others only
         self._symbols: dict[Any, Symbol] = {}
         self._known: dict[Any, IntLike] = {}
@@ -77,13 +81,16 @@ class SizeTable:
     def of(cls, gm: torch.fx.GraphModule) -> SizeTable:
         """For a graph, whose inputs have such sizes."""
         told: set[Any] = set()
+        extents: set[Any] = set()
         for node in gm.graph.find_nodes(op="placeholder"):
             value = node.meta["val"]
             is_strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
             for number in (*value.shape, *value.stride()) if is_strided else (value,):
                 if isinstance(number, torch.SymInt) and has_floats(number.node.expr):
                     told.add(simplified(number))
-        return cls(told)
+            if is_strided:
+                extents.update(n.node.expr for n in value.shape if isinstance(n, torch.SymInt))
+        return cls(told, extents)
 
     def close(self) -> None:
         """All inputs were seen. Raises Undecided for a symbol of theirs that none gives."""
@@ -157,6 +164,7 @@ class SizeTable:
                 str(e),
                 lower=int(lower) if lower is not None and lower.is_Integer else -1,
                 hint=None if hint is None else int(hint),
+                is_extent=e in self._extents,
             )
         return self._symbols[e]
 

@@ -330,8 +330,8 @@ def _atom_size(atom: Atom) -> Expr | None:
         return atom.den
     if isinstance(atom, FloorDiv) and atom.den.is_const:
         top = upper(atom.num)
-        if top is not None and top.is_const and is_nonneg(atom.num):
-            return as_expr(top.const // atom.den.const + 1)
+        if top is not None and is_nonneg(atom.num):
+            return floordiv(top, atom.den) + 1
     return None
 
 
@@ -377,16 +377,8 @@ def _is_nonneg_atom(atom: Atom) -> bool:
     return not isinstance(atom, Symbol) or atom.size is not None or atom.lower >= 0
 
 
-def is_nonneg(e: Expr) -> bool:
-    """True where `e` is proven to be >= 0."""
-    if not e.terms:
-        return e.const >= 0
-    low = e
-    if any(_is_loop_atom(atom) for monomial in e.terms for atom in monomial):
-        smallest = _extreme(e, False)
-        if smallest is None:
-            return False
-        low = smallest
+def _is_nonneg_sum(low: Expr) -> bool:
+    """`is_nonneg` of what has size symbols alone."""
     total = low.const
     for monomial, coeff in low.terms.items():
         if coeff < 0 or not all(map(_is_nonneg_atom, monomial)):
@@ -397,42 +389,42 @@ def is_nonneg(e: Expr) -> bool:
     return total >= 0
 
 
+def _without_floors(e: Expr) -> Expr:
+    """`e`, or what it is not below: 2 * (n // 2), where that is taken off, is at most n."""
+    low = e
+    for monomial, coeff in e.terms.items():
+        for place, atom in enumerate(monomial):
+            if coeff > 0 or not isinstance(atom, FloorDiv):
+                continue
+            others = monomial[:place] + monomial[place + 1 :]
+            own = Expr(0, {others: coeff}) if others else as_expr(coeff)
+            times, rest = _split(own, atom.den)
+            if rest == 0 and all(map(_is_nonneg_atom, others)):
+                low = low - Expr(0, {monomial: coeff}) + atom.num * times
+                break
+    return low
+
+
+def is_nonneg(e: Expr) -> bool:
+    """True where `e` is proven to be >= 0."""
+    if not e.terms:
+        return e.const >= 0
+    smallest: Expr | None = e
+    if any(_is_loop_atom(atom) for monomial in e.terms for atom in monomial):
+        smallest = _extreme(e, False)
+    if smallest is not None and _is_nonneg_sum(smallest):
+        return True
+    for low in (e, smallest):
+        lower = e if low is None else _without_floors(low)
+        if lower is not e and lower is not low and is_nonneg(lower):
+            return True
+    return False
+
+
 def is_less(e: Expr, bound: Expr) -> bool:
     """True where `e < bound` is proven for all values of the loop variables."""
     top = upper(e)
     return top is not None and is_nonneg(bound - top - 1)
-
-
-def magnitude(expr: Expr, limit: int, longest: int | None = None) -> int | None:
-    """A bound of what comes up when `expr` is computed; None where it may not be below `limit`.
-
-    Values of nodes count as 0. longest: what is assumed of a loop whose size is not a constant;
-    None: nothing.
-    """
-    total = abs(expr.const)
-    for monomial, coeff in expr.terms.items():
-        term = abs(coeff)
-        for atom in monomial:
-            bound = _atom_magnitude(atom, limit, longest)
-            if bound is None:
-                return None
-            term *= bound
-        total += term
-    return total if total < limit else None
-
-
-def _atom_magnitude(atom: Atom, limit: int, longest: int | None) -> int | None:
-    if isinstance(atom, ValueRef):
-        return 0
-    if isinstance(atom, Symbol):
-        if isinstance(atom.size, int):
-            return atom.size - 1
-        return None if atom.size is None else longest
-    assert isinstance(atom, (FloorDiv, Mod))
-    inner = magnitude(atom.num, limit, longest)
-    if inner is None or not atom.den.is_const or atom.den.const >= limit:
-        return None
-    return inner if isinstance(atom, FloorDiv) else atom.den.const - 1
 
 
 # -- division --------------------------------------------------------------------------------------
@@ -495,16 +487,32 @@ def _in_range(e: Expr, den: Expr) -> bool:
     return is_nonneg(e) and is_less(e, den)
 
 
-def _coarsen(e: Expr, den: int) -> tuple[int, Expr, Expr]:
+def _common(e: Expr, den: Expr) -> Iterator[Expr]:
+    """What divides `den` and a term of `e`, the largest first; `den` has one term or none."""
+    ((whole, times),) = den.terms.items() or [((), den.const)]
+    found = set()
+    for monomial, coeff in e.terms.items():
+        rest, shared = list(monomial), []
+        for atom in whole:
+            if atom in rest:
+                rest.remove(atom)
+                shared.append(atom)
+        found.add((len(shared), gcd(times, coeff), tuple(shared)))
+    for count, factor, atoms in sorted(found, key=lambda one: one[:2], reverse=True):
+        if count or factor > 1:
+            yield Expr(0, {atoms: factor}) if atoms else as_expr(factor)
+
+
+def _coarsen(e: Expr, den: Expr) -> tuple[Expr, Expr, Expr]:
     """(factor, coarse, fine) with e == factor * coarse + fine, 0 <= fine < factor, factor dividing
     den; else factor 1.
     """
-    for factor in sorted({gcd(den, coeff) for coeff in e.terms.values()} - {1}, reverse=True):
-        fine = Expr(e.const % factor, {m: c for m, c in e.terms.items() if c % factor})
-        if fine.terms != e.terms and _in_range(fine, as_expr(factor)):
-            coarse = {m: c // factor for m, c in e.terms.items() if c % factor == 0}
-            return factor, Expr(e.const // factor, coarse), fine
-    return 1, e, ZERO
+    if den.is_const or len(den.terms) == 1 and den.const == 0:
+        for factor in _common(e, den):
+            coarse, fine = _split(e, factor)
+            if coarse.terms and factor != den and _in_range(fine, factor):
+                return factor, coarse, fine
+    return as_expr(1), e, ZERO
 
 
 def floordiv(num: Expr, den: Expr) -> Expr:
@@ -521,9 +529,9 @@ def floordiv(num: Expr, den: Expr) -> Expr:
         if common > 1:
             rest = Expr(rest.const // common, {m: c // common for m, c in rest.terms.items()})
             return quotient + floordiv(rest, as_expr(den.const // common))
-        factor, coarse, _ = _coarsen(rest, den.const)
-        if factor > 1:
-            return quotient + floordiv(coarse, as_expr(den.const // factor))
+    factor, coarse, _ = _coarsen(rest, den)
+    if factor != 1:
+        return quotient + floordiv(coarse, _split(den, factor)[0])
     if len(rest.terms) == 1 and rest.const == 0:
         ((monomial, coeff),) = rest.terms.items()
         if len(monomial) == 1 and coeff == 1:
@@ -551,9 +559,9 @@ def mod(num: Expr, den: Expr) -> Expr:
         if common > 1:
             rest = Expr(rest.const // common, {m: c // common for m, c in rest.terms.items()})
             return mod(rest, as_expr(den.const // common)) * common
-        factor, coarse, fine = _coarsen(rest, den.const)
-        if factor > 1:
-            return mod(coarse, as_expr(den.const // factor)) * factor + fine
+    factor, coarse, fine = _coarsen(rest, den)
+    if factor != 1:
+        return mod(coarse, _split(den, factor)[0]) * factor + fine
     if len(rest.terms) == 1 and rest.const == 0:
         ((monomial, coeff),) = rest.terms.items()
         if len(monomial) == 1 and coeff == 1 and isinstance(monomial[0], Mod):

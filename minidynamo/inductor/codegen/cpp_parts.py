@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import torch
 
+from minidynamo.inductor.codegen.cpp_stages import size_of
 from minidynamo.inductor.loop_body import BodyBuilder, LoopBody, Node, Value
 from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import (
@@ -41,12 +42,13 @@ def parts_of(body: LoopBody, x: Symbol) -> list[tuple[Symbol, LoopBody]]:
     """Neighbouring parts of the loop over `x`, in order, each with its own symbol from 0; empty
     where there is nothing to cut, or it does not pay.
     """
-    if not isinstance(x.size, int) or x.size < LONG or not _may_be_cut(body):
+    size = size_of(x)
+    if hint_of(size) < LONG or not _may_be_cut(body):
         return []
     if _has_pairs(body, x):
         return _pairs(body, x)
     parts: list[tuple[Symbol, LoopBody]] = []
-    work = [(0, x.size)]
+    work: list[tuple[IntLike, IntLike]] = [(0, size)]
     while work:
         low, high = work.pop()
         part = _Part(body, x, low, high)
@@ -58,9 +60,8 @@ def parts_of(body: LoopBody, x: Symbol) -> list[tuple[Symbol, LoopBody]]:
         if len(parts) + len(work) > MOST_PARTS:
             return []
     nodes = sum(len(own.nodes) for _, own in parts)
-    longest = max(symbol.size for symbol, _ in parts)  # type: ignore[type-var]
-    pays = len(parts) > 1 and nodes <= MOST_NODES and longest >= LONG  # type: ignore[operator]
-    return parts if pays else []
+    longest = max(hint_of(size_of(symbol)) for symbol, _ in parts)
+    return parts if len(parts) > 1 and nodes <= MOST_NODES and longest >= LONG else []
 
 
 def without_short_loop(body: LoopBody) -> LoopBody:
@@ -137,17 +138,18 @@ def _has_pairs(body: LoopBody, x: Symbol) -> bool:
 
 def _pairs(body: LoopBody, x: Symbol) -> list[tuple[Symbol, LoopBody]]:
     """The loop over pairs of elements, in parts, and the last element if it has no neighbour."""
-    assert isinstance(x.size, int)
-    pair = loop_symbol(x.name, x.size // 2)
+    size = size_of(x)
+    count = size // 2
+    pair = loop_symbol(x.name, count)
     builder = BodyBuilder([pair if s == x else s for s in body.iters])
     for offset in range(2):
-        half = _Part(body, x, 0, x.size // 2, builder, symbol_expr(pair) * 2 + offset)
+        half = _Part(body, x, 0, count, builder, symbol_expr(pair) * 2 + offset)
         half.trace(whole=True)
     both = builder.finish()
     parts = parts_of(both, pair) or [(pair, both)]
-    if x.size % 2:
-        last = _Part(body, x, x.size - 1, x.size)
-        last.trace()
+    if size % 2 != 0:
+        last = _Part(body, x, size - size % 2, size)
+        last.trace(whole=True)
         parts.append((last.symbol, last.builder.finish()))
     return parts
 
@@ -171,8 +173,8 @@ class _Part:
         self,
         body: LoopBody,
         x: Symbol,
-        low: int,
-        high: int,
+        low: IntLike,
+        high: IntLike,
         builder: BodyBuilder | None = None,
         place: Expr | None = None,
     ) -> None:
@@ -183,9 +185,9 @@ class _Part:
         iters = [self.symbol if s == x else s for s in body.iters]
         self.builder = builder or BodyBuilder(iters)
         self.values: list[Value] = []
-        self.cut: int | None = None
+        self.cut: IntLike | None = None
 
-    def trace(self, whole: bool = False) -> int | None:
+    def trace(self, whole: bool = False) -> IntLike | None:
         """Write the part's nodes, or say where (from its start) it has to be cut before; with
         `whole` it stays.
         """
@@ -220,8 +222,13 @@ class _Part:
         """Cut where a quotient grows, if that is so seldom that the parts are long."""
         first = atom.num - symbol_expr(self.symbol)
         if first.is_const and atom.den.is_const and atom.den.const >= LONG:
-            place = -first.const % atom.den.const
-            self.cut = place if 0 < place < self.high - self.low else self.cut
+            self._cut_before(-first.const % atom.den.const)
+
+    def _cut_before(self, place: IntLike) -> None:
+        """If it is known to lie inside."""
+        length = as_expr(self.high - self.low)
+        if place not in (0, length) and is_nonneg(as_expr(place)) and is_nonneg(length - place):
+            self.cut = place
 
     def _position(self, ref: ValueRef) -> Expr:
         value = self.values[ref.node]
@@ -312,13 +319,12 @@ class _Part:
             return False
         step = distance.coeff(self.symbol)
         if step is not None and step.is_const and step.const:
-            rest = distance - symbol_expr(self.symbol) * step
-            if rest.is_const:
-                a, c = step.const, rest.const
+            c = distance - symbol_expr(self.symbol) * step
+            if not c.value_refs() and all(symbol.size is None for symbol in c.symbols()):
                 # a * x + c >= 0 begins at the first x >= -c / a, or ends behind the last
                 # x <= c / -a.
-                place = -(c // a) if a > 0 else c // -a + 1
-                self.cut = place if 0 < place < self.high - self.low else None
+                a, self.cut = step.const, None
+                self._cut_before(-(c // a) if a > 0 else c // -a + 1)
         return None
 
     def _equal(self, distance: Expr) -> bool | None:

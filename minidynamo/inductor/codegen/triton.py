@@ -32,6 +32,7 @@ from minidynamo.inductor.codegen.triton_ops import (
 )
 from minidynamo.inductor.codegen.triton_tile import Axis, Tiling, choose_tiling, is_read_anew
 from minidynamo.inductor.loop_body import LoopBody, Node, passes
+from minidynamo.inductor.magnitudes import magnitude
 from minidynamo.inductor.ops import SCAN_STEPS
 from minidynamo.inductor.origins import operators
 from minidynamo.inductor.symbolic import (
@@ -43,7 +44,6 @@ from minidynamo.inductor.symbolic import (
     ValueRef,
     as_expr,
     is_nonneg,
-    magnitude,
     product,
 )
 

@@ -19,8 +19,9 @@ from minidynamo.inductor.lowering.indexing import select
 from minidynamo.inductor.lowering.pooling import Window, divided
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
+from minidynamo.inductor.magnitudes import magnitude
 from minidynamo.inductor.passes.pooled_positions import COLLECT, MOST, POOL
-from minidynamo.inductor.symbolic import as_expr
+from minidynamo.inductor.symbolic import IntLike, dot, product
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -58,7 +59,7 @@ def lower_adaptive_max_pool(g: GraphLowering, x: TensorValue, size: Sequence[int
 
 def _maxima(g: GraphLowering, window: Window) -> Any:
     if any(user.args[1] != 0 for user in g.node.users):
-        if math.prod(window.kernel) > MOST or math.prod(window.extents) >= 1 << 31:
+        if math.prod(window.kernel) > MOST:
             return DECLINED
         return _with_positions(g, window)
     out = window.reduced(
@@ -73,7 +74,7 @@ def _maxima(g: GraphLowering, window: Window) -> Any:
 
 def _with_positions(g: GraphLowering, window: Window) -> list[TensorValue]:
     """Maxima, and where in its plane or volume each is."""
-    rows = [int(as_expr(math.prod(window.extents[d + 1 :])).const) for d in range(window.dims)]
+    rows = [product(window.extents[d + 1 :]) for d in range(window.dims)]
     steps = [row * step for row, step in zip(rows, window.dilation, strict=True)]
 
     def position(b: BodyBuilder, index: Index, offset: Value) -> Value:
@@ -86,7 +87,7 @@ def _with_positions(g: GraphLowering, window: Window) -> list[TensorValue]:
 
 
 def _found(
-    g: GraphLowering, window: Window, steps: Sequence[int], finish: Any
+    g: GraphLowering, window: Window, steps: Sequence[IntLike], finish: Any
 ) -> list[TensorValue]:
     """Maxima and what `finish` makes of the offset of each from its window's first element.
 
@@ -94,17 +95,19 @@ def _found(
     """
     g.keep(window.x)
     places = itertools.product(*map(range, window.kernel))
-    offsets = [sum(i * step for i, step in zip(at, steps, strict=True)) for at in places]
+    offsets = [dot(at, steps) for at in places]
+    wide = magnitude(dot(window.extents, steps), 1 << 31) is None
+    dtype = torch.int64 if wide else torch.int32
 
     def best(b: BodyBuilder, index: Index) -> tuple[Value, Value]:
-        offset = _first_inside(b, window, index, steps)
+        offset = _first_inside(b, window, index, steps, dtype)
         values = window.values(b, index, float("-inf"))
         value = next(values)
         for own, other in zip(offsets[1:], values, strict=True):
             is_nan = b.op("ne", other, other)
             better = b.op("bitwise_or", b.op("gt", other, value), is_nan)
             value = b.op("where", better, other, value)
-            offset = b.op("where", better, b.constant(own, torch.int32), offset)
+            offset = b.op("where", better, b.constant(own, dtype), offset)
         return value, finish(b, index, offset)
 
     results = [
@@ -122,13 +125,15 @@ def _found(
     return results
 
 
-def _first_inside(b: BodyBuilder, window: Window, index: Index, steps: Sequence[int]) -> Value:
+def _first_inside(
+    b: BodyBuilder, window: Window, index: Index, steps: Sequence[IntLike], dtype: torch.dtype
+) -> Value:
     """The offset of the first element of a window that is not padding: what eager takes for the
     maximum where no number is above -inf.
     """
-    offset = b.constant(0, torch.int32)
+    offset = b.constant(0, dtype)
     for d, i in enumerate(index[-window.dims :]):
-        step, none = b.constant(steps[d], torch.int32), b.constant(0, torch.int32)
+        step, none = b.constant(steps[d], dtype), b.constant(0, dtype)
         for k in range(-(-window.padding[d] // window.dilation[d])):
             place = b.index_expr(window.position(d, i, k))
             is_outside = b.op("lt", place, b.index_expr(0))

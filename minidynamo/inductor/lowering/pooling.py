@@ -2,8 +2,7 @@
 
 With channels innermost (the layout that convolutions choose) a window is a few contiguous loads;
 else neighbours along a row are `stride` apart. A window of many elements is done in one dimension
-after the other: 7 x 7 takes 14 loads. Windows that are longer still, and sizes that are not known,
-are calls of torch's operators.
+after the other: 7 x 7 takes 14 loads. Windows that are longer still are calls of torch's operators.
 """
 
 from __future__ import annotations
@@ -22,7 +21,13 @@ from minidynamo.inductor.lowering.convolution import channels_last
 from minidynamo.inductor.lowering.indexing import in_bounds, select
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
-from minidynamo.inductor.symbolic import ZERO, Expr, contiguous_strides
+from minidynamo.inductor.size_hints import hint_of
+from minidynamo.inductor.symbolic import (
+    ZERO,
+    Expr,
+    IntLike,
+    contiguous_strides,
+)
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -32,6 +37,13 @@ aten = torch.ops.aten
 MAX_WINDOW = 16
 MAX_LINE = 32
 Finish = Callable[[BodyBuilder, Index, Value], Value]
+
+
+def has_elements(extent: IntLike) -> bool:
+    """Whether this dimension is not empty: eager refuses one, so guards keep symbolic sizes from
+    becoming zero. What depends on data has none.
+    """
+    return hint_of(extent, 0) > 0
 
 
 def _numbers(value: Any, count: int) -> tuple[int, ...]:
@@ -83,10 +95,9 @@ class Window:
         self.elements = math.prod(self.kernel)
 
     def may_be_written_out(self) -> bool:
-        """Whether the sizes are known, and small enough."""
+        """Whether there are elements, and the windows are small enough."""
         x = self.x
-        static = all(isinstance(n, int) for n in self.extents)
-        if not static or not x.dtype.is_floating_point:
+        if not x.dtype.is_floating_point or not all(map(has_elements, self.extents)):
             return False
         return x.numel() != 0 and max(self.kernel) <= MAX_LINE
 
@@ -168,7 +179,7 @@ class Window:
         self,
         g: GraphLowering,
         d: int,
-        extent: int,
+        extent: IntLike,
         outside: float,
         combine: str,
     ) -> Window:

@@ -9,7 +9,7 @@ the plane shrinks, a result is computed from its four neighbours. So it is on a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,12 @@ import torch
 
 from minidynamo.inductor.ir import Index, Lazy, TensorValue, contiguous_strides
 from minidynamo.inductor.loop_body import BodyBuilder, Value
+from minidynamo.inductor.lowering.pooling import has_elements
 from minidynamo.inductor.lowering.promotion import compute_type
 from minidynamo.inductor.lowering.registry import DECLINED, register
-from minidynamo.inductor.lowering.scalar import Scalar, maximum, minimum
-from minidynamo.inductor.symbolic import Expr
+from minidynamo.inductor.lowering.scalar import Scalar, maximum, minimum, where
+from minidynamo.inductor.size_hints import hint_of
+from minidynamo.inductor.symbolic import Expr, IntLike, as_expr, is_nonneg
 from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
@@ -30,31 +32,49 @@ aten = torch.ops.aten
 Element = Callable[[BodyBuilder, Expr], Scalar]
 
 
+def _step(
+    b: BodyBuilder, given: IntLike, wanted: IntLike, scale: float | None, dtype: torch.dtype
+) -> float | Scalar:
+    """How far the elements of neighbouring results are apart."""
+    if scale:
+        return 1 / scale
+    if isinstance(given, int) and isinstance(wanted, int):
+        return given / wanted
+    elements, results = (Scalar(b, b.constant(as_expr(n), dtype)) for n in (given, wanted))
+    return elements / results
+
+
 @dataclass(frozen=True)
 class _Axis:
     """One dimension: which two elements a result lies between, and how near to the second."""
 
-    given: int
-    wanted: int
+    given: IntLike
+    wanted: IntLike
     scale: float | None
     aligned: bool
     compute: torch.dtype
 
-    def _step(self) -> float:
-        if self.aligned:
-            return (self.given - 1) / (self.wanted - 1) if self.wanted > 1 else 0.0
-        return 1 / self.scale if self.scale else self.given / self.wanted
+    def _step(self, b: BodyBuilder) -> float | Scalar:
+        if not self.aligned:
+            return _step(b, self.given, self.wanted, self.scale, self.compute)
+        if self.wanted == 1:
+            return 0.0
+        step = _step(b, self.given - 1, self.wanted - 1, None, self.compute)
+        if isinstance(step, Scalar) and not is_nonneg(as_expr(self.wanted) - 2):
+            is_one = Scalar(b, b.index_expr(self.wanted)).eq(1)
+            return where(is_one, step.const(0.0), step)
+        return step
 
     def _position(self, b: BodyBuilder, i: Expr) -> Scalar:
         place = Scalar(b, b.cast(b.index_expr(i), self.compute))
         if self.aligned:
-            return place * self._step()
-        return maximum((place + 0.5) * self._step() - 0.5, 0.0)
+            return place * self._step(b)
+        return maximum((place + 0.5) * self._step(b) - 0.5, 0.0)
 
     def first(self, b: BodyBuilder, i: Expr) -> Value:
         """The element before (int64)."""
         place = self._position(b, i).to(torch.int64)
-        return minimum(place, self.given - 1).value
+        return minimum(place, as_expr(self.given) - 1).value
 
     def weight(self, b: BodyBuilder, i: Expr) -> Value:
         """The share of the element after."""
@@ -84,7 +104,7 @@ class _Axis:
 
         def mixed(b: BodyBuilder, i: Expr, element: Element) -> Scalar:
             place = first(b, i)
-            after = minimum(Scalar(b, place) + 1, self.given - 1).value
+            after = minimum(Scalar(b, place) + 1, as_expr(self.given) - 1).value
             left = element(b, b.indirect(place, self.given, wrap=False))
             right = element(b, b.indirect(after, self.given, wrap=False))
             share = Scalar(b, weight(b, i))
@@ -103,13 +123,12 @@ def lower_upsample_bilinear2d(
     scales_w: float | None = None,
 ) -> Any:
     wanted = tuple(g.meta.shape)
-    static = all(isinstance(n, int) and n > 0 for n in (*x.size[2:], *wanted[2:]))
-    if not x.dtype.is_floating_point or x.ndim != 4 or not static:
+    if not x.dtype.is_floating_point or not _is_plane(x, wanted, scales_h, scales_w):
         return DECLINED
     g.realize(x)
     compute = compute_type(x.dtype)
-    rows = _Axis(int(x.size[2]), int(wanted[2]), scales_h, align_corners, compute)
-    columns = _Axis(int(x.size[3]), int(wanted[3]), scales_w, align_corners, compute)
+    rows = _Axis(x.size[2], wanted[2], scales_h, align_corners, compute)
+    columns = _Axis(x.size[3], wanted[3], scales_w, align_corners, compute)
     down, across = rows.mix(g), columns.mix(g)
 
     def along_row(b: BodyBuilder, index: Index) -> Value:
@@ -119,7 +138,7 @@ def lower_upsample_bilinear2d(
         return across(b, index[3], pixel).value
 
     source = along_row
-    in_memory = x.stride[1] != 1 and rows.wanted >= rows.given
+    in_memory = x.stride[1] != 1 and hint_of(rows.wanted) >= hint_of(rows.given)
     if in_memory and not uses_triton(x.device.type):
         each = (*x.size[:3], wanted[3])
         stride = contiguous_strides(each)
@@ -148,26 +167,33 @@ def lower_upsample_bilinear2d(
     return g.lazy(inner, (x,), cost=16)
 
 
+def _is_plane(x: TensorValue, wanted: Sequence[IntLike], *scales: Any) -> bool:
+    """Whether these are images of known dimensions, with an element at least."""
+    known = all(scale is None or isinstance(scale, float) for scale in scales)
+    return known and x.ndim == 4 and all(map(has_elements, (*x.size[2:], *wanted[2:])))
+
+
 def _nearest(
-    g: GraphLowering, given: Any, wanted: Any, scale: float | None
-) -> Callable[[BodyBuilder, Expr], Expr] | None:
-    """From a result's position to the position of the element that it is; None where symbolic sizes
-    do not tell.
-    """
-    if not (isinstance(given, int) and isinstance(wanted, int)):
-        n = next((n for n in (1, 2, 4, 8, 16) if wanted == given * n), 0)
-        is_plain = n and (scale in (None, n) or n <= 2 and g.meta_device().type == "cpu")
-        return (lambda b, i: i // n) if is_plain else None
-    if wanted in (given, 2 * given) and g.meta_device().type == "cpu":
-        return lambda b, i: i // (wanted // given)  # whatever the scale is
-    step = 1 / scale if scale else given / wanted
-    times = round(1 / step)
-    if times * step == 1 and times & (times - 1) == 0 and wanted == times * given:
-        return lambda b, i: i // times
+    g: GraphLowering, given: IntLike, wanted: IntLike, scale: float | None
+) -> Callable[[BodyBuilder, Expr], Expr]:
+    """From a result's position to the position of the element that it is."""
+    on_cpu = g.meta_device().type == "cpu"
+    for n in (1, 2, 4, 8, 16):
+        if wanted == given * n and (scale in (None, n) or n <= 2 and on_cpu):
+            return lambda b, i, n=n: i // n  # type: ignore[misc]
 
     def place(b: BodyBuilder, index: Index) -> Value:
-        exact = Scalar(b, b.cast(b.index_expr(index[0]), torch.float32)) * step
-        return minimum(exact.to(torch.int64), given - 1).value
+        own = Scalar(b, b.cast(b.index_expr(index[0]), torch.float32))
+        step = _step(b, given, wanted, scale, torch.float32)
+        found = minimum((own * step).to(torch.int64), as_expr(given) - 1)
+        if on_cpu and scale and not (isinstance(given, int) and isinstance(wanted, int)):
+            # Where nothing grows, or to twice the size, eager does not ask for the scale.
+            own, results, elements = (
+                Scalar(b, b.index_expr(n)) for n in (index[0], wanted, given)
+            )
+            found = where(results.eq(elements * 2), own.op("floordiv", 2), found)
+            found = where(results.eq(elements), own, found)
+        return found.value
 
     if uses_triton(g.meta.device.type):
         return lambda b, i: b.indirect(place(b, [i]), given, wrap=False)
@@ -192,12 +218,10 @@ def lower_upsample_nearest2d(
     scales_w: float | None = None,
 ) -> Any:
     wanted = tuple(g.meta.shape)
-    if x.ndim != 4 or not all(n > 0 for n in (*x.size, *wanted) if isinstance(n, int)):
+    if not _is_plane(x, wanted, scales_h, scales_w):
         return DECLINED
     row = _nearest(g, x.size[2], wanted[2], scales_h)
     column = _nearest(g, x.size[3], wanted[3], scales_w)
-    if row is None or column is None:
-        return DECLINED
     g.keep(x)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
