@@ -108,6 +108,9 @@ def test_windows_that_are_done_in_one_dimension_after_the_other():
 def test_gradients_of_pools():
     sizes = ((12, 20), (17, 30), (40, 33))
     compare(lambda x: F.max_pool2d(F.avg_pool2d(x, 2), 2), True, sizes)
+    assert metrics.extern_calls == 0
+    compare(lambda x: F.max_pool2d(x.sin(), 3, 2, 1, ceil_mode=True), True, sizes)
+    assert metrics.extern_calls == 0
 
 
 def test_empty_images_are_refused():

@@ -33,7 +33,7 @@ _library.define(
     "bool ceil_mode) -> (Tensor, Tensor)"
 )
 _library.define(
-    "pool_collect(Tensor grad, Tensor numbers, int[] size, int[] kernel, int[] stride, "
+    "pool_collect(Tensor grad, Tensor numbers, SymInt[] size, int[] kernel, int[] stride, "
     "int[] padding, bool ceil_mode, bool channels_last) -> Tensor"
 )
 POOL = torch.ops.minidynamo.pool_numbered.default
@@ -129,9 +129,23 @@ def _rewrite(graph: torch.fx.Graph, node: torch.fx.Node, dims: int, backward: An
         result = gradient.meta["val"]
         laid_out = suggest_memory_format(result) is not torch.contiguous_format
         kernel, stride, padding, _, ceil_mode = options
-        geometry = (list(value.shape), kernel, stride, padding, ceil_mode, laid_out)
+        geometry = (_sizes_of(graph, x), kernel, stride, padding, ceil_mode, laid_out)
         gradient.args = (gradient.args[0], gradient.args[-1], *geometry)
         gradient.target = COLLECT
+
+
+def _sizes_of(graph: torch.fx.Graph, x: torch.fx.Node) -> list[int | torch.fx.Node]:
+    """The sizes of a tensor of the graph, symbolic ones as nodes."""
+    sizes: list[int | torch.fx.Node] = []
+    for d, extent in enumerate(x.meta["val"].shape):
+        if isinstance(extent, torch.SymInt):
+            with graph.inserting_after(x):
+                node = graph.call_function(aten.sym_size.int, (x, d))
+            node.meta["val"] = extent
+            sizes.append(node)
+        else:
+            sizes.append(extent)
+    return sizes
 
 
 def _options(
@@ -147,6 +161,11 @@ def _options(
     return (*spread, ceil_mode)
 
 
+def _are_known(sizes: Sequence[Any]) -> bool:
+    """Whether none of them depends on data."""
+    return all(type(n) is int or n.node.has_hint() for n in sizes)
+
+
 def _is_written_out(
     x: Tensor,
     kernel: Sequence[int],
@@ -155,7 +174,7 @@ def _is_written_out(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> bool:
-    if not all(type(extent) is int and extent for extent in x.shape):
+    if any(extent == 0 for extent in x.shape if type(extent) is int) or not _are_known(x.shape):
         return False
     if not x.dtype.is_floating_point or any(d != 1 for d in dilation):
         return False
