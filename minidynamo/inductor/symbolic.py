@@ -189,6 +189,10 @@ class Expr:
     def symbols(self) -> set[Symbol]:
         return {atom for atom in self.atoms() if isinstance(atom, Symbol)}
 
+    def is_uniform(self) -> bool:
+        """Whether it is made of numbers and size symbols alone."""
+        return not self.value_refs() and all(symbol.size is None for symbol in self.symbols())
+
     def value_refs(self) -> set[int]:
         return {atom.node for atom in self.atoms() if isinstance(atom, ValueRef)}
 
@@ -409,14 +413,12 @@ def is_nonneg(e: Expr) -> bool:
     """True where `e` is proven to be >= 0."""
     if not e.terms:
         return e.const >= 0
-    smallest: Expr | None = e
-    if any(_is_loop_atom(atom) for monomial in e.terms for atom in monomial):
-        smallest = _extreme(e, False)
+    has_loops = any(_is_loop_atom(atom) for monomial in e.terms for atom in monomial)
+    smallest = _extreme(e, False) if has_loops else e
     if smallest is not None and _is_nonneg_sum(smallest):
         return True
-    for low in (e, smallest):
-        lower = e if low is None else _without_floors(low)
-        if lower is not e and lower is not low and is_nonneg(lower):
+    for low in (e,) if smallest is None else (e, smallest):
+        if (lower := _without_floors(low)) is not low and is_nonneg(lower):
             return True
     return False
 

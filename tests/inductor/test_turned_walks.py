@@ -202,3 +202,23 @@ def test_batch_norm_behind_a_convolution():
         torch.testing.assert_close(run(x), plain(x), rtol=1e-4, atol=1e-5)
     for ours, theirs in zip(model.buffers(), plain.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("fn", "moves"),
+    [
+        (lambda x: (-x).cumsum(-1), "ld_block"),
+        (lambda x: x.abs().cumprod(-1) * 2, "st_block"),
+        (lambda x: x.transpose(0, 1).contiguous() * 2, "ld_turned"),
+        (lambda x: x[:, : x.shape[1] - 1].cumsum(-1), "ld_block"),
+    ],
+)
+def test_rows_of_symbolic_lengths(fn, moves, dtype):
+    found = []
+    call = minidynamo.compile(fn, dynamic=True, fullgraph=True)
+    with events.subscribe(found.append, events.KernelEvent):
+        for rows, length in ((40, 50), (3, 7), (70, 2), (2, 300), (17, 16)):
+            x = torch.randn(rows, length).to(dtype)
+            torch.testing.assert_close(call(x), fn(x))
+    assert moves in "".join(event.source for event in found)

@@ -320,7 +320,7 @@ class _Part:
         step = distance.coeff(self.symbol)
         if step is not None and step.is_const and step.const:
             c = distance - symbol_expr(self.symbol) * step
-            if not c.value_refs() and all(symbol.size is None for symbol in c.symbols()):
+            if c.is_uniform():
                 # a * x + c >= 0 begins at the first x >= -c / a, or ends behind the last
                 # x <= c / -a.
                 a, self.cut = step.const, None

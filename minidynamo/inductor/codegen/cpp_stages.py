@@ -73,6 +73,11 @@ def size_of(symbol: Symbol) -> IntLike:
     return symbol.size
 
 
+def stays_same(step: Expr | None) -> bool:
+    """Whether that is known and no loop changes it: a number, or computed from sizes."""
+    return step is not None and step.is_uniform()
+
+
 def dependencies(body: LoopBody) -> list[frozenset[Symbol]]:
     """For every node, the loop symbols that its value changes with."""
     result: list[frozenset[Symbol]] = []
@@ -118,7 +123,9 @@ def choose_vector_symbol(body: LoopBody, place: int = 0) -> Symbol | None:
             factor = node.index.coeff(symbol)
             along = across and _lies_along(node, rows)
             found = any(symbol in varying[ref] for ref in node.index.value_refs())
-            if factor is None or not factor.is_const or (found and node.op == "load"):
+            if along and stays_same(factor) and not factor.is_const:  # type: ignore[union-attr]
+                score += chained * weight
+            elif factor is None or not factor.is_const or (found and node.op == "load"):
                 score -= weight  # every lane reads elsewhere
             elif factor.const == 1:
                 score += min(added, weight) if node.op == "scatter" else weight
@@ -239,21 +246,21 @@ class Transposition:
 
     symbol: Symbol
     loads: tuple[int, ...]
-    strides: dict[int, int]
+    strides: dict[int, Expr]
 
 
 def find_transposition(body: LoopBody, vec: Symbol) -> Transposition | None:
     """The symbol along which most of the loads lie that are not contiguous along `vec`."""
-    found: dict[Symbol, dict[int, int]] = {}
+    found: dict[Symbol, dict[int, Expr]] = {}
     for position, node in enumerate(body.nodes):
         if node.op != "load" or node.args or node.index is None or node.index.value_refs():
             continue
         step = node.index.coeff(vec)
-        if step is None or not step.is_const or step.const in (0, 1):
+        if step is None or not stays_same(step) or step in (0, 1):
             continue
         for symbol in body.iters:
             if symbol != vec and node.index.coeff(symbol) == 1 and _is_long(symbol):
-                found.setdefault(symbol, {})[position] = step.const
+                found.setdefault(symbol, {})[position] = step
     if not found or not _is_long(vec):
         return None
     symbol = max(found, key=lambda s: len(found[s]))

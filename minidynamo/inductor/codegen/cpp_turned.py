@@ -47,7 +47,7 @@ def _read_tile(
     assert node.index is not None
     first = symbol_expr(Symbol(f"{turned.symbol.name}0"))
     index = values.index(node.index.subs({turned.symbol: first}))
-    stride, tiles = turned.strides[position], f"t{position}"
+    stride, tiles = values.index(turned.strides[position]), f"t{position}"
     line(f"V<{MEMORY_TYPE[node.dtype]}, N> {tiles}[{block} / N][N];")
     with values.code.block(f"for (i64 {x} = low; {x} < high; {x} += N)"):
         line(f"const i64 rows = high - {x} < N ? high - {x} : N;")
@@ -97,8 +97,8 @@ def _lying_along(
         plain = node.op == "store" or (node.op == "load" and not node.args)
         if not plain or node.index is None or not values.is_vec[position]:
             continue
-        step = values.step(node.index)
-        if step not in (None, 0, 1) and node.index.coeff(symbol) in steps:
+        step = values.stride(node.index)
+        if step is not None and step not in (0, 1) and node.index.coeff(symbol) in steps:
             found.append(position)
     return found
 
@@ -128,8 +128,9 @@ def _place(values: ValuePrinter, position: int, symbol: Symbol, first: Expr = ZE
     """Where the rows of a load or a store begin, how far they are apart, and how many there are."""
     node = values.nodes[position]
     assert node.index is not None
-    step = values.step(node.index)
-    at = values.index(node.index.subs({symbol: first}))
+    stride = values.stride(node.index)
+    assert stride is not None
+    at, step = values.index(node.index.subs({symbol: first})), values.index(stride)
     return f"{node.buffer} + {at} + t * N * {step}, {step}, w"
 
 

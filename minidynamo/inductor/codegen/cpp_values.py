@@ -297,11 +297,16 @@ class ValuePrinter:
     # -- memory ------------------------------------------------------------------------------------
     def step(self, index: Expr) -> int | None:
         """By how much the index grows with the vectorised symbol; None where that varies."""
+        factor = self.stride(index)
+        return factor.const if factor is not None and factor.is_const else None
+
+    def stride(self, index: Expr) -> Expr | None:
+        """`step`, where sizes may decide it, too."""
         assert self.vec is not None
         if any(self.is_vec[ref] for ref in index.value_refs()):
             return None
         factor = index.coeff(self.vec)
-        return factor.const if factor is not None and factor.is_const else None
+        return factor if factor is not None and factor.is_uniform() else None
 
     def _repeats(self, index: Expr) -> int | None:
         """How many neighbours read one element, where that is a small power of two and vectors
