@@ -96,7 +96,7 @@ def _found(
     g.keep(window.x)
     places = itertools.product(*map(range, window.kernel))
     offsets = [dot(at, steps) for at in places]
-    wide = magnitude(dot(window.extents, steps), 1 << 31) is None
+    wide = magnitude(offsets[-1], 1 << 31) is None
     dtype = torch.int64 if wide else torch.int32
 
     def best(b: BodyBuilder, index: Index) -> tuple[Value, Value]:
