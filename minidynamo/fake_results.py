@@ -234,6 +234,13 @@ STRIDES: dict[Any, Callable[..., Sequence[int] | None]] = {
 }
 
 
+# Of which argument the result has the dtype, where torch's fake tensors promote them.
+_DTYPES_OF = {
+    aten.normal.Tensor_Tensor: 0,
+    aten.normal.Tensor_float: 0,
+    aten.normal.float_Tensor: 1,
+}
+
 # The layout is that of rows, or follows from the strides.
 _OF_ANY_SIZES = (_of_images, _of_rows, _of_exponents)
 
@@ -305,6 +312,9 @@ def _dispatch(
         if known is None:
             raise
         result = FakeTensorMode.dispatch(mode, func, types, *known)
+    if func in _DTYPES_OF and result.dtype != args[_DTYPES_OF[func]].dtype:
+        with mode:
+            result = result.to(args[_DTYPES_OF[func]].dtype)
     return _relaid(mode, result, STRIDES[func](*args)) if _has_layout(func, args) else result
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import operator
 from collections.abc import Sized
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..guards import Predicate
 from ..variables.base import VariableTracker, unsupported
 from ..variables.builtin_object import NOT_IMPLEMENTED, has_slot, index_of
 from ..variables.constant import ConstantVariable
@@ -51,3 +54,19 @@ def constant_slot(
     if members and isinstance(other, ConstantVariable) and hasattr(operand.value, method):
         return tx.fold(getattr(type(operand.value), method), (operand.value, other.value), {})
     return NOT_IMPLEMENTED
+
+
+# Written in C, and their objects never change.
+_IMMUTABLE = (datetime.date, datetime.time, datetime.datetime, decimal.Decimal)
+
+
+def fixed_object(tx: Translator, value: VariableTracker) -> Any:
+    """An object that existed before, which never changes, guarded; None for others."""
+    real = tx.output.side_effects.real_of(value)
+    kind = type(real)
+    is_fixed = kind in _IMMUTABLE and getattr(real, "tzinfo", None) is None
+    if value.source is None or not is_fixed or (kind is decimal.Decimal and real.is_nan()):
+        return None
+    tx.guard(value.source, "TYPE_IS", kind)
+    tx.guard(value.source, "PREDICATE", Predicate(lambda v: v == real, f"it is {real}"))
+    return real

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import decimal
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,18 +16,11 @@ from ..variables.unions import TypingVariable
 from ..variables.user_keys import as_hash, has_known_hash, hash_of_identity
 from ..variables.user_values import UserValueVariable
 from .builtins import Values, builtin, index_of
+from .constant_slots import fixed_object
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
-# Written in C, and their objects never change.
-_IMMUTABLE = (
-    datetime.date,
-    datetime.time,
-    datetime.datetime,
-    datetime.timedelta,
-    decimal.Decimal,
-)
 _VALUE_HASHES = (int.__hash__, float.__hash__, str.__hash__)
 
 
@@ -75,7 +66,7 @@ def _hash(tx: Translator, value: Values, /) -> Values:
         if isinstance(result, identity.IdVariable):
             return result
         return ConstantVariable(as_hash(tx, result))
-    if value.python_type().__hash__ is object.__hash__ and not isinstance(value, BuiltinObject):
+    if value.python_type().__hash__ is object.__hash__:
         return hash_of_identity(tx, value)
     if isinstance(value, BuiltinObject) or value.python_type().__hash__ is None:
         key = value.hash_key(tx)
@@ -87,9 +78,7 @@ def _hash(tx: Translator, value: Values, /) -> Values:
         constant = value.as_python_constant()
         if isinstance(type(constant).__hash__, types.WrapperDescriptorType):
             return ConstantVariable(hash(constant))
-    real = tx.output.side_effects.real_of(value)
-    is_fixed = type(real) in _IMMUTABLE and getattr(real, "tzinfo", None) is None
-    if is_fixed and value.source is not None:
-        tx.guard(value.source, "ID_IS", real)
+    real = fixed_object(tx, value)
+    if real is not None:
         return tx.fold(hash, (real,), {})
     unsupported("hash()", repr(value), "the hash of this object is not known while tracing")

@@ -6,7 +6,7 @@ import copyreg
 import types
 from typing import TYPE_CHECKING, Any
 
-from ..variables.base import VariableTracker, unsupported
+from ..variables.base import VariableTracker, type_name
 from ..variables.builtin_object import is_none
 from ..variables.classes import ClassVariable, instantiate, new_object
 from ..variables.constant import ConstantVariable
@@ -97,12 +97,21 @@ def object_getattribute(
     return found
 
 
+def _refuse_classes(tx: Translator, name: str, args: Args) -> None:
+    """`hackcheck`: the method of object is not the one for classes."""
+    cls = args[0].realize() if args else None
+    if isinstance(cls, ClassVariable):
+        text = f"can't apply this {name} to {type_name(cls.python_type())} object"
+        tx.raise_observed(TypeError, text)
+
+
 @handles(object.__setattr__)
 def object_setattr(
     tx: Translator,
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
+    _refuse_classes(tx, "__setattr__", args)
     value = _user_object(args)
     if value is None:
         return NotImplemented
@@ -116,6 +125,7 @@ def object_delattr(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
+    _refuse_classes(tx, "__delattr__", args)
     value = _user_object(args)
     if value is None:
         return NotImplemented
@@ -182,9 +192,12 @@ def object_format(
 ) -> Any:
     """`str(self)` where the format is empty."""
     value = _user_object(args)
-    if value is None or args[1].as_python_constant() != "":
+    if value is None or len(args) != 2:
         return NotImplemented
-    return object_str(tx, [value], {})
+    if args[1].as_python_constant() != "":
+        kind = type_name(value.cls)
+        tx.raise_observed(TypeError, f"unsupported format string passed to {kind}.__format__")
+    return tx.call_function(tx.wrap_constant(str), [value], {})
 
 
 @handles(object.__str__)
@@ -193,18 +206,13 @@ def object_str(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
-    """`repr(self)`. The default `__repr__` shows an address, which is not known while tracing."""
+    """`self.__repr__()`, whatever that returns."""
     value = _user_object(args)
-    if value is None:
+    if value is None or len(args) != 1:
         return NotImplemented
-    for name in ("__str__", "__repr__"):
-        found = class_lookup(tx, value.cls, name)
-        assert found is not None
-        if found.raw not in (object.__str__, object.__repr__):
-            function = lookup_special(tx, value, name)
-            assert function is not None
-            return tx.call_function(function, [], {})
-    unsupported("repr of object", repr(value), "the default repr shows the object's address")
+    function = lookup_special(tx, value, "__repr__")
+    assert function is not None
+    return tx.call_function(function, [], {})
 
 
 @handles(object.__reduce_ex__)

@@ -24,6 +24,7 @@ from ..variables.builtin_object import (
 )
 from ..variables.constant import ConstantVariable, is_inert, is_negative, is_numpy_bool
 from ..variables.descriptors import lookup_special
+from ..variables.functions import CallableVariable
 from ..variables.lists import as_sequence
 from ..variables.registry import handles
 from ..variables.sequence_methods import takes_operand
@@ -33,7 +34,7 @@ from ..variables.tensor_subclass import TensorSubclassVariable
 from ..variables.torch_overrides import dispatched
 from ..variables.unions import TypingVariable
 from ..variables.user_values import UserValueVariable
-from .constant_slots import constant_slot, slot_with_value
+from .constant_slots import constant_slot, fixed_object, slot_with_value
 from .operator_tables import BINARY, COMPARE, INPLACE, UNARY
 from .percent import format_values
 
@@ -414,7 +415,7 @@ def _tensor_comparison(
     left: VariableTracker,
     right: VariableTracker,
 ) -> VariableTracker | None:
-    """A node; but `==` and `!=` with what is no number nor tensor compare identities."""
+    """A node; but of what is no number nor tensor, tensors know nothing."""
     if isinstance(left, UserValueVariable) and isinstance(right, TensorVariable):
         if any(map(left.overrides, (row[0] for row in COMPARE.values()))):
             unsupported("comparison", f"{left!r} and a tensor", "its class compares itself")
@@ -435,13 +436,11 @@ def _tensor_comparison(
                 return None  # its own comparison comes first
             function = swapped
         return dispatched(tx, function, [*tensors, *others])
-    if others and function in (operator.eq, operator.ne):
+    if others:
         other = others[0]
-        number = issubclass(other.python_type(), _COMPARED)
-        if other.is_user_defined or other.overrides(COMPARE[function][0]):
+        is_own = other.is_user_defined or other.overrides(COMPARE[function][0])
+        if is_own or not issubclass(other.python_type(), _COMPARED):
             return None
-        if not number:
-            return ConstantVariable(function is operator.ne)
     return tx.call_operation(function, list(map(_bool_as_float, operands)), {})
 
 
@@ -475,6 +474,13 @@ def _comparison_slot(
     if operand.is_python_constant() and other.is_python_constant():
         values = operand.as_python_constant(), other.as_python_constant()
         return tx.fold(getattr(type(values[0]), method), values, {})
+    if isinstance(operand, CallableVariable) and not other.is_python_constant():
+        return NOT_IMPLEMENTED
+    fixed, compared = fixed_object(tx, operand), fixed_object(tx, other)
+    is_plain = isinstance(other, ConstantVariable) and is_inert(other.value)
+    if fixed is not None and (is_plain or compared is not None):
+        value = other.as_python_constant() if is_plain else compared
+        return tx.fold(getattr(type(fixed), method), (fixed, value), {})
     unsupported(
         "comparison", f"{operand!r} {method} {other!r}", "this comparison is not traced"
     )
@@ -491,9 +497,10 @@ def _object_comparison(
         return ConstantVariable(True) if tx.is_same(operand, other) else NOT_IMPLEMENTED
     if method != "__ne__":
         return NOT_IMPLEMENTED
-    equal = _call_special(tx, operand, "__eq__", [other])
     if getattr(operand.python_type(), "__eq__", None) is object.__eq__:
         equal = _object_comparison(tx, operand, "__eq__", other)
+    else:
+        equal = _call_special(tx, operand, "__eq__", [other])
     return equal if _is_not_implemented(equal) else ConstantVariable(not equal.truth(tx))
 
 

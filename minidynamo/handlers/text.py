@@ -20,7 +20,8 @@ from ..variables.functions import CallableVariable, UserFunctionVariable
 from ..variables.lists import SequenceVariable
 from ..variables.modules import PythonModuleVariable
 from ..variables.nested_functions import NestedFunctionVariable
-from ..variables.postponed import PrintedText
+from ..variables.postponed import ADDRESS, PrintedText
+from ..variables.registry import handles
 from ..variables.sets import SetVariable
 from ..variables.tensor import TensorVariable
 from ..variables.user_defined import UserDefinedObjectVariable
@@ -44,7 +45,7 @@ def _text(function: Callable[[Any], str], special: str) -> None:
         if isinstance(value, TensorVariable):
             data_dependent(function.__name__, value)
         if not more and _shows_address(tx, value):
-            return PrintedText([(value, "")])
+            return text_with_address(tx, value)
         printed = _printed(value) if not more and function is str else None
         if printed is not None:
             return printed
@@ -53,6 +54,10 @@ def _text(function: Callable[[Any], str], special: str) -> None:
             unsupported(
                 "text of an object", f"{function.__name__}({value!r})", "it is not known"
             )
+        if isinstance(text, PrintedText) and function is not ascii:
+            return text
+        if isinstance(text, PrintedText):
+            unsupported("text of an object", f"ascii({value!r})", "it is not known")
         if function is ascii:
             text = text.encode("ascii", "backslashreplace").decode("ascii")
         return ConstantVariable(text)
@@ -91,11 +96,28 @@ def _shows_address(
     return True
 
 
+def text_with_address(tx: Translator, value: VariableTracker) -> PrintedText:
+    """`object.__repr__`, and the text of a function."""
+    if isinstance(value, NestedFunctionVariable):
+        name = value.getattr(tx, "__qualname__").realize().as_python_constant()
+        return PrintedText([f"<function {name} at 0x", (value, ADDRESS), ">"])
+    cls = tx.call_function(tx.wrap_constant(type), [value], {})
+    home, name = (
+        cls.getattr(tx, part).realize().as_python_constant()
+        for part in ("__module__", "__qualname__")
+    )
+    if not isinstance(home, str) or home == "builtins":
+        unsupported(
+            "repr of object", repr(value), "the default repr shows the object's address"
+        )
+    return PrintedText([f"<{home}.{name} object at 0x", (value, ADDRESS), ">"])
+
+
 def text_of(
     tx: Translator,
     value: VariableTracker,
     special: str,
-) -> str | None:
+) -> str | PrintedText | None:
     """What `__str__` or `__repr__` gives, where tracing knows it."""
     if issubclass(value.python_type(), type):
         return _text_of_class(tx, value, special)
@@ -124,7 +146,9 @@ def text_of(
     return _checked(tx, asked, tx.call_function(function, [], {}))
 
 
-def _text_of_class(tx: Translator, value: VariableTracker, special: str) -> str | None:
+def _text_of_class(
+    tx: Translator, value: VariableTracker, special: str
+) -> str | PrintedText | None:
     """By its metaclass."""
     cls = value.as_python_constant()
     asked = special
@@ -132,7 +156,8 @@ def _text_of_class(tx: Translator, value: VariableTracker, special: str) -> str 
         special = "__repr__"
     method = getattr(type(cls), special)
     if method in _CLASS_REPRS:
-        return method(cls)
+        stored = tx.output.side_effects.stored_attrs(value)
+        return None if stored.keys() & {"__qualname__", "__module__"} else method(cls)
     if not isinstance(method, types.FunctionType):
         return None
     function = tx.wrap_constant(type(cls)).realize().getattr(tx, special)
@@ -143,7 +168,7 @@ def _checked(
     tx: Translator,
     special: str,
     text: Values,
-) -> str | None:
+) -> str | PrintedText | None:
     """What the special method gave; TypeError as the program sees it where it is no text: it
     names the method that was asked for.
     """
@@ -151,6 +176,8 @@ def _checked(
     if not issubclass(text.python_type(), str):
         kind = type_name(text.python_type())
         tx.raise_observed(TypeError, f"{special} returned non-string (type {kind})")
+    if isinstance(text, PrintedText):
+        return text
     return text.as_python_constant() if text.is_python_constant() else None
 
 
@@ -251,6 +278,15 @@ shown_by(types.MappingProxyType, _show_proxy, None)
 for _cls in (dict, collections.OrderedDict):
     for _kind in ("keys", "values", "items"):
         shown_by(type(getattr(_cls(), _kind)()), _show_view, "...")
+
+
+@handles(object.__repr__)
+def _object_repr(tx: Translator, args: list[Values], kwargs: dict[str, Values]) -> Any:
+    value = args[0].realize() if args else None
+    if not isinstance(value, UserDefinedObjectVariable) or len(args) > 1 or kwargs:
+        return NotImplemented
+    return text_with_address(tx, value)
+
 
 _text(str, "__str__")
 _text(repr, "__repr__")

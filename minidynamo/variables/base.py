@@ -57,6 +57,11 @@ def unsupported(
     raise Unsupported(kind, context=context, explanation=explanation, hints=list(hints))
 
 
+# What raises if objects of a type refuse an attribute's store or, of None, deletion
+# (`refused_stores`).
+REFUSE_STORE: list[Callable[[Translator, type, str, VariableTracker | None], None]] = []
+
+
 class VariableTracker:
     """A value of the traced program.
 
@@ -174,12 +179,14 @@ class VariableTracker:
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
         """`PyObject_SetAttr`."""
+        REFUSE_STORE[0](tx, self.python_type(), name, value)
         unsupported(
             "attribute store", f"{self!r}.{name}", "attributes of this value can't be set"
         )
 
     def delattr(self, tx: Translator, name: str) -> None:
         """`PyObject_DelAttr`."""
+        REFUSE_STORE[0](tx, self.python_type(), name, None)
         unsupported(
             "attribute delete", f"{self!r}.{name}", "attributes of this value can't be deleted"
         )

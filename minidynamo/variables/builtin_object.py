@@ -25,6 +25,7 @@ from .descriptors import bind, class_lookup, class_variable
 from .functions import MethodOfVariable
 from .instance_dict import InstanceDictVariable
 from .instance_state import InstanceState, instance_dict
+from .refused_stores import refuse_store, refuse_without_dict
 from .registry import METHODS, Method, method
 from .symint import SymVariable
 
@@ -356,7 +357,7 @@ class BuiltinObject(InstanceState):
             else:
                 self.store_in_c(tx, raw.raw, value)
         elif not self.has_instance_dict():
-            self.no_attribute(tx, name)
+            refuse_without_dict(tx, self.cls, name, raw is not None)
         else:
             tx.output.side_effects.store_attr(self, name, value)
 
@@ -371,6 +372,7 @@ class BuiltinObject(InstanceState):
             tx.output.side_effects.store_attr(self, descriptor.__name__, value)
             return
         name = getattr(descriptor, "__name__", type(descriptor).__name__)
+        refuse_store(tx, getattr(descriptor, "__objclass__", object), name, value)
         unsupported("attribute store", f"{self!r}.{name}", "this descriptor is not traced")
 
     def delattr(self, tx: Translator, name: str) -> None:
@@ -382,8 +384,10 @@ class BuiltinObject(InstanceState):
                 "attribute delete", f"{self!r}.{name}", "__delattr__ is not traced here"
             )
         raw = class_lookup(tx, self.cls, name)
-        if raw is not None and _is_of_slots(raw.raw):
+        if raw is not None and raw.is_data_descriptor():
             self.store_in_c(tx, raw.raw, None)
+        if not self.has_instance_dict():
+            refuse_without_dict(tx, self.cls, name, raw is not None)
         if not self.has_stored(tx, name):
             self.no_attribute(tx, name)
         self.delete_item(tx, name)
@@ -424,6 +428,13 @@ class BuiltinObject(InstanceState):
             return NONE
         if raw is object.__init__ or raw is object.__init_subclass__:
             return NONE
+        if raw is object.__str__ and not args:
+            return self.call_method(tx, "__repr__", [], {})
+        if raw is object.__format__ and len(args) == 1:
+            if args[0].as_python_constant() == "":
+                return tx.call_function(tx.wrap_constant(str), [self], {})
+            text = f"unsupported format string passed to {type_name(self.cls)}.__format__"
+            tx.raise_observed(TypeError, text)
         unsupported(
             "method",
             f"{self.cls.__name__}.{raw.__name__}",

@@ -21,7 +21,7 @@ from ..source import AttrSource, ConstSource
 from ..utils import class_dict
 from .base import ObservedException, VariableTracker, type_name, unsupported
 from .builder import builds
-from .builtin_object import as_iterator, rich_equal
+from .builtin_object import as_iterator, observed, rich_equal
 from .constant import ConstantVariable, is_of_library, is_value
 from .descriptors import (
     bind,
@@ -167,6 +167,9 @@ class ClassVariable(VariableTracker):
         """`__name__`, `__mro__`, `__dict__` ... : what `type` itself keeps."""
         guard_class(tx, self.value)
         effects = tx.output.side_effects
+        stored = effects.load_attr(self, name)
+        if isinstance(stored, VariableTracker):
+            return stored
         is_kept = id(self.value) in effects.stand_ins and name in _KEPT_NAMES
         if effects.stored_attrs(self) and not is_kept:
             unsupported(
@@ -183,13 +186,13 @@ class ClassVariable(VariableTracker):
         return tx.wrap(value, AttrSource(class_source(self.value), name))
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
-        self._check_plain_store("__setattr__", name)
+        self._check_plain_store(tx, "__setattr__", name)
         if name in ("__name__", "__qualname__") and not _is_class_name(value):
             unsupported("class attribute store", f"{self!r}.{name}", "eager judges the name")
         tx.output.side_effects.store_attr(self, name, value)
 
     def delattr(self, tx: Translator, name: str) -> None:
-        self._check_plain_store("__delattr__", name)
+        self._check_plain_store(tx, "__delattr__", name)
         guard_class(tx, self.value)
         existed = name in self.value.__dict__
         stored = tx.output.side_effects.load_attr(self, name)
@@ -198,8 +201,11 @@ class ClassVariable(VariableTracker):
             tx.raise_observed(AttributeError, text)
         tx.output.side_effects.delete_attr(self, name, existed=existed)
 
-    def _check_plain_store(self, slot: str, name: str) -> None:
+    def _check_plain_store(self, tx: Translator, slot: str, name: str) -> None:
         cls = self.value
+        if getattr(type(cls), slot) is getattr(type, slot) and cls.__flags__ & (1 << 8):
+            with observed(tx):
+                setattr(cls, name, None)  # TypeError: it is immutable
         if name.startswith("__") and name.endswith("__") and name not in _INERT_NAMES:
             # The C slots, and the hooks of abc, are read from the real class.
             unsupported(
@@ -236,6 +242,8 @@ class ClassVariable(VariableTracker):
             named = {name: value.as_python_constant() for name, value in kwargs.items()}
             values = [arg.as_python_constant() for arg in args]
             return tx.fold(raw.__get__(None, self.value), values, named)
+        if raw is type.__repr__ and not args and not self._is_renamed(tx):
+            return tx.fold(raw, (self.value,), {})
         if raw.__name__ in _PURE_TYPE_METHODS and all(arg.is_python_constant() for arg in args):
             return tx.fold(raw, (self.value, *(arg.as_python_constant() for arg in args)), {})
         if raw.__name__ == "__subclasses__" and not args:
@@ -246,6 +254,10 @@ class ClassVariable(VariableTracker):
         if raw is object.__hash__ and not args and not kwargs:
             return ConstantVariable(object.__hash__(self.value))
         return super().call_builtin(tx, raw, args, kwargs)
+
+    def _is_renamed(self, tx: Translator) -> bool:
+        stored = tx.output.side_effects.stored_attrs(self)
+        return bool(stored.keys() & {"__qualname__", "__module__"})
 
     def _subclasses(self, tx: Translator) -> VariableTracker:
         """The list of now, guarded by asking again."""

@@ -225,7 +225,11 @@ CONSTANT_METHODS: dict[tuple[type, str], Callable[..., VariableTracker]] = {}
 
 
 # Types whose objects refuse to have an attribute set.
-_REFUSING = (int, float, complex, bool, str, bytes, tuple, type(None), range)
+_REFUSING = (
+    *(int, float, complex, bool, str, bytes, tuple, range, slice, torch.Size),
+    *(type(None), type(...), type(NotImplemented), types.CodeType, re.Pattern),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 
 
 class ConstantVariable(VariableTracker):
@@ -271,6 +275,11 @@ class ConstantVariable(VariableTracker):
         if type(self.value) not in _REFUSING:
             super().setattr(tx, name, value)
         tx.fold(setattr, (self.value, name, None), {})
+
+    def delattr(self, tx: Translator, name: str) -> None:
+        if type(self.value) not in _REFUSING:
+            super().delattr(tx, name)
+        tx.fold(delattr, (self.value, name), {})
 
     def call(
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]

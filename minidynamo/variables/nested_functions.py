@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..side_effects import Mutation
-from .base import VariableTracker, unsupported
+from .base import VariableTracker
 from .constant import ConstantVariable
 from .descriptors import CMethodVariable, class_lookup, class_variable
 from .functions import BaseFunctionVariable, CellVariable
@@ -134,7 +134,7 @@ class NestedFunctionVariable(BaseFunctionVariable, InstanceState):
         if name in _PARTS:
             self._set_part(tx, name, value.realize())
         elif name in ("__code__", "__dict__", "__class__"):
-            unsupported("attribute store", f"{self!r}.{name}", "the function itself changes")
+            super().setattr(tx, name, value)
         elif name in ("__globals__", "__builtins__"):
             tx.raise_observed(AttributeError, "readonly attribute")
         elif name in ("__name__", "__qualname__") and not issubclass(value.python_type(), str):

@@ -17,9 +17,14 @@ import torch
 from .. import config
 from .._C import disabled
 from ..side_effects import Mutation
-from .base import VariableTracker
+from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
-from .functions import BoundMethodVariable, CallableVariable, UserFunctionVariable
+from .functions import (
+    BoundMethodVariable,
+    CallableVariable,
+    MethodOfVariable,
+    UserFunctionVariable,
+)
 from .symint import SymVariable
 from .tensor import TensorVariable
 
@@ -73,9 +78,14 @@ class PostponedText(VariableTracker):
 
     owns_operators = True
 
-    def __init__(self, parts: list[str | tuple[VariableTracker, str]]) -> None:
+    def __init__(self, parts: list[str | tuple[VariableTracker, Any]]) -> None:
         super().__init__()
-        self.parts = parts
+        self.parts: list[str | tuple[VariableTracker, Any]] = []
+        for part in parts:
+            if isinstance(part, str) and self.parts and isinstance(self.parts[-1], str):
+                self.parts[-1] += part
+            else:
+                self.parts.append(part)
 
     def describe(self) -> str:
         return "a string with a tensor in it"
@@ -99,8 +109,8 @@ class PostponedText(VariableTracker):
 
 
 class PrintedText(PostponedText):
-    """The same as argument of such a call, or of tensors that nothing changes: made behind the
-    graph.
+    """The same as argument of such a call, or of tensors that nothing changes, or with addresses of
+    objects: made behind the graph.
     """
 
     def reconstruct(self, codegen: PyCodegen) -> None:
@@ -109,12 +119,80 @@ class PrintedText(PostponedText):
 
         def text(*values: Any) -> str:
             rest = iter(values)
-            made = (p if isinstance(p, str) else format(next(rest), p[0]) for p in pieces)
+            made = (p if isinstance(p, str) else _shown(next(rest), p[0]) for p in pieces)
             return "".join(made)
 
         codegen.begin_call(disabled(text))
         codegen.sequence(tensors)
         codegen.end_call(len(tensors))
+
+    def getattr(self, tx: Translator, name: str) -> VariableTracker:
+        if name in ("startswith", "endswith"):
+            return MethodOfVariable(self, name)
+        return super().getattr(tx, name)
+
+    def call_method(
+        self, tx: Translator, name: str, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
+        given = [arg.realize() for arg in args]
+        if name == "__contains__" and len(given) == 1:
+            return self.contains(tx, given[0])
+        if name in ("startswith", "endswith") and len(given) == 1 and _is_text(given[0]):
+            part, end = given[0].as_python_constant(), self.parts[-(name == "endswith")]
+            known = end if isinstance(end, str) else ""
+            if getattr(known, name)(part):
+                return ConstantVariable(True)
+            if known and not getattr(part, name)(known):
+                return ConstantVariable(False)
+        unsupported("attribute", f"{self!r}.{name}", "its text is not known while tracing")
+
+    def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
+        """What does not depend on the addresses in it, and on tensors."""
+        item = item.realize()
+        if not _is_text(item):
+            return self.call_method(tx, "the contents", [item], {})
+        part, known = item.as_python_constant(), [p for p in self.parts if isinstance(p, str)]
+        if any(part in text for text in known):
+            return ConstantVariable(True)
+        match self.parts:
+            case [str(left), (_, spec), str(right)] if spec is ADDRESS:
+                if not _may_span(left, part, right):
+                    return ConstantVariable(False)
+        return self.call_method(tx, "the contents", [item], {})
+
+    def getitem(self, tx: Translator, key: VariableTracker) -> VariableTracker:
+        """Of its beginning."""
+        key, begin = key.realize(), self.parts[0]
+        if isinstance(begin, str) and key.is_python_constant():
+            match key.as_python_constant():
+                case slice(start=None | int() as start, stop=int(stop), step=None):
+                    if (start or 0) >= 0 and 0 <= stop <= len(begin):
+                        return ConstantVariable(begin[start:stop])
+        return super().getitem(tx, key)
+
+
+# Instead of a format: the digits of the object's address.
+ADDRESS = object()
+
+
+def _shown(value: Any, spec: Any) -> str:
+    return f"{id(value):x}" if spec is ADDRESS else format(value, spec)
+
+
+def _is_text(value: VariableTracker) -> bool:
+    return value.is_python_constant() and type(value.as_python_constant()) is str
+
+
+def _may_span(left: str, part: str, right: str) -> bool:
+    """Whether the text may lie in `left`, an address and `right` so that it has digits of the
+    address.
+    """
+    for begin in range(len(part)):
+        for end in range(begin + 1, len(part) + 1):
+            is_address = set(part[begin:end]) <= {*"0123456789abcdef"}
+            if is_address and left.endswith(part[:begin]) and right.startswith(part[end:]):
+                return True
+    return False
 
 
 def postponed_text(tx: Translator, value: VariableTracker, spec: str) -> PostponedText | None:
@@ -143,7 +221,7 @@ def joined_texts(values: Args) -> PostponedText | None:
     """The pieces of an f-string as one, if one of them is postponed."""
     if not any(isinstance(value, PostponedText) for value in values):
         return None
-    parts: list[str | tuple[VariableTracker, str]] = []
+    parts: list[str | tuple[VariableTracker, Any]] = []
     made: type[PostponedText] = PrintedText
     for value in values:
         if isinstance(value, PostponedText):

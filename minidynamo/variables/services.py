@@ -20,7 +20,7 @@ from ..guards import Check, starts_from
 from ..source import AttrSource, ConstSource, ListItemSource
 from ..trace_rules import Rule
 from ..utils import class_dict
-from . import builder, constant_calls, skipping, symint
+from . import builder, constant_calls, skipping, symint, type_questions
 from .base import (
     MAX_ITEMS,
     AttributeOf,
@@ -222,9 +222,9 @@ class Services:
     ) -> VariableTracker:
         """Call a traced value with traced arguments."""
         fn = fn.realize()
-        logged = logging_call(self, fn, args, kwargs)  # type: ignore[arg-type]
-        if logged is not None:
-            return logged
+        for answer in (logging_call, type_questions.answer_by_type):
+            if (answered := answer(self, fn, args, kwargs)) is not None:  # type: ignore[arg-type]
+                return answered
         if not fn.takes_lazy_args:
             args = [arg.realize() for arg in args]
             kwargs = {name: arg.realize() for name, arg in kwargs.items()}

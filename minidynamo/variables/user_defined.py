@@ -44,6 +44,7 @@ from .descriptors import (
 from .functions import CallableVariable, MethodOfVariable
 from .instance_dict import InstanceDictVariable, adopt
 from .instance_state import InstanceState, instance_dict
+from .refused_stores import refuse_without_dict
 from .registry import handler_of, wraps_instances
 from .user_keys import UserKey
 
@@ -52,18 +53,6 @@ if TYPE_CHECKING:
     from ..symbolic_convert import Translator
 
 NONE = ConstantVariable(None)
-
-
-def _words_without_dict() -> str:
-    """What the interpreter adds where an attribute of an object without a dict is set."""
-    try:
-        object().missing = None  # type: ignore[attr-defined]
-    except AttributeError as error:
-        return str(error).partition("'missing'")[2]
-    raise AssertionError
-
-
-_NO_DICT = _words_without_dict()
 
 
 class UserDefinedObjectVariable(InstanceState):
@@ -204,8 +193,7 @@ class UserDefinedObjectVariable(InstanceState):
         found = class_lookup(tx, self.cls, name)
         if found is None or not found.is_data_descriptor():
             if not self.has_dict():
-                text = f"'{type_name(self.cls)}' object has no attribute '{name}'"
-                tx.raise_observed(AttributeError, text + _NO_DICT)
+                refuse_without_dict(tx, self.cls, name, found is not None)
             return False
         if isinstance(found.raw, property):
             self._property_store(tx, found, value)

@@ -9,7 +9,7 @@ import typing
 import pytest
 import torch
 import torch._dynamo
-from testing import CountingBackend, assert_same
+from testing import CountingBackend, assert_same, check_recompiles
 from torch import nn
 
 import minidynamo
@@ -517,3 +517,31 @@ def test_what_is_first_reached_with_symbolic_sizes_takes_these_as_such(is_nested
         assert_same(actual, f(x, size))
         graphs.append(len(counter.graphs))
     assert graphs == [2, 4, 4, 4]
+
+
+def asked_isinstance(x, given):
+    return (x + 1 if isinstance(given, str) else x - 1), given
+
+
+def asked_type(x, given):
+    return (x + 1 if type(given) in (str, float) else x - 1), callable(given)
+
+
+def asked_tensor(x, given):
+    return x + 2 if isinstance(given, (torch.Tensor, list)) else x * 3, given
+
+
+@pytest.mark.parametrize("function", [asked_isinstance, asked_type, asked_tensor])
+def test_values_whose_type_alone_is_asked_for(function):
+    x = torch.ones(2)
+    check_recompiles(function, [(x, "a"), (x, "b"), (x, 2.5), (x, -1.0), (x, True)], 3)
+
+
+def test_values_that_are_looked_at_besides():
+    def fn(x, given):
+        if isinstance(given, str) and given == "neg":
+            return x - 1
+        return x + 1
+
+    x = torch.ones(2)
+    check_recompiles(fn, [(x, "neg"), (x, "pos"), (x, 1.5), (x, "neg"), (x, 2.5)], 3)

@@ -204,6 +204,26 @@ def test_draws_from_tensors_that_do_not_lie_in_rows(grad):
     assert torch.equal(torch.rand(1), after)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtypes", [(torch.half, torch.float), (torch.float, torch.double)])
+def test_normal_numbers_have_the_dtype_of_their_mean(dtypes, dynamic):
+    def fn(mean, deviation):
+        drawn = torch.normal(mean, deviation), torch.normal(deviation, mean)
+        drawn += torch.normal(mean, 2.0), torch.normal(1.0, deviation)
+        return [x.to(x.dtype) * 1 for x in drawn], str([x.dtype for x in drawn])
+
+    run = minidynamo.compile(
+        fn, fullgraph=True, dynamic=dynamic, options={"fallback_random": True}
+    )
+    args = torch.ones(8, dtype=dtypes[0]), torch.ones(8, dtype=dtypes[1])
+    torch.manual_seed(5)
+    expected = fn(*args)
+    torch.manual_seed(5)
+    found = run(*args)
+    torch.testing.assert_close(found[0], expected[0])
+    assert found[1] == expected[1]
+
+
 def test_bounds_of_random_that_do_not_fit():
     run = minidynamo.compile(lambda x: torch.empty_like(x).random_(-5, 3))
     with pytest.raises(RuntimeError, match="out of bounds for unsigned char"):

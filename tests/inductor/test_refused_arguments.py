@@ -412,3 +412,15 @@ def test_mixed_types_raise_where_they_stand(name, kept):
         assert logs[0] == logs[1] == ["before", "RuntimeError"] or other.dtype == x.dtype
         assert logs[0] == logs[1]
         torch.testing.assert_close(found, wanted)
+
+
+def test_quantiles_at_a_number_that_changes():
+    def fn(x, q):
+        return torch.quantile(x, q / 4), x.nanquantile(q / 4, 0)
+
+    run = minidynamo.compile(fn, fullgraph=True)
+    x = torch.randn(3, 4)
+    for q in (0.0, 1.0, 2.0, 3.0):
+        torch.testing.assert_close(run(x, q), fn(x, q))
+    with pytest.raises(RuntimeError, match=r"in the range \[0, 1\]"):
+        minidynamo.compile(fn)(x, 5.0)

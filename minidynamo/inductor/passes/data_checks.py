@@ -28,7 +28,7 @@ def keep_checks(gm: torch.fx.GraphModule) -> None:
         changed = True
     for node in _nodes(gm, *_QUANTILES):
         places = node.args[1] if len(node.args) > 1 else node.kwargs["q"]
-        if isinstance(places, torch.fx.Node):
+        if isinstance(places, torch.fx.Node) and _is_tensor(places):
             name = node.target if node.op == "call_method" else node.target.__name__
             node.op, node.target = "call_function", _CHECKED_QUANTILES[name]
             changed = True
@@ -50,6 +50,10 @@ def _nodes(gm: torch.fx.GraphModule, *targets: Any) -> Iterator[torch.fx.Node]:
     for target in targets:
         op = "call_method" if isinstance(target, str) else "call_function"
         yield from gm.graph.find_nodes(op=op, target=target)
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("example_value"), torch.Tensor)
 
 
 def _quantile(x: torch.Tensor, q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
