@@ -10,6 +10,7 @@ import torch
 import torch._numpy as tnp
 
 from .. import trace_rules
+from ..variables.array_outputs import with_named_out
 from ..variables.base import VariableTracker, unsupported
 from ..variables.ndarray import NdarrayVariable, call_numpy, operands, with_tensors
 from ..variables.registry import handler_of, handles
@@ -25,9 +26,9 @@ numpy = trace_rules.numpy
 # No functions of arrays, ones that read memory, or whose results differ between numpy and torch.
 _NOT_TRACED = frozenset(
     "finfo iinfo dtype random ndarray can_cast result_type set_printoptions array_equal"
-    " array_equiv from_dlpack save load empty empty_like cbrt fix modf isscalar logaddexp2"
+    " array_equiv from_dlpack save load cbrt fix modf isscalar logaddexp2"
     " fill_diagonal median percentile quantile heaviside angle histogram histogram2d"
-    " histogramdd unique".split()
+    " histogramdd".split()
 )
 
 
@@ -36,8 +37,51 @@ def _sign(x: Any) -> Any:
     return tnp.where(tnp.not_equal(x, x), x, tnp.sign(x))
 
 
+def _unique(
+    array: Any,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    *,
+    equal_nan: bool = True,
+) -> Any:
+    """`numpy.unique`: a NaN equals others, and indices are the first ones."""
+    if axis is not None:
+        if return_index or array.tensor.is_floating_point():
+            raise NotImplementedError("numpy.unique along an axis")
+        return tnp.unique(array, False, return_inverse, return_counts, axis)
+    flat = array.tensor.flatten()
+    order = torch.argsort(flat, stable=True)
+    ordered = flat[order]
+    left, right = ordered[:-1], ordered[1:]
+    differs = left != right
+    if equal_nan:
+        differs = differs & ((left == left) | (right == right))
+    is_first = torch.cat([torch.ones_like(ordered[:1], dtype=torch.bool), differs])
+    places = is_first.nonzero().flatten()
+    results = [ordered[places]]
+    if return_index:
+        results.append(order[places])
+    if return_inverse:
+        numbers = torch.cumsum(is_first, 0) - 1
+        results.append(torch.empty_like(order).scatter(0, order, numbers).reshape(array.shape))
+    if return_counts:
+        results.append(torch.diff(places, append=places.new_tensor([flat.numel()])))
+    arrays = tuple(map(tnp.ndarray, results))
+    return arrays if len(arrays) > 1 else arrays[0]
+
+
+def _divide(x: Any, y: Any) -> Any:
+    """`numpy.divide`: integers are divided as numbers of 64 bits."""
+    kinds = [torch.as_tensor(getattr(number, "tensor", number)).dtype for number in (x, y)]
+    if any(kind.is_floating_point or kind.is_complex for kind in kinds):
+        return tnp.divide(x, y)
+    return tnp.divide(tnp.asarray(x).astype("float64"), y)
+
+
 # Written here, where torch._numpy's gives other values.
-_OWN = {"sign": _sign}
+_OWN = {"sign": _sign, "unique": _unique, "divide": _divide, "true_divide": _divide}
 
 
 def _has_array(
@@ -65,6 +109,7 @@ def _function(
         args: Args,
         kwargs: Kwargs,
     ) -> Any:
+        args, kwargs = with_named_out(real, args, kwargs)
         if name in _TAKES_TENSORS and args and isinstance(args[0], TensorVariable):
             args = [tensor_numpy(tx, args[0], [], {}), *args[1:]]
         if name in ("array", "asarray") and args and _is_nest(args[0]):
@@ -139,7 +184,8 @@ def _stacked(
 # What asks a tensor for its array, and gives one.
 _TAKES_TENSORS = frozenset("asarray array ones_like zeros_like full_like".split())
 _CREATORS = frozenset(
-    "array asarray zeros ones full arange linspace logspace eye identity tri geomspace".split()
+    "array asarray empty zeros ones full arange linspace logspace eye identity tri"
+    " geomspace".split()
 )
 
 

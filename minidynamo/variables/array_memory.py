@@ -14,7 +14,7 @@ numpy's own function, run on samples, says what its result shares; fake tensors 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +123,18 @@ def _versions(
 
 def _memory(array: NdarrayVariable) -> int:
     return array.tensor.fake.untyped_storage()._cdata
+
+
+def shares_memory(array: NdarrayVariable, others: Iterable[VariableTracker]) -> bool:
+    """Whether the array lies in the memory of another, or of one in a list or tuple of others."""
+    memory = _memory(array)
+    for other in map(VariableTracker.realize, others):
+        if type(other) is type(array) and _memory(other) == memory:  # type: ignore[arg-type]
+            return True
+        is_nest = other.python_type() in (list, tuple) and not other.is_python_constant()
+        if is_nest and shares_memory(array, other.items):  # type: ignore[attr-defined]
+            return True
+    return False
 
 
 def place_of(fake: torch.Tensor) -> Any:

@@ -22,6 +22,7 @@ from ..exc import SkipFrame
 from ..source import CallSource
 from .array_iterators import ArrayIterator
 from .array_memory import Call, View, apart, check_place, check_values, place_of
+from .array_outputs import into
 from .array_samples import check_sizes, has_shape, hint, sample
 from .base import VariableTracker, unsupported
 from .builder import builds
@@ -490,9 +491,11 @@ def call_numpy(
     real: numpy's own function (default: `function`). It is run on arrays of the same shapes, since
     the two do not always agree about dtypes and containers; where they don't, the graph breaks.
     """
-    if "out" in kwargs or "where" in kwargs:
-        unsupported("numpy call", name, "with out= or where=")
-
+    if "where" in kwargs:
+        unsupported("numpy call", name, "with where=")
+    if "out" in kwargs:
+        compute = functools.partial(call_numpy, tx, function, name, args, real=real)
+        return into(tx, name, real or function, args, kwargs, lambda rest: compute(kwargs=rest))
     if any(isinstance(arg, NdarrayVariable) and arg.dtype().kind in "iu" for arg in args):
         # Numbers that do not fit an array of integers are errors, and powers may be negative.
         args = [arg.realize().specialized(tx) for arg in args]
