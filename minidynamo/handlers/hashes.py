@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..variables import identity
 from ..variables.base import unsupported
@@ -51,6 +51,13 @@ def _id(tx: Translator, value: Values, /) -> Values:
     return ConstantVariable(id(real))
 
 
+def _is_of_addresses(key: Any) -> bool:
+    """Whether what is not known of the hash with this hash key are addresses of objects."""
+    if isinstance(key, tuple):
+        return all(map(_is_of_addresses, key))
+    return isinstance(key, identity.IdentityKey) or has_known_hash(key)
+
+
 @builtin(hash)
 def _hash(tx: Translator, value: Values, /) -> Values:
     value = value.hashed_as(tx)
@@ -72,6 +79,8 @@ def _hash(tx: Translator, value: Values, /) -> Values:
         key = value.hash_key(tx)
         if isinstance(key, (tuple, frozenset)) and has_known_hash(key):
             return ConstantVariable(hash(key))
+        if isinstance(key, tuple) and _is_of_addresses(key):  # one for the same objects
+            return identity.IdVariable(None, ("hash", key))
     if isinstance(value, UserValueVariable) and value.python_type().__hash__ in _VALUE_HASHES:
         return ConstantVariable(hash(value.base.as_python_constant()))
     if value.is_python_constant():

@@ -86,10 +86,21 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
 }
 
 
+def _check_index(tx: Translator, fake: torch.Tensor) -> None:
+    """TypeError of what can be no index, whatever its data are."""
+    size = fake.numel()
+    is_one = isinstance(size, torch.SymInt) or size == 1
+    if not is_one or fake.dtype.is_floating_point or fake.dtype.is_complex:
+        text = "only integer tensors of a single element can be converted to an index"
+        tx.raise_observed(TypeError, text)
+
+
 def _breaks(name: str) -> None:
     kind, why, hints = _BREAKS[name]
 
     def handler(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+        if name == "__index__" and not args and not kwargs:
+            _check_index(tx, self.fake)
         number = number_of(tx, self, name)
         if number is None:
             unsupported(kind, f"{self.describe()}.{name}()", why, hints)

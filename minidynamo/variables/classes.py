@@ -248,9 +248,12 @@ class ClassVariable(VariableTracker):
             return tx.fold(raw, (self.value, *(arg.as_python_constant() for arg in args)), {})
         if raw.__name__ == "__subclasses__" and not args:
             return self._subclasses(tx)
-        if raw is object.__eq__ and len(args) == 1 and not kwargs:
-            same = tx.is_same(self, args[0].realize())
-            return ConstantVariable(True if same else NotImplemented)
+        if raw in (object.__eq__, object.__ne__) and len(args) == 1 and not kwargs:
+            if not tx.is_same(self, args[0].realize()):
+                return ConstantVariable(NotImplemented)
+            return ConstantVariable(raw is object.__eq__)
+        if raw is object.__str__ and not args and not kwargs:
+            return tx.call_function(tx.wrap_constant(repr), [self], {})
         if raw is object.__hash__ and not args and not kwargs:
             return ConstantVariable(object.__hash__(self.value))
         return super().call_builtin(tx, raw, args, kwargs)

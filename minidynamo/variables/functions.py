@@ -210,10 +210,13 @@ class UserFunctionVariable(BaseFunctionVariable):
         return [tx.lazy(value, FuncDefaultsSource(source, i)) for i, value in enumerate(values)]
 
     def kwdefaults(self, tx: Translator) -> dict[str, VariableTracker]:
-        source = tx.source_of(self, self.fn)
+        source, own = tx.source_of(self, self.fn), self.fn.__kwdefaults__ or {}
+        known = tx.output.side_effects.variable_of(own)
+        if known is not None:  # the frame has looked at the dict, and may have changed it
+            return tx.unpack_keywords(known)
         return {
             name: tx.lazy(value, FuncKwDefaultsSource(source, name))
-            for name, value in (self.fn.__kwdefaults__ or {}).items()
+            for name, value in own.items()
         }
 
     def closure(self, tx: Translator) -> list[CellVariable]:

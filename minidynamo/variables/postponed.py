@@ -99,7 +99,12 @@ class PostponedText(VariableTracker):
         function: Callable[..., Any],
         args: Args,
     ) -> VariableTracker:
-        """`text + text`."""
+        """`text + text`, and whether a text is itself."""
+        if function in (operator.eq, operator.ne):
+            texts = [arg.realize() for arg in args]
+            pieces = [text.parts for text in texts if isinstance(text, PostponedText)]
+            if len(pieces) == 2 and pieces[0] == pieces[1]:
+                return ConstantVariable(function is operator.eq)
         is_sum = function in (operator.add, operator.iadd)
         if is_sum and all(arg.realize().python_type() is str for arg in args):
             whole = joined_texts([arg.realize() for arg in args])

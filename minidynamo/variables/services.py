@@ -59,9 +59,8 @@ class Services:
     """The tracer's operations on values. `output` is the graph under construction."""
 
     output: OutputGraph
-    # The value whose call (or the AttributeOf whose getter) gives the result of the running
-    # instruction: a function called for it with nothing to do afterwards can be resumed after a
-    # graph break.
+    # The value whose call (or the AttributeOf whose getter) gives the running instruction's
+    # result: a function called for it, with nothing to do afterwards, is resumed after a break.
     in_tail: VariableTracker | AttributeOf | None = None
     # The object that the running instruction pushes, whose `__init__` it calls, which returns None.
     made: VariableTracker | None = None
@@ -399,28 +398,29 @@ class Services:
         """Methods of types (`list.append`, `torch.Tensor.add`) and of objects (`"".join`); else a
         break.
         """
-        unbound = isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType))
-        if unbound and args and issubclass(args[0].python_type(), value.__objclass__):
+        unbound = isinstance(value, _C_METHODS) and bool(args)
+        if unbound and issubclass(args[0].python_type(), value.__objclass__):
             own = args[0].is_user_defined or args[0].overrides(value.__name__)
+            own |= issubclass(args[0].python_type(), type)
             if isinstance(args[0], ConstantVariable):  # `int.__repr__(True)`
                 own |= getattr(args[0].python_type(), value.__name__, value) is not value
             if own or isinstance(args[0], BuiltinObject):
-                # `dict.__getitem__(self, key)`: not what a subclass made of it.
+                # Not what a subclass made of it, nor what a class has for its instances.
                 return args[0].call_builtin(self, value, args[1:], kwargs)  # type: ignore[arg-type]
             return args[0].call_method(self, value.__name__, args[1:], kwargs)  # type: ignore[arg-type]
         receiver = getattr(value, "__self__", None)
         if isinstance(receiver, GETTERS) and value.__name__ == "__get__" and args:
             return self.get_described(receiver, args[0])
-        if receiver is not None and is_value(receiver):
+        if is_value(receiver) and (
+            receiver is not None or isinstance(value, types.MethodWrapperType)
+        ):
             bound = self.wrap_constant(receiver)
             return bound.call_method(self, value.__name__, args, kwargs)  # type: ignore[arg-type]
         said = markers.decision(value)
         name = getattr(value, "__qualname__", None) or repr(value)
         if said is markers.Decision.FORBID:
             raise UserError(f"{name}, passed to forbid_in_graph, is called in captured code")
-        kind, why = (
-            _MARKED.get(said, ("call of an untraced function", "")) if said else ("", "")
-        )
+        kind, why = _MARKED.get(said, ("", "")) if said else ("", "")
         module = getattr(value, "__module__", None)
         unsupported(
             kind or "call of an untraced function",

@@ -1,5 +1,6 @@
 """Python functions: inlining, arguments, closures, globals, control flow over known values."""
 
+import functools
 import gc
 import types
 import weakref
@@ -361,3 +362,28 @@ def test_deleting_a_builtin_by_name():
         return b
 
     check(f, x)
+
+
+def test_keyword_defaults_that_the_frame_changes():
+    def run(compile_):
+        def g(a, *, scale=1, offset=0):
+            return a * scale + offset
+
+        def fn(a):
+            table = g.__kwdefaults__
+            before = g(a)
+            table["scale"] = table["scale"] + 1
+            table.update(offset=a)
+            after = g(a)
+            table.pop("offset")
+            try:
+                return before, after, g(a)
+            except TypeError as error:
+                table["offset"] = 0
+                return before, after, str(error).partition("g()")[2]
+
+        call = compile_(fn)
+        return [call(torch.arange(3.0) + n) for n in (0, 0, 1)], g.__kwdefaults__
+
+    compiled = functools.partial(minidynamo.compile, backend="eager", fullgraph=True)
+    assert_same(run(compiled), run(lambda fn: fn))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import operator
 import types
 
 import pytest
@@ -84,3 +85,35 @@ def asked_for_an_attribute(x):
 
 def test_methods_that_are_no_operators_raise():
     check(asked_for_an_attribute, X, graphs=0)
+
+
+def test_methods_of_none_and_of_classes():
+    class Named:
+        def __hash__(self):
+            return 1
+
+        def __repr__(self):
+            return "an object"
+
+    def fn(x):
+        of_none = None.__repr__(), None.__str__(), None.__eq__(None), None.__bool__()
+        kind = Named.__class__
+        texts = type.__repr__(Named), kind.__repr__(Named), kind.__str__(Named)
+        same = type.__eq__(Named, Named), type.__ne__(Named, Named), type.__ne__(Named, int)
+        return x + 1, of_none, texts, same, type.__hash__(Named) == hash(Named)
+
+    check(fn, X, graphs=1)
+
+
+@pytest.mark.parametrize("value", [torch.tensor(1.5), torch.tensor([1, 2]), torch.tensor(1j)])
+def test_tensors_that_are_no_index(value):
+    def fn(x, y):
+        texts = []
+        for use in (operator.index, [1, 2].__getitem__, range):
+            try:
+                use(y)
+            except TypeError as error:
+                texts.append(str(error))
+        return x + len(texts), texts
+
+    check(fn, X, value, graphs=1)

@@ -157,3 +157,25 @@ def test_hashes_of_builtin_objects():
     assert compiled(X)[1:] == both(X)[1:]
     first, values = values, {3: 4}.values()
     assert compiled(X)[1:] == both(X)[1:] != (hash(first), hash(partial))
+
+
+def test_a_text_with_an_address_equals_itself():
+    class Plain:
+        pass
+
+    def fn(a, first):
+        made = Plain()
+        text = repr(first)
+        same = text == repr(first), text != str(first), repr(made) == f"{made}"
+        return a + same[0], same
+
+    check(fn, X, Plain(), graphs=1)
+
+
+def test_hashes_of_tuples_of_objects():
+    def fn(a, b):
+        pair = (a, (b, 1))
+        same = hash(pair) == hash((a, (b, 1))), hash(pair) == hash((b, (a, 1)))
+        return a + 1, same, {hash(pair): 1}[hash((a, (b, 1)))]
+
+    check(fn, X, X + 1, graphs=1)
