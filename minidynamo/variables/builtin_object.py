@@ -359,7 +359,7 @@ class BuiltinObject(InstanceState):
         elif not self.has_instance_dict():
             refuse_without_dict(tx, self.cls, name, raw is not None)
         else:
-            tx.output.side_effects.store_attr(self, name, value)
+            self.store_instance(tx, name, value)
 
     def store_in_c(
         self,

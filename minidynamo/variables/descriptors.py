@@ -27,6 +27,7 @@ from ..utils import class_dict, dropping
 from .base import AttributeOf, VariableTracker, unsupported
 from .constant import ConstantVariable
 from .functions import BoundMethodVariable, CallableVariable, bound_attribute
+from .instance_state import InstanceState
 from .registry import handler_of
 
 if TYPE_CHECKING:
@@ -458,7 +459,10 @@ def _bind_cached_property(
     if instance is None:
         return found.variable(tx)
     value = tx.call_function(found.part(tx, found.raw.func, "func"), [instance], {})
-    tx.output.side_effects.store_attr(instance, found.raw.attrname, value)
+    if isinstance(instance, InstanceState):
+        instance.store_instance(tx, found.raw.attrname, value)
+    else:
+        tx.output.side_effects.store_attr(instance, found.raw.attrname, value)
     return value
 
 

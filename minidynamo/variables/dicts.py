@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import Mutation
 from ..source import AttrSource, ConstSource, DictItemSource, DictKeySource, DictValueSource
+from ..source_calls import instance_dict
 from .base import NotConstant, ObservedException, VariableTracker, is_same, unsupported
 from .builder import builds
 from .builtin_object import (
@@ -70,6 +71,9 @@ def note_identity(tx: Translator, key: VariableTracker) -> None:
         tx.output.hashed[key.source] = None
 
 
+# The kind of dict that is its own instance dict, what guards that, and what makes it of another
+# (see own_dicts.py).
+OWN_DICTS: list[tuple[type[DictVariable], Callable[..., None], Callable[..., None]]] = []
 _DICT_MUTATORS = frozenset(
     "__setitem__ __delitem__ clear pop popitem setdefault update __ior__".split()
 )
@@ -148,6 +152,10 @@ class DictVariable(BuiltinObject):
         )
 
     # -- guards ----------------------------------------------------------------------------------
+
+    def is_ordered(self) -> bool:
+        """Whether it is an OrderedDict, whose order is kept elsewhere."""
+        return issubclass(self.cls, collections.OrderedDict)
 
     def is_in_order(self) -> bool:
         """Whether its order is that of its entries."""
@@ -313,6 +321,9 @@ class DictVariable(BuiltinObject):
         descriptor: Any,
         value: VariableTracker | None,
     ) -> None:
+        if value is not None and value.realize() is self and descriptor.__name__ == "__dict__":
+            OWN_DICTS[0][2](tx, self)
+            return
         if descriptor is not _FACTORY or value is None:
             super().store_in_c(tx, descriptor, value)
             return
@@ -504,7 +515,8 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
     if issubclass(cls, collections.defaultdict):
         found = value.default_factory  # type: ignore[attr-defined]
         factory = tx.lazy(found, AttrSource(source, "default_factory"))
-    result = DictVariable(
+    own = cls is not dict and instance_dict(value) is value
+    result: DictVariable = (OWN_DICTS[0][0] if own else DictVariable)(
         entries,
         cls,
         source=source,
@@ -512,6 +524,8 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
         real=value,
         default_factory=factory,
     )
+    if own:
+        OWN_DICTS[0][1](tx, result)
     if not by_key:
         result.guard_keys(tx)
     return result

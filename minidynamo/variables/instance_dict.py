@@ -94,7 +94,7 @@ class InstanceDictVariable(VariableTracker):
         is_entry = isinstance(name, str) and (not has_setter(cls, name) or is_hidden(cls, name))
         if not is_entry:
             unsupported("attribute store", f"{self!r}[{name!r}]", "a descriptor has this name")
-        tx.output.side_effects.store_attr(self.owner, name, value)
+        self.owner.store_instance(tx, name, value)
 
     def delitem(
         self,

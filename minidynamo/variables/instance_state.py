@@ -72,6 +72,10 @@ class InstanceState(VariableTracker):
         tx.guard(self.dict_source(), "DICT_LACKS", name)
         return None
 
+    def store_instance(self, tx: Translator, name: str, value: VariableTracker) -> None:
+        """Set an entry of the instance dict."""
+        tx.output.side_effects.store_attr(self, name, value)
+
     def dict_source(self) -> Source:
         """The source of the instance dict itself."""
         assert self.source is not None
