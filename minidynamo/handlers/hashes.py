@@ -6,6 +6,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..variables import identity
 from ..variables.base import unsupported
 from ..variables.builtin_object import BuiltinObject
@@ -63,6 +65,8 @@ def _hash(tx: Translator, value: Values, /) -> Values:
     value = value.hashed_as(tx)
     if isinstance(value, (identity.IdVariable, BoundMethodVariable)):
         return hash_of_identity(tx, value)
+    if value.python_type().__hash__ is torch.Tensor.__hash__:  # its `id`
+        return _id(tx, value)
     if isinstance(value, TypingVariable):
         return ConstantVariable(hash(value.as_python_constant()))
     function = lookup_special(tx, value, "__hash__")

@@ -39,6 +39,22 @@ class _Shown:
     __int__ = __index__
 
 
+class _ShownMapping(_Shown):
+    """The same of a dict, whose items the text may name."""
+
+    def __getitem__(self, key: str) -> Any:
+        found = self.item.getitem(self.tx, ConstantVariable(key)).realize()
+        return _shown(self.tx, found.specialized(self.tx))
+
+
+def _shown(tx: Translator, item: VariableTracker) -> Any:
+    """A constant, or what stands for another value."""
+    is_known = isinstance(item, ConstantVariable) and is_inert(item.value)
+    if is_known and not runs_code(item.value, ("__str__", "__repr__", "__int__", "__index__")):  # type: ignore[attr-defined]
+        return item.value  # type: ignore[attr-defined]
+    return _Shown(tx, item)
+
+
 def format_values(
     tx: Translator, operand: ConstantVariable, other: VariableTracker
 ) -> VariableTracker:
@@ -52,17 +68,12 @@ def format_values(
                 "string formatting", repr(operand), "it formats values that are not known"
             )
         items = [item.realize() for item in other.items]
-    values = tuple(
-        item.value
-        if isinstance(item, ConstantVariable)
-        and is_inert(item.value)
-        and not runs_code(item.value, ("__str__", "__repr__", "__int__", "__index__"))
-        else _Shown(tx, item)
-        for item in items
-    )
+    values: Any = tuple(_shown(tx, item) for item in items)
     if not any(isinstance(value, _Shown) for value in values):
         return tx.fold(operator.mod, (operand.value, values), {})
     if isinstance(operand.value, str):
+        if issubclass(other.python_type(), dict):
+            values = _ShownMapping(tx, other)
         with contextlib.suppress(TypeError, ValueError, NotConstant):
             return ConstantVariable(operand.value % values)
     unsupported("string formatting", repr(operand), "it formats values that are not known")

@@ -64,7 +64,7 @@ _BREAKS: dict[str, tuple[str, str, list[str]]] = {
     },
     **{
         name: ("data-dependent value", *_NEEDS_DATA)
-        for name in "__complex__ __array__ is_nonzero __format__ __repr__ __str__".split()
+        for name in "__complex__ __array__ __format__ __repr__ __str__".split()
         if hasattr(torch.Tensor, name)
     },
     **{
@@ -111,6 +111,21 @@ def _breaks(name: str) -> None:
 
 for _name in _BREAKS:
     _breaks(_name)
+
+
+@tensor_method("is_nonzero")
+def is_nonzero(tx: Translator, self: TensorVariable, args: Args, kwargs: Kwargs) -> Any:
+    """`bool(self)`."""
+    truth = tx.wrap_constant(bool)
+    return NotImplemented if args or kwargs else tx.call_function(truth, [self], {})
+
+
+@handles(torch.is_nonzero)
+def function_is_nonzero(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
+    tensor = args[0] if len(args) == 1 and not kwargs else None
+    if not isinstance(tensor, TensorVariable):
+        return NotImplemented
+    return is_nonzero(tx, tensor, [], {})
 
 
 @tensor_method("__contains__")

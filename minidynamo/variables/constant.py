@@ -331,6 +331,11 @@ class ConstantVariable(VariableTracker):
             return tx.fold(self.value.join, (parts,), {})
         if name in _FORMATS and isinstance(self.value, str):
             return FORMATTING[0](tx, str.__str__(self.value), name, args, kwargs)
+        if name == "translate" and len(args) == 1 and args[0].python_type() is dict:
+            args[0].unpack(tx)  # all keys are looked at
+            table = args[0].realize()
+            if not kwargs and table.is_python_constant():
+                return tx.fold(self.value.translate, (table.as_python_constant(),), {})
         container = self.as_container(tx)
         if container is not None:
             return container.call_method(tx, name, args, kwargs)

@@ -25,7 +25,7 @@ from ..side_effects import DELETED
 from ..source import ClassAttrSource, ConstSource
 from ..utils import class_dict, dropping
 from .base import AttributeOf, VariableTracker, unsupported
-from .constant import ConstantVariable
+from .constant import ConstantVariable, is_value
 from .functions import BoundMethodVariable, CallableVariable, bound_attribute
 from .instance_state import InstanceState
 from .registry import handler_of
@@ -89,6 +89,8 @@ class ClassAttribute:
 
     def variable(self, tx: Translator) -> VariableTracker:
         """The unbound attribute as a value."""
+        if id(self.owner) in tx.output.side_effects.stand_ins and is_value(self.raw):
+            return ConstantVariable(self.raw)  # of a class that was made while tracing
         return (
             self.stored.realize()
             if self.stored is not None

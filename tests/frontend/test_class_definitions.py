@@ -465,3 +465,11 @@ def test_class_getitem_of_classes_made_inside():
         return x + 1, found, seen
 
     check(fn, x, fullgraph=True)
+
+
+def test_constants_of_a_class_made_by_type_leave_the_graph():
+    def fn(x):
+        made = type("Made", (), {"number": 1, "name": "made"})
+        return x + made.number, made.number, made().name
+
+    check(fn, x, fullgraph=True)

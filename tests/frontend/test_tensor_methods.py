@@ -523,3 +523,20 @@ def test_parts_whose_base_was_written(fn, caplog):
                 )
         assert results[0] == results[1]
     assert not [record for record in caplog.records if "bug" in record.getMessage()]
+
+
+def test_is_nonzero_is_the_truth_of_a_number():
+    def fn(x):
+        return x + 1, torch.is_nonzero(x[0, 1]), x[0, 0].is_nonzero()
+
+    check(fn, X, graphs=1, fullgraph=True)
+
+
+def test_hashes_of_tensors_are_their_addresses():
+    def fn(x, y):
+        return x + 1, hash(x) == hash(x), hash(x) == hash(y), hash(x) == id(x), hash(x)
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    y = X + 1
+    assert compiled(X, y)[1:] == fn(X, y)[1:]
+    assert compiled(y, X)[1:] == fn(y, X)[1:]

@@ -300,3 +300,44 @@ def test_classes_whose_metaclass_says_how_they_are_shown():
 
     check(fn, X, Page, Voice, fullgraph=True)
     check(lambda x: (x + 1, str(Silent)), X)
+
+
+def test_texts_with_the_items_of_a_dict():
+    class Missing(dict):
+        def __missing__(self, key):
+            return "?" + key
+
+    def fn(x, table):
+        texts = ["%(a)s %(b)05.2f %(o)r" % table, "%s" % Missing(a=1)]
+        texts.append("%(a)s %(q)s" % Missing(a=3))
+        try:
+            texts.append("%(missing)s" % table)
+        except KeyError as error:
+            texts.append(str(error))
+        return x + 1, texts
+
+    for table in ({"a": 1, "b": 2.5, "o": ["x"]}, {"a": 2, "b": 1.5, "o": Voice}):
+        check(fn, X, table, fullgraph=True)
+
+
+def test_texts_follow_the_items():
+    def fn(x, table):
+        return x + 1, "%(a)s" % table
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    table = {"a": 1}
+    for value in (1, 2, 3, "text"):
+        table["a"] = value
+        assert compiled(X, table)[1] == str(value)
+
+
+def test_letters_that_a_table_translates():
+    table = {97: "z", 98: None}
+
+    def fn(x):
+        return x + 1, "abc".translate(table), "abc".translate({99: 120})
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    assert compiled(X)[1:] == ("zc", "abx")
+    table[97] = "y"
+    assert compiled(X)[1:] == ("yc", "abx")
