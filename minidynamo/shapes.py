@@ -49,7 +49,7 @@ from .source import (
     Source,
     TensorPropertySource,
 )
-from .source_chains import chain, is_kept_by_class, numbers_in
+from .source_chains import chain, is_kept_by_class, is_kept_by_torchs, numbers_in
 from .symbolic_contexts import (
     ConstraintViolation,
     TorchSource,
@@ -351,8 +351,8 @@ class Shapes:
             return False
         *_, start = chain(source)
         changed = self._changes(value, start, source) or listed_sources.is_dynamic(source.name)
-        # Expressions do not tell 0.0 from -0.0.
-        return value != 0.0 and (changed or not self.static_first)
+        is_constant = self.static_first or is_kept_by_torchs(source, self.modules)
+        return value != 0.0 and (changed or not is_constant)  # 0.0 and -0.0 are one symbol's
 
     def _changes(self, value: float, start: Source, source: Source) -> bool:
         """Whether a number of the frame was another one before, or will be."""
@@ -368,9 +368,8 @@ class Shapes:
         )
         if of_table or isinstance(value, torch.nn.Parameter):
             return config.force_parameter_static_shapes
-        owner = next((link for link in chain(source) if link in self.modules), None)
-        is_torchs = owner is not None and self.modules[owner].__module__.startswith("torch.nn.")
-        return is_torchs and config.force_nn_module_property_static_shapes
+        is_static = config.force_nn_module_property_static_shapes
+        return is_static and is_kept_by_torchs(source, self.modules)
 
     def guard_offsets(self, guards: GuardSet, inputs: list[tuple[Source, Any]]) -> None:
         """Ragged sizes of nested tensors are equal where their offsets are one object: which of

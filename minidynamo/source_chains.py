@@ -4,14 +4,14 @@ of the parts of constants.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from .source import AttrSource, ClassAttrSource, ConstSource, Source, TupleItemSource
 
-__all__ = ["WITH_PARTS", "chain", "is_kept_by_class", "numbers_in"]
+__all__ = ["WITH_PARTS", "chain", "is_kept_by_class", "is_kept_by_torchs", "numbers_in"]
 
 # Constants whose parts may be numbers that change from call to call.
 WITH_PARTS = (tuple, torch.Size, slice)
@@ -32,6 +32,12 @@ def is_kept_by_class(links: list[Source]) -> bool:
     cls = links[-1].value
     is_attribute = isinstance(links[-2], ClassAttrSource) and isinstance(cls, type)
     return is_attribute and not issubclass(cls, torch.nn.Module)
+
+
+def is_kept_by_torchs(source: Source, modules: Mapping[Source, type]) -> bool:
+    """Whether one of torch's own modules leads to it first."""
+    owner = next((link for link in chain(source) if link in modules), None)
+    return owner is not None and modules[owner].__module__.startswith("torch.nn.")
 
 
 def numbers_in(value: Any, source: Source) -> Iterator[tuple[float, Source]]:

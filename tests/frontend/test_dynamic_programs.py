@@ -346,3 +346,41 @@ def test_dropout_that_hands_back_its_input(backend):
         assert result[0] is x
         assert result[1] is x
         assert torch.equal(x, torch.arange(2.0, rows + 2))
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.slope = torch.nn.LeakyReLU(0.25)
+        self.table = torch.nn.Embedding(8, 4)
+        self.factor = 0.5
+
+    def forward(self, x):
+        return self.slope(self.table(x)) * self.factor
+
+
+def test_floats_of_torchs_modules_are_constants_until_they_change():
+    model = Scaled()
+    graphs = []
+
+    def backend(gm, example_inputs):
+        given = gm.graph.find_nodes(op="placeholder")
+        values = [node.meta["example_value"] for node in given]
+        graphs.append(sum(isinstance(value, torch.SymFloat) for value in values))
+        return gm
+
+    compiled = minidynamo.compile(model, backend=backend, dynamic=True, fullgraph=True)
+
+    def check():
+        for rows in (3, 5):
+            x = torch.arange(rows)
+            assert torch.equal(compiled(x), model(x))
+
+    check()
+    assert graphs == [1]
+    for model.factor in (0.75, 2.5):
+        check()
+    assert graphs == [1]
+    for model.slope.negative_slope in (0.5, 0.125, 3.0):
+        check()
+    assert graphs == [1, 2]

@@ -18,6 +18,7 @@ from minidynamo.inductor.lowering.views import wrap
 from minidynamo.inductor.passes.data_checks import ONE_HOT
 from minidynamo.inductor.size_hints import hint_of
 from minidynamo.inductor.symbolic import ZERO, Expr, IntLike, contiguous_strides, product
+from minidynamo.inductor.targets import uses_triton
 
 if TYPE_CHECKING:
     from minidynamo.inductor.graph import GraphLowering
@@ -29,6 +30,8 @@ OUT_OF_ALL = "IndexError: out of range: tried to access index {} on a tensor of 
 SOURCE_COST = 6
 # Arithmetic of a position that is not counted where it depends on nothing but the position.
 FREE_POSITION = 8
+# A position that costs more than that is kept where so many elements are read with it.
+FEW_ELEMENTS = 3
 
 
 def prepared(
@@ -44,6 +47,22 @@ def prepared(
     few = hint_of(reads) * max(x.cost, SOURCE_COST) <= hint_of(x.numel())
     if not few and (x.cost >= SOURCE_COST or x.reads > 1):
         g.realize(x)
+
+
+def _keep_positions(
+    g: GraphLowering,
+    *positions: TensorValue,
+) -> None:
+    """Give memory to positions that are dear and serve several elements (a bias for each head by
+    the logarithm of a distance): loops over these may be outside of those over the positions.
+    """
+    if uses_triton(g.meta.device.type):
+        return  # a launch is dearer
+    reads = hint_of(product(g.meta.shape))
+    for place in positions:
+        is_dear = isinstance(place.data, Lazy) and place.cost > FREE_POSITION
+        if is_dear and hint_of(place.numel()) * FEW_ELEMENTS <= reads:
+            g.realize(place)
 
 
 def broadcast_index(x: TensorValue, index: Index) -> list[Expr]:
@@ -130,6 +149,8 @@ def _lower_index(kind: str | None) -> Callable[..., Any]:
             return DECLINED  # a mask
         places = Places(indices)
         prepared(g, x, product(g.meta.shape))
+        if kind is not None:
+            _keep_positions(g, *tensors)
 
         def inner(b: BodyBuilder, index: Index) -> Value:
             source = places.source(x, index, lambda d, own: lookup(b, x, places, d, own, kind))
@@ -185,6 +206,7 @@ def lower_index_select(
         return DECLINED
     at = wrap(dim, x.ndim)
     prepared(g, x, product(g.meta.shape))
+    _keep_positions(g, indices)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         value = indices.load(b, [index[at]] if indices.ndim else [])
@@ -229,6 +251,7 @@ def lower_embedding(
     if is_empty(weight) or weight.ndim != 2:
         return DECLINED
     prepared(g, weight, product(g.meta.shape))
+    _keep_positions(g, indices)
 
     def inner(b: BodyBuilder, index: Index) -> Value:
         text = "IndexError: index out of range in self"

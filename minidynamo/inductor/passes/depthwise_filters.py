@@ -13,13 +13,14 @@ of 7 x 7 for 768 channels: 37 MiB), its page faults take 15 times as long as all
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 
 import torch
 import torch.fx
 
-from minidynamo.inductor.passes.narrow_products import call
+from minidynamo.inductor.passes.narrow_products import call, hint
 
 aten = torch.ops.aten
 BACKWARD = aten.convolution_backward.default
@@ -51,12 +52,12 @@ def _is_depthwise(
     _, _, dilation, transposed, _, groups, wanted = node.args[4:]
     if x.device.type != "cpu" or x.ndim != 4 or transposed or not wanted[FILTERS]:  # type: ignore[index]
         return False
-    sizes = (*gradient.shape, *x.shape, *weight.shape)
-    if not all(type(size) is int for size in sizes) or any(d != 1 for d in dilation):  # type: ignore[union-attr]
+    if any(type(size) is not int for size in weight.shape) or any(d != 1 for d in dilation):  # type: ignore[union-attr]
         return False
     return (
         {t.dtype for t in (gradient, x, weight)} == {torch.float32}
-        and groups == x.shape[1] == weight.shape[0]
+        and groups == weight.shape[0]
+        and weight.shape[1] == 1
         and weight[0].numel() >= LEAST_ELEMENTS
         and weight.is_contiguous()
         and torch.backends.mkldnn.is_available()
@@ -74,29 +75,51 @@ def _other_layout(
     x: torch.Tensor,
 ) -> torch.memory_format | None:
     """The one that `x` has not; None where it has neither, or both."""
-    on_rows = x.is_contiguous()
-    if on_rows == x.is_contiguous(memory_format=torch.channels_last):
+    on_rows = _lies_in(x, torch.contiguous_format)
+    if on_rows == _lies_in(x, torch.channels_last):
         return None
     return torch.channels_last if on_rows else torch.contiguous_format
+
+
+def _lies_in(
+    x: torch.Tensor,
+    layout: torch.memory_format | None,
+) -> bool:
+    """Whether `x` has this layout in the call that is compiled for."""
+    expected = 1
+    for dim in (1, 3, 2, 0) if layout is torch.channels_last else (3, 2, 1, 0):
+        size = hint(x.shape[dim])
+        if size != 1 and hint(x.stride(dim)) != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _gains(
     node: torch.fx.Node,
 ) -> bool:
     gradient, x, weight = _operands(node)
-    work = gradient.numel() * weight[0].numel()
+    work = _elements(gradient) * weight[0].numel()
     layout = _other_layout(x)
     if layout is None or work < LEAST_MULTIPLICATIONS:
         return False
     copy = PLACES * weight.numel()
-    if layout == torch.channels_last and copy > MOST_COPIED * (x.nbytes + gradient.nbytes):
+    if layout == torch.channels_last and copy > MOST_COPIED * 4 * (
+        _elements(x) + _elements(gradient)
+    ):
         return False
     channels_last = work * ON_CHANNELS_LAST
     channels_last += copy * (KEPT_BYTE if copy <= KEPT_BYTES else FRESH_BYTE)
     costs = {torch.contiguous_format: work * ON_ROWS, torch.channels_last: channels_last}
     now = costs[_other_layout_of[layout]]
-    turned = [t.numel() for t in (x, gradient) if not t.is_contiguous(memory_format=layout)]
+    turned = [_elements(t) for t in (x, gradient) if not _lies_in(t, layout)]
     return bool((costs[layout] + sum(turned) * TURNED) * GAIN < now)
+
+
+def _elements(
+    x: torch.Tensor,
+) -> int:
+    return math.prod(map(hint, x.shape))
 
 
 _other_layout_of: Mapping[torch.memory_format, torch.memory_format] = {
@@ -140,7 +163,7 @@ def _turned(
     operand: torch.fx.Node,
     layout: torch.memory_format | None,
 ) -> torch.fx.Node:
-    if operand.meta["val"].is_contiguous(memory_format=layout):
+    if _lies_in(operand.meta["val"], layout):
         return operand
     return call(graph, before, aten.clone.default, operand, memory_format=layout)
 
