@@ -38,9 +38,10 @@ class Symbol(Atom):
 
     is_extent: whether it is the size of a tensor that is given, which memory bounds.
     text: how plans compute a size symbol (default: it is one of the plan's own symbols).
+    whole: a symbol of the plan of which `text` is a part, and how many times it goes into that.
     """
 
-    __slots__ = ("hint", "is_extent", "lower", "name", "size", "text")
+    __slots__ = ("hint", "is_extent", "lower", "name", "size", "text", "whole")
 
     def __init__(
         self,
@@ -50,14 +51,21 @@ class Symbol(Atom):
         hint: int | None = None,
         text: str = "",
         is_extent: bool = False,
+        whole: tuple[str, int] | None = None,
     ) -> None:
         self.name = name
         self.size = size
+        self.whole = whole
         self.lower = lower
         self.is_extent = is_extent
         self.hint = hint
         self.text = text or name
         self._finish(name if size is None else f"{name}:{size}")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it is a symbol of the plan itself."""
+        return self.text == self.name
 
 
 class ValueRef(Atom):

@@ -10,6 +10,7 @@ else (`Max`, say) is a symbol of its own, which plans compute from the text of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -135,7 +136,8 @@ class SizeTable:
         if e.is_Integer or e in self._known:
             return as_expr(int(e) if e.is_Integer else self._known[e])
         if e.is_Symbol:
-            return symbol_expr(self._symbol(e, env))
+            symbol = self._symbol(e, env)
+            return symbol_expr(symbol) * (symbol.whole[1] if symbol.whole else 1)
         if isinstance(e, sympy.Add):
             total = as_expr(0)
             for arg in e.args:
@@ -150,6 +152,11 @@ class SizeTable:
             num, den = (self._expr(arg, env) for arg in e.args)
             if is_nonneg(den - 1):
                 return mod(num, den) if name.endswith("Mod") else floordiv(num, den)
+        if name == "Max" and len(e.args) == 2 and not has_floats(e):
+            one, other = (self._expr(arg, env) for arg in e.args)
+            for larger, smaller in (one, other), (other, one):
+                if is_nonneg(larger - smaller):
+                    return larger
         return symbol_expr(self._opaque(e, env))
 
     def _symbol(self, e: Any, env: Any) -> Symbol:
@@ -160,11 +167,15 @@ class SizeTable:
             hint = env.backed_var_to_val.get(e)
             if hint is not None and not hint.is_Integer:
                 raise Undecided(f"{e} is the ragged size of a nested tensor")
+            factor = known_factors(env).get(e, 1)
+            least = int(lower) if lower is not None and lower.is_Integer else None
             self._symbols[e] = Symbol(
-                str(e),
-                lower=int(lower) if lower is not None and lower.is_Integer else -1,
-                hint=None if hint is None else int(hint),
+                f"{e}_{factor}" if factor > 1 else str(e),
+                lower=-1 if least is None else -(-least // factor),
+                hint=None if hint is None else int(hint) // factor,
+                text=f"({e} // {factor})" if factor > 1 else "",
                 is_extent=e in self._extents,
+                whole=(str(e), factor) if factor > 1 else None,
             )
         return self._symbols[e]
 
@@ -239,6 +250,30 @@ def is_composed(value: Any, operands: Iterable[Any]) -> bool:
     if type(expr).__name__ in _KEPT and set(floats) <= set(expr.args):
         return False
     return any(type(e).__name__ != "ToFloat" for e in floats)
+
+
+def known_factors(env: Any) -> dict[Any, int]:
+    """By what the guards say, the numbers that symbols are multiples of: patches fill an image."""
+    equal: dict[Any, set[Any]] = {}
+    for guard in env.guards:
+        if isinstance(guard.expr, sympy.Eq):
+            equal.setdefault(guard.expr.args[1], set()).add(guard.expr.args[0])
+    found: dict[Any, int] = {}
+    for divided in equal.get(sympy.S.Zero, ()):
+        if (
+            not type(divided).__name__.endswith("Mod")
+            or divided.args[0] not in env.backed_var_to_val
+        ):
+            continue
+        symbol, factor = divided.args
+        if type(factor).__name__ == "FloorDiv" and factor.args[0] == symbol:
+            # s is a multiple of s // k, namely k times as much
+            part, factor = factor, factor.args[1]
+            if not any(e.args == (symbol, part) for e in equal.get(factor, ())):
+                continue
+        if factor.is_Integer and factor > 1:
+            found[symbol] = math.lcm(found.get(symbol, 1), int(factor))
+    return found
 
 
 class Meta:

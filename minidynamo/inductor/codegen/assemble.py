@@ -129,15 +129,16 @@ class PlanAssembler:
 
         Raises Undecided if an input's size needs a symbol that none gives.
         """
-        found: dict[symbolic.Symbol, Symbol] = {}
+        found: dict[str, Symbol] = {}
         needed: set[symbolic.Symbol] = set()
         for slot, item in enumerate(self.lowered.input_numbers):
             for what, dim, number in item:
                 needed |= size_symbols([number])
-                symbol = _only_symbol(number)
-                if symbol is not None and symbol.text == symbol.name:
-                    found.setdefault(symbol, Symbol(symbol.name, slot, what, dim))
-        missing = {symbol for symbol in needed if symbol.text == symbol.name} - set(found)
+                name = _only_symbol(number)
+                if name:
+                    found.setdefault(name, Symbol(name, slot, what, dim))
+        wholes = {s.whole[0] if s.whole else s.name for s in needed if s.whole or s.is_given}
+        missing = wholes - set(found)
         if missing:
             raise Undecided(f"no input gives the value of {missing}")
         self.builder.symbols += found.values()
@@ -305,14 +306,16 @@ def _may_be_random_state(buffer: Buffer) -> bool:
     return is_state and small and buffer.device.type != "cpu"
 
 
-def _only_symbol(number: symbolic.IntLike) -> symbolic.Symbol | None:
-    """The size symbol that an expression is, if it is just one."""
+def _only_symbol(number: symbolic.IntLike) -> str:
+    """The symbol of the plan that an expression is, if it is just one."""
     if not isinstance(number, symbolic.Expr) or number.const or len(number.terms) != 1:
-        return None
+        return ""
     ((monomial, coeff),) = number.terms.items()
     only = monomial[0]
-    single = coeff == 1 and len(monomial) == 1
-    return only if single and isinstance(only, symbolic.Symbol) else None
+    if len(monomial) > 1 or not isinstance(only, symbolic.Symbol):
+        return ""
+    name, times = only.whole or (only.name if only.is_given else "", 1)
+    return name if coeff == times else ""
 
 
 def _number(value: symbolic.Expr) -> Arg:

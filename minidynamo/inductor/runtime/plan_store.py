@@ -35,7 +35,7 @@ from minidynamo.inductor.runtime.cpp_toolchain import (
     find_compiler,
     openmp_library,
 )
-from minidynamo.inductor.sizes import exact_text, simplified
+from minidynamo.inductor.sizes import exact_text, known_factors, simplified
 
 __all__ = [
     "CompiledPlan",
@@ -219,7 +219,10 @@ def _size_text(value: torch.SymInt) -> str:
     expr = simplified(value)
     symbols = sorted(expr.free_symbols, key=str)
     ranges = env.var_to_range  # a nested tensor's ragged size has none
-    lowest = ", ".join(f"{s}>={ranges[s].lower}" for s in symbols if s in ranges)
+    factors = known_factors(env)
+    lowest = ", ".join(
+        f"{s}>={ranges[s].lower} {factors.get(s, '')}" for s in symbols if s in ranges
+    )
     return f"{exact_text(value.node.expr)} = {exact_text(expr)} ({lowest})"
 
 

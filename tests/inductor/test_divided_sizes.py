@@ -1,0 +1,120 @@
+"""Symbolic sizes that the guards call multiples of a number: patches, windows and groups."""
+
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import minidynamo
+from minidynamo import events
+
+
+def patches(x):
+    b, c, h, w = x.shape
+    x = x.reshape(b, c, h // 4, 4, w // 4, 4).permute(0, 2, 4, 3, 5, 1)
+    return x.reshape(b, (h // 4) * (w // 4), 16 * c).sin()
+
+
+def windows(x):
+    b, c, h, w = x.shape
+    x = x.view(b, c, h // 2, 2, w // 2, 2).transpose(3, 4).reshape(-1, 4)
+    return x.softmax(-1) * 2
+
+
+def unshuffled(x):
+    return F.pixel_unshuffle(x, 2) * 2
+
+
+def groups(x):
+    rows = x.flatten(0, 2)
+    return rows.view(rows.shape[0] // 8, 8, -1).mean(1)
+
+
+def asserted(x):
+    assert x.shape[2] % 4 == 0
+    assert x.shape[2] % 6 == 0
+    return x[:, :, : x.shape[2] // 3] * 2, x.cumsum(2) + x.shape[2] // 12
+
+
+FUNCTIONS = [patches, windows, unshuffled, groups, asserted]
+
+
+def codes(call):
+    texts = []
+    with events.subscribe(texts.append, events.OutputCodeEvent):
+        call()
+    return [event.text for event in texts]
+
+
+@pytest.mark.parametrize("backend", ["cpp", "triton"])
+@pytest.mark.parametrize("fn", FUNCTIONS)
+def test_values_and_gradients(fn, backend):
+    compiled = minidynamo.compile(
+        fn, dynamic=True, fullgraph=True, options={"cpu_backend": backend}
+    )
+
+    def run(*shapes):
+        for shape in shapes:
+            x = torch.randn(shape)
+            given = [x.clone().requires_grad_(), x.clone().requires_grad_()]
+            results = [f(t) for f, t in zip((compiled, fn), given, strict=True)]
+            torch.testing.assert_close(*results)
+            grads = []
+            for result, t in zip(results, given, strict=True):
+                parts = result if isinstance(result, tuple) else (result,)
+                total = sum((part * part.detach().cos()).sum() for part in parts)
+                grads.append(torch.autograd.grad(total, t)[0])
+            torch.testing.assert_close(*grads)
+
+    texts = codes(lambda: run((2, 3, 24, 32), (3, 4, 12, 8), (5, 4, 36, 16)))
+    assert len(texts) == 2
+    divided = [part for text in texts for part in re.findall(r"\(+s\d+ ?//[^)]*\)", text)]
+    assert all(re.fullmatch(r"\(s\d+ // \d+\)", part) for part in divided)
+    assert divided or fn is groups
+
+
+@pytest.mark.parametrize("fn, shape", [(patches, (2, 3, 24, 30)), (unshuffled, (2, 3, 7, 8))])
+def test_other_sizes_are_refused_as_in_eager(fn, shape):
+    compiled = minidynamo.compile(fn, dynamic=True)
+    compiled(torch.randn(2, 3, 24, 32))
+    for f in compiled, fn:
+        with pytest.raises(RuntimeError, match=r"shape .* is invalid|divisible by"):
+            f(torch.randn(shape))
+    x = torch.randn(2, 3, 16, 40)
+    torch.testing.assert_close(compiled(x), fn(x))
+
+
+def halves(x):
+    return x[: x.shape[0] // 2] * 2, x.sin()
+
+
+def even_halves(x):
+    assert x.shape[0] % 2 == 0
+    return x[: x.shape[0] // 2] * 2, x.sin()
+
+
+@pytest.mark.parametrize("order", [(halves, even_halves), (even_halves, halves)])
+@pytest.mark.parametrize("wants_grad", [False, True])
+def test_stored_plans_are_of_the_same_guards(order, wants_grad):
+    for fn in order:
+        compiled = minidynamo.compile(fn, dynamic=True)
+        for rows in (8, 6, 12) if fn is even_halves else (8, 7, 12, 9):
+            x = torch.randn(rows, 3, requires_grad=wants_grad)
+            torch.testing.assert_close(compiled(x), fn(x))
+
+
+def test_a_size_that_is_not_a_multiple_any_more():
+    def fn(x):
+        if x.shape[0] % 4 == 0:
+            return x.view(-1, 4, x.shape[1]).sum(1)
+        return x * 2
+
+    compiled = minidynamo.compile(fn, dynamic=True, fullgraph=True)
+    texts = codes(
+        lambda: [
+            torch.testing.assert_close(compiled(x), fn(x))
+            for x in (torch.randn(rows, 3) for rows in (8, 12, 9, 10, 16))
+        ]
+    )
+    assert len(texts) == 2
