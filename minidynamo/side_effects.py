@@ -56,6 +56,8 @@ def _attribute(real: Any, variable: Any, name: str) -> Any:
     table: Any = getattr(variable, "dict", None)
     if issubclass(type(real), type):
         table = class_dict(real)
+    if name == "__dict__":
+        return table
     if table is not None and name in table:
         return table[name]
     slots = (class_dict(base).get(name) for base in type(real).__mro__)

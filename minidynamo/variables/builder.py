@@ -109,6 +109,8 @@ def _dict_of(owner: Any) -> InstanceDictVariable:
     """The instance dict of an object of the frame."""
     if isinstance(owner, TensorVariable):
         unsupported("instance dict", owner.describe(), "that of a plain tensor is not traced")
+    if owner.given is not None:
+        unsupported("instance dict", owner.describe(), "the object has another one by now")
     return InstanceDictVariable(owner)
 
 

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..side_effects import DELETED
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
 from .functions import MethodOfVariable
-from .instance_state import has_setter, is_hidden, push_dict, slot_names
+from .instance_state import InstanceState, has_setter, is_hidden, push_dict, slot_names
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
     from ..symbolic_convert import Translator
-    from .instance_state import InstanceState
 
 NONE = ConstantVariable(None)
 _EQUALITIES = {"__eq__": operator.eq, "__ne__": operator.ne}
@@ -164,15 +163,21 @@ class InstanceDictVariable(VariableTracker):
         push_dict(codegen, self.owner.python_type(), lambda: codegen(self.owner))
 
 
-def adopt(tx: Translator, owner: InstanceState, value: VariableTracker) -> None:
-    """`owner.__dict__ = value`, both made while tracing: `value` is the view from then on."""
-    view, names = InstanceDictVariable(owner), list(owner.instance_names(tx))
-    for name in names:
-        tx.output.side_effects.delete_attr(owner, name, existed=False)
-    for name, item in tx.unpack_keywords(value).items():
-        view.setitem(tx, ConstantVariable(name), item)
-    value.__class__ = InstanceDictVariable
-    vars(value).update(vars(view))
+class _NotFollowed:
+    """What nobody keeps account of any more."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        unsupported(
+            "instance dict", name, "its object was given another one by the traced code"
+        )
+
+
+class LostState(InstanceState):
+    """What an object was before it was given another instance dict: it can be moved around."""
+
+    def __init__(self, owner: InstanceState) -> None:
+        super().__init__(source=owner.source, mutation=owner.mutation)
+        self.cls, self.dict, self.given = owner.cls, owner.dict, _NotFollowed()
 
 
 def _get(
@@ -276,4 +281,4 @@ _METHODS: dict[str, Callable[..., VariableTracker]] = {
 # What only reads gives the same on a copy.
 _ON_COPY = frozenset({"__eq__", "__ne__", "__or__", "__reversed__"})
 
-__all__ = ["DELETED", "InstanceDictVariable", "adopt"]
+__all__ = ["DELETED", "InstanceDictVariable"]

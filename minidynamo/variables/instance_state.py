@@ -10,6 +10,7 @@ from ..source import DictItemSource, InstanceAttrSource, InstanceDictSource, Sou
 from ..source_calls import instance_dict
 from ..utils import class_dict
 from .base import VariableTracker
+from .constant import ConstantVariable
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -57,9 +58,13 @@ class InstanceState(VariableTracker):
 
     cls: type
     dict: dict[str, Any] | None
+    # The dict that the traced code gave it in place of its own, as a DictVariable.
+    given: Any = None
 
     def load_instance(self, tx: Translator, name: str) -> VariableTracker | None:
         """The entry of the instance dict, or None."""
+        if self.given is not None:
+            return self.given.find(tx, name)  # type: ignore[no-any-return]
         stored = tx.output.side_effects.load_attr(self, name)
         if stored is DELETED:
             return None
@@ -74,7 +79,10 @@ class InstanceState(VariableTracker):
 
     def store_instance(self, tx: Translator, name: str, value: VariableTracker) -> None:
         """Set an entry of the instance dict."""
-        tx.output.side_effects.store_attr(self, name, value)
+        if self.given is not None:
+            self.given.put(tx, ConstantVariable(name), value)
+        else:
+            tx.output.side_effects.store_attr(self, name, value)
 
     def dict_source(self) -> Source:
         """The source of the instance dict itself."""
@@ -91,6 +99,9 @@ class InstanceState(VariableTracker):
 
     def delete_item(self, tx: Translator, name: str) -> None:
         """Delete an entry of the instance dict, which is there."""
+        if self.given is not None:
+            self.given.take(tx, name)
+            return
         existed = self.dict is not None and name in self.dict
         if self.dict is not None and self.source is not None:
             # What was stored before may be new here and replace something in another call.
@@ -140,6 +151,8 @@ class InstanceState(VariableTracker):
 
     def has_stored(self, tx: Translator, name: str) -> bool:
         """Whether the instance dict has the name, without looking at its value."""
+        if self.given is not None:
+            return self.given.find(tx, name) is not None
         stored = tx.output.side_effects.load_attr(self, name)
         if stored is not None:
             return stored is not DELETED
@@ -152,6 +165,10 @@ class InstanceState(VariableTracker):
 
     def instance_names(self, tx: Translator) -> Iterator[str]:
         """The keys of the instance dict, in order."""
+        if self.given is not None:
+            self.given.guard_keys(tx)
+            yield from (key for key in list(self.given.entries) if isinstance(key, str))
+            return
         stored = tx.output.side_effects.stored_attrs(self)
         existing: dict[str, Any] = {}
         if self.dict is not None and self.source is not None:

@@ -21,6 +21,7 @@ from ..source import AttrSource, SlotSource, Source
 from ..utils import class_dict
 from .base import ObservedException, VariableTracker, unsupported
 from .builtin_object import (
+    BuiltinObject,
     as_iterator,
     is_none,
     name_at_slots,
@@ -42,7 +43,7 @@ from .descriptors import (
     lookup_special,
 )
 from .functions import CallableVariable, MethodOfVariable
-from .instance_dict import InstanceDictVariable, adopt
+from .instance_dict import InstanceDictVariable, LostState
 from .instance_state import InstanceState, instance_dict
 from .refused_stores import refuse_without_dict
 from .registry import handler_of, wraps_instances
@@ -152,6 +153,8 @@ class UserDefinedObjectVariable(InstanceState):
         if name == "__class__":
             return class_variable(tx, self.cls)
         if name == "__dict__":
+            if self.given is not None:
+                return self.given  # type: ignore[no-any-return]
             if self.dict_variable is None:
                 self.dict_variable = InstanceDictVariable(self)
             return self.dict_variable
@@ -176,7 +179,7 @@ class UserDefinedObjectVariable(InstanceState):
     def generic_setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
         """`PyObject_GenericSetAttr` with a value."""
         if not self._descriptor_store(tx, name, value):
-            tx.output.side_effects.store_attr(self, name, value)
+            self.store_instance(tx, name, value)
 
     def generic_delattr(self, tx: Translator, name: str) -> None:
         """`PyObject_GenericSetAttr` with NULL."""
@@ -223,14 +226,19 @@ class UserDefinedObjectVariable(InstanceState):
             tx.raise_observed(
                 TypeError, f"__dict__ must be set to a dictionary, not a '{kind}'"
             )
-        known = self.mutation is not Mutation.NEW or self.dict_variable is not None
-        known = known or isinstance(value, InstanceDictVariable)
-        if known or value.mutation is not Mutation.NEW or value.python_type() is not dict:
-            unsupported(
-                "instance dict", self.describe(), "it is replaced by what others may hold"
-            )
-        adopt(tx, self, value)
-        self.dict_variable = value  # type: ignore[assignment]
+        is_plain = isinstance(value, BuiltinObject) and value.cls is dict
+        if not is_plain or type(self) is not UserDefinedObjectVariable:
+            unsupported("instance dict", self.describe(), "what replaces it is no plain dict")
+        if self.dict_variable is not None:
+            self.dict_variable.owner = LostState(self)
+        effects = tx.output.side_effects
+        if self.source is not None and effects.stored_attrs(self) and tx.root.mortal:
+            unsupported("instance dict", self.describe(), "an object in it may come to its end")
+        if self.source is None:
+            for name in list(self.instance_names(tx)):
+                effects.delete_attr(self, name, existed=False)
+        effects.store_attr(self, "__dict__", value)
+        self.given = value
 
     def _check_slot(self, tx: Translator, descriptor: Any) -> None:
         """AttributeError if the slot is empty: nothing can be deleted."""
