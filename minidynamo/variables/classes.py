@@ -463,7 +463,8 @@ def new_object(tx: Translator, cls: type) -> VariableTracker:
             "new object", cls.__qualname__, "objects with __del__ are not made while tracing"
         )
     if cls.__flags__ & (1 << 20):
-        unsupported("new object", cls.__qualname__, "it is an abstract class")
+        with observed(tx):
+            object.__new__(cls)  # TypeError: it is abstract
     for base, maker in NEW_OBJECT:
         if issubclass(cls, base):
             return maker(cls)

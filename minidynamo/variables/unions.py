@@ -61,15 +61,26 @@ class GenericAliasVariable(CallableVariable):
     def call(
         self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
-        """`ga_call`: the object is told what made it, if it can keep that."""
-        made = tx.call_function(tx.wrap_constant(self.value.__origin__), args, kwargs).realize()
-        if isinstance(made, InstanceState):
-            try:
-                made.setattr(tx, "__orig_class__", self)
-            except ObservedException as error:
-                if not issubclass(error.value.python_type(), (AttributeError, TypeError)):
-                    raise
-        return made
+        """`ga_call`."""
+        return _made_by(tx, self, args, kwargs, (AttributeError, TypeError))
+
+
+def _made_by(
+    tx: Translator,
+    alias: CallableVariable,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+    ignored: tuple[type[Exception], ...],
+) -> VariableTracker:
+    """An object of the class that an alias is of; it is told what made it, if it can keep that."""
+    made = tx.call_function(tx.wrap_constant(alias.value.__origin__), args, kwargs).realize()
+    if isinstance(made, InstanceState):
+        try:
+            made.setattr(tx, "__orig_class__", alias)
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), ignored):
+                raise
+    return made
 
 
 @wraps(types.GenericAlias, _CALLABLE_ALIAS)
@@ -95,6 +106,15 @@ class TypingVariable(CallableVariable):
             # Each time another object, equal to the others: no guard could hold it.
             return TypingVariable(getattr(self.value, name))
         return super().getattr(tx, name)
+
+    def call(
+        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    ) -> VariableTracker:
+        """`Stack[int]()`, where `Stack` is a class of the program."""
+        is_alias = type(self.value) is type(typing.List[int])  # noqa: UP006
+        if not is_alias or not self.value._inst or not isinstance(self.value.__origin__, type):
+            return super().call(tx, args, kwargs)
+        return _made_by(tx, self, args, kwargs, (AttributeError,))
 
 
 # From Python 3.12 on, type variables are made in C.

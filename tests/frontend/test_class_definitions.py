@@ -309,8 +309,8 @@ def abstract(x):
 
 
 def test_abstract_classes_have_no_objects():
-    """Making one ends the graph: the error is eager's."""
-    check(abstract, x, graphs=2)
+    """Making one raises the TypeError of eager."""
+    check(abstract, x, fullgraph=True)
 
 
 # Assertions of unittest are traced.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from testing import check, check_recompiles
+from testing import assert_same, check, check_recompiles
 
 import minidynamo
 
@@ -610,3 +610,62 @@ def test_classes_that_cannot_be_hashed():
         return x * made.count, isinstance(made, Unhashable), [int, Unhashable].index(Unhashable)
 
     check(fn, X, fullgraph=True)
+
+
+T = typing.TypeVar("T")
+
+
+class Stack(typing.Generic[T]):
+    def __init__(self, *items: T) -> None:
+        self.items = list(items)
+
+
+class Shape(abc.ABC):
+    @abc.abstractmethod
+    def area(self): ...
+
+    @abc.abstractmethod
+    def name(self): ...
+
+
+class Titled(Shape):
+    def name(self):
+        return "named"
+
+
+class Square(Titled):
+    def area(self):
+        return 4
+
+
+def test_generic_classes_with_a_subscript_make_objects():
+    def fn(x):
+        made = Stack[int](x, 1)
+        try:
+            typing.List[int]()  # noqa: UP006
+        except TypeError as error:
+            return made.items, type(made) is Stack, made, str(error)
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    a = torch.arange(3.0)
+    want, got = fn(a), compiled(a)
+    assert_same((want[:2], want[3]), (got[:2], got[3]))
+    assert got[2].__orig_class__ == Stack[int]
+
+    def whole(x):
+        return Stack[int](x + 1).items
+
+    check(whole, a, fullgraph=True)
+
+
+def test_abstract_classes_make_no_objects():
+    def fn(x):
+        found = []
+        for kind in (Shape, Titled, Square):
+            try:
+                found.append(kind().area())
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found
+
+    check(fn, torch.arange(3.0), fullgraph=True)
