@@ -94,6 +94,21 @@ def _build_alias(tx: Translator, value: Any) -> VariableTracker:
     return GenericAliasVariable(value)
 
 
+class _Stubborn(typing.Generic[typing.AnyStr]):
+    """Objects that refuse attributes, with an error of their own."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ValueError(name)
+
+
+try:
+    _Stubborn[str]()
+    # Later versions of Python let any error of that pass.
+    _IGNORED: tuple[type[Exception], ...] = (Exception,)
+except ValueError:
+    _IGNORED = (AttributeError,)
+
+
 class TypingVariable(CallableVariable):
     """An object of the typing module, known by identity; subscripting it makes another."""
 
@@ -114,7 +129,7 @@ class TypingVariable(CallableVariable):
         is_alias = type(self.value) is type(typing.List[int])  # noqa: UP006
         if not is_alias or not self.value._inst or not isinstance(self.value.__origin__, type):
             return super().call(tx, args, kwargs)
-        return _made_by(tx, self, args, kwargs, (AttributeError,))
+        return _made_by(tx, self, args, kwargs, _IGNORED)
 
 
 # From Python 3.12 on, type variables are made in C.

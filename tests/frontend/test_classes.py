@@ -638,6 +638,21 @@ class Square(Titled):
         return 4
 
 
+class Stubborn(typing.Generic[T]):
+    def __setattr__(self, name, value):
+        raise ValueError(name)
+
+
+def test_generic_classes_whose_objects_refuse_attributes():
+    def fn(x):
+        try:
+            return x + 1, type(Stubborn[int]()) is Stubborn
+        except ValueError as error:
+            return x + 2, str(error)
+
+    check(fn, X, fullgraph=True)
+
+
 def test_generic_classes_with_a_subscript_make_objects():
     def fn(x):
         made = Stack[int](x, 1)
