@@ -59,6 +59,7 @@ from minidynamo.inductor.passes.norms_again import compute_norms_again
 from minidynamo.inductor.passes.pooled_positions import keep_positions
 from minidynamo.inductor.passes.simplify import merge_equal_nodes
 from minidynamo.inductor.passes.untied_zeros import tie_zeros
+from minidynamo.inductor.size_floats import make_tensors
 from minidynamo.inductor.stored_steps import Recorder, load_step, step_key, stored_call
 from minidynamo.inductor.wrapped_tangents import WrappedGraph
 from minidynamo.inductor.written_parts import mixed_memory, reinterpreted, take_out
@@ -533,11 +534,9 @@ def compile_aot(
         return _compile_aot(gm, given, compile_graph, decompositions, recorder)
 
     _check_inputs(gm, inputs)
-    key = step_key(gm, inputs)
-    record = load_step(key)
-    stored = (
-        None if key is None or record is None else stored_call(key, record, gm, compile_now)
-    )
+    key, stored = step_key(gm, inputs), None
+    if key is not None and (record := load_step(key)) is not None:
+        stored = stored_call(key, record, gm, compile_now)
     return compile_now(inputs, Recorder(key)) if stored is None else stored
 
 
@@ -567,6 +566,7 @@ def _compile_aot(
         keep_positions(joint)
         put_channels_last(joint, with_gradients=True)
         compute_norms_again(joint, kwargs["num_fwd_outputs"])
+        make_tensors(joint)
         # The minimal cut never saves symbolic floats, not even those that the backward pass needs.
         if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in joint.graph.nodes):
             parts = default_partition(joint, *args, **kwargs)

@@ -36,6 +36,8 @@ _ARITHMETIC = {
     operator.sub: aten.sub.Tensor,
     operator.mul: aten.mul.Tensor,
     operator.truediv: aten.div.Tensor,
+    operator.neg: aten.neg.default,
+    torch._sym_sqrt: aten.sqrt.default,
 }
 
 
@@ -101,6 +103,8 @@ def _tensor_of(
         place = _first_call(graph) if number.op == "placeholder" else number.next
         with graph.inserting_before(place):
             made[key] = graph.call_function(aten.scalar_tensor.default, (number,), options)
+    elif number.target is torch.sym_float:
+        return _tensor_of(graph, number.args[0], like, made)
     else:
         if number.target not in _ARITHMETIC or _needs_data(number):
             return None

@@ -332,7 +332,7 @@ def _atom_size(atom: Atom) -> Expr | None:
         return None if atom.size is None else as_expr(atom.size)
     if isinstance(atom, Mod):
         return atom.den
-    if isinstance(atom, FloorDiv) and atom.den.is_const:
+    if isinstance(atom, FloorDiv):
         top = upper(atom.num)
         if top is not None and is_nonneg(atom.num):
             return floordiv(top, atom.den) + 1
@@ -367,9 +367,7 @@ def _extreme(e: Expr, largest: bool) -> Expr | None:
 
 
 def upper(e: Expr) -> Expr | None:
-    """The largest value that `e` takes over the ranges of its loop variables, in size symbols; None
-    if unknown.
-    """
+    """The largest value of `e` over its loop variables, in size symbols; None if unknown."""
     return _extreme(e, True)
 
 
@@ -524,8 +522,9 @@ def floordiv(num: Expr, den: Expr) -> Expr:
     if num.is_const and den.is_const:
         return as_expr(num.const // den.const)
     quotient, rest = _split(num, den)
-    if _in_range(rest, den):
-        return quotient
+    is_below = rest.const < 0 and _in_range(rest + den, den)
+    if is_below or _in_range(rest, den):
+        return quotient - int(is_below)
     if den.is_const:
         common = gcd(den.const, *rest.terms.values())
         if common > 1:

@@ -1,12 +1,15 @@
 """Floats computed from sizes, with symbolic sizes: normalisations in training stay one graph."""
 
 import copy
+import math
+import re
 
 import pytest
 import torch
 from torch import nn
 
 import minidynamo
+from minidynamo import events
 from minidynamo.inductor import compile_fx, metrics
 
 
@@ -139,3 +142,43 @@ def test_a_forward_that_runs_operator_by_operator(monkeypatch):
         wanted = torch.autograd.grad(expected, x, given)
         # A plan, for memory that the operators of the forward pass do not lay out like this.
         torch.testing.assert_close(torch.autograd.grad(call(x), x, given), wanted)
+
+
+class Scaled(nn.Module):
+    def forward(self, x):
+        return (x * -(1.0 / float(x.shape[0])) / math.sqrt(x.shape[-1])).sin()
+
+
+@pytest.mark.parametrize("module", [nn.Sequential(nn.GroupNorm(2, 6), nn.SiLU()), Scaled()])
+def test_both_passes_are_one_plan_that_saves_its_inputs(module):
+    call = minidynamo.compile(module, dynamic=True, fullgraph=True)
+    texts = []
+    with events.subscribe(texts.append, events.OutputCodeEvent):
+        for size in ((3, 6, 4, 5), (2, 6, 3, 7)):
+            x = torch.randn(size, requires_grad=True)
+            results = [f(x) for f in (call, module)]
+            torch.testing.assert_close(*results)
+            gradients = [torch.autograd.grad(y.exp().sum(), x)[0] for y in results]
+            torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    assert len(texts) == 2
+    # As large as the input is the result alone.
+    forward = texts[0].text.partition("return")[0]
+    shape = re.search(r"float32(\[s\d+, 6, s\d+, s\d+\]|\[s\d+, s\d+, s\d+, s\d+\])", forward)[
+        1
+    ]
+    assert forward.count(f"empty(({shape[1:-1]})") == 1
+
+
+@pytest.mark.parametrize("wants_grad", [False, True])
+def test_sums_over_flattened_images(wants_grad):
+    def fn(x):
+        y = x.sigmoid()
+        return y, (y * x).flatten(2).sum(2), y.flatten(2).amax(2), y.flatten(1)[:, 1:]
+
+    call = minidynamo.compile(fn, dynamic=True, fullgraph=True)
+    texts = []
+    with events.subscribe(texts.append, events.OutputCodeEvent):
+        for size in ((3, 6, 4, 5), (2, 7, 3, 8), (4, 2, 9, 2)):
+            x = torch.randn(size, requires_grad=wants_grad)
+            torch.testing.assert_close(call(x), fn(x))
+    assert not re.search(r"\(\w+ / s\d+\)", "".join(event.text for event in texts))

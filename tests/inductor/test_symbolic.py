@@ -64,6 +64,21 @@ def test_fine_terms_do_not_hinder_a_coarse_division():
     assert (16 * b + c) % 32 == 16 * (b % 2) + c
 
 
+def test_rows_of_a_symbolic_length_are_one_loop():
+    n = symbol_expr(Symbol("n", lower=1))
+    m, k = (symbol_expr(Symbol(name, lower=2)) for name in "mk")
+    flat = symbol_expr(loop_symbol("r", n * m))
+    assert mod(floordiv(flat, n), m) == floordiv(flat, n)
+    assert mod(floordiv(flat, n), m) * n + mod(flat, n) == flat
+    outer = b * n * m + flat
+    assert mod(floordiv(outer, n), m) * n + mod(outer, n) == flat
+    assert floordiv(as_expr(-1), n) == -1
+    assert floordiv(n * m - 1, n) == m - 1
+    # Too small a divisor to tell.
+    assert floordiv(as_expr(-3), m) == symbol_expr(FloorDiv(as_expr(-3), m))
+    assert mod(floordiv(flat, n), k) == symbol_expr(Mod(floordiv(flat, n), k))
+
+
 def test_size_symbols():
     s = symbol_expr(Symbol("s0", None, 2))
     row = symbol_expr(loop_symbol("row", s))
