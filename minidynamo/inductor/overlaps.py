@@ -162,6 +162,8 @@ def _is_gapped(node: Node, name: str, gapped: set[Node]) -> bool:
         view = _value(node)
         return _is_repeated(view) if _is_static(view) else not is_contiguous_or_false(view)
     if node.target in ("unfold", torch.Tensor.unfold):
+        if not _is_written(node.graph, node):
+            return False  # whether the windows cover a symbolic size would be a guard
         length, size, step = map_arg(_window(*node.args, **node.kwargs), _value)
         is_covered = statically_known_true(step <= size)
         return not (is_covered and guard_or_false((length - size) % step == 0))
@@ -174,10 +176,16 @@ def _is_gapped(node: Node, name: str, gapped: set[Node]) -> bool:
 
 def _is_written_or_given_out(gm: torch.fx.GraphModule, node: Node) -> bool:
     (output,) = gm.graph.find_nodes(op="output")
-    reached = [output.all_input_nodes]
-    reached += [_written_nodes(other, call_name(other)) for other in gm.graph.nodes]
+    return _is_written(gm.graph, node) or _shares_memory(node, output.all_input_nodes)
+
+
+def _is_written(graph: torch.fx.Graph, node: Node) -> bool:
+    return any(_shares_memory(node, _written_nodes(n, call_name(n))) for n in graph.nodes)
+
+
+def _shares_memory(node: Node, others: list[Node]) -> bool:
     memory = set(map(storage_of, _tensors([node])))
-    return any(not memory.isdisjoint(map(storage_of, _tensors(nodes))) for nodes in reached)
+    return not memory.isdisjoint(map(storage_of, _tensors(others)))
 
 
 def _is_gradient_to_input(gm: torch.fx.GraphModule, node: Node) -> bool:

@@ -10,6 +10,7 @@ from minidynamo.inductor.fusion import is_injective, join
 from minidynamo.inductor.loop_body import BodyBuilder
 from minidynamo.inductor.passes.foreach import single
 from minidynamo.inductor.symbolic import Symbol, loop_symbol, symbol_expr
+from minidynamo.testing import CompileCounterWithBackend
 
 aten = torch.ops.aten
 
@@ -611,6 +612,24 @@ def test_writes_through_windows(fn, is_compiled, dynamic):
     """
     check(fn, torch.arange(1.0, 25.0).reshape(4, 6), dynamic=dynamic)
     assert metrics.uncompiled_graphs == (not is_compiled)
+
+
+def test_windows_that_are_read_have_no_guard_on_what_they_leave_out():
+    counter = CompileCounterWithBackend("inductor")
+    compiled = minidynamo.compile(
+        lambda x: x.unfold(0, 3, 2) * 2, backend=counter, dynamic=True
+    )
+    for size in (6, 7, 8, 9):
+        x = torch.randn(size, 3, requires_grad=True)
+        compiled(x).sum().backward()
+        torch.testing.assert_close(x.grad.sum(1), 6.0 * torch.tensor(_times(size)))
+    assert counter.frame_count == 1
+
+
+def _times(size):
+    """In how many windows of 3, 2 apart, each element is."""
+    starts = range(0, size - 2, 2)
+    return [sum(start <= i < start + 3 for start in starts) for i in range(size)]
 
 
 @pytest.mark.parametrize("offset", [0, 1])
