@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
 import torch.fx
 from sympy.printing.str import StrPrinter
+from torch.utils._sympy.functions import CleanDiv
+from torch.utils._sympy.functions import FloorDiv as FloorDivision
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from minidynamo.inductor.size_hints import UNKNOWN_SIZE
@@ -77,6 +80,7 @@ class SizeTable:
         self._computed: list[Any] = []  # where inputs tell them in parts of others only
         self._symbols: dict[Any, Symbol] = {}
         self._known: dict[Any, IntLike] = {}
+        self._facts: Facts | None = None
 
     @classmethod
     def of(cls, gm: torch.fx.GraphModule) -> SizeTable:
@@ -135,6 +139,11 @@ class SizeTable:
     def _expr(self, e: Any, env: Any) -> Expr:
         if e.is_Integer or e in self._known:
             return as_expr(int(e) if e.is_Integer else self._known[e])
+        if self._facts is None:
+            self._facts = Facts.of(env)
+        value = self._facts.values.get(_with_floors(e))
+        if value is not None:
+            return as_expr(value)
         if e.is_Symbol:
             symbol = self._symbol(e, env)
             return symbol_expr(symbol) * (symbol.whole[1] if symbol.whole else 1)
@@ -167,7 +176,7 @@ class SizeTable:
             hint = env.backed_var_to_val.get(e)
             if hint is not None and not hint.is_Integer:
                 raise Undecided(f"{e} is the ragged size of a nested tensor")
-            factor = known_factors(env).get(e, 1)
+            factor = 1 if self._facts is None else self._facts.factors.get(e, 1)
             least = int(lower) if lower is not None and lower.is_Integer else None
             self._symbols[e] = Symbol(
                 f"{e}_{factor}" if factor > 1 else str(e),
@@ -252,28 +261,49 @@ def is_composed(value: Any, operands: Iterable[Any]) -> bool:
     return any(type(e).__name__ != "ToFloat" for e in floats)
 
 
-def known_factors(env: Any) -> dict[Any, int]:
-    """By what the guards say, the numbers that symbols are multiples of: patches fill an image."""
-    equal: dict[Any, set[Any]] = {}
-    for guard in env.guards:
-        if isinstance(guard.expr, sympy.Eq):
-            equal.setdefault(guard.expr.args[1], set()).add(guard.expr.args[0])
-    found: dict[Any, int] = {}
-    for divided in equal.get(sympy.S.Zero, ()):
-        if (
-            not type(divided).__name__.endswith("Mod")
-            or divided.args[0] not in env.backed_var_to_val
-        ):
-            continue
-        symbol, factor = divided.args
+@dataclass
+class Facts:
+    """What the guards of a ShapeEnv say of sizes: patches fill an image.
+
+    factors: symbols that are multiples of a number. values: expressions that are a number.
+    """
+
+    factors: dict[Any, int]
+    values: dict[Any, int]
+
+    @classmethod
+    def of(cls, env: Any) -> Facts:
+        facts = cls({}, {})
+        equal = [guard.expr.args for guard in env.guards if isinstance(guard.expr, sympy.Eq)]
+        for expr, number in equal:
+            if number.is_Integer and number > 0 and not expr.is_Symbol:
+                facts.values[_with_floors(expr)] = int(number)
+        for expr, number in equal:
+            if number == 0 and type(expr).__name__ in ("Mod", "PythonMod"):
+                symbol, factor = expr.args
+                facts._note_multiple(symbol, factor, env)
+        return facts
+
+    def _note_multiple(self, symbol: Any, factor: Any, env: Any) -> None:
+        """Of a number, or of `symbol // number`, where that is known to fit so many times."""
         if type(factor).__name__ == "FloorDiv" and factor.args[0] == symbol:
-            # s is a multiple of s // k, namely k times as much
             part, factor = factor, factor.args[1]
-            if not any(e.args == (symbol, part) for e in equal.get(factor, ())):
-                continue
-        if factor.is_Integer and factor > 1:
-            found[symbol] = math.lcm(found.get(symbol, 1), int(factor))
-    return found
+            times = [n for e, n in self.values.items() if e.args == (symbol, part)]
+            if factor not in times:
+                return
+        if factor.is_Integer and factor > 1 and symbol in env.backed_var_to_val:
+            self.factors[symbol] = math.lcm(self.factors.get(symbol, 1), int(factor))
+
+    def text(self, expr: Any) -> str:
+        """What they say of an expression."""
+        parts = list(sympy.preorder_traversal(_with_floors(expr)))
+        found = {e: n for known in (self.factors, self.values) for e, n in known.items()}
+        return ", ".join(sorted({f"{e}: {found[e]}" for e in parts if e in found}))
+
+
+def _with_floors(e: Any) -> Any:
+    """An expression without the divisions that torch notes as leaving no rest."""
+    return e.replace(CleanDiv, FloorDivision) if e.has(CleanDiv) else e
 
 
 class Meta:

@@ -22,6 +22,15 @@ def windows(x):
     return x.softmax(-1) * 2
 
 
+def padded_windows(x):
+    b, c, h, w = x.shape
+    y = F.pad(x, (0, (4 - w % 4) % 4, 0, (4 - h % 4) % 4))
+    h, w = y.shape[2:]
+    y = y.view(b, c, h // 4, 4, w // 4, 4).permute(0, 2, 4, 3, 5, 1).reshape(-1, 16, c)
+    y = (y @ y.transpose(1, 2)).softmax(-1)
+    return y, y.sum((1, 2)).view(b, h // 4, w // 4)
+
+
 def unshuffled(x):
     return F.pixel_unshuffle(x, 2) * 2
 
@@ -37,7 +46,10 @@ def asserted(x):
     return x[:, :, : x.shape[2] // 3] * 2, x.cumsum(2) + x.shape[2] // 12
 
 
-FUNCTIONS = [patches, windows, unshuffled, groups, asserted]
+FUNCTIONS = [patches, windows, padded_windows, unshuffled, groups, asserted]
+
+
+OTHERS = {padded_windows: [(2, 5, 25, 30), (3, 4, 9, 16), (2, 3, 7, 11)]}
 
 
 def codes(call):
@@ -67,11 +79,14 @@ def test_values_and_gradients(fn, backend):
                 grads.append(torch.autograd.grad(total, t)[0])
             torch.testing.assert_close(*grads)
 
-    texts = codes(lambda: run((2, 3, 24, 32), (3, 4, 12, 8), (5, 4, 36, 16)))
+    texts = codes(
+        lambda: run((2, 3, 24, 32), (3, 4, 12, 8), (5, 4, 36, 16), *OTHERS.get(fn, ()))
+    )
     assert len(texts) == 2
-    divided = [part for text in texts for part in re.findall(r"\(+s\d+ ?//[^)]*\)", text)]
-    assert all(re.fullmatch(r"\(s\d+ // \d+\)", part) for part in divided)
-    assert divided or fn is groups
+    for text in texts:
+        plan = text.partition("k_")[0]
+        assert not re.search(r"//\s*\(", plan)
+        assert fn in (groups, padded_windows) or re.search(r"\(s\d+ // \d+\)", plan)
 
 
 @pytest.mark.parametrize("fn, shape", [(patches, (2, 3, 24, 30)), (unshuffled, (2, 3, 7, 8))])

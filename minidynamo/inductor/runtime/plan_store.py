@@ -35,7 +35,7 @@ from minidynamo.inductor.runtime.cpp_toolchain import (
     find_compiler,
     openmp_library,
 )
-from minidynamo.inductor.sizes import exact_text, known_factors, simplified
+from minidynamo.inductor.sizes import Facts, exact_text, simplified
 
 __all__ = [
     "CompiledPlan",
@@ -219,11 +219,9 @@ def _size_text(value: torch.SymInt) -> str:
     expr = simplified(value)
     symbols = sorted(expr.free_symbols, key=str)
     ranges = env.var_to_range  # a nested tensor's ragged size has none
-    factors = known_factors(env)
-    lowest = ", ".join(
-        f"{s}>={ranges[s].lower} {factors.get(s, '')}" for s in symbols if s in ranges
-    )
-    return f"{exact_text(value.node.expr)} = {exact_text(expr)} ({lowest})"
+    lowest = ", ".join(f"{s}>={ranges[s].lower}" for s in symbols if s in ranges)
+    facts = Facts.of(env).text(expr)
+    return f"{exact_text(value.node.expr)} = {exact_text(expr)} ({lowest}) {facts}"
 
 
 @cache
