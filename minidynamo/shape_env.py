@@ -25,7 +25,14 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from .remembered_sizes import remembering
 
-__all__ = ["ExactShapeEnv", "constant_of", "decomposing", "keeping_quotients"]
+__all__ = [
+    "ExactShapeEnv",
+    "checked_guards",
+    "constant_of",
+    "decomposing",
+    "keeping_quotients",
+    "note_checked",
+]
 
 _DROPOUTS = (
     F.dropout,
@@ -53,6 +60,20 @@ def constant_of(number: Any) -> Any:
 def _computed(node: SymNode, constant: Any) -> Any:
     """What Python computed, where sympy, whose sums are in another order, says `constant`."""
     return node.hint if node.pytype is float and node.has_hint() else constant
+
+
+def note_checked(env: ShapeEnv) -> None:
+    """Checks were made of all guards so far."""
+    if isinstance(env, ExactShapeEnv):
+        env.n_checked = len(env.guards)
+
+
+def checked_guards(env: ShapeEnv) -> list[Any]:
+    """The guards that hold whenever compiled code is called: not those that compiling a backward
+    pass adds later.
+    """
+    last = env.n_checked if isinstance(env, ExactShapeEnv) else None
+    return list(env.guards[:last])
 
 
 def decomposing(
@@ -117,13 +138,15 @@ def deciding_equal(expr: Any) -> Any:
 class ExactShapeEnv(ShapeEnv):
     """Simplifies nothing to another value than Python gives.
 
-    results, numbers: what `remembered_sizes` keeps here.
+    results, numbers: what `remembered_sizes` keeps here. n_checked: how many of the guards the
+    checks before a call were made of (None: these are still to be made).
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.results: dict[Any, tuple[Any, type, bool]] = {}
         self.numbers: dict[int, SymNode] = {}
+        self.n_checked: int | None = None
 
     def create_symintnode(self, sym: Any, **options: Any) -> int | torch.SymInt:
         number = super().create_symintnode(sym, **options)

@@ -36,7 +36,7 @@ from .exc import RunInEager, UserError
 from .guard_expr import from_sympy
 from .guards import Check, Guard, GuardSet, Predicate, TensorSpec, UserStack
 from .joined_sources import is_joined, predicate
-from .shape_env import expr_function
+from .shape_env import expr_function, note_checked
 from .shape_history import History, history_of, is_counter
 from .shape_specs import UNBACKED, SpecifiedShapes
 from .source import (
@@ -418,6 +418,7 @@ class Shapes:
             )
         for condition, stack in self._conditions():
             self._add(guards, condition, stack)
+        note_checked(self.env)
 
     def _spec(self, tensor: _Tensor, guards: GuardSet) -> TensorSpec:
         def fixed(numbers: Sequence[Any]) -> list[int | None]:

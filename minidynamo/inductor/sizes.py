@@ -38,7 +38,7 @@ from minidynamo.inductor.symbolic import (
     product,
     symbol_expr,
 )
-from minidynamo.shape_env import keeping_quotients
+from minidynamo.shape_env import checked_guards, keeping_quotients
 
 # Functions that plans can compute (csrc/plan_expr.cpp), by the names that sympy prints.
 _OF_INTEGERS = frozenset(
@@ -274,7 +274,8 @@ class Facts:
     @classmethod
     def of(cls, env: Any) -> Facts:
         facts = cls({}, {})
-        equal = [guard.expr.args for guard in env.guards if isinstance(guard.expr, sympy.Eq)]
+        conditions = [guard.expr for guard in checked_guards(env)]
+        equal = [e.args for e in conditions if isinstance(e, sympy.Eq)]
         for expr, number in equal:
             if number.is_Integer and number > 0 and not expr.is_Symbol:
                 facts.values[_with_floors(expr)] = int(number)

@@ -283,16 +283,17 @@ def _product(a: Expr, b: Expr) -> Expr:
 
 def _recombine(e: Expr) -> Expr:
     """Rewrite `c * (a % d) + c * d * (a // d)` to `c * a`."""
-    mods = [m[0] for m in e.terms if len(m) == 1 and isinstance(m[0], Mod)]
-    for atom in mods:
-        coeff = e.terms.get((atom,), 0)
-        quotient = floordiv(atom.num, atom.den) * atom.den
-        if not coeff or len(quotient.terms) != 1 or quotient.const:
+    mods = [(m, n, a) for m in e.terms for n, a in enumerate(m) if isinstance(a, Mod)]
+    for monomial, place, atom in mods:
+        others = monomial[:place] + monomial[place + 1 :]
+        times = Expr(0, {others: e.terms[monomial]}) if others else as_expr(e.terms[monomial])
+        quotient = floordiv(atom.num, atom.den) * atom.den * times
+        if len(quotient.terms) != 1 or quotient.const:
             continue
-        ((monomial, factor),) = quotient.terms.items()
-        if e.terms.get(monomial) == coeff * factor:
-            rest = {m: c for m, c in e.terms.items() if m not in ((atom,), monomial)}
-            return Expr(e.const, rest) + atom.num * coeff
+        ((whole, factor),) = quotient.terms.items()
+        if e.terms.get(whole) == factor:
+            rest = {m: c for m, c in e.terms.items() if m not in (monomial, whole)}
+            return Expr(e.const, rest) + atom.num * times
     return e
 
 

@@ -5,9 +5,13 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic
 
 import minidynamo
 from minidynamo import events
+from minidynamo.inductor.sizes import Facts, SizeTable, plan_size
+from minidynamo.shape_env import ExactShapeEnv, note_checked
 
 
 def patches(x):
@@ -133,3 +137,15 @@ def test_a_size_that_is_not_a_multiple_any_more():
         ]
     )
     assert len(texts) == 2
+
+
+def test_guards_of_a_later_backward_pass_are_no_facts():
+    env = ExactShapeEnv()
+    size = env.create_symintnode(
+        env.create_symbol(24, ConstantSource("n"), DimDynamic.DYNAMIC), hint=24
+    )
+    assert size % 4 == 0
+    note_checked(env)
+    assert size % 3 == 0
+    assert Facts.of(env).factors == {size.node.expr: 4}
+    assert plan_size(SizeTable().convert(size // 2)) == f"2*({size} // 4)"

@@ -72,6 +72,8 @@ def test_rows_of_a_symbolic_length_are_one_loop():
     assert mod(floordiv(flat, n), m) * n + mod(flat, n) == flat
     outer = b * n * m + flat
     assert mod(floordiv(outer, n), m) * n + mod(outer, n) == flat
+    assert k * n * floordiv(flat, n) + k * mod(flat, n) == k * flat
+    assert 2 * k * n * floordiv(flat, n) + k * mod(flat, n) != k * flat
     assert floordiv(as_expr(-1), n) == -1
     assert floordiv(n * m - 1, n) == m - 1
     # Too small a divisor to tell.

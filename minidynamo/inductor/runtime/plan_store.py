@@ -148,6 +148,7 @@ class Texts:
     def __init__(self) -> None:
         self.number: dict[torch.fx.Node, int] = {}
         self.sizes: dict[Any, str] = {}
+        self.facts: Facts | None = None
 
     def lines(self, gm: torch.fx.GraphModule) -> Iterator[str]:
         """One line a node."""
@@ -187,7 +188,8 @@ class Texts:
             raise NotKept
         expr = value.node.expr
         if expr not in self.sizes:
-            self.sizes[expr] = _size_text(value)
+            self.facts = self.facts or Facts.of(value.node.shape_env)
+            self.sizes[expr] = _size_text(value, self.facts)
         return self.sizes[expr]
 
     def geometry(self, tensor: torch.Tensor) -> str:
@@ -214,14 +216,14 @@ def _target(target: Any) -> str:
     raise NotKept
 
 
-def _size_text(value: torch.SymInt) -> str:
+def _size_text(value: torch.SymInt, facts: Facts) -> str:
     env = value.node.shape_env
     expr = simplified(value)
     symbols = sorted(expr.free_symbols, key=str)
     ranges = env.var_to_range  # a nested tensor's ragged size has none
     lowest = ", ".join(f"{s}>={ranges[s].lower}" for s in symbols if s in ranges)
-    facts = Facts.of(env).text(expr)
-    return f"{exact_text(value.node.expr)} = {exact_text(expr)} ({lowest}) {facts}"
+    known = facts.text(expr)
+    return f"{exact_text(value.node.expr)} = {exact_text(expr)} ({lowest}) {known}"
 
 
 @cache
