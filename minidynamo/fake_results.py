@@ -293,6 +293,11 @@ def _dispatch(
         shapes = RESULTS.get(func, _no_more)(*args, **(kwargs or {}))
         if shapes is not None:
             return args[0] if func in IN_PLACE else _results(mode, args[0], shapes)
+    if func in (aten.view.default, aten._unsafe_view.default):
+        geometry = _view_of_rows(args[0], args[1])
+        if geometry is not None:
+            strided = aten.as_strided.default
+            return FakeTensorMode.dispatch(mode, strided, types, (args[0], *geometry), {})
     if func is aten.view.default:
         _check_view(mode, *args)
     elif func is aten.nansum.default and len(args) > 1 and not args[1]:
@@ -354,6 +359,50 @@ def _without_constants(
     finally:
         for tensor, constant in known:
             tensor.constant = constant
+
+
+def _view_of_rows(x: torch.Tensor, shape: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:
+    """Sizes and strides of a view of symbolic sizes, guarded to have as many elements; None where
+    torch has to find them: for memory of another order, and sizes that depend on data.
+
+    torch takes a view apart dimension by dimension: the sizes of `x.view(h // 4, 4, w)` are
+    `h // 4`, `h // (h // 4)` and `w` there. What is computed of these has no end.
+    """
+    symbolic = [n for n in (*x.shape, *shape) if isinstance(n, torch.SymInt)]
+    if not symbolic or not all(n.node.has_hint() for n in symbolic):
+        return None
+    if type(x) is not FakeTensor or x.layout != torch.strided or not is_row_major(x):
+        return None
+    if not all(map(_hint, (*x.shape, *shape))) or not _has_as_many(x.shape, shape):
+        return None
+    steps: list[Any] = [1]
+    for size in reversed(shape[1:]):
+        steps.append(steps[-1] * (size if type(size) is not int else max(size, 1)))
+    return list(shape), steps[::-1][: len(shape)]
+
+
+def _hint(number: Any) -> int:
+    return number if type(number) is int else int(number.node.hint)
+
+
+def _has_as_many(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two shapes have as many elements, group by group of dimensions that have in the
+    call that is compiled for: what is said of each group, and not of all, tells more.
+    """
+    left, right = [*reversed(one)], [*reversed(other)]
+    while left or right:
+        a, b = left.pop() if left else 1, right.pop() if right else 1
+        while _hint(a) != _hint(b):
+            shorter = left if _hint(a) < _hint(b) else right
+            if not shorter:
+                return False
+            if shorter is left:
+                a = a * left.pop()
+            else:
+                b = b * right.pop()
+        if a != b:
+            return False
+    return True
 
 
 def _check_view(mode: FakeTensorMode, x: torch.Tensor, shape: Sequence[Any]) -> None:

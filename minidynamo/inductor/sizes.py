@@ -279,6 +279,11 @@ class Facts:
         for expr, number in equal:
             if number.is_Integer and number > 0 and not expr.is_Symbol:
                 facts.values[_with_floors(expr)] = int(number)
+        for one, other in [*equal, *((b, a) for a, b in equal)]:
+            if other.is_Mul and len(other.args) == 2 and one.is_Symbol:
+                factor, part = other.args
+                if type(part).__name__ == "FloorDiv" and part.args == (one, factor):
+                    facts._note_multiple(one, factor, env)
         for expr, number in equal:
             if number == 0 and type(expr).__name__ in ("Mod", "PythonMod"):
                 symbol, factor = expr.args

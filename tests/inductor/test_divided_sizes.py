@@ -149,3 +149,33 @@ def test_guards_of_a_later_backward_pass_are_no_facts():
     assert size % 3 == 0
     assert Facts.of(env).factors == {size.node.expr: 4}
     assert plan_size(SizeTable().convert(size // 2)) == f"2*({size} // 4)"
+
+
+def test_views_have_the_sizes_that_are_asked_for():
+    """Views of other memory, and of too many elements, are torch's."""
+    seen = []
+
+    def backend(gm, example_inputs):
+        (output,) = gm.graph.find_nodes(op="output")
+        seen.append([str(tuple(n.meta["example_value"].shape)) for n in output.args[0]])
+        return gm
+
+    def fn(x):
+        b, h, w = x.shape
+        return (
+            x.view(b, h // 4, 4, w),
+            x.reshape(-1, w),
+            x.transpose(1, 2).reshape(b, w, h // 4, 4),
+        )
+
+    compiled = minidynamo.compile(fn, backend=backend, dynamic=True, fullgraph=True)
+    for shape in ((3, 8, 5), (2, 12, 7), (4, 16, 6)):
+        x = torch.randn(shape)
+        for ours, eager in zip(compiled(x), fn(x), strict=True):
+            assert torch.equal(ours, eager) and ours.stride() == eager.stride()
+            assert (ours._base is x) == (eager._base is x)
+    ((views, flat, _),) = seen
+    assert re.fullmatch(r"\(s\d+, \(s\d+//4\), 4, s\d+\)", views)
+    assert "//" not in flat
+    with pytest.raises(RuntimeError, match="invalid for input of size"):
+        compiled(torch.randn(3, 9, 5))
