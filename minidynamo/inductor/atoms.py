@@ -81,23 +81,33 @@ class ValueRef(Atom):
         self._finish(f"%{node}:{size}")
 
 
-class FloorDiv(Atom):
+class _Division(Atom):
+    """Of two expressions. Their texts are not all: loop variables of other sizes have the names."""
+
+    __slots__ = ("den", "num")
+    __hash__ = Atom.__hash__
+    _sign: str
+
+    def __init__(self, num: Expr, den: Expr) -> None:
+        self.num = num
+        self.den = den
+        self._finish(f"({num} {self._sign} {den})")
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not super().__eq__(other):
+            return self is other
+        return self.num == other.num and self.den == other.den  # type: ignore[attr-defined]
+
+
+class FloorDiv(_Division):
     """floor(num / den), den > 0, in a form that did not simplify."""
 
-    __slots__ = ("den", "num")
-
-    def __init__(self, num: Expr, den: Expr) -> None:
-        self.num = num
-        self.den = den
-        self._finish(f"({num} // {den})")
+    __slots__ = ()
+    _sign = "//"
 
 
-class Mod(Atom):
+class Mod(_Division):
     """num - den * floor(num / den), den > 0, in a form that did not simplify; 0 <= value < den."""
 
-    __slots__ = ("den", "num")
-
-    def __init__(self, num: Expr, den: Expr) -> None:
-        self.num = num
-        self.den = den
-        self._finish(f"({num} % {den})")
+    __slots__ = ()
+    _sign = "%"

@@ -37,6 +37,7 @@ from minidynamo.inductor.symbolic import (
     mod,
     product,
     symbol_expr,
+    upper,
 )
 from minidynamo.shape_env import checked_guards, keeping_quotients
 
@@ -74,6 +75,7 @@ class SizeTable:
     def __init__(
         self, told: Collection[Any] | None = None, extents: Collection[Any] = ()
     ) -> None:
+        _forget_proofs()
         self.is_closed = False
         self._told = told
         self._extents = extents
@@ -219,6 +221,12 @@ class SizeTable:
             raise Undecided(f"{e} in a plan")
         for symbol in e.free_symbols if self.is_closed else ():
             self._symbol(symbol, env)
+
+
+def _forget_proofs() -> None:
+    """Of another graph, whose symbols have the same names."""
+    for proven in (floordiv, mod, is_nonneg, upper):
+        proven.cache_clear()
 
 
 def has_floats(e: Any) -> bool:

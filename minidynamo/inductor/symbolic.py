@@ -4,8 +4,7 @@ An `Expr` is a polynomial with integer coefficients over *atoms*. An atom is a `
 variable, with the number of values it takes, or a size known only at run time), a `FloorDiv`, a
 `Mod`, or a `ValueRef` (a number that the kernel computes or loads: indirect indexing). Almost every
 index that occurs is affine, so the class is a plain dictionary from monomial to coefficient:
-building, adding and substituting cost microseconds, which a general computer algebra system does
-not offer.
+building, adding and substituting cost microseconds.
 
 Everything is immutable, hashable and compared structurally. Python's operators work on expressions
 and ints: `x * 4 + 1`, `x // 4`, `x % 4`; the last two simplify with the ranges of the symbols (`(x
@@ -223,9 +222,7 @@ class Expr:
         return Expr(const, out)
 
     def subs(self, mapping: Mapping[Atom, IntLike]) -> Expr:
-        """Replace atoms (symbols and value references) by expressions; FloorDiv and Mod simplify
-        again.
-        """
+        """Replace atoms by expressions; FloorDiv and Mod simplify again."""
         total = as_expr(self.const)
         changed = False
         for monomial, coeff in self.terms.items():
@@ -367,6 +364,7 @@ def _extreme(e: Expr, largest: bool) -> Expr | None:
     return total
 
 
+@lru_cache(maxsize=1 << 15)
 def upper(e: Expr) -> Expr | None:
     """The largest value of `e` over its loop variables, in size symbols; None if unknown."""
     return _extreme(e, True)
@@ -408,6 +406,7 @@ def _without_floors(e: Expr) -> Expr:
     return low
 
 
+@lru_cache(maxsize=1 << 15)
 def is_nonneg(e: Expr) -> bool:
     """True where `e` is proven to be >= 0."""
     if not e.terms:
@@ -505,9 +504,7 @@ def _common(e: Expr, den: Expr) -> Iterator[Expr]:
 
 
 def _coarsen(e: Expr, den: Expr) -> tuple[Expr, Expr, Expr]:
-    """(factor, coarse, fine) with e == factor * coarse + fine, 0 <= fine < factor, factor dividing
-    den; else factor 1.
-    """
+    """(factor, coarse, fine): e == factor * coarse + fine, 0 <= fine < factor, a divisor of den."""
     if den.is_const or len(den.terms) == 1 and den.const == 0:
         for factor in _common(e, den):
             coarse, fine = _split(e, factor)
@@ -516,6 +513,7 @@ def _coarsen(e: Expr, den: Expr) -> tuple[Expr, Expr, Expr]:
     return as_expr(1), e, ZERO
 
 
+@lru_cache(maxsize=1 << 15)
 def floordiv(num: Expr, den: Expr) -> Expr:
     """floor(num / den) for den > 0, simplified with what the ranges of the symbols tell."""
     if den == 1:
@@ -547,6 +545,7 @@ def floordiv(num: Expr, den: Expr) -> Expr:
     return quotient + symbol_expr(FloorDiv(rest, den))
 
 
+@lru_cache(maxsize=1 << 15)
 def mod(num: Expr, den: Expr) -> Expr:
     """num modulo den for den > 0, in [0, den), simplified with the ranges of the symbols."""
     if den == 1:

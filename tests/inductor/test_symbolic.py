@@ -81,6 +81,18 @@ def test_rows_of_a_symbolic_length_are_one_loop():
     assert mod(floordiv(flat, n), k) == symbol_expr(Mod(floordiv(flat, n), k))
 
 
+def test_loop_variables_of_other_sizes_are_others():
+    """Also inside of divisions, whose texts are equal: what is proven of one is not of another."""
+    n = symbol_expr(Symbol("n", lower=2))
+    short, long = (symbol_expr(loop_symbol("r", size)) for size in (3 * n, 3 * n * n))
+    assert str(short // 3) == str(long // 3)
+    assert short // 3 != long // 3
+    assert len({short // 3, long // 3}) == 2
+    assert mod(short // 3, n) == short // 3
+    assert mod(long // 3, n) != long // 3
+    assert is_less(short // 3, n) and not is_less(long // 3, n)
+
+
 def test_size_symbols():
     s = symbol_expr(Symbol("s0", None, 2))
     row = symbol_expr(loop_symbol("row", s))
