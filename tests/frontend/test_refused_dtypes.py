@@ -108,19 +108,3 @@ def test_numbers_that_wrap_or_fit():
         return wrapped, halves, moved, torch.full((2,), 1e39, dtype=torch.double)
 
     check(f, torch.arange(3.0), graphs=None, fullgraph=True, backend="inductor")
-
-
-@pytest.mark.parametrize(
-    "dtypes", [("half", "float"), ("bfloat16", "half"), ("float", "double")]
-)
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
-def test_dtypes_that_fake_tensors_get_wrong(dtypes, backend):
-    def f(a):
-        x, y = (getattr(a, dtype)() for dtype in dtypes)
-        return F.soft_margin_loss(x, y, reduction="none") + x
-
-    compiled = minidynamo.compile(f, backend=backend)
-    a = torch.arange(3.0)
-    torch.testing.assert_close(compiled(a), f(a), rtol=1e-2, atol=1e-2)
-    with pytest.raises(minidynamo.exc.Unsupported, match="gives it another dtype"):
-        minidynamo.compile(f, backend=backend, fullgraph=True)(a)
