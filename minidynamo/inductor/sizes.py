@@ -14,6 +14,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sympy
 import torch
@@ -281,7 +282,13 @@ class Facts:
 
     @classmethod
     def of(cls, env: Any) -> Facts:
-        facts = cls({}, {})
+        """As they were noted last: a plan may rely on no others than those that its key names."""
+        return _facts[env] if env in _facts else cls.noted(env)
+
+    @classmethod
+    def noted(cls, env: Any) -> Facts:
+        """By the guards so far."""
+        facts = _facts[env] = cls({}, {})
         conditions = [guard.expr for guard in checked_guards(env)]
         equal = [e.args for e in conditions if isinstance(e, sympy.Eq)]
         for expr, number in equal:
@@ -313,6 +320,9 @@ class Facts:
         parts = list(sympy.preorder_traversal(_with_floors(expr)))
         found = {e: n for known in (self.factors, self.values) for e, n in known.items()}
         return ", ".join(sorted({f"{e}: {found[e]}" for e in parts if e in found}))
+
+
+_facts: WeakKeyDictionary[Any, Facts] = WeakKeyDictionary()
 
 
 def _with_floors(e: Any) -> Any:

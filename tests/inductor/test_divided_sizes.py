@@ -147,8 +147,20 @@ def test_guards_of_a_later_backward_pass_are_no_facts():
     assert size % 4 == 0
     note_checked(env)
     assert size % 3 == 0
-    assert Facts.of(env).factors == {size.node.expr: 4}
+    assert Facts.noted(env).factors == {size.node.expr: 4}
     assert plan_size(SizeTable().convert(size // 2)) == f"2*({size} // 4)"
+
+
+def test_a_plan_relies_on_the_facts_in_its_key():
+    env = ExactShapeEnv()
+    size = env.create_symintnode(
+        env.create_symbol(24, ConstantSource("n"), DimDynamic.DYNAMIC), hint=24
+    )
+    assert size % 4 == 0
+    key = Facts.noted(env).text(size.node.expr)
+    assert size % 3 == 0
+    assert Facts.of(env).text(size.node.expr) == key
+    assert Facts.noted(env).text(size.node.expr) != key
 
 
 def test_views_have_the_sizes_that_are_asked_for():

@@ -188,7 +188,7 @@ class Texts:
             raise NotKept
         expr = value.node.expr
         if expr not in self.sizes:
-            self.facts = self.facts or Facts.of(value.node.shape_env)
+            self.facts = self.facts or Facts.noted(value.node.shape_env)
             self.sizes[expr] = _size_text(value, self.facts)
         return self.sizes[expr]
 
