@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..side_effects import Mutation
 from ..source import AttrSource, ConstSource, DictItemSource, DictKeySource, DictValueSource
@@ -71,9 +71,15 @@ def note_identity(tx: Translator, key: VariableTracker) -> None:
         tx.output.hashed[key.source] = None
 
 
-# The kind of dict that is its own instance dict, what guards that, and what makes it of another
-# (see own_dicts.py).
-OWN_DICTS: list[tuple[type[DictVariable], Callable[..., None], Callable[..., None]]] = []
+class OwnDicts(NamedTuple):
+    """Dicts that are their own instance dicts (see own_dicts.py, which is above this file)."""
+
+    kind: type[DictVariable]
+    check: Callable[[Translator, DictVariable], None]
+    adopt: Callable[[Translator, DictVariable], None]
+
+
+OWN_DICTS: list[OwnDicts] = []
 _DICT_MUTATORS = frozenset(
     "__setitem__ __delitem__ clear pop popitem setdefault update __ior__".split()
 )
@@ -322,7 +328,7 @@ class DictVariable(BuiltinObject):
         value: VariableTracker | None,
     ) -> None:
         if value is not None and value.realize() is self and descriptor.__name__ == "__dict__":
-            OWN_DICTS[0][2](tx, self)
+            OWN_DICTS[0].adopt(tx, self)
             return
         if descriptor is not _FACTORY or value is None:
             super().store_in_c(tx, descriptor, value)
@@ -516,7 +522,7 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
         found = value.default_factory  # type: ignore[attr-defined]
         factory = tx.lazy(found, AttrSource(source, "default_factory"))
     own = cls is not dict and instance_dict(value) is value
-    result: DictVariable = (OWN_DICTS[0][0] if own else DictVariable)(
+    result: DictVariable = (OWN_DICTS[0].kind if own else DictVariable)(
         entries,
         cls,
         source=source,
@@ -525,7 +531,7 @@ def _wrap_dict(tx: Translator, value: dict[Any, Any], source: Source) -> Variabl
         default_factory=factory,
     )
     if own:
-        OWN_DICTS[0][1](tx, result)
+        OWN_DICTS[0].check(tx, result)
     if not by_key:
         result.guard_keys(tx)
     return result

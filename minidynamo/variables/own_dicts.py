@@ -11,7 +11,7 @@ from ..guards import Predicate
 from ..source_calls import instance_dict
 from .base import VariableTracker, unsupported
 from .constant import ConstantVariable
-from .dicts import OWN_DICTS, DictVariable
+from .dicts import OWN_DICTS, DictVariable, OwnDicts
 
 if TYPE_CHECKING:
     from ..codegen import PyCodegen
@@ -74,4 +74,4 @@ def _adopt(tx: Translator, value: DictVariable) -> None:
     value.__class__ = OwnDictVariable
 
 
-OWN_DICTS.append((OwnDictVariable, _check, _adopt))
+OWN_DICTS.append(OwnDicts(OwnDictVariable, _check, _adopt))
