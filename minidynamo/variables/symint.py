@@ -294,22 +294,23 @@ def compute(
     ):
         return None  # constants then give the program's own error, if it is one
     if isinstance(result, SYM_TYPES):
-        if row in _COMPARISONS and args[0] is not args[1] and _cancels(values, result):
-            return None
+        if _cancels(values, result) and (row in _COMPARISONS or not _have_hints(values)):
+            return _computed_outside(tx, row, args)
         return wrap_number(tx, result, made=(row, args))
     return tx.wrap_constant(result) if type(result) in _NUMBERS else None
 
 
-def _cancels(compared: list[Any], result: torch.SymBool) -> bool:
-    """Whether sympy took terms of sums from both sides: floats are rounded where those stand."""
-    numbers = [value for value in compared if isinstance(value, torch.SymFloat)]
-    if not all(value.node.has_hint() for value in numbers):
-        return False
-    parts = [value.node.expr for value in numbers]
-    if all(isinstance(part, sympy.Symbol) for part in parts):
-        return False
+def _cancels(operands: list[Any], result: Any) -> bool:
+    """Whether sympy took terms from both sides: sums of floats are rounded where those stand, and
+    no NaN equals itself.
+    """
+    parts = [value.node.expr for value in operands if isinstance(value, torch.SymFloat)]
     symbols = {symbol for part in parts for symbol in part.free_symbols}
     return not symbols <= result.node.expr.free_symbols
+
+
+def _have_hints(values: list[Any]) -> bool:
+    return all(value.node.has_hint() for value in values if isinstance(value, torch.SymFloat))
 
 
 def _fits(tx: Translator, number: torch.SymInt, function: Callable[..., Any]) -> bool:
@@ -542,6 +543,7 @@ _ROUNDINGS = frozenset({int, torch.sym_int, math.floor, math.ceil, math.trunc})
 _OUTSIDE = (
     _INTEGERS_ONLY
     | _ROUNDINGS
+    | _COMPARISONS
     | {float.is_integer}
     | {
         function

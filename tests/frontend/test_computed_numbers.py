@@ -293,6 +293,8 @@ QUESTIONS = {
     "bool": (lambda x, a: x * 2 if a else x + 1, 0.0),
     "not": (lambda x, a: x * 2 if not a else x + 1, 0.0),
     "isnan": (lambda x, a: x + 1 if math.isnan(a) else x * a, math.nan),
+    "itself": (lambda x, a: x + 1 if a != a else x * a, math.nan),
+    "of a part of itself": (lambda x, a: x * a if a + 1 > a else x + 1, math.inf),
     "isinf": (lambda x, a: x + 1 if math.isinf(a) else x * a, -math.inf),
     "isfinite": (lambda x, a: x * a if math.isfinite(a) else x + 1, math.inf),
     "isclose": (lambda x, a: x * a if not math.isclose(a, 8.0) else x + 1, 8.0),

@@ -271,3 +271,24 @@ def test_what_has_no_result_where_data_leaves_nothing(name, backend):
         with pytest.raises((IndexError, RuntimeError)):
             whole(X, 9.0)
         assert_same(parted(X, 9.0), caught(X, 9.0))
+
+
+NOT_FINITE = {
+    "compared with itself": lambda y: (y != y, y == y),
+    "compared with a sum": lambda y: (y + 1 > y, y * 0.0 == 0),
+    "subtracted from itself": lambda y: torch.ones(2) + (y - y),
+    "times zero": lambda y: torch.ones(2) * (y * 0.0),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("kind", NOT_FINITE)
+def test_floats_of_data_may_be_infinite_or_no_number(kind, backend):
+    def fn(x):
+        return NOT_FINITE[kind](x.item()), x + 1
+
+    with minidynamo.config.patch(capture_scalar_outputs=True):
+        compiled = minidynamo.compile(fn, backend=backend)
+        for value in (2.0, torch.nan, torch.inf, -torch.inf):
+            x = torch.tensor(value, dtype=torch.float64)
+            torch.testing.assert_close(compiled(x), fn(x), equal_nan=True)
