@@ -306,7 +306,7 @@ def _cancels(operands: list[Any], result: Any) -> bool:
     """
     parts = [value.node.expr for value in operands if isinstance(value, torch.SymFloat)]
     symbols = {symbol for part in parts for symbol in part.free_symbols}
-    return not symbols <= result.node.expr.free_symbols
+    return bool(symbols) and not symbols <= result.node.expr.free_symbols
 
 
 def _have_hints(values: list[Any]) -> bool:
