@@ -15,6 +15,7 @@ from ..variables.base import VariableTracker, unsupported
 from ..variables.ndarray import NdarrayVariable, call_numpy, operands, with_tensors
 from ..variables.registry import handler_of, handles
 from ..variables.tensor import TensorVariable, tensor_method
+from .numpy_statistics import angle, heaviside, median, percentile, quantile
 
 if TYPE_CHECKING:
     from ..symbolic_convert import Translator
@@ -27,8 +28,7 @@ numpy = trace_rules.numpy
 _NOT_TRACED = frozenset(
     "finfo iinfo dtype random ndarray can_cast result_type set_printoptions array_equal"
     " array_equiv from_dlpack save load cbrt fix modf isscalar logaddexp2"
-    " fill_diagonal median percentile quantile heaviside angle histogram histogram2d"
-    " histogramdd".split()
+    " fill_diagonal histogram histogram2d histogramdd".split()
 )
 
 
@@ -81,7 +81,17 @@ def _divide(x: Any, y: Any) -> Any:
 
 
 # Written here, where torch._numpy's gives other values.
-_OWN = {"sign": _sign, "unique": _unique, "divide": _divide, "true_divide": _divide}
+_OWN = {
+    "sign": _sign,
+    "unique": _unique,
+    "divide": _divide,
+    "true_divide": _divide,
+    "median": median,
+    "quantile": quantile,
+    "percentile": percentile,
+    "angle": angle,
+    "heaviside": heaviside,
+}
 
 
 def _has_array(

@@ -79,3 +79,16 @@ def check_sizes(
         return
     if name.strip("_") not in _ELEMENTWISE:
         unsupported("numpy call", name, "of a size that depends on the data of a tensor")
+
+
+# Their vectors are known but for the signs, which libraries choose differently.
+_UP_TO_SIGNS = frozenset({"linalg.svd", "linalg.eigh", "linalg.eig"})
+
+
+def check_vectors(
+    name: str,
+    like: Any,
+) -> None:
+    """Break the graph where numpy's vectors may be the opposite of torch's."""
+    if name in _UP_TO_SIGNS and isinstance(like, tuple):
+        unsupported("numpy call", name, "numpy's vectors may have the opposite signs")

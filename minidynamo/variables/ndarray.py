@@ -23,7 +23,7 @@ from ..source import CallSource
 from .array_iterators import ArrayIterator
 from .array_memory import Call, View, apart, check_place, check_values, place_of
 from .array_outputs import into
-from .array_samples import check_sizes, has_shape, hint, sample
+from .array_samples import check_sizes, check_vectors, has_shape, hint, sample
 from .base import VariableTracker, unsupported
 from .builder import builds
 from .builtin_object import observed
@@ -525,6 +525,7 @@ def call_numpy(
                 _target(function, name)(*given[0], **given[1])
     except Exception as error:
         unsupported("numpy call", f"{name}: {error}", "numpy or torch refuses such arguments")
+    check_vectors(name, like)
     proxies, named = arguments(_as_proxy)
     result = tx.add_node("call_function", _target(function, name), proxies, named)
     return _as_arrays(tx, name, result, like, call)
@@ -544,7 +545,7 @@ def _as_arrays(
         array = NdarrayVariable(value, is_scalar=isinstance(like, numpy.generic))
         if array.dtype() == like.dtype and has_shape(value.fake, like.shape):
             return call.array(tx, array, like, path)
-    elif value.python_type() in (list, tuple) and type(like) in (list, tuple):
+    elif issubclass(value.python_type(), (list, tuple)) and isinstance(like, (list, tuple)):
         items = value.unpack(tx)
         if len(items) == len(like):
             pairs = enumerate(zip(items, like, strict=True))

@@ -155,7 +155,7 @@ def test_bytes_of_arrays_with_symbolic_sizes():
 
 def test_what_numpy_and_torch_do_otherwise_breaks():
     def fn(x):
-        return np.median(x), np.percentile(x, 50), np.random.default_rng(3).random() < 2, x + 1
+        return np.linalg.svd(x), np.random.default_rng(3).random() < 2, x + 1
 
     compare(fn, A, graphs=None, fullgraph=False, backend="eager")
 
@@ -163,6 +163,41 @@ def test_what_numpy_and_torch_do_otherwise_breaks():
         return np.sin(x > 0), x + 1
 
     compare(half, A, fullgraph=False, backend="eager")
+
+
+STATISTICS = """
+np.median(a) | np.median(a, axis=0) | np.median(a, -1, keepdims=True) | np.quantile(a, 0.3)
+np.quantile(a, 0.3, axis=0) | np.quantile(a, [0.1, 0.5, 0.9], axis=-1) | np.quantile(a, 0, axis=1)
+np.quantile(a, [0.1, 0.5], axis=0, keepdims=True) | np.quantile(a, [1.0, 0.7], keepdims=True)
+np.percentile(a, 37) | np.percentile(a, [25, 50, 75]) | np.percentile(a, 99.9, axis=-1)
+np.angle(a) | np.angle(a, deg=True) | np.angle(a - 0.25j, True) | np.heaviside(a + 0.0, 0.5)
+np.heaviside(a * 0.5, a * 0.5)
+"""
+SPECIAL = np.array(
+    [[-0.0, 0.1, 0.7, 3, -8], [np.nan, 0.3, -5, 2, 1], [np.inf, -np.inf, 4, 0, 9]]
+)
+
+
+@pytest.mark.parametrize("text", [t for t in STATISTICS.replace("\n", " | ").split(" | ") if t])
+@pytest.mark.parametrize(
+    "array", [SPECIAL, SPECIAL.astype("f4"), SPECIAL[2:0:-1, 2:].astype("i2")]
+)
+def test_statistics_and_signs(array, text):
+    """The middle items and shares between items, bit for bit, of NaN, infinities and -0.0, too."""
+    fn = eval(f"lambda a: {text}")  # noqa: S307
+    got = minidynamo.compile(fn, backend="eager", fullgraph=True)(array.copy())
+    with np.errstate(all="ignore"):
+        want = fn(array.copy())
+    assert (type(got), got.dtype, got.shape) == (type(want), want.dtype, want.shape)
+    np.testing.assert_array_equal(got, want) if "angle" not in text else assert_equal(got, want)
+
+
+def test_named_results_of_linear_algebra():
+    def fn(b):
+        made = np.linalg.qr(b)
+        return made, made.R, np.linalg.slogdet(made.R), np.linalg.slogdet(made[1]).sign
+
+    compare(fn, B + np.float32([[1, 2], [3, 4], [7, 3]]))
 
 
 TEXTS = {

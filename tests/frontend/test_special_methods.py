@@ -552,6 +552,28 @@ class Asking(str, enum.Enum):
         return super().__len__() + 1
 
 
+class Letter(str, enum.Enum):
+    A = "a"
+
+
+def test_methods_in_c_of_members_are_bound_once():
+    """Asked of a member by name: the tracer looked for them until it was out of stack."""
+    bound = Letter.A.__eq__
+
+    def fn(a):
+        told = Letter.A.__len__(), Letter.A.__eq__("a"), Letter.A.__contains__("a"), bound("b")
+        return a + 1, told, Letter.A.__getitem__(0), Letter.A.__hash__() == hash("a")
+
+    check(fn, X)
+
+    def stores(a):
+        Letter.A.__setattr__("seen", getattr(Letter.A, "seen", 0) + 1)
+        return a + Letter.A.seen
+
+    compiled = minidynamo.compile(stores, backend="eager")
+    assert [int(compiled(X)[0]) for _ in range(3)] == [int(X[0]) + n for n in (1, 2, 3)]
+
+
 class AskingNumber(enum.IntEnum):
     A = 1
     B = 2
