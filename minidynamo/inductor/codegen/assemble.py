@@ -19,7 +19,8 @@ import torch
 from minidynamo import events
 from minidynamo.inductor import config, metrics, symbolic
 from minidynamo.inductor.codegen.autotune import tuned
-from minidynamo.inductor.codegen.cpp import USUAL, codegen_cpp
+from minidynamo.inductor.codegen.cpp import codegen_cpp
+from minidynamo.inductor.codegen.cpp_tuning import USUAL
 from minidynamo.inductor.codegen.kernel import Kernel, KernelSpec, with_offsets
 from minidynamo.inductor.codegen.plan import (
     Arg,

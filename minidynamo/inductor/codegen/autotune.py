@@ -16,7 +16,8 @@ from functools import partial
 import torch
 
 from minidynamo import events
-from minidynamo.inductor.codegen.cpp import USUAL, Tuning, codegen_cpp
+from minidynamo.inductor.codegen.cpp import codegen_cpp
+from minidynamo.inductor.codegen.cpp_tuning import USUAL, Tuning
 from minidynamo.inductor.codegen.kernel import KernelSpec
 from minidynamo.inductor.runtime.cpp_toolchain import compile_library
 from minidynamo.inductor.timing import fastest_times

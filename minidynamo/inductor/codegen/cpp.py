@@ -6,10 +6,10 @@ One loop symbol is *vectorised*: its loop takes N elements at a time, the values
 are vectors, the others are numbers, computed in the outermost loop that knows them. Four shapes of
 loop nest follow:
 
-    elementwise      for outer.. { for x += N { body } } transposing      for outer.. { for y += N {
-    for x += N { read N x N, turn it; for k < N { body } } } } inner reduction  for outer.. { for r
-    += N { accumulate }  numbers  for r += N { .. } } outer reduction  for outer.. { for x += N * T
-    { for r { accumulate }  vectors  for r { .. } } }
+    elementwise      for outer { for x += N { body } }
+    transposing      for outer { for y += N { for x += N { turn N x N; for k < N { body } } } }
+    inner reduction  for outer { for r += N { accumulate }  numbers  for r += N { .. } }
+    outer reduction  for outer { for x += N * T { for r { accumulate }  vectors  for r { .. } } }
 
 Columns of long rows are walked down many at a time (`cpp_columns.py`).
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from minidynamo.inductor.codegen.code import Code
 from minidynamo.inductor.codegen.cpp_columns import PanelPrinter, Panels, plan_panels
@@ -43,6 +43,7 @@ from minidynamo.inductor.codegen.cpp_stages import (
     plan_stages,
     size_of,
 )
+from minidynamo.inductor.codegen.cpp_tuning import USUAL, Tuning
 from minidynamo.inductor.codegen.cpp_turned import (
     block_loop,
     close_rows,
@@ -54,45 +55,39 @@ from minidynamo.inductor.codegen.cpp_turned import (
 from minidynamo.inductor.codegen.cpp_values import ValuePrinter
 from minidynamo.inductor.codegen.cpp_vec import MEMORY_TYPE
 from minidynamo.inductor.codegen.kernel import KernelSpec, failure_texts
-from minidynamo.inductor.codegen.narrow import bytes_of_bools, narrow_integers, stays_small
+from minidynamo.inductor.codegen.narrow import (
+    SMALL,
+    bytes_of_bools,
+    narrow_integers,
+    stays_small,
+    within_limits,
+)
 from minidynamo.inductor.loop_body import LoopBody
 from minidynamo.inductor.ops import OPS
 from minidynamo.inductor.origins import operators
 from minidynamo.inductor.size_hints import hint_of
-from minidynamo.inductor.symbolic import Symbol, as_expr, loop_symbol, product
+from minidynamo.inductor.symbolic import Expr, Symbol, as_expr, loop_symbol, product
 
 # Work (elements, weighted by cost) below which threads cost more than they bring; and of a chunk.
 PARALLEL_WORK = 1 << 16
 CHUNK_WORK = 1 << 15
 MAX_CHUNKS = 64
-# Accumulators side by side along a row, which hide the latency of an addition; vectors of columns.
-UNROLL = 4
-COLUMNS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """What rules of thumb decide, and `max_autotune` by measuring.
-
-    Attributes:
-        vector: 0 for the loop that seems best to vectorise, 1 for the next.
-        unroll, columns: accumulators along a row, vectors of columns side by side.
-        keeps_rows: whether what is dear and wanted in two walks is kept.
-    """
-
-    vector: int = 0
-    unroll: int = UNROLL
-    columns: int = COLUMNS
-    keeps_rows: bool = True
-
-
-USUAL = Tuning()
+# How functions are declared that are hardly ever called.
+_SELDOM = "__attribute__((cold, noinline)) static"
 
 
 def codegen_cpp(spec: KernelSpec, name: str, threads: int, tuning: Tuning = USUAL) -> str:
     """Source text of the kernel; it needs `cpp_prefix.h` in front."""
     spec = replace(spec, body=without_short_loop(spec.body))
-    return CppKernel(spec, name, threads, tuning).generate()
+    kernel = CppKernel(spec, name, threads, tuning)
+    limits = within_limits(spec.body, tuning.vector) if spec.sizes else []
+    if not limits:
+        return kernel.generate()
+    kernel.name = f"{name}_large"
+    small = CppKernel(spec, name, threads, tuning, limits=limits)
+    return kernel.generate(_SELDOM) + small.generate()
 
 
 class CppKernel:
@@ -104,6 +99,7 @@ class CppKernel:
         by_element: whether its loop, for all that, takes one element at a time.
         outer: the other symbols that are not reduced, in loop order.
         parts: the kernels of the parts that its loop is cut into, if it is.
+        limits: sizes that it is only for if they are at most `SMALL`.
     """
 
     def __init__(
@@ -114,14 +110,16 @@ class CppKernel:
         tuning: Tuning,
         whole: CppKernel | None = None,
         vec: Symbol | None = None,
+        limits: Sequence[Expr] = (),
     ) -> None:
         self.spec = spec
+        self.limits: Sequence[Expr] = whole.limits if whole else limits
         self.tuning = tuning
         self.name = name
         self.threads = threads
         self.code: Code = Code() if whole is None else whole.code
         self.parts: list[CppKernel] = []
-        self.body = bytes_of_bools(narrow_integers(spec.body))
+        self.body = bytes_of_bools(narrow_integers(spec.body, bool(self.limits)))
         self.nodes = self.body.nodes
         self.reduces = self.body.reduces
         if self.body.has_scan():
@@ -136,7 +134,9 @@ class CppKernel:
         lanes = None if self.by_element else self.vec
         kept = frozenset(self.stages.scratch)
         failures = failure_texts((whole or self).spec.body)
-        self.values = ValuePrinter(self.body, lanes, self.code, kept, failures)
+        self.values = ValuePrinter(
+            self.body, lanes, self.code, kept, failures, bool(self.limits)
+        )
         self.emitted: set[int] = set()
         self.accumulators: dict[int, Accumulator] = {}
 
@@ -218,13 +218,14 @@ class CppKernel:
         return f"#pragma omp parallel for num_threads({self.threads}){condition}"
 
     # -- the function ------------------------------------------------------------------------------
-    def generate(self) -> str:
+    def generate(self, linkage: str = 'extern "C"') -> str:
         """The source text."""
         if self.spec.origins:
             self.code.line(f"// {', '.join(operators(self.spec.origins))}")
         own = self._keeps_failure()
-        parameters = f"void** ptrs, const i64* sizes, i64* {'reported' if own else 'failure'}"
-        with self.code.block(f'extern "C" void {self.name}({parameters})'):
+        failure = "reported" if own else "failure"
+        parameters = f"void** ptrs, const i64* sizes, i64* {failure}"
+        with self.code.block(f"{linkage} void {self.name}({parameters})"):
             self.code.line("using namespace md;")
             self._lanes()
             for position, arg in enumerate(self.spec.args):
@@ -232,6 +233,10 @@ class CppKernel:
                 self.code.line(f"{ctype}* __restrict {arg.name} = ({ctype}*)ptrs[{position}];")
             for position, size in enumerate(self.spec.sizes):
                 self.code.line(f"const i64 {size} = sizes[{position}];")
+            if self.limits:
+                small = " && ".join(f"{self.values.index(e)} <= {SMALL}" for e in self.limits)
+                self.code.line(f"if (!({small}))")
+                self.code.line(f"  return {self.name}_large(ptrs, sizes, {failure});")
             if own:
                 self.code.line("i64 failure[2] = {reported[0], reported[1]};")
             self._nest()

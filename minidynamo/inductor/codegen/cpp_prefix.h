@@ -979,7 +979,11 @@ template <int N, class T, class W, class I> MD_INLINE V<T, N> gather_at(W w, con
     if (!lane_bits(mask(at - at[0] != convert<decltype(at[0] + 0)>(iota<N>())))) return ld<N>(p + at[0], w);
   }
 #if MD_AVX2
-  if constexpr (N <= 8) return built<T, N>(w, [&](int l) __attribute__((always_inline)) { return p[at[l]]; });
+  if constexpr (N <= 8) {
+    // A lane is taken out of a vector by a number that the compiler knows: lanes after the last have the first element.
+    if constexpr (__is_same(W, Some)) at = select(first_lanes<N>(w), at, splat<N>(at[0]));
+    return built<T, N>(All{}, [&](int l) __attribute__((always_inline)) { return p[at[l]]; });
+  }
 #endif
   V<T, N> r{};
   for (int i = 0; i < lanes<N>(w); i++) r[i] = p[at[i]];

@@ -46,7 +46,8 @@ class Accumulator:
         )
         self.a = f"acc{position}"
         length = product(size_of(s) for s in values.reduces)
-        self.index_type = "i32" if isinstance(length, int) and length < 1 << 31 else "i64"
+        fits = length < 1 << 31 if isinstance(length, int) else values.is_small
+        self.index_type = "i32" if fits else "i64"
         own = length if isinstance(length, int) else 1 << 40
         if self.mode == _ROW:
             own //= 16

@@ -70,6 +70,7 @@ class ValuePrinter:
         by_column: whether `vec` is outside of reduction loops: vector values are arrays of T.
         scratch: values kept from one walk for the next; `kept`: those that the text so far made.
         tiled: loads that are read before, stores that are written later -> where their vector is.
+        is_small: whether positions of unknown range are known to fit into 32 bits.
     """
 
     def __init__(
@@ -79,8 +80,10 @@ class ValuePrinter:
         code: Code,
         scratch: frozenset[int],
         failures: Sequence[str],
+        is_small: bool = False,
     ) -> None:
         self.nodes = body.nodes
+        self.is_small = is_small
         self.reduces = body.reduces
         self.vec = vec
         self.code = code

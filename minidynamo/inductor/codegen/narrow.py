@@ -1,7 +1,8 @@
 """Integers as 32-bit values where they fit, and bools as bytes, where that is all there is.
 
 Positions are int64. When all that is done with one is arithmetic whose results fit, comparing it
-and converting it, int32 gives the same result and twice the lanes.
+and converting it, int32 gives the same result and twice the lanes. With symbolic sizes, a kernel
+asks before it begins whether they are small enough for that (`within_limits`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,20 @@ from dataclasses import replace
 import torch
 
 from minidynamo.inductor.atoms import ValueRef
-from minidynamo.inductor.codegen.cpp_stages import EXTREMES, choose_vector_symbol, dependencies
+from minidynamo.inductor.codegen.cpp_stages import (
+    EXTREMES,
+    STORES,
+    choose_vector_symbol,
+    dependencies,
+    size_of,
+)
 from minidynamo.inductor.loop_body import LOW_PRECISION, LoopBody, Node, NodeList
-from minidynamo.inductor.symbolic import Expr, as_expr, symbol_expr, upper
+from minidynamo.inductor.size_hints import hint_of
+from minidynamo.inductor.symbolic import Expr, as_expr, is_nonneg, product, symbol_expr, upper
 
 _LIMIT = 1 << 31
+# What kernels ask of positions whose range is not known: a sum of several fits.
+SMALL = 1 << 28
 # Positions are smaller, and their differences from numbers that are clamped to it are int64.
 _FAR = 1 << 61
 # The value of an index_expr of int32 that has the sign of the expression (see `near`).
@@ -28,8 +38,8 @@ _SMALL = (torch.bool, torch.int8, torch.uint8, torch.int16, torch.int32)
 Range = tuple[int, int] | None
 
 
-def _range(node: Node, ranges: Sequence[Range], nodes: Sequence[Node]) -> Range:
-    """The smallest and the largest value of an int64 node.
+def _range(node: Node, ranges: Sequence[Range], nodes: Sequence[Node], is_small: bool) -> Range:
+    """The smallest and the largest value of an int64 node; `is_small` as for `narrow_integers`.
 
     None where that is not known: numbers from memory may be anything, and so may what is computed
     of them.
@@ -39,10 +49,8 @@ def _range(node: Node, ranges: Sequence[Range], nodes: Sequence[Node]) -> Range:
     if node.op == "constant":
         return (node.value, node.value) if isinstance(node.value, int) else None
     if node.op == "index_expr":
-        assert node.index is not None
-        high, low = upper(node.index), upper(-node.index)
-        known = high is not None and low is not None and high.is_const and low.is_const
-        return (-low.const, high.const) if known else None  # type: ignore[union-attr]
+        high, low = (_end(end, is_small) for end in _ends_of(node))
+        return None if high is None or low is None else (-low, high)
     if node.op == "cast":
         source = nodes[node.args[0]].dtype
         if source not in _SMALL:
@@ -58,10 +66,22 @@ def _range(node: Node, ranges: Sequence[Range], nodes: Sequence[Node]) -> Range:
     return min(ends), max(ends)
 
 
-def _ranges(body: LoopBody) -> list[Range]:
+def _ends_of(position: Node) -> tuple[Expr | None, Expr | None]:
+    """The largest values of an index expression and of its negative."""
+    assert position.index is not None
+    return upper(position.index), upper(-position.index)
+
+
+def _end(end: Expr | None, is_small: bool) -> int | None:
+    if end is None or end.is_const:
+        return None if end is None else end.const
+    return SMALL if is_small else None
+
+
+def _ranges(body: LoopBody, is_small: bool) -> list[Range]:
     ranges: list[Range] = []
     for node in body.nodes:
-        ranges.append(_range(node, ranges, body.nodes))
+        ranges.append(_range(node, ranges, body.nodes, is_small))
     return ranges
 
 
@@ -117,9 +137,9 @@ class _Clamped:
     of the distance between both is compared with 0. `ranges` are those of the new nodes.
     """
 
-    def __init__(self, body: LoopBody, ranges: Sequence[Range]) -> None:
+    def __init__(self, body: LoopBody, is_small: bool) -> None:
         self._nodes = body.nodes
-        self._old = ranges
+        self._old = _ranges(body, is_small)
         self._depends = dependencies(body)
         self._list = NodeList()
         self.ranges: list[Range] = []
@@ -130,7 +150,7 @@ class _Clamped:
         copy = LoopBody(body.iters, body.reduces, self._list.nodes)
         self.body = copy.without_dead_nodes() if self._by_sign else copy
         if self._by_sign:
-            self.ranges = _ranges(self.body)
+            self.ranges = _ranges(self.body, is_small)
 
     def _add(self, node: Node, bounds: Range = None) -> int:
         at = self._list.add(node)
@@ -218,13 +238,48 @@ def _is_position(node: Node) -> bool:
     return not node.index.value_refs() and all(abs(n) < _LIMIT for n in numbers)
 
 
-def narrow_integers(body: LoopBody) -> LoopBody:
-    """The body with int32 in place of int64 for such values.
+def within_limits(body: LoopBody, place: int = 0) -> list[Expr]:
+    """What a kernel has to find to be at most `SMALL` before `narrow_integers(body, True)` may take
+    the place of the body; none where its vectors have no more lanes for that. place: which loop is
+    vectorised.
+    """
+    ends: list[Expr | None] = []
+    for node in body.nodes:
+        if node.op == "index_expr" and node.dtype == torch.int64:
+            ends += _ends_of(node)
+        elif _is_place(node):
+            ends.append(as_expr(product(size_of(symbol) for symbol in body.reduces)))
+    limits = {str(end): end for end in ends if end is not None and not is_nonneg(SMALL - end)}
+    if not limits or None in ends or any(hint_of(end) > SMALL for end in limits.values()):
+        return []
+    usual, narrowed = (_is_wide(narrow_integers(body, x), place, x) for x in (False, True))
+    return [*limits.values()] if usual and not narrowed else []
+
+
+def _is_place(node: Node) -> bool:
+    """Whether this is where a row has its largest or its smallest element."""
+    return node.op == "reduction" and node.value in ("argmax", "argmin")
+
+
+def _is_wide(body: LoopBody, place: int, is_small: bool) -> bool:
+    """Whether vectors have elements of 64 bits; is_small: where those of a row are counted, 32."""
+    vec, depends = choose_vector_symbol(body, place), dependencies(body)
+    return any(
+        not is_small
+        if _is_place(node)
+        else node.dtype.itemsize > 4 and vec in symbols and node.op not in STORES
+        for node, symbols in zip(body.nodes, depends, strict=True)
+    )
+
+
+def narrow_integers(body: LoopBody, is_small: bool = False) -> LoopBody:
+    """The body with int32 in place of int64 for such values. is_small: positions of symbolic ranges
+    are known to be between -SMALL and SMALL.
 
     Where one operand of a comparison, or of arithmetic, stays wide, the others do, and so does
     what somebody else wants as it is: a store, a reduction.
     """
-    clamped = _Clamped(body, _ranges(body))
+    clamped = _Clamped(body, is_small)
     body, ranges = clamped.body, clamped.ranges
     nodes = body.nodes
     narrow = {position for position, bounds in enumerate(ranges) if _fits(bounds)}
