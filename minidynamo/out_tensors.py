@@ -185,8 +185,10 @@ def moving_versions(
     written = _written(target, args, fake_args, fake_kwargs)
     versions = list(map(version_of, written))
     yield
-    for tensor, version in zip(written, versions, strict=True):
-        if version_of(tensor) == version and not tensor.is_inference():
+    # Views of one tensor count together: once each, as the operator does.
+    pairs = list(zip(written, map(version_of, written), versions, strict=True))
+    for tensor, now, before in pairs:
+        if now == before and not tensor.is_inference():
             increment_version(tensor)
 
 

@@ -370,6 +370,21 @@ def test_arguments_that_an_operator_writes_to_are_different_ones(writers):
     assert run(base[:3], base[1:]).tolist() == [6, 6, 2]
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_each_view_that_an_operator_writes_to_moves_the_counter_of_the_whole(writers, backend):
+    def fn(x, y):
+        writers.several([x[0], x[1]], y)
+        return x * 2
+
+    run = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    moved = []
+    for function in (fn, run):
+        x, y = torch.ones(2, 3), torch.ones(3)
+        assert function(x, y).tolist() == [[4.0] * 3] * 2
+        moved.append(x._version)
+    assert moved == [2, 2]
+
+
 def test_injective():
     x, y = loop_symbol("x0", 4), loop_symbol("x1", 3)
     a, b = symbol_expr(x), symbol_expr(y)
