@@ -323,6 +323,17 @@ def is_pure(fn: Any) -> bool:
     return id(fn) in _pure_functions()
 
 
+def is_added_to_tensors(name: str) -> bool:
+    """Whether the program has stored a method or property written in Python in torch.Tensor."""
+    raw = vars(torch.Tensor).get(name)
+    if isinstance(raw, (staticmethod, classmethod)):
+        raw = raw.__func__
+    made = raw.fget if isinstance(raw, property) else raw
+    if not isinstance(made, types.FunctionType):
+        return False
+    return str(made.__globals__.get("__name__")).partition(".")[0] != "torch"
+
+
 def lookup(fn: Callable[..., Any]) -> Rule:
     """How a call of the real callable `fn` is captured (handlers of the registry come before)."""
     said = markers.decision(fn)

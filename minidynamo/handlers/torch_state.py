@@ -46,10 +46,6 @@ _READS = (
     torch.is_inference_mode_enabled,
     torch.is_autocast_enabled,
     torch.is_autocast_cpu_enabled,
-    torch.is_autocast_cache_enabled,
-    torch.get_autocast_dtype,
-    torch.get_autocast_cpu_dtype,
-    torch.get_autocast_gpu_dtype,
     torch.amp.autocast_mode.is_autocast_available,
     torch._C._is_autocast_available,
     torch._C._is_any_autocast_enabled,
@@ -86,6 +82,8 @@ _GUARDED_READS = (
     torch._C._get_cudnn_allow_tf32,
     torch._C._get_mkldnn_enabled,
     torch._C._get_nnpack_enabled,
+    torch.is_anomaly_enabled,
+    torch.is_anomaly_check_nan_enabled,
     torch.distributed.is_initialized,
     torch.cuda.is_initialized,
     torch.fx._symbolic_trace.is_fx_tracing,
@@ -93,6 +91,13 @@ _GUARDED_READS = (
     torch.autograd._is_checkpoint_valid,
     abc.get_cache_token,  # functools.singledispatch looks whether a class was registered
 )
+# Settings of autocast, of which GLOBAL_STATE has those of devices for which it is on.
+_SETTINGS: dict[Callable[..., Any], Callable[..., Setting]] = {
+    torch.is_autocast_cache_enabled: lambda: AUTOCAST_CACHE,
+    torch.get_autocast_dtype: autocast_dtype,
+    torch.get_autocast_cpu_dtype: lambda: autocast_dtype("cpu"),
+    torch.get_autocast_gpu_dtype: lambda: autocast_dtype("cuda"),
+}
 # What tells whether the program runs in eager, is compiled or exported: the answers while
 # compiling.
 _CONSTANTS: tuple[tuple[Callable[..., Any], Any], ...] = (
@@ -142,6 +147,28 @@ def _read_guarded(
     handles(function)(handler)
 
 
+def _read_setting(
+    function: Callable[..., Any],
+    setting_of: Callable[..., Setting],
+) -> None:
+    def handler(
+        tx: Translator,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> VariableTracker:
+        constants = [arg.as_python_constant() for arg in args]
+        named = {name: value.as_python_constant() for name, value in kwargs.items()}
+        result = tx.fold(function, constants, named)
+        setting = setting_of(*constants, *named.values())
+        if not GlobalStateVariable.has_changed(tx, setting):
+            value, text = setting.get(), f"the {setting.name} is unchanged"
+            check = Predicate(lambda setting: setting.get() == value, text)
+            tx.guard(ConstSource(setting, setting.name), "PREDICATE", check)
+        return result
+
+    handles(function)(handler)
+
+
 def _unique(
     functions: tuple[Callable[..., Any], ...],
 ) -> list[Callable[..., Any]]:
@@ -152,6 +179,8 @@ for _function in _unique(_READS):
     _read(_function)
 for _function in _unique(_GUARDED_READS):
     _read_guarded(_function)
+for _function, _setting_of in _SETTINGS.items():
+    _read_setting(_function, _setting_of)
 
 
 @handles(torch.compiler.is_compiling)

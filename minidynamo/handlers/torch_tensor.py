@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .. import trace_rules
 from ..guards import Predicate
 from ..source import AttrSource
 from ..variables.base import VariableTracker, unsupported
-from ..variables.constant import ConstantVariable
+from ..variables.constant import ConstantVariable, is_value
+from ..variables.descriptors import bind, class_lookup
 from ..variables.dicts import DictVariable
 from ..variables.functions import MethodOfVariable
 from ..variables.identity import IdVariable, ImplVariable, guard_distinct
@@ -424,12 +426,17 @@ def tensor_getattr(tx: Translator, tensor: TensorVariable, name: str) -> Variabl
     known = getattr(torch.Tensor, name, _MISSING)
     if real is not None and name in real.__dict__:
         return _stored_on_real(tx, tensor, real, name)
+    if trace_rules.is_added_to_tensors(name) or is_value(known):
+        found = class_lookup(tx, torch.Tensor, name)
+        assert found is not None
+        return bind(tx, found, tensor, torch.Tensor)
     if callable(known):
         return MethodOfVariable(tensor, name)
     if known is not _MISSING:
         unsupported("attribute", f"{tensor.describe()}.{name}", f"tensor.{name} is not traced")
     if real is not None:
         return _stored_on_real(tx, tensor, real, name)
+    class_lookup(tx, torch.Tensor, name)  # which guards that there is none
     tx.raise_observed(AttributeError, f"'Tensor' object has no attribute '{name}'")
 
 

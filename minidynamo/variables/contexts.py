@@ -10,6 +10,7 @@ the manager object that the block's end needs is an ordinary object with its att
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,7 @@ def autocast_enabled(device: str) -> Setting:
     return Setting("autocast", torch.is_autocast_enabled, torch.set_autocast_enabled, (device,))
 
 
+@functools.cache
 def autocast_dtype(device: str) -> Setting:
     """What autocast casts to on a device type."""
     return Setting(
@@ -159,6 +161,12 @@ class GlobalStateVariable(VariableTracker):
             tx.output.open_contexts.insert(0, known)
         assert isinstance(known, GlobalStateVariable)
         return known
+
+    @staticmethod
+    def has_changed(tx: Translator, setting: Setting) -> bool:
+        """Whether the traced code wrote to a setting."""
+        known = tx.output.side_effects.variable_of(_STATE_KEY)
+        return isinstance(known, GlobalStateVariable) and setting in known.changed
 
     def set(self, tx: Translator, setting: Setting, value: Any) -> None:
         before = setting.get()

@@ -20,7 +20,7 @@ from torch.fx.immutable_collections import immutable_list
 from torch.fx.node import Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from .. import config, markers
+from .. import config, markers, trace_rules
 from ..exc import RunInEager
 from ..output_graph import example_value
 from ..side_effects import DELETED, Mutation
@@ -216,18 +216,18 @@ class TensorVariable(VariableTracker):
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
-        is_method = callable(getattr(torch.Tensor, name, None))
+        is_method = not trace_rules.is_added_to_tensors(name) and hasattr(torch.Tensor, name)
         if is_method and tx.is_overridden([*args, *kwargs.values()]):
             return TENSOR_ACCESS[0](tx, self, name, args, kwargs)
         handler = TENSOR_METHODS.get(name)
-        if handler is not None:
+        if is_method and handler is not None:
             result = handler(tx, self, args, kwargs)
             if result is not NotImplemented:
                 return result
-        if name in METADATA_METHODS:
+        if is_method and name in METADATA_METHODS:
             return self._metadata_method(tx, name, args, kwargs)
         hidden = tx.output.side_effects.load_attr(self, name)
-        if isinstance(hidden, VariableTracker) or not hasattr(torch.Tensor, name):
+        if isinstance(hidden, VariableTracker) or not is_method:
             return self.getattr(tx, name).call(tx, args, kwargs)
         return self.node_method(tx, name, args, kwargs)
 

@@ -183,6 +183,48 @@ def test_grad_mode_is_guarded():
         torch.set_grad_enabled(True)
 
 
+def test_settings_of_autocast_that_is_off():
+    """What it would cast to is read by the block that turns it on."""
+
+    def fn(x):
+        with torch.autocast("cpu"):
+            y = x @ x.t()
+            with torch.autocast("cpu", dtype=torch.float16):
+                z = x @ x.t()
+        return y, z, torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    default = torch.get_autocast_dtype("cpu")
+    try:
+        for dtype, cache in [
+            (torch.bfloat16, True),
+            (torch.float16, True),
+            (torch.float16, False),
+        ]:
+            torch.set_autocast_dtype("cpu", dtype)
+            torch.set_autocast_cache_enabled(cache)
+            for _ in range(2):
+                assert_same(compiled(X), fn(X))
+            assert torch.get_autocast_dtype("cpu") is dtype
+    finally:
+        torch.set_autocast_dtype("cpu", default)
+        torch.set_autocast_cache_enabled(True)
+    assert len(counter.graphs) == 3
+    compiled(X)
+    assert len(counter.graphs) == 3
+
+
+def test_whether_anomalies_are_detected():
+    def fn(x):
+        return x + 1, torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    for mode, nans in [(False, True), (True, True), (True, False), (False, True)]:
+        torch.set_anomaly_enabled(mode, nans)
+        assert compiled(X)[1:] == (mode, nans)
+
+
 def test_autocast():
     linear = nn.Linear(3, 3)
 

@@ -540,3 +540,56 @@ def test_hashes_of_tensors_are_their_addresses():
     y = X + 1
     assert compiled(X, y)[1:] == fn(X, y)[1:]
     assert compiled(y, X)[1:] == fn(y, X)[1:]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_methods_that_the_program_adds_to_tensors_are_traced(backend, monkeypatch):
+    """They were calls in the graph: their side effects ran while tracing, and a later change of
+    what they read, or of them, was not seen.
+    """
+    calls, settings = [], {"by": 2}
+
+    def scaled(self, times=1):
+        calls.append(times)
+        return self * settings["by"] * times
+
+    monkeypatch.setattr(torch.Tensor, "scaled", scaled, raising=False)
+    monkeypatch.setattr(torch.Tensor, "relu", scaled)
+    monkeypatch.setattr(torch.Tensor, "twice", property(lambda self: self * 2), raising=False)
+    monkeypatch.setattr(torch.Tensor, "tag", "a", raising=False)
+    monkeypatch.setattr(torch.Tensor, "kind", classmethod(lambda c: c.__name__), raising=False)
+
+    def fn(x):
+        return x.scaled(), (x + 1).scaled(times=3), x.relu(), (x - 1).twice, x.tag, x.kind()
+
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+
+    def compare():
+        want, expected = fn(X), calls[:]
+        calls.clear()
+        assert_same(compiled(X), want)
+        assert calls == expected
+        calls.clear()
+
+    compare()
+    compare()
+    settings["by"] = 5
+    compare()
+    monkeypatch.setattr(torch.Tensor, "scaled", lambda self, times=1: self - times)
+    monkeypatch.setattr(torch.Tensor, "tag", "b")
+    compare()
+
+
+def test_whether_tensors_have_a_method_of_the_program():
+    def fn(x):
+        y = x + 1
+        return (y.shifted() if hasattr(y, "shifted") else y), hasattr(x, "shifted")
+
+    compiled = minidynamo.compile(fn, backend="eager", fullgraph=True)
+    assert_same(compiled(X), (X + 1, False))
+    torch.Tensor.shifted = lambda self: self + 5
+    try:
+        assert_same(compiled(X), (X + 6, True))
+    finally:
+        del torch.Tensor.shifted
+    assert_same(compiled(X), (X + 1, False))
