@@ -294,23 +294,19 @@ def compute(
     ):
         return None  # constants then give the program's own error, if it is one
     if isinstance(result, SYM_TYPES):
-        if _cancels(values, result) and (row in _COMPARISONS or not _have_hints(values)):
+        if _cancels(values, result):
             return _computed_outside(tx, row, args)
         return wrap_number(tx, result, made=(row, args))
     return tx.wrap_constant(result) if type(result) in _NUMBERS else None
 
 
 def _cancels(operands: list[Any], result: Any) -> bool:
-    """Whether sympy took terms from both sides: sums of floats are rounded where those stand, and
-    no NaN equals itself.
+    """Whether sympy took terms away: sums of floats are rounded where those stand, no NaN equals
+    itself, and infinities are neither 0 where they are subtracted nor 1 where they are divided.
     """
     parts = [value.node.expr for value in operands if isinstance(value, torch.SymFloat)]
     symbols = {symbol for part in parts for symbol in part.free_symbols}
     return bool(symbols) and not symbols <= result.node.expr.free_symbols
-
-
-def _have_hints(values: list[Any]) -> bool:
-    return all(value.node.has_hint() for value in values if isinstance(value, torch.SymFloat))
 
 
 def _fits(tx: Translator, number: torch.SymInt, function: Callable[..., Any]) -> bool:
@@ -544,6 +540,7 @@ _OUTSIDE = (
     _INTEGERS_ONLY
     | _ROUNDINGS
     | _COMPARISONS
+    | {operator.add, operator.sub, operator.mul, operator.truediv}
     | {float.is_integer}
     | {
         function

@@ -295,6 +295,8 @@ QUESTIONS = {
     "isnan": (lambda x, a: x + 1 if math.isnan(a) else x * a, math.nan),
     "itself": (lambda x, a: x + 1 if a != a else x * a, math.nan),
     "of a part of itself": (lambda x, a: x * a if a + 1 > a else x + 1, math.inf),
+    "minus itself": (lambda x, a: x * a if a - a == 0 else x + 1, math.inf),
+    "by itself": (lambda x, a: x * a if a / a == 1 else x + 1, -math.inf),
     "isinf": (lambda x, a: x + 1 if math.isinf(a) else x * a, -math.inf),
     "isfinite": (lambda x, a: x * a if math.isfinite(a) else x + 1, math.inf),
     "isclose": (lambda x, a: x * a if not math.isclose(a, 8.0) else x + 1, 8.0),
@@ -310,6 +312,15 @@ def test_questions_about_a_float_that_changes(kind):
     calls = [(x, a) for a in (0.375, 0.7, 1.3, 2.75, -3.1)]
     check_recompiles(fn, calls, graphs=2)
     check_recompiles(fn, [*calls, (x, other), calls[-1], (x, other)], graphs=3)
+
+
+def test_nothing_of_an_infinite_float_is_no_number():
+    def fn(x, a):
+        return x * a if a * 0 == 0 else x + 1
+
+    compiled = minidynamo.compile(fn, backend="eager", dynamic=True)
+    for a in (0.375, -0.7, 1.3, math.inf, math.nan, 2.75, -math.inf):
+        assert_same(compiled(X, a), fn(X, a))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
