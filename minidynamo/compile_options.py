@@ -76,7 +76,7 @@ class CompileOptions:
         return BackendCompilerFailed(self.backend_name, error)
 
     def key(self) -> Hashable:
-        """Equal for configurations that may share compiled code. The backend counts by identity."""
+        """Equal for configurations that may share compiled code."""
         options = frozenset((name, _frozen(value)) for name, value in self.options.items())
         mode = self.mode or "default"
         own = (
@@ -86,7 +86,12 @@ class CompileOptions:
             id(self.guard_filter_fn),
             id(self.shapes_spec),
         )
-        return (id(self.backend), self.fullgraph, self.dynamic, mode, options, own)
+        return (_compared(self.backend), self.fullgraph, self.dynamic, mode, options, own)
+
+
+def _compared(backend: BackendFn) -> Hashable:
+    """Backends may be equal, as in torch: `obj.method` is another object each time."""
+    return backend if isinstance(backend, Hashable) else id(backend)
 
 
 def _frozen(value: Any) -> Hashable:

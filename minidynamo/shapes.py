@@ -347,12 +347,12 @@ class Shapes:
         return changes or not self.static_first
 
     def _is_symbolic_float(self, value: float, source: Source) -> bool:
-        if config.specialize_float or not math.isfinite(value):
-            return False
         *_, start = chain(source)
         changed = self._changes(value, start, source) or listed_sources.is_dynamic(source.name)
         is_constant = self.static_first or is_kept_by_torchs(source, self.modules)
-        return value != 0.0 and (changed or not is_constant)  # 0.0 and -0.0 are one symbol's
+        if config.specialize_float or value == 0.0 or not math.isfinite(value):
+            return False  # 0.0 and -0.0 are one symbol's
+        return changed or not is_constant
 
     def _changes(self, value: float, start: Source, source: Source) -> bool:
         """Whether a number of the frame was another one before, or will be."""

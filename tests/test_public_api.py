@@ -1,5 +1,6 @@
 """compile() and what steers it: use, validation, disable, run, reset, backends, explain."""
 
+import dataclasses
 import functools
 import inspect
 import subprocess
@@ -198,6 +199,35 @@ def test_equal_configurations_share_code_and_others_do_not(recorder, x):
     other = Recorder()
     minidynamo.compile(wave, backend=other)(x)
     assert len(other.graphs) == 1
+
+
+def test_one_method_of_one_object_is_one_backend(x):
+    class Backends:
+        graphs = 0
+
+        def keep(self, gm, example_inputs):
+            self.graphs += 1
+            return gm.forward
+
+    ours, others = Backends(), Backends()
+    for backends in (ours, ours, others, ours):
+        minidynamo.compile(wave, backend=backends.keep)(x)
+    assert (ours.graphs, others.graphs) == (1, 1)
+
+
+def test_backends_that_have_no_hash(x):
+    @dataclasses.dataclass
+    class Backend:
+        graphs: int = 0
+
+        def __call__(self, gm, example_inputs):
+            self.graphs += 1
+            return gm.forward
+
+    one, other = Backend(), Backend()
+    for backend in (one, other, one):
+        minidynamo.compile(wave, backend=backend)(x)
+    assert (one.graphs, other.graphs) == (1, 1)
 
 
 def test_disable_argument(x):

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import math
 import sys
 import typing
 
@@ -134,6 +135,8 @@ CALLS = {
         lambda x, size: x + {(3,): 1}.get(size, 2),
         [(t(3), t(n).shape) for n in (2, 3, 4)],
     ),
+    "nan before floats": (lambda x, f: x * f, [(t(3), f) for f in (math.nan, 1.0, 2.0, 3.0)]),
+    "inf before floats": (lambda x, f: x * f, [(t(3), f) for f in (math.inf, 1.0, 2.0, 3.0)]),
     "range of an int": (lambda x, n: x + sum(range(n)), [(t(3), n) for n in (2, 3, 4)]),
 }
 
@@ -199,7 +202,7 @@ def test_calls(name):
     def run(compile_):
         compiled = compile_(fresh(fn))
         for args in calls:
-            torch.testing.assert_close(compiled(*args), fn(*args))
+            torch.testing.assert_close(compiled(*args), fn(*args), equal_nan=True)
 
     theirs, ours = counts(run)
     assert ours == theirs
