@@ -39,7 +39,8 @@ def _init_group(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     """Make missing state now instead of in the graph, then trace the call as it is.
 
     The first step would otherwise have a graph of its own. Making the state is what the call is
-    about to do anyway, and doing it twice is the same as once.
+    about to do anyway, and doing it twice is the same as once. Of the first group's call also that
+    of the others, which the step comes to: what is traced until then asks for it.
     """
     effects = tx.output.side_effects
     optimizer, group = effects.real_of(args[0]), effects.real_of(args[1])
@@ -48,11 +49,19 @@ def _init_group(tx: Translator, args: Args, kwargs: Kwargs) -> Any:
     changed = [v for v in effects.pending_contents() if not v.is_global_state]
     if effects.variable_of(optimizer.state) is not None or changed:
         return NotImplemented  # what was traced so far was about the state as it is
-    missing = [p for p in group["params"] if p.grad is not None and p not in optimizer.state]
-    if missing:
-        lists: list[list[Any]] = [[] for _ in args[2:]]
-        type(optimizer)._init_group(optimizer, group, *lists)  # type: ignore[attr-defined]
+    groups = optimizer.param_groups
+    others = groups[1:] if group is groups[0] else []
+    for each in (group, *filter(_has_plain_gradients, others)):
+        if any(p.grad is not None and p not in optimizer.state for p in each["params"]):
+            lists: list[list[Any]] = [[] for _ in args[2:]]
+            type(optimizer)._init_group(optimizer, each, *lists)  # type: ignore[attr-defined]
     return NotImplemented
+
+
+def _has_plain_gradients(group: dict[str, Any]) -> bool:
+    """Whether no optimizer refuses them."""
+    grads = [p.grad for p in group["params"] if p.grad is not None]
+    return all(grad.layout is torch.strided and not grad.is_complex() for grad in grads)
 
 
 for _maker in _makers_of_state():

@@ -152,6 +152,37 @@ def test_learning_rate_changes():
     run(program, "inductor", 1, None, 2e-5)
 
 
+@pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "NAdam", "Adagrad"])
+def test_one_graph_steps_all_groups_from_the_first_step_on(name):
+    def train(comp):
+        torch.manual_seed(0)
+        weights = [torch.nn.Parameter(torch.ones(n)) for n in (2, 3, 4)]
+        groups = [{"params": [weight], "lr": 0.1 * (i + 1)} for i, weight in enumerate(weights)]
+        optimizer = getattr(torch.optim, name)(groups)
+        step = comp(optimizer.step)
+        for _ in range(4):
+            for weight in weights:
+                weight.grad = torch.randn_like(weight)
+            step()
+        return [weight.detach() for weight in weights]
+
+    counter = CompileCounter()
+    found = train(lambda step: minidynamo.compile(step, backend=counter))
+    torch.testing.assert_close(found, train(lambda step: step))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("comp", [lambda step: step, minidynamo.compile])
+def test_a_later_group_that_the_optimizer_refuses(comp):
+    first, second = (torch.nn.Parameter(torch.ones(2, 2)) for _ in range(2))
+    optimizer = torch.optim.Adam([{"params": [first]}, {"params": [second]}], lr=0.1)
+    first.grad, second.grad = torch.ones(2, 2), torch.ones(2, 2).to_sparse()
+    with pytest.raises(RuntimeError, match="Adam does not support sparse gradients"):
+        comp(optimizer.step)()
+    torch.testing.assert_close(first.detach(), torch.full((2, 2), 0.9))
+    assert set(optimizer.state) == {first}
+
+
 def test_gradients_set_to_none_and_parameter_groups():
     def program(comp):
         model = mlp()
