@@ -106,7 +106,8 @@ def _of_number(failure: GuardFailure, dynamic: bool | None, f_locals: Mapping[st
         return "0.0 and infinite floats are constants: pass it as a tensor"
     if kind is int and not _is_variable(guard.source):
         return "ints of globals and defaults are constants: pass it as an argument"
-    keeps_ints = not config.allow_unspec_int_on_nn_module and not may_be_counter(guard.source)
+    is_counter = may_be_counter(guard.source, torch.nn.Module)
+    keeps_ints = not config.allow_unspec_int_on_nn_module and not is_counter
     if kind is int and keeps_ints and _is_of_module(guard, f_locals):
         return "ints of nn.Modules are constants, unless config.allow_unspec_int_on_nn_module"
     switched = _switched_off(dynamic)
@@ -119,7 +120,7 @@ def _is_variable(source: Source | None) -> bool:
     links = list(chain(source))
     has_default = any(isinstance(x, (FuncDefaultsSource, FuncKwDefaultsSource)) for x in links)
     is_reached = isinstance(links[-1], (LocalSource, ClosureSource)) or is_kept_by_class(links)
-    return not has_default and is_reached
+    return not has_default and (is_reached or may_be_counter(source))
 
 
 def _is_kept(tensor: torch.Tensor, source: Source | None) -> bool:

@@ -149,7 +149,7 @@ def history_of(code: types.CodeType) -> History:
     return found[1]
 
 
-# Of classes of nn.Modules, the attributes that traced code gave ints.
+# Of classes, the attributes that traced code gave ints.
 _counters: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
 
 
@@ -157,7 +157,7 @@ def note_counter(
     cls: type,
     attribute: str,
 ) -> None:
-    """Traced code gave an attribute of a module an int: it changes as the program goes on."""
+    """Traced code gave an attribute of an object an int: it changes as the program goes on."""
     _counters.setdefault(cls, set()).add(attribute)
 
 
@@ -174,11 +174,13 @@ def is_counter(
 
 def may_be_counter(
     source: Source | None,
+    kind: type = object,
 ) -> bool:
-    """`is_counter`, where the class of the module is not known."""
+    """Whether traced code gave attributes of that name ints, in objects of a class of `kind`."""
     if not isinstance(source, (AttrSource, InstanceAttrSource)):
         return False
-    return any(source.attribute in attributes for attributes in _counters.values())
+    found = (names for cls, names in _counters.items() if issubclass(cls, kind))
+    return any(source.attribute in names for names in found)
 
 
 def forget() -> None:

@@ -37,7 +37,7 @@ from .guard_expr import from_sympy
 from .guards import Check, Guard, GuardSet, Predicate, TensorSpec, UserStack
 from .joined_sources import is_joined, predicate
 from .shape_env import expr_function, note_checked
-from .shape_history import History, history_of, is_counter
+from .shape_history import History, history_of, is_counter, may_be_counter
 from .shape_specs import UNBACKED, SpecifiedShapes
 from .source import (
     AttrSource,
@@ -335,9 +335,9 @@ class Shapes:
             return False
         links = list(chain(source))
         if not isinstance(links[-1], (LocalSource, ClosureSource)):
-            # Of globals only those of classes, which keep counters.
-            counts = is_kept_by_class(links) and self.automatic
-            return counts and self.history.number(source.name, value)
+            # Of globals only counters.
+            changed = self.history.number(source.name, value) and self.automatic
+            return changed and (is_kept_by_class(links) or may_be_counter(source))
         if any(isinstance(link, (FuncDefaultsSource, FuncKwDefaultsSource)) for link in links):
             return False
         of_module = not self.modules.keys().isdisjoint(links)

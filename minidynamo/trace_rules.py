@@ -265,6 +265,9 @@ _EAGER_FUNCTIONS |= {
     for function in vars(owner).values()
     if inspect.isfunction(function) and "RemovableHandle" in function.__code__.co_names
 }
+# What torch keeps out of graphs by `_disable_dynamo`: all such functions have one code, which keeps
+# what it makes at the first call.
+_EAGER_FUNCTIONS |= {torch.optim.Optimizer.zero_grad}
 _EAGER_CODES = frozenset(function.__code__ for function in _EAGER_FUNCTIONS)
 # Modules in them that are traced through all the same.
 _TRACED_MODULES = frozenset(
@@ -346,7 +349,7 @@ def lookup(fn: Callable[..., Any]) -> Rule:
         if package in _FIRST_USES:
             _prepare(package)
         is_skipped = is_skipped_module(fn.__module__) and fn not in _TRACED_FUNCTIONS
-        return Rule.BREAK if is_skipped or fn in _EAGER_FUNCTIONS else Rule.INLINE
+        return Rule.BREAK if is_skipped or fn.__code__ in _EAGER_CODES else Rule.INLINE
     return Rule.BREAK
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from ..shape_history import note_counter
 from ..side_effects import Mutation
 from ..source import AttrSource, SlotSource, Source
 from ..utils import class_dict
@@ -164,6 +165,9 @@ class UserDefinedObjectVariable(InstanceState):
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
         guard_class(tx, self.cls)
+        is_int = isinstance(value, ConstantVariable) and type(value.value) is int
+        if is_int and self.source is not None:
+            note_counter(self.cls, name)
         if self.cls.__setattr__ is object.__setattr__:
             self.generic_setattr(tx, name, value)
         else:

@@ -14,6 +14,7 @@ from testing import CountingBackend, assert_same, check_recompiles
 from torch import nn
 
 import minidynamo
+from minidynamo import events
 
 
 class Module(torch.nn.Module):
@@ -425,6 +426,68 @@ def test_counters_of_classes_become_symbolic():
         Tallied.objects = 5
         assert_same([compiled(t(2)) for _ in range(5)], expected)
         assert len(counter.graphs) == 2
+
+
+def test_what_torch_keeps_out_of_graphs_is_one_break_from_the_first_call_on():
+    """As `Optimizer.zero_grad`: the wrapper keeps what it makes at its first call."""
+
+    @torch._disable_dynamo
+    def kept_out(x):
+        return x + 1
+
+    def fn(x):
+        return kept_out(x * 2) * 3
+
+    counter, seen = CountingBackend(), []
+    compiled = minidynamo.compile(fn, backend=counter)
+    with events.subscribe(seen.append, events.RecompileEvent, events.GraphBreakEvent):
+        for _ in range(3):
+            assert_same(compiled(t(3)), t(3) * 9)
+    assert len(counter.graphs) == 2
+    assert [type(event) for event in seen] == [events.GraphBreakEvent]
+
+
+class Turns:
+    """Counts its calls."""
+
+    def __init__(self):
+        self.turns = 0
+
+    def __call__(self, x):
+        self.turns += 1
+        return x * self.turns
+
+
+TURNS = Turns()
+WEIGHT = torch.nn.Parameter(torch.ones(2))
+OPTIMIZER = torch.optim.SGD([WEIGHT], lr=torch.tensor(0.5))
+SCHEDULE = torch.optim.lr_scheduler.StepLR(OPTIMIZER, 2)
+
+
+def test_counters_of_global_objects_become_symbolic():
+    def turn(x):
+        return TURNS(x) + TURNS.turns
+
+    TURNS.turns = 3
+    expected = [turn(t(2)) for _ in range(6)]
+    TURNS.turns = 3
+    counter = CountingBackend()
+    compiled = minidynamo.compile(turn, backend=counter, fullgraph=True)
+    assert_same([compiled(t(2)) for _ in range(6)], expected)
+    assert len(counter.graphs) == 2
+
+
+def test_a_global_learning_rate_schedule_is_not_compiled_for_each_step():
+    def step():
+        SCHEDULE.step()
+        return OPTIMIZER.param_groups[0]["lr"] * 1
+
+    counter = CountingBackend()
+    compiled = minidynamo.compile(step, backend=counter)
+    rates = [compiled().item() for _ in range(12)]
+    assert rates == pytest.approx([0.5 * 0.1 ** ((i + 1) // 2) for i in range(12)])
+    assert SCHEDULE.last_epoch == 12
+    assert len(counter.graphs) <= 4
 
 
 @pytest.mark.parametrize(
