@@ -15,6 +15,7 @@ from ..source import ConstSource
 from ..variables.base import NotConstant, VariableTracker, unsupported
 from ..variables.classes import ClassVariable
 from ..variables.constant import ConstantVariable
+from ..variables.descriptors import guard_class
 from ..variables.functions import CellVariable
 from ..variables.nested_functions import NestedFunctionVariable
 from ..variables.registry import handles
@@ -131,6 +132,8 @@ def _metaclass(
         _refuse(name, "its metaclass, or a hook of its bases, would run while tracing")
     tx.fold(lambda: found.append(types.prepare_class(name, bases, named)[0]), (), {})
     for base in bases:
+        if not is_made(tx, base):
+            guard_class(tx, base)
         if not isinstance(base.__init_subclass__, types.BuiltinMethodType):
             _refuse(name, f"{base.__qualname__} has an __init_subclass__")
     return found[0]

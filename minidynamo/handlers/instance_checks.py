@@ -15,7 +15,7 @@ import torch
 from ..variables.base import NotConstant, ObservedException, VariableTracker, unsupported
 from ..variables.builtin_object import observed
 from ..variables.constant import LIBRARY, ConstantVariable, is_of_library
-from ..variables.descriptors import bind, class_lookup
+from ..variables.descriptors import bind, class_lookup, guard_class
 from ..variables.lists import SequenceVariable
 from ..variables.marks import is_attribute_error, is_marked
 from ..variables.registry import handles
@@ -104,7 +104,11 @@ def _own_check(
 ) -> VariableTracker | None:
     """The method by which a metaclass of the program answers, bound to the class; or None."""
     meta: Any = type(cls)
-    if not isinstance(cls, type) or getattr(meta, name) is getattr(type, name):
+    if not isinstance(cls, type):
+        return None
+    if not is_of_library(meta.__module__):
+        guard_class(tx, meta)
+    if getattr(meta, name) is getattr(type, name):
         return None
     owner = next(base for base in meta.__mro__ if name in vars(base))
     is_python = isinstance(vars(owner)[name], types.FunctionType)

@@ -152,6 +152,7 @@ def lookup_global(tx: Translator, name: str) -> VariableTracker:
         if isinstance(stored, VariableTracker):
             return stored
         if stored is DELETED or name not in names:
+            _guard_absent(tx, names, name)
             tx.raise_observed(NameError, f"name '{name}' is not defined")
     known = holder.loaded.get(name)
     if known is None or known[0] is not names[name]:
@@ -159,6 +160,14 @@ def lookup_global(tx: Translator, name: str) -> VariableTracker:
         source = _builtin_source(tx, names, name) if is_builtin else holder.item_source(name)
         known = holder.loaded[name] = (names[name], tx.lazy(names[name], source))
     return known[1]
+
+
+def _guard_absent(tx: Translator, builtin_names: dict[str, Any], name: str) -> None:
+    """Neither the globals nor the builtins have the name, but for what traced code deleted."""
+    source = ConstSource(builtin_names, "__builtins__")
+    for names, where in ((tx.globals, tx.globals_source()), (builtin_names, source)):
+        if name not in names:
+            tx.guard(where, "DICT_LACKS", name)
 
 
 def _builtin_source(tx: Translator, names: dict[str, Any], name: str) -> Source:

@@ -292,7 +292,7 @@ class BuiltinObject(InstanceState):
     def _class_attribute(self, tx: Translator, name: str) -> VariableTracker:
         """`PyObject_GenericGetAttr` for what has no row."""
         found = class_lookup(tx, self.cls, name)
-        if found is not None and found.goes_first():
+        if found is not None and found.goes_first(tx):
             return bind(tx, found, self, self.cls)
         stored = self.load_instance(tx, name)
         if stored is not None:
@@ -351,7 +351,7 @@ class BuiltinObject(InstanceState):
     ) -> None:
         """`PyObject_GenericSetAttr`."""
         raw = class_lookup(tx, self.cls, name)
-        if raw is not None and raw.is_data_descriptor():
+        if raw is not None and raw.is_data_descriptor(tx):
             if isinstance(raw.raw, property) and raw.raw.fset is not None:
                 tx.call_function(raw.part(tx, raw.raw.fset, "fset"), [self, value], {})
             else:
@@ -384,7 +384,7 @@ class BuiltinObject(InstanceState):
                 "attribute delete", f"{self!r}.{name}", "__delattr__ is not traced here"
             )
         raw = class_lookup(tx, self.cls, name)
-        if raw is not None and raw.is_data_descriptor():
+        if raw is not None and raw.is_data_descriptor(tx):
             self.store_in_c(tx, raw.raw, None)
         if not self.has_instance_dict():
             refuse_without_dict(tx, self.cls, name, raw is not None)

@@ -142,7 +142,7 @@ class ClassVariable(VariableTracker):
                 guard_class(tx, cls)
                 return ConstantVariable(member)
         meta_found = class_lookup(tx, meta, name)
-        if meta_found is not None and meta_found.goes_first():
+        if meta_found is not None and meta_found.goes_first(tx):
             return bind(tx, meta_found, self, meta)
         found = class_lookup(tx, cls, name)
         if found is not None:

@@ -103,14 +103,22 @@ class ClassAttribute:
             value, ConstSource(value, f"{self.owner.__qualname__}.{self.name}.{part}")
         )
 
-    def is_data_descriptor(self) -> bool:
-        kind = type(self.raw) if self.stored is None else self.stored.realize().python_type()
+    def is_data_descriptor(self, tx: Translator) -> bool:
+        kind = self._kind(tx)
         return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
-    def goes_first(self) -> bool:
+    def goes_first(self, tx: Translator) -> bool:
         """Whether reading it ignores the instance dict: a data descriptor that has a `__get__`."""
-        kind = type(self.raw) if self.stored is None else self.stored.realize().python_type()
-        return hasattr(kind, "__get__") and self.is_data_descriptor()
+        return hasattr(self._kind(tx), "__get__") and self.is_data_descriptor(tx)
+
+    def _kind(self, tx: Translator) -> type:
+        """The class that makes it a descriptor or not, which is guarded."""
+        if self.stored is not None:
+            return self.stored.realize().python_type()
+        kind = type(self.raw)
+        if kind not in BINDERS:
+            guard_class(tx, kind)
+        return kind
 
 
 # Objects that stay what they are: reached through a guarded class they need no fetching.

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any
 from ..draws import lasting_seeds
 from ..interruptions import pass_on
 from ..side_effects import DELETED, Mutation
-from ..source import AttrSource, ConstSource, InstanceAttrSource, InstanceDictSource
+from ..source import (
+    AttrSource,
+    ConstSource,
+    DictItemSource,
+    InstanceAttrSource,
+    InstanceDictSource,
+)
 from .base import ObservedException, VariableTracker, unsupported
 from .builder import builds
+from .descriptors import guard_class
 from .globals_ import globals_of
 from .registry import wraps, wraps_instances
 from .user_defined import wrap_object
@@ -94,7 +101,7 @@ class PythonModuleVariable(VariableTracker):
                 )
             value = getattr(self.value, name)
         except AttributeError as error:
-            tx.guard(InstanceDictSource(self.source), "DICT_LACKS", name)
+            self._guard_lacks(tx, name)
             raise ObservedException(tx.wrap_exception(error)) from None
         except Exception as error:
             pass_on(error)
@@ -102,6 +109,18 @@ class PythonModuleVariable(VariableTracker):
         if name in self.value.__dict__ and not self._is_property(name):
             return self.getattr(tx, name)
         return tx.wrap(value, AttrSource(self.source, name))
+
+    def _guard_lacks(self, tx: Translator, name: str) -> None:
+        """The module has no such name, nor another function that might give it."""
+        assert self.source is not None
+        tx.guard(self.source, "TYPE_IS", type(self.value))
+        guard_class(tx, type(self.value))
+        for absent in (name, "__getattr__"):
+            if absent not in self.value.__dict__:
+                tx.guard(InstanceDictSource(self.source), "DICT_LACKS", absent)
+            elif absent != name:
+                held = self.value.__dict__[absent]
+                tx.guard(InstanceAttrSource(self.source, absent), "ID_IS", held)
 
     def setattr(self, tx: Translator, name: str, value: VariableTracker) -> None:
         _refuse_slot(name)
@@ -181,6 +200,9 @@ def imported(
         for part in missing:
             _import_now(tx, part, f"{path}.{part}")
     top = path if names or level else path.partition(".")[0]
+    table = ConstSource(sys.modules, "sys.modules")
+    for key in dict.fromkeys((path, top)):
+        tx.guard(DictItemSource(table, key), "ID_IS", sys.modules[key])
     return sys.modules[top], top
 
 

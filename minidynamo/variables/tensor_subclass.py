@@ -91,7 +91,7 @@ class TensorSubclassVariable(InstanceState):
     def getattr(self, tx: Translator, name: str) -> VariableTracker:
         guard_class(tx, self.cls)
         found = class_lookup(tx, self.cls, name)
-        if found is None or not found.is_data_descriptor():
+        if found is None or not found.is_data_descriptor(tx):
             stored = self.load_instance(tx, name)
             if stored is not None:
                 return stored.realize()
@@ -131,7 +131,7 @@ class TensorSubclassVariable(InstanceState):
         if found is not None and isinstance(found.raw, property):
             self._property_store(tx, found, value)
             return True
-        if hasattr(torch.Tensor, name) or (found is not None and found.is_data_descriptor()):
+        if hasattr(torch.Tensor, name) or (found is not None and found.is_data_descriptor(tx)):
             unsupported("tensor subclass", f"{self!r}.{name} = ...", "it is not traced")
         return False
 

@@ -119,7 +119,7 @@ class UserDefinedObjectVariable(InstanceState):
     def generic_getattr(self, tx: Translator, name: str) -> VariableTracker | None:
         """`PyObject_GenericGetAttr`; None where it raises AttributeError for the missing name."""
         found = class_lookup(tx, self.cls, name)
-        if found is not None and found.goes_first():
+        if found is not None and found.goes_first(tx):
             return bind(tx, found, self, self.cls)
         value = self.load_instance(tx, name)
         if value is not None:
@@ -198,7 +198,7 @@ class UserDefinedObjectVariable(InstanceState):
     ) -> bool:
         """Store (or delete, if value is None) through a data descriptor, if the class has one."""
         found = class_lookup(tx, self.cls, name)
-        if found is None or not found.is_data_descriptor():
+        if found is None or not found.is_data_descriptor(tx):
             if not self.has_dict():
                 refuse_without_dict(tx, self.cls, name, found is not None)
             return False

@@ -1,7 +1,9 @@
 """Attributes that functions, partials, classes and modules of Python lack: guarded, too."""
 
+import builtins
 import functools
 import math
+import sys
 import types
 
 import pytest
@@ -81,3 +83,52 @@ def test_function_of_c_needs_no_guard():
 
     compiled = minidynamo.compile(f, backend="eager", fullgraph=True)
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_module_that_gets_a_getattr_or_a_class():
+    module = types.ModuleType("some_module")
+
+    def f(x):
+        return x + getattr(module, "extra", 1)
+
+    compiled, x = minidynamo.compile(f, backend="eager"), torch.ones(2)
+    assert torch.equal(compiled(x), f(x))
+    module.__getattr__ = lambda name: 7
+    assert torch.equal(compiled(x), x + 7)
+    del module.__getattr__
+    assert torch.equal(compiled(x), x + 1)
+    module.__class__ = type("Kind", (types.ModuleType,), {"extra": 9})
+    assert torch.equal(compiled(x), x + 9)
+
+
+def test_global_that_comes_later(monkeypatch):
+    def f(x):
+        try:
+            return x + some_name  # noqa: F821
+        except NameError:
+            return x - 1
+
+    compiled, x = minidynamo.compile(f, backend="eager", fullgraph=True), torch.ones(2)
+    for holder in (sys.modules[__name__], builtins):
+        assert torch.equal(compiled(x), x - 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(holder, "some_name", 5, raising=False)
+            assert torch.equal(compiled(x), x + 5)
+    assert torch.equal(compiled(x), x - 1)
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_imported_module_that_is_replaced(fullgraph, monkeypatch):
+    first, second = (types.ModuleType("some_module") for _ in range(2))
+    first.value, second.value = 1, 5
+
+    def f(x):
+        import some_module
+        from some_module import value
+
+        return x * value + some_module.value
+
+    compiled = minidynamo.compile(f, backend="eager", fullgraph=fullgraph)
+    for module in (first, second, first):
+        monkeypatch.setitem(sys.modules, "some_module", module)
+        assert torch.equal(compiled(torch.ones(2)), f(torch.ones(2)))

@@ -182,3 +182,78 @@ def test_deleting_what_a_class_lacks():
 
     for name in ("missing", "inherited"):
         testing.check(fn, X, name)
+
+
+class _Reader:
+    def __get__(self, instance, owner):
+        return 1
+
+
+class _Writer:
+    def __set__(self, instance, value):
+        instance.__dict__["d"] = value * 2
+
+
+class _Metaclass(type):
+    pass
+
+
+class _Checked(metaclass=_Metaclass):
+    pass
+
+
+class _Base:
+    pass
+
+
+def _reads(x, value):
+    return x + value.d
+
+
+def _writes(x, value):
+    value.d = 3
+    return x + value.d
+
+
+def _makes(x, value):
+    class Made(_Base):
+        v = 1
+
+    return x + Made.v
+
+
+def _instances(x, value):
+    return (
+        x + 1,
+        isinstance(4, _Checked),
+        isinstance([1], (int, _Checked)),
+        issubclass(int, _Checked),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fn", "descriptor", "cls", "method"),
+    [
+        (_reads, _Reader(), _Reader, "__set__"),
+        (_reads, _Reader(), _Reader, "__delete__"),
+        (_reads, _Writer(), _Writer, "__get__"),
+        (_writes, _Base(), _Base, "__set__"),
+        (_writes, _Reader(), _Reader, "__set__"),
+        (_instances, None, _Metaclass, "__instancecheck__"),
+        (_instances, None, _Metaclass, "__subclasscheck__"),
+        (_makes, None, _Base, "__init_subclass__"),
+    ],
+)
+def test_methods_of_descriptors_metaclasses_and_bases(fn, descriptor, cls, method, monkeypatch):
+    value = type("Holder", (), {"d": descriptor})()
+    value.__dict__["d"] = 9
+    compiled = minidynamo.compile(fn, backend="eager")
+    added = classmethod(lambda c: setattr(c, "v", 7))
+    if method != "__init_subclass__":
+        added = lambda *args: True  # noqa: E731
+    for _ in range(2):
+        testing.assert_same(compiled(X, value), fn(X, value))
+        with monkeypatch.context() as patch:
+            patch.setattr(cls, method, added, raising=False)
+            testing.assert_same(compiled(X, value), fn(X, value))
+    testing.assert_same(compiled(X, value), fn(X, value))
