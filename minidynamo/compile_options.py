@@ -90,8 +90,14 @@ class CompileOptions:
 
 
 def _compared(backend: BackendFn) -> Hashable:
-    """Backends may be equal, as in torch: `obj.method` is another object each time."""
-    return backend if isinstance(backend, Hashable) else id(backend)
+    """Backends may be equal, as in torch: `obj.method` is another object each time. One that cannot
+    be hashed, as a frozen dataclass with a list cannot, counts by identity.
+    """
+    try:
+        hash(backend)
+    except TypeError:
+        return id(backend)
+    return backend
 
 
 def _frozen(value: Any) -> Hashable:

@@ -807,3 +807,22 @@ def test_importing_the_package_needs_no_torch():
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_backend_that_cannot_be_hashed_counts_by_identity():
+    @dataclasses.dataclass(frozen=True)
+    class Recorder:
+        graphs: list
+
+        def __call__(self, gm, example_inputs):
+            self.graphs.append(gm)
+            return gm.forward
+
+    first, second = Recorder([]), Recorder([])
+
+    def double(x):
+        return x * 2
+
+    for backend in (first, first, second):
+        minidynamo.compile(double, backend=backend)(torch.ones(3))
+    assert (len(first.graphs), len(second.graphs)) == (1, 1)

@@ -113,6 +113,11 @@ _CONSTANTS: tuple[tuple[Callable[..., Any], Any], ...] = (
 )
 
 
+def _constants(args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
+    named = {name: value.as_python_constant() for name, value in kwargs.items()}
+    return [arg.as_python_constant() for arg in args], named
+
+
 def _read(
     function: Callable[..., Any],
 ) -> None:
@@ -121,10 +126,7 @@ def _read(
         args: Args,
         kwargs: Kwargs,
     ) -> VariableTracker:
-        constants = [arg.as_python_constant() for arg in args]
-        return tx.fold(
-            function, constants, {k: v.as_python_constant() for k, v in kwargs.items()}
-        )
+        return tx.fold(function, *_constants(args, kwargs))
 
     handles(function)(handler)
 
@@ -156,8 +158,7 @@ def _read_setting(
         args: Args,
         kwargs: Kwargs,
     ) -> VariableTracker:
-        constants = [arg.as_python_constant() for arg in args]
-        named = {name: value.as_python_constant() for name, value in kwargs.items()}
+        constants, named = _constants(args, kwargs)
         result = tx.fold(function, constants, named)
         setting = setting_of(*constants, *named.values())
         if not GlobalStateVariable.has_changed(tx, setting):
